@@ -15,11 +15,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 DAEMON := broker protocol replication storage
 SOURCES := barnabas $(DAEMON) tests
 # Two processes on two cores; the tests of one file stay together, and so do their fixtures.
-PYTEST := $(BIN)/python -m pytest --verbose -rsfE --durations 10 --numprocesses 2 --dist loadfile
+# The tests of `make test` (tests/conftest.py explains the marks).
+FAST := smoke or not (long or needs_kafka)
+PYTEST := $(BIN)/python -m pytest --verbose -rsfE --durations 10 --numprocesses 2 --dist loadfile --ignore tests/house
 
 SIMULATED = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED))
 
-.PHONY: help run demo test fuzz kill damage conformance exactly-once kill-pipeline cluster-faults spark-client sim sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check fmt setup kafka-jars wheel clean
+.PHONY: help run demo test test-all test-rest goldens fuzz kill damage conformance exactly-once kill-pipeline cluster-faults spark-client sim sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check fmt setup kafka-jars wheel clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -30,8 +32,17 @@ run: .venv/.run ## start the broker on 127.0.0.1:9092, in the foreground
 demo: .venv/.demo ## 336,776 real flights through the broker, Spark and a consumer group, figures checked
 	@exec $(BIN)/barnabas pipeline demo --output build/demo $(ARGS)
 
-test: .venv/.test kafka-jars ## run the tests, of some long ones the sixth whose turn it is; TURN=all plays all
+test: .venv/.test kafka-jars ## the tests of a change, at most 6 minutes; SEED=... chooses other random cases
+	@SEED=$${SEED:-1} exec $(PYTEST) -m "$(FAST)" $(ARGS)
+
+test-all: .venv/.test kafka-jars ## all tests, long ones and comparisons with a live Apache Kafka included; ARGS="--budget-s 600" stops in time
 	@exec $(PYTEST) $(ARGS)
+
+test-rest: .venv/.test kafka-jars ## what make test leaves out
+	@exec $(PYTEST) -m "not ($(FAST))" $(ARGS)
+
+goldens: .venv/.test kafka-jars ## record Apache Kafka's answers anew (tests/goldens)
+	@RECORD_GOLDENS=1 exec $(BIN)/python -m pytest -q -m golden $(ARGS)
 
 fuzz: .venv/.test ## rude peers beside working clients for MINUTES=5; SEED=... has the peers do the same again
 	@exec $(BIN)/python -m tests.process.fuzzing_peer --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
@@ -78,12 +89,12 @@ compare-decisions: .venv/.test kafka-jars ## random lives of clusters, each deci
 bench: .venv/.test kafka-jars ## measure one node beside Apache Kafka; ARGS=help lists what else; not a test
 	@exec $(BIN)/python -m tests.benchmark $(ARGS)
 
-check: .venv/.check ## ruff, mypy --strict, import-linter, tidy
+check: .venv/.check ## ruff, mypy --strict, import-linter, the house rules (tests/house)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check . || { echo "make fmt lays out the files named above." >&2; exit 1; }
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/python -m pytest tests/test_tidy.py
+	@$(BIN)/python -m pytest tests/house
 
 fmt: .venv/.check ## lay out the code
 	@$(BIN)/ruff check --fix-only --quiet .

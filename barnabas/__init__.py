@@ -1,7 +1,6 @@
-"""Barnabas: a Kafka-protocol broker; the face that a user's environment imports.
+"""Barnabas, a Kafka-protocol broker: the package that users import.
 
-`barnabas.Broker` and `barnabas.Cluster` are looked up only when somebody asks for them, so that the daemon's start does not
-pay for them.
+`barnabas.Broker` and `barnabas.Cluster` are imported on first use, so that the daemon starts faster.
 """
 
 from __future__ import annotations

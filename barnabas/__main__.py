@@ -1,11 +1,11 @@
-"""The command `barnabas`: which verb runs where.
+"""The command `barnabas`: dispatches verbs.
 
-RULES    1. A daemon verb runs in this process after the daemon's folder was put first on the path, so that a
-            `storage.py` of the user's never stands in for ours; every other verb runs in the user's environment.
-         2. Nothing is imported before the verb is known: the start of the daemon pays for nothing else.
-         3. Whoever starts a daemon for himself (`barnabas.Broker`) hands in the reading end of a pipe by its number in
-            BARNABAS_PARENT_PIPE. When its writing end is gone, so is the daemon: first politely, then not.
-NOT HERE What the daemon's verbs do (`broker/cli.py`), the other verbs (the modules of FACE_VERBS).
+RULES    1. A daemon verb runs in this process with the daemon's folder first on the path, so that a user's `storage.py` does
+            not shadow ours; every other verb runs in the user's environment.
+         2. Nothing is imported before the verb is known, so that the daemon starts faster.
+         3. A parent that starts a daemon (`barnabas.Broker`) passes the read end of a pipe by its number in
+            BARNABAS_PARENT_PIPE. When the write end is closed, the daemon gets SIGTERM, and SIGKILL after GRACE_S.
+NOT HERE The daemon's verbs (`broker/cli.py`), the other verbs (the modules of FACE_VERBS).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ barnabas --version prints the version.
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb; the answer is the exit code."""
+    """Runs one verb; returns the exit code."""
     args = sys.argv[1:] if argv is None else argv
     verb = args[0] if args else "--help"
     if verb in DAEMON_VERBS:
         return _run_daemon(args)
     if verb in FACE_VERBS:
-        ended: int = import_module(FACE_VERBS[verb]).main(args[1:])
-        return ended
+        exit_code: int = import_module(FACE_VERBS[verb]).main(args[1:])
+        return exit_code
     if verb in {"--help", "-h", "help"}:
         sys.stdout.write(USAGE)
         return 0
@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def daemon_folder() -> str:
-    """Where `broker`, `protocol`, `storage`, `replication` lie: inside an installed package, or beside it."""
+    """The folder of `broker`, `protocol`, `storage`, `replication`: in an installed package, or beside this one."""
     face = os.path.dirname(os.path.abspath(__file__))
     installed = os.path.join(face, "_daemon")
     return installed if os.path.isdir(installed) else os.path.dirname(face)
@@ -69,13 +69,13 @@ def _run_daemon(args: list[str]) -> int:
     sys.path.insert(0, daemon_folder())
     parent = os.environ.pop(PARENT_PIPE, None)
     if parent is not None:
-        _thread.start_new_thread(_end_with_the_parent, (int(parent),))
+        _thread.start_new_thread(_exit_with_parent, (int(parent),))
     exit_code: int = import_module("broker.cli").main(args)
     return exit_code
 
 
-def _end_with_the_parent(pipe: int) -> None:
-    """Wait for the end of the pipe, then ask this process to stop, then end it."""
+def _exit_with_parent(pipe: int) -> None:
+    """Waits for the end of the pipe, then stops this process."""
     import signal
     import time
 

@@ -1,17 +1,16 @@
-"""A cluster of one's own: several daemons on this machine, each in a process of its own.
+"""A cluster for tests and development: several daemons on this machine, each in its own process.
 
     with barnabas.Cluster(3) as cluster:
         producer = KafkaProducer(bootstrap_servers=cluster.bootstrap)
 
-FORMAT   DIR/cluster.json     the cluster's id, the voters that its quorum began with, and each node's settings
-         DIR/node-N/          what node N keeps
-         DIR/node-N.log       what it said
-RULES    1. A cluster that is made again in its folder has the ids, ports and settings that it had; settings that are given then
-            lie over them.
-         2. All nodes are started at the same time, for one alone would wait for the others; they are all ready, or none runs.
-         3. All end at the same time: nobody hands anything over to a node that is about to end.
-         4. What a folder's cluster is stands there only when it can start: its addresses are tried first. Who asks for another
-            one in its folder is refused, not ignored.
+FORMAT   DIR/cluster.json     the cluster's id, its initial voters, and each node's settings
+         DIR/node-N/          the data of node N
+         DIR/node-N.log       the log of node N
+RULES    1. A cluster in an existing folder keeps its ids, ports and settings; new settings override the old ones.
+         2. All nodes start at the same time, since one alone would wait for the others. If one fails, all are stopped.
+         3. All nodes stop at the same time, without moving leaders to a node that is about to stop.
+         4. cluster.json is written only after its addresses were bound for a test. A request for another cluster in the folder
+            is refused.
 NOT HERE One daemon (`embedded.py`), the command line (`cluster_command.py`).
 """
 
@@ -28,29 +27,28 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
-from barnabas.embedded import Broker, BrokerError
+from barnabas.embedded import Broker, BrokerError, Service
 
 PLAN = "cluster.json"
-CONTROLLERS_ABOVE = 100
-"""The controllers' ports lie so far above the clients', or behind them where there are more."""
+CONTROLLER_PORT_OFFSET = 100
+"""The controllers' ports are this far above the clients'; with more brokers, directly after them."""
 _LAST_PORT = 65535
-_OF_EACH_NODE = (
+_PER_NODE_SETTINGS = (
     *("node.id", "broker.id", "process.roles", "listeners", "advertised.listeners", "log.dir", "log.dirs"),
     *("metadata.log.dir", "controller.quorum.voters", "controller.quorum.bootstrap.servers"),
 )
-"""Settings that no two nodes share, or that the cluster is."""
+"""Settings that differ between nodes or define the cluster."""
 
 
-class Cluster:
-    """So many brokers, and their controllers.
+class Cluster(Service):
+    """Several brokers and their controllers.
 
-    Without `controllers` each node is both; with it there are so many nodes more that are controllers only. Without
-    `data_dir` the data lie in a temporary directory that goes away with `close()` or the `with` block. Clients find the first
-    node at `port`, the next one at the port behind; port 0 takes free ones, or those that the folder's cluster has, as no host
-    is the one that it has, or 127.0.0.1. `settings` are Kafka's names, for all nodes.
+    With `controllers=0` each node has both roles; otherwise there are that many additional controller-only nodes. Without
+    `data_dir` the data are in a temporary directory, which `close()` or the end of the `with` block deletes. The first broker
+    listens on `port`, the next ones on the following ports; port 0 takes free ones, or those of the cluster in `data_dir`.
+    The default host is that cluster's, or 127.0.0.1. `settings` have Kafka's names and apply to all nodes.
     """
 
     def __init__(
@@ -64,16 +62,16 @@ class Cluster:
         settings: Mapping[str, object] | None = None,
         start_timeout_s: float = 60.0,
     ) -> None:
-        _check(nodes, controllers, settings or {})
+        _check_arguments(nodes, controllers, settings or {})
         self._is_temporary = data_dir is None
         self.folder = Path(tempfile.mkdtemp(prefix="barnabas-cluster-") if data_dir is None else data_dir)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            plan = _plan_of(self.folder, nodes, controllers, host, port)
+            plan = _load_or_create_plan(self.folder, nodes, controllers, host, port)
         except OSError as error:
             raise BrokerError(f"{self.folder} cannot hold a cluster: {error.strerror}.") from error
         self.nodes: dict[int, Broker] = {}
-        """By their ids; those that are controllers only come last."""
+        """By id; controller-only nodes are last."""
         for number, own in plan["nodes"].items():
             node = self.nodes[int(number)] = Broker(
                 self.folder / f"node-{number}",
@@ -85,30 +83,20 @@ class Cluster:
             node.log_path = self.folder / f"node-{number}.log"
         self._bootstrap: list[str] = plan["bootstrap"]
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _ensure_started(self) -> None:
+        self.start()
 
     @property
     def bootstrap(self) -> str:
-        """What a client takes as its bootstrap servers: the brokers, also those that do not run."""
+        """The bootstrap servers for clients: all brokers, running or not."""
         return ",".join(self._bootstrap)
 
     def start(self) -> Self:
-        """Start all nodes that do not run, and wait until they answer requests (rule 2)."""
+        """Starts all stopped nodes, and waits until they accept requests (rule 2)."""
         started = [node for node in self.nodes.values() if not node.is_running]
         try:
             for node in started:
-                node.kill()  # what is left of one that died
+                node.kill()  # cleans up after a node that died
                 node.launch()
             for node in started:
                 node.wait_until_ready()
@@ -119,9 +107,9 @@ class Cluster:
         return self
 
     def stop(self) -> None:
-        """Stop all nodes cleanly (rule 3); the data stay, and `start` finds them again."""
+        """Stops all nodes cleanly (rule 3); the data remain, and `start` uses them again."""
         running = [node for node in self.nodes.values() if node.is_running]
-        for number in (signal.SIGTERM, signal.SIGINT):  # the second wish ends a node at once
+        for number in (signal.SIGTERM, signal.SIGINT):  # the second signal skips the controlled shutdown
             for node in running:
                 node.signal(number)
         failed = []
@@ -134,9 +122,9 @@ class Cluster:
             raise BrokerError("\n".join(failed))
 
     def close(self) -> None:
-        """Stop, and remove what lies in a temporary directory. May be called twice."""
+        """Stops all nodes, and deletes a temporary directory. May be called twice."""
         try:
-            with contextlib.suppress(BrokerError):  # the logs go too
+            with contextlib.suppress(BrokerError):  # the logs are deleted too
                 self.stop()
         finally:
             for node in self.nodes.values():
@@ -146,53 +134,55 @@ class Cluster:
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Ports that nobody has now, and that nobody is given for a minute who asks for any port: only who names one gets it.
+    """Free ports that the kernel assigns to no other socket for a minute, unless it binds them explicitly.
 
-    A connection that was accepted and ended there does that: the kernel remembers it (TIME_WAIT).
+    An accepted and closed connection has that effect: its port is in TIME_WAIT.
     """
     ports = []
     for _ in range(count):
         with _new_socket(host) as listening, _new_socket(host) as caller:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as who names the port has it, too
+            listening.setsockopt(
+                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+            )  # as the later owner of the port sets it, too
             _bind(listening, host, 0)
             listening.listen(1)
             caller.connect(listening.getsockname())
             accepted, _ = listening.accept()
-            accepted.close()  # who hangs up first remembers
+            accepted.close()  # the side that closes first enters TIME_WAIT
             caller.recv(1)
             ports.append(listening.getsockname()[1])
     return ports
 
 
 def new_id() -> str:
-    """An id as Kafka writes them."""
+    """A random id in Kafka's base64 format."""
     while True:
         made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not made.startswith("-"):
             return made
 
 
-def _check(nodes: int, controllers: int, settings: Mapping[str, object]) -> None:
+def _check_arguments(nodes: int, controllers: int, settings: Mapping[str, object]) -> None:
     if nodes < 1 or controllers < 0:
         raise BrokerError("A cluster needs at least one broker.")
-    for name in _OF_EACH_NODE:
+    for name in _PER_NODE_SETTINGS:
         if name in settings:
             raise BrokerError(f"{name} cannot be set for all nodes of a cluster: each has its own.")
 
 
-def _plan_of(folder: Path, nodes: int, controllers: int, host: str | None, port: int) -> dict[str, Any]:
-    """What the folder's cluster is (rule 1)."""
+def _load_or_create_plan(folder: Path, nodes: int, controllers: int, host: str | None, port: int) -> dict[str, Any]:
+    """The contents of cluster.json (rule 1)."""
     path = folder / PLAN
     if path.exists():
         plan = _read_plan(path)
-        there = (len(plan["nodes"]) - plan["controllers"], plan["controllers"])
-        if there != (nodes, controllers):
+        existing = (len(plan["nodes"]) - plan["controllers"], plan["controllers"])
+        if existing != (nodes, controllers):
             raise BrokerError(
-                f"{folder} holds a cluster of {there[0]} brokers and {there[1]} nodes that are controllers only, not of "
+                f"{folder} holds a cluster of {existing[0]} brokers and {existing[1]} nodes that are controllers only, not of "
                 f"{nodes} and {controllers}: choose another folder, or the same numbers."
             )
-        has_host, _, has_port = plan["bootstrap"][0].rpartition(":")
-        if (port or int(has_port), host or has_host) != (int(has_port), has_host.strip("[]")):
+        old_host, _, old_port = plan["bootstrap"][0].rpartition(":")
+        if (port or int(old_port), host or old_host) != (int(old_port), old_host.strip("[]")):
             raise BrokerError(
                 f"{folder} holds a cluster on {','.join(plan['bootstrap'])}, and its addresses cannot change: choose another "
                 "folder, or name no host and no port."
@@ -210,25 +200,23 @@ def _read_plan(path: Path) -> dict[str, Any]:
         plan: dict[str, Any] = json.loads(path.read_text())
         missing = {"cluster_id", "initial_controllers", "controllers", "bootstrap", "nodes"} - plan.keys()
     except (ValueError, AttributeError) as error:
-        raise BrokerError(
-            f"{path} does not say what cluster this is ({error}): restore it, or choose another folder."
-        ) from error
+        raise BrokerError(f"{path} is unreadable ({error}): restore it, or choose another folder.") from error
     if missing:
         raise BrokerError(f"{path} lacks {', '.join(sorted(missing))}: restore it, or choose another folder.")
     return plan
 
 
 def _ports(count: int, voters: int, host: str, port: int) -> list[int]:
-    """Those of the clients, then those of the controllers; all can be had (rule 4)."""
+    """The clients' ports, then the controllers'; all are free (rule 4)."""
     if not port:
         return free_ports(count + voters, host)
-    above = port + max(CONTROLLERS_ABOVE, count)
+    above = port + max(CONTROLLER_PORT_OFFSET, count)
     ports = [*range(port, port + count), *range(above, above + voters)]
     if not 0 < port <= ports[-1] <= _LAST_PORT:
         raise BrokerError(f"The nodes would need the ports {port} to {ports[-1]}, and there are 1 to {_LAST_PORT}.")
     for one in ports:
         with _new_socket(host) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # who hung up is no neighbour
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # TIME_WAIT does not count as in use
             _bind(probe, host, one)
     return ports
 
@@ -241,9 +229,9 @@ def _bind(to: socket.socket, host: str, port: int) -> None:
     try:
         to.bind((host, port))
     except OSError as error:
-        place = f"{host}:{port}" if port else host
+        address = f"{host}:{port}" if port else host
         raise BrokerError(
-            f"Cannot listen on {place}: {error.strerror}. Choose another host, or another port; port 0 takes free ones."
+            f"Cannot listen on {address}: {error.strerror}. Choose another host, or another port; port 0 takes free ones."
         ) from error
 
 
@@ -275,7 +263,7 @@ def _new_plan(nodes: int, controllers: int, host: str, port: int) -> dict[str, A
 
 
 def _defaults(brokers: int) -> dict[str, str]:
-    """As many replicas as Kafka has by default, where there are brokers for them."""
+    """Kafka's replication defaults, limited by the number of brokers."""
     replicas, in_sync = str(min(brokers, 3)), str(min(brokers, 2))
     return {
         "default.replication.factor": replicas,

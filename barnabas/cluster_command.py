@@ -1,10 +1,9 @@
 """`barnabas cluster`: several nodes on this machine, until SIGINT or SIGTERM.
 
-RULES    1. One line on standard output when all nodes are ready: where clients connect. All else goes to standard error.
-         2. A node that dies is told of, and is not started again: what it died of stands in its log. When none is left the
-            command ends.
-         3. The exit status is 0 when all nodes ended because they were told to, and 1 otherwise.
-NOT HERE What a cluster is (`cluster.py`).
+RULES    1. One line on standard output when all nodes are ready: the bootstrap servers. All else goes to standard error.
+         2. A node that dies is reported, and not restarted: the reason is in its log. If none is left the command ends.
+         3. The exit status is 0 if all nodes were stopped by the signal, otherwise 1.
+NOT HERE The cluster (`cluster.py`).
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from barnabas.cluster import PLAN, Cluster
 from barnabas.embedded import BrokerError
 
 _PORT = 9092
-_WISHES = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; its exit status."""
+    """Runs the command; returns the exit status."""
     started = time.monotonic()
     options = _parser().parse_args(arguments)
-    for number in _WISHES:
-        signal.signal(number, _end)
+    for number in _SIGNALS:
+        signal.signal(number, _interrupt)
     try:
         settings = dict(_setting(text) for text in options.settings)
         is_new = not (Path(options.data_dir) / PLAN).exists()
@@ -51,7 +50,7 @@ def main(arguments: list[str]) -> int:
             died = _watch(cluster)
         except KeyboardInterrupt:
             died = any(node.exit_code for node in cluster.nodes.values())
-            for number in _WISHES:
+            for number in _SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
         cluster.stop()
     except BrokerError as error:
@@ -61,11 +60,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _watch(cluster: Cluster) -> bool:
-    """Rule 2; whether a node died."""
+    """Reports nodes that die, until none is left (rule 2)."""
     alive = {node.pid: number for number, node in cluster.nodes.items()}
     while alive:
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-        assert ended is not None, "a node is waited for"
+        assert ended is not None, "there is a child process"
         number = alive.pop(ended.si_pid)
         node = cluster.nodes[number]
         code = node.exit_code
@@ -74,7 +73,7 @@ def _watch(cluster: Cluster) -> bool:
     return True
 
 
-def _end(_number: int, _frame: object) -> NoReturn:
+def _interrupt(_number: int, _frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
@@ -90,17 +89,28 @@ def _parser() -> argparse.ArgumentParser:
         prog="barnabas cluster", description="Run several nodes on this machine until SIGINT or SIGTERM."
     )
     add = parser.add_argument
-    add("--nodes", type=int, default=3, metavar="N", help="so many brokers [3]")
+    add("--nodes", type=int, default=3, metavar="N", help="number of brokers [3]")
     add(
-        "--controllers", type=int, default=0, metavar="N", help="so many nodes more, controllers only [0: all are both]"
+        "--controllers",
+        type=int,
+        default=0,
+        metavar="N",
+        help="number of additional controller-only nodes [0: all nodes have both roles]",
     )
     add(
         "--data-dir",
         default="barnabas-cluster",
         metavar="DIR",
-        help="where data and logs are kept [./barnabas-cluster]",
+        help="directory of data and logs [./barnabas-cluster]",
     )
-    add("--host", metavar="HOST", help="where they listen [127.0.0.1, or as before]")
+    add("--host", metavar="HOST", help="address to listen on [127.0.0.1, or as before]")
     add("--port", type=int, metavar="PORT", help=f"the first broker's; 0: free ones [{_PORT}, or as before]")
-    add("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="a setting; may be repeated")
+    add(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of all nodes; may be repeated",
+    )
     return parser

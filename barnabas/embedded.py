@@ -1,17 +1,16 @@
-"""A broker of one's own: started as a daemon in a process of its own, stopped with the `with` block.
+"""A broker for tests and development: a daemon in its own process, stopped at the end of the `with` block.
 
     with barnabas.Broker() as broker:
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
 
-RULES    1. Nothing of the daemon is imported here: it is another process, reached through its command line, its ready
-            line and Kafka's protocol.
-         2. When the daemon does not start, the error is the sentence that the daemon itself said.
-         3. No daemon outlives the process that started it, however that process ends: the daemon holds the reading
-            end of a pipe whose writing end only its starter has. (A parent-death signal would fire when the starting
-            *thread* ends.)
-         4. What lies in a temporary directory goes when nobody can ask for it any more: with `close()` or the `with`
-            block, with a broker object that is dropped while no daemon runs, and at the latest with this process.
-         5. A restarted broker has the port and the data of the one before.
+RULES    1. Nothing of the daemon is imported here: it is another process with a command line, a ready line and Kafka's
+            protocol.
+         2. If the daemon does not start, the error contains the daemon's own error message.
+         3. No daemon outlives the process that started it, even after SIGKILL: the daemon has the read end of a pipe, and only
+            its parent has the write end. (A parent-death signal would be sent when the starting *thread* ends.)
+         4. A temporary directory is deleted by `close()`, at the end of the `with` block, when a broker object without a
+            running daemon is garbage-collected, and at the exit of this process.
+         5. A restarted broker keeps its port and data.
          6. Only the standard library is used.
 NOT HERE The pytest fixtures (`pytest_plugin.py`), the daemon's side of the pipe (`__main__.py`).
 """
@@ -29,6 +28,7 @@ import sys
 import tempfile
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -37,20 +37,44 @@ from typing import Self
 READY = re.compile(r"^barnabas ready on (?P<host>.+):(?P<port>\d+) \(")
 PARENT_PIPE = "BARNABAS_PARENT_PIPE"
 MAIN = Path(__file__).with_name("__main__.py")
-LAST_LINES = 15
-SENTENCE = "barnabas: "
-"""How the daemon marks what it says to whoever started it, among its log lines."""
+LOG_TAIL_LINES = 15
+ERROR_PREFIX = "barnabas: "
+"""Marks the daemon's error messages among its log lines."""
 
 
 class BrokerError(RuntimeError):
-    """The daemon did not do what was asked of it; the message says why, in the daemon's own words where it had any."""
+    """The daemon failed; the message has the reason, in the daemon's own words if possible."""
 
 
-class Broker:
-    """One Barnabas node, broker and controller, in a process of its own.
+class Service(ABC):
+    """Starts at the beginning of a `with` block, and closes at its end."""
 
-    Without `data_dir` its data lie in a temporary directory that goes away with `close()` or the `with` block.
-    Port 0 takes a free one. `settings` are Kafka's names, as in `{"num.partitions": 4}`.
+    def __enter__(self) -> Self:
+        try:
+            self._ensure_started()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def _ensure_started(self) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop, and delete temporary data. May be called twice."""
+
+
+class Broker(Service):
+    """One Barnabas node, broker and controller, in its own process.
+
+    Without `data_dir` the data are in a temporary directory, which `close()` or the end of the `with` block deletes.
+    Port 0 takes a free one. `settings` have Kafka's names, as in `{"num.partitions": 4}`.
     """
 
     def __init__(
@@ -76,26 +100,16 @@ class Broker:
         self.data_dir = self._folder / "data" if data_dir is None else Path(data_dir)
         self.log_path = self._folder / "broker.log"
         self._process: subprocess.Popen[bytes] | None = None
-        self._lifeline: int | None = None
+        self._parent_pipe: int | None = None
         self._log_end = 0
 
-    def __enter__(self) -> Self:
+    def _ensure_started(self) -> None:
         if self._process is None:
-            try:
-                self.start()
-            except BaseException:
-                self.close()
-                raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+            self.start()
 
     @property
     def bootstrap(self) -> str:
-        """What a client takes as its bootstrap servers."""
+        """The bootstrap server for clients."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
@@ -107,20 +121,20 @@ class Broker:
 
     @property
     def is_running(self) -> bool:
-        """Whether the daemon is there."""
+        """Whether the daemon runs."""
         return self._process is not None and self._process.poll() is None
 
     def log(self) -> str:
-        """All that the daemon has written to standard error so far."""
+        """The daemon's standard error so far."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def start(self) -> Self:
-        """Start the daemon and wait until it answers requests."""
+        """Starts the daemon and waits until it accepts requests."""
         self.launch()
         return self.wait_until_ready()
 
     def launch(self) -> None:
-        """Start the daemon; `wait_until_ready` is to follow."""
+        """Starts the daemon; call `wait_until_ready` next."""
         if self._process is not None:
             raise BrokerError(f"The broker is running already, as process {self._process.pid}.")
         self._log_end = self.log_path.stat().st_size if self.log_path.exists() else 0
@@ -140,54 +154,54 @@ class Broker:
             raise
         finally:
             os.close(read_end)
-        self._lifeline = write_end
+        self._parent_pipe = write_end
         _running[self] = os.getpid()
 
     def wait_until_ready(self) -> Self:
-        """Wait until the daemon that was launched answers requests; one that does not is ended."""
+        """Waits until the launched daemon accepts requests; kills it if it does not in time."""
         try:
             self._read_ready_line(self._log_end)
         except BaseException:
-            self._end(kill=True)
+            self._end_process(kill=True)
             raise
         return self
 
     def signal(self, number: int) -> None:
-        """Send the daemon a signal, if it is there."""
+        """Sends a signal to the daemon, if it runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
 
     @property
     def exit_code(self) -> int | None:
-        """What the daemon ended with by itself; None while it runs, or when it was not started or was stopped."""
+        """The exit code of a daemon that ended by itself; otherwise None."""
         return None if self._process is None else self._process.poll()
 
     def stop(self) -> None:
-        """Stop cleanly and wait; the data stay, and `start` finds them again."""
+        """Stops cleanly and waits; the data remain, and `start` uses them again."""
         process = self._process
-        self._end(kill=False)
+        self._end_process(kill=False)
         if process is not None and process.returncode != 0:
-            raise BrokerError(f"The broker ended with {process.returncode}:\n{self._last_lines(0)}")
+            raise BrokerError(f"The broker ended with {process.returncode}:\n{self._log_tail(0)}")
 
     def kill(self) -> None:
-        """SIGKILL, as a power cut would; the data stay."""
-        self._end(kill=True)
+        """SIGKILL, like a crash; the data remain."""
+        self._end_process(kill=True)
 
     def restart(self) -> Self:
-        """Stop when it is running, then start on the same port and data."""
+        """Stops if it runs, then starts on the same port and data."""
         if self._process is not None:
             self.stop()
         return self.start()
 
     def close(self) -> None:
-        """Stop and remove what lies in a temporary directory. May be called twice."""
+        """Stops, and deletes a temporary directory. May be called twice."""
         try:
-            self._end(kill=False)
+            self._end_process(kill=False)
         finally:
             _remove(self._folder, os.getpid())
 
     def _command(self) -> list[str]:
-        # -P: whatever lies in the working directory, it is not imported instead of the standard library or the daemon.
+        # -P: modules in the working directory do not shadow the standard library or the daemon.
         command = [sys.executable, "-P", str(MAIN), "serve", "--data-dir", str(self.data_dir)]
         if "listeners" not in self.settings:
             command += ["--listen", self.bootstrap]
@@ -200,28 +214,28 @@ class Broker:
         assert process is not None
         assert process.stdout is not None
         deadline = time.monotonic() + self.start_timeout_s
-        said = b""
-        while b"\n" not in said:
+        output = b""
+        while b"\n" not in output:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
                 raise BrokerError(
-                    f"The broker was not ready within {self.start_timeout_s:g} s.\n{self._last_lines(log_end)}"
+                    f"The broker was not ready within {self.start_timeout_s:g} s.\n{self._log_tail(log_end)}"
                 )
             chunk = os.read(process.stdout.fileno(), 4096)
             if not chunk:
                 process.wait()
-                words = self._last_words(log_end) or f"it ended with {process.returncode} and no word"
-                raise BrokerError(f"The broker did not start: {words}")
-            said += chunk
-        self.ready_line = said.decode().splitlines()[0]
+                reason = self._error_sentence(log_end) or f"it ended with {process.returncode} without a message"
+                raise BrokerError(f"The broker did not start: {reason}")
+            output += chunk
+        self.ready_line = output.decode().splitlines()[0]
         match = READY.match(self.ready_line)
         if match is None:
             raise BrokerError(f"The broker's first line is not its ready line: {self.ready_line}")
         self.port = int(match["port"])
 
-    def _end(self, *, kill: bool) -> None:
+    def _end_process(self, *, kill: bool) -> None:
         process, self._process = self._process, None
-        lifeline, self._lifeline = self._lifeline, None
+        parent_pipe, self._parent_pipe = self._parent_pipe, None
         _running.pop(self, None)
         if process is not None:
             if kill:
@@ -235,23 +249,23 @@ class Broker:
                 process.wait()
             if process.stdout is not None:
                 process.stdout.close()
-        if lifeline is not None:
+        if parent_pipe is not None:
             with contextlib.suppress(OSError):
-                os.close(lifeline)
+                os.close(parent_pipe)
 
-    def _last_words(self, log_end: int) -> str:
-        """The sentence that the daemon ended with; where it had none, the end of its log."""
-        lines = self._last_lines(log_end).splitlines()
-        sentences = [line.removeprefix(SENTENCE) for line in lines if line.startswith(SENTENCE)]
+    def _error_sentence(self, log_end: int) -> str:
+        """The daemon's error message; without one, the end of its log."""
+        lines = self._log_tail(log_end).splitlines()
+        sentences = [line.removeprefix(ERROR_PREFIX) for line in lines if line.startswith(ERROR_PREFIX)]
         return " ".join(sentences) or "\n".join(lines)
 
-    def _last_lines(self, log_end: int) -> str:
+    def _log_tail(self, log_end: int) -> str:
         text = self.log_path.read_bytes()[log_end:].decode(errors="replace").strip()
-        return "\n".join(text.splitlines()[-LAST_LINES:])
+        return "\n".join(text.splitlines()[-LOG_TAIL_LINES:])
 
 
 _running: dict[Broker, int] = {}
-"""Brokers whose daemon runs, and the process that started it: they are kept, even if nobody else holds them."""
+"""Brokers with a running daemon, and the process that started it; keeps a reference to them."""
 
 
 @atexit.register
@@ -262,7 +276,7 @@ def _close_all() -> None:
 
 
 def _remove(folder: Path, owner: int) -> None:
-    """Take the folder away, unless this is a fork of the process that it belongs to."""
+    """Deletes the folder, unless this is a forked process."""
     if owner == os.getpid():
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,9 +1,9 @@
-"""`barnabas health [HOST:PORT]`: whether a node answers; for containers' health checks.
+"""`barnabas health [HOST:PORT]`: whether a node answers, for health checks of containers.
 
-RULES    1. A node that answers ApiVersions is well: brokers do when they are active, controllers when they listen.
-         2. Without an address it is the first listener that KAFKA_LISTENERS or the mounted settings file names, or clients are
-            told of, else 127.0.0.1:9092.
-         3. What is no address is a sentence and exit status 2.
+RULES    1. A node that answers ApiVersions is healthy: a broker does when it is active, a controller when it listens.
+         2. The default address is the first listener in KAFKA_LISTENERS, in the mounted settings file or in
+            KAFKA_ADVERTISED_LISTENERS, else 127.0.0.1:9092.
+         3. A malformed address is exit status 2.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOUNTED = Path("/mnt/shared/config/server.properties")
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; 0 when the node is well."""
+    """Runs the command; returns 0 if the node is healthy."""
     if len(arguments) > 1 or arguments[:1] in (["-h"], ["--help"]):
         sys.stderr.write("usage: barnabas health [HOST:PORT]\n")
         return 2
@@ -38,16 +38,16 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"barnabas: no answer from {host}:{port}: {error}\n")
         return 1
     if answer[4:10] != b"\x00\x00\x00\x01\x00\x00":
-        sys.stderr.write(f"barnabas: {host}:{port} does not answer as a broker does\n")
+        sys.stderr.write(f"barnabas: {host}:{port} does not speak Kafka's protocol\n")
         return 1
     return 0
 
 
 def address(arguments: list[str], variables: Mapping[str, str], mounted: Path = MOUNTED) -> tuple[str, int]:
-    """Rule 2.
+    """The address to check (rule 2).
 
     Raises:
-        ValueError: the port is none.
+        ValueError: the address is malformed.
     """
     text = arguments[0] if arguments else ""
     if not text:

@@ -1,12 +1,11 @@
-"""Fixtures for anybody's tests: a broker for the whole run, a topic for each test.
+"""Pytest fixtures: a broker for the session, a topic for each test.
 
     def test_round_trip(kafka_broker, kafka_topic):
         producer = KafkaProducer(bootstrap_servers=kafka_broker.bootstrap)
 
-RULES    1. Nothing is started before a test asks for it.
-         2. With `--kafka-bootstrap HOST:PORT` the same tests run against a broker that is there already, Apache Kafka
-            among them.
-         3. Each topic has a name that no other run uses.
+RULES    1. The broker starts when the first test requests it.
+         2. With `--kafka-bootstrap HOST:PORT` the tests use a running broker, for example Apache Kafka.
+         3. Topic names are unique across test runs.
 NOT HERE Starting and stopping (`embedded.py`).
 """
 
@@ -25,28 +24,28 @@ from barnabas.embedded import Broker
 
 PARTITIONS = 4
 SETTINGS = {"group.initial.rebalance.delay.ms": "100"}
-"""Kafka waits three seconds for more members before a new group begins: too long for each test."""
+"""The default rebalance delay of three seconds is too long for tests."""
 _RUN = secrets.token_hex(4)
 _numbers = itertools.count(1)
 
 
 class KafkaBroker(Protocol):
-    """What tests may rely on, whichever broker it is."""
+    """A broker, started here or elsewhere."""
 
     @property
     def bootstrap(self) -> str:
-        """Where clients connect, as HOST:PORT."""
+        """The bootstrap server, as HOST:PORT."""
 
 
 class ForeignBroker:
-    """A broker that somebody else started."""
+    """A broker that was started elsewhere."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the option and the setting."""
+    """Declares the option and the setting."""
     group = parser.getgroup("barnabas", "Barnabas, the Kafka-protocol broker")
     group.addoption(
         "--kafka-bootstrap",
@@ -65,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def kafka_broker(pytestconfig: pytest.Config) -> Iterator[KafkaBroker]:
-    """A running broker, the same for all tests of the run; `.bootstrap` is what clients want."""
+    """A running broker for the whole session; clients connect to `.bootstrap`."""
     foreign = pytestconfig.getoption("--kafka-bootstrap")
     if foreign:
         yield ForeignBroker(str(foreign))
@@ -78,7 +77,7 @@ def kafka_broker(pytestconfig: pytest.Config) -> Iterator[KafkaBroker]:
 
 @pytest.fixture
 def kafka_topic(kafka_broker: KafkaBroker, request: pytest.FixtureRequest) -> str:
-    """The name of a fresh topic of four partitions, created and ready."""
+    """The name of a new topic with four partitions."""
     test = re.sub(r"[^A-Za-z0-9._-]+", "-", request.node.name).strip("-.")[:150]
     name = f"{test}-{_RUN}-{next(_numbers)}"
     _create_topic(kafka_broker.bootstrap, name)

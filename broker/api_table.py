@@ -1,7 +1,7 @@
-"""The API tables of the listeners, clients' and controllers': every handler with the two or three things it needs.
+"""The API tables of the listeners: creates every handler with its dependencies.
 
-RULES    1. Handlers are made here and nowhere else; none gets "the broker".
-NOT HERE Sockets and the order of starting (`server.py`), what an API does (`handlers/`).
+RULES    1. Handlers are created here and nowhere else; none has a reference to the server.
+NOT HERE Sockets and startup order (`server.py`), the APIs (`handlers/`).
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import secrets
 from collections.abc import Callable
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.dynamic_configs import BrokerRules
+from broker.config.dynamic_configs import DynamicBrokerConfig
 from broker.coordinators.factory import Coordinators
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from broker.coordinators.transactions.transaction_coordinator import TRANSACTIONS_TOPIC
 from broker.handlers import authentication
-from broker.handlers.admin.broker_config_validation import OwnSettings
+from broker.handlers.admin.broker_config_validation import BrokerConfigValidator
 from broker.handlers.admin.cluster_admin import ClusterHandlers
 from broker.handlers.admin.configs import ConfigHandlers
 from broker.handlers.admin.metadata import MetadataHandlers
-from broker.handlers.admin.quotas_scram import UserHandlers
-from broker.handlers.admin.topics import AdminHandlers
+from broker.handlers.admin.quotas_scram import QuotaAndScramHandlers
+from broker.handlers.admin.topics import TopicHandlers
 from broker.handlers.api_versions import ApiVersionsHandler
 from broker.handlers.controller_api import Controller
-from broker.handlers.groups.classic_groups import CoordinationHandlers
+from broker.handlers.groups.classic_groups import ClassicGroupHandlers
 from broker.handlers.groups.consumer_groups import ConsumerGroupHandlers
 from broker.handlers.groups.find_coordinator import GROUP, TRANSACTION, FindCoordinatorHandler
 from broker.handlers.groups.group_offsets import GroupOffsetsHandlers
-from broker.handlers.groups.offset_delete import OffsetDeletionHandler
+from broker.handlers.groups.offset_delete import OffsetDeleteHandler
 from broker.handlers.quorum.controller_apis import ControllerHandlers
 from broker.handlers.quorum.envelopes import EnvelopeHandler
 from broker.handlers.quorum.raft_apis import RaftHandlers
@@ -36,8 +36,8 @@ from broker.handlers.records import fetch, fetch_fast_path, list_offsets, produc
 from broker.handlers.records.delete_records import DeleteRecordsHandler
 from broker.handlers.records.fetch import FetchHandler
 from broker.handlers.records.fetch_sessions import FetchSessions
-from broker.handlers.records.follower_wakeup import FollowerCalls
-from broker.handlers.records.list_offsets import OffsetsHandler
+from broker.handlers.records.follower_wakeup import FollowerWakeup
+from broker.handlers.records.list_offsets import ListOffsetsHandler
 from broker.handlers.records.log_dirs import LogDirsHandler
 from broker.handlers.records.produce import ProduceHandler
 from broker.handlers.router import Router
@@ -45,42 +45,42 @@ from broker.handlers.telemetry import TelemetryHandlers
 from broker.handlers.transactions import producer_ids
 from broker.handlers.transactions.producer_ids import ProducerIdsHandler
 from broker.handlers.transactions.transactions import TransactionHandlers
-from broker.handlers.transactions.txn_markers import PartitionTransactionsHandler
-from broker.handlers.transactions.txn_offset_commit import TransactionalOffsetsHandler
+from broker.handlers.transactions.txn_markers import TxnMarkersHandler
+from broker.handlers.transactions.txn_offset_commit import TxnOffsetCommitHandler
 from broker.peers.controller_channel import ControllerChannel
-from broker.peers.endpoints import Addresses
-from broker.process.memory_limit import memory_bytes
+from broker.peers.endpoints import AdvertisedEndpoints
+from broker.process.resource_limits import memory_bytes
 from broker.process.timer import SystemClock
 from broker.security.authorizer import Authorizer
 from broker.telemetry.instances import ClientInstances
-from broker.telemetry.received import ReceivedMetrics
+from broker.telemetry.received import ClientMetricsStore
 from protocol.api import ApiKey
 from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
-from replication.kraft_node import MetadataNode
+from replication.kraft_node import KRaftNode
 from replication.metadata.image import MetadataImage
 from replication.metadata_log.formatting import new_uuid
-from replication.partition.append_history import Appends
+from replication.partition.append_history import AppendedBytes
 from replication.partition.replica_manager import ReplicaManager
-from replication.partition.replica_selector import ReadPlaces, by_backlog
+from replication.partition.replica_selector import ReplicaSelector, by_backlog
 from replication.purgatory import Purgatory
-from replication.timer_queue import Deadlines
+from replication.timer_queue import TimerQueue
 
 _MINUTE_MS = 60_000
 
 
 def client_apis(
     config: BrokerConfig,
-    node: MetadataNode,
+    node: KRaftNode,
     channel: ControllerChannel,
     replicas: ReplicaManager,
     coordinators: Coordinators,
     purgatory: Purgatory,
-    addresses: Addresses,
+    addresses: AdvertisedEndpoints,
     authorizer: Authorizer,
     log_dirs: LogDirsHandler,
-    received: ReceivedMetrics,
+    received: ClientMetricsStore,
 ) -> Router:
-    """The table of a listener that clients connect to."""
+    """The API table of a client listener."""
 
     def image() -> MetadataImage:
         return channel.image
@@ -90,7 +90,7 @@ def client_apis(
     ) -> None:
         channel.submit(request, wall_ms=wall_ms, reply=reply)
 
-    groups, transactions, admission, markers, ids, _ = coordinators
+    groups, transactions, verification, markers, ids, _ = coordinators
     internal_topics = {GROUP: _offsets_topic(config), TRANSACTION: _transactions_topic(config)}
     by_name = {topic.name: topic for topic in internal_topics.values()}
     metadata = MetadataHandlers(
@@ -101,36 +101,40 @@ def client_apis(
         auto_create=bool(config.value("auto.create.topics.enable")),
         internal_topics=by_name.get,
         partition_limit=config.number("max.request.partition.size.limit"),
-        soon=node.publisher.soon,
+        soon=node.publisher.call_soon,
     )
     finding = FindCoordinatorHandler(image, addresses, authorizer, create_topics, internal_topics)
     limits = config.number("offsets.topic.num.partitions"), config.number("transaction.max.timeout.ms")
-    transacting = TransactionHandlers(transactions, groups, image, ids.take, authorizer, *limits)
+    transacting = TransactionHandlers(transactions, groups, image, ids.generate_producer_id, authorizer, *limits)
     instances = ClientInstances(image, lambda: new_uuid(secrets.token_bytes))
-    producing = ProduceHandler(replicas, purgatory.deadlines, admission, authorizer)
+    producing = ProduceHandler(replicas, purgatory.timers, verification, authorizer)
     fetching = _fetching(config, replicas, purgatory, authorizer)
     return ApiVersionsHandler(node).table_of(
         [
-            *produce.routes(producing, produce_fast_path.shortcuts(producing)),
-            *fetch.routes(fetching, fetch_fast_path.shortcuts(fetching)),
-            *list_offsets.routes(OffsetsHandler(replicas, authorizer)),
+            *produce.routes(producing, produce_fast_path.fast_paths(producing)),
+            *fetch.routes(fetching, fetch_fast_path.fast_paths(fetching)),
+            *list_offsets.routes(ListOffsetsHandler(replicas, authorizer)),
             *producer_ids.routes(ProducerIdsHandler(ids, transacting.init_producer_id, authorizer)),
             *metadata.routes(),
             *finding.routes(),
             *authentication.routes(),
-            *CoordinationHandlers(groups, authorizer).routes(),
+            *ClassicGroupHandlers(groups, authorizer).routes(),
             *ConsumerGroupHandlers(groups, image, authorizer).routes(),
             *GroupOffsetsHandlers(groups, image, authorizer).routes(),
-            *OffsetDeletionHandler(groups, image, authorizer).routes(),
-            *TransactionalOffsetsHandler(groups, admission, image, authorizer).routes(),
+            *OffsetDeleteHandler(groups, image, authorizer).routes(),
+            *TxnOffsetCommitHandler(groups, verification, image, authorizer).routes(),
             *transacting.routes(),
-            *PartitionTransactionsHandler(replicas, markers, authorizer).routes(),
+            *TxnMarkersHandler(replicas, markers, authorizer).routes(),
             *_admin(
-                config, channel, authorizer, purgatory.deadlines, OwnSettings(config.node_id, BrokerRules(config))
+                config,
+                channel,
+                authorizer,
+                purgatory.timers,
+                BrokerConfigValidator(config.node_id, DynamicBrokerConfig(config)),
             ).routes(),
             *ConfigHandlers(image, config, authorizer).routes(),
-            *ClusterHandlers(channel, authorizer, purgatory.deadlines).routes(),
-            *UserHandlers(channel, authorizer).routes(),
+            *ClusterHandlers(channel, authorizer, purgatory.timers).routes(),
+            *QuotaAndScramHandlers(channel, authorizer).routes(),
             *DeleteRecordsHandler(replicas, purgatory, authorizer).routes(),
             *log_dirs.routes(),
             *TelemetryHandlers(instances, received, config.number("telemetry.max.bytes")).routes(),
@@ -142,26 +146,26 @@ def _fetching(
     config: BrokerConfig, replicas: ReplicaManager, purgatory: Purgatory, authorizer: Authorizer
 ) -> FetchHandler:
     sessions = FetchSessions(purgatory, _new_session_id, config.number("max.incremental.fetch.session.cache.slots"))
-    replicas.on_leadership = FollowerCalls(sessions, purgatory.deadlines, SystemClock().mono_ms).led
+    replicas.on_leadership_changed = FollowerWakeup(sessions, purgatory.timers, SystemClock().mono_ms).on_leadership_change
     fetching = FetchHandler(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))
-    choose = config.read_places()
+    choose = config.replica_selector()
     if choose is not None:
-        fetching.select_replica = ReadPlaces(replicas, choose).select
-        sessions.tells_watermarks = True
+        fetching.select_replica = ReplicaSelector(replicas, choose).select
+        sessions.sends_high_watermarks = True
         if choose is by_backlog:
-            replicas.appends = Appends(int(memory_bytes() * config.memory_ratio))
+            replicas.appended_bytes = AppendedBytes(int(memory_bytes() * config.memory_ratio))
     return fetching
 
 
-def controller_apis(config: BrokerConfig, node: MetadataNode, authorizer: Authorizer, deadlines: Deadlines) -> Router:
-    """The table of a listener that the cluster's other nodes connect to."""
-    users = UserHandlers(node, authorizer).routes()
+def controller_apis(config: BrokerConfig, node: KRaftNode, authorizer: Authorizer, timers: TimerQueue) -> Router:
+    """The API table of a controller listener."""
+    users = QuotaAndScramHandlers(node, authorizer).routes()
     configs = ConfigHandlers(lambda: node.image, config, authorizer).routes()
     routes = [
         *ControllerHandlers(node, authorizer).routes(),
         *RaftHandlers(node.quorum, authorizer).routes(),
-        *ClusterHandlers(node, authorizer, deadlines).routes(),
-        *_admin(config, node, authorizer, deadlines).routes(),
+        *ClusterHandlers(node, authorizer, timers).routes(),
+        *_admin(config, node, authorizer, timers).routes(),
         *(route for route in users if route.api_key != ApiKey.DESCRIBE_CLIENT_QUOTAS),
         *(route for route in configs if route.api_key != ApiKey.LIST_CONFIG_RESOURCES),
         *authentication.routes(),
@@ -173,23 +177,23 @@ def _admin(
     config: BrokerConfig,
     controller: Controller,
     authorizer: Authorizer,
-    deadlines: Deadlines,
-    own_settings: OwnSettings | None = None,
-) -> AdminHandlers:
+    timers: TimerQueue,
+    broker_config_validator: BrokerConfigValidator | None = None,
+) -> TopicHandlers:
     can_delete = bool(config.value("delete.topic.enable"))
-    return AdminHandlers(
+    return TopicHandlers(
         config.node_id,
         controller,
         lambda: controller.image,
         authorizer,
         deletion_enabled=can_delete,
-        deadlines=deadlines,
-        own_settings=own_settings,
+        timers=timers,
+        broker_config_validator=broker_config_validator,
     )
 
 
 def _offsets_topic(config: BrokerConfig) -> CreatableTopic:
-    """`__consumer_offsets` as it is made when first needed."""
+    """`__consumer_offsets`, for its creation on first use."""
     texts = {
         "cleanup.policy": "compact",
         "compression.type": "producer",
@@ -204,7 +208,7 @@ def _offsets_topic(config: BrokerConfig) -> CreatableTopic:
 
 
 def _transactions_topic(config: BrokerConfig) -> CreatableTopic:
-    """`__transaction_state` as it is made when first needed."""
+    """`__transaction_state`, for its creation on first use."""
     texts = {
         "cleanup.policy": "compact",
         "compression.type": "uncompressed",
@@ -221,4 +225,4 @@ def _transactions_topic(config: BrokerConfig) -> CreatableTopic:
 
 
 def _new_session_id() -> int:
-    return random.randrange(1, 2**31)  # noqa: S311  # no secret: it must only differ
+    return random.randrange(1, 2**31)  # noqa: S311  # not a secret

@@ -1,8 +1,8 @@
-"""The daemon's verbs on the command line (design section 4).
+"""The daemon's command line.
 
-RULES    1. What goes wrong before the broker serves is one sentence on standard error and exit status 1.
-         2. Standard output carries the ready line and nothing else; logs go to standard error.
-NOT HERE Verbs that need no daemon (`barnabas/`), what a broker is made of (`server.py`).
+RULES    1. An error before the broker accepts requests is one sentence on standard error and exit status 1.
+         2. Standard output gets only the ready line; logs go to standard error.
+NOT HERE Verbs without the daemon (`barnabas/`), the parts of a broker (`server.py`).
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Any, ClassVar, Final, TypeVar
 import click
 
 from broker.config.broker_config import BrokerConfig, ConfigError, load_config
-from broker.node.format_options import founding
+from broker.node.format_options import parse_format_options
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class _Verbs(click.Group):
-    """The verbs; those of the tools are imported when wanted, so that the daemon's start does not pay for them."""
+    """The verbs; those of the tools are imported on demand, so that the daemon starts faster."""
 
     _TOOLS = ("doctor", "dump-log")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Their names."""
+        """The verbs' names."""
         return sorted([*super().list_commands(ctx), *self._TOOLS])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """One of them."""
+        """A verb."""
         if cmd_name not in self._TOOLS:
             return super().get_command(ctx, cmd_name)
         from broker.tools import commands  # noqa: PLC0415
@@ -39,26 +39,28 @@ class _Verbs(click.Group):
         return {"doctor": commands.doctor, "dump-log": commands.dump_log}[cmd_name]
 
 
-_FOUNDING: Final = (
-    click.option("-t", "--cluster-id", metavar="ID", help="The cluster that empty directories are formatted for."),
-    click.option("-s", "--standalone", is_flag=True, help="Begin the quorum with this controller alone."),
+_FORMAT_OPTIONS: Final = (
+    click.option("-t", "--cluster-id", metavar="ID", help="The cluster id for formatting empty directories."),
+    click.option("-s", "--standalone", is_flag=True, help="Start the quorum with this controller alone."),
     click.option(
         "-I",
         "--initial-controllers",
         metavar="ID@HOST:PORT:DIRECTORY,...",
-        help="Begin the quorum with these controllers; all nodes need the same list.",
+        help="Start the quorum with these controllers; all nodes need the same list.",
     ),
-    click.option("-N", "--no-initial-controllers", is_flag=True, help="The quorum begins on other nodes."),
-    click.option("-r", "--release-version", "release", metavar="VERSION", help="The levels of a release of Kafka."),
+    click.option("-N", "--no-initial-controllers", is_flag=True, help="The quorum starts on other nodes."),
     click.option(
-        "-f", "--feature", "features", metavar="FEATURE=LEVEL", multiple=True, help="A level; may be repeated."
+        "-r", "--release-version", "release", metavar="VERSION", help="The feature levels of a Kafka release."
+    ),
+    click.option(
+        "-f", "--feature", "features", metavar="FEATURE=LEVEL", multiple=True, help="A feature level; may be repeated."
     ),
 )
 
 
-def _founding_options(command: _Command) -> _Command:
-    """How empty directories are formatted, in the words of kafka-storage format."""
-    for option in reversed(_FOUNDING):
+def _format_options(command: _Command) -> _Command:
+    """Adds the options for formatting, with the names of kafka-storage format."""
+    for option in reversed(_FORMAT_OPTIONS):
         command = option(command)
     return command
 
@@ -70,20 +72,22 @@ def daemon() -> None:
 
 @daemon.command()
 @click.option("--config", "config_file", metavar="FILE", help="Settings file with Kafka's names.")
-@click.option("--data-dir", metavar="DIR", help="Where the logs are kept [default: ./barnabas-data].")
+@click.option("--data-dir", metavar="DIR", help="Directory of the logs [default: ./barnabas-data].")
 @click.option(
-    "--listen", metavar="HOST:PORT", help="Where clients connect [default: 127.0.0.1:9092]; port 0 picks one."
+    "--listen", metavar="HOST:PORT", help="Address for clients [default: 127.0.0.1:9092]; port 0 takes a free one."
 )
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="One more setting; may be repeated.")
-@click.option("--environment", "is_contained", is_flag=True, help="Settings from KAFKA_... too, as in a container.")
-@_founding_options
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting; may be repeated.")
+@click.option(
+    "--environment", "from_env", is_flag=True, help="Read settings from KAFKA_... variables too, as in a container."
+)
+@_format_options
 def serve(
     config_file: str | None,
     data_dir: str | None,
     listen: str | None,
     settings: tuple[str, ...],
     *,
-    is_contained: bool,
+    from_env: bool,
     **options: Any,
 ) -> None:
     """Run one node until SIGTERM or SIGINT. Empty directories are formatted first."""
@@ -91,11 +95,13 @@ def serve(
 
     _log_to_standard_error()
     try:
-        if is_contained:
-            config, options["cluster_id"] = _contained(config_file, data_dir, settings, listen, options["cluster_id"])
+        if from_env:
+            config, options["cluster_id"] = _container_config(
+                config_file, data_dir, settings, listen, options["cluster_id"]
+            )
         else:
             config = load_config(config_file, _overrides(config_file, data_dir, settings), listen)
-        run(config, founding(**options))
+        run(config, parse_format_options(**options))
     except (ConfigError, StartError) as error:
         click.echo(f"barnabas: {error}", err=True)
         sys.exit(1)
@@ -103,41 +109,41 @@ def serve(
 
 @daemon.command("format")
 @click.option("-c", "--config", "config_file", metavar="FILE", help="Settings file with Kafka's names.")
-@click.option("--data-dir", metavar="DIR", help="Where the logs are kept [default: ./barnabas-data].")
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="One more setting; may be repeated.")
-@_founding_options
-@click.option("-g", "--ignore-formatted", is_flag=True, help="Leave formatted directories alone.")
+@click.option("--data-dir", metavar="DIR", help="Directory of the logs [default: ./barnabas-data].")
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting; may be repeated.")
+@_format_options
+@click.option("-g", "--ignore-formatted", is_flag=True, help="Skip formatted directories.")
 def format_(
     config_file: str | None, data_dir: str | None, settings: tuple[str, ...], *, ignore_formatted: bool, **options: Any
 ) -> None:
-    """Make the directories of a node ready, as kafka-storage does. `serve` does the same by itself."""
+    """Format the directories of a node, like kafka-storage. `serve` does the same for empty directories."""
     from broker.tools.formatting import format_node  # noqa: PLC0415
     from replication.metadata_log.formatting import UnusableDirectory  # noqa: PLC0415
     from storage.io.disk import StorageError  # noqa: PLC0415
 
     try:
         config = load_config(config_file, _overrides(config_file, data_dir, settings))
-        for sentence in format_node(config, founding(**options), ignore_formatted=ignore_formatted):
+        for sentence in format_node(config, parse_format_options(**options), ignore_formatted=ignore_formatted):
             click.echo(sentence)
     except (ConfigError, UnusableDirectory, StorageError) as error:
         click.echo(f"barnabas: {error}", err=True)
         sys.exit(1)
 
 
-def _contained(
+def _container_config(
     config_file: str | None, data_dir: str | None, settings: tuple[str, ...], listen: str | None, cluster_id: str | None
 ) -> tuple[BrokerConfig, str]:
-    """The settings of a node in a container, the command line's over the environment's, and its cluster."""
-    from broker.config.env_config import from_environment  # noqa: PLC0415  # nobody else needs it
+    """The config of a node in a container, and its cluster id; the command line overrides the environment."""
+    from broker.config.env_config import read_env_config  # noqa: PLC0415  # only in containers
 
-    found = from_environment(os.environ)
-    file = config_file or found.file
-    given = {**found.settings, **_given(data_dir, settings)}
-    return load_config(file, given, listen, is_bare=not found.is_quick), cluster_id or found.cluster_id
+    env = read_env_config(os.environ)
+    file = config_file or env.file
+    given = {**env.settings, **_parse_settings(data_dir, settings)}
+    return load_config(file, given, listen, use_kafka_defaults=not env.is_quick_start), cluster_id or env.cluster_id
 
 
 def _overrides(config_file: str | None, data_dir: str | None, settings: tuple[str, ...]) -> dict[str, str]:
-    overrides = _given(data_dir, settings)
+    overrides = _parse_settings(data_dir, settings)
     if config_file is None and not {"log.dir", "log.dirs"} & overrides.keys():
         overrides["log.dirs"] = "barnabas-data"
     if config_file is None and "listeners" not in overrides:
@@ -145,8 +151,8 @@ def _overrides(config_file: str | None, data_dir: str | None, settings: tuple[st
     return overrides
 
 
-def _given(data_dir: str | None, settings: tuple[str, ...]) -> dict[str, str]:
-    """What the command line sets."""
+def _parse_settings(data_dir: str | None, settings: tuple[str, ...]) -> dict[str, str]:
+    """The settings of the command line."""
     given = {}
     for text in settings:
         name, separator, value = text.partition("=")
@@ -159,12 +165,12 @@ def _given(data_dir: str | None, settings: tuple[str, ...]) -> dict[str, str]:
 
 
 class _OneLine(logging.Formatter):
-    """A record's sentence is one line, whatever a peer calls itself or its groups; a trace keeps its lines."""
+    """Escapes control characters, so that names from clients cannot add lines; a stack trace keeps its lines."""
 
     _SHOWN: ClassVar = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """The line, control characters shown instead of written."""
+        """The escaped line."""
         return super().formatMessage(record).translate(self._SHOWN)
 
 
@@ -175,16 +181,16 @@ def _log_to_standard_error() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one verb; the process's exit status."""
+    """Runs one verb; returns the exit status."""
     try:
         daemon.main(arguments, prog_name="barnabas", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except click.exceptions.Exit as leaving:
-        return leaving.exit_code
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
     except click.Abort:
         return 1
-    except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else 1
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else 1
     return 0

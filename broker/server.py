@@ -1,14 +1,13 @@
-"""The composition root: makes all parts of one node, wires their news, starts and stops them in order.
+"""The composition root: builds all parts of a node, connects their callbacks, starts and stops them in order.
 
-RULES    1. The order of starting: bind, know or format the directories, lock them, find the logs, replay the metadata,
-            lead it, make the partitions, answer. Whatever fails before the node answers is one sentence, and
-            nothing of an existing directory is changed by it.
-         2. A log directory whose disk has failed is done without, and said so; the one that holds the metadata log ends the
-            node, and so does the last one.
-         3. The order of stopping: tell the controller, and serve until it says that nobody needs this broker; no new requests,
-            finish the slow work, close the logs durably.
-         4. News from below travels through callbacks that are set here and nowhere else.
-NOT HERE Handlers (`api_table.py`), recurring work (`scheduled_tasks.py`), settings (`broker_config.py`).
+RULES    1. Startup order: bind, check or format the directories, lock them, load the logs, replay the metadata, join the
+            quorum, create the partitions, accept clients. Any failure before that is one sentence, and existing directories
+            are unchanged.
+         2. A log directory whose disk fails is taken offline. The node ends if it holds the metadata log or is the last one.
+         3. Shutdown order: controlled shutdown, with clients served until other brokers lead the partitions; then no new
+            requests, finish the I/O, close the logs durably.
+         4. Callbacks to upper layers (`on_...`) are set here and nowhere else.
+NOT HERE Handlers (`api_table.py`), periodic tasks (`scheduled_tasks.py`), settings (`broker_config.py`).
 """
 
 from __future__ import annotations
@@ -27,53 +26,58 @@ from typing import Any
 from broker.api_table import client_apis, controller_apis
 from broker.config.broker_config import BrokerConfig, ConfigError, Endpoint
 from broker.coordinators.factory import coordinators
-from broker.coordinators.transactions.producer_id_manager import ProducerIds
+from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
 from broker.handlers.records.log_dirs import LogDirsHandler
 from broker.handlers.request_dispatcher import Dispatcher
-from broker.io.io_thread_pool import ThreadWorker
+from broker.io.io_thread_pool import IoThreadPool
 from broker.network.listener import Listener
-from broker.network.page_cache_prefetch import Warmer
-from broker.network.peer import Caller
-from broker.node.disk_full_policy import FullDisks
-from broker.node.dynamic_config_applier import Reconfiguration
-from broker.node.format_options import Founding
-from broker.node.kraft_runtime import Around, MetadataPart
-from broker.node.log_dir_startup import take_directories
-from broker.node.scheduled_tasks import Housekeeping
-from broker.peers.alter_partition_manager import IsrRequests
-from broker.peers.assignments_manager import DirectoryRequests
-from broker.peers.broker_lifecycle import BrokerLife
-from broker.peers.broker_peers import Brokers
-from broker.peers.endpoints import Addresses
-from broker.peers.local_endpoints import own_controller, registered
-from broker.peers.quorum_config import quorum_places
-from broker.peers.replica_fetchers import Fetchers
+from broker.network.page_cache_prefetch import PageCachePrefetcher
+from broker.network.peer import ClientContext
+from broker.node.disk_full_policy import DiskFullPolicy
+from broker.node.dynamic_config_applier import DynamicConfigApplier
+from broker.node.format_options import FormatOptions
+from broker.node.kraft_runtime import KraftRuntime, RuntimeDependencies
+from broker.node.log_dir_startup import open_log_dirs
+from broker.node.scheduled_tasks import ScheduledTasks
+from broker.peers.alter_partition_manager import AlterPartitionManager
+from broker.peers.assignments_manager import AssignmentsManager
+from broker.peers.broker_lifecycle import BrokerLifecycle
+from broker.peers.broker_peers import BrokerPeers
+from broker.peers.endpoints import AdvertisedEndpoints, advertised_endpoint, local_controller_endpoint
+from broker.peers.quorum_config import load_quorum_config
+from broker.peers.replica_fetchers import ReplicaFetcherManager
 from broker.process.event_loop import end_tasks, new_loop, process_age_s
-from broker.process.file_limits import OTHERS, SETTING, make_room, raise_limit, share_out
+from broker.process.resource_limits import (
+    MAX_OPEN_FILES,
+    RESERVED_DESCRIPTORS,
+    allocate_descriptors,
+    grow_descriptor_table,
+    raise_descriptor_limit,
+)
 from broker.process.timer import LoopTimer, SystemClock
 from broker.process.watchdog import Watchdog
 from broker.security.authorizer import AllowAll, Authorizer
 from broker.telemetry.page import MetricsPage
-from broker.telemetry.received import ReceivedMetrics
+from broker.telemetry.received import ClientMetricsStore
 from protocol.errors import KafkaError
-from replication.controller.brokers.broker_heartbeat_tracker import Sessions
+from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
 from replication.controller.brokers.registration import Registration
-from replication.metadata.image import Changes, MetadataImage
+from replication.metadata.image import MetadataDelta, MetadataImage
 from replication.metadata.metadata_records import UnreadableMetadata
 from replication.metadata_log.formatting import (
     ControllerEndpoint,
     UnusableDirectory,
 )
 from replication.metadata_log.metadata_log_open import open_metadata_log
-from replication.metadata_log.metadata_replay import Replayed
+from replication.metadata_log.metadata_replay import ReplayedMetadata
 from replication.metadata_log.metadata_snapshots import MetadataSnapshots
 from replication.partition.compactor import Compactor
-from replication.partition.follower_log import Following
-from replication.partition.log_dir_moves import Moves
+from replication.partition.follower_log import FollowerLog
+from replication.partition.log_dir_moves import LogDirMoves
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
 from replication.purgatory import Purgatory
-from replication.timer_queue import Deadlines
+from replication.timer_queue import TimerQueue
 from storage.config.log_config import log_config
 from storage.directories.log_manager import LogManager
 from storage.io.disk import Disk, Lock, StorageError
@@ -81,39 +85,39 @@ from storage.io.disk import Disk, Lock, StorageError
 _log = logging.getLogger("barnabas")
 
 _SWITCH_S = 0.0005
-"""How long a thread may keep the interpreter while the loop wants it; Python's 5 ms would be felt in every tail."""
+"""The interpreter's switch interval; Python's default of 5 ms would show in every latency percentile."""
 
-_YOUNG = 10_000
-"""So many new objects make the collector look; Python's 700 has it look dozens of times at one large request."""
+_GC_THRESHOLD = 10_000
+"""Allocations between garbage collections; Python's default of 700 would run dozens of them for one large request."""
 _FREEZE_EVERY = 1024
-"""Partitions that come, change or go: what is there then is kept from the collector, or it would stand still for all."""
-_NOT_OLD = 1
-"""The collector's generations that hold nearly all garbage and cost a few milliseconds."""
+"""After this many partition updates all objects are frozen, so that full collections stay short."""
+_YOUNG_GENERATIONS = 1
+"""The generations that hold nearly all garbage and take a few milliseconds."""
 
 
 _OFFLINE = "log directory %s is offline: %s"
-_NAMED = 20
-_LEAVE_MS = 30_000
-"""How long the controller may take to find other leaders for what is led here."""
-_ALONE_MS = 1_500
-"""How long a node that leaves waits for the quorum to elect somebody."""
+_MAX_LISTED = 20
+_CONTROLLED_SHUTDOWN_TIMEOUT_MS = 30_000
+"""The longest controlled shutdown."""
+_NO_CONTROLLER_TIMEOUT_MS = 1_500
+"""How long a controlled shutdown waits for the election of a controller."""
 
 
 class StartError(Exception):
-    """The broker cannot start; the message is a sentence for the command line."""
+    """The broker cannot start; the message is for the command line."""
 
 
-def run(config: BrokerConfig, founding: Founding) -> None:
-    """Run one node until SIGTERM or SIGINT; `founding` is for directories that are to be formatted.
+def run(config: BrokerConfig, format_options: FormatOptions) -> None:
+    """Runs one node until SIGTERM or SIGINT; `format_options` applies to empty directories.
 
     Raises:
-        StartError: it cannot start, or its metadata log failed later on.
+        StartError: it cannot start, or its metadata log failed later.
     """
     sys.setswitchinterval(_SWITCH_S)
-    gc.disable()  # making the parts drops nothing that a collection could find; `ready` turns it on
+    gc.disable()  # startup creates no garbage; `ready` enables it
     loop = new_loop()
     asyncio.set_event_loop(loop)
-    server = Server(config, loop, founding=founding)
+    server = Server(config, loop, format_options=format_options)
 
     def ready() -> None:
         listener = (server.listeners or server.controller_listeners)[0]
@@ -123,70 +127,70 @@ def run(config: BrokerConfig, founding: Founding) -> None:
         sys.stdout.write(f"barnabas ready on {shown}:{listener.port} (node {config.node_id}, {seconds:.2f} s)\n")
         sys.stdout.flush()
         gc.freeze()
-        gc.set_threshold(_YOUNG, 10, 10)
+        gc.set_threshold(_GC_THRESHOLD, 10, 10)
         gc.enable()
 
-    loop.set_exception_handler(server.fault)
+    loop.set_exception_handler(server.on_fault)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
     try:
         server.start(ready)
         loop.run_forever()
-        server.finish()
+        server.close()
     finally:
-        server.abandon()
+        server.release()
         end_tasks(loop)
         loop.close()
     if server.failure is not None:
         raise StartError(server.failure)
 
 
-def _taken(endpoint: Endpoint, error: OSError, which: str) -> StartError:
+def _bind_error(endpoint: Endpoint, error: OSError, which: str) -> StartError:
     return StartError(
         f"cannot listen on {endpoint.host}:{endpoint.port}: {error.strerror or error}; choose another address with {which}"
     )
 
 
 class Server:
-    """One node: broker and controller."""
+    """One node: broker, controller or both."""
 
     def __init__(
         self,
         config: BrokerConfig,
         loop: asyncio.AbstractEventLoop,
         authorizer: Authorizer | None = None,
-        founding: Founding | None = None,
+        format_options: FormatOptions | None = None,
     ) -> None:
         self._config = config
-        self._founding = founding or Founding()
-        self._places = quorum_places(config)
-        self._shares = share_out(raise_limit(), config.number(SETTING))
+        self._format_options = format_options or FormatOptions()
+        self._quorum_config = load_quorum_config(config)
+        self._descriptor_limits = allocate_descriptors(raise_descriptor_limit(), config.number(MAX_OPEN_FILES))
         self._authorizer = authorizer or AllowAll()
         self._loop = loop
         self._disk = Disk()
         self._clock = SystemClock()
-        self._deadlines = Deadlines()
-        self._timer = LoopTimer(loop, self._deadlines)
-        self._worker = ThreadWorker(loop)
+        self._timers = TimerQueue()
+        self._timer = LoopTimer(loop, self._timers)
+        self._io = IoThreadPool(loop)
         self._watchdog = Watchdog(loop)
-        self._purgatory = Purgatory(self._deadlines)
-        self._purgatory.on_wake = self._drain_soon
-        self._received = ReceivedMetrics()
-        self._page: MetricsPage | None = None
+        self._purgatory = Purgatory(self._timers)
+        self._purgatory.on_wake = self._schedule_drain
+        self._client_metrics = ClientMetricsStore()
+        self._metrics_page: MetricsPage | None = None
         self._locks: list[Lock] = []
-        self._is_stopping = self._has_left = False
-        self._followed = 0
+        self._is_stopping = self._is_shut_down = False
+        self._applied_partitions = 0
         self.listeners: list[Listener] = []
         self.controller_listeners: list[Listener] = []
         self.failure: str | None = None
-        """Why the node ended, when nobody asked it to."""
+        """Why the node ended by itself."""
 
     # ------------------------------------------------------------ starting
     def start(self, ready: Callable[[], None]) -> None:
-        """Make everything; `ready` is called on the loop when requests are answered.
+        """Builds and starts all parts; `ready` is called on the loop when the node accepts requests.
 
         Raises:
-            StartError: something keeps the node from starting.
+            StartError: the node cannot start.
         """
         self._ready = ready
         try:
@@ -194,13 +198,13 @@ class Server:
             self._controller_dispatcher = Dispatcher(self._watchdog)
             self._bind(self._config.listeners, self._dispatcher, self.listeners)
             self._bind(self._config.controller_listeners, self._controller_dispatcher, self.controller_listeners)
-            self._bind_page()
-            controller = own_controller(self._config, self.controller_listeners)
-            self._home = take_directories(
+            self._bind_metrics_page()
+            controller = local_controller_endpoint(self._config, self.controller_listeners)
+            self._log_dirs = open_log_dirs(
                 self._config,
                 self._disk,
-                self._places,
-                self._founding,
+                self._quorum_config,
+                self._format_options,
                 controller,
                 self._locks,
                 self._clock.wall_ms(),
@@ -208,7 +212,7 @@ class Server:
             self._build(controller)
             self._build_broker()
             self._build_apis()
-            self._join()
+            self._start_roles()
         except (ConfigError, UnusableDirectory, UnreadableMetadata, StorageError) as error:
             raise StartError(str(error)) from None
         except KafkaError as error:
@@ -222,19 +226,21 @@ class Server:
                     self._loop, endpoint.name, endpoint.host, endpoint.port, dispatcher.dispatch, settings
                 )
             except OSError as error:
-                raise _taken(endpoint, error, "--listen or the setting listeners") from None
+                raise _bind_error(endpoint, error, "--listen or the setting listeners") from None
             listeners.append(listener)
 
-    def _bind_page(self) -> None:
+    def _bind_metrics_page(self) -> None:
         endpoint = self._config.metrics_listener
         if endpoint is not None:
             try:
-                self._page = MetricsPage((endpoint.host, endpoint.port), self._received, self._clock.mono_ms)
+                self._metrics_page = MetricsPage(
+                    (endpoint.host, endpoint.port), self._client_metrics, self._clock.mono_ms
+                )
             except OSError as error:
-                raise _taken(endpoint, error, "the setting barnabas.metrics.listener") from None
+                raise _bind_error(endpoint, error, "the setting barnabas.metrics.listener") from None
 
     def _build(self, controller: ControllerEndpoint) -> None:
-        config, (identity, found) = self._config, self._home
+        config, (identity, replayed) = self._config, self._log_dirs
         self._log_manager = LogManager(
             self._disk,
             identity.directory_ids,
@@ -242,35 +248,37 @@ class Server:
             random_bytes=secrets.token_bytes,
             failed=identity.failed,
             locks=self._locks,
-            most_open_files=self._shares.files,
+            max_open_files=self._descriptor_limits.files,
             new_lock=threading.Lock,
         )
-        self._log_manager.open_files.on_surplus = self._close_surplus_soon
-        self._log_manager.load(partial(_id_of, found))
+        self._log_manager.file_handles.on_eviction_needed = self._schedule_close_surplus
+        self._log_manager.load(partial(_id_of, replayed))
         for _ in self._log_manager.recover():
             pass
-        make_room(min(len(self._log_manager.logs), self._shares.files) + OTHERS)
+        grow_descriptor_table(min(len(self._log_manager.logs), self._descriptor_limits.files) + RESERVED_DESCRIPTORS)
         for path, error in self._log_manager.offline.items():
             if path == identity.metadata_directory:
                 raise error
             _log.error(_OFFLINE, path, error)
-        places = self._places
+        quorum_config = self._quorum_config
         start = open_metadata_log(
             self._disk,
             self._log_manager.engine_factory,
             identity,
-            self._worker,
+            self._io,
             config.metadata_log_config(),
-            found,
-            places.static_voters,
-            may_observe=bool(places.bootstrap),
+            replayed,
+            quorum_config.static_voters,
+            may_observe=bool(quorum_config.bootstrap),
         )
         self._metadata_log = start.log
         self._metadata_log.on_failed = lambda error: self._fail(f"the metadata log failed: {error}")
-        sessions = Sessions(self._deadlines, config.number("broker.session.timeout.ms"))
-        sessions.on_silence = self._fell_silent
-        around = Around(self._loop, self._disk, self._worker, self._deadlines, self._clock)
-        self._metadata = MetadataPart(config, around, places, identity, start, sessions, controller)
+        heartbeat_tracker = BrokerHeartbeatTracker(self._timers, config.number("broker.session.timeout.ms"))
+        heartbeat_tracker.on_session_expired = self._on_session_expired
+        dependencies = RuntimeDependencies(self._loop, self._disk, self._io, self._timers, self._clock)
+        self._metadata = KraftRuntime(
+            config, dependencies, quorum_config, identity, start, heartbeat_tracker, controller
+        )
         self._node, self._channel = self._metadata.node, self._metadata.channel
         self._controller, self._publisher = self._node.controller, self._node.publisher
         self._controller.on_failed = self._fail
@@ -279,110 +287,114 @@ class Server:
         config = self._config
         self._replicas = ReplicaManager(
             self._log_manager,
-            self._worker,
+            self._io,
             self._purgatory,
             self._publisher.image,
             config.node_id,
             config.given,
             config.number("replica.lag.time.max.ms"),
         )
-        self._replicas.on_directory_failed = self._directory_failed
-        self._full_disks = FullDisks(config.node_id, self._metadata_log.directory, self._publisher, self.listeners)
-        self._worker.on_room = self._room_changed
-        self._life = BrokerLife(
+        self._replicas.on_directory_failed = self._on_directory_failed
+        self._disk_full_policy = DiskFullPolicy(
+            config.node_id, self._metadata_log.directory, self._publisher, self.listeners
+        )
+        self._io.on_space_change = self._on_space_changed
+        self._lifecycle = BrokerLifecycle(
             self._channel,
-            self._registration(),
-            self._deadlines,
+            self._broker_registration(),
+            self._timers,
             self._clock,
             config.number("broker.heartbeat.interval.ms"),
             config.number("initial.broker.registration.timeout.ms"),
         )
-        channel, life = self._channel, self._life
-        self._directory_requests = DirectoryRequests(channel, life, self._log_manager, config.node_id, self._clock)
-        self._moves = Moves(
+        channel, lifecycle = self._channel, self._lifecycle
+        self._assignments_manager = AssignmentsManager(
+            channel, lifecycle, self._log_manager, config.node_id, self._clock
+        )
+        self._log_dir_moves = LogDirMoves(
             self._replicas,
             self._log_manager,
-            self._worker,
+            self._io,
             self._clock.wall_ms,
-            self._deadlines,
+            self._timers,
             self._clock.mono_ms,
         )
-        warmer = Warmer(self._worker, self._replicas.directory_failed)
+        prefetcher = PageCachePrefetcher(self._io, self._replicas.directory_failed)
         for listener in self.listeners:
-            listener.warmer = warmer
-            listener.most_descriptors = self._shares.connections
-        self._replicas.on_isr_wanted = IsrRequests(channel, life, config.node_id, self._deadlines, self._clock).want
+            listener.prefetcher = prefetcher
+            listener.descriptor_limit = self._descriptor_limits.connections
+        alter_partition = AlterPartitionManager(channel, lifecycle, config.node_id, self._timers, self._clock)
+        self._replicas.on_isr_proposed = alter_partition.submit
         self._build_fetchers()
-        producer_ids = ProducerIds(self._channel, config.node_id, lambda: self._life.epoch)
-        self._brokers = self._connections("request.timeout.ms")
+        producer_ids = ProducerIdManager(self._channel, config.node_id, lambda: self._lifecycle.epoch)
+        self._broker_peers = self._broker_connections("request.timeout.ms")
         self._coordinators = coordinators(
-            config, self._replicas, self._deadlines, self._clock, producer_ids, self._brokers.ask
+            config, self._replicas, self._timers, self._clock, producer_ids, self._broker_peers.send_request
         )
-        self._publisher.on_image = self._image_changed
-        self._publisher.on_published = self._published
+        self._publisher.on_image = self._on_image
+        self._publisher.on_published = self._on_published
         self._compactor = Compactor(self._replicas, [], config.cleaner_settings().resources, self._clock.wall_ms)
-        self._moves.on_moved = self._directory_requests.tell
-        self._housekeeping = Housekeeping(
+        self._log_dir_moves.on_moved = self._assignments_manager.assign
+        self._scheduled_tasks = ScheduledTasks(
             self._loop.call_soon,
             config,
             self._log_manager,
             self._replicas,
             self._publisher,
-            MetadataSnapshots(self._disk, self._worker, self._metadata_log, config.snapshot_settings()),
+            MetadataSnapshots(self._disk, self._io, self._metadata_log, config.snapshot_settings()),
             self._compactor,
-            self._worker,
-            self._deadlines,
+            self._io,
+            self._timers,
             self._clock,
         )
-        self._reconfiguration = self._build_reconfiguration()
+        self._config_applier = self._build_config_applier()
 
-    def _build_reconfiguration(self) -> Reconfiguration:
-        return Reconfiguration(
+    def _build_config_applier(self) -> DynamicConfigApplier:
+        return DynamicConfigApplier(
             self._loop,
             self._config,
             self.listeners + self.controller_listeners,
             self._log_manager,
             self._replicas,
             self._publisher,
-            self._life,
-            self._moves,
+            self._lifecycle,
+            self._log_dir_moves,
             self._compactor,
-            self._housekeeping,
+            self._scheduled_tasks,
             self._coordinators,
             self._clock,
         )
 
-    def _connections(self, timeout: str) -> Brokers:
-        """To the other brokers; `timeout` is the setting for how long an answer may take."""
+    def _broker_connections(self, timeout: str) -> BrokerPeers:
+        """Connections to the other brokers; `timeout` is the setting of the request timeout."""
         config = self._config
-        caller = Caller(
-            self._loop, f"broker-{config.node_id}", self._deadlines, self._clock.mono_ms, config.number(timeout)
+        caller = ClientContext(
+            self._loop, f"broker-{config.node_id}", self._timers, self._clock.mono_ms, config.number(timeout)
         )
-        return Brokers(caller, lambda: self._publisher.image, config.inter_broker_listener)
+        return BrokerPeers(caller, lambda: self._publisher.image, config.inter_broker_listener)
 
     def _build_fetchers(self) -> None:
         config = self._config
         count = config.number("num.replica.fetchers")
-        self._leaders = [self._connections("replica.socket.timeout.ms") for _ in range(count)]
-        self._fetchers = Fetchers(
+        self._leader_connections = [self._broker_connections("replica.socket.timeout.ms") for _ in range(count)]
+        self._fetchers = ReplicaFetcherManager(
             self._loop.call_soon,
             config.node_id,
-            lambda: self._life.epoch,
-            self._leaders[0].ask,
-            Following(self._replicas, self._log_manager, self._worker),
+            lambda: self._lifecycle.epoch,
+            [connections.send_request for connections in self._leader_connections],
+            FollowerLog(self._replicas, self._log_manager, self._io),
             config.fetch_settings(),
-            self._deadlines,
+            self._timers,
             self._clock,
-            [connections.ask for connections in self._leaders[1:]],
         )
-        self._replicas.on_following = self._follow
+        self._replicas.on_partition_changed = self._update_fetcher
 
     def _build_apis(self) -> None:
         config = self._config
         wildcards = frozenset(
             e.name for e in config.listeners if e.is_wildcard and e.name not in config.advertised_listeners
         )
-        self._controller_dispatcher.serve(controller_apis(config, self._node, self._authorizer, self._deadlines))
+        self._controller_dispatcher.serve(controller_apis(config, self._node, self._authorizer, self._timers))
         self._dispatcher.serve(
             client_apis(
                 config,
@@ -391,200 +403,205 @@ class Server:
                 self._replicas,
                 self._coordinators,
                 self._purgatory,
-                Addresses(config.node_id, wildcards),
+                AdvertisedEndpoints(config.node_id, wildcards),
                 self._authorizer,
-                LogDirsHandler(self._log_manager, self._replicas, self._moves, self._worker, self._authorizer),
-                self._received,
+                LogDirsHandler(self._log_manager, self._replicas, self._log_dir_moves, self._io, self._authorizer),
+                self._client_metrics,
             )
         )
 
-    def _registration(self) -> Registration:
+    def _broker_registration(self) -> Registration:
         rack = self._config.value("broker.rack")
         return Registration(
             broker_id=self._config.node_id,
             cluster_id=self._publisher.image.cluster_id,
             incarnation_id=self._metadata.incarnation_id,
-            endpoints=tuple(registered(self._config, listener) for listener in self.listeners),
+            endpoints=tuple(advertised_endpoint(self._config, listener) for listener in self.listeners),
             directories=tuple(home.directory_id for home in self._log_manager.directories.values()),
             rack=rack if isinstance(rack, str) else None,
             previous_epoch=self._log_manager.previous_broker_epoch,
         )
 
-    def _join(self) -> None:
-        """Take part in the quorum, and register this node's broker."""
-        self._life.cordoned = self._reconfiguration.cordoned_ids
-        self._life.on_active = self._begin
-        self._life.on_failed = self._fail
-        full_disks = self._full_disks
-        self._life.on_aside, self._life.has_room = full_disks.stand_aside, full_disks.has_room
-        full_disks.on_deaf = self._metadata.hand_over
+    def _start_roles(self) -> None:
+        """Starts the controller, and registers the broker."""
+        self._lifecycle.cordoned = self._config_applier.cordoned_ids
+        self._lifecycle.on_active = self._on_active
+        self._lifecycle.on_failed = self._fail
+        disk_full_policy = self._disk_full_policy
+        self._lifecycle.on_fenced_for_full_disk = disk_full_policy.set_fenced
+        self._lifecycle.has_space = disk_full_policy.has_space
+        disk_full_policy.on_metadata_log_full = self._metadata.resign_if_leader
         if "broker" in self._config.roles:
-            full_disks.on_change = self._life.tell
+            disk_full_policy.on_change = self._lifecycle.heartbeat_now
         for listener in self.controller_listeners:
             listener.start()
             _log.info("the controller listens on %s:%d", listener.host, listener.port)
         self._node.start()
         if "broker" in self._config.roles:
-            self._life.start()
+            self._lifecycle.start()
         else:
-            self._begin()
+            self._on_active()
 
-    def _begin(self) -> None:
-        """The broker is active in the published image: make its partitions, and answer clients."""
-        self._publisher.begin()
-        self._serve()
+    def _on_active(self) -> None:
+        """The broker is active in the published image: creates its partitions and accepts clients."""
+        self._publisher.start()
+        self._start_serving()
 
-    def _serve(self) -> None:
-        """The metadata are published and the partitions ready: answer clients."""
-        strays = self._replicas.set_strays_aside()
+    def _start_serving(self) -> None:
+        """The partitions are ready: accepts clients."""
+        strays = self._replicas.rename_strays()
         if strays:
-            _log.warning("set aside what belongs to no topic of this cluster: %s", ", ".join(strays))
-        absent = self._replicas.absent
-        if absent:
-            names = ", ".join(absent[:_NAMED]) + (", …" if len(absent) > _NAMED else "")
-            _log.error("%d partitions lie in log directories that are not here: %s", len(absent), names)
-        for _ in self._directory_requests.check(self._replicas.partitions.values(), self._publisher.image):
+            _log.warning("renamed stray partitions, which belong to no topic of this cluster: %s", ", ".join(strays))
+        offline = self._replicas.offline_partitions
+        if offline:
+            names = ", ".join(offline[:_MAX_LISTED]) + (", …" if len(offline) > _MAX_LISTED else "")
+            _log.error("%d partitions are in log directories that this node does not have: %s", len(offline), names)
+        for _ in self._assignments_manager.reconcile(self._replicas.partitions.values(), self._publisher.image):
             pass
-        self._moves.resume()
+        self._log_dir_moves.resume()
         for listener in self.listeners:
             listener.start()
-        self._housekeeping.start(self.listeners + self.controller_listeners)
-        if self._page is not None:
-            self._page.start(self._loop)
+        self._scheduled_tasks.start(self.listeners + self.controller_listeners)
+        if self._metrics_page is not None:
+            self._metrics_page.start(self._loop)
         self._ready()
 
     # ------------------------------------------------------------ news
-    def _close_surplus_soon(self) -> None:
-        self._loop.call_soon_threadsafe(self._log_manager.open_files.close_surplus)
+    def _schedule_close_surplus(self) -> None:
+        self._loop.call_soon_threadsafe(self._log_manager.file_handles.close_surplus)
 
-    def _drain_soon(self) -> None:
+    def _schedule_drain(self) -> None:
         self._loop.call_soon(self._purgatory.drain)
 
-    def _image_changed(self, image: MetadataImage, changes: Changes) -> Iterator[None]:
-        self._reconfiguration.image_changed(image, changes)
+    def _on_image(self, image: MetadataImage, changes: MetadataDelta) -> Iterator[None]:
+        self._config_applier.image_changed(image, changes)
         for _ in self._replicas.apply(image, changes, self._clock.mono_ms()):
-            self._followed += 1
-            if self._followed % _FREEZE_EVERY == 0:
-                gc.collect(_NOT_OLD)  # else what is garbage by now would be kept too, for ever
+            self._applied_partitions += 1
+            if self._applied_partitions % _FREEZE_EVERY == 0:
+                gc.collect(_YOUNG_GENERATIONS)  # or freeze() would keep the garbage
                 gc.freeze()
             yield
-        made = (self._replicas.partitions.get(key) for key in _keys_of(image, changes))
-        yield from self._directory_requests.check([partition for partition in made if partition is not None], image)
-        self._coordinators.image_changed(changes, image, self._config.node_id)
+        updated = (self._replicas.partitions.get(key) for key in _keys_of(image, changes))
+        yield from self._assignments_manager.reconcile(
+            [partition for partition in updated if partition is not None], image
+        )
+        self._coordinators.on_metadata_update(changes, image, self._config.node_id)
 
-    def _published(self, image: MetadataImage) -> None:
+    def _on_published(self, image: MetadataImage) -> None:
         if "controller" in self._config.roles:
             self._metadata.registration.image_published(image)
         if "broker" in self._config.roles:
-            self._life.image_published(image)
+            self._lifecycle.image_published(image)
 
-    def _room_changed(self, directory: str, has_room: bool) -> None:  # noqa: FBT001
-        self._replicas.room_changed(directory, has_room)
-        self._full_disks.changed(directory, has_room)
+    def _on_space_changed(self, directory: str, has_space: bool) -> None:  # noqa: FBT001
+        self._replicas.on_space_changed(directory, has_space)
+        self._disk_full_policy.space_changed(directory, has_space)
 
-    def _follow(self, partition: Partition) -> None:
+    def _update_fetcher(self, partition: Partition) -> None:
         if self._replicas.partitions.get(partition.key) is partition:
             self._fetchers.follow(partition)
         else:
             self._fetchers.forget(partition)
 
-    def _fell_silent(self, broker_id: int) -> None:
-        self._controller.fence_silent(broker_id, wall_ms=self._clock.wall_ms())
+    def _on_session_expired(self, broker_id: int) -> None:
+        self._controller.fence_expired_broker(broker_id, wall_ms=self._clock.wall_ms())
 
-    def _directory_failed(self, directory: str, error: StorageError) -> None:
+    def _on_directory_failed(self, directory: str, error: StorageError) -> None:
         _log.error(_OFFLINE, directory, error)
         self._log_manager.go_offline(directory, error)
         if not self._log_manager.directories:
             self._fail(f"no log directory is left: {error}")
         elif directory == self._metadata_log.directory:
             self._fail(f"the log directory of the metadata is offline: {error}")
-        elif not self._is_stopping:  # else the next start tells
-            self._directory_requests.failed(directory)
+        elif not self._is_stopping:  # otherwise the next start reports it
+            self._lifecycle.directory_failed(self._log_manager.directory_ids[directory])
 
-    def fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An exception that nobody expected came out of a callback: state cannot be trusted any more, so end."""
-        _log.critical("fault in a callback: %s", context.get("message"), exc_info=context.get("exception"))
-        self._fail("a fault of the broker itself; the trace is in the log")
+    def on_fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Ends the node after an unexpected exception in a callback: its state may be inconsistent."""
+        _log.critical(
+            "unexpected exception in a callback: %s", context.get("message"), exc_info=context.get("exception")
+        )
+        self._fail("internal error; the stack trace is in the log")
 
     def _fail(self, sentence: str) -> None:
-        if self.failure is None:  # else what follows from the first one
+        if self.failure is None:  # later failures follow from the first one
             self.failure = sentence
             self._loop.stop()
 
     # ------------------------------------------------------------ stopping
     def stop(self) -> None:
-        """Begin a clean shutdown: clients are served until others lead what was led here. A second wish ends it at once."""
+        """Starts the controlled shutdown; a second call ends it immediately."""
         if self._is_stopping:
-            self._leave()
+            self._shut_down()
             return
         self._is_stopping = True
         _log.info("shutting down")
-        self._worker.wait_no_longer()
+        self._io.stop_waiting_for_space()
         if "broker" in self._config.roles:
-            self._life.end(self._leave)
-            self._deadlines.schedule(self._clock.mono_ms() + _LEAVE_MS, self._leave)
-            self._leave_if_alone()
+            self._lifecycle.begin_controlled_shutdown(self._shut_down)
+            self._timers.schedule(self._clock.mono_ms() + _CONTROLLED_SHUTDOWN_TIMEOUT_MS, self._shut_down)
+            self._check_controller()
         else:
-            self._leave()
+            self._shut_down()
 
-    def _leave_if_alone(self) -> None:
-        """Nobody can take over what is led here while the quorum has no leader: it may never have one again."""
-        if self._channel.leaderless_ms >= _ALONE_MS:
-            _log.warning("no controller is active: leaving without handing over")
-            self._leave()
-        elif not self._has_left:
-            self._deadlines.schedule(self._clock.mono_ms() + _ALONE_MS, self._leave_if_alone)
+    def _check_controller(self) -> None:
+        """Without a controller no other broker can take over the partitions: stops waiting."""
+        if self._channel.leaderless_ms >= _NO_CONTROLLER_TIMEOUT_MS:
+            _log.warning("no active controller: shutting down without moving leaders")
+            self._shut_down()
+        elif not self._is_shut_down:
+            self._timers.schedule(self._clock.mono_ms() + _NO_CONTROLLER_TIMEOUT_MS, self._check_controller)
 
-    def _leave(self) -> None:
-        """Nobody needs this broker any more, or nobody answers: say that the quorum is not led here any more, and end."""
-        if self._has_left:
+    def _shut_down(self) -> None:
+        """The controlled shutdown is over: closes all connections and resigns as controller."""
+        if self._is_shut_down:
             return
-        self._has_left = True
-        self._housekeeping.stop()
+        self._is_shut_down = True
+        self._scheduled_tasks.stop()
         self._compactor.stop()
         self._coordinators.close()
         self._fetchers.close()
-        for connections in self._leaders:
+        for connections in self._leader_connections:
             connections.close()
-        self._brokers.close()
+        self._broker_peers.close()
         for listener in self.listeners:
             listener.close()
-        self._metadata.leave(self._loop.stop)
+        self._metadata.shut_down(self._loop.stop)
 
     def _close_listeners(self) -> None:
         for listener in self.listeners + self.controller_listeners:
             listener.close()
-        if self._page is not None:
-            self._page.close()
+        if self._metrics_page is not None:
+            self._metrics_page.close()
 
-    def finish(self) -> None:
-        """After the loop has ended: let slow work end, close the logs durably."""
+    def close(self) -> None:
+        """After the loop has stopped: finishes the I/O and closes the logs durably."""
         self._close_listeners()
         self._watchdog.stop()
         if self.failure is not None:
             return
-        self._reconfiguration.stop_cleaners()
-        self._worker.stop()
-        self._loop.run_until_complete(asyncio.sleep(0))  # what the threads reported
+        self._config_applier.stop_cleaners()
+        self._io.stop()
+        self._loop.run_until_complete(asyncio.sleep(0))  # runs the results that threads have reported
         self._timer.stop()
         self._metadata_log.close()
-        self._log_manager.shutdown(self._life.epoch)
+        self._log_manager.shutdown(self._lifecycle.epoch)
 
-    def abandon(self) -> None:
-        """Let go of what is still held, however far the start came."""
+    def release(self) -> None:
+        """Releases sockets and locks, also after a failed start."""
         self._close_listeners()
         for lock in self._locks:
             lock.release()
 
 
-def _id_of(found: Replayed | None, topic: str) -> bytes | None:
-    """The id of the topic that has this name now."""
-    known = None if found is None else found.image.topics_by_name.get(topic)
+def _id_of(replayed: ReplayedMetadata | None, topic: str) -> bytes | None:
+    """The current id of the topic with this name."""
+    known = None if replayed is None else replayed.image.topics_by_name.get(topic)
     return None if known is None else known.topic_id
 
 
-def _keys_of(image: MetadataImage, changes: Changes) -> Iterator[tuple[str, int]]:
-    """The partitions that have changed."""
+def _keys_of(image: MetadataImage, changes: MetadataDelta) -> Iterator[tuple[str, int]]:
+    """The changed partitions."""
     for topic_id, indexes in changes.partitions.items():
         for index in indexes:
             yield image.topics_by_id[topic_id].name, index

@@ -1,7 +1,7 @@
-"""Counts the words of topic `lines` into topic `words`, as they come; docker/spark.yml runs it as its service `words`.
+"""Counts the words of topic `lines` into topic `words`; docker/spark.yml runs it as its service `words`.
 
-KAFKA_BOOTSTRAP says where the brokers are, CHECKPOINT where Spark remembers how far it is. With ONCE it ends when all that was
-there is counted.
+KAFKA_BOOTSTRAP is the brokers' address, CHECKPOINT the folder of Spark's checkpoint. With ONCE the program ends when it has
+counted all current records.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pyspark.sql import functions as f
 
 
 def main() -> None:
-    """Run until the end."""
+    """Runs the program."""
     brokers = {"kafka.bootstrap.servers": os.environ["KAFKA_BOOTSTRAP"]}
     spark = SparkSession.builder.appName("count-words").config("spark.sql.shuffle.partitions", "3").getOrCreate()
-    # A pattern may match nothing yet; a topic that is subscribed to must be there.
+    # A pattern may match no topic yet; with `subscribe` the topic must exist.
     source = {**brokers, "subscribePattern": "^lines$", "startingOffsets": "earliest"}
     lines = spark.readStream.format("kafka").options(**source).load()
     word = f.explode(f.split(f.lower(f.col("value").cast("string")), r"\W+")).alias("word")

@@ -1,1 +1,1 @@
-"""Floor 1: bytes and values of Kafka's wire protocol and record format, without I/O."""
+"""Floor 1: Kafka's wire protocol and record format, without I/O."""

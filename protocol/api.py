@@ -1,9 +1,10 @@
-"""The table of APIs: which messages belong to an API key, and which header stands before them.
+"""The table of APIs: the request and response class of each API key, and header versions.
 
-RULES    1. A message that another issue needs is a class in `messages/` and a row here, nothing else.
-         2. The answer to ApiVersions always has header version 0: the client does not know yet what we speak.
-         3. Versions of a row are those of its request class; the two classes agree (a test says so).
-NOT HERE Which APIs and versions this broker serves (`broker/handlers/router.py`).
+RULES    1. An API is two classes in `messages/` and a row here.
+         2. The response to ApiVersions always has header version 0, because the client does not know the broker's
+            versions yet.
+         3. The versions of a row are those of its request class; the response class has the same (a test checks it).
+NOT HERE Which APIs and versions this broker serves (`broker/api_table.py`).
 """
 
 from __future__ import annotations
@@ -229,12 +230,12 @@ APIS: dict[int, Api] = {
 
 
 def request_header_version(api_key: int, api_version: int) -> int:
-    """2 for a flexible request, else 1, also for versions above those we know; an API we do not know is malformed."""
+    """2 for a flexible request, else 1, also for unknown higher versions; an unknown API raises MalformedRequest."""
     return 2 if _is_flexible(api_key, api_version) else 1
 
 
 def response_header_version(api_key: int, api_version: int) -> int:
-    """1 for a flexible answer, else 0; ApiVersions: always 0."""
+    """1 for a flexible response, else 0; always 0 for ApiVersions."""
     return 1 if api_key != ApiKey.API_VERSIONS and _is_flexible(api_key, api_version) else 0
 
 

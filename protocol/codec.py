@@ -1,10 +1,11 @@
-"""Messages to bytes and back: compiled for each message and version at its first use, then kept.
+"""Encodes and decodes messages. A codec is compiled for each message and version at its first use and then cached.
 
-RULES    1. Bytes from a peer give a message or a MalformedRequest, nothing else, and never a large allocation.
-         2. Bytes behind a message are the caller's business: a decoder tells where the message ended.
-         3. A `records` field is a view into the buffer on the way in, and parts of their own on the way out: a
-            file region is asked for its length only.
-NOT HERE What the compiled functions do (`decoder_compiler.py`, `encoder_compiler.py`), headers and frames (`framing.py`).
+RULES    1. Bytes from a peer decode to a message or raise MalformedRequest; a declared size never causes a large
+            allocation.
+         2. A decoder returns the end position of the message. The caller handles the bytes after it.
+         3. A decoded `records` field is a view into the buffer. An encoded one is a part of its own: of a file
+            region only the length is used.
+NOT HERE The compiled functions (`decoder_compiler.py`, `encoder_compiler.py`), headers and frames (`framing.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _decoders: dict[tuple[type[Message], int], Decoder[Message]] = {}
 
 
 def encoder(cls: type[Message], version: int) -> Encoder:
-    """What turns a message into parts, in order; only `records` fields are parts of their own."""
+    """Returns the function that encodes a message into parts, in order; only `records` fields are parts of their own."""
     function = _encoders.get((cls, version))
     if function is None:
         _check_version(cls, version)
@@ -39,7 +40,7 @@ def encoder(cls: type[Message], version: int) -> Encoder:
 
 
 def decoder(cls: type[M], version: int) -> Decoder[M]:
-    """What reads a message at a position of a buffer and gives it with the position behind it."""
+    """Returns the function (buffer, position) -> (message, end position)."""
     function = _decoders.get((cls, version))
     if function is None:
         _check_version(cls, version)
@@ -48,13 +49,13 @@ def decoder(cls: type[M], version: int) -> Decoder[M]:
 
 
 def encode(message: Message, version: int) -> bytes:
-    """The bytes of a message whose records, if any, are in memory."""
+    """Encodes a message whose records, if any, are in memory."""
     parts = encoder(type(message), version)(message)
     return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)  # type: ignore[arg-type]
 
 
 def decode(cls: type[M], version: int, buffer: Buffer, position: int = 0) -> M:
-    """The message at a position; what follows it is not looked at."""
+    """Decodes the message at `position`; ignores the bytes after it."""
     return decoder(cls, version)(buffer, position)[0]
 
 

@@ -1,8 +1,8 @@
-"""Python source in the making: lines, constants and runs of fixed-width fields, for the codec compilers.
+"""Builds the Python source of compiled codecs: lines, constants, and runs of fixed-width fields.
 
-RULES    1. Adjacent fixed-width fields are packed or unpacked by one precompiled struct (a *run*); the run ends
-            where something of variable length begins, and takes that thing's length along.
-NOT HERE What is written for which field (`decoder_compiler.py`, `encoder_compiler.py`).
+RULES    1. One precompiled struct packs or unpacks adjacent fixed-width fields (a *run*). A run ends with the length
+            of the next variable-length field.
+NOT HERE The code for each field type (`decoder_compiler.py`, `encoder_compiler.py`).
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from protocol.schema import Field, Message
 
 
-class Source:
-    """The functions of one message and version, written line by line."""
+class SourceBuilder:
+    """The source of one compiled codec: a message in one version."""
 
     def __init__(self, title: str, names: dict[str, Any]) -> None:
         self.title = title
-        self.names = dict(names)  # what the source refers to
+        self.names = dict(names)  # the namespace of the source
         self._lines: list[str] = []
         self._indent = 0
         self._constants: dict[Any, str] = {}
         self._finished: list[str] = []
 
     def line(self, text: str) -> None:
-        """Add a line at the present depth."""
+        """Add a line at the current indentation."""
         self._lines.append(" " * self._indent + text)
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Add a head line; what is added inside stands one deeper."""
+        """Add a head line; lines added inside the context are indented."""
         self.line(head)
         self._indent += 1
         yield
@@ -43,7 +43,7 @@ class Source:
 
     @contextmanager
     def function(self, head: str) -> Iterator[None]:
-        """Write another function in the middle of the present one."""
+        """Write another top-level function while the current one is unfinished."""
         outer, self._lines, depth, self._indent = self._lines, [], self._indent, 0
         with self.block(head):
             yield
@@ -51,7 +51,7 @@ class Source:
         self._lines, self._indent = outer, depth
 
     def constant(self, key: Any, prefix: str, make: Callable[[], Any]) -> str:
-        """The name under which the source finds a value; equal keys share it."""
+        """The name of a value in the source's namespace; equal keys share one name."""
         name = self._constants.get((prefix, key))
         if name is None:
             name = self._constants[prefix, key] = f"{prefix}{len(self._constants)}"
@@ -59,15 +59,15 @@ class Source:
         return name
 
     def packer(self, codes: str) -> str:
-        """The name of `pack` of a struct."""
+        """The name of a struct's `pack`."""
         return self.constant(codes, "P", lambda: Struct(">" + codes).pack)
 
     def unpacker(self, codes: str) -> str:
-        """The name of `unpack_from` of a struct."""
+        """The name of a struct's `unpack_from`."""
         return self.constant(codes, "U", lambda: Struct(">" + codes).unpack_from)
 
     def compile(self, entry: str) -> Any:
-        """The function called `entry`."""
+        """Compiles the source and returns the function called `entry`."""
         text = "\n".join(self._finished + self._lines) + "\n"
         exec(compile(text, f"<{self.title}>", "exec"), self.names)  # noqa: S102 - made from our own declarations
         function = self.names[entry]
@@ -75,11 +75,11 @@ class Source:
         return function
 
 
-def default_text(field: Field) -> str:
-    """The source of a field's default; a list is fresh each time."""
+def default_literal(field: Field) -> str:
+    """The source text of a field's default; a list is created each time."""
     return "[]" if field.default == () else repr(field.default)
 
 
 def is_flexible(message: type[Message], version: int) -> bool:
-    """Is this version of the message in the flexible encoding?"""
+    """Whether this version of the message is flexible."""
     return message.FLEXIBLE_SINCE is not None and version >= message.FLEXIBLE_SINCE

@@ -1,16 +1,16 @@
-"""The four codecs of record batches, behind two functions.
+"""The four compression codecs of record batches, behind two functions.
 
-FORMAT   gzip    RFC 1952, members may follow one another
+FORMAT   gzip    RFC 1952; several members may be concatenated
          snappy  xerial's stream: 82 "SNAPPY" 00, i32 version 1, i32 compatible 1, then per chunk
                  i32 length and one raw snappy block of at most 32 KiB; a bare raw block is read too
-         lz4     LZ4 frame, independent blocks of 64 KiB (Kafka's Java reader knows no linked blocks). As in Kafka the
-                 default level, 9, is the fast compressor and every other one, 1 too, the thorough one
+         lz4     LZ4 frame with independent blocks of 64 KiB (Kafka's Java reader does not support linked blocks). As in
+                 Kafka, the default level 9 is the fast compressor, and any other level is the high compressor
          zstd    RFC 8878
-RULES    1. Decompression never makes more than `max_bytes`, and never allocates much more than it has made:
-            a declared size is checked before it is believed.
-         2. Broken data raises KafkaError(CORRUPT_MESSAGE), too much data KafkaError(MESSAGE_TOO_LARGE);
-            nothing else comes out.
-NOT HERE What is compressed (records.py).
+RULES    1. Decompression returns at most `max_bytes` and allocates little more than it returns: a declared size is
+            checked before it is used.
+         2. Corrupt data raises KafkaError(CORRUPT_MESSAGE), too much data KafkaError(MESSAGE_TOO_LARGE), and nothing
+            else.
+NOT HERE The data that is compressed (records.py).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ GZIP_WINDOW_BITS: Final = 31
 GZIP_DEFAULT_LEVEL: Final = -1
 LZ4_DEFAULT_LEVEL: Final = 9
 LZ4_FAST: Final = 1
-LZ4_LEAST_THOROUGH: Final = 3
+LZ4_HC_MIN_LEVEL: Final = 3
 ZSTD_DEFAULT_LEVEL: Final = 3
-FIRST_GUESS_BYTES: Final = 8 * 1024
+MIN_OUTPUT_BYTES: Final = 8 * 1024
 OUTPUT_IS_FULL: Final = "failed to write whole buffer"
 
 
 class Compression(IntEnum):
-    """The codec's number in a batch's attributes."""
+    """The codec id in a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -49,7 +49,7 @@ class Compression(IntEnum):
 
 
 def compress(kind: int, data: Buffer, level: int | None = None) -> Buffer:
-    """`data` as the codec writes it for a batch; `data` itself for NONE."""
+    """Compresses `data` with the codec of a batch; returns `data` itself for NONE."""
     if kind == Compression.NONE:
         return data
     if kind == Compression.GZIP:
@@ -59,7 +59,7 @@ def compress(kind: int, data: Buffer, level: int | None = None) -> Buffer:
         return _compress_xerial(data)
     if kind == Compression.LZ4:
         frame = lz4.Compressor(
-            level=LZ4_FAST if level in (None, LZ4_DEFAULT_LEVEL) else max(level, LZ4_LEAST_THOROUGH),
+            level=LZ4_FAST if level in (None, LZ4_DEFAULT_LEVEL) else max(level, LZ4_HC_MIN_LEVEL),
             content_checksum=False,
             block_linked=False,
         )
@@ -71,7 +71,11 @@ def compress(kind: int, data: Buffer, level: int | None = None) -> Buffer:
 
 
 def decompress(kind: int, data: Buffer, max_bytes: int) -> Buffer:
-    """The bytes that were compressed; `data` itself for NONE. Rules 1 and 2."""
+    """Returns the decompressed bytes, at most `max_bytes`; `data` itself for NONE.
+
+    Raises:
+        KafkaError: CORRUPT_MESSAGE or MESSAGE_TOO_LARGE.
+    """
     if kind == Compression.NONE:
         if len(data) > max_bytes:
             raise _too_large(max_bytes)
@@ -86,19 +90,20 @@ def decompress(kind: int, data: Buffer, max_bytes: int) -> Buffer:
         into = zstd.decompress_into
     else:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Unknown compression type id: {kind}")
-    # The output grows from a guess: a fresh bytearray of this size is untouched zero pages, so what is not
+    # The output buffer grows from an estimate. A new bytearray consists of untouched zero pages, so unused capacity
+    # is cheap, and a decompression bomb stops at the first size above the limit.
     # written costs nothing, and a bomb is stopped at the first size above the limit.
-    room = min(max_bytes, max(FIRST_GUESS_BYTES, 4 * len(data)))
+    capacity = min(max_bytes, max(MIN_OUTPUT_BYTES, 4 * len(data)))
     while True:
-        output = bytearray(room)
+        output = bytearray(capacity)
         try:
             size = into(data, output)
         except DecompressionError as error:
             if OUTPUT_IS_FULL not in str(error):
                 raise _corrupt(error) from None
-            if room >= max_bytes:
+            if capacity >= max_bytes:
                 raise _too_large(max_bytes) from None
-            room = min(max_bytes, room * 4)
+            capacity = min(max_bytes, capacity * 4)
             continue
         del output[size:]
         return output
@@ -120,11 +125,11 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> Buffer:
         return _decompress_raw(view, max_bytes)
     end = len(view)
     if end < len(XERIAL_HEADER):
-        raise _corrupt("a snappy stream's header is cut off")
+        raise _corrupt("the snappy stream's header is truncated")
     position = len(XERIAL_HEADER)
     output = bytearray()
     while position < end:
-        if bytes(view[position : position + 8]) == XERIAL_MAGIC:  # streams may follow one another
+        if bytes(view[position : position + 8]) == XERIAL_MAGIC:  # streams may be concatenated
             position += len(XERIAL_HEADER)
             continue
         size = int.from_bytes(view[position : position + 4], "big")
@@ -140,7 +145,7 @@ def _decompress_raw(block: memoryview, max_bytes: int) -> bytearray:
     if not block:
         raise _corrupt("a snappy block is missing")
     try:
-        # The length stands in the block's first bytes; 64 bytes of output per 3 of input is snappy's best.
+        # The block starts with its decompressed length; snappy expands 3 bytes to at most 64.
         size = snappy.decompress_raw_len(block)
         if size > 64 * len(block):
             raise _corrupt("a snappy block declares more than it can hold")

@@ -1,14 +1,14 @@
-"""Compiles the decoder of one message and version: flat source, nested structs inlined.
+"""Compiles the decoder of one message and version into flat source with inlined nested structs.
 
-RULES    1. Lengths are checked where something would be allocated or looped over; that the whole message lies in
-            the buffer is checked once, at its end. Until then reads run into nothing and give nothing.
-         2. A list may have at most MAX_ARRAY_LENGTH elements and no more than there are bytes left, a tagged
-            section at most MAX_TAGGED_FIELDS fields; a string at most 32,767 bytes.
-         3. As in Kafka: any byte but 0 is true, bytes that are no UTF-8 become U+FFFD, a negative length is null, a
-            tag that another version of the struct knows is refused, one that none knows is kept. Stricter than
-            Kafka: a known tagged field must fill its size.
-         4. Attributes are set from the unpacked run directly; `__init__` is not called.
-NOT HERE Handing decoders out (`codec.py`).
+RULES    1. Lengths are checked before an allocation or a loop. Whether the message fits in the buffer is checked once,
+            at its end; slices past the end of the buffer are short until then.
+         2. An array has at most MAX_ARRAY_LENGTH elements and no more than the remaining bytes; a tagged section has
+            at most MAX_TAGGED_FIELDS fields; a string has at most 32,767 bytes.
+         3. As in Kafka: any non-zero byte is true, invalid UTF-8 becomes U+FFFD, a negative length is null, a tag
+            that belongs to another version of the struct is refused, an unknown tag is kept. Stricter than Kafka:
+            a known tagged field must have exactly its declared size.
+         4. Attributes are assigned directly from the unpacked run; `__init__` is not called.
+NOT HERE The cache of decoders (`codec.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
-from protocol.codegen import Source, default_text, is_flexible
+from protocol.codegen import SourceBuilder, default_literal, is_flexible
 from protocol.errors import MalformedRequest
 from protocol.primitives import Buffer, read_uvarint
 from protocol.schema import Field, Message, Wire, fields_of
@@ -29,11 +29,11 @@ _MAX_STRING_LENGTH = 32_767
 
 
 def compile_decoder(cls: type[Message], version: int) -> Any:
-    """The function (buffer, position) -> (message, end position) for one version of a message."""
-    return _DecoderSource(cls, version).compile_message(cls)
+    """Compiles the function (buffer, position) -> (message, end position) for one version of a message."""
+    return _DecoderBuilder(cls, version).compile_message(cls)
 
 
-# What the compiled source calls when something is out of the ordinary.
+# Functions that the compiled source calls for unusual input.
 
 
 def _refuse(what: str) -> NoReturn:
@@ -49,7 +49,7 @@ def _refuse_length(name: str, length: int) -> NoReturn:
 
 
 def _long_string(buffer: Buffer, position: int, name: str) -> tuple[int, int]:
-    """A compact string length of several bytes; `position` is behind the first of them."""
+    """Reads a compact string length of several bytes; `position` is after the first of them."""
     length, position = read_uvarint(buffer, position - 1)
     if length > _MAX_STRING_LENGTH + 1:
         _refuse_length(name, length - 1)
@@ -57,7 +57,7 @@ def _long_string(buffer: Buffer, position: int, name: str) -> tuple[int, int]:
 
 
 def _long_array(buffer: Buffer, position: int, name: str) -> tuple[int, int]:
-    """A compact array length of several bytes, checked: each element takes a byte at least."""
+    """Reads and checks a compact array length of several bytes: each element takes at least one byte."""
     count, position = read_uvarint(buffer, position - 1)
     _check_count(buffer, position, name, count - 1)
     return count, position
@@ -69,7 +69,7 @@ def _check_count(buffer: Buffer, position: int, name: str, count: int) -> None:
 
 
 def _unknown(message: Message, buffer: Buffer, position: int, count: int) -> int:
-    """Keep the tagged fields of a struct that knows none; gives the position behind them."""
+    """Keeps the tagged fields of a struct that declares none; returns the position after them."""
     if count > 127:
         count, position = read_uvarint(buffer, position - 1)
     if count > MAX_TAGGED_FIELDS:
@@ -82,7 +82,7 @@ def _unknown(message: Message, buffer: Buffer, position: int, count: int) -> int
 
 
 def _keep(message: Message, buffer: Buffer, position: int, tag: int, size: int) -> int:
-    """Keep one tagged field that the version does not know."""
+    """Keeps one tagged field that the version does not declare."""
     end = position + size
     if message.unknown_tagged_fields is None:
         message.unknown_tagged_fields = {}
@@ -91,7 +91,7 @@ def _keep(message: Message, buffer: Buffer, position: int, tag: int, size: int) 
 
 
 def _numbers(buffer: Buffer, position: int, count: int, code: str, name: str) -> tuple[list[Any] | None, int]:
-    """An array of fixed-width elements that has no struct of its own: a long one, or null (None)."""
+    """Reads an array of fixed-width elements that is null (None) or too long for a precompiled struct."""
     if count < 0:
         return None, position
     width = struct.calcsize(">" + code)
@@ -104,14 +104,14 @@ def _numbers(buffer: Buffer, position: int, count: int, code: str, name: str) ->
 
 
 def _compact_numbers(buffer: Buffer, position: int, count: int, code: str, name: str) -> tuple[list[Any] | None, int]:
-    """The same behind a compact count, of which `count` is the first byte."""
+    """Like `_numbers`, with a compact count; `count` is its first byte."""
     if count > 127:
         count, position = read_uvarint(buffer, position - 1)
     return _numbers(buffer, position, count - 1, code, name)
 
 
 _UUID = "16s"
-_FEW = 9  # arrays of fewer numbers have a struct of their own
+_FEW = 9  # shorter arrays of numbers have precompiled structs
 
 _NAMES: dict[str, Any] = {
     "check_count": _check_count,
@@ -131,10 +131,10 @@ _NAMES: dict[str, Any] = {
 }
 
 
-class _DecoderSource(Source):
-    """Writes `decode(b, p)`: b is the buffer, p the position, n the length or count at hand.
+class _DecoderBuilder(SourceBuilder):
+    """Writes `decode(b, p)`: `b` is the buffer, `p` the position, `n` the current length or count.
 
-    A compact length or count is one more than what it counts, and zero is null; that one more is in `n`.
+    A compact length or count is stored plus one, and zero is null; `n` holds the stored number.
     """
 
     def __init__(self, cls: type[Message], version: int) -> None:
@@ -146,7 +146,7 @@ class _DecoderSource(Source):
 
     def compile_message(self, cls: type[Message]) -> Any:
         with self.block("def decode(b, p):"):
-            # Strings come out of bytes faster than out of a view, and one copy of a small frame costs nothing.
+            # Decoding strings from bytes is faster than from a memoryview; copying a small frame is cheap.
             self.line("if type(b) is not memoryview: b = memoryview(b)" if self.has_records else "b = bytes(b)")
             with self.block("try:"):
                 self._struct(cls, "m", 0)
@@ -174,10 +174,10 @@ class _DecoderSource(Source):
             self.line(f"if n: p = {reader}({target}, b, p, n)")
 
     def _defaults(self, target: str, fields: list[Field]) -> None:
-        """Set what this version does not carry, or carries only at times."""
+        """Set the fields that this version lacks or that are tagged."""
         by_text: dict[str, list[str]] = {"None": ["unknown_tagged_fields"]}
         for field in fields:
-            text = default_text(field)
+            text = default_literal(field)
             if text == "[]":
                 self.line(f"{target}.{field.name} = []")
             else:
@@ -186,7 +186,7 @@ class _DecoderSource(Source):
             self.line(" = ".join(f"{target}.{name}" for name in names) + f" = {text}")
 
     def _tagged_reader(self, cls: type[Message], fields: list[Field]) -> str:
-        """A function of its own for the known tagged fields of a struct; they are rare."""
+        """Reads the known tagged fields of a struct in a separate function, because they are rare."""
         name = self.constant((cls, "tags"), "T", lambda: None)
         outer, self._run = self._run, []
         with self.function(f"def {name}(m, b, p, n):"):
@@ -201,11 +201,11 @@ class _DecoderSource(Source):
                             self.line(f"refuse('tag {field.tag} does not belong to version {self.version}')")
                             continue
                         self.line("end = p + s")
-                        has_mark = field.says_whether_null
-                        if has_mark:
+                        has_marker = field.has_null_marker
+                        if has_marker:
                             self._length("b")
-                        with self.block("if n != 0:") if has_mark else nullcontext():
-                            is_nullable = not has_mark and field.is_nullable_in(self.version)
+                        with self.block("if n != 0:") if has_marker else nullcontext():
+                            is_nullable = not has_marker and field.is_nullable_in(self.version)
                             self._value(field.wire, f"m.{field.name}", is_nullable, 1)
                             self._end_run()
                         self.line("if p != end: refuse('a tagged field does not fill its size')")
@@ -259,7 +259,7 @@ class _DecoderSource(Source):
             self._slice("if n < 0:", "e = p + n", target, value, nullable)
 
     def _slice(self, null: str, end: str, target: str, value: str, nullable: bool) -> None:  # noqa: FBT001
-        """Take the next bytes, unless they are null."""
+        """Read the next bytes unless they are null."""
         with self._unless_null(null, target, nullable):
             self.line(end)
             self.line(f"{target} = {value}")
@@ -295,7 +295,7 @@ class _DecoderSource(Source):
                 self._element(element, depth)
 
     def _numbers(self, code: str, target: str, nullable: bool) -> None:  # noqa: FBT001
-        """An array of fixed-width elements: a few are unpacked by a struct of their own."""
+        """Reads an array of fixed-width elements; a short one uses a precompiled struct."""
         size, name = struct.calcsize(">" + code), _name(target)
         few = self.constant(code, "F", lambda: [struct.Struct(">" + code * n).unpack_from for n in range(_FEW)])
         if self.flexible:
@@ -314,7 +314,7 @@ class _DecoderSource(Source):
                 self.line(f"if {target} is None: refuse_null({name!r})")
 
     def _element(self, element: Wire, depth: int) -> None:
-        """One turn of an array's loop: read an element and append it."""
+        """The body of an array's loop: reads one element and appends it."""
         item = f"i{depth}"
         if element.kind == "struct":
             assert element.message is not None
@@ -326,7 +326,7 @@ class _DecoderSource(Source):
         self.line(f"a{depth}.append({item})")
 
     def _length(self, code: str) -> None:
-        """A length or count into `n`: the last of its run."""
+        """Reads a length or count into `n`; it ends its run."""
         if code == "B" and not self._run:
             self.line("n = b[p]")
             self.line("p += 1")
@@ -345,12 +345,12 @@ class _DecoderSource(Source):
 
 
 def _name(target: str) -> str:
-    """The field in what is assigned to."""
+    """The field name in an assignment target."""
     return target.rsplit(".", maxsplit=1)[-1]
 
 
 def _holds_records(cls: type[Message]) -> bool:
-    """Does the message hold batches somewhere, which must not be copied?"""
+    """Whether the message contains record batches, which must not be copied."""
     for field in fields_of(cls):
         wire = field.wire.element or field.wire
         if wire.kind == "records" or (wire.message is not None and _holds_records(wire.message)):

@@ -1,12 +1,11 @@
-"""Compiles the encoder of one message and version: flat source, nested structs inlined.
+"""Compiles the encoder of one message and version into flat source with inlined nested structs.
 
-RULES    1. Everything is appended to one bytearray; a records field closes it, stands as parts of its own, and
-            begins another.
-         2. A field outside the version is dropped when it is Ignorable, else any value but the default is a
-            ValueError: the caller meant something the peer will never learn.
-         3. Tagged fields are written when they differ from their default, by ascending tag, the unknown ones that a
-            decoder kept among them.
-NOT HERE Handing encoders out (`codec.py`).
+RULES    1. Bytes are appended to one bytearray. A records field ends it, adds parts of its own, and starts another.
+         2. A field that the version lacks is dropped if it is Ignorable; otherwise a value other than the default
+            raises ValueError.
+         3. Tagged fields are written in tag order if they differ from their defaults, together with the unknown
+            tagged fields that a decoder kept.
+NOT HERE The cache of encoders (`codec.py`).
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, NoReturn
 
-from protocol.codegen import Source, default_text, is_flexible
+from protocol.codegen import SourceBuilder, default_literal, is_flexible
 from protocol.primitives import uvarint
 from protocol.schema import Field, Message, Wire, blank, fields_of
 
 _MAX_STRING_LENGTH = 32_767
-_FEW = 9  # arrays of fewer numbers have structs of their own
+_FEW = 9  # shorter arrays of numbers have precompiled structs
 
 
 def compile_encoder(cls: type[Message], version: int) -> Any:
-    """The function (message) -> list of parts for one version of a message."""
-    return _EncoderSource(cls, version).compile_message(cls)
+    """Compiles the function (message) -> list of parts for one version of a message."""
+    return _EncoderBuilder(cls, version).compile_message(cls)
 
 
 def _refuse(name: str, version: int) -> NoReturn:
@@ -41,7 +40,7 @@ def _string_length(name: str, length: int) -> bytes:
 
 
 def _numbers(code: str, values: list[Any]) -> bytes:
-    """An array of fixed-width elements that has no struct of its own."""
+    """Encodes an array of fixed-width elements that is too long for a precompiled struct."""
     if code == "16s":
         joined = b"".join(values)
         assert len(joined) == 16 * len(values), "a uuid has 16 bytes"
@@ -50,7 +49,7 @@ def _numbers(code: str, values: list[Any]) -> bytes:
 
 
 def _size(records: Any) -> int:
-    """Bytes of a records field: one buffer or several file regions."""
+    """The size of a records field: one buffer or several file regions."""
     if isinstance(records, bytes | bytearray | memoryview):
         return len(records)
     size = 0
@@ -67,7 +66,7 @@ def _add_parts(parts: list[Any], records: Any) -> None:
 
 
 def _write_tagged(out: bytearray, values: dict[int, bytes | bytearray]) -> None:
-    """A tagged section."""
+    """Writes a tagged section."""
     out += uvarint(len(values))
     for tag in sorted(values):
         out += uvarint(tag)
@@ -76,7 +75,7 @@ def _write_tagged(out: bytearray, values: dict[int, bytes | bytearray]) -> None:
 
 
 def _write_unknown(out: bytearray, message: Message) -> None:
-    """The tagged section of a struct that has no tagged field of its own to write."""
+    """Writes the tagged section of a struct without known tagged fields."""
     _write_tagged(out, dict(message.unknown_tagged_fields or {}))
 
 
@@ -92,8 +91,8 @@ _NAMES: dict[str, Any] = {
 }
 
 
-class _EncoderSource(Source):
-    """Writes `encode(m)`: o is what is written to, parts the parts before it, n the length or count at hand."""
+class _EncoderBuilder(SourceBuilder):
+    """Writes `encode(m)`: `o` is the output, `parts` the finished parts, `n` the current length or count."""
 
     def __init__(self, cls: type[Message], version: int) -> None:
         super().__init__(f"encode {cls.__name__} v{version}", _NAMES)
@@ -127,15 +126,15 @@ class _EncoderSource(Source):
             self.line(f"if {_differs(field, source)}: refuse({field.name!r}, {self.version})")
 
     def _tagged_section(self, cls: type[Message], source: str, fields: list[Field]) -> None:
-        """Mostly a zero in the run before it."""
-        claims = [f"{source}.unknown_tagged_fields is None"]
-        claims += [
-            "False" if field.says_whether_null else f"not ({_differs(field, f'{source}.{field.name}')})"
+        """Usually a zero byte that joins the current run."""
+        conditions = [f"{source}.unknown_tagged_fields is None"]
+        conditions += [
+            "False" if field.has_null_marker else f"not ({_differs(field, f'{source}.{field.name}')})"
             for field in fields
         ]
         writer = self._tagged_writer(cls, fields) if fields else "write_unknown"
         run = self._run
-        with self.block(f"if {' and '.join(claims)}:"):
+        with self.block(f"if {' and '.join(conditions)}:"):
             self._run = [*run, ("0", "B")]
             self._end_run()
         with self.block("else:"):
@@ -144,22 +143,22 @@ class _EncoderSource(Source):
             self.line(f"{writer}(o, {source})")
 
     def _tagged_writer(self, cls: type[Message], fields: list[Field]) -> str:
-        """A function of its own for the known tagged fields of a struct; they are rare."""
+        """Writes the known tagged fields of a struct in a separate function, because they are rare."""
         name = self.constant((cls, "tags"), "T", lambda: None)
         outer, self._run = self._run, []
         with self.function(f"def {name}(section, m):"):
             self.line("values = dict(m.unknown_tagged_fields or {})")
             for field in fields:
                 source = f"m.{field.name}"
-                claim = _differs(field, source)
-                has_mark = field.says_whether_null
+                condition = _differs(field, source)
+                has_marker = field.has_null_marker
                 if field.wire.message is not None:
                     plain = self.constant(field.wire.message, "D", partial(blank, field.wire.message))
-                    claim = f"{source} != {plain}" if has_mark else f"{claim} and {source} != {plain}"
-                with self.block(f"if {claim}:"):
-                    self.line(f"o = bytearray(({source} is not None,))" if has_mark else "o = bytearray()")
-                    with self.block(f"if {source} is not None:") if has_mark else nullcontext():
-                        self._value(field.wire, source, not has_mark and field.is_nullable_in(self.version), 1)
+                    condition = f"{source} != {plain}" if has_marker else f"{condition} and {source} != {plain}"
+                with self.block(f"if {condition}:"):
+                    self.line(f"o = bytearray(({source} is not None,))" if has_marker else "o = bytearray()")
+                    with self.block(f"if {source} is not None:") if has_marker else nullcontext():
+                        self._value(field.wire, source, not has_marker and field.is_nullable_in(self.version), 1)
                         self._end_run()
                     self.line(f"values[{field.tag}] = o")
             self.line("write_tagged(section, values)")
@@ -210,7 +209,7 @@ class _EncoderSource(Source):
             self._struct(wire.message, value, depth + 1)
 
     def _length(self, wire: Wire, value: str, code: str, long_form: str) -> None:
-        """The length of `value`: the last of its run. `n` is the length, plus one when it is compact."""
+        """Writes the length of `value`, the last element of its run. `n` is the length, plus one if it is compact."""
         if not self.flexible or wire.kind == "legacy_string":
             self._run.append((f"len({value})", code))
             self._end_run()
@@ -260,7 +259,7 @@ class _EncoderSource(Source):
             self._end_run()
 
     def _numbers(self, code: str, values: str) -> None:
-        """An array of fixed-width elements: a few share a struct with their count and with the run before it."""
+        """Writes an array of fixed-width elements. A short one shares a struct with its count and the preceding run."""
         run, self._run = self._run, []
         codes = "".join(code for _, code in run) + ("B" if self.flexible else "i")
         few = self.constant(
@@ -295,9 +294,9 @@ class _EncoderSource(Source):
 
 
 def _differs(field: Field, source: str) -> str:
-    """The claim that a value is not the field's default."""
+    """The condition that a value differs from the field's default."""
     if field.default is None:
         return f"{source} is not None"
     if field.default in ((), "", False, 0):
         return source if field.wire.kind != "array" or not field.wire.is_nullable else f"{source} is None or {source}"
-    return f"{source} != {default_text(field)}"
+    return f"{source} != {default_literal(field)}"

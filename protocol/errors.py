@@ -1,8 +1,8 @@
-"""Kafka's error codes, and the two exceptions that carry a peer's fault or the protocol's "no".
+"""Kafka's error codes, and the exceptions for protocol errors.
 
-RULES    1. A code's number and name are Kafka's; -1 to 133 as in 4.3, 134 to 136 as in 4.4.
-         2. `KafkaError` becomes an error code of the answer; `MalformedRequest` becomes a closed connection.
-NOT HERE A failing disk (`storage/io/disk.py`), our own mistakes (assertions).
+RULES    1. Numbers and names are Kafka's: -1 to 133 as in 4.3, 134 to 136 as in 4.4.
+         2. `KafkaError` becomes an error code in the response; `MalformedRequest` closes the connection.
+NOT HERE Disk errors (`storage/io/disk.py`), internal errors (assertions).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """What an answer says about one request, topic, partition or group."""
+    """The error code of a request, topic, partition or group in a response."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -154,7 +154,7 @@ class ErrorCode(IntEnum):
 
 
 class KafkaError(Exception):
-    """The protocol says no; `message` is the sentence for the client, if the answer has room for one."""
+    """An error to report in the response; `message` is for the client, if the response has a field for it."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(code, message)
@@ -166,4 +166,4 @@ class KafkaError(Exception):
 
 
 class MalformedRequest(Exception):
-    """The peer broke the protocol: bytes that are no message; the connection is closed, never answered."""
+    """The peer sent bytes that are not a valid message; the connection is closed without a response."""

@@ -1,13 +1,13 @@
-"""Frames: a length prefix around a header and a message; bytes in, frames out, and answers back into parts.
+"""Splits a connection's byte stream into frames, and frames requests and responses.
 
-FORMAT   frame      i32 length of what follows, then header and message
+FORMAT   frame      i32 length of the rest, then header and message
          request    i16 API key, i16 version, i32 correlation id, nullable string client id
-                    (+ tagged fields where the message is flexible)
-         response   i32 correlation id (+ tagged fields where flexible; never for ApiVersions)
-RULES    1. A length below zero or above the limit ends the connection before anything is allocated for it.
-         2. A frame handed out is the receiver's own memory, writable: a produced batch is patched in place.
-         3. Small frames are copied out of a scratch buffer that all connections share; a large one is received
-            straight into its own memory, which grows with what comes: a promised length costs the peer its bytes first.
+                    (+ tagged fields in a flexible version)
+         response   i32 correlation id (+ tagged fields in a flexible version; never for ApiVersions)
+RULES    1. A length below zero or above the limit is refused before any allocation.
+         2. A returned frame is a writable buffer of its own: produced batches are patched in place.
+         3. Small frames are copied from a scratch buffer that all connections share. A large frame is received
+            into its own buffer, which grows with the received bytes: a declared length alone reserves little memory.
 NOT HERE Sockets (`broker/network`), messages and versions (`codec.py`, `api.py`).
 """
 
@@ -26,32 +26,32 @@ _LENGTH = Struct(">i")
 _LENGTH_AND_ID = Struct(">ii")
 _PREFIX = 4
 SCRATCH_BYTES = 65536
-_FIRST_BYTES = 1024 * 1024
+_INITIAL_BYTES = 1024 * 1024
 
 
 class FrameReader:
-    """Cuts one connection's stream into frames; ask `space` where to receive, then tell `received` how much came."""
+    """Splits one connection's stream into frames: receive into `space`, then pass the number of bytes to `received`."""
 
-    __slots__ = ("_believed_bytes", "_filled", "_frame", "_length", "_max_frame_bytes", "_prefix", "_scratch")
+    __slots__ = ("_filled", "_frame", "_initial_bytes", "_length", "_max_frame_bytes", "_prefix", "_scratch")
 
-    def __init__(self, max_frame_bytes: int, scratch: bytearray, believed_bytes: int = _FIRST_BYTES) -> None:
-        """Take frames of up to `max_frame_bytes`; a promise of up to `believed_bytes` gets its memory at once."""
+    def __init__(self, max_frame_bytes: int, scratch: bytearray, initial_bytes: int = _INITIAL_BYTES) -> None:
+        """Accept frames of up to `max_frame_bytes`; of a frame, at most `initial_bytes` are allocated before they arrive."""
         self._max_frame_bytes = max_frame_bytes
-        self._believed_bytes = believed_bytes
+        self._initial_bytes = initial_bytes
         self._scratch = scratch
-        self._prefix = b""  # the first bytes of a length that has not come whole
-        self._frame: bytearray | None = None  # a frame that has not come whole
-        self._filled = 0  # bytes of it that have come
-        self._length = 0  # bytes of it that are promised
+        self._prefix = b""  # the received part of an incomplete length
+        self._frame: bytearray | None = None  # an incomplete frame
+        self._filled = 0  # received bytes of `_frame`
+        self._length = 0  # declared length of `_frame`
 
     def space(self) -> bytearray | memoryview:
-        """Where the next bytes go: the rest of a large frame, or the scratch buffer."""
+        """The buffer for the next bytes: the rest of a large frame, or the scratch buffer."""
         if self._frame is None:
             return self._scratch
         return memoryview(self._frame)[self._filled :]
 
     def received(self, count: int) -> list[bytearray]:
-        """The frames that `count` more bytes in `space` have completed, without their length prefix.
+        """Returns the frames, without length prefix, that `count` more bytes in `space` complete.
 
         Raises:
             MalformedRequest: a length is negative or above the limit.
@@ -67,14 +67,14 @@ class FrameReader:
                 self._frame[: len(frame)] = frame
             return []
         scratch = self._scratch
-        if not self._prefix and count > _PREFIX:  # what nearly always comes: one whole small frame
+        if not self._prefix and count > _PREFIX:  # the usual case: one complete small frame
             (length,) = _LENGTH.unpack_from(scratch)
             if length == count - _PREFIX:
                 return [scratch[_PREFIX:count]]
         received = memoryview(scratch)[:count]
-        return self._cut(memoryview(self._prefix + received) if self._prefix else received)
+        return self._split(memoryview(self._prefix + received) if self._prefix else received)
 
-    def _cut(self, data: memoryview) -> list[bytearray]:
+    def _split(self, data: memoryview) -> list[bytearray]:
         frames: list[bytearray] = []
         position, end = 0, len(data)
         self._prefix = b""
@@ -85,21 +85,21 @@ class FrameReader:
             start = position + _PREFIX
             position = start + length
             if position > end:
-                self._begin_large(data[start:end], length)
+                self._start_large_frame(data[start:end], length)
                 return frames
             frames.append(bytearray(data[start:position]))
         self._prefix = bytes(data[position:end])
         return frames
 
-    def _begin_large(self, beginning: memoryview, length: int) -> None:
-        """Receive the rest of a frame into memory of its own."""
-        frame = bytearray(min(length, max(self._believed_bytes, 2 * len(beginning))))
+    def _start_large_frame(self, beginning: memoryview, length: int) -> None:
+        """Receive the rest of a frame into its own buffer."""
+        frame = bytearray(min(length, max(self._initial_bytes, 2 * len(beginning))))
         frame[: len(beginning)] = beginning
         self._frame, self._filled, self._length = frame, len(beginning), length
 
 
 class RequestHeader(NamedTuple):
-    """What stands before every request, and where the message begins."""
+    """The header of a request, and the position after it."""
 
     api_key: int
     api_version: int
@@ -109,10 +109,10 @@ class RequestHeader(NamedTuple):
 
 
 def parse_request_header(frame: bytearray) -> RequestHeader:
-    """The fixed part of a request's header; a flexible header's tagged fields begin at `end`.
+    """Parses the fixed part of a request's header; the tagged fields of a flexible header begin at `end`.
 
     Raises:
-        MalformedRequest: the frame is too short, or the client id is no text.
+        MalformedRequest: the frame is too short, or the client id is not UTF-8.
     """
     if len(frame) < _HEADER.size:
         raise MalformedRequest(f"frame of {len(frame)} bytes is shorter than a request header")
@@ -126,26 +126,26 @@ def parse_request_header(frame: bytearray) -> RequestHeader:
     try:
         client_id = frame[_HEADER.size : end].decode()
     except UnicodeDecodeError:
-        raise MalformedRequest("client id is no UTF-8 text") from None
+        raise MalformedRequest("client id is not UTF-8") from None
     return RequestHeader(api_key, api_version, correlation_id, client_id, end)
 
 
 def frame_request(
     api_key: int, api_version: int, correlation_id: int, client_id: str, parts: list[Part], *, flexible_header: bool
 ) -> list[bytes | bytearray | memoryview]:
-    """The pieces of an encoded request, whose records are in memory, with length and header before them."""
+    """The parts of an encoded request, preceded by length and header. Its records must be in memory."""
     name = client_id.encode()
     header = _HEADER.pack(api_key, api_version, correlation_id, len(name)) + name + (b"\0" if flexible_header else b"")
     pieces: list[bytes | bytearray | memoryview] = []
     for part in parts:
-        assert not isinstance(part, FileRegion), "what is asked is in memory"
+        assert not isinstance(part, FileRegion), "a request has no file regions"
         pieces.append(part)
     length = len(header) + sum(map(len, pieces))
     return [_LENGTH.pack(length) + header, *pieces]
 
 
 def frame_response(correlation_id: int, parts: list[Part], *, flexible_header: bool) -> list[Part]:
-    """The parts of an encoded response with length and header before them."""
+    """The parts of an encoded response, preceded by length and header."""
     length = _PREFIX + flexible_header
     for part in parts:
         length += part.length if isinstance(part, FileRegion) else len(part)

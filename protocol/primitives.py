@@ -1,11 +1,11 @@
-"""The small values of Kafka's formats: varints and uuids.
+"""Varints and uuids.
 
-FORMAT   uvarint  7 bits per byte, lowest first, the top bit says that more follow; at most 5 bytes, below 2**31
-                  where it is a length
-         varint   zigzag (0, -1, 1, -2, ...) written as a uvarint of 32 bits; varlong: of 64 bits, at most 10 bytes
-         uuid     16 bytes; as text base64 of the url alphabet without padding, as Kafka prints it
-RULES    1. Reading takes any buffer and a position and gives the value and the position behind it.
-         2. A value that runs past the buffer, or is longer than its kind may be, is a MalformedRequest.
+FORMAT   uvarint  7 bits per byte, lowest first; the top bit is set if more bytes follow; at most 5 bytes, below 2**31
+                  as a length
+         varint   zigzag (0, -1, 1, -2, ...) written as a 32-bit uvarint; varlong: 64 bits, at most 10 bytes
+         uuid     16 bytes; as text url-safe base64 without padding, as Kafka prints it
+RULES    1. A read function takes a buffer and a position and returns the value and the position after it.
+         2. A value that exceeds the buffer or its type's size raises MalformedRequest.
 NOT HERE Strings, arrays, tagged fields: the compiled codecs inline them (`codec.py`).
 """
 
@@ -23,7 +23,7 @@ MAX_UUID_TEXT_LENGTH = 22
 
 
 def uvarint(value: int) -> bytes:
-    """The uvarint of a value that is not negative."""
+    """Encodes a non-negative value as an unsigned varint."""
     if 0 <= value < _SMALL:
         return _SMALL_ONES[value]
     return _uvarint(value)
@@ -40,7 +40,7 @@ def _uvarint(value: int) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """The zigzag varint of a signed value of 32 or 64 bits (a varlong has the same bytes)."""
+    """Encodes a signed 32- or 64-bit value as a zigzag varint (a varlong has the same bytes)."""
     if 0 <= value < _SMALL >> 1:
         return _SMALL_ONES[value << 1]
     return uvarint((value << 1) if value >= 0 else (-value << 1) - 1)
@@ -48,22 +48,22 @@ def varint(value: int) -> bytes:
 
 _SMALL: Final = 2048
 _SMALL_ONES: Final = tuple(map(_uvarint, range(_SMALL)))
-"""Most are: lengths, numbers of things."""
+"""Encoded small values: most lengths and counts."""
 
 
 def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """An unsigned varint of 32 bits."""
+    """Reads an unsigned 32-bit varint."""
     return _read(buffer, position, 5, 32)
 
 
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """A zigzag varint of 32 bits."""
+    """Reads a zigzag 32-bit varint."""
     value, position = _read(buffer, position, 5, 32)
     return (value >> 1) ^ -(value & 1), position
 
 
 def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
-    """A zigzag varint of 64 bits."""
+    """Reads a zigzag 64-bit varint."""
     value, position = _read(buffer, position, 10, 64)
     return (value >> 1) ^ -(value & 1), position
 
@@ -85,14 +85,14 @@ def _read(buffer: Buffer, position: int, max_bytes: int, bits: int) -> tuple[int
 
 
 def uuid_text(uuid: bytes) -> str:
-    """A uuid as Kafka prints it: base64 with - and _, no padding."""
+    """Formats a uuid as Kafka does: url-safe base64 without padding."""
     assert len(uuid) == len(ZERO_UUID), "a uuid has 16 bytes"
     text = binascii.b2a_base64(uuid, newline=False).rstrip(b"=")
     return text.replace(b"+", b"-").replace(b"/", b"_").decode("ascii")
 
 
 def uuid_from_text(text: str) -> bytes:
-    """The uuid of its base64 text; ValueError with a sentence when it is none."""
+    """Parses a base64 uuid; raises ValueError with a sentence if it is invalid."""
     if len(text) > MAX_UUID_TEXT_LENGTH + 2:
         raise ValueError(f"{text[:32]!r}... is too long for a base64 uuid")
     padded = text.rstrip("=").replace("-", "+").replace("_", "/") + "=="

@@ -1,17 +1,17 @@
-"""The records inside a batch, as bytes: writing one, reading one, walking over all without keeping any.
+"""The records inside a batch as bytes: encode one, decode one, or check all without keeping any.
 
-FORMAT   one record (those of a batch follow one another, and are compressed together):
-             varint length of what follows, i8 attributes 0, varlong timestamp delta, varint offset delta,
+FORMAT   one record (the records of a batch are concatenated and compressed together):
+             varint length of the rest, i8 attributes 0, varlong timestamp delta, varint offset delta,
              varint key length (-1 null) and key, the same for the value, varint number of headers,
              per header: varint key length and key (UTF-8), varint value length (-1 null) and value
-         varints are zigzag: 0, -1, 1, -2 as 0, 1, 2, 3
-RULES    1. Records that are not what the format says raise KafkaError(INVALID_RECORD) with Kafka's sentence.
-         2. Where data ends too early the functions for one record raise IndexError; `scan`, `check_first` and
-            whoever else loops over records turn that into rule 1.
-         3. A length is checked against the bytes that are there before anything is taken.
-         4. Any length below zero is null, as Kafka reads it.
+         varints are zigzag: 0, -1, 1, -2 are 0, 1, 2, 3
+RULES    1. Records that violate the format raise KafkaError(INVALID_RECORD) with Kafka's sentence.
+         2. At the end of the data the functions for one record raise IndexError; functions that loop over records
+            convert it into rule 1.
+         3. A length is checked against the available bytes before it is used.
+         4. Any negative length is null, as in Kafka.
          5. Header keys that are not UTF-8 survive a round trip (surrogateescape).
-NOT HERE The batch around them (records.py).
+NOT HERE The enclosing batch (records.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from protocol.primitives import Buffer, varint
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
-SMALLEST_RECORD: Final = 7
+MIN_RECORD_BYTES: Final = 7
 NO_MORE_BYTES: Final = "Incorrect declared batch size, premature EOF reached"
 BYTES_REMAIN: Final = "Incorrect declared batch size, records still remaining in file"
 
@@ -36,7 +36,7 @@ def encode_record(
     value: Buffer | None,
     headers: Iterable[tuple[str, bytes | None]] = (),
 ) -> bytes:
-    """One record without the length in front of it."""
+    """Encodes one record without its length prefix."""
     parts: list[Buffer] = [b"\0", varint(timestamp_delta), varint(offset_delta)]
     parts += _field(key)
     parts += _field(value)
@@ -49,7 +49,7 @@ def encode_record(
 
 
 def encode_records(first_delta: int, records: Iterable[tuple[Buffer | None, Buffer | None]]) -> list[bytes]:
-    """Records as key and value, without headers, all of the batch's first timestamp; each with its length in front."""
+    """Encodes key-value records without headers at the batch's base timestamp, each with its length prefix."""
     encoded = []
     for delta, (key, value) in enumerate(records, first_delta):
         before_key = b"\1" if key is None else varint(len(key))
@@ -65,7 +65,7 @@ def _field(content: Buffer | None) -> tuple[Buffer, ...]:
 
 
 def read_varint(data: Buffer, at: int) -> tuple[int, int]:
-    """A varint of 32 bits and the position behind it."""
+    """Reads a 32-bit varint; returns it and the position after it."""
     byte = data[at]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
@@ -77,7 +77,7 @@ def read_varint(data: Buffer, at: int) -> tuple[int, int]:
 
 
 def read_varlong(data: Buffer, at: int) -> tuple[int, int]:
-    """A varint of 64 bits and the position behind it."""
+    """Reads a 64-bit varint; returns it and the position after it."""
     byte = data[at]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
@@ -86,7 +86,7 @@ def read_varlong(data: Buffer, at: int) -> tuple[int, int]:
 
 def _read_long_varint(data: Buffer, at: int, max_size: int, mask: int) -> tuple[int, int]:
     value, at = _read_long_uvarint(data, at, max_size)
-    value &= mask  # as in Java, bits beyond the type fall off
+    value &= mask  # as in Java, excess bits are dropped
     return (value >> 1) ^ -(value & 1), at
 
 
@@ -103,7 +103,7 @@ def _read_long_uvarint(data: Buffer, at: int, max_size: int = 5) -> tuple[int, i
 
 
 def read_record(data: bytes, at: int) -> tuple[int, int, bytes | None, bytes | None, Headers, int]:
-    """Timestamp delta, offset delta, key, value, headers of the record at `at`, and where the next begins."""
+    """Returns timestamp delta, offset delta, key, value and headers of the record at `at`, and the next record's position."""
     length, at = read_varint(data, at)
     stop = at + length
     if length < 0 or stop > len(data):
@@ -150,11 +150,11 @@ def _read_headers(data: bytes, at: int, stop: int) -> tuple[Headers, int]:
 
 
 Slice: TypeAlias = tuple[int, int, int, int, bytes | None, bool]
-"""Of one record: its first byte and the one behind it, timestamp delta, offset delta, key, and has it a value."""
+"""Of one record: start, end, timestamp delta, offset delta, key, and whether it has a value."""
 
 
 def slices(data: bytes, count: int) -> list[Slice]:
-    """Where exactly `count` records lie; offsets may skip some, values and headers are not looked at."""
+    """Locates exactly `count` records. Offsets may have gaps; values and headers are not checked."""
     found: list[Slice] = []
     at = 0
     try:
@@ -177,8 +177,11 @@ def slices(data: bytes, count: int) -> list[Slice]:
 
 
 def check_record(data: Buffer, at: int, index: int) -> tuple[int, bool, int]:
-    """The form of a batch's record `index`: its timestamp's delta, has it a key, where the next begins."""
-    # One call per record of a compacted topic: varints of one or two bytes are read in place.
+    """Checks the format of the batch's record number `index`.
+
+    Returns its timestamp delta, whether it has a key, and the next record's position.
+    """
+    # Called for every record of a compacted topic: varints of one or two bytes are decoded inline.
     length = data[at]
     if length < 0x80:
         at += 1
@@ -247,11 +250,11 @@ def _check_headers(data: Buffer, at: int, stop: int) -> int:
 
 
 def scan(data: Buffer, count: int) -> tuple[list[int], list[int]]:
-    """Walk over exactly `count` records in sequence: every timestamp's delta, the indexes of those without key."""
+    """Checks exactly `count` records in sequence; returns all timestamp deltas and the indexes of records without key."""
     timestamps: list[int] = []
     keyless: list[int] = []
     at = 0
-    if count * SMALLEST_RECORD > len(data):
+    if count * MIN_RECORD_BYTES > len(data):
         raise invalid_record(NO_MORE_BYTES)
     try:
         for index in range(count):
@@ -267,12 +270,12 @@ def scan(data: Buffer, count: int) -> tuple[list[int], list[int]]:
 
 
 def check_first(data: Buffer, count: int, limit: int) -> None:
-    """The first record in full, then only lengths, of at most `limit` of the batch's `count` records.
+    """Checks the first record fully, then only lengths, for at most `limit` of the batch's `count` records.
 
-    Where the batch has no more than `limit`, the last one must end where the data end.
+    If the batch has at most `limit` records, the last one must end at the end of the data.
     """
     end = len(data)
-    if count * SMALLEST_RECORD > end:
+    if count * MIN_RECORD_BYTES > end:
         raise invalid_record(NO_MORE_BYTES)
     try:
         at = check_record(data, 0, 0)[2]
@@ -297,14 +300,14 @@ def check_first(data: Buffer, count: int, limit: int) -> None:
 
 
 def invalid_record(message: str) -> KafkaError:
-    """The records inside a batch are not what its header or the format says."""
+    """The error for records that violate the format or contradict the batch header."""
     return KafkaError(ErrorCode.INVALID_RECORD, message)
 
 
-def _wrong_length(length: int, there: int) -> KafkaError:
+def _wrong_length(length: int, available: int) -> KafkaError:
     return invalid_record(
         f"Invalid record size: expected {length} bytes in record payload, "
-        f"but instead the buffer has only {there} remaining bytes."
+        f"but instead the buffer has only {available} remaining bytes."
     )
 
 

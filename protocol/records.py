@@ -1,4 +1,4 @@
-"""Record batches, message format v2: a header view without copies, a builder, the records inside.
+"""Record batches, message format v2: header views without copies, a builder, and the records inside.
 
 FORMAT   one batch, big-endian, 61 bytes and then the records:
               0  i64  base offset               ┐ not covered by the CRC: the broker patches
@@ -11,11 +11,11 @@ FORMAT   one batch, big-endian, 61 bytes and then the records:
              27  i64  base timestamp            43  i64  producer id      53  i32  base sequence
              35  i64  max timestamp             51  i16  producer epoch   57  i32  record count
          a control record's key is i16 version 0, i16 type
-RULES    1. Broken bytes raise KafkaError and nothing else: CORRUPT_MESSAGE for a batch, INVALID_RECORD for the
+RULES    1. Corrupt bytes raise KafkaError and nothing else: CORRUPT_MESSAGE for a batch, INVALID_RECORD for the
             records inside, UNSUPPORTED_FOR_MESSAGE_FORMAT for the formats before v2.
-         2. A size is checked against the bytes that are there before it is used.
+         2. A size is checked against the available bytes before it is used.
          3. Reading a header copies no record; patching writes only the bytes named above.
-NOT HERE One record's bytes (record_codec.py), the codecs (compression.py), what a client may send
+NOT HERE The bytes of one record (record_codec.py), the codecs (compression.py), validation of produced batches
          (`storage/log/log_validator.py`).
 """
 
@@ -51,7 +51,7 @@ CRC_POSITION: Final = 17
 ATTRIBUTES_POSITION: Final = 21
 MAX_TIMESTAMP_POSITION: Final = 35
 MAGIC: Final = 2
-SMALLEST_OLD_MESSAGE: Final = 14  # what Kafka takes for the least length of any format
+MIN_RECORD_OVERHEAD: Final = 14  # Kafka's minimum record overhead over all formats
 
 COMPRESSION_MASK: Final = 0x07
 LOG_APPEND_TIME_BIT: Final = 0x08
@@ -74,7 +74,7 @@ _new_tuple = tuple.__new__
 
 
 class TimestampType(IntEnum):
-    """Whose clock a batch's timestamps come from."""
+    """Which clock sets a batch's timestamps: the producer's or the broker's."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
@@ -93,15 +93,15 @@ class ControlType(IntEnum):
 
 
 class HasFileno(Protocol):
-    """An open file, as far as a region needs it."""
+    """An open file, as a region needs it."""
 
     def fileno(self) -> int:
-        """The descriptor to send from."""
+        """The file descriptor to send from."""
         ...
 
 
 class FileRegion:
-    """Bytes of an open file, to be sent and never read; keeps the file open while it lives."""
+    """A range of an open file that is sent without being read; it holds a reference to the file."""
 
     __slots__ = ("file", "length", "position")
 
@@ -115,7 +115,7 @@ class FileRegion:
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes in front of a batch's records."""
+    """The 61 bytes before a batch's records."""
 
     base_offset: int
     batch_length: int
@@ -133,52 +133,52 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """The size of the whole batch in bytes."""
         return self[1] + LOG_OVERHEAD
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last record."""
+        """The offset of the last record."""
         return self[0] + self[6]
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the batch."""
+        """The offset after the batch."""
         return self[0] + self[6] + 1
 
     @property
     def compression(self) -> int:
-        """The codec's number; 5 to 7 are none."""
+        """The codec id; 5 to 7 are undefined."""
         return self[5] & COMPRESSION_MASK
 
     @property
     def is_log_append_time(self) -> bool:
-        """Did the broker stamp it?"""
+        """Whether the broker set the timestamp."""
         return bool(self[5] & LOG_APPEND_TIME_BIT)
 
     @property
     def is_transactional(self) -> bool:
-        """Does it belong to a transaction?"""
+        """Whether the batch belongs to a transaction."""
         return bool(self[5] & TRANSACTIONAL_BIT)
 
     @property
     def is_control(self) -> bool:
-        """Does it hold markers, which no consumer's application sees?"""
+        """Whether the batch holds control records, which consumers do not return to the application."""
         return bool(self[5] & CONTROL_BIT)
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When compaction may drop its tombstones; then the base timestamp has this meaning."""
+        """When compaction may remove the batch's tombstones (stored in place of the base timestamp); None if not set."""
         return self[7] if self[5] & DELETE_HORIZON_BIT else None
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record; they wrap from 2**31 - 1 to 0."""
+        """The sequence number of the last record; sequence numbers wrap from 2**31 - 1 to 0."""
         return NO_SEQUENCE if self[11] == NO_SEQUENCE else (self[11] + self[6]) & 0x7FFFFFFF
 
 
 class Record(NamedTuple):
-    """One record as a consumer sees it."""
+    """One record as a consumer receives it."""
 
     offset: int
     timestamp_ms: int
@@ -187,11 +187,11 @@ class Record(NamedTuple):
     headers: Headers = ()
 
 
-# ---- a batch's header ------------------------------------------------------------------------------------
+# ---- batch header --------------------------------------------------------------------------------------------
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`; its records, as far as they are there, and its CRC are not looked at."""
+    """Parses the header at `position`; the records, which may be incomplete, and the CRC are not checked."""
     if len(buffer) - position < BATCH_OVERHEAD:
         _refuse_short(buffer, position)
     header: BatchHeader = _new_tuple(BatchHeader, HEADER.unpack_from(buffer, position))
@@ -201,12 +201,12 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def headers(buffer: Buffer) -> list[tuple[int, BatchHeader]]:
-    """Every whole batch with its position; a batch that is cut off at the end is left out."""
+    """Every complete batch with its position; an incomplete last batch is left out."""
     found: list[tuple[int, BatchHeader]] = []
     position, end = 0, len(buffer)
     while end - position >= LOG_OVERHEAD:
         (length,) = _I32.unpack_from(buffer, position + LENGTH_POSITION)
-        if length < SMALLEST_OLD_MESSAGE:
+        if length < MIN_RECORD_OVERHEAD:
             raise _refused(MAGIC, length)
         if length > end - position - LOG_OVERHEAD:
             break
@@ -217,13 +217,13 @@ def headers(buffer: Buffer) -> list[tuple[int, BatchHeader]]:
 
 
 def crc_is_valid(buffer: Buffer, position: int, header: BatchHeader) -> bool:
-    """Does the CRC match the bytes? The whole batch must be in the buffer."""
+    """Whether the CRC matches. The whole batch must be in the buffer."""
     end = position + header[1] + LOG_OVERHEAD
     return crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end]) == header[4]
 
 
 def patch(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Give a batch its place in the log; both fields lie outside the CRC."""
+    """Set base offset and leader epoch, which the CRC does not cover."""
     _I64.pack_into(buffer, position, base_offset)
     _I32.pack_into(buffer, position + LEADER_EPOCH_POSITION, leader_epoch)
 
@@ -231,11 +231,11 @@ def patch(buffer: bytearray | memoryview, position: int, base_offset: int, leade
 def set_max_timestamp(
     buffer: bytearray | memoryview, position: int, header: BatchHeader, kind: TimestampType, timestamp_ms: int
 ) -> BatchHeader:
-    """Write the max timestamp and its type, and the CRC anew; the header as it stands then."""
+    """Set the max timestamp and the timestamp type, recompute the CRC, and return the changed header."""
     attributes = header.attributes & ~LOG_APPEND_TIME_BIT
     if kind == TimestampType.LOG_APPEND_TIME:
         attributes |= LOG_APPEND_TIME_BIT
-    buffer[position + ATTRIBUTES_POSITION + 1] = attributes & 0xFF  # the upper byte stays as it is
+    buffer[position + ATTRIBUTES_POSITION + 1] = attributes & 0xFF  # the upper byte is unchanged
     _I64.pack_into(buffer, position + MAX_TIMESTAMP_POSITION, timestamp_ms)
     end = position + header.size
     crc = crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end])
@@ -244,19 +244,19 @@ def set_max_timestamp(
 
 
 def _refuse_short(buffer: Buffer, position: int) -> NoReturn:
-    there = max(len(buffer) - position, 0)
-    if there >= LOG_OVERHEAD:
+    available = max(len(buffer) - position, 0)
+    if available >= LOG_OVERHEAD:
         (length,) = _I32.unpack_from(buffer, position + LENGTH_POSITION)
-        if length < SMALLEST_OLD_MESSAGE:
+        if length < MIN_RECORD_OVERHEAD:
             raise _refused(MAGIC, length)
-    if there > MAGIC_POSITION and (magic := buffer[position + MAGIC_POSITION]) != MAGIC:
-        raise _refused(magic if magic < 0x80 else magic - 0x100, SMALLEST_OLD_MESSAGE)
-    raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"A record batch's header is cut off after {there} bytes")
+    if available > MAGIC_POSITION and (magic := buffer[position + MAGIC_POSITION]) != MAGIC:
+        raise _refused(magic if magic < 0x80 else magic - 0x100, MIN_RECORD_OVERHEAD)
+    raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"A record batch's header is cut off after {available} bytes")
 
 
 def _refused(magic: int, length: int) -> KafkaError:
-    if length < SMALLEST_OLD_MESSAGE:
-        text = f"Record size {length} is less than the minimum record overhead ({SMALLEST_OLD_MESSAGE})"
+    if length < MIN_RECORD_OVERHEAD:
+        text = f"Record size {length} is less than the minimum record overhead ({MIN_RECORD_OVERHEAD})"
         return KafkaError(ErrorCode.CORRUPT_MESSAGE, text)
     if magic in {0, 1}:
         return KafkaError(
@@ -272,16 +272,16 @@ def _refused(magic: int, length: int) -> KafkaError:
 
 
 def record_bytes(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> Buffer:
-    """The records of a batch as they are when nothing is compressed."""
+    """The decompressed records of a batch."""
     end = position + header[1] + LOG_OVERHEAD
     if end > len(buffer):
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "A record batch is cut off")
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "A record batch is truncated")
     body = memoryview(buffer)[position + BATCH_OVERHEAD : end]
     return decompress(header[5] & COMPRESSION_MASK, body, max_bytes)
 
 
 def records(buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int) -> list[Record]:
-    """All records of one batch; `max_bytes` bounds what they may take when decompressed."""
+    """All records of one batch; `max_bytes` limits their decompressed size."""
     data = bytes(record_bytes(buffer, position, header, max_bytes))
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     append_time = header.max_timestamp if header.is_log_append_time else None
@@ -303,7 +303,7 @@ def records(buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: in
 
 
 class BatchBuilder:
-    """Makes one batch, record by record."""
+    """Builds one batch, record by record."""
 
     __slots__ = (
         "_attributes", "_base_offset", "_base_sequence", "_base_timestamp", "_body", "_compression",
@@ -346,17 +346,17 @@ class BatchBuilder:
 
     @property
     def count(self) -> int:
-        """Records so far."""
+        """The number of records so far."""
         return self._count
 
     @property
     def size(self) -> int:
-        """Bytes of the batch so far, before compression."""
+        """The size of the batch so far, before compression."""
         return BATCH_OVERHEAD + len(self._body)
 
     @property
     def next_offset(self) -> int:
-        """The offset that the next record gets."""
+        """The offset of the next record."""
         return self._last_offset + 1
 
     def append(
@@ -368,7 +368,7 @@ class BatchBuilder:
         *,
         offset: int | None = None,
     ) -> None:
-        """Add a record; `offset` may skip some, as compaction leaves gaps, but never goes back."""
+        """Add a record; `offset` may leave gaps, as after compaction, but must ascend."""
         if offset is None:
             offset = self._last_offset + 1
         else:
@@ -385,8 +385,10 @@ class BatchBuilder:
         self._body += record
 
     def extend(self, timestamp_ms: int, records: Iterable[tuple[Buffer | None, Buffer | None]]) -> None:
-        """Add many records of one time without headers, as key and value; the batch has no earlier ones of another time."""
-        assert not self._count or self._base_timestamp == self._max_timestamp == timestamp_ms, "all are of one time"
+        """Add key-value records without headers that all have one timestamp, which is also that of any earlier record."""
+        assert not self._count or self._base_timestamp == self._max_timestamp == timestamp_ms, (
+            "all records have one timestamp"
+        )
         self._base_timestamp = self._max_timestamp = timestamp_ms
         first = self._last_offset + 1 - self._base_offset
         encoded = encode_records(first, records)
@@ -395,7 +397,7 @@ class BatchBuilder:
         self._body += b"".join(encoded)
 
     def build(self) -> bytearray:
-        """The whole batch, CRC included."""
+        """Returns the whole batch, with its CRC."""
         assert self._count, "a batch holds at least one record"
         return assemble(
             BatchHeader(
@@ -418,7 +420,7 @@ class BatchBuilder:
 
 
 def assemble(header: BatchHeader, body: Buffer) -> bytearray:
-    """A whole batch of a header and its records as stored; length and CRC of the header are computed."""
+    """Builds a batch from a header and stored records; computes length and CRC."""
     size = BATCH_OVERHEAD + len(body)
     batch = bytearray(size)
     HEADER.pack_into(batch, 0, header[0], size - LOG_OVERHEAD, *header[2:])
@@ -440,7 +442,7 @@ def control_batch(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     transactional: bool = False,
 ) -> bytearray:
-    """One batch of control records; a value is the encoded message that its type calls for."""
+    """Builds one batch of control records from types and encoded values."""
     builder = BatchBuilder(
         base_offset,
         leader_epoch=leader_epoch,
@@ -464,7 +466,7 @@ def end_txn_marker(
     base_offset: int = 0,
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytearray:
-    """The batch that ends a transaction in one partition: COMMIT or ABORT."""
+    """Builds the control batch that ends a transaction in one partition: COMMIT or ABORT."""
     return control_batch(
         [(kind, _END_TXN_VALUE.pack(0, coordinator_epoch))],
         base_offset=base_offset,
@@ -477,7 +479,7 @@ def end_txn_marker(
 
 
 def control_type(key: bytes | None) -> int:
-    """The type in a control record's key; a number that ControlType lacks is one of a later version."""
+    """The type in a control record's key; a number that ControlType lacks belongs to a later version."""
     if key is None or len(key) < _CONTROL_KEY.size:
         raise invalid_record("Invalid control record key: it has fewer than 4 bytes")
     version, kind = _CONTROL_KEY.unpack_from(key)
@@ -487,7 +489,7 @@ def control_type(key: bytes | None) -> int:
 
 
 def coordinator_epoch_of(value: bytes | None) -> int:
-    """The coordinator's epoch in an EndTxn marker's value."""
+    """The coordinator epoch in the value of an EndTxn marker."""
     if value is None or len(value) < _END_TXN_VALUE.size:
         raise invalid_record("Invalid end transaction marker: its value has fewer than 6 bytes")
     return int(_END_TXN_VALUE.unpack_from(value)[1])

@@ -1,21 +1,21 @@
-"""How a message is declared: a class whose annotations say type, versions and tags of its fields.
+"""Declares messages: a class whose annotations give the type, versions and tag of each field.
 
 FORMAT   class FetchRequest(Message, api_key=1, versions=(4, 18), flexible=12):
-             max_wait_ms: Int32                                            in every version, must be given
+             max_wait_ms: Int32                                            in every version, required
              max_bytes: Annotated[Int32, Since(3), Ignorable] = 0x7FFFFFFF from version 3 on
-             rack: Annotated[str | None, Nullable(2)] = None               None allowed from version 2 on only
+             rack: Annotated[str | None, Nullable(2)] = None               nullable from version 2 on
              topics: list[FetchTopic]                                      an array of a nested class
              cluster_id: Annotated[str | None, Tag(0)] = None              a tagged field
-RULES    1. Declaring is cheap: nothing but slots is made at import. Annotations stay text until the first instance,
-            encode or decode of the class.
-         2. Versions are Kafka's; since and until are inclusive. A nested class lives in the versions of the
-            message around it, so one class may serve several messages.
-         3. A field outside the version at hand decodes to its default. Encoding drops its value when it is
-            Ignorable and refuses any value but the default when not, as Kafka does.
-         4. `EMPTY` as default is a fresh list for every instance.
-         5. A tagged struct that is None is not written, and one that is not written is None; so it is with a blank
-            one. One that is marked Nullable says in front whether it is null (0) or not (1), and null is written.
-NOT HERE Bytes (`codec.py`).
+RULES    1. A declaration only creates slots at import. Annotations stay text until the first instance, encoding or
+            decoding of the class.
+         2. Versions are Kafka's; Since and Until are inclusive. A nested class uses the versions of the enclosing
+            message, so several messages can share it.
+         3. A field that the version lacks decodes to its default. When encoding, an Ignorable field is dropped; any
+            other field must have its default value, as in Kafka.
+         4. The default `EMPTY` creates a new list for every instance.
+         5. A tagged struct is omitted if it is None or has only default values, and an omitted one decodes to None. A
+            tagged struct marked Nullable starts with a null marker (0 null, 1 present), and null is written.
+NOT HERE Encoding (`codec.py`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
     "fields_of",
 ]
 
-# What a field annotation may name beside bool, str, bytes, list[...] and message classes.
+# Types of fields, besides bool, str, bytes, list[...] and message classes.
 Int8: TypeAlias = int
 Int16: TypeAlias = int
 Int32: TypeAlias = int
@@ -60,30 +60,30 @@ Int64: TypeAlias = int
 UInt16: TypeAlias = int
 Float64: TypeAlias = float
 Uuid: TypeAlias = bytes
-LegacyString: TypeAlias = str  # never in the compact form, not even in a flexible version
+LegacyString: TypeAlias = str  # never compact, not even in a flexible version
 Records: TypeAlias = "bytes | bytearray | memoryview | Sequence[FileRegion]"
 
 EMPTY: Final[Any] = ()
 
 
 class Since:
-    """The first version that carries the field."""
+    """The first version that has the field."""
 
     def __init__(self, version: int) -> None:
         self.version = version
 
 
 class Until:
-    """The last version that carries the field."""
+    """The last version that has the field."""
 
     def __init__(self, version: int) -> None:
         self.version = version
 
 
 class Nullable:
-    """The first version in which an optional field may be null; without it, every version that has the field.
+    """The first version in which an optional field may be null; without this mark, every version that has the field.
 
-    On a tagged struct: null is written too (rule 5).
+    On a tagged struct: null is written explicitly (rule 5).
     """
 
     def __init__(self, since: int) -> None:
@@ -91,21 +91,21 @@ class Nullable:
 
 
 class Tag:
-    """The field is tagged: written only when it differs from its default."""
+    """The field is tagged: it is written only if it differs from its default."""
 
     def __init__(self, tag: int) -> None:
         self.tag = tag
 
 
 class Ignorable:
-    """Losing the field's value in a version that lacks it is harmless."""
+    """In a version that lacks the field, its value is dropped without an error."""
 
 
 class Wire:
-    """How a value looks on the wire.
+    """The wire type of a value.
 
-    kind: fixed, string, legacy_string, bytes, records, array or struct; `code` is a struct character for the fixed
-    ones, `element` what an array holds, `message` the class of a struct.
+    `kind` is fixed, string, legacy_string, bytes, records, array or struct. `code` is the struct character of a fixed
+    type, `element` the type of an array's elements, `message` the class of a struct.
     """
 
     __slots__ = ("code", "element", "is_nullable", "kind", "message", "zero")
@@ -120,7 +120,7 @@ class Wire:
 
     def __or__(self, other: None) -> Wire:
         """`X | None` in an annotation."""
-        assert other is None, "a field has one type, or one type and None"
+        assert other is None, "a field has one type, optionally `| None`"
         wire = Wire(self.kind, None, self.code)
         wire.element, wire.message, wire.is_nullable = self.element, self.message, True
         return wire
@@ -162,7 +162,7 @@ _VOCABULARY: dict[str, Any] = {
 
 
 def _wire(kind: Any) -> Wire:
-    """The wire of an evaluated annotation: one of ours, a message class, or `class | None`."""
+    """The wire type of an evaluated annotation: a type name, a message class, or `class | None`."""
     if isinstance(kind, Wire):
         return kind
     if isinstance(kind, type):
@@ -171,7 +171,7 @@ def _wire(kind: Any) -> Wire:
         wire.message = kind
         return wire
     message, none = kind.__args__  # types.UnionType
-    assert none is type(None), "a field has one type, or one type and None"
+    assert none is type(None), "a field has one type, optionally `| None`"
     return _wire(message) | None
 
 
@@ -181,8 +181,8 @@ class Field:
     __slots__ = (
         "default",
         "has_default",
-        "has_null_mark",
         "is_ignorable",
+        "is_marked_nullable",
         "name",
         "nullable_since",
         "since",
@@ -198,7 +198,7 @@ class Field:
         self.since = 0
         self.until = 0x7FFF
         self.nullable_since = 0
-        self.has_null_mark = False
+        self.is_marked_nullable = False
         self.tag: int | None = None
         self.is_ignorable = False
         self.has_default = name in defaults
@@ -215,29 +215,29 @@ class Field:
             self.until = mark.version
         elif isinstance(mark, Nullable):
             self.nullable_since = mark.since
-            self.has_null_mark = True
+            self.is_marked_nullable = True
         else:
             assert isinstance(mark, Tag), f"{mark!r} marks no field"
             self.tag = mark.tag
 
     def is_in(self, version: int) -> bool:
-        """Does this version carry the field?"""
+        """Whether this version has the field."""
         return self.since <= version <= self.until
 
     @property
-    def says_whether_null(self) -> bool:
-        """Is it a tagged struct that is marked Nullable (rule 5)?"""
-        return self.has_null_mark and self.tag is not None and self.wire.kind == "struct"
+    def has_null_marker(self) -> bool:
+        """Whether a null marker precedes the value: a tagged struct that is marked Nullable (rule 5)."""
+        return self.is_marked_nullable and self.tag is not None and self.wire.kind == "struct"
 
     def is_nullable_in(self, version: int) -> bool:
-        """May the field be written as null in this version? (A tagged struct is left out instead.)"""
+        """Whether the field may be written as null in this version. (A tagged struct is omitted instead.)"""
         if self.tag is not None and self.wire.kind == "struct":
-            return self.says_whether_null
+            return self.has_null_marker
         return self.wire.is_nullable and version >= self.nullable_since
 
 
 class _MessageType(type):
-    """Turns annotations into slots and takes the defaults out of the class body."""
+    """Turns annotations into slots and moves the defaults out of the class body."""
 
     def __new__(
         mcs,
@@ -264,10 +264,10 @@ class _MessageType(type):
 
 @dataclass_transform(kw_only_default=True, eq_default=True)
 class Message(metaclass=_MessageType):
-    """A request, an answer, a stored record, or a struct inside one of them.
+    """A request, a response, a stored record, or a struct inside one of them.
 
-    A message of its own has API_KEY (for a stored record: its type, -1 where there is none), MIN_VERSION,
-    MAX_VERSION, and FLEXIBLE_SINCE, the first version in the flexible encoding (None: none is).
+    A top-level message has API_KEY (for a stored record its type, or -1), MIN_VERSION, MAX_VERSION, and FLEXIBLE_SINCE,
+    the first flexible version (None if there is none).
     """
 
     __slots__ = ("unknown_tagged_fields",)
@@ -277,10 +277,10 @@ class Message(metaclass=_MessageType):
     MAX_VERSION: ClassVar[int]
     FLEXIBLE_SINCE: ClassVar[int | None]
     _DEFAULTS: ClassVar[dict[str, Any]]
-    unknown_tagged_fields: dict[int, bytes] | None  # by tag, as the peer sent them; None when there were none
+    unknown_tagged_fields: dict[int, bytes] | None  # by tag, as received; None if there were none
 
     def __init__(self, **values: Any) -> None:
-        """Make the class's own `__init__` (it replaces this one) and run it."""
+        """Compile the `__init__` of the class, which replaces this one, and call it."""
         cls = type(self)
         _compile_init(cls)
         cls.__init__(self, **values)
@@ -303,7 +303,7 @@ class Message(metaclass=_MessageType):
 
 
 def _short(value: Any) -> str:
-    """The repr of a field, cut where it holds a batch of records."""
+    """The repr of a field, abbreviated if it holds record batches."""
     if isinstance(value, bytes | bytearray | memoryview) and len(value) > 64:
         return f"<{len(value)} bytes>"
     return repr(value)
@@ -313,7 +313,7 @@ _fields: dict[type[Message], tuple[Field, ...]] = {}
 
 
 def fields_of(cls: type[Message]) -> tuple[Field, ...]:
-    """The fields of a message in their order on the wire; its annotations are evaluated the first time."""
+    """The fields of a message in wire order. The first call evaluates the annotations."""
     fields = _fields.get(cls)
     if fields is None:
         names = {**vars(sys.modules[cls.__module__]), **_VOCABULARY}
@@ -328,7 +328,7 @@ M = TypeVar("M", bound=Message)
 
 
 def blank(cls: type[M]) -> M:
-    """A message of defaults alone; a field that must be given is zero, empty, or a blank struct."""
+    """A message with default values; a required field is zero, empty, or a blank struct."""
     values: dict[str, Any] = {}
     for field in fields_of(cls):
         if not field.has_default:
@@ -338,12 +338,12 @@ def blank(cls: type[M]) -> M:
 
 
 def carries(cls: type[Message], name: str, version: int) -> bool:
-    """Has this version of a message a field of this name?"""
+    """Whether this version of a message has a field of this name."""
     return any(field.name == name and field.is_in(version) for field in fields_of(cls))
 
 
 def _compile_init(cls: type[Message]) -> None:
-    """Give the class an `__init__` with one keyword argument for each field."""
+    """Set the `__init__` of the class, with one keyword argument per field."""
     parameters, lines = [], []
     for field in fields_of(cls):
         default = f"={field.default!r}" if field.has_default else ""

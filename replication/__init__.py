@@ -1,1 +1,1 @@
-"""Floor 3: the same state on several brokers; partitions, metadata image, controller."""
+"""Replicas: partitions, the metadata log and its Raft quorum, the controller; no sockets, no threads, no clocks."""

@@ -1,9 +1,9 @@
-"""Long work of the state machines in pieces, one a turn of whoever runs them, so that others have their turns between.
+"""Long work of the state machines in slices, so that other callbacks of the event loop run in between.
 
-RULES    1. What is done in pieces comes as steps, an iterator; every step leaves all in order.
-         2. A piece is a number of steps, for there is no clock here. The first piece is done at once: what is small is
-            done whole before the caller goes on.
-NOT HERE What a turn is: the daemon's is one of the event loop (`broker/server.py`).
+RULES    1. The work is an iterator of steps; after every step all state is consistent.
+         2. A slice is a number of steps, because there is no clock here. The first slice runs at once, so small work
+            completes before the call returns.
+NOT HERE The event loop (`broker/server.py`).
 """
 
 from __future__ import annotations
@@ -13,19 +13,23 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-Soon = Callable[[Callable[[], None]], object]
-"""Calls something in one of the next turns, in the order of these calls."""
+CallSoon = Callable[[Callable[[], None]], object]
+"""Schedules a callback on a later iteration of the event loop, in the order of the calls."""
 
-STEPS_A_TURN: Final = 256
-"""Some milliseconds, where a step makes a partition or encodes a record."""
-
-
-def at_once(rest: Callable[[], None]) -> None:
-    """Nobody else has a turn: for tests and for tools."""
-    rest()
+STEPS_PER_SLICE: Final = 256
+"""A few milliseconds, where a step creates a partition or encodes a record."""
 
 
-def in_turns(steps: Iterator[object], soon: Soon) -> None:
-    """Take the first piece of the steps now, the others in later turns."""
-    if sum(1 for _ in islice(steps, STEPS_A_TURN)) == STEPS_A_TURN:
-        soon(partial(in_turns, steps, soon))
+def run_inline(remaining: Callable[[], None]) -> None:
+    """A CallSoon that calls at once: for tests and tools."""
+    remaining()
+
+
+def no_op() -> None:
+    """Do nothing: the default of a callback, and a work item that only waits for its turn in a queue."""
+
+
+def run_in_slices(steps: Iterator[object], call_soon: CallSoon) -> None:
+    """Run the first slice of the steps now, the others in later iterations."""
+    if sum(1 for _ in islice(steps, STEPS_PER_SLICE)) == STEPS_PER_SLICE:
+        call_soon(partial(run_in_slices, steps, call_soon))

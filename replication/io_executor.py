@@ -1,12 +1,12 @@
-"""Where slow work goes: writes, syncs and background jobs, as closed functions (design D6, D12a, D12b).
+"""Asynchronous file I/O of the state machines: writes, flushes, reads and background jobs as functions.
 
-RULES    1. `run` sees only what was closed over when it was made; it may run in another thread.
-         2. `done` runs on the thread of the state machines, with None or the error that `run` raised.
-         3. Writes of one log directory are done in the order in which they were handed in; so are its syncs. Reads are
-            done in any order, and none waits long for another.
-         4. `done` may be called before the call that handed the work in returns.
-         5. Names are changed in their order, beside the writes: making a thousand directories holds no write up.
-NOT HERE Threads (`broker/io/io_thread_pool.py`); a simulation brings a worker of its own.
+RULES    1. `run` uses only what it was created with; it may run on another thread.
+         2. `done` runs on the thread of the state machines, with None or the StorageError that `run` raised.
+         3. Writes of one log directory run in their order; so do its flushes. Reads run in any order and in parallel.
+         4. `done` may be called before the submitting call returns.
+         5. Directory creations and renames have a queue of their own, beside the writes: a thousand new directories do not
+            delay a write.
+NOT HERE Threads (`broker/io/io_thread_pool.py`); a simulation has its own executor.
 """
 
 from __future__ import annotations
@@ -14,77 +14,74 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from replication.cooperative_tasks import no_op
 from storage.io.disk import StorageError
 
 Run = Callable[[], None]
 Begin = Callable[[], Run]
-Done = Callable[[StorageError | None], None]
+IoCallback = Callable[[StorageError | None], None]
 
 
-class Worker(Protocol):
-    """Does slow work and reports back."""
+class IoExecutor(Protocol):
+    """Runs file I/O and reports the result."""
 
-    def write(self, directory: str, size: int, run: Run, done: Done) -> None:
-        """Write `size` bytes in a log directory: in line while that is quick, else in its writer thread."""
+    def write(self, directory: str, size: int, run: Run, done: IoCallback) -> None:
+        """Write `size` bytes in a log directory: inline while that is quick, otherwise on its writer thread."""
 
-    def sync(self, directory: str, begin: Begin, done: Done) -> None:
-        """Make something of a log directory durable, together with all else that waits for it; never in line.
+    def sync(self, directory: str, begin: Begin, done: IoCallback) -> None:
+        """Flush in the directory's next round, together with all other waiting flushes; never inline.
 
-        `begin` is called when that begins, on the thread of the state machines, and gives what is to be done: often a
-        `Sync`. So it covers what was written while it waited.
+        `begin` is called when the round begins, on the thread of the state machines, and returns what to run. So the flush
+        covers what was written while it waited.
         """
 
-    def read(self, directory: str, run: Run, done: Done) -> None:
-        """Read something of a log directory that is not at hand; never in line with the caller."""
+    def read(self, directory: str, run: Run, done: IoCallback) -> None:
+        """Read from disk in a log directory; never inline."""
 
-    def name(self, directory: str, run: Run, done: Done) -> None:
-        """Make or rename a partition's directory; never in line with the caller."""
+    def directory_op(self, directory: str, run: Run, done: IoCallback) -> None:
+        """Create or rename a partition directory; never inline."""
 
-    def background(self, directory: str, run: Run, done: Done) -> None:
-        """Do something in a log directory that may take long and that nobody waits for: delete, write checkpoints."""
+    def background(self, directory: str, run: Run, done: IoCallback) -> None:
+        """Run a long job in a log directory that no request waits for: deletions, checkpoints."""
 
 
-def behind_all(worker: Worker, directory: str, then: Done) -> None:
-    """Call `then` behind the names, writes and syncs of a directory that are waiting now."""
+def after_pending_io(executor: IoExecutor, directory: str, then: IoCallback) -> None:
+    """Call `then` after all pending directory operations, writes and flushes of a log directory."""
 
     def sync(_: StorageError | None) -> None:
-        worker.sync(directory, lambda: _nothing, then)
+        executor.sync(directory, lambda: no_op, then)
 
     def write(_: StorageError | None) -> None:
-        worker.write(directory, 0, _nothing, sync)
+        executor.write(directory, 0, no_op, sync)
 
-    worker.name(directory, _nothing, write)
+    executor.directory_op(directory, no_op, write)
 
 
-class InlineWorker:
-    """Does everything at once in the caller's thread: for tests and for tools."""
+class InlineIoExecutor:
+    """Runs everything at once on the caller's thread: for tests and tools."""
 
-    def write(self, directory: str, size: int, run: Run, done: Done) -> None:  # noqa: ARG002
+    def write(self, directory: str, size: int, run: Run, done: IoCallback) -> None:  # noqa: ARG002
         """Write at once."""
         _run_and_report(run, done)
 
-    def sync(self, directory: str, begin: Begin, done: Done) -> None:  # noqa: ARG002
-        """Sync at once."""
+    def sync(self, directory: str, begin: Begin, done: IoCallback) -> None:  # noqa: ARG002
+        """Flush at once."""
         _run_and_report(begin(), done)
 
-    def read(self, directory: str, run: Run, done: Done) -> None:  # noqa: ARG002
+    def read(self, directory: str, run: Run, done: IoCallback) -> None:  # noqa: ARG002
         """Read at once."""
         _run_and_report(run, done)
 
-    def name(self, directory: str, run: Run, done: Done) -> None:  # noqa: ARG002
-        """Make or rename it at once."""
+    def directory_op(self, directory: str, run: Run, done: IoCallback) -> None:  # noqa: ARG002
+        """Create or rename at once."""
         _run_and_report(run, done)
 
-    def background(self, directory: str, run: Run, done: Done) -> None:  # noqa: ARG002
-        """Do it at once."""
+    def background(self, directory: str, run: Run, done: IoCallback) -> None:  # noqa: ARG002
+        """Run at once."""
         _run_and_report(run, done)
 
 
-def _nothing() -> None:
-    """Only its turn is waited for."""
-
-
-def _run_and_report(run: Run, done: Done) -> None:
+def _run_and_report(run: Run, done: IoCallback) -> None:
     error: StorageError | None = None
     try:
         run()

@@ -1,6 +1,6 @@
-"""A node's part in the cluster's metadata: its replica of the log, its voice in the quorum, its controller, the images it sees.
+"""A node's metadata side: its replica of the metadata log, its Raft instance, its controller, and the images it publishes.
 
-NOT HERE What each of them does; sockets, threads and clocks, which are handed in.
+NOT HERE What each of them does; sockets, threads and clocks, which are passed in.
 """
 
 from __future__ import annotations
@@ -21,109 +21,125 @@ from protocol.messages.cluster import (
 )
 from protocol.messages.quorum import BrokerHeartbeatRequest, BrokerRegistrationRequest
 from protocol.schema import Message
-from replication.controller.brokers.broker_heartbeat_tracker import Sessions
-from replication.controller.controller import Controller, OwnController
-from replication.controller.decision_context import Environment, KraftVersion
-from replication.controller.periodic_tasks import DEFAULT_INTERVALS, Intervals, Recurring
-from replication.io_executor import Run, Worker
+from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
+from replication.controller.controller import Controller, LocalController
+from replication.controller.decision_context import DecisionContext, KraftVersion
+from replication.controller.periodic_tasks import DEFAULT_INTERVALS, PeriodicTasks, TaskIntervals
+from replication.io_executor import IoExecutor, Run
 from replication.metadata.feature_levels import KRAFT_VERSION, SUPPORTED_FEATURES
 from replication.metadata.image import MetadataImage
-from replication.metadata.metadata_publisher import Publisher
-from replication.metadata_log.formatting import METADATA_DIRECTORY, Identity
-from replication.metadata_log.kraft_replica import Clock, Quorum, SendTo
-from replication.metadata_log.metadata_loader import CommittedMetadata
+from replication.metadata.metadata_publisher import MetadataPublisher
+from replication.metadata_log.formatting import METADATA_DIRECTORY, NodeIdentity
+from replication.metadata_log.kraft_replica import KRaftReplica, SendTo
+from replication.metadata_log.metadata_loader import MetadataLoader
 from replication.metadata_log.metadata_log import MetadataLog
-from replication.metadata_log.metadata_log_open import MetadataStart
+from replication.metadata_log.metadata_log_open import OpenedMetadataLog
 from replication.metadata_log.quorum_state_store import write_quorum_state
-from replication.raft.describe_quorum import describe
+from replication.raft.describe_quorum import describe_quorum
+from replication.raft.quorum_state import QuorumTimes
 from replication.raft.raft import Raft
 from replication.raft.raft_log import ElectionState
-from replication.raft.replica_state import QuorumTimes
 from replication.raft.rpc_messages import METADATA_TOPIC
-from replication.raft.voters import Address, ReplicaKey, Voter
-from replication.timer_queue import Deadlines
+from replication.raft.voters import ListenerAddress, ReplicaKey, Voter
+from replication.timer_queue import Clock, TimerQueue
 from storage.io.disk import Disk, StorageError
 
 
-class World(NamedTuple):
-    """What the node has around it."""
+class Dependencies(NamedTuple):
+    """What the node needs from its environment."""
 
     disk: Disk
-    worker: Worker
-    deadlines: Deadlines
+    executor: IoExecutor
+    timers: TimerQueue
     clock: Clock
     random_below: Callable[[int], int]
     send: SendTo
 
 
-class MetadataNode:
-    """Made of what the directory held at the start; nothing happens before `start`."""
+class KRaftNode:
+    """Wires the opened metadata log, Raft, controller and publisher; nothing runs before `start`."""
 
     def __init__(
         self,
-        world: World,
-        identity: Identity,
-        start: MetadataStart,
-        environment: Environment,
-        sessions: Sessions,
-        own: OwnController,
+        dependencies: Dependencies,
+        identity: NodeIdentity,
+        opened: OpenedMetadataLog,
+        context: DecisionContext,
+        heartbeat_tracker: BrokerHeartbeatTracker,
+        own: LocalController,
         *,
         times: QuorumTimes,
         bootstrap_servers: int = 0,
-        joins: bool = False,
-        intervals: Intervals = DEFAULT_INTERVALS,
+        auto_join: bool = False,
+        intervals: TaskIntervals = DEFAULT_INTERVALS,
     ) -> None:
-        self._world = world
+        self._dependencies = dependencies
         self._path = f"{identity.metadata_directory}/{METADATA_DIRECTORY}"
-        self.log = log = start.log
-        self.publisher = Publisher(start.image)
-        committed = CommittedMetadata(log, self.publisher, is_in_transaction=start.is_in_transaction)
+        self.log = log = opened.log
+        self.publisher = MetadataPublisher(opened.image)
+        loader = MetadataLoader(log, self.publisher, is_in_transaction=opened.is_in_transaction)
         kraft_version = KraftVersion(
-            lambda: log.kraft_version.latest, lambda level: self.raft.upgrade(level, validate_only=True)
+            lambda: log.kraft_version.latest, lambda level: self.raft.upgrade_kraft_version(level, validate_only=True)
         )
-        environment = environment._replace(kraft_version=kraft_version)
-        recurring = Recurring(world.deadlines, world.clock.mono_ms, intervals)
+        context = context._replace(kraft_version=kraft_version)
+        periodic_tasks = PeriodicTasks(dependencies.timers, dependencies.clock.mono_ms, intervals)
         self.controller = Controller(
-            log, self.publisher, committed, environment, sessions, world.clock, own, start.bootstrap, recurring
+            log,
+            self.publisher,
+            loader,
+            context,
+            heartbeat_tracker,
+            dependencies.clock,
+            own,
+            opened.bootstrap,
+            periodic_tasks,
         )
-        log.on_loaded = committed.loaded
-        committed.leader = lambda: self.raft.leader_id
+        log.on_snapshot_loaded = loader.on_snapshot_loaded
+        loader.leader = lambda: self.raft.leader_id
         self.raft = Raft(
-            _own_voter(identity, own, log),
+            _local_voter(identity, own, log),
             identity.cluster_id,
             log,
-            start.state,
+            opened.state,
             times=times,
             bootstrap_servers=bootstrap_servers,
-            joins=joins,
-            jitter=world.random_below,
-            mono_ms=world.clock.mono_ms(),
+            auto_join=auto_join,
+            jitter=dependencies.random_below,
+            mono_ms=dependencies.clock.mono_ms(),
         )
-        self.quorum = Quorum(self.raft, log, self.controller, self._keep, world.send, world.deadlines, world.clock)
+        self.quorum = KRaftReplica(
+            self.raft,
+            log,
+            self.controller,
+            self._write_election_state,
+            dependencies.send,
+            dependencies.timers,
+            dependencies.clock,
+        )
         self.controller.raise_kraft_version = self.quorum.raise_kraft_version
-        log.on_written, log.on_flushed = self.quorum.written, self.quorum.flushed
+        log.on_written, log.on_flushed = self.quorum.on_written, self.quorum.on_flushed
 
     def start(self) -> None:
-        """Take part in the quorum."""
-        self.log.make_durable()
+        """Join the quorum."""
+        self.log.flush_initial_records()
         self.quorum.start()
 
     def submit(self, request: Message, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
-        """Have this node's controller, or its quorum, decide on a request; `reply` gets the answer when it is committed."""
-        controller, mono_ms = self.controller, self._world.clock.mono_ms()
+        """Pass a request to this node's controller or quorum; `reply` receives the response when the decision is committed."""
+        controller, mono_ms = self.controller, self._dependencies.clock.mono_ms()
         if isinstance(request, BrokerRegistrationRequest):
             controller.register_broker(request, wall_ms=wall_ms, reply=reply)
         elif isinstance(request, BrokerHeartbeatRequest):
             controller.heartbeat(request, wall_ms=wall_ms, mono_ms=mono_ms, reply=reply)
         elif isinstance(request, DescribeQuorumRequest):
-            reply(self._described(mono_ms, wall_ms))
+            reply(self._response(mono_ms, wall_ms))
         elif isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest):
-            self.quorum.receive(request, reply)
+            self.quorum.handle_request(request, reply)
         else:
             controller.submit(request, wall_ms=wall_ms, reply=reply)
 
-    def _described(self, mono_ms: int, wall_ms: int) -> DescribeQuorumResponse:
-        quorum = describe(self.raft, self.log.next_offset, mono_ms=mono_ms, wall_ms=wall_ms)
+    def _response(self, mono_ms: int, wall_ms: int) -> DescribeQuorumResponse:
+        quorum = describe_quorum(self.raft, self.log.next_offset, mono_ms=mono_ms, wall_ms=wall_ms)
         voters = [replica.replica_id for replica in quorum.current_voters]
         nodes = [
             QuorumNode(
@@ -143,30 +159,30 @@ class MetadataNode:
 
     @property
     def features(self) -> dict[str, int]:
-        """The levels in force, the quorum's own among them; what is at 0 is left out."""
+        """The finalized feature levels, kraft.version included; features at level 0 are left out."""
         levels = {**self.publisher.image.features, KRAFT_VERSION: self.log.kraft_version.latest}
         return {name: level for name, level in levels.items() if level}
 
-    def _keep(self, state: ElectionState, done: Callable[[], None]) -> None:
+    def _write_election_state(self, state: ElectionState, done: Callable[[], None]) -> None:
         voters = None if self.log.kraft_version.latest else self.raft.voters.node_ids
 
         def begin() -> Run:
-            return partial(write_quorum_state, self._world.disk, self._path, state, static_voters=voters)
+            return partial(write_quorum_state, self._dependencies.disk, self._path, state, static_voters=voters)
 
-        def kept(error: StorageError | None) -> None:
+        def on_written(error: StorageError | None) -> None:
             if error is not None:
                 self.log.fail(error)
             else:
                 done()
 
-        self._world.worker.sync(self.log.directory, begin, kept)
+        self._dependencies.executor.sync(self.log.directory, begin, on_written)
 
 
-def _own_voter(identity: Identity, own: OwnController, log: MetadataLog) -> Voter:
-    """Who this replica is; where it listens for nobody, what the log says of it stays."""
+def _local_voter(identity: NodeIdentity, own: LocalController, log: MetadataLog) -> Voter:
+    """The local replica as a voter; if it has no listener, the addresses in the log are kept."""
     key = ReplicaKey(identity.node_id, identity.metadata_directory_id)
-    known = log.voters.latest.get(identity.node_id)
-    addresses = tuple(Address(e.listener, e.host, e.port) for e in own.endpoints)
-    if not own.listens and known is not None:
-        addresses = known.addresses
+    recorded = log.voters.latest.get(identity.node_id)
+    addresses = tuple(ListenerAddress(e.listener, e.host, e.port) for e in own.endpoints)
+    if not own.listens and recorded is not None:
+        addresses = recorded.addresses
     return Voter(key, addresses, SUPPORTED_FEATURES[KRAFT_VERSION])

@@ -1,14 +1,12 @@
-"""Those who wait for something to move: parked requests, and fetch sessions that note what moved (design D7).
+"""Delayed operations that wait for a key to change (Kafka: DelayedOperationPurgatory), and watchers of keys.
 
-RULES    1. A key names what may move; `wake(key)` tells everyone who watches it, in the order in which they came.
-         2. Waiting is reading again: a woken waiter is queued, and the next `drain` has it try again. Several
-            wakes before a drain are one try.
-         3. A waiter ends once: it is answered, its deadline comes, or it is cancelled; then nothing here
-            remembers it any more.
-         4. Whoever drives this is told through `on_wake` when the queue was empty and is not any more. What a drain
-            wakes is left for the next one, so that no two waiters can keep the loop to themselves.
-         5. No timer per waiter: one heap of deadlines for everything.
-NOT HERE What is enough to answer (each waiter knows), who moves what (`partition.py`).
+RULES    1. A key names state that changes. `wake(key)` notifies its watchers in the order in which they were added.
+         2. A woken operation is queued; the next `drain` calls its `try_complete`. Several wakes before a drain count as one.
+         3. An operation ends once: it completes, its timer expires, or it is cancelled. The purgatory then forgets it.
+         4. `on_wake` notifies the driver when the queue becomes non-empty. Operations woken during a drain wait for the next
+            drain, so two operations that wake each other cannot block the event loop.
+         5. All operations share one timer heap.
+NOT HERE Conditions of completion (each operation), what changes keys (`partition.py`).
 """
 
 from __future__ import annotations
@@ -17,81 +15,81 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Protocol
 
-from replication.timer_queue import Deadline, Deadlines
+from replication.timer_queue import Timer, TimerQueue
 
 Key = Hashable
 
 
 class Watcher(Protocol):
-    """Whoever wants to hear that a key moved."""
+    """Is notified when a key changes."""
 
-    def moved(self, key: Key) -> None:
-        """`key` moved; must be quick and must not watch, unwatch or wake."""
+    def on_key_changed(self, key: Key) -> None:
+        """`key` changed; must be quick and must not watch, unwatch or wake."""
 
 
-class Waiter:
-    """One request that waits; subclasses say when there is enough, and what happens when there never is."""
+class DelayedOperation:
+    """A waiting request; subclasses define completion and expiration."""
 
-    __slots__ = ("deadline", "is_queued", "keys", "purgatory")
+    __slots__ = ("is_queued", "keys", "purgatory", "timer")
 
     def __init__(self) -> None:
         self.purgatory: Purgatory | None = None
         self.keys: tuple[Key, ...] = ()
-        self.deadline: Deadline | None = None
+        self.timer: Timer | None = None
         self.is_queued = False
 
     @property
-    def is_parked(self) -> bool:
-        """Whether it waits now."""
+    def is_waiting(self) -> bool:
+        """Whether it is in the purgatory."""
         return self.purgatory is not None
 
     def try_complete(self) -> bool:
-        """Look again; answer and return True when there is enough."""
+        """Check the condition; respond and return True if it holds."""
         raise NotImplementedError
 
     def expire(self) -> None:
-        """The deadline has come: answer with what there is."""
+        """The timeout has passed: respond with the present state."""
         raise NotImplementedError
 
-    def moved(self, key: Key) -> None:  # noqa: ARG002
-        """One of its keys moved: try again at the next drain."""
+    def on_key_changed(self, key: Key) -> None:  # noqa: ARG002
+        """Queue for the next drain."""
         self.wake()
 
     def wake(self) -> None:
-        """Have it try again at the next drain."""
+        """Queue for the next drain."""
         if not self.is_queued and self.purgatory is not None:
             self.is_queued = True
             self.purgatory.enqueue(self)
 
     def cancel(self) -> None:
-        """Stop waiting without an answer; harmless when it does not wait."""
+        """Stop waiting without a response; does nothing if it does not wait."""
         if self.purgatory is not None:
-            self.purgatory.forget(self)
+            self.purgatory.remove(self)
 
 
 class Purgatory:
-    """All watchers by key, and the queue of the woken."""
+    """Watchers by key, and the queue of woken operations."""
 
-    def __init__(self, deadlines: Deadlines) -> None:
-        self.deadlines = deadlines
+    def __init__(self, timers: TimerQueue) -> None:
+        self.timers = timers
         self.on_wake: Callable[[], None] | None = None
         self._watchers: dict[Key, dict[Watcher, None]] = {}
-        self._woken: deque[Waiter] = deque()
-        self._is_signalled = False
-        self._parked = 0
+        self._woken: deque[DelayedOperation] = deque()
+        self._is_wake_signalled = False
+        self._waiting = 0
 
     def __len__(self) -> int:
-        """Waiters that wait now."""
-        return self._parked
+        """The number of waiting operations."""
+        return self._waiting
 
     @property
     def watched_keys(self) -> int:
-        """Keys that somebody watches."""
+        """The number of watched keys."""
         return len(self._watchers)
 
     # ------------------------------------------------------------ watching
     def watch(self, watcher: Watcher, key: Key) -> None:
-        """Tell `watcher` whenever `key` moves; watching twice is watching once."""
+        """Notify `watcher` of changes of `key`; a second call has no effect."""
         watchers = self._watchers.get(key)
         if watchers is None:
             self._watchers[key] = {watcher: None}
@@ -99,7 +97,7 @@ class Purgatory:
             watchers[watcher] = None
 
     def unwatch(self, watcher: Watcher, key: Key) -> None:
-        """Tell it no more; harmless when it did not watch."""
+        """Stop notifying; does nothing if it did not watch."""
         watchers = self._watchers.get(key)
         if watchers is not None:
             watchers.pop(watcher, None)
@@ -107,62 +105,64 @@ class Purgatory:
                 del self._watchers[key]
 
     def wake(self, key: Key) -> None:
-        """Tell everyone who watches `key` that it moved."""
+        """Notify the watchers of a key."""
         watchers = self._watchers.get(key)
         if watchers is not None:
             for watcher in watchers:
-                watcher.moved(key)
+                watcher.on_key_changed(key)
 
     # ------------------------------------------------------------ waiting
-    def park(self, waiter: Waiter, keys: Iterable[Key], deadline_mono_ms: int) -> None:
-        """Let `waiter` wait for any of `keys` to move, or for its deadline; `keys` may be empty."""
-        assert waiter.purgatory is None, "parked twice"
-        waiter.purgatory = self
-        waiter.keys = tuple(keys)
-        for key in waiter.keys:
-            self.watch(waiter, key)
-        waiter.deadline = self.deadlines.schedule(deadline_mono_ms, lambda: self.expire(waiter))
-        self._parked += 1
+    def park(self, operation: DelayedOperation, keys: Iterable[Key], deadline_mono_ms: int) -> None:
+        """Wait for a change of any of `keys`, which may be empty, or for the deadline."""
+        assert operation.purgatory is None, "parked twice"
+        operation.purgatory = self
+        operation.keys = tuple(keys)
+        for key in operation.keys:
+            self.watch(operation, key)
+        operation.timer = self.timers.schedule(deadline_mono_ms, lambda: self.expire(operation))
+        self._waiting += 1
 
-    def forget(self, waiter: Waiter) -> None:
-        """`waiter` waits no more, whatever the reason."""
-        for key in waiter.keys:
-            self.unwatch(waiter, key)
-        if waiter.deadline is not None:
-            waiter.deadline.cancel()
-        waiter.purgatory = waiter.deadline = None
-        waiter.keys = ()
-        self._parked -= 1
+    def remove(self, operation: DelayedOperation) -> None:
+        """Remove an operation and its timer."""
+        for key in operation.keys:
+            self.unwatch(operation, key)
+        if operation.timer is not None:
+            operation.timer.cancel()
+        operation.purgatory = operation.timer = None
+        operation.keys = ()
+        self._waiting -= 1
 
-    def enqueue(self, waiter: Waiter) -> None:
-        """`waiter` was woken: have the next `drain` try it."""
-        self._woken.append(waiter)
-        if not self._is_signalled:
+    def enqueue(self, operation: DelayedOperation) -> None:
+        """Queue a woken operation for the next drain."""
+        self._woken.append(operation)
+        if not self._is_wake_signalled:
             self._signal()
 
     def drain(self) -> int:
-        """Let everyone woken so far look again; return how many there were."""
+        """Retry all operations woken so far; returns how many there were."""
         woken = self._woken
         count = len(woken)
-        self._is_signalled = False
+        self._is_wake_signalled = False
         try:
             for _ in range(count):
-                waiter = woken.popleft()
-                waiter.is_queued = False
-                if waiter.purgatory is not None and waiter.try_complete() and waiter.purgatory is not None:
-                    self.forget(waiter)
+                operation = woken.popleft()
+                operation.is_queued = False
+                if operation.purgatory is not None and operation.try_complete() and operation.purgatory is not None:
+                    self.remove(operation)
         finally:
-            if woken and not self._is_signalled:  # one of them failed: the others are not forgotten
+            if (
+                woken and not self._is_wake_signalled
+            ):  # after an exception in one operation, the others are retried by the next drain
                 self._signal()
         return count
 
     def _signal(self) -> None:
-        self._is_signalled = True
+        self._is_wake_signalled = True
         if self.on_wake is not None:
             self.on_wake()
 
-    def expire(self, waiter: Waiter) -> None:
-        """Its time is over; harmless when it does not wait."""
-        if waiter.purgatory is not None:
-            self.forget(waiter)
-            waiter.expire()
+    def expire(self, operation: DelayedOperation) -> None:
+        """Expire an operation; does nothing if it does not wait."""
+        if operation.purgatory is not None:
+            self.remove(operation)
+            operation.expire()

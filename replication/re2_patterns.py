@@ -1,6 +1,6 @@
-"""Regular expressions that clients send: RE2's, which need no more time than the text is long, whatever they say.
+"""Regular expressions of clients, matched by RE2: the time is linear in the length of the text.
 
-NOT HERE What is matched (`client_metrics.py`, and the broker's coordinators and handlers).
+NOT HERE What is matched (`client_metrics.py`, the coordinators and handlers).
 """
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Matches = Callable[[str], object]
-"""Whether a text matches as a whole; anything but None: it does."""
+"""Matches a whole text; returns None if it does not match."""
 
 
 class BadRegex(ValueError):
-    """What RE2 says is wrong with it."""
+    """RE2's error message."""
 
 
 def compile_regex(text: str) -> Matches:
-    """What tells whether a text matches.
+    """Compile a pattern.
 
     Raises:
-        BadRegex: it is none.
+        BadRegex: the pattern is invalid.
     """
     import re2  # noqa: PLC0415  # most brokers never need it
 

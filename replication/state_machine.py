@@ -1,10 +1,10 @@
-"""One contract for all state machines: decide what to record, then change state only by applying records.
+"""The contract of all state machines: decide on records, then change state only by applying records.
 
-RULES    1. `decide` reads state and changes nothing; it answers with a Decision.
-         2. State changes only when records are applied, so replaying a log gives the state that wrote it.
-         3. A refusal is a Decision without records; a state machine does not raise for what a peer may ask.
-         4. The reply is given out only when the records are committed (whoever runs the machine sees to that).
-NOT HERE How records become bytes and when they are committed: `metadata_log.py` for the controller,
+RULES    1. `decide` reads state and changes nothing; it returns a Decision.
+         2. State changes only when records are applied, so replaying a log rebuilds the state of its writer.
+         3. A rejected request is a Decision without records; a state machine raises nothing for a peer's request.
+         4. The reply is sent when the records are committed; the runtime of the state machine ensures that.
+NOT HERE Encoding and committing records: `metadata_log.py` for the controller,
          `broker/coordinators/runtime/coordinator_runtime.py` for groups and transactions.
 """
 
@@ -19,10 +19,10 @@ Reply = TypeVar("Reply")
 
 
 class Decision(Generic[Reply]):
-    """What to write and what to answer once it is written.
+    """Records to write, and the reply to send when they are committed.
 
-    `records` are messages, each with the version it is written in; `is_atomic` says whether they must become
-    visible together (one batch) or may be split where a batch would grow too large.
+    `records` are messages with their versions; `is_atomic`: they become visible together, in one batch, instead of being split
+    when the batch grows too large.
     """
 
     __slots__ = ("is_atomic", "records", "reply")

@@ -1,1 +1,1 @@
-"""Floor 2: batches on disk."""
+"""Storage of record batches on disk."""

@@ -1,20 +1,20 @@
-"""What a storage engine must do for one partition, so that `Log` need not know how batches lie on disk.
+"""The interface of a storage engine for one partition; `Log` does not depend on the layout on disk.
 
-RULES    1. An engine stores whole batches in the order of their offsets and never looks at a record. What it is
-            given has been checked; offsets and leader epochs stand in the bytes already.
+RULES    1. An engine stores whole batches in offset order and never reads a record. Its input is validated; the bytes
+            already contain offsets and leader epochs.
          2. An append is reserve, write, then publish or abandon. Several reservations may be outstanding; they are
-            published in the order in which they were made. Nobody can read a batch before it is published.
-         3. `write`, and what `collect_sync` returns, may run in another thread: they touch files and nothing else.
+            published in the order of their creation. A batch is not readable before it is published.
+         3. `write` and the result of `collect_sync` may run in another thread: they only access files.
             All other methods run on one thread, and `truncate`, `reset`, `roll`, `close` and `delete` only while no
             reservation is outstanding.
-         4. `end` is exclusive everywhere: end offsets, `max_offset`.
-         5. A region keeps its file open. Data that are deleted meanwhile can still be sent.
-         6. Every method may raise StorageError; then what was published before is still there and can be read.
-            A failed `reserve` has reserved nothing. After any other failure the log directory goes offline.
-            With `may_block=False` a look raises WouldBlock (would_block.py) where it would wait for the disk.
-         7. A new engine object has opened no file. `open` comes first, and `recover` if it says so; an engine that is
-            new on disk starts empty at offset 0.
-NOT HERE High watermark, leader epochs, producers, log start offset below the granularity of a segment (log.py).
+         4. End offsets and `max_offset` are exclusive.
+         5. A region keeps its file open: deleted data can still be sent.
+         6. Every method may raise StorageError; published data stays readable then. A failed `reserve` has no effect. After any
+            other failure the log directory goes offline. With `may_block=False` a lookup raises WouldBlock instead of
+            waiting for the disk (would_block.py).
+         7. A new engine object has opened no file. `open` is called first, then `recover` if `open` requires it; an engine
+            without files on disk starts empty at offset 0.
+NOT HERE High watermark, leader epochs, producers, a log start offset inside a segment (log.py).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from protocol.records import BatchHeader, FileRegion
 from storage.config.log_config import LogConfig
-from storage.io.deferred_file_ops import Later
+from storage.io.deferred_file_ops import Submit
 from storage.io.disk import File
 
 Buffer = bytes | bytearray | memoryview
 
 
 class BatchInfo(NamedTuple):
-    """One batch of an append, as far as an engine has to know it."""
+    """The fields of a batch that an engine needs."""
 
     position: int
-    """Of its first byte in the buffer that is appended."""
+    """Position of its first byte in the appended buffer."""
     size: int
     base_offset: int
     last_offset: int
@@ -43,48 +43,47 @@ class BatchInfo(NamedTuple):
 
 
 class OffsetPosition(NamedTuple):
-    """Where a batch lies: Kafka's "offset metadata", by which distances in bytes are told."""
+    """A batch's position, for distances in bytes (Kafka: LogOffsetMetadata)."""
 
     segment_base_offset: int
     position: int
 
 
-class Located(NamedTuple):
-    """Where the bytes that answer a read lie."""
+class LocatedBatches(NamedTuple):
+    """The location of the bytes of a read."""
 
     regions: tuple[FileRegion, ...]
-    """In the order of offsets; empty when there is nothing to send."""
+    """In offset order; empty if there is nothing to send."""
     size: int
-    """The sum of their lengths."""
+    """The sum of the region lengths."""
     end_offset: int
-    """Behind the last offset in the regions, or further, never beyond the `max_offset` asked for: where there are
-    aborted transactions, a little further at most."""
+    """At or above the end of the regions, and at most `max_offset`; close to the end if there are aborted transactions."""
     position: OffsetPosition | None
-    """Of the first batch; None where nothing was found, or an engine has no such thing."""
+    """Of the first batch; None if nothing was found, or the engine has no positions."""
 
 
 class SegmentInfo(NamedTuple):
-    """A part of the log that is deleted as one."""
+    """A part of the log that is deleted as a unit."""
 
     base_offset: int
     end_offset: int
-    """The next segment's base offset, or the end of the log."""
+    """The next segment's base offset, or the log end offset."""
     size: int
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction that ended with an abort marker."""
+    """A transaction with an abort marker."""
 
     producer_id: int
     first_offset: int
     last_offset: int
-    """Of the marker."""
+    """The marker's offset."""
     last_stable_offset: int
-    """Of the log, when the marker was written."""
+    """Of the log at the time of the marker."""
 
 
 class Reservation:
-    """A place for one append; engines add what they need in a subclass."""
+    """The reserved range of one append; engines extend it."""
 
     __slots__ = ("batches", "rolled", "size")
 
@@ -92,263 +91,223 @@ class Reservation:
         self.size = size
         self.batches = batches
         self.rolled = rolled
-        """Whether this append is the first of a new segment, before which Log takes a producer snapshot."""
+        """Whether this append starts a segment: Log then writes a producer snapshot."""
 
 
 class SyncWork(NamedTuple):
-    """Open files for a thread to sync; when it has, all before `end_offset` survives a loss of power."""
+    """Open files to sync in a thread; afterwards all before `end_offset` is durable."""
 
     end_offset: int
     files: Sequence[File]
     is_complete: bool = True
-    """Whether nothing is left for a further one."""
+    """Whether no further sync is needed."""
 
     def run(self) -> None:
-        """Sync them, one after the other."""
+        """Sync the files one by one."""
         for file in self.files:
             file.sync()
 
 
-Visit = Callable[[Buffer, int, BatchHeader], None]
-"""Called for a recovered batch with a buffer that holds all of it, its position there, and its header."""
+OnBatch = Callable[[Buffer, int, BatchHeader], None]
+"""Called for a recovered batch with a buffer that contains it, its position there, and its header."""
 
 
 class Engine(Protocol):
-    """Batches of one partition on disk."""
+    """The batches of one partition on disk."""
 
-    # ---- life --------------------------------------------------------------------------------------------
+    # ---- open and close ----------------------------------------------------------------------------------
 
     def open(self, recovery_point: int | None, names: Sequence[str] | None = None) -> int | None:
-        """Get to know what is on disk.
+        """List the files.
 
         Args:
-            recovery_point: all before it is known to be durable and whole; None after a clean close, when
-                everything is.
-            names: what lies in the partition's directory, where somebody has just looked.
+            recovery_point: all before it is durable and valid; None after a clean close, which includes everything.
+            names: the contents of the partition's directory, if already listed.
 
         Returns:
-            The offset from which `recover` has to run (at or before the recovery point, where a segment starts),
-            or None when there is nothing to recover. Also after a clean close the files may turn out not to fit.
-            Until `recover` has run, only what lies before the returned offset can be read, and only by
-            `read_batches`; `segments` tells where segments begin, but not how the last ones end. Afterwards the
-            flushed end is the end after a clean close, else the recovery point, or the end where that is less.
+            The offset at which `recover` must start (a segment start at or before the recovery point), or None if no
+            recovery is needed. Inconsistent files require one even after a clean close. Before `recover`, only `read_batches`
+            below the returned offset works; `segments` knows where segments start, but not the end of the last ones. Afterwards
+            the flushed end is the log end after a clean close, else the recovery point or the lower log end.
         """
-        ...
 
     def bytes_to_recover(self, start_offset: int) -> int:
-        """How much `recover` will read from there on; asked before it. Opens no file."""
-        ...
+        """The bytes that `recover` will read; called before it. Opens no file."""
 
-    def recover(self, start_offset: int, visit: Visit) -> None:
-        """Check every batch from `start_offset` (what `open` returned) on: sizes, CRC, ascending offsets.
+    def recover(self, start_offset: int, on_batch: OnBatch) -> None:
+        """Check every batch from `start_offset` (the result of `open`): size, CRC, ascending offsets.
 
-        The log is cut at the first one that is not whole, and all behind it is dropped; it is cut likewise where
-        something is missing that was lost, and not only compacted away (`compacted_end`). Indexes of that
-        range are built anew, the aborted transactions among them: `visit` is called for each valid batch, in order,
-        when the batch counts as published, and may call `add_aborted`.
+        The log is truncated at the first invalid batch, and at a gap that a loss has caused instead of compaction
+        (`compacted_end`). The indexes of the range are rebuilt, including aborted transactions: `on_batch` is called for each
+        valid batch in order, after it is published, and may call `add_aborted`.
         """
-        ...
 
     def close(self, *, sync: bool = False) -> None:
-        """Write out what is only in memory and let files go. The object may not be used again.
+        """Write pending index entries and close the files. The object must not be used again.
 
-        With `sync` a loss of power takes nothing of that, so the next `open` may be told of a clean close.
+        With `sync` everything is durable, so the next `open` may assume a clean close.
         """
-        ...
 
     def delete(self) -> None:
-        """Close, and give up all data of this partition; removing the partition's directory is the caller's."""
-        ...
+        """Close and drop all data; the caller removes the partition's directory."""
 
-    def enter_service(self) -> None:
-        """From now on files that are not in use may be closed between two calls; the next use opens them again."""
-        ...
+    def register_files(self) -> None:
+        """Allow the file handle cache to close unused files between two calls; the next use opens them again."""
 
-    def leave_service(self) -> None:
-        """No longer, and nobody else knows of this object any more."""
-        ...
+    def unregister_files(self) -> None:
+        """Remove all files from the file handle cache."""
 
     def update_config(self, config: LogConfig) -> None:
-        """Obey these settings from the next append on."""
-        ...
+        """Apply new settings from the next append on."""
 
     compacted_end: int
-    """Before it a compaction may have left gaps between segments; set before `open`."""
+    """Compaction may have left gaps between segments below this offset; set before `open`."""
 
-    later: Later
-    """Makes the changes of files that follow from appends, from `trim`, and that come before a file is closed: at once,
-    unless it is set."""
+    submit: Submit
+    """Runs file operations that follow from appends, `trim` and the closing of files: at once unless replaced."""
 
     # ---- append ------------------------------------------------------------------------------------------
 
-    def be_ready_to_append(self) -> None:
-        """Raise WouldBlock where an append would first have to open files that were closed (`enter_service`)."""
-        ...
+    def check_append_ready(self) -> None:
+        """Raise WouldBlock if an append would have to open closed files first."""
 
     def reserve(self, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> Reservation:
-        """Find the place for `size` bytes, behind all that is reserved; begin a new segment when it is time.
+        """Reserve `size` bytes after all reservations; starts a new segment if it is due.
 
-        `size` is never more than `segment_bytes`; the base offset of the first batch is at or behind the end.
+        `size` is at most `segment_bytes`; the first base offset is at or above the log end.
         """
-        ...
 
     def write(self, reservation: Reservation, buffer: Buffer) -> None:
-        """Put the bytes at their place; may run in another thread."""
-        ...
+        """Write the bytes; any thread."""
 
     def publish(self, reservation: Reservation) -> None:
-        """Let the batches be read: move the end, index them."""
-        ...
+        """Make the batches readable: advance the log end and index them."""
 
     def abandon(self, reservation: Reservation) -> None:
-        """Give up this reservation and all made after it; whatever was written for them is gone or unreachable."""
-        ...
+        """Drop this reservation and all later ones; their bytes are removed or unreachable."""
 
     # ---- read --------------------------------------------------------------------------------------------
 
     @property
     def start_offset(self) -> int:
-        """Base offset of the oldest segment."""
-        ...
+        """The base offset of the oldest segment."""
 
     @property
     def end_offset(self) -> int:
-        """Behind the last published offset."""
-        ...
+        """The offset after the last published one."""
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the published batches."""
-        ...
+        """The size of the published batches."""
 
     @property
     def flushed_end_offset(self) -> int:
-        """All before it is durable, as `mark_flushed` was told."""
-        ...
+        """All before this offset is durable, by `mark_flushed`."""
 
     @property
     def recovery_point(self) -> int:
-        """Where `recover` has to begin after a crash at this moment: never behind the flushed end, perhaps before it."""
-        ...
+        """The start of a recovery after a crash now: at or below the flushed end."""
 
     def locate(
         self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool, may_block: bool = True
-    ) -> Located:
-        """Where the batches from `offset` on lie.
+    ) -> LocatedBatches:
+        """The location of the batches from `offset` on.
 
-        The first is the first batch whose last offset is at or behind `offset`; only batches wholly before
-        `max_offset` are returned, and at most `max_bytes` of them: the last may be cut off there, as Kafka's is,
-        the first never. When the first alone is larger, the answer is that batch with `min_one_batch`, else
-        nothing. `start_offset` <= `offset` <= `max_offset` <= `end_offset`.
+        The first batch is the first whose last offset is at or above `offset`. Only batches wholly below `max_offset` are
+        returned, at most `max_bytes`: the last one may be truncated as in Kafka, the first one never. If the first one alone is
+        larger, it is returned with `min_one_batch`, else nothing. `start_offset` <= `offset` <= `max_offset` <= `end_offset`.
         """
-        ...
 
     def read_batches(self, offset: int, max_bytes: int) -> Buffer:
-        """Whole batches, from the one that `locate` would find: at least one, and no further one beyond `max_bytes`.
+        """Whole batches from the one that `locate` finds: at least one, and no further one beyond `max_bytes`.
 
-        Empty at the end of the log. For internal readers: the bytes are copied into memory.
+        Empty at the log end. The bytes are copied into memory, for internal readers.
         """
-        ...
 
     def find_timestamp(self, target_ms: int, offset: int) -> int | None:
-        """Base offset of the first batch at or behind `offset` whose max timestamp is `target_ms` or later.
+        """The base offset of the first batch from `offset` on whose max timestamp is at least `target_ms`.
 
-        "At or behind" as in `locate`: the batch that holds `offset` counts.
+        The batch that contains `offset` counts.
         """
-        ...
 
     def max_timestamp(self) -> tuple[int, int] | None:
-        """The greatest timestamp in the log and the last offset of the first batch that has it; None when empty."""
-        ...
+        """The greatest timestamp in the log and the last offset of the first batch with it; None for an empty log."""
 
     def copy(self) -> Engine:
-        """What a thread may look things up in while this one goes on; nothing is to be changed by it."""
-        ...
+        """A copy for lookups in another thread while this engine changes; the copy must not be changed."""
 
-    def learn(self, copy: Engine) -> None:
-        """Take over the files that a copy has opened meanwhile."""
-        ...
+    def adopt_files(self, copy: Engine) -> None:
+        """Take over the files that a copy has opened."""
 
-    def segments(self, most: int | None = None) -> list[SegmentInfo]:
-        """The segments from the oldest to the active one, at most so many; there is always one. Opens no file."""
-        ...
+    def segments(self, limit: int | None = None) -> list[SegmentInfo]:
+        """The segments from the oldest to the active one, at most `limit`; there is always one. Opens no file."""
 
     def segment_max_timestamp(self, base_offset: int) -> int:
-        """The greatest timestamp in one segment; where no batch has one, when it was last written."""
-        ...
+        """The greatest timestamp in a segment; without timestamps, its modification time."""
 
     # ---- aborted transactions ----------------------------------------------------------------------------
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
-        """Remember a transaction whose abort marker was published last."""
-        ...
+        """Index a transaction whose abort marker was just published."""
 
     def aborted(self, start_offset: int, end_offset: int, *, may_block: bool = True) -> list[AbortedTransaction]:
         """The aborted transactions with records in the range, in the order of their markers."""
-        ...
 
-    # ---- cutting -----------------------------------------------------------------------------------------
+    # ---- truncation and deletion -------------------------------------------------------------------------
 
     def roll(self, wall_ms: int) -> bool:
-        """Begin a new segment at the end of the log; False when the active one is empty already."""
-        ...
+        """Start a new segment at the log end; False if the active one is empty."""
 
     def truncate(self, offset: int) -> None:
-        """Drop every batch that reaches to `offset` or behind it, and what is remembered of them.
+        """Delete every batch that reaches to `offset` or above, with its index entries.
 
-        The end is then `offset`, or the base offset of the batch that held it; the flushed end is not behind it.
+        The log end is then `offset`, or the base offset of the batch that contained it; the flushed end is lowered to it.
         `start_offset` <= `offset` <= `end_offset`.
         """
-        ...
 
     def reset(self, offset: int) -> None:
-        """Drop everything and begin anew, empty, at `offset`."""
-        ...
+        """Delete everything; the log continues empty at `offset`."""
 
-    def trim(self, offset: int, ahead: Later | None = None) -> list[str]:
-        """Drop the segments that lie wholly before `offset`, but never the active one.
+    def trim(self, offset: int, submit_first: Submit | None = None) -> list[str]:
+        """Delete the segments wholly below `offset`, but never the active one.
 
         Args:
-            offset: where the log is to begin.
-            ahead: makes the changes before others that were handed in earlier: then no segment goes that these are about.
+            offset: the new log start.
+            submit_first: runs operations before those submitted earlier; segments with pending operations then stay.
 
         Returns:
-            Paths that are out of use, under another name already, for the caller to unlink after
-            `file_delete_delay_ms`; with a `later` of the caller's own the list is complete when it has made the changes.
+            Paths of renamed files, which the caller deletes after `file_delete_delay_ms`; the list is complete when the
+            submitted operations have run.
         """
-        ...
 
     # ---- durability --------------------------------------------------------------------------------------
 
-    def collect_sync(self, most: int | None = None) -> SyncWork:
-        """What has to be synced so that all published batches are durable; to be run once, in any thread.
+    def collect_sync(self, limit: int | None = None) -> SyncWork:
+        """The files to sync so that all published batches are durable; run it once, in any thread.
 
-        `most`: of so many segments, the oldest first; the work's end is theirs then.
+        `limit`: only this number of segments, oldest first; the end offset is then theirs.
         """
-        ...
 
     def mark_flushed(self, end_offset: int) -> None:
-        """The sync work with this end offset has succeeded."""
-        ...
+        """Record that the sync with this end offset has succeeded."""
 
 
 @runtime_checkable
 class Compactable(Protocol):
-    """An engine whose segments can be written anew from outside (compaction/)."""
+    """An engine whose segments can be replaced by compacted ones (compaction/)."""
 
     def replace(self, bases: Sequence[int], size: int, *, has_aborted: bool) -> list[str]:
-        """Put a compacted segment in the place of neighbouring ones, none of them the active one.
+        """Replace neighbouring closed segments by a compacted one.
 
         Args:
-            bases: base offsets of those that are replaced.
-            size: of the new one, whose durable files lie ready under the first one's names and `.cleaned`.
+            bases: base offsets of the replaced segments.
+            size: of the new one, whose durable files have the first one's names with the suffix `.cleaned`.
             has_aborted: whether it has a transaction index.
 
         Returns:
-            Paths that are out of use, as `trim` does.
+            Paths of renamed files, as `trim`.
         """
-        ...
 
 
 EngineFactory = Callable[[str, LogConfig], Engine]
-"""Makes the engine of the partition whose directory is given; opens nothing."""
+"""Creates the engine of a partition's directory; opens no file."""

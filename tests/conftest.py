@@ -1,4 +1,11 @@
-"""What every test run does, whichever tests it runs."""
+"""What every test run does, whichever tests it runs.
+
+MARKS    long          takes seconds to minutes; `make test` leaves it out, `make test-all` runs it
+         needs_kafka   compares with a live Apache Kafka or uses its jars; skipped, with the reason, where these are missing;
+                       `make test` leaves it out too
+         smoke         one live run of its kind, which `make test` keeps although it is long or needs Kafka
+         golden        asks a live Apache Kafka for the answers that tests/goldens records; `make goldens` writes them
+"""
 
 from __future__ import annotations
 
@@ -7,24 +14,41 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support import time_budget
+from tests.support.kafka import why_no_kafka
 from tests.support.stall_lines import StallLines
-from tests.support.turns import Turns, day_of_the_run, turn_of
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    time_budget.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Show where brokers stood still; have long tests take turns."""
+    """Report event loop stalls of brokers; register the marks and the time budget."""
     plugin = StallLines()
     plugin.attach()
     config.pluginmanager.register(plugin, "stall-lines")
-    config.addinivalue_line(
-        "markers", "turn(number): a long test that is played on one day of six (tests/support/turns.py)"
-    )
-    config.pluginmanager.register(Turns(turn_of(day_of_the_run())), "turns")
+    config.pluginmanager.register(time_budget.TimeBudget(config), "time-budget")
+    for line in (
+        "long: takes seconds to minutes; left out of make test",
+        "needs_kafka: needs Apache Kafka's jars and a Java; left out of make test",
+        "smoke: a live run of its kind that make test keeps",
+        "golden: asks a live Apache Kafka for the answers that tests/goldens records; make goldens writes them",
+    ):
+        config.addinivalue_line("markers", line)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs Apache Kafka where it cannot run."""
+    reason = why_no_kafka()
+    for item in items:
+        if reason is not None and item.get_closest_marker("needs_kafka"):
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(autouse=True)
-def _levels_stay() -> Iterator[None]:
-    """A level that a test gives to a logger (KIP-412) is not the next test's."""
+def _restore_log_levels() -> Iterator[None]:
+    """A test that changes the level of a logger (KIP-412) does not affect the next one."""
     before = {name: logger.level for name, logger in _loggers().items()}
     yield
     for name, logger in _loggers().items():

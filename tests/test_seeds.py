@@ -15,7 +15,8 @@ import pytest
 
 from broker.handlers.router import Route, Router
 from protocol.api import ApiKey
-from tests.test_tidy import FLOORS, ROOT, Module, imported_names, modules
+from tests.house.sources import FLOORS, ROOT, Module, modules
+from tests.house.test_structure import imported_names
 
 PAGE = (ROOT / "docs" / "seeds.md").read_text()
 ROWS = (

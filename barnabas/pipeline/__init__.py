@@ -1,9 +1,9 @@
-"""Spark jobs around a broker, spoken to only through Kafka's protocol.
+"""Spark jobs for any Kafka broker; they use only Kafka's protocol.
 
     from barnabas.pipeline import ArchiveSettings, archive
     report = archive(spark, ArchiveSettings(topic=("flights",), into="/data/archive"))
 
-A job is looked up only when somebody asks for it: it imports Spark.
+Jobs are imported on first use, since they import Spark.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NAMES = {
     "stats": "jobs.stats",
     "table": "jobs.table",
 }
-"""Where each promised name is defined."""
+"""The module of each public name."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,6 @@
-"""The header of a record batch, format v2: what it tells, and where the rest begins.
+"""The header of a record batch, format v2.
 
-FORMAT   Big-endian, in the order of `BatchHeader`; the records follow. `length` counts what comes after itself. The CRC-32C
+FORMAT   Big-endian, in the order of `BatchHeader`; the records follow. `length` counts the bytes after itself. The CRC-32C
          covers everything from the attributes on. Attributes: bits 0-2 codec, 3 log append time, 4 transactional, 5 control.
 """
 
@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 CODES = "qiibIhiqqqhii"
-"""The fields' kinds, as `struct` and numpy name them."""
+"""The types of the fields, in the notation of `struct` and numpy."""
 _STRUCT = Struct(f">{CODES}")
 OVERHEAD = _STRUCT.size
 LENGTH_END = 12
@@ -24,7 +24,7 @@ CONTROL = 0x20
 
 
 class BatchHeader(NamedTuple):
-    """One header."""
+    """A batch header."""
 
     base_offset: int
     length: int
@@ -42,25 +42,25 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many bytes the whole batch has."""
+        """The size of the whole batch in bytes."""
         return LENGTH_END + self.length
 
     @property
     def last_offset(self) -> int:
-        """The offset of its last record, which compaction may have removed."""
+        """The last offset of the batch, also if compaction removed its record."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def is_transactional(self) -> bool:
-        """Whether its records are a transaction's."""
+        """Whether the batch belongs to a transaction."""
         return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
-        """Whether it is a marker of a transaction and no data."""
+        """Whether the batch is a control batch (a transaction marker)."""
         return bool(self.attributes & CONTROL)
 
 
 def header_at(data: Any, at: int) -> BatchHeader:
-    """The header that begins there in a buffer."""
+    """Reads the header at a position of a buffer."""
     return BatchHeader._make(_STRUCT.unpack_from(data, at))

@@ -1,11 +1,11 @@
-"""A number for every record, and sums of them: order-independent, and what makes two sides comparable.
+"""A 64-bit hash per record, and order-independent sums of hashes.
 
-RULES    1. The number covers all that makes a record: topic, partition, offset, timestamp, key, value and headers. A null
-            is not an empty value, and one column's bytes are not another's.
-         2. Numbers are added modulo 2**64, never xor-ed: a record that is there twice shows.
-         3. Sums do not overflow Spark's long: the two halves are added apart, and joined by `joined`.
-         4. All of it is Spark's own code: no record goes through Python.
-NOT HERE What is compared with what (`jobs/audit/audit.py`).
+RULES    1. The hash covers topic, partition, offset, timestamp, key, value and headers. Null differs from empty, and bytes of
+            one column never pass for those of another.
+         2. Hashes are added modulo 2**64, not xor-ed: a duplicate changes the sum.
+         3. The two 32-bit halves are summed separately, so Spark's long does not overflow; `combine_sums` joins them.
+         4. Spark computes everything in the JVM: no record passes through Python.
+NOT HERE The comparison (`jobs/audit/audit.py`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
-LOW = 0xFFFFFFFF
-WRAP = 1 << 64
+LOW_HALF = 0xFFFFFFFF
+MODULUS = 1 << 64
 
 
 def record_hash() -> Column:
-    """The number of a record of the Kafka source's columns (rule 1)."""
+    """Returns the hash of a record, a column over the Kafka source's columns (rule 1)."""
     nulls = (
         f.col("key").isNull().cast("int")
         + f.col("value").isNull().cast("int") * 2
@@ -43,19 +43,19 @@ def record_hash() -> Column:
 
 
 def sums(number: str) -> list[Column]:
-    """The aggregates whose results `joined` takes; `number` is the column of the records' numbers."""
+    """Returns the aggregates for `combine_sums`; `number` is the column of hashes."""
     return [
         f.count("*").alias("count"),
-        f.sum(f.col(number).bitwiseAND(f.lit(LOW))).alias("low"),
+        f.sum(f.col(number).bitwiseAND(f.lit(LOW_HALF))).alias("low"),
         f.sum(f.shiftrightunsigned(number, 32)).alias("high"),
     ]
 
 
-def joined(row: Any) -> int:
-    """The sum of a row that `sums` made."""
-    return add_up((row["high"] << 32, row["low"]))
+def combine_sums(row: Any) -> int:
+    """Returns the checksum of a row with the aggregates of `sums`."""
+    return add_checksums((row["high"] << 32, row["low"]))
 
 
-def add_up(checksums: Iterable[int]) -> int:
-    """The checksum of several parts together (rule 2)."""
-    return sum(checksums) % WRAP
+def add_checksums(checksums: Iterable[int]) -> int:
+    """Adds checksums (rule 2)."""
+    return sum(checksums) % MODULUS

@@ -1,8 +1,8 @@
-"""The verb `barnabas pipeline`: one sub-command a job.
+"""The command `barnabas pipeline`, with one sub-command per job.
 
-RULES    1. What a user can mend (a package, Java, a broker that is not there) is one sentence and exit code 1.
-         2. A job's modules, and with them Spark, are imported when the job is asked for.
-NOT HERE The jobs (`jobs/`), how one is run (`job_runner.py`).
+RULES    1. An error that the user can fix (a missing package, Java, the broker) is one sentence and exit code 1.
+         2. A job's modules, and Spark, are imported when the job is called.
+NOT HERE The jobs (`jobs/`), running one (`job_runner.py`).
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from pathlib import Path
 import click
 
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.job_runner import Job, command_of
+from barnabas.pipeline.job_runner import Job, job_command
 
 
-def _formats(archive: Path | None, *said: str | None) -> list[str]:
-    """The formats with jars of their own (`jars.py`) that are named, or that an archive was begun with."""
+def _formats(archive: Path | None, *named: str | None) -> list[str]:
+    """The formats with extra jars (`jars.py`) that the settings or the archive's metadata name."""
     from barnabas.pipeline.spark.jars import FORMATS
     from barnabas.pipeline.store.folder import ArchiveFolder
 
-    wanted = set(said)
+    wanted = set(named)
     if archive is not None and (folder := ArchiveFolder(archive)).exists():
-        identity = folder.identity()
-        wanted |= {identity.sink, identity.decoding["format"]}
+        metadata = folder.metadata()
+        wanted |= {metadata.sink, metadata.decoding["format"]}
     return [name for name in FORMATS if name in wanted]
 
 
@@ -40,15 +40,15 @@ def _archive() -> Job:
 def _audit() -> Job:
     from barnabas.pipeline.jobs.audit.audit import AuditSettings, audit
 
-    words = "A topic against its archive: do they hold the same?"
-    return Job("audit", words, AuditSettings, audit, lambda settings: _formats(settings.archive))
+    help_text = "A topic against its archive: do they hold the same?"
+    return Job("audit", help_text, AuditSettings, audit, lambda settings: _formats(settings.archive))
 
 
 def _replay() -> Job:
     from barnabas.pipeline.jobs.replay import ReplaySettings, replay
 
-    words = "A window of an archive or a topic into a topic again, once."
-    return Job("replay", words, ReplaySettings, replay, lambda settings: _formats(settings.archive))
+    help_text = "A window of an archive or a topic into a topic again, once."
+    return Job("replay", help_text, ReplaySettings, replay, lambda settings: _formats(settings.archive))
 
 
 def _table() -> Job:
@@ -63,15 +63,15 @@ def _aggregate() -> Job:
     def formats(settings: AggregateSettings) -> list[str]:
         return ["avro"] if settings.decode == "avro" else []
 
-    words = "Windows of event time over a topic: counts, sums and averages by group."
-    return Job("aggregate", words, AggregateSettings, aggregate, formats)
+    help_text = "Windows of event time over a topic: counts, sums and averages by group."
+    return Job("aggregate", help_text, AggregateSettings, aggregate, formats)
 
 
 def _search() -> Job:
     from barnabas.pipeline.jobs.search import SearchSettings, search
 
-    words = "Records by key, time, header or JSON path, in topic and archive."
-    return Job("search", words, SearchSettings, search, lambda settings: _formats(settings.archive))
+    help_text = "Records by key, time, header or JSON path, in topic and archive."
+    return Job("search", help_text, SearchSettings, search, lambda settings: _formats(settings.archive))
 
 
 def _stats() -> Job:
@@ -89,27 +89,27 @@ JOBS: dict[str, Callable[[], Job]] = {
     "search": _search,
     "stats": _stats,
 }
-"""What imports a job, by its name."""
+"""Imports a job, by its name."""
 
 
 def all_jobs() -> list[Job]:
-    """Every job that takes a settings file."""
+    """Returns every job that accepts a settings file."""
     return [load() for load in JOBS.values()]
 
 
 class Jobs(click.Group):
-    """A group whose jobs are imported when they are asked for (rule 2)."""
+    """A group that imports jobs on demand (rule 2)."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The jobs' names."""
+        """Returns the names of the jobs."""
         return sorted([*super().list_commands(ctx), *JOBS])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The sub-command of a job."""
+        """Returns the command of a job."""
         if cmd_name not in JOBS:
             return super().get_command(ctx, cmd_name)
         try:
-            return command_of(JOBS[cmd_name](), all_jobs)
+            return job_command(JOBS[cmd_name](), all_jobs)
         except ModuleNotFoundError as missing:
             raise click.ClickException(f"{missing.name} is missing: pip install 'barnabas[spark]'.") from missing
 
@@ -121,13 +121,13 @@ def pipeline() -> None:
 
 @pipeline.command()
 @click.option("--bootstrap", metavar="HOST:PORT", help="Use this broker instead of starting one.")
-@click.option("--rows", type=click.IntRange(min=1), help="So many flights instead of all 336,776.")
+@click.option("--rows", type=click.IntRange(min=1), help="The number of flights.  [default: all 336,776]")
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("barnabas-demo"),
     show_default=True,
-    help="Where the picture goes.",
+    help="The folder of the plot.",
 )
 def demo(bootstrap: str | None, rows: int | None, output: Path) -> None:
     """A year of real flights through a broker, Spark and consumers, every figure checked."""
@@ -151,7 +151,7 @@ def demo(bootstrap: str | None, rows: int | None, output: Path) -> None:
 
 
 def main(args: list[str]) -> int:
-    """Run the verb; the answer is the exit code."""
+    """Runs the command and returns its exit code."""
     try:
         pipeline.main(args, prog_name="barnabas pipeline", standalone_mode=False)
     except JobError as failure:

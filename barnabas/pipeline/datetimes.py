@@ -1,4 +1,4 @@
-"""Moments as people write them in settings, and as jobs write them down."""
+"""Timestamps and durations in settings and reports."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def now() -> str:
-    """The present moment: ISO 8601 in UTC, to the second."""
+    """Returns the current time: ISO 8601 in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def moment_ms(text: str | None) -> int | None:
-    """ISO 8601, UTC unless it says else, or milliseconds since 1970; None stays None."""
+def parse_timestamp_ms(text: str | None) -> int | None:
+    """Parses ISO 8601 (UTC by default) or milliseconds since 1970. None stays None. Raises JobError."""
     if text is None:
         return None
     if text.isdigit():
@@ -29,8 +29,8 @@ def moment_ms(text: str | None) -> int | None:
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def duration_s(option: str, text: str) -> int:
-    """`15 minutes`, `1 hour 30 minutes` or `90s`, in seconds."""
+def parse_duration_s(option: str, text: str) -> int:
+    """Parses `15 minutes`, `1 hour 30 minutes` or `90s`; returns seconds. Raises JobError."""
     parts = list(_PART.finditer(text))
     if not parts or "".join(part[0] for part in parts).strip() != text.strip():
         raise JobError(f"{option} takes a duration such as `15 minutes` or `1 hour`, and {text!r} is none.")

@@ -1,11 +1,10 @@
-"""What a user can mend, in one sentence; and how the sentence is found in what Spark says.
+"""Errors that the user can fix, in one sentence; and how to find that sentence in Spark's output.
 
-RULES    1. A job ends with `JobError` when somebody must do something; its text is one sentence that says what.
-         2. Spark's exceptions are long; the cause that counts is looked for by name. What is not known stays the first
-            line of its innermost cause.
-         3. Where the JVM did not start, Spark does not know why, and its log does. Where it went away later, nobody says
-            why: py4j finds its own connections broken.
-         4. A mistake of our own is no `JobError`: it keeps its trace.
+RULES    1. A job raises `JobError` when the user must act. Its text is one sentence that says what to do.
+         2. Spark's exceptions are long. Known causes are found by pattern. An unknown cause is the first line of the
+            innermost exception.
+         3. If the JVM did not start, the cause is only in its log. If it ended later, py4j only reports broken connections.
+         4. A bug is not a `JobError`: it keeps its traceback.
 NOT HERE The exit code (`command.py`).
 """
 
@@ -13,18 +12,15 @@ from __future__ import annotations
 
 import re
 
-LONGEST = 400
+MAX_MESSAGE_CHARS = 400
 
 _KNOWN = (
     (
         re.compile(r"UNRESOLVED DEPENDENCIES|unresolved dependency"),
-        "Spark's jars are not here and could not be fetched: docs/pipeline.md says where they may lie.",
+        "Spark's jars are missing and could not be downloaded: see docs/pipeline.md.",
     ),
-    (re.compile(r"No space left on device|Disk quota exceeded"), "The disk is full: nothing of this round was kept."),
-    (
-        re.compile(r"UnknownTopicOrPartitionException"),
-        "A topic went away while it was read.",
-    ),
+    (re.compile(r"No space left on device|Disk quota exceeded"), "The disk is full: this round was not committed."),
+    (re.compile(r"UnknownTopicOrPartitionException"), "A topic was deleted during the read."),
     (
         re.compile(r"(?:Connect|Call)Exception.*\bspark://|All masters are unresponsive", re.DOTALL),
         "No Spark master answers at the address given with --master.",
@@ -35,7 +31,7 @@ _KNOWN = (
             r"|Cannot find catalog plugin class for catalog|No class found.*iceberg",
             re.IGNORECASE,
         ),
-        "Spark has not the jars of the format that the archive is kept in: see docs/pipeline.md.",
+        "Spark lacks the jars of the archive's format: see docs/pipeline.md.",
     ),
     (
         re.compile(r"Failed to find data source: kafka|ClassNotFoundException: org\.apache\.spark\.sql\.kafka"),
@@ -46,48 +42,49 @@ _KNOWN = (
         "The broker stopped answering.",
     ),
 )
-_OURS = re.compile(r"^barnabas\.pipeline\.[\w.]+: (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
-"""What our own code said on a worker, or while Spark planned; Python's trace stands before it."""
+_OWN_ERROR = re.compile(r"^barnabas\.pipeline\.[\w.]+: (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+"""An exception of our code on a worker or during planning; Python's traceback precedes it."""
 _CAUSE = re.compile(r"^(?:Caused by: |: )?(?:[\w.$]+\.)?(\w+(?:Exception|Error)): (.+)$", re.MULTILINE)
 
 
 _NO_JVM = "JAVA_GATEWAY_EXITED"
-_STOPPED = "stopped SparkContext"
-"""What stopped it stands in the log alone."""
-_JVM_SAID = re.compile(
+_CONTEXT_STOPPED = "stopped SparkContext"
+"""The reason is only in the log."""
+_JVM_ERROR = re.compile(
     r"^(?:Error: |Exception in thread .*?: )(?!Could not create|A fatal)(.+)$|^(Invalid .+)$", re.MULTILINE
 )
-"""Why a JVM ended before it had begun; `Could not create the Java Virtual Machine` follows."""
-_JVM_LEFT = re.compile(
+"""Why a JVM did not start; `Could not create the Java Virtual Machine` follows."""
+_JVM_GONE = re.compile(
     r"An error occurred while calling [\w.]+|Error while (?:sending or receiving|sending|receiving)"
     r"|Answer from Java side is empty"
 )
-"""All that py4j says of a call whose JVM is no more: an answer of a JVM has a trace behind it."""
+"""py4j's whole message when the JVM is gone; an exception from a live JVM has a trace after it."""
 
 
 class JobError(Exception):
-    """A job cannot go on; the message says why and what to do."""
+    """The job cannot continue; the message says why and what to do."""
 
 
-def sentence_of(failure: BaseException, log: str = "") -> str:
-    """What a failure of Spark comes down to; `log` is what its JVM said."""
-    said = str(failure)
-    if isinstance(failure, ConnectionError) or _JVM_LEFT.fullmatch(said.strip()):
-        return "Spark's JVM went away, killed or out of memory: run the job again."
-    if _NO_JVM in said:
-        said = log
-    heard = f"{said}\n{log}" if _STOPPED in said else said
+def describe_failure(failure: BaseException, log: str = "") -> str:
+    """Returns one sentence for a failure of Spark; `log` is the JVM's log."""
+    text = str(failure)
+    if isinstance(failure, ConnectionError) or _JVM_GONE.fullmatch(text.strip()):
+        return "Spark's JVM ended, killed or out of memory: run the job again."
+    if _NO_JVM in text:
+        text = log
+    searched = f"{text}\n{log}" if _CONTEXT_STOPPED in text else text
     for pattern, sentence in _KNOWN:
-        if pattern.search(heard):
+        if pattern.search(searched):
             return sentence
-    if ours := _OURS.findall(said):
-        return str(ours[-1])
+    if own_errors := _OWN_ERROR.findall(text):
+        return str(own_errors[-1])
     if _NO_JVM in str(failure):
-        why = _JVM_SAID.search(log)
-        return f"Spark did not start: {(why[1] or why[2]).rstrip('.')[:LONGEST] if why else 'its JVM ended at once'}."
-    causes = _CAUSE.findall(said)
+        reason = _JVM_ERROR.search(log)
+        cause = (reason[1] or reason[2]).rstrip(".")[:MAX_MESSAGE_CHARS] if reason else "its JVM ended at once"
+        return f"Spark did not start: {cause}."
+    causes = _CAUSE.findall(text)
     if causes:
-        kind, words = causes[-1]
-        return f"Spark failed with {kind}: {words.strip()[:LONGEST]}"
-    lines = said.strip().splitlines()
-    return f"Spark failed: {lines[0][:LONGEST] if lines else type(failure).__name__}"
+        kind, message = causes[-1]
+        return f"Spark failed with {kind}: {message.strip()[:MAX_MESSAGE_CHARS]}"
+    lines = text.strip().splitlines()
+    return f"Spark failed: {lines[0][:MAX_MESSAGE_CHARS] if lines else type(failure).__name__}"

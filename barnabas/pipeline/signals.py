@@ -1,10 +1,9 @@
-"""A job is told to stop: SIGTERM or Ctrl-C, which terminals and supervisors send to Python alone or to its JVM as well.
+"""Stops a job on SIGTERM or SIGINT, which terminals and supervisors may also send to its JVM.
 
-RULES    1. The first wish interrupts the job wherever it is; a job that goes on until it is stopped ends well then.
-         2. What fails after a wish is its consequence and not told: one sentence, and the exit code that shells give to
-            the signal.
-         3. A second Ctrl-C ends the process at once. A second SIGTERM does nothing: `timeout` sends two.
-NOT HERE What is left when a job is interrupted: the same as when it is killed (`store/`, `sender.py`).
+RULES    1. The first signal raises KeyboardInterrupt in the job. A continuous job then ends normally.
+         2. Failures after a signal are consequences of it and are not reported. The exit code is 128 + signal number.
+         3. A second SIGINT ends the process at once. A second SIGTERM is ignored: `timeout` sends two.
+NOT HERE The state of an interrupted job: as after a kill (`store/`, `sender.py`).
 """
 
 from __future__ import annotations
@@ -13,44 +12,44 @@ import signal
 from types import FrameType, TracebackType
 from typing import Self
 
-AFTER_THE_FIRST = {signal.SIGINT: signal.SIG_DFL, signal.SIGTERM: signal.SIG_IGN}
+HANDLERS_AFTER_FIRST = {signal.SIGINT: signal.SIG_DFL, signal.SIGTERM: signal.SIG_IGN}
 
 
 class Stopped(Exception):
-    """Somebody wished the job to stop, and it did."""
+    """A signal has stopped the job."""
 
-    def __init__(self, wish: signal.Signals) -> None:
-        super().__init__(f"stopped by {'Ctrl-C' if wish == signal.SIGINT else wish.name}")
-        self.exit_code = 128 + wish
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(f"stopped by {'Ctrl-C' if number == signal.SIGINT else number.name}")
+        self.exit_code = 128 + number
 
 
-class Stopping:
-    """While this is entered, a wish becomes a KeyboardInterrupt, and what comes of that a `Stopped`."""
+class StopSignals:
+    """A context manager: a signal raises KeyboardInterrupt inside, and `Stopped` on exit."""
 
     def __init__(self) -> None:
-        self._wish: signal.Signals | None = None
+        self._signal: signal.Signals | None = None
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.getsignal(number) for number in AFTER_THE_FIRST}
-        self.listen()
+        self._previous_handlers = {number: signal.getsignal(number) for number in HANDLERS_AFTER_FIRST}
+        self.install()
         return self
 
-    def listen(self) -> None:
-        """Be the one who hears signals, whoever was until now."""
-        for number in AFTER_THE_FIRST:
-            signal.signal(number, self._hear)
+    def install(self) -> None:
+        """Installs the signal handlers, replacing those of others."""
+        for number in HANDLERS_AFTER_FIRST:
+            signal.signal(number, self._on_signal)
 
-    def _hear(self, number: int, _frame: FrameType | None) -> None:
-        self._wish = signal.Signals(number)
-        for other, disposition in AFTER_THE_FIRST.items():
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._signal = signal.Signals(number)
+        for other, disposition in HANDLERS_AFTER_FIRST.items():
             signal.signal(other, disposition)
         raise KeyboardInterrupt
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._wish is None:
-            for number, handler in self._before.items():
+        if self._signal is None:
+            for number, handler in self._previous_handlers.items():
                 signal.signal(number, handler)
-        if error is not None and (self._wish or isinstance(error, KeyboardInterrupt)):
-            raise Stopped(self._wish or signal.SIGINT) from None
+        if error is not None and (self._signal or isinstance(error, KeyboardInterrupt)):
+            raise Stopped(self._signal or signal.SIGINT) from None

@@ -1,1 +1,1 @@
-"""Configurations of the broker and its listeners."""
+"""Settings of the broker: definitions, files, environment, listeners, dynamic configs."""

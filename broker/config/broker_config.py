@@ -1,11 +1,11 @@
-"""The broker's settings: from files and the command line to one frozen value (design D14).
+"""The broker's settings, from files and the command line (Kafka: KafkaConfig).
 
-RULES    1. Names, defaults and accepted values are Kafka's; the tables are `config_definitions.py` and, for topics,
+RULES    1. Names, defaults and valid values are Kafka's; the definitions are in `config_definitions.py` and, for topics,
             `storage/config/log_config.py`.
-         2. What is given on the command line wins over the file, the file over the defaults.
-         3. A bad value stops the start with a sentence that names file, line and what would be accepted;
-            an unknown name is a warning, for a client library's setting may stand in a shared file.
-NOT HERE Settings changed while running (the metadata log), what a setting does.
+         2. The command line overrides the file, the file overrides the defaults.
+         3. An invalid value stops the startup with a sentence that names file, line and the valid values. An unknown name is
+            only a warning: a shared file may contain settings of client libraries.
+NOT HERE Settings changed at run time (the metadata log), the effect of a setting.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker.config.config_definitions import BROKER_SETTINGS
-from broker.config.ignored_configs import unused_settings
-from broker.config.listener_rules import Listening, wrong_listeners
-from replication.controller.periodic_tasks import Intervals
+from broker.config.ignored_configs import ignored_configs
+from broker.config.listener_rules import ListenerConfig, find_listener_error
+from replication.controller.periodic_tasks import TaskIntervals
 from replication.metadata_log.metadata_log_open import METADATA_LOG_CONFIG
 from replication.metadata_log.metadata_snapshots import SnapshotSettings
 from replication.partition.replica_fetcher import FetchSettings
-from replication.partition.replica_selector import SELECTORS, Choose
-from replication.raft.replica_state import QuorumTimes
-from storage.compaction.cleaner_job import Resources
+from replication.partition.replica_selector import SELECTORS, SelectReplica
+from replication.raft.quorum_state import QuorumTimes
+from storage.compaction.cleaner_job import CleanerResources
 from storage.config.config_def import MAX_INT, BadSetting, Setting, Value, parse
 from storage.config.log_config import LogConfig, log_config
 
 _log = logging.getLogger("barnabas.config")
 
-_SMALLEST_BUFFER_BYTES = 4096
-_SMALLEST_MAP_BYTES = 1024 * 1024
+_MIN_BUFFER_BYTES = 4096
+_MIN_DEDUPE_BUFFER_BYTES = 1024 * 1024
 _ALL = "*"
 
 QUICK_START = {
@@ -46,15 +46,15 @@ QUICK_START = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
 }
-"""What holds when no file is given: one node, as Kafka's own example `server.properties` sets it up."""
+"""The settings without a file: one node, like Kafka's example `server.properties`."""
 
 
 class ConfigError(ValueError):
-    """Settings that the broker cannot start with; the message is a sentence for the command line."""
+    """Invalid settings; the message is for the command line."""
 
 
 class SocketSettings(NamedTuple):
-    """The settings of sockets, under Kafka's names."""
+    """The settings of sockets."""
 
     send_buffer_bytes: int = 102_400
     receive_buffer_bytes: int = 102_400
@@ -66,18 +66,18 @@ class SocketSettings(NamedTuple):
 
 
 class CleanerSettings(NamedTuple):
-    """How compaction is done."""
+    """The settings of compaction."""
 
     threads: int
     backoff_ms: int
     bytes_per_second: float
-    """Of one thread."""
-    resources: Resources
-    """Of one thread."""
+    """Per thread."""
+    resources: CleanerResources
+    """Per thread."""
 
 
 class Endpoint(NamedTuple):
-    """One listener's address; an empty host is every address of this machine."""
+    """A listener's name and address; an empty host means all addresses of this machine."""
 
     name: str
     host: str
@@ -85,30 +85,30 @@ class Endpoint(NamedTuple):
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether it stands for every address."""
+        """Whether it means all addresses."""
         return self.host in ("", "0.0.0.0", "::")  # noqa: S104
 
 
 @dataclass(frozen=True)
 class BrokerConfig:
-    """All settings of one node; `given` holds, as text, what was set and did not come from a default."""
+    """All settings of one node; `given` holds the texts that do not come from defaults."""
 
     given: Mapping[str, str]
 
     def value(self, name: str) -> Value:
-        """The parsed value in force of a broker setting."""
+        """The parsed value of a broker setting."""
         setting = BROKER_SETTINGS[name]
         return parse(setting, self.given.get(name, setting.default))
 
     def number(self, name: str) -> int:
-        """The value of a numeric setting that has a default."""
+        """The value of a numeric setting with a default."""
         value = self.value(name)
         assert isinstance(value, int)
         return value
 
     @cached_property
     def node_id(self) -> int:
-        """The number of this node."""
+        """The id of this node."""
         text = self.given.get("node.id", self.given.get("broker.id", "1"))
         return int(text)
 
@@ -127,23 +127,23 @@ class BrokerConfig:
 
     @cached_property
     def roles(self) -> frozenset[str]:
-        """What this node is: broker, controller or both."""
+        """The roles of this node: broker, controller or both."""
         value = self.value("process.roles")
         return frozenset(value) if isinstance(value, list) and value else frozenset({"broker", "controller"})
 
     @cached_property
     def listeners(self) -> list[Endpoint]:
-        """The addresses that clients may connect to: those of `listeners` that are not the controller's."""
+        """The client listeners: those in `listeners` that are not the controller's."""
         return [endpoint for endpoint in self._all_listeners if endpoint.name not in self.controller_listener_names]
 
     @cached_property
     def controller_listeners(self) -> list[Endpoint]:
-        """The addresses that other nodes reach the controller at."""
+        """The controller's listeners."""
         return [endpoint for endpoint in self._all_listeners if endpoint.name in self.controller_listener_names]
 
     @cached_property
     def advertised_listeners(self) -> dict[str, Endpoint]:
-        """What clients are told, by listener name, where it was set."""
+        """advertised.listeners by listener name."""
         value = self.value("advertised.listeners")
         return {} if value is None else {e.name: e for e in _endpoints("advertised.listeners", value)}
 
@@ -155,7 +155,7 @@ class BrokerConfig:
 
     @cached_property
     def metrics_listener(self) -> Endpoint | None:
-        """Where metrics are shown; None: nowhere."""
+        """The listener of the metrics page; None: no page."""
         text = self.value("barnabas.metrics.listener")
         return _endpoint("barnabas.metrics.listener", str(text)) if text else None
 
@@ -163,9 +163,9 @@ class BrokerConfig:
     def _all_listeners(self) -> list[Endpoint]:
         return _endpoints("listeners", self.value("listeners"))
 
-    def listening(self) -> Listening:
-        """What is said of all listeners together."""
-        return Listening(
+    def listener_config(self) -> ListenerConfig:
+        """All settings of listeners, for their validation."""
+        return ListenerConfig(
             self.roles,
             self.listeners,
             self.controller_listeners,
@@ -188,21 +188,21 @@ class BrokerConfig:
         )
 
     def cordoned_log_dirs(self) -> list[str]:
-        """The log directories that take no new replicas, as `log_dirs` names them."""
+        """The cordoned log directories, which take no new replicas, as in `log_dirs`."""
         value = self.value("cordoned.log.dirs")
         assert isinstance(value, list)
         return self.log_dirs if value == [_ALL] else value
 
     @cached_property
     def inter_broker_listener(self) -> str:
-        """The name of the listener that brokers use among themselves."""
+        """The name of the inter-broker listener."""
         value = self.value("inter.broker.listener.name")
         if isinstance(value, str):
             return value
         return self.listeners[0].name if self.listeners else "PLAINTEXT"
 
     def fetch_settings(self) -> FetchSettings:
-        """How a follower fetches."""
+        """The settings of a follower's fetch requests."""
         return FetchSettings(
             wait_max_ms=self.number("replica.fetch.wait.max.ms"),
             min_bytes=self.number("replica.fetch.min.bytes"),
@@ -211,19 +211,19 @@ class BrokerConfig:
             backoff_ms=self.number("replica.fetch.backoff.ms"),
         )
 
-    def read_places(self) -> Choose | None:
-        """Who says from which replica a consumer had better read; None: from the leader."""
+    def replica_selector(self) -> SelectReplica | None:
+        """Selects the replica that a consumer reads from; None: the leader."""
         return SELECTORS.get(str(self.value("replica.selector.class")))
 
     @property
     def memory_ratio(self) -> float:
-        """So much of the memory may lie behind a record that is read from the leader."""
+        """A record with more than this share of the memory behind it is read from a follower."""
         value = self.value("barnabas.replica.selector.memory.ratio")
         assert isinstance(value, float)
         return value
 
     def quorum_times(self) -> QuorumTimes:
-        """How long a replica of the metadata log waits."""
+        """The timeouts of a raft replica."""
         return QuorumTimes(
             election_timeout_ms=self.number("controller.quorum.election.timeout.ms"),
             fetch_timeout_ms=self.number("controller.quorum.fetch.timeout.ms"),
@@ -232,17 +232,17 @@ class BrokerConfig:
             retry_backoff_ms=self.number("controller.quorum.retry.backoff.ms"),
         )
 
-    def controller_intervals(self) -> Intervals:
-        """How often the active controller does what nobody asks for."""
+    def controller_intervals(self) -> TaskIntervals:
+        """The intervals of the active controller's periodic tasks."""
         balances = bool(self.value("auto.leader.rebalance.enable"))
-        return Intervals(
-            balance_ms=self.number("leader.imbalance.check.interval.seconds") * 1000 if balances else None,
-            unclean_ms=self.number("unclean.leader.election.interval.ms"),
-            sign_ms=self.number("metadata.max.idle.interval.ms") or None,
+        return TaskIntervals(
+            leader_balance_ms=self.number("leader.imbalance.check.interval.seconds") * 1000 if balances else None,
+            unclean_election_ms=self.number("unclean.leader.election.interval.ms"),
+            no_op_ms=self.number("metadata.max.idle.interval.ms") or None,
         )
 
     def metadata_log_config(self) -> LogConfig:
-        """What the metadata log obeys."""
+        """The settings of the metadata log."""
         return replace(
             METADATA_LOG_CONFIG,
             segment_bytes=self.number("metadata.log.segment.bytes"),
@@ -250,28 +250,28 @@ class BrokerConfig:
         )
 
     def cleaner_settings(self) -> CleanerSettings:
-        """What compaction may take; without threads it is off."""
+        """The resources of compaction; 0 threads turn it off."""
         threads = self.number("log.cleaner.threads") if self.value("log.cleaner.enable") else 0
-        rate, load_factor = (
+        bytes_per_second, load_factor = (
             self.value("log.cleaner.io.max.bytes.per.second"),
             self.value("log.cleaner.io.buffer.load.factor"),
         )
-        assert isinstance(rate, float)
+        assert isinstance(bytes_per_second, float)
         assert isinstance(load_factor, float)
         share = max(threads, 1)
         return CleanerSettings(
             threads,
             self.number("log.cleaner.backoff.ms"),
-            max(rate / share, 1.0),
-            Resources(
+            max(bytes_per_second / share, 1.0),
+            CleanerResources(
                 min(self.number("log.cleaner.dedupe.buffer.size") // share, MAX_INT),
                 load_factor,
-                max(self.number("log.cleaner.io.buffer.size") // share // 2, _SMALLEST_BUFFER_BYTES),
+                max(self.number("log.cleaner.io.buffer.size") // share // 2, _MIN_BUFFER_BYTES),
             ),
         )
 
     def snapshot_settings(self) -> SnapshotSettings:
-        """When snapshots of the metadata are taken and for how long they are kept."""
+        """When snapshots of the metadata are generated, and how long they are retained."""
         return SnapshotSettings(
             bytes_between=self.number("metadata.log.max.record.bytes.between.snapshots"),
             interval_ms=self.number("metadata.log.max.snapshot.interval.ms"),
@@ -281,42 +281,42 @@ class BrokerConfig:
 
 
 def load_config(
-    path: str | None, overrides: Mapping[str, str], listen: str | None = None, *, is_bare: bool = False
+    path: str | None, overrides: Mapping[str, str], listen: str | None = None, *, use_kafka_defaults: bool = False
 ) -> BrokerConfig:
-    """Read a settings file (None: the quick start's settings) and lay the command line's values over it.
+    """Reads a settings file (None: the quick start's settings) and applies the command line's values.
 
     Args:
         path: of the file.
         overrides: settings by name.
-        listen: the address for clients; the controller's listeners stay as they are.
-        is_bare: no file does not mean the quick start's settings, but Kafka's defaults.
+        listen: the address for clients; the controller's listeners are unchanged.
+        use_kafka_defaults: without a file, use Kafka's defaults instead of the quick start's settings.
 
     Raises:
-        ConfigError: a file that cannot be read, a line that is none, a value that is not allowed.
+        ConfigError: the file is unreadable, a line is malformed, or a value is invalid.
     """
-    texts = dict(QUICK_START) if path is None and not is_bare else {}
+    texts = dict(QUICK_START) if path is None and not use_kafka_defaults else {}
     origin = dict.fromkeys(texts, "the built-in settings")
     if path is not None:
         for name, text, line in _read_properties(path):
             texts[name], origin[name] = text, f"{path}, line {line}"
     for name, text in overrides.items():
         texts[name], origin[name] = text, "the command line"
-    unused = unused_settings()
+    ignored = ignored_configs()
     for name, text in texts.items():
         setting = BROKER_SETTINGS.get(name)
         if setting is not None:
             _check(setting, text, origin[name])
-        elif name not in unused:
-            _log.warning("unknown setting %s (%s) is passed over", name, origin[name])
+        elif name not in ignored:
+            _log.warning("unknown setting %s (%s) is ignored", name, origin[name])
     config = BrokerConfig(texts)
     if listen is not None:
-        kept = [
+        controller_listeners = [
             f"{e.name}://{f'[{e.host}]' if ':' in e.host else e.host}:{e.port}" for e in config.controller_listeners
         ]
-        config = BrokerConfig({**texts, "listeners": ",".join([f"PLAINTEXT://{listen}", *kept])})
-    found = wrong_listeners(config.listening()) or contradiction(config)
-    if found is not None:
-        raise ConfigError(found)
+        config = BrokerConfig({**texts, "listeners": ",".join([f"PLAINTEXT://{listen}", *controller_listeners])})
+    error = find_listener_error(config.listener_config()) or find_conflict(config)
+    if error is not None:
+        raise ConfigError(error)
     return config
 
 
@@ -327,29 +327,29 @@ def _check(setting: Setting, text: str, origin: str) -> None:
         raise ConfigError(f"{origin}: {error}") from None
 
 
-def contradiction(config: BrokerConfig) -> str | None:
-    """What settings cannot mean, or not together, though each is of its kind; in Kafka's words."""
-    for look in (
-        _look_at_metrics,
-        _look_at_rolling,
-        _look_at_retention,
-        _look_at_the_cleaner,
-        _look_at_cordons,
-        _look_at_consumer_groups,
+def find_conflict(config: BrokerConfig) -> str | None:
+    """Validates combinations of settings, with Kafka's messages; None if they are valid."""
+    for check in (
+        _check_metrics_listener,
+        _check_roll_time,
+        _check_retention,
+        _check_cleaner,
+        _check_cordoned_dirs,
+        _check_consumer_groups,
     ):
-        found = look(config)
-        if found is not None:
-            return found
+        error = check(config)
+        if error is not None:
+            return error
     return None
 
 
-def _look_at_metrics(config: BrokerConfig) -> str | None:
+def _check_metrics_listener(config: BrokerConfig) -> str | None:
     if config.metrics_listener is not None and config.metrics_listener.name != "HTTP":
         return "barnabas.metrics.listener: it speaks HTTP and nothing else, such as HTTP://127.0.0.1:9464"
     return None
 
 
-def _look_at_rolling(config: BrokerConfig) -> str | None:
+def _check_roll_time(config: BrokerConfig) -> str | None:
     for name, lowest in (("log.roll.ms", 1), ("log.roll.jitter.ms", 0)):
         value = config.value(name)
         if isinstance(value, int) and value < lowest:
@@ -357,20 +357,20 @@ def _look_at_rolling(config: BrokerConfig) -> str | None:
     return None
 
 
-def _look_at_retention(config: BrokerConfig) -> str | None:
+def _check_retention(config: BrokerConfig) -> str | None:
     if log_config({}, config.given).retention_ms == 0:
         return "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"
     return None
 
 
-def _look_at_the_cleaner(config: BrokerConfig) -> str | None:
+def _check_cleaner(config: BrokerConfig) -> str | None:
     threads, _, _, resources = config.cleaner_settings()
-    if threads and resources.memory_bytes <= _SMALLEST_MAP_BYTES:
+    if threads and resources.memory_bytes <= _MIN_DEDUPE_BUFFER_BYTES:
         return "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread."
     return None
 
 
-def _look_at_cordons(config: BrokerConfig) -> str | None:
+def _check_cordoned_dirs(config: BrokerConfig) -> str | None:
     cordoned = config.cordoned_log_dirs()
     if _ALL in cordoned:
         return f"When cordoned.log.dirs is set to {_ALL}, it must not contain other values"
@@ -383,7 +383,7 @@ def _look_at_cordons(config: BrokerConfig) -> str | None:
     return None
 
 
-def _look_at_consumer_groups(config: BrokerConfig) -> str | None:
+def _check_consumer_groups(config: BrokerConfig) -> str | None:
     prefix = "group.consumer."
     for name in ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms"):
         lowest, highest = f"{prefix}min.{name}", f"{prefix}max.{name}"
@@ -414,13 +414,13 @@ def _endpoint(setting: str, text: str) -> Endpoint:
 
 
 def _read_properties(path: str) -> list[tuple[str, str, int]]:
-    """The (name, text, line) of a Java properties file, as far as settings use that format."""
+    """The (name, text, line) of a Java properties file, as far as settings use the format."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"cannot read the settings file {path}: {reason}") from None
-    found = []
+    properties = []
     joined, first = "", 0
     for number, line in enumerate(lines, 1):
         stripped = line.strip()
@@ -431,9 +431,9 @@ def _read_properties(path: str) -> list[tuple[str, str, int]]:
         if joined.endswith("\\"):
             joined = joined[:-1]
             continue
-        found.append((*_split_property(joined, path, first), first))
+        properties.append((*_split_property(joined, path, first), first))
         joined = ""
-    return found
+    return properties
 
 
 def _split_property(line: str, path: str, number: int) -> tuple[str, str]:

@@ -1,11 +1,10 @@
-"""Which settings of a broker can be changed while it runs, and which changes it refuses (KIP-226).
+"""Which broker settings are dynamic, and which changes are refused (KIP-226; Kafka: DynamicBrokerConfig).
 
-RULES    1. Names and sentences are Apache Kafka 4.3's, but for settings of listeners, and of what TLS needs of files: these
-            stay as they were at the start.
-         2. Some names of `ignored_configs.py` stand here too: they are taken, shown, and have no effect, as in a file.
-         3. What the metadata hold is obeyed as far as it can be: a name or a value that this release does not know is
-            passed over with one log line, for another release may have written it.
-NOT HERE Keeping changes (`replication/controller/configs/configs.py`), obeying them (`dynamic_config_applier.py`).
+RULES    1. Names and messages are those of Apache Kafka 4.3, except for settings of listeners and TLS files, which are
+            static here.
+         2. Some names of `ignored_configs.py` are dynamic too: they are accepted and described, without effect.
+         3. An unknown name or value in the metadata is ignored with one log line: another release may have written it.
+NOT HERE Storing changes (`replication/controller/configs/configs.py`), applying them (`dynamic_config_applier.py`).
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from broker.config.broker_config import BrokerConfig, contradiction
+from broker.config.broker_config import BrokerConfig, find_conflict
 from broker.config.config_definitions import BROKER_SETTINGS
-from broker.config.ignored_configs import unused_settings
+from broker.config.ignored_configs import ignored_configs
 from storage.config.config_def import BadSetting, Kind, Setting, at_least, parse
 from storage.config.log_config import DYNAMIC_BROKER_SETTINGS
 
@@ -23,7 +22,7 @@ _log = logging.getLogger("barnabas.config")
 
 MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
-NOT_IN_FILES: dict[str, Setting] = {
+DYNAMIC_ONLY: dict[str, Setting] = {
     setting.name: setting
     for setting in (
         Setting("follower.replication.throttled.rate", Kind.LONG, None, at_least(0),
@@ -34,9 +33,9 @@ NOT_IN_FILES: dict[str, Setting] = {
                 "Most bytes a second that are copied while replicas move between log directories."),
     )
 }  # fmt: skip
-"""Settings that can only be made while a broker runs; unset: no limit."""
+"""Settings that exist only as dynamic ones; unset: unlimited."""
 
-_OBEYED = """
+_APPLIED = """
 group.consumer.assignment.interval.ms
 log.cleaner.backoff.ms
 log.cleaner.dedupe.buffer.size
@@ -49,7 +48,7 @@ max.connections.per.ip
 producer.id.expiration.ms
 transaction.partition.verification.enable
 """
-_TAKEN = """
+_ACCEPTED = """
 background.threads
 config.providers
 follower.fetch.last.tiered.offset.enable
@@ -74,7 +73,7 @@ remote.log.manager.follower.thread.pool.size
 remote.log.reader.threads
 share.coordinator.cached.buffer.max.bytes
 """
-_TAKEN_PER_BROKER = """
+_ACCEPTED_PER_BROKER = """
 sasl.enabled.mechanisms
 sasl.jaas.config
 sasl.kerberos.kinit.cmd
@@ -100,43 +99,45 @@ ssl.secure.random.implementation
 ssl.trustmanager.algorithm
 """
 
-PER_BROKER = frozenset({"cordoned.log.dirs", *_TAKEN_PER_BROKER.split()})
-"""Settings that cannot be made for all brokers at once."""
+PER_BROKER = frozenset({"cordoned.log.dirs", *_ACCEPTED_PER_BROKER.split()})
+"""Settings that cannot be set for all brokers at once."""
 
-DYNAMIC = DYNAMIC_BROKER_SETTINGS | NOT_IN_FILES.keys() | PER_BROKER | {*_OBEYED.split(), *_TAKEN.split()}
-"""All settings that can be changed while a broker runs: the defaults of topics too."""
+DYNAMIC = DYNAMIC_BROKER_SETTINGS | DYNAMIC_ONLY.keys() | PER_BROKER | {*_APPLIED.split(), *_ACCEPTED.split()}
+"""All dynamic broker settings, the defaults of topics included."""
 
 
-class BrokerRules:
-    """What one broker says of changes of its settings."""
+class DynamicBrokerConfig:
+    """Validates changes of one broker's dynamic settings."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        """`config` is what it was started with."""
+        """`config` is the static config."""
         self._config = config
 
     def setting(self, name: str) -> Setting | None:
-        """The row of a setting; None when there is none such."""
-        return BROKER_SETTINGS.get(name) or NOT_IN_FILES.get(name) or unused_settings().get(name)
+        """The definition of a setting; None if it is unknown."""
+        return BROKER_SETTINGS.get(name) or DYNAMIC_ONLY.get(name) or ignored_configs().get(name)
 
     def is_fixed(self, name: str) -> bool:
-        """Whether a setting stays what it was at the start; of a name that nobody knows nothing is said."""
+        """Whether a known setting is not dynamic."""
         return name not in DYNAMIC and self.setting(name) is not None
 
     def is_per_broker(self, name: str) -> bool:
-        """Whether a setting cannot be made for all brokers at once."""
+        """Whether a setting cannot be set for all brokers at once."""
         return name in PER_BROKER
 
-    def why_not(self, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
-        """Why these changed settings cannot be in force together, where they can be one by one."""
-        now, then = with_changes(self._config, before), with_changes(self._config, after)
-        found = contradiction(then)
-        if found is None:
-            return _why_not_so_many(now, then)
-        return found if found.startswith("group.") else f"requirement failed: {found}"  # as Java's require, and Scala's
+    def validation_error(self, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
+        """Why the changed settings conflict, although each is valid; None if they do not."""
+        current, proposed = apply_dynamic_configs(self._config, before), apply_dynamic_configs(self._config, after)
+        error = find_conflict(proposed)
+        if error is None:
+            return _thread_count_error(current, proposed)
+        return (
+            error if error.startswith("group.") else f"requirement failed: {error}"
+        )  # `group.*` is checked in Java, the rest by Scala's require()
 
 
-def _why_not_so_many(now: BrokerConfig, then: BrokerConfig) -> str | None:
-    before, after = now.number("log.cleaner.threads"), then.number("log.cleaner.threads")
+def _thread_count_error(current: BrokerConfig, proposed: BrokerConfig) -> str | None:
+    before, after = current.number("log.cleaner.threads"), proposed.number("log.cleaner.threads")
     if after == before:
         return None
     if after < 1:
@@ -148,21 +149,21 @@ def _why_not_so_many(now: BrokerConfig, then: BrokerConfig) -> str | None:
     return None
 
 
-def with_changes(config: BrokerConfig, changed: Mapping[str, str]) -> BrokerConfig:
-    """What is in force when these settings were changed (rule 3)."""
-    taken = {name: text for name, text in changed.items() if _is_known(name, text)}
-    return BrokerConfig({**config.given, **taken})
+def apply_dynamic_configs(config: BrokerConfig, changed: Mapping[str, str]) -> BrokerConfig:
+    """The static config with the dynamic settings applied (rule 3)."""
+    known = {name: text for name, text in changed.items() if _is_known(name, text)}
+    return BrokerConfig({**config.given, **known})
 
 
 def _is_known(name: str, text: str) -> bool:
     if name not in DYNAMIC:
-        _log.warning("the dynamic setting %s is unknown, or cannot be changed, and is passed over", name)
+        _log.warning("ignoring the dynamic setting %s: it is unknown or not dynamic", name)
         return False
-    setting = BROKER_SETTINGS.get(name) or NOT_IN_FILES.get(name)
+    setting = BROKER_SETTINGS.get(name) or DYNAMIC_ONLY.get(name)
     try:
         if setting is not None:
             parse(setting, text)
     except BadSetting as error:
-        _log.warning("a dynamic setting is passed over: %s", error)
+        _log.warning("ignoring a dynamic setting: %s", error)
         return False
     return True

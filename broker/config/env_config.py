@@ -1,10 +1,10 @@
-"""Settings from environment variables, as the image apache/kafka takes them: KAFKA_LOG_DIRS is log.dirs.
+"""Settings from environment variables, as in the image apache/kafka: KAFKA_LOG_DIRS is log.dirs.
 
-RULES    1. KAFKA_ and a setting's name in capitals: its dots are _, its underscores __, its dashes ___.
-         2. What names no setting but the JVM, its heap or its logs is passed over.
-         3. CLUSTER_ID is the cluster that empty directories are formatted for; without it every such node is in the same one.
-         4. Where nothing says where to listen, it is where clients are told to connect, at all addresses.
-         5. Without any of these, and without a file, one node serves clients on port 9092.
+RULES    1. The variable is KAFKA_ and the setting's name in capitals: dots are _, underscores __, dashes ___.
+         2. Variables of the JVM, its heap or its logs are ignored.
+         3. CLUSTER_ID is the cluster id for formatting empty directories; it has a default, the same for all nodes.
+         4. Without listeners, the node listens on all addresses, at the advertised ports.
+         5. Without any variable and any file, one node serves clients on port 9092.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 CLUSTER_ID: Final = "5L6g3nShT-eMCtK--X86sw"
-"""What the other image begins with."""
+"""The default of the image apache/kafka."""
 MOUNTED: Final = "/mnt/shared/config/server.properties"
 DATA: Final = "/var/lib/kafka/data"
 _PREFIX: Final = "KAFKA_"
-_NO_SETTINGS: Final = frozenset(
+_NOT_SETTINGS: Final = frozenset(
     f"{_PREFIX}{name}"
     for name in (
         *(
@@ -35,36 +35,36 @@ _NO_SETTINGS: Final = frozenset(
         *("LOG4J_OPTS", "LOG4J_LOGGERS", "LOG4J_ROOT_LOGLEVEL", "TOOLS_LOG4J_LOGLEVEL"),
     )
 )
-_QUICK: Final = {"listeners": "PLAINTEXT://:9092", "advertised.listeners": "PLAINTEXT://localhost:9092"}
+_QUICK_START: Final = {"listeners": "PLAINTEXT://:9092", "advertised.listeners": "PLAINTEXT://localhost:9092"}
 
 
-class FromEnvironment(NamedTuple):
-    """What the variables say."""
+class EnvConfig(NamedTuple):
+    """The settings from the variables."""
 
     file: str | None
-    """A settings file that was mounted."""
+    """A mounted settings file."""
     settings: dict[str, str]
-    is_quick: bool
-    """Whether nothing was said (rule 5)."""
+    is_quick_start: bool
+    """Whether there is no setting (rule 5)."""
     cluster_id: str
 
 
-def from_environment(variables: Mapping[str, str], mounted: str = MOUNTED) -> FromEnvironment:
-    """Read the variables; `mounted` is where a settings file would be."""
-    said = {_setting(name): text for name, text in variables.items() if _is_setting(name)}
+def read_env_config(variables: Mapping[str, str], mounted: str = MOUNTED) -> EnvConfig:
+    """Reads the variables; `mounted` is the path of a mounted settings file."""
+    given = {_setting(name): text for name, text in variables.items() if _is_setting(name)}
     file = mounted if os.path.exists(mounted) else None
-    is_quick = not said and file is None
-    settings = dict(_QUICK) if is_quick else said
+    is_quick_start = not given and file is None
+    settings = dict(_QUICK_START) if is_quick_start else given
     advertised = settings.get("advertised.listeners")
     if advertised and not settings.get("listeners") and settings.get("process.roles") != "controller" and file is None:
         settings["listeners"] = re.sub(r"://[^,]*:", "://0.0.0.0:", advertised)
     if file is None:
         settings.setdefault("log.dirs", DATA)
-    return FromEnvironment(file, settings, is_quick, variables.get("CLUSTER_ID") or CLUSTER_ID)
+    return EnvConfig(file, settings, is_quick_start, variables.get("CLUSTER_ID") or CLUSTER_ID)
 
 
 def _is_setting(name: str) -> bool:
-    return name.startswith(_PREFIX) and name not in _NO_SETTINGS
+    return name.startswith(_PREFIX) and name not in _NOT_SETTINGS
 
 
 def _setting(name: str) -> str:

@@ -1,7 +1,7 @@
-"""Names that Apache Kafka 4.3 knows and that have no effect here (yet), with kind and default.
+"""Settings of Apache Kafka 4.3 that have no effect here, with type and default.
 
-FORMAT   name KIND default, or no default where it is unset; '' is an empty text
-RULES    1. A name leaves this list for `config_definitions.py` with the change that gives it an effect.
+FORMAT   name TYPE default; no default if the setting is unset, '' for an empty text
+RULES    1. The change that gives a setting an effect moves it to `config_definitions.py`.
 """
 
 from __future__ import annotations
@@ -236,8 +236,8 @@ unstable.feature.versions.enable BOOLEAN false
 
 
 @cache
-def unused_settings() -> dict[str, Setting]:
-    """The rows, by name."""
+def ignored_configs() -> dict[str, Setting]:
+    """The definitions, by name."""
     settings = {}
     for row in _ROWS.strip().splitlines():
         name, kind, *default = row.split(" ", 2)

@@ -1,8 +1,8 @@
-"""Which listeners a node needs in its roles, and which it cannot have; in Kafka's words where Kafka has the rule.
+"""Validates the listeners against the roles of the node, with Kafka's messages where Kafka has the rule.
 
-RULES    1. A broker has a listener for clients, a controller one of controller.listener.names; neither has the other's.
-         2. A node that is broker and controller and knows of no other node need not listen as a controller.
-NOT HERE Who the other controllers are (`quorum_config.py`).
+RULES    1. A broker needs a client listener, a controller one of controller.listener.names; neither may have the other's.
+         2. A combined node without other nodes needs no controller listener.
+NOT HERE The other controllers (`quorum_config.py`).
 """
 
 from __future__ import annotations
@@ -10,49 +10,49 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-Place = tuple[str, str, int]
+ListenerAddress = tuple[str, str, int]
 """A listener's name, host and port."""
 _NAMES = "controller.listener.names"
 _BOTH = {"broker", "controller"}
 
 
-class Listening(NamedTuple):
-    """What the settings say of a node's listeners."""
+class ListenerConfig(NamedTuple):
+    """The settings of a node's listeners."""
 
     roles: frozenset[str]
-    clients: Sequence[Place]
-    controllers: Sequence[Place]
+    clients: Sequence[ListenerAddress]
+    controllers: Sequence[ListenerAddress]
     """Those of `listeners` that are in controller.listener.names."""
     controller_names: Sequence[str]
-    told: Mapping[str, Place]
+    advertised: Mapping[str, ListenerAddress]
     """advertised.listeners."""
-    between_brokers: str
+    inter_broker_listener: str
     has_quorum: bool
-    """Whether the settings say where controllers are."""
+    """Whether the settings name controllers."""
 
 
-def wrong_listeners(node: Listening) -> str | None:
-    """What is wrong, as a sentence; None: nothing."""
-    every = [*node.clients, *node.controllers]
-    names = [name for name, _, _ in every]
+def find_listener_error(node: ListenerConfig) -> str | None:
+    """The first error; None if the listeners are valid."""
+    listeners = [*node.clients, *node.controllers]
+    names = [name for name, _, _ in listeners]
     if len(set(names)) != len(names):
         return "listeners: each listener needs a name of its own"
-    ports = [(host, port) for _, host, port in every]
-    taken = {place for place in ports if place[1] and ports.count(place) > 1}
-    if taken:
-        return f"listeners: each listener must have a different port, and port {min(taken)[1]} is named twice"
-    return _of_roles(node) or _advertised(node, names)
+    ports = [(host, port) for _, host, port in listeners]
+    duplicates = {address for address in ports if address[1] and ports.count(address) > 1}
+    if duplicates:
+        return f"listeners: each listener must have a different port, and port {min(duplicates)[1]} is named twice"
+    return _role_error(node) or _advertised_error(node, names)
 
 
-def _of_roles(node: Listening) -> str | None:
+def _role_error(node: ListenerConfig) -> str | None:
     """Rule 1."""
     unknown = node.roles - _BOTH
     if unknown:
         return f"process.roles: {', '.join(sorted(unknown))} is no role; there are broker and controller"
     if node.roles == {"broker"}:
-        return _of_a_broker(node)
+        return _broker_error(node)
     if node.roles == {"controller"}:
-        return _of_a_controller(node)
+        return _controller_error(node)
     return None if node.clients else _NO_BROKER_LISTENER
 
 
@@ -62,7 +62,7 @@ _NO_BROKER_LISTENER = (
 )
 
 
-def _of_a_broker(node: Listening) -> str | None:
+def _broker_error(node: ListenerConfig) -> str | None:
     if not node.controller_names:
         return f'Missing required configuration "{_NAMES}" which has no default value.'
     if node.controllers:
@@ -78,7 +78,7 @@ def _of_a_broker(node: Listening) -> str | None:
     return None if node.clients else _NO_BROKER_LISTENER
 
 
-def _of_a_controller(node: Listening) -> str | None:
+def _controller_error(node: ListenerConfig) -> str | None:
     if not node.controllers:
         return (
             f"{_NAMES} must contain at least one value appearing in the 'listeners' configuration when running the KRaft "
@@ -92,17 +92,17 @@ def _of_a_controller(node: Listening) -> str | None:
     return None
 
 
-def _advertised(node: Listening, names: list[str]) -> str | None:
-    told = node.told
-    if set(told) - set(names):
+def _advertised_error(node: ListenerConfig, names: list[str]) -> str | None:
+    advertised = node.advertised
+    if set(advertised) - set(names):
         return (
             "advertised.listeners listener names must be equal to or a subset of the ones defined in listeners. Found "
-            f"{','.join(told)}. The valid options based on the current configuration are {','.join(names)}"
+            f"{','.join(advertised)}. The valid options based on the current configuration are {','.join(names)}"
         )
-    if any(host == "0.0.0.0" for _, host, _ in told.values()):  # noqa: S104
+    if any(host == "0.0.0.0" for _, host, _ in advertised.values()):  # noqa: S104
         return "advertised.listeners cannot use the nonroutable meta-address 0.0.0.0. Use a routable IP address."
     clients = [name for name, _, _ in node.clients]
-    if "broker" in node.roles and node.between_brokers not in clients:
+    if "broker" in node.roles and node.inter_broker_listener not in clients:
         return (
             "inter.broker.listener.name must be a listener name defined in advertised.listeners. The valid options based on "
             f"currently configured listeners are {','.join(clients)}"

@@ -1,7 +1,7 @@
-"""What the settings say about consumer groups; defaults as in Apache Kafka.
+"""Configs of consumer groups, with Apache Kafka's defaults.
 
-RULES    1. A group's own setting counts before the broker's, within the limits that the broker sets.
-         2. Both are read when they are needed: a change counts from the next heartbeat on.
+RULES    1. A group's own config overrides the broker's, clamped to the broker's minimum and maximum.
+         2. Both are read at use: a change applies from the next heartbeat on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from replication.metadata.image import MetadataImage
 
 
 class MigrationPolicy(Enum):
-    """Which groups may change their kind while they have members; the value is the setting's."""
+    """group.consumer.migration.policy; the value is the config's."""
 
     BIDIRECTIONAL = "bidirectional"
     UPGRADE = "upgrade"
@@ -23,17 +23,17 @@ class MigrationPolicy(Enum):
 
     @property
     def allows_upgrades(self) -> bool:
-        """Whether a member of the consumer protocol makes a classic group a consumer group."""
+        """Whether a classic group is upgraded when a member of the consumer protocol joins."""
         return self in {MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.UPGRADE}
 
     @property
     def allows_downgrades(self) -> bool:
-        """Whether a consumer group whose members are all classic ones becomes a classic group."""
+        """Whether a consumer group is downgraded when only classic members are left."""
         return self in {MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE}
 
 
 class ConsumerGroupSettings(NamedTuple):
-    """Times in milliseconds; `limits` bounds what single groups may ask for."""
+    """Times in milliseconds; `limits` has minimum and maximum of group configs."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
@@ -49,28 +49,28 @@ class ConsumerGroupSettings(NamedTuple):
     }
 
 
-class SettingsOfGroups:
-    """What is in force for single groups; `broker` is replaced when the broker's settings change."""
+class GroupConfigManager:
+    """The effective configs of groups; `broker` is replaced when the broker's configs change."""
 
     def __init__(self, broker: ConsumerGroupSettings, image: Callable[[], MetadataImage]) -> None:
         self.broker = broker
         self._image = image
 
     def session_timeout_ms(self, group_id: str) -> int:
-        """How long a member may be silent."""
+        """consumer.session.timeout.ms of a group."""
         return self._of_group(group_id, "session.timeout.ms", self.broker.session_timeout_ms)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """How often a member shall be heard of."""
+        """consumer.heartbeat.interval.ms of a group."""
         return self._of_group(group_id, "heartbeat.interval.ms", self.broker.heartbeat_interval_ms)
 
     def assignment_interval_ms(self, group_id: str) -> int:
-        """The shortest time between two assignments."""
+        """consumer.assignment.interval.ms of a group."""
         return self._of_group(group_id, "assignment.interval.ms", self.broker.assignment_interval_ms)
 
-    def _of_group(self, group_id: str, name: str, otherwise: int) -> int:
+    def _of_group(self, group_id: str, name: str, default: int) -> int:
         text = self._image().group_config(group_id).get(f"consumer.{name}")
         if text is None:
-            return otherwise
+            return default
         lowest, highest = self.broker.limits[name]
         return min(max(int(text), lowest), highest)

@@ -1,7 +1,7 @@
-"""All coordinators of this broker, made from its settings, with what they and the partitions need of each other.
+"""Creates the coordinators of this broker from its settings and connects them.
 
-RULES    1. Groups hear of a new image before transactions: markers for offsets go to the groups.
-NOT HERE What a coordinator does; the topics in which coordinators keep their state (`apis.py`).
+RULES    1. Groups get a new image before transactions: the markers for offsets are written to the groups' partitions.
+NOT HERE The coordinators; the configuration of the internal topics (`api_table.py`).
 """
 
 from __future__ import annotations
@@ -11,45 +11,45 @@ from typing import NamedTuple
 
 from broker.config.broker_config import BrokerConfig
 from broker.coordinators.classic.classic_protocol import GroupSettings
-from broker.coordinators.consumer_group_config import ConsumerGroupSettings, MigrationPolicy, SettingsOfGroups
+from broker.coordinators.consumer_group_config import ConsumerGroupSettings, GroupConfigManager, MigrationPolicy
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
-from broker.coordinators.runtime.coordinator_runtime import Clock, CoordinatorRuntime, Host
-from broker.coordinators.runtime.partition_writer import ReplicaLog
-from broker.coordinators.transactions.producer_id_manager import ProducerIds
-from broker.coordinators.transactions.remote_verification import TransactionLookup
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime, ShardContext
+from broker.coordinators.runtime.partition_writer import PartitionWriter
+from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
+from broker.coordinators.transactions.remote_verification import RemoteVerification, SendToBroker
 from broker.coordinators.transactions.transaction_coordinator import (
     TRANSACTION_VERSION,
     TRANSACTIONS_TOPIC,
     TransactionCoordinator,
     TransactionSettings,
 )
-from broker.coordinators.transactions.transaction_verification import Admission
-from broker.coordinators.transactions.txn_marker_channel import Ask, ClusterMarkers
-from broker.coordinators.transactions.txn_marker_writer import LocalMarkers
-from replication.metadata.image import Changes, MetadataImage
+from broker.coordinators.transactions.transaction_verification import TransactionVerification
+from broker.coordinators.transactions.txn_marker_channel import TxnMarkerChannel
+from broker.coordinators.transactions.txn_marker_writer import TxnMarkerWriter
+from replication.metadata.image import MetadataDelta, MetadataImage
 from replication.partition.replica_manager import ReplicaManager
-from replication.timer_queue import Deadlines
+from replication.timer_queue import Clock, TimerQueue
 
 _MINUTE_MS = 60_000
 
 
 class Coordinators(NamedTuple):
-    """Everybody who coordinates something here."""
+    """All coordinators of this broker, with the parts that handlers use."""
 
     groups: CoordinatorRuntime[GroupCoordinator]
     transactions: CoordinatorRuntime[TransactionCoordinator]
-    admission: Admission
-    markers: LocalMarkers
-    producer_ids: ProducerIds
-    settings_of_groups: SettingsOfGroups
+    verification: TransactionVerification
+    markers: TxnMarkerWriter
+    producer_ids: ProducerIdManager
+    group_config_manager: GroupConfigManager
 
-    def image_changed(self, changes: Changes, image: MetadataImage, broker_id: int) -> None:
-        """Follow the cluster; to be called when the partitions that this broker leads are ready."""
-        self.groups.image_changed(changes, image, broker_id)
-        self.transactions.image_changed(changes, image, broker_id)
+    def on_metadata_update(self, changes: MetadataDelta, image: MetadataImage, broker_id: int) -> None:
+        """Apply a new image; call it after the partitions that this broker leads are open."""
+        self.groups.on_metadata_update(changes, image, broker_id)
+        self.transactions.on_metadata_update(changes, image, broker_id)
 
     def close(self) -> None:
-        """Resign from everything."""
+        """Close all coordinators."""
         self.transactions.close()
         self.groups.close()
 
@@ -57,54 +57,54 @@ class Coordinators(NamedTuple):
 def coordinators(
     config: BrokerConfig,
     replicas: ReplicaManager,
-    deadlines: Deadlines,
+    timers: TimerQueue,
     clock: Clock,
-    producer_ids: ProducerIds,
-    ask: Ask,
+    producer_ids: ProducerIdManager,
+    send: SendToBroker,
 ) -> Coordinators:
-    """Coordinators that know of nothing yet: `image_changed` brings it; `ask` asks other brokers."""
+    """Coordinators without shards: `on_metadata_update` adds them. `send` sends requests to other brokers."""
 
     def image() -> MetadataImage:
         return replicas.image
 
-    settings_of_groups = SettingsOfGroups(consumer_settings(config), lambda: replicas.image)
-    groups = _groups(config, settings_of_groups, replicas, deadlines, clock)
+    group_config_manager = GroupConfigManager(consumer_settings(config), lambda: replicas.image)
+    groups = _groups(config, group_config_manager, replicas, timers, clock)
     settings = TransactionSettings(
         abort_interval_ms=config.number("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
         expiration_ms=config.number("transactional.id.expiration.ms"),
         expiry_interval_ms=config.number("transaction.remove.expired.transaction.cleanup.interval.ms"),
     )
 
-    def make(host: Host) -> TransactionCoordinator:
+    def make_coordinator(context: ShardContext) -> TransactionCoordinator:
         def version() -> int:
             return replicas.image.features.get(TRANSACTION_VERSION, 0)
 
-        return TransactionCoordinator(host, settings, everywhere, version, producer_ids.take)
+        return TransactionCoordinator(context, settings, marker_channel, version, producer_ids.generate_producer_id)
 
-    def open_log(partition: int) -> ReplicaLog:
-        return ReplicaLog(replicas, TRANSACTIONS_TOPIC, partition, clock)
+    def open_log(partition: int) -> PartitionWriter:
+        return PartitionWriter(replicas, TRANSACTIONS_TOPIC, partition, clock)
 
-    transactions = CoordinatorRuntime(TRANSACTIONS_TOPIC, make, open_log, deadlines, clock)
-    admission = Admission(
+    transactions = CoordinatorRuntime(TRANSACTIONS_TOPIC, make_coordinator, open_log, timers, clock)
+    verification = TransactionVerification(
         replicas,
         transactions,
-        deadlines,
+        timers,
         clock,
-        TransactionLookup(config.node_id, image, ask),
-        does_verify=bool(config.value("transaction.partition.verification.enable")),
+        RemoteVerification(config.node_id, image, send),
+        is_enabled=bool(config.value("transaction.partition.verification.enable")),
         retry_ms=config.number("add.partitions.to.txn.retry.backoff.ms"),
-        patience_ms=config.number("add.partitions.to.txn.retry.backoff.max.ms"),
+        max_wait_ms=config.number("add.partitions.to.txn.retry.backoff.max.ms"),
     )
-    markers = LocalMarkers(replicas, groups, admission, clock)
-    everywhere = ClusterMarkers(config.node_id, markers, image, ask)
-    return Coordinators(groups, transactions, admission, markers, producer_ids, settings_of_groups)
+    markers = TxnMarkerWriter(replicas, groups, verification, clock)
+    marker_channel = TxnMarkerChannel(config.node_id, markers, image, send)
+    return Coordinators(groups, transactions, verification, markers, producer_ids, group_config_manager)
 
 
 def _groups(
     config: BrokerConfig,
-    settings_of_groups: SettingsOfGroups,
+    group_config_manager: GroupConfigManager,
     replicas: ReplicaManager,
-    deadlines: Deadlines,
+    timers: TimerQueue,
     clock: Clock,
 ) -> CoordinatorRuntime[GroupCoordinator]:
     settings = GroupSettings(
@@ -118,19 +118,19 @@ def _groups(
         consumer=consumer_settings(config),
     )
 
-    def make(host: Host) -> GroupCoordinator:
-        return GroupCoordinator(host, settings, settings_of_groups, _new_member_id, lambda: replicas.image)
+    def make_coordinator(context: ShardContext) -> GroupCoordinator:
+        return GroupCoordinator(context, settings, group_config_manager, _new_member_id, lambda: replicas.image)
 
-    def open_log(partition: int) -> ReplicaLog:
-        return ReplicaLog(replicas, OFFSETS_TOPIC, partition, clock)
+    def open_log(partition: int) -> PartitionWriter:
+        return PartitionWriter(replicas, OFFSETS_TOPIC, partition, clock)
 
-    runtime = CoordinatorRuntime(OFFSETS_TOPIC, make, open_log, deadlines, clock)
+    runtime = CoordinatorRuntime(OFFSETS_TOPIC, make_coordinator, open_log, timers, clock)
     runtime.commit_timeout_ms = config.number("offsets.commit.timeout.ms")
     return runtime
 
 
 def consumer_settings(config: BrokerConfig) -> ConsumerGroupSettings:
-    """The settings whose names begin with group.consumer."""
+    """The settings with the prefix group.consumer."""
 
     def limits(name: str) -> tuple[int, int]:
         return config.number(f"group.consumer.min.{name}"), config.number(f"group.consumer.max.{name}")
@@ -150,6 +150,6 @@ def consumer_settings(config: BrokerConfig) -> ConsumerGroupSettings:
 
 
 def _new_member_id() -> str:
-    """A random UUID as text; the module `uuid` would cost the start some milliseconds."""
+    """A random UUID as text, without importing `uuid`: the import takes milliseconds at start."""
     drawn = os.urandom(16).hex()
     return f"{drawn[:8]}-{drawn[8:12]}-4{drawn[13:16]}-a{drawn[17:20]}-{drawn[20:]}"

@@ -1,13 +1,13 @@
-"""The group coordinator of one partition of `__consumer_offsets`: its groups, their offsets, their end.
+"""The group coordinator of one partition of `__consumer_offsets` (Kafka: GroupCoordinatorShard).
 
-RULES    1. A group is there when somebody has joined it or committed for it; one that nobody has joined and that has
-            no generation is a simple group: offsets and nothing else.
-         2. Committed offsets change by applying records. Who is a member is volatile and changed when it is
-            decided; the record of a group is a snapshot for the next coordinator, and applying it here changes nothing.
-         3. A tombstone ends a group, whoever still waits in it.
-         4. A stable group that is read back keeps its generation, members and assignments; each member has one
-            session from then on to be heard of.
-NOT HERE The classic protocol (`classic_protocol.py`), offsets (`offset_manager.py`), appending and loading (`coordinator_runtime.py`).
+RULES    1. A group exists after a join or an offset commit. A group without members and generation is a simple group:
+            it has offsets only.
+         2. Committed offsets and consumer groups change by applying records. Members of classic groups are volatile and
+            change at once; their group record is a snapshot for the next coordinator and changes nothing when it is applied.
+         3. A tombstone removes a group and fails its waiting requests.
+         4. A loaded classic group with members is stable; each member's session starts after loading.
+NOT HERE The classic protocol (`classic_protocol.py`), offsets (`offset_manager.py`), appending and loading
+         (`coordinator_runtime.py`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,15 @@ from broker.coordinators.classic.classic_group import (
     JoinReply,
     State,
     SyncReply,
-    refused_join,
+    join_error,
 )
-from broker.coordinators.classic.classic_protocol import NOTHING, Caller, Decision, GroupSettings, Rebalancer
+from broker.coordinators.classic.classic_protocol import (
+    EMPTY_DECISION,
+    ClassicProtocol,
+    ClientInfo,
+    Decision,
+    GroupSettings,
+)
 from broker.coordinators.classic.group_records import (
     GROUP_METADATA,
     LEGACY_OFFSET_COMMIT,
@@ -35,17 +41,17 @@ from broker.coordinators.classic.group_records import (
     read_group_key,
 )
 from broker.coordinators.consumer import consumer_group_records
-from broker.coordinators.consumer.classic_protocol_adapter import ClassicMembers
+from broker.coordinators.consumer.classic_protocol_adapter import ClassicProtocolAdapter
 from broker.coordinators.consumer.consumer_group import ConsumerGroup, GroupState
-from broker.coordinators.consumer.consumer_group_heartbeat import ConsumerGroups, HeartbeatCaller
-from broker.coordinators.consumer.consumer_requests import check_commit, check_fetch
-from broker.coordinators.consumer.describe import describe, not_described
-from broker.coordinators.consumer.group_upgrade import Migration
-from broker.coordinators.consumer.target_assignment_updater import MemberProgress, next_epoch
+from broker.coordinators.consumer.consumer_group_heartbeat import ConsumerProtocol, HeartbeatClientInfo
+from broker.coordinators.consumer.consumer_requests import check_fetch, validate_offset_commit
+from broker.coordinators.consumer.describe import describe, describe_error
+from broker.coordinators.consumer.group_upgrade import GroupUpgrade
+from broker.coordinators.consumer.target_assignment_updater import TargetAssignmentUpdater, next_epoch_record
 from broker.coordinators.consumer.topic_regexes import TopicRegexes
-from broker.coordinators.consumer_group_config import SettingsOfGroups
-from broker.coordinators.offset_manager import STEP, CommittedOffsets
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, Host, StoredRecord
+from broker.coordinators.consumer_group_config import GroupConfigManager
+from broker.coordinators.offset_manager import ITEMS_PER_STEP, OffsetMetadataManager
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, ShardContext, StoredRecord
 from protocol.errors import ErrorCode
 from protocol.messages.consumer_groups import (
     ConsumerGroupDescribeResponseGroup,
@@ -79,7 +85,7 @@ from protocol.messages.transactions import (
     TxnOffsetCommitResponseTopic,
 )
 from replication.metadata.image import MetadataImage
-from replication.timer_queue import Deadline
+from replication.timer_queue import Timer
 
 _log = logging.getLogger("barnabas.groups")
 
@@ -91,141 +97,159 @@ _NONE: Final = ErrorCode.NONE
 
 
 class GroupCoordinator:
-    """The state machine of one shard."""
+    """The group coordinator of one shard."""
 
     def __init__(
         self,
-        host: Host,
+        context: ShardContext,
         settings: GroupSettings,
-        of_groups: SettingsOfGroups,
+        group_config_manager: GroupConfigManager,
         new_uuid: Callable[[], str],
         image: Callable[[], MetadataImage],
     ) -> None:
         self.groups: dict[str, ClassicGroup] = {}
         self.consumer_groups: dict[str, ConsumerGroup] = {}
-        self.offsets = CommittedOffsets(settings.offset_metadata_max_size)
-        self._host = host
+        self.offsets = OffsetMetadataManager(settings.offset_metadata_max_size)
+        self._context = context
         self._settings = settings
         self._image = image
-        self._rebalancer = Rebalancer(self.groups, host, settings, new_uuid)
+        self._classic_protocol = ClassicProtocol(self.groups, context, settings, new_uuid)
         consumer = settings.consumer
-        regexes = TopicRegexes(self.consumer_groups, host, consumer.regex_refresh_interval_ms, image, next_epoch)
-        progress = MemberProgress(host, consumer.assignors, of_groups, image, regexes)
-        migration = Migration(self.groups, self.consumer_groups, self._rebalancer, host, settings, image)
-        self._consumers = ConsumerGroups(
-            self.consumer_groups, self.groups, host, consumer, of_groups, image, new_uuid, progress, migration
+        regexes = TopicRegexes(
+            self.consumer_groups, context, consumer.regex_refresh_interval_ms, image, next_epoch_record
         )
-        self._classic_members = ClassicMembers(
-            host, consumer.migration_policy, image, new_uuid, self._consumers, progress, migration
+        target_updater = TargetAssignmentUpdater(context, consumer.assignors, group_config_manager, image, regexes)
+        group_upgrade = GroupUpgrade(
+            self.groups, self.consumer_groups, self._classic_protocol, context, settings, image
         )
-        self._expiry: Deadline | None = None
+        self._consumer_protocol = ConsumerProtocol(
+            self.consumer_groups,
+            self.groups,
+            context,
+            consumer,
+            group_config_manager,
+            image,
+            new_uuid,
+            target_updater,
+            group_upgrade,
+        )
+        self._classic_adapter = ClassicProtocolAdapter(
+            context, consumer.migration_policy, image, new_uuid, self._consumer_protocol, target_updater, group_upgrade
+        )
+        self._expiry: Timer | None = None
         self._unknown_types: set[int] = set()
 
     # ---- members
 
-    def join(self, caller: Caller, request: JoinGroupRequest, reply: JoinReply) -> Decision:
-        """JoinGroup; the answer goes to `reply`."""
+    def join(self, client: ClientInfo, request: JoinGroupRequest, reply: JoinReply) -> Decision:
+        """Handle JoinGroup; the response goes to `reply`."""
         session_timeout_ms, settings = request.session_timeout_ms, self._settings
         if not settings.min_session_timeout_ms <= session_timeout_ms <= settings.max_session_timeout_ms:
-            reply(refused_join(request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT))
-            return NOTHING
-        if caller.api_version == 0:  # no rebalance timeout yet
+            reply(join_error(request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT))
+            return EMPTY_DECISION
+        if client.api_version == 0:  # version 0 has no rebalance timeout
             request.rebalance_timeout_ms = session_timeout_ms
-        consumers = self.consumer_groups.get(request.group_id)
-        if consumers is None:
-            return self._rebalancer.join(caller, request, reply)
-        if consumers.members:
-            return self._classic_members.join(consumers, caller, request, reply)
-        decision = self._rebalancer.join(caller, request, reply)
+        consumer_group = self.consumer_groups.get(request.group_id)
+        if consumer_group is None:
+            return self._classic_protocol.join(client, request, reply)
+        if consumer_group.members:
+            return self._classic_adapter.join(consumer_group, client, request, reply)
+        decision = self._classic_protocol.join(client, request, reply)
         if not decision.records:
             return decision
-        tombstones = consumer_group_records.group_tombstones(consumers)
-        return CoordinatorDecision([*tombstones, *decision.records], None, settle=decision.settle)
+        tombstones = consumer_group_records.group_tombstones(consumer_group)
+        return CoordinatorDecision([*tombstones, *decision.records], None, on_complete=decision.on_complete)
 
     def sync(self, request: SyncGroupRequest, reply: SyncReply) -> Decision:
-        """SyncGroup; the answer goes to `reply`."""
-        consumers = self.consumer_groups.get(request.group_id)
-        if consumers is not None:
-            return self._classic_members.sync(consumers, request, reply)
-        return self._rebalancer.sync(request, reply)
+        """Handle SyncGroup; the response goes to `reply`."""
+        consumer_group = self.consumer_groups.get(request.group_id)
+        if consumer_group is not None:
+            return self._classic_adapter.sync(consumer_group, request, reply)
+        return self._classic_protocol.sync(request, reply)
 
     def heartbeat(self, request: HeartbeatRequest, mono_ms: int) -> ErrorCode:
-        """Heartbeat: the code is the whole answer."""
-        consumers = self.consumer_groups.get(request.group_id)
-        if consumers is not None:
-            return self._classic_members.heartbeat(consumers, request)
-        return self._rebalancer.heartbeat(request, mono_ms)
+        """Handle Heartbeat."""
+        consumer_group = self.consumer_groups.get(request.group_id)
+        if consumer_group is not None:
+            return self._classic_adapter.heartbeat(consumer_group, request)
+        return self._classic_protocol.heartbeat(request, mono_ms)
 
     def leave(self, request: LeaveGroupRequest) -> CoordinatorDecision[LeaveGroupResponse]:
-        """LeaveGroup, in the form of version 3 and later."""
-        consumers = self.consumer_groups.get(request.group_id)
-        if consumers is not None:
-            return self._classic_members.leave(consumers, request)
-        return self._rebalancer.leave(request)
+        """Handle LeaveGroup in the form of version 3 and later."""
+        consumer_group = self.consumer_groups.get(request.group_id)
+        if consumer_group is not None:
+            return self._classic_adapter.leave(consumer_group, request)
+        return self._classic_protocol.leave(request)
 
     def consumer_heartbeat(
-        self, caller: HeartbeatCaller, request: ConsumerGroupHeartbeatRequest
+        self, client: HeartbeatClientInfo, request: ConsumerGroupHeartbeatRequest
     ) -> CoordinatorDecision[ConsumerGroupHeartbeatResponse]:
-        """ConsumerGroupHeartbeat; its group id is not empty."""
-        return self._consumers.heartbeat(caller, request)
+        """Handle ConsumerGroupHeartbeat with a non-empty group id."""
+        return self._consumer_protocol.heartbeat(client, request)
 
     # ---- offsets
 
     def commit(
         self, request: OffsetCommitRequest, api_version: int, mono_ms: int, wall_ms: int
     ) -> CoordinatorDecision[OffsetCommitResponse]:
-        """OffsetCommit, of topics and partitions that exist."""
+        """Handle OffsetCommit for existing partitions."""
         group = self.groups.get(request.group_id)
         generation = request.generation_id_or_member_epoch
-        consumers = self.consumer_groups.get(request.group_id)
-        if consumers is not None:
+        consumer_group = self.consumer_groups.get(request.group_id)
+        if consumer_group is not None:
             partitions = [(topic.topic_id, one.partition_index) for topic in request.topics for one in topic.partitions]
             instance_id = request.group_instance_id
-            error = check_commit(consumers, request.member_id, instance_id, generation, partitions, api_version)
+            error = validate_offset_commit(
+                consumer_group, request.member_id, instance_id, generation, partitions, api_version
+            )
             if error is not _NONE:
-                return CoordinatorDecision((), refused_commit(request, error))
+                return CoordinatorDecision((), commit_error_response(request, error))
         elif group is None:
             if generation >= 0:
                 error = ErrorCode.GROUP_ID_NOT_FOUND if api_version >= 9 else ErrorCode.ILLEGAL_GENERATION
-                return CoordinatorDecision((), refused_commit(request, error))
+                return CoordinatorDecision((), commit_error_response(request, error))
         else:
             member_id = request.member_id
-            error = group.check_commit(member_id, request.group_instance_id, generation)
+            error = group.validate_offset_commit(member_id, request.group_instance_id, generation)
             if error is not _NONE:
-                return CoordinatorDecision((), refused_commit(request, error))
+                return CoordinatorDecision((), commit_error_response(request, error))
             if group.state is not State.EMPTY:
-                self._rebalancer.sessions.beat(group, group.members[member_id], mono_ms)
+                self._classic_protocol.heartbeat_timeouts.on_heartbeat(group, group.members[member_id], mono_ms)
         records, response = self.offsets.commit(request, wall_ms)
         return CoordinatorDecision(records, response, is_atomic=False)
 
-    def commit_with_transaction(
+    def commit_transactional(
         self, request: TxnOffsetCommitRequest, topic_ids: Mapping[str, bytes], wall_ms: int
     ) -> CoordinatorDecision[TxnOffsetCommitResponse]:
-        """TxnOffsetCommit, of topics and partitions that exist: the offsets count when the transaction is committed."""
+        """Handle TxnOffsetCommit for existing partitions; the offsets become valid when the transaction commits."""
         group = self.groups.get(request.group_id)
         generation = request.generation_id
         error = _NONE
-        consumers = self.consumer_groups.get(request.group_id)
-        if consumers is not None:
+        consumer_group = self.consumer_groups.get(request.group_id)
+        if consumer_group is not None:
             partitions = [
                 (topic_ids[topic.name], one.partition_index) for topic in request.topics for one in topic.partitions
             ]
             instance_id = request.group_instance_id
-            error = check_commit(consumers, request.member_id, instance_id, generation, partitions, None)
+            error = validate_offset_commit(consumer_group, request.member_id, instance_id, generation, partitions, None)
         elif group is not None:
-            error = group.check_commit(request.member_id, request.group_instance_id, generation, is_transactional=True)
+            error = group.validate_offset_commit(
+                request.member_id, request.group_instance_id, generation, is_transactional=True
+            )
         elif generation >= 0:
             error = ErrorCode.ILLEGAL_GENERATION
         if error is not _NONE:
-            return CoordinatorDecision((), refused_transactional_commit(request, error))
-        records, response = self.offsets.commit_with_transaction(request, topic_ids, wall_ms)
+            return CoordinatorDecision((), txn_commit_error_response(request, error))
+        records, response = self.offsets.commit_transactional(request, topic_ids, wall_ms)
         producer = (request.producer_id, request.producer_epoch)
         return CoordinatorDecision(records, response, producer=producer)
 
     def fetch(self, request: OffsetFetchRequestGroup, *, is_stable: bool) -> OffsetFetchResponseGroup:
-        """The part of one group in OffsetFetch."""
-        consumers = self.consumer_groups.get(request.group_id)
-        error = _NONE if consumers is None else check_fetch(consumers, request.member_id, request.member_epoch)
+        """Handle OffsetFetch for one group."""
+        consumer_group = self.consumer_groups.get(request.group_id)
+        error = (
+            _NONE if consumer_group is None else check_fetch(consumer_group, request.member_id, request.member_epoch)
+        )
         if error is not _NONE:
             return OffsetFetchResponseGroup(group_id=request.group_id, topics=[], error_code=error)
         return self.offsets.fetch(request, is_stable=is_stable)
@@ -233,14 +257,14 @@ class GroupCoordinator:
     # ---- administration
 
     def describe(self, group_id: str, api_version: int) -> DescribedGroup:
-        """One group in full."""
+        """Describe one classic group."""
         group = self.groups.get(group_id)
         if group is None:
             is_error = api_version >= 6
-            why = "is not a classic group" if group_id in self.consumer_groups else "not found"
+            reason = "is not a classic group" if group_id in self.consumer_groups else "not found"
             return DescribedGroup(
                 error_code=ErrorCode.GROUP_ID_NOT_FOUND if is_error else _NONE,
-                error_message=f"Group {group_id} {why}." if is_error else None,
+                error_message=f"Group {group_id} {reason}." if is_error else None,
                 group_id=group_id,
                 group_state=State.DEAD.value,
             )
@@ -266,7 +290,7 @@ class GroupCoordinator:
         )
 
     def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
-        """The groups in some of these states and of these types, in lower case; empty: all."""
+        """The groups in these states and of these types, in lower case; empty filters match all."""
         found = []
         if not types or CLASSIC in types:
             found += [
@@ -278,31 +302,31 @@ class GroupCoordinator:
                 (group.group_id, CONSUMER, group.state.value, CONSUMER) for group in self.consumer_groups.values()
             ]
         return [
-            ListedGroup(group_id=group_id, protocol_type=protocol_type, group_state=state, group_type=kind)
-            for group_id, protocol_type, state, kind in found
+            ListedGroup(group_id=group_id, protocol_type=protocol_type, group_state=state, group_type=record_type)
+            for group_id, protocol_type, state, record_type in found
             if not states or state.lower() in states
         ]
 
     def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescribeResponseGroup:
-        """One consumer group in full."""
+        """Describe one consumer group."""
         group = self.consumer_groups.get(group_id)
         if group is not None:
             return describe(group, self._settings.consumer.assignors, self._image())
-        why = "is not a consumer group" if group_id in self.groups else "not found"
-        return not_described(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {why}.")
+        reason = "is not a consumer group" if group_id in self.groups else "not found"
+        return describe_error(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
 
     def delete(self, group_ids: list[str]) -> CoordinatorDecision[list[DeletableGroupResult]]:
-        """Delete groups that have no members."""
+        """Delete groups without members."""
         records: list[StoredRecord] = []
         results = []
         for group_id in group_ids:
             group = self.groups.get(group_id)
-            consumers = self.consumer_groups.get(group_id)
+            consumer_group = self.consumer_groups.get(group_id)
             error = _NONE
-            if consumers is not None and consumers.state is GroupState.EMPTY:
+            if consumer_group is not None and consumer_group.state is GroupState.EMPTY:
                 records += self.offsets.tombstones(group_id)
-                records += consumer_group_records.group_tombstones(consumers)
-            elif consumers is None and group is None:
+                records += consumer_group_records.group_tombstones(consumer_group)
+            elif consumer_group is None and group is None:
                 error = ErrorCode.GROUP_ID_NOT_FOUND
             elif group is None or group.state is not State.EMPTY:
                 error = ErrorCode.NON_EMPTY_GROUP
@@ -313,147 +337,151 @@ class GroupCoordinator:
         return CoordinatorDecision(records, results, is_atomic=False)
 
     def delete_offsets(self, request: OffsetDeleteRequest) -> CoordinatorDecision[OffsetDeleteResponse]:
-        """Forget offsets of topics and partitions that exist, and that nobody in the group reads."""
+        """Delete offsets of existing partitions whose topics the group does not subscribe to."""
         group = self.groups.get(request.group_id)
-        consumers = self.consumer_groups.get(request.group_id)
+        consumer_group = self.consumer_groups.get(request.group_id)
         error = _NONE
-        if consumers is None and group is None:
+        if consumer_group is None and group is None:
             error = ErrorCode.GROUP_ID_NOT_FOUND
         elif group is not None and group.state is not State.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
             error = ErrorCode.NON_EMPTY_GROUP
         if error is not _NONE:
             return CoordinatorDecision((), OffsetDeleteResponse(error_code=error))
-        is_read = consumers.is_subscribed_to if group is None else group.is_subscribed_to  # type: ignore[union-attr]
-        records, response = self.offsets.delete(request, is_read)
+        is_subscribed = consumer_group.is_subscribed_to if group is None else group.is_subscribed_to  # type: ignore[union-attr]
+        records, response = self.offsets.delete(request, is_subscribed)
         return CoordinatorDecision(records, response, is_atomic=False)
 
-    def topics_deleted(self, deleted: Mapping[str, bytes]) -> Decision | None:
-        """Forget the offsets of topics that are no more, given as name -> id."""
+    def on_topics_deleted(self, deleted: Mapping[str, bytes]) -> Decision | None:
+        """Delete the offsets of deleted topics, given as name -> id."""
         records = self.offsets.tombstones_of_topics(deleted)
         return CoordinatorDecision(records, None, is_atomic=False) if records else None
 
     # ---- expiry
 
-    def _expect_expiry(self) -> None:
-        """Look for expired offsets from time to time while there are groups."""
+    def _schedule_expiry(self) -> None:
+        """Schedule the check for expired offsets while there are groups."""
         if self._expiry is None and (self.groups or self.consumer_groups):
             interval_ms = self._settings.offsets_retention_check_interval_ms
             groups = self.groups, self.consumer_groups
-            self._expiry = self._host.after(interval_ms, lambda: self._expire([key for kind in groups for key in kind]))
+            self._expiry = self._context.schedule(
+                interval_ms, lambda: self._expire_offsets([key for record_type in groups for key in record_type])
+            )
 
-    def _expire(self, left: list[str]) -> Decision:
-        """Let go what has expired, some groups at a time."""
+    def _expire_offsets(self, remaining: list[str]) -> Decision:
+        """Delete expired offsets, in steps of some groups."""
         self._expiry = None
         records: list[StoredRecord] = []
-        looked_at = 0
-        wall_ms = self._host.wall_ms()
-        while left and looked_at < STEP:
-            group_id = left.pop()
-            records += self._expired_in(group_id, wall_ms)
-            looked_at += 1 + sum(map(len, self.offsets.by_group.get(group_id, {}).values()))
-        if left:
-            self._expiry = self._host.after(1, lambda: self._expire(left))
+        checked = 0
+        wall_ms = self._context.wall_ms()
+        while remaining and checked < ITEMS_PER_STEP:
+            group_id = remaining.pop()
+            records += self._expiry_records(group_id, wall_ms)
+            checked += 1 + sum(map(len, self.offsets.by_group.get(group_id, {}).values()))
+        if remaining:
+            self._expiry = self._context.schedule(1, lambda: self._expire_offsets(remaining))
         else:
-            self._expect_expiry()
+            self._schedule_expiry()
         return CoordinatorDecision(records, None, is_atomic=False)
 
-    def _expired_in(self, group_id: str, wall_ms: int) -> list[StoredRecord]:
-        """What has expired in one group, and the group itself when it is empty then."""
+    def _expiry_records(self, group_id: str, wall_ms: int) -> list[StoredRecord]:
+        """The tombstones of a group's expired offsets, and of the group if it is empty then."""
         retention_ms = self._settings.offsets_retention_ms
         group = self.groups.get(group_id)
-        if group is not None and group.may_forget_offsets:
-            is_left = group.protocol_type is not None and group.state is State.EMPTY
-            since_wall_ms = group.state_since_wall_ms if is_left else -1
-            records, is_bare = self.offsets.expire(
+        if group is not None and group.can_expire_offsets:
+            is_empty = group.protocol_type is not None and group.state is State.EMPTY
+            since_wall_ms = group.current_state_wall_ms if is_empty else -1
+            records, all_expired = self.offsets.expire_offsets(
                 group_id, group.is_subscribed_to, since_wall_ms, wall_ms, retention_ms
             )
-            if is_bare and group.state is State.EMPTY and not group.pending_joins:
+            if all_expired and group.state is State.EMPTY and not group.pending_joins:
                 records.append(group_tombstone(group_id))
             return records
-        consumers = self.consumer_groups.get(group_id)
-        if consumers is None:
+        consumer_group = self.consumer_groups.get(group_id)
+        if consumer_group is None:
             return []
-        records, is_bare = self.offsets.expire(group_id, consumers.is_subscribed_to, -1, wall_ms, retention_ms)
-        if is_bare and not consumers.members:
-            records += consumer_group_records.group_tombstones(consumers)
+        records, all_expired = self.offsets.expire_offsets(
+            group_id, consumer_group.is_subscribed_to, -1, wall_ms, retention_ms
+        )
+        if all_expired and not consumer_group.members:
+            records += consumer_group_records.group_tombstones(consumer_group)
         return records
 
     # ---- records
 
     def apply(self, record: StoredRecord, producer_id: int) -> None:
-        """Change what is durable."""
+        """Replay a record."""
         key = record.key
         if type(key) is CommitKey:
             self.offsets.apply(key, record.value, producer_id)
             if record.value is not None and key.group not in self.groups and key.group not in self.consumer_groups:
-                self.groups[key.group] = ClassicGroup(key.group, self._host.wall_ms())
-                self._expect_expiry()
+                self.groups[key.group] = ClassicGroup(key.group, self._context.wall_ms())
+                self._schedule_expiry()
         elif type(key) is GroupMetadataKey:
             if record.value is None:
                 group = self.groups.get(key.group)
                 if group is not None:
-                    self._rebalancer.forget(group)
+                    self._classic_protocol.remove_group(group)
             else:
-                self._expect_expiry()
+                self._schedule_expiry()
         elif type(key) in consumer_group_records.KEYS:
             consumer_group_records.apply(self.consumer_groups, record)
-            self._expect_expiry()
+            self._schedule_expiry()
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """Offsets that were committed with a transaction count now, or never."""
+        """Apply a marker: offsets of the transaction become valid or are dropped."""
         self.offsets.end_transaction(producer_id, is_commit=is_commit)
 
     def load(self, key: bytes, value: bytes | None, producer_id: int) -> None:
-        """A record read back."""
-        kind = key[0] << 8 | key[1] if len(key) >= 2 else -1
-        if kind in (OFFSET_COMMIT, LEGACY_OFFSET_COMMIT):
+        """Load a record."""
+        record_type = key[0] << 8 | key[1] if len(key) >= 2 else -1
+        if record_type in (OFFSET_COMMIT, LEGACY_OFFSET_COMMIT):
             self.offsets.load(key, value, producer_id)
-        elif kind == GROUP_METADATA:
+        elif record_type == GROUP_METADATA:
             group_id = read_group_key(key)
             if value is None:
                 self.groups.pop(group_id, None)
             else:
                 self.groups[group_id] = read_group(group_id, value)
-        elif kind in consumer_group_records.TYPES:
-            consumer_group_records.apply(self.consumer_groups, consumer_group_records.read(kind, key, value))
-        elif kind not in self._unknown_types:
-            self._unknown_types.add(kind)
-            _log.warning("records of type %d in %s are passed over", kind, OFFSETS_TOPIC)
+        elif record_type in consumer_group_records.TYPES:
+            consumer_group_records.apply(self.consumer_groups, consumer_group_records.read(record_type, key, value))
+        elif record_type not in self._unknown_types:
+            self._unknown_types.add(record_type)
+            _log.warning("skipping records of unknown type %d in %s", record_type, OFFSETS_TOPIC)
 
     def load_marker(self, producer_id: int, is_commit: bool) -> None:  # noqa: FBT001
-        """A transaction's end read back."""
+        """Load a transaction marker."""
         self.offsets.load_marker(producer_id, is_commit)
 
     def finish_loading(self) -> Iterator[None]:
-        """Everything is read: decode what counts, let the members' sessions begin."""
+        """Decode the loaded offsets and start the members' sessions."""
         yield from self.offsets.finish_loading()
-        wall_ms = self._host.wall_ms()
+        wall_ms = self._context.wall_ms()
         pending = {group_id for commits in self.offsets.open_transactions.values() for group_id, _, _ in commits}
         for group_id in (*self.offsets.by_group, *pending):
             if group_id not in self.groups and group_id not in self.consumer_groups:
                 self.groups[group_id] = ClassicGroup(group_id, wall_ms)
-        for consumers in self.consumer_groups.values():
-            self._consumers.start_deadlines(consumers)
+        for consumer_group in self.consumer_groups.values():
+            self._consumer_protocol.start_timeouts(consumer_group)
         for count, group in enumerate(self.groups.values(), 1):
             for member in group.members.values():
-                self._rebalancer.sessions.start(group, member, member.session_timeout_ms)
-            self._rebalancer.prepare_if_too_large(group)
-            if count % STEP == 0:
+                self._classic_protocol.heartbeat_timeouts.restart(group, member, member.session_timeout_ms)
+            self._classic_protocol.rebalance_if_too_large(group)
+            if count % ITEMS_PER_STEP == 0:
                 yield
-        self._expect_expiry()
+        self._schedule_expiry()
 
     def unload(self) -> None:
-        """Somebody else coordinates these groups now."""
+        """Another broker is the coordinator now."""
         if self._expiry is not None:
             self._expiry.cancel()
         for group in list(self.groups.values()):
-            self._rebalancer.bury(group)
+            self._classic_protocol.mark_dead(group)
         self.groups.clear()
-        self._consumers.close()
+        self._consumer_protocol.close()
         self.consumer_groups.clear()
 
 
-def refused_commit(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
+def commit_error_response(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
     """The same error for every partition."""
     return OffsetCommitResponse(
         topics=[
@@ -470,7 +498,7 @@ def refused_commit(request: OffsetCommitRequest, error: ErrorCode) -> OffsetComm
     )
 
 
-def refused_transactional_commit(request: TxnOffsetCommitRequest, error: ErrorCode) -> TxnOffsetCommitResponse:
+def txn_commit_error_response(request: TxnOffsetCommitRequest, error: ErrorCode) -> TxnOffsetCommitResponse:
     """The same error for every partition."""
     return TxnOffsetCommitResponse(
         topics=[

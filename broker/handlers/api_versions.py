@@ -1,10 +1,10 @@
-"""ApiVersions: the table of the listener that is asked, and the features of the cluster.
+"""ApiVersions: the API table of the listener, and the features of the cluster.
 
-RULES    1. What has no row is not named; every listener has a table of its own.
-         2. Features are levels of the cluster's metadata, and shown like those: that share.version is 1 does not say that share
-            groups are served. Their API keys would.
-         3. A version that is not known is answered in the oldest layout with this row and UNSUPPORTED_VERSION.
-NOT HERE Which layout an unknown version gets (`request_dispatcher.py`).
+RULES    1. The response contains the routes of this listener.
+         2. Features are levels of the cluster's metadata; share.version 1 does not mean that share groups are supported:
+            their API keys are not advertised.
+         3. An unknown version gets UNSUPPORTED_VERSION and the range of ApiVersions in the oldest layout.
+NOT HERE The layout for unknown versions (`request_dispatcher.py`).
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class FeaturesController(Controller, Protocol):
-    """A controller that knows which features are in force."""
+    """A controller with the finalized features."""
 
     @property
     def features(self) -> dict[str, int]:
-        """Their levels."""
+        """Finalized feature levels."""
 
 
 class ApiVersionsHandler:
-    """Answers ApiVersions for one listener."""
+    """Handles ApiVersions for one listener."""
 
     def __init__(self, controller: FeaturesController) -> None:
         self._controller = controller
         self._router: Router | None = None
 
     def table_of(self, routes: list[Route]) -> Router:
-        """The table of these rows and of this handler's own, which it will show."""
+        """Create the table of these routes and of this handler, which then advertises it."""
         self._router = Router([Route(ApiKey.API_VERSIONS, 0, _NEWEST, self.handle), *routes])
         return self._router
 
     def handle(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-        """Answer one ApiVersions."""
+        """Handle ApiVersions."""
         assert self._router is not None
         version = context.api_version
         if version > _NEWEST:
-            own = self._router.table[ApiKey.API_VERSIONS]
-            row = ApiVersion(api_key=own.api_key, min_version=own.min_version, max_version=own.max_version)
+            route = self._router.table[ApiKey.API_VERSIONS]
+            row = ApiVersion(api_key=route.api_key, min_version=route.min_version, max_version=route.max_version)
             return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[row])
         if version >= 3 and not (
             _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)

@@ -1,8 +1,7 @@
-"""SaslHandshake, SaslAuthenticate: who asks to log in hears that this listener takes everybody as they are.
+"""SaslHandshake and SaslAuthenticate on listeners without SASL.
 
-RULES    1. Codes and sentences are those of Apache Kafka 4.3 at a listener without SASL: nobody has to log in there, so any
-            moment is the wrong one.
-NOT HERE Logging in: no listener asks for it yet (`broker/security`).
+RULES    1. Error codes and messages are those of Apache Kafka 4.3 on a listener without SASL.
+NOT HERE SASL itself: no listener supports it yet (`broker/security`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from protocol.messages.sasl import (
 
 
 def routes() -> list[Route]:
-    """The rows of this module."""
+    """The routes of this module."""
     return [
         Route(ApiKey.SASL_HANDSHAKE, 0, 1, handshake),
         Route(ApiKey.SASL_AUTHENTICATE, 0, 2, authenticate),
@@ -27,12 +26,12 @@ def routes() -> list[Route]:
 
 
 def handshake(_: RequestContext, __: SaslHandshakeRequest) -> SaslHandshakeResponse:
-    """No mechanism is wanted."""
+    """No SASL mechanism is enabled."""
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
 
 
 def authenticate(_: RequestContext, __: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
-    """Nor is a step of one."""
+    """The connection is already authenticated as ANONYMOUS."""
     return SaslAuthenticateResponse(
         error_code=ErrorCode.ILLEGAL_SASL_STATE,
         error_message="SaslAuthenticate request received after successful authentication",

@@ -1,4 +1,4 @@
-"""What handlers need of the controller: it decides, and shows what was decided.
+"""What handlers use of the controller.
 
 NOT HERE The decisions (`replication/controller/`).
 """
@@ -12,15 +12,15 @@ from protocol.schema import Message
 from replication.metadata.image import MetadataImage
 
 
-class Decider(Protocol):
-    """Who decides on changes of the metadata."""
+class ControllerClient(Protocol):
+    """Submits requests to the controller."""
 
     def submit(self, request: Message, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
-        """Decide on a request; `reply` gets the response when it is committed."""
+        """Submit a request; `reply` gets the response after its records are committed."""
 
 
-class Controller(Decider, Protocol):
-    """Who decides, and shows the metadata."""
+class Controller(ControllerClient, Protocol):
+    """Submits requests, and has the metadata image."""
 
     @property
     def image(self) -> MetadataImage:

@@ -1,23 +1,25 @@
-"""Answers that wait for the log: a Pending that completes when a coordinator's commits are reported.
+"""Responses that wait for a coordinator's commits or for the controller.
 
-NOT HERE What is committed (`coordinators/runtime/coordinator_runtime.py`).
+NOT HERE The commits (`coordinators/runtime/coordinator_runtime.py`), the decisions (`replication/controller/`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from broker.coordinators.runtime.coordinator_runtime import Commit
-from broker.handlers.router import Pending
+from broker.handlers.controller_api import ControllerClient
+from broker.handlers.router import Pending, RequestContext
 from protocol.errors import ErrorCode
 from protocol.schema import Message
+from replication.timer_queue import Timer, TimerQueue
 
 A = TypeVar("A", bound=Message)
 
 
 def when_committed(commit: Commit, answer: Callable[[ErrorCode], A]) -> A | Pending:
-    """The answer, now or when the log has reported."""
+    """The response, now or after the commit completes."""
     if commit.error is not None:
         return answer(commit.error)
     pending = Pending()
@@ -26,19 +28,54 @@ def when_committed(commit: Commit, answer: Callable[[ErrorCode], A]) -> A | Pend
 
 
 def when_all(commits: Iterable[Commit], answer: Callable[[], A]) -> A | Pending:
-    """The answer when the log has reported on all commits, whatever it said."""
-    is_open = [commit for commit in commits if commit.error is None]
-    if not is_open:
+    """The response after all commits have completed, with or without an error."""
+    incomplete = [commit for commit in commits if commit.error is None]
+    if not incomplete:
         return answer()
     pending = Pending()
-    left = len(is_open)
+    remaining = len(incomplete)
 
-    def one_more(_: ErrorCode) -> None:
-        nonlocal left
-        left -= 1
-        if not left:
+    def on_commit(_: ErrorCode) -> None:
+        nonlocal remaining
+        remaining -= 1
+        if not remaining:
             pending.complete(answer())
 
-    for commit in is_open:
-        commit.waiters.append(one_more)
+    for commit in incomplete:
+        commit.waiters.append(on_commit)
+    return pending
+
+
+class ControllerTimeout(NamedTuple):
+    """A client's timeout for the controller's response; 0 or less: none."""
+
+    timers: TimerQueue
+    timeout_ms: int
+    response: Callable[[], Message]
+    """Creates the response after the timeout."""
+
+
+def submit(
+    controller: ControllerClient,
+    context: RequestContext,
+    request: Message,
+    amend: Callable[[Any], None] | None = None,
+    timeout: ControllerTimeout | None = None,
+) -> Pending:
+    """The controller's response to a request, changed by `amend`. After a timeout the request still takes effect."""
+    pending = Pending()
+    timers: list[Timer] = []
+
+    def reply(response: Message) -> None:
+        for timer in timers:
+            timer.cancel()
+        if amend is not None:
+            amend(response)
+        pending.complete(response)
+
+    controller.submit(request, wall_ms=context.wall_ms, reply=reply)
+    if timeout is not None and timeout.timeout_ms > 0 and not pending.is_done:
+        at_mono_ms = context.mono_ms + timeout.timeout_ms
+        timers.append(timeout.timers.schedule(at_mono_ms, lambda: reply(timeout.response())))
+        pending.on_cancel = timers[0].cancel
     return pending

@@ -1,10 +1,10 @@
-"""From a frame to the parts of its answer: header, version, decode, handle, encode.
+"""From a request frame to the parts of its response: header, version, decode, handle, encode.
 
-RULES    1. An unknown API, or a version outside its row, ends the connection, as Apache Kafka ends it; only ApiVersions
-            answers a version it does not know, in its oldest layout with UNSUPPORTED_VERSION (api-table, trap 1).
-         2. What a (key, version) needs is looked up once and kept: codec functions, header layout, handler.
-         3. A handler's fault is logged with its trace and counted; the client gets UNKNOWN_SERVER_ERROR where the
-            response has room for it, else the connection ends.
+RULES    1. An unknown API or version closes the connection, as in Apache Kafka. An unknown version of ApiVersions
+            gets UNSUPPORTED_VERSION in the layout of version 0.
+         2. Codec functions, header layout and handler of an (API key, version) are looked up once.
+         3. A fault of a handler is logged with its traceback and counted; the client gets UNKNOWN_SERVER_ERROR if the
+            response has an error code, else the connection is closed.
 NOT HERE The table (`router.py`), sockets (`network/`).
 """
 
@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from broker.handlers.router import Handler, Pending, RequestContext, Router, Shortcut
-from broker.network.exchange import CloseConnection, ConnectionInfo, Later
+from broker.handlers.router import FastPath, Handler, Pending, RequestContext, Router
+from broker.network.exchange import CloseConnection, ConnectionInfo, DeferredResponse
 from broker.process.watchdog import Watchdog
 from protocol.api import APIS, ApiKey, request_header_version, response_header_version
 from protocol.codec import decoder, encoder
@@ -28,14 +28,14 @@ from protocol.schema import Message, blank, carries
 
 _log = logging.getLogger("barnabas.dispatch")
 
-_KIND_BYTES: Final = 2  # a frame begins with the API key
+_API_KEY_BYTES: Final = 2  # a frame begins with the API key
 
 
 class _Entry(NamedTuple):
-    """What one (key, version) needs."""
+    """Codec functions and handler of one (API key, version)."""
 
     handler: Handler
-    shortcut: Shortcut | None
+    fast_path: FastPath | None
     decode: Callable[[bytearray, int], tuple[Message, int]]
     encode: Callable[[Message], list[Part]]
     response_class: type[Message]
@@ -44,19 +44,19 @@ class _Entry(NamedTuple):
 
 
 class PendingParts:
-    """A pending answer with what turns it into parts."""
+    """A pending response and its encoder."""
 
-    __slots__ = ("_encode", "_kind", "_pending")
+    __slots__ = ("_encode", "_api_key", "_pending")
 
     def __init__(self, pending: Pending, encode: Callable[[Message], list[Part]], frame: bytearray) -> None:
         self._pending = pending
         self._encode = encode
-        self._kind = frame[:_KIND_BYTES]
+        self._api_key = frame[:_API_KEY_BYTES]
 
     def deliver_to(self, deliver: Callable[[list[Part] | None], None], close: Callable[[str], None]) -> None:
-        """Call `deliver` with the parts, or `close` with a reason, now or when the answer comes."""
+        """Call `deliver` with the encoded response, or `close` with a reason, now or later."""
 
-        def answered(answer: Message | None) -> None:
+        def on_response(answer: Message | None) -> None:
             try:
                 parts = None if answer is None else self._encode(answer)
             except CloseConnection as error:
@@ -64,19 +64,19 @@ class PendingParts:
             else:
                 deliver(parts)
 
-        self._pending.deliver_to(answered, close)
+        self._pending.deliver_to(on_response, close)
 
     def cancel(self) -> None:
-        """Nobody will read the answer."""
+        """The response is no longer needed."""
         self._pending.cancel()
 
-    def lets_begin(self, frame: bytearray) -> bool:
+    def can_pipeline(self, frame: bytearray) -> bool:
         """Whether a later frame holds a request of the same kind, and that may be begun."""
-        return self._pending.lets_next_begin and frame.startswith(self._kind)
+        return self._pending.lets_next_begin and frame.startswith(self._api_key)
 
 
 class Dispatcher:
-    """Answers the frames of one listener's connections."""
+    """Handles the requests of one listener's connections."""
 
     def __init__(self, watchdog: Watchdog | None = None) -> None:
         self._watchdog = watchdog
@@ -85,15 +85,18 @@ class Dispatcher:
         self.handler_faults = 0
 
     def serve(self, router: Router) -> None:
-        """Answer by this table; sockets are bound before it can be made."""
+        """Use this table; the sockets are bound before it exists."""
         self._router = router
         self._entries.clear()
 
-    def dispatch(self, frame: bytearray, connection: ConnectionInfo, mono_ms: int) -> list[Part] | Later | None:
-        """Answer one request.
+    def dispatch(
+        self, frame: bytearray, connection: ConnectionInfo, mono_ms: int
+    ) -> list[Part] | DeferredResponse | None:
+        """Handle one request.
 
         Raises:
-            MalformedRequest: the peer broke the protocol; CloseConnection: a handler wants the connection to end.
+            MalformedRequest: the frame violates the protocol.
+            CloseConnection: a handler closes the connection.
         """
         watchdog = self._watchdog
         if watchdog is not None and watchdog.is_parked:
@@ -104,14 +107,14 @@ class Dispatcher:
         context = RequestContext(
             api_key, api_version, correlation_id, client_id, connection, mono_ms, time.time_ns() // 1_000_000
         )
-        if entry is None:  # ApiVersions of a version from the future
+        if entry is None:  # ApiVersions of an unknown version
             return self._answer_unknown_api_versions(context)
         if entry.has_flexible_request_header:
             position = _skip_tagged_fields(frame, position)
         try:
-            answer: list[Part] | Message | Later | Pending | None = None
-            if entry.shortcut is not None:
-                answer = entry.shortcut(context, frame, position)
+            answer: list[Part] | Message | DeferredResponse | Pending | None = None
+            if entry.fast_path is not None:
+                answer = entry.fast_path(context, frame, position)
             if answer is None:
                 answer = entry.handler(context, entry.decode(frame, position)[0])
         except (CloseConnection, MalformedRequest):
@@ -135,7 +138,7 @@ class Dispatcher:
         request_class, response_class = APIS[api_key]
         entry = _Entry(
             route.handler,
-            None if route.shortcut is None else route.shortcut(api_version),
+            None if route.fast_path is None else route.fast_path(api_version),
             decoder(request_class, api_version),
             encoder(response_class, api_version),
             response_class,
@@ -153,7 +156,7 @@ class Dispatcher:
         return self._encode(entry, context, answer)
 
     def _encode(self, entry: _Entry, context: RequestContext, answer: Message) -> list[Part]:
-        """The parts of an answer, now or late; one that its version cannot carry is a fault (rule 3)."""
+        """Encode a response; one that its version cannot represent is a fault (rule 3)."""
         try:
             encoded = entry.encode(answer)
         except Exception:  # noqa: BLE001
@@ -163,16 +166,16 @@ class Dispatcher:
     def _answer_fault(self, entry: _Entry, context: RequestContext) -> Message:
         self.handler_faults += 1
         name = ApiKey(context.api_key).name
-        _log.exception("fault while answering %s version %d", name, context.api_version)
+        _log.exception("handler of %s version %d failed", name, context.api_version)
         if not carries(entry.response_class, "error_code", context.api_version):
-            raise CloseConnection(f"a fault while answering {name}; the trace is in the log") from None
+            raise CloseConnection(f"handler of {name} failed; see the traceback in the log") from None
         answer: Any = blank(entry.response_class)
         answer.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
         return answer  # type: ignore[no-any-return]
 
 
 def _skip_tagged_fields(frame: bytearray, position: int) -> int:
-    """Where the message begins, behind a flexible header's tagged fields; nobody sends any."""
+    """The position after a flexible header's tagged fields; clients send none."""
     if position < len(frame) and frame[position] == 0:
         return position + 1
     return decoder(RequestHeader, 2)(frame, 0)[1]

@@ -1,12 +1,12 @@
-"""From a decoded request to its answer: the table of APIs and the two shapes an answer may have.
+"""The API table of a listener, and the forms of a response.
 
-RULES    1. The ApiVersions answer is this table (seam 4): what has no row is not advertised.
-         2. A handler answers at once (a message), never (None: Produce with acks=0) or later (a Pending).
-            It creates no task; whoever completes the Pending runs on the loop.
-         3. Handlers are registered, not discovered: `server.py` collects their rows, nothing here imports one.
-         4. A handler that raises changed nothing: the client gets UNKNOWN_SERVER_ERROR where the message has room
-            for it, the fault is logged with its trace and counted, and the connection goes on or is closed.
-NOT HERE Bytes and sockets (`network/connection.py`), what an API does (its handler).
+RULES    1. ApiVersions advertises exactly the routes of this table.
+         2. A handler returns the response (a message), no response (None: Produce with acks=0) or a Pending.
+            A Pending is completed on the loop; handlers create no tasks.
+         3. Handlers are registered, not discovered: `server.py` collects their routes, this module imports none.
+         4. A handler that raises has changed nothing: the client gets UNKNOWN_SERVER_ERROR if the response has an
+            error code, else the connection is closed; the traceback is logged and the fault is counted.
+NOT HERE Frames and sockets (`network/connection.py`), the APIs (their handlers).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from broker.network.exchange import CloseConnection, ConnectionInfo, Later
+from broker.network.exchange import CloseConnection, ConnectionInfo, DeferredResponse
 from protocol.framing import Part
 from protocol.schema import Message
 
@@ -22,7 +22,7 @@ __all__ = ["CloseConnection", "ConnectionInfo", "Handler", "Pending", "RequestCo
 
 
 class RequestContext:
-    """One request's header, its time and where it came from."""
+    """Header, arrival time and connection of a request."""
 
     __slots__ = ("api_key", "api_version", "client_id", "connection", "correlation_id", "mono_ms", "wall_ms")
 
@@ -46,20 +46,20 @@ class RequestContext:
 
     @property
     def principal(self) -> str:
-        """Who asks, as "User:name"."""
+        """The principal, as "User:name"."""
         return self.connection.principal
 
 
 class Pending:
-    """An answer that comes later; complete it once, from the loop.
+    """A response that comes later; complete it once, on the loop.
 
-    `complete` may come before the Pending is returned. When the connection goes away first, `on_cancel` is called
+    `complete` may be called before the Pending is returned. If the connection closes first, `on_cancel` is called
     and a later `complete` is ignored.
 
     Args:
-        on_cancel: told once that nobody will read the answer.
-        lets_next_begin: whether the connection's next request, if it is of the same kind, may be begun meanwhile: all
-            that depends on their order has been done.
+        on_cancel: called once if the response is no longer needed.
+        lets_next_begin: whether the connection's next request of the same API may start before this one completes:
+            everything that depends on their order is done.
     """
 
     __slots__ = ("_answer", "_close", "_close_reason", "_deliver", "is_done", "lets_next_begin", "on_cancel")
@@ -74,7 +74,7 @@ class Pending:
         self._close_reason: str | None = None
 
     def complete(self, answer: Message | None) -> None:
-        """Give the answer (None: nothing is sent)."""
+        """Set the response (None: no response)."""
         if self.is_done:
             return
         deliver, _ = self._end()
@@ -84,7 +84,7 @@ class Pending:
             deliver(answer)
 
     def close(self, reason: str) -> None:
-        """End the connection instead of answering; the pending form of raising `CloseConnection`."""
+        """Close the connection instead of responding; like raising `CloseConnection`."""
         if self.is_done:
             return
         _, close = self._end()
@@ -93,7 +93,7 @@ class Pending:
             close(reason)
 
     def deliver_to(self, deliver: Callable[[Message | None], None], close: Callable[[str], None]) -> None:
-        """The connection's side: call `deliver` with the answer, or `close` with a reason, now or when it comes."""
+        """Called by the connection: pass the response to `deliver`, or the reason to `close`, now or later."""
         if self._close_reason is not None:
             close(self._close_reason)
         elif self.is_done:
@@ -103,7 +103,7 @@ class Pending:
             self._close = close
 
     def cancel(self) -> None:
-        """The connection's side: nobody will read the answer."""
+        """Called by the connection: the response is no longer needed."""
         if self.is_done:
             return
         on_cancel = self.on_cancel
@@ -112,7 +112,7 @@ class Pending:
             on_cancel()
 
     def _end(self) -> tuple[Callable[[Message | None], None] | None, Callable[[str], None] | None]:
-        """Let go of both sides, which know this object: what they hold, open files among it, is freed at once then."""
+        """Drop the references to both sides, to break cycles that hold open files."""
         sides = self._deliver, self._close
         self.is_done = True
         self.on_cancel = self._deliver = self._close = None
@@ -122,21 +122,21 @@ class Pending:
 Handler = Callable[[RequestContext, Any], "Message | Pending | None"]
 
 
-Shortcut = Callable[[RequestContext, bytearray, int], "list[Part] | Message | Later | None"]
-"""Answers a frame of the usual shape, whose message begins at a position, without decoding it, now or later.
+FastPath = Callable[[RequestContext, bytearray, int], "list[Part] | Message | DeferredResponse | None"]
+"""Answers a request frame, whose message begins at a position, without decoding it, now or later.
 
-None where the shape is another one: then nothing has happened, and the handler is asked.
+None: another layout. Then nothing has happened, and the handler is called.
 """
 
-Shortcuts = Callable[[int], "Shortcut | None"]
-"""The short cut of a version, if it has one."""
+FastPaths = Callable[[int], "FastPath | None"]
+"""The fast path of a version, if it has one."""
 
 
 class Route(NamedTuple):
-    """A row of the API table.
+    """A route: API key, versions and handler.
 
-    `advertised_min` differs from `min_version` only for Produce, which must be advertised from 0 for old librdkafka
-    (KAFKA-18659) though it is served from 3.
+    `advertised_min` differs from `min_version` only for Produce, which must be advertised from 0 on for old librdkafka
+    (KAFKA-18659) but is supported from 3 on.
     """
 
     api_key: int
@@ -144,7 +144,7 @@ class Route(NamedTuple):
     max_version: int
     handler: Handler
     advertised_min: int | None = None
-    shortcut: Shortcuts | None = None
+    fast_path: FastPaths | None = None
 
 
 class Router:
@@ -157,7 +157,7 @@ class Router:
             self.table[route.api_key] = route
 
     def advertised(self) -> list[tuple[int, int, int]]:
-        """Every row as (API key, lowest, highest version), in the order of the keys."""
+        """Every route as (API key, lowest, highest version), by API key."""
         return [
             (
                 route.api_key,

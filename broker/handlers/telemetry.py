@@ -1,9 +1,9 @@
-"""Clients' own metrics: which are wanted, and what is sent (KIP-714).
+"""Client metrics: GetTelemetrySubscriptions and PushTelemetry (KIP-714).
 
-RULES    1. Nobody needs a right: what is wanted of a client is its administrators' business, and so is what it sends.
-         2. Order of checks and codes are Apache Kafka 4.3's (ClientMetricsManager); there a metrics reporter takes what is
-            sent, and without one these APIs are not served.
-NOT HERE Who may speak when (`broker/telemetry/instances.py`), what is kept (`broker/telemetry/received.py`).
+RULES    1. No authorization is needed, as in Kafka.
+         2. Checks and error codes are in the order of Apache Kafka 4.3's ClientMetricsManager. Kafka supports these APIs only
+            with a metrics reporter.
+NOT HERE Client instances and intervals (`broker/telemetry/instances.py`), received metrics (`broker/telemetry/received.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from broker.handlers.router import RequestContext, Route
 from broker.telemetry.instances import ClientInstance, ClientInstances
-from broker.telemetry.received import ReceivedMetrics
+from broker.telemetry.received import ClientMetricsStore
 from protocol.api import ApiKey
 from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
@@ -24,23 +24,23 @@ from protocol.messages.telemetry import (
     PushTelemetryResponse,
 )
 from protocol.primitives import ZERO_UUID, uuid_text
-from replication.metadata.client_metrics import Facts
+from replication.metadata.client_metrics import ClientAttributes
 
-_ACCEPTED: Final = [Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compression.SNAPPY]
-"""The best first; none at all is accepted too."""
+_COMPRESSION_TYPES: Final = [Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compression.SNAPPY]
+"""In order of preference; uncompressed metrics are accepted too."""
 _RESERVED: Final = frozenset({ZERO_UUID, (1).to_bytes(16, "big")})
 
 
 class TelemetryHandlers:
-    """The handlers of this module and what they need."""
+    """The handlers of the telemetry APIs."""
 
-    def __init__(self, instances: ClientInstances, received: ReceivedMetrics, most_bytes: int) -> None:
+    def __init__(self, instances: ClientInstances, received: ClientMetricsStore, max_bytes: int) -> None:
         self._instances = instances
         self._received = received
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
 
     def routes(self) -> list[Route]:
-        """The rows of this module."""
+        """The routes of this module."""
         return [
             Route(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, 0, self.get_subscriptions),
             Route(ApiKey.PUSH_TELEMETRY, 0, 0, self.push),
@@ -49,55 +49,55 @@ class TelemetryHandlers:
     def get_subscriptions(
         self, context: RequestContext, request: GetTelemetrySubscriptionsRequest
     ) -> GetTelemetrySubscriptionsResponse:
-        """What is wanted of a client."""
+        """Handle GetTelemetrySubscriptions."""
         client = self._client(context, request.client_instance_id)
-        if not client.may_ask(context.mono_ms):
-            return _nothing_wanted(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        if not client.may_get_subscription(context.mono_ms):
+            return _error_response(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         client.error = ErrorCode.NONE
         if client.wanted.metrics:
-            self._received.await_reports()
+            self._received.preload_parser()
         return GetTelemetrySubscriptionsResponse(
             error_code=ErrorCode.NONE,
             client_instance_id=client.instance_id,
-            subscription_id=client.number,
-            accepted_compression_types=list(_ACCEPTED),
+            subscription_id=client.subscription_id,
+            accepted_compression_types=list(_COMPRESSION_TYPES),
             push_interval_ms=client.wanted.interval_ms,
-            telemetry_max_bytes=self._most_bytes,
+            telemetry_max_bytes=self._max_bytes,
             delta_temporality=True,
             requested_metrics=list(client.wanted.metrics),
         )
 
     def push(self, context: RequestContext, request: PushTelemetryRequest) -> PushTelemetryResponse:
-        """A client reports."""
+        """Handle PushTelemetry."""
         if request.client_instance_id in _RESERVED:
             return PushTelemetryResponse(error_code=ErrorCode.INVALID_REQUEST)
         client = self._client(context, request.client_instance_id)
-        client.error = self._refusal(client, request, context.mono_ms)
+        client.error = self._push_error(client, request, context.mono_ms)
         client.is_ending = request.terminating
         if client.error == ErrorCode.NONE and request.metrics:
             try:
-                self._received.take(
+                self._received.update(
                     client.instance_id,
                     client.facts,
                     request.compression_type,
                     request.metrics,
                     now_ms=context.mono_ms,
-                    until_ms=client.until_ms,
+                    expires_ms=client.expires_ms,
                 )
             except KafkaError as error:
                 client.error = error.code
         return PushTelemetryResponse(error_code=client.error)
 
-    def _refusal(self, client: ClientInstance, request: PushTelemetryRequest, now_ms: int) -> ErrorCode:
+    def _push_error(self, client: ClientInstance, request: PushTelemetryRequest, now_ms: int) -> ErrorCode:
         if client.is_ending:
             return ErrorCode.INVALID_REQUEST
-        if not client.may_send(now_ms) and not request.terminating:
+        if not client.may_push(now_ms) and not request.terminating:
             return ErrorCode.THROTTLING_QUOTA_EXCEEDED
-        if request.subscription_id != client.number:
+        if request.subscription_id != client.subscription_id:
             return ErrorCode.UNKNOWN_SUBSCRIPTION_ID
         if request.compression_type not in set(Compression):
             return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-        if len(request.metrics) > self._most_bytes:
+        if len(request.metrics) > self._max_bytes:
             return ErrorCode.TELEMETRY_TOO_LARGE
         return ErrorCode.NONE
 
@@ -108,7 +108,7 @@ class TelemetryHandlers:
         return client
 
 
-def _facts(context: RequestContext, instance_id: bytes) -> Facts:
+def _facts(context: RequestContext, instance_id: bytes) -> ClientAttributes:
     connection = context.connection
     return {
         "client_instance_id": uuid_text(instance_id),
@@ -120,7 +120,7 @@ def _facts(context: RequestContext, instance_id: bytes) -> Facts:
     }
 
 
-def _nothing_wanted(code: ErrorCode) -> GetTelemetrySubscriptionsResponse:
+def _error_response(code: ErrorCode) -> GetTelemetrySubscriptionsResponse:
     return GetTelemetrySubscriptionsResponse(
         error_code=code,
         client_instance_id=ZERO_UUID,

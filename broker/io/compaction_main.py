@@ -1,13 +1,13 @@
-"""A helper process: compacts closed files for a broker that must not spend its own time on it (design D6).
+"""The compaction process: compacts closed segments outside of the broker's process.
 
-FORMAT   standard input and output carry pickled values one behind the other:
-             broker  Job                          then True or False after each Replacement
-             helper  Replacement, after each of which it waits; at the end Cleaned, Failed, or None when told False
-RULES    1. The broker is the only one who talks to it, over pipes that the broker made: pickles are safe here.
-         2. It ends when its input does: with the broker, however that ends.
-         3. So many bytes a second are read and written on average, counted from the start of each job.
-         4. It is nice: the broker and everybody else come first.
-NOT HERE The compaction (storage/compaction), the other end (`compaction_process.py`).
+FORMAT   standard input and output carry consecutive pickled values:
+             broker    Job                          then True or False after each Replacement
+             process   Replacement, then it waits for the answer; finally Cleaned, Failed, or None after False
+RULES    1. Only the broker that started the process has the other ends of the pipes, so pickles are safe.
+         2. The process exits at the end of its input: when the broker closes it, or dies.
+         3. Reads and writes are limited to `bytes_per_second` on average, from the start of each job.
+         4. It runs with a high nice value, so the broker has priority.
+NOT HERE The compaction (storage/compaction), the broker's side (`compaction_process.py`).
 """
 
 from __future__ import annotations
@@ -22,26 +22,35 @@ from typing import BinaryIO
 
 from protocol.errors import KafkaError
 from storage.compaction.cleaner import clean, discard
-from storage.compaction.cleaner_job import Cleaned, Failed, Job, Progress, Replacement, failed
+from storage.compaction.cleaner_job import (
+    BytesProcessed,
+    CleanerJob,
+    CleaningFailed,
+    CleaningResult,
+    Replacement,
+    failure_of,
+)
 from storage.io.disk import Disk, StorageError
 
 NICENESS = 10
-LONGEST_WAIT_S = 60.0
-"""At a stretch; what is missing is waited for after the next piece."""
+MAX_WAIT_S = 60.0
+"""The longest throttle wait; the rest of the time is waited after the next piece."""
 
 
 def main(bytes_per_second: float) -> None:
-    """Serve the broker at the other end of standard input and output."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # that is for the broker, which ends us
+    """Runs jobs from standard input until it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which ends this process
     os.nice(NICENESS)
     source, target = sys.stdin.buffer, sys.stdout.buffer
     while (job := _receive(source)) is not None:
-        assert isinstance(job, Job)
-        outcome = _attempt(job, bytes_per_second, source, target)
+        assert isinstance(job, CleanerJob)
+        outcome = _run(job, bytes_per_second, source, target)
         _send(target, outcome)
 
 
-def _attempt(job: Job, bytes_per_second: float, source: BinaryIO, target: BinaryIO) -> Cleaned | Failed | None:
+def _run(
+    job: CleanerJob, bytes_per_second: float, source: BinaryIO, target: BinaryIO
+) -> CleaningResult | CleaningFailed | None:
     disk = Disk()
     started, moved = time.monotonic(), 0
     try:
@@ -54,19 +63,19 @@ def _attempt(job: Job, bytes_per_second: float, source: BinaryIO, target: Binary
                 if not answer:
                     discard(disk, job.path)
                     return None
-            elif isinstance(step, Progress):
+            elif isinstance(step, BytesProcessed):
                 moved += step.size
                 _wait(source, started + moved / bytes_per_second - time.monotonic())
             else:
                 return step
     except (KafkaError, StorageError) as error:
-        return failed(error)
+        return failure_of(error)
     raise AssertionError("a cleaning ends with Cleaned")
 
 
 def _wait(source: BinaryIO, seconds: float) -> None:
-    """Wait so long; end at once when the broker has ended (it says nothing before it was asked)."""
-    if select.select([source], [], [], min(max(0.0, seconds), LONGEST_WAIT_S))[0]:
+    """Waits; exits when the broker has ended, which makes the pipe readable."""
+    if select.select([source], [], [], min(max(0.0, seconds), MAX_WAIT_S))[0]:
         raise SystemExit(0)
 
 
@@ -77,10 +86,10 @@ def _receive(source: BinaryIO) -> object:
         return None
 
 
-def _send(target: BinaryIO, said: object) -> None:
-    """Say something; end where nobody listens any more, and leave what lies about to the next start."""
+def _send(target: BinaryIO, message: object) -> None:
+    """Sends a message; exits if the broker has ended. The next start removes the unfinished files."""
     try:
-        pickle.dump(said, target, pickle.HIGHEST_PROTOCOL)
+        pickle.dump(message, target, pickle.HIGHEST_PROTOCOL)
         target.flush()
     except BrokenPipeError:
-        os._exit(0)  # not to be told again by the closing of standard output
+        os._exit(0)  # without flushing standard output, which would fail again

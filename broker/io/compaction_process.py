@@ -1,11 +1,10 @@
-"""The broker's end of a helper process that compacts: a Cleaner whose work happens elsewhere.
+"""The broker's side of a compaction process: a Cleaner that runs its jobs in another process.
 
-RULES    1. The process starts with the first job and ends when there is nothing to do, or with the broker.
-         2. One thread of ours writes to and reads from its pipes, which is waiting and nothing else; what it has to tell
-            is told on the loop.
-         3. A helper that is killed fails its job, which may be tried again: whoever is short of memory, or made a mistake,
-            kills one. One that ends by itself fails it for good: that is a fault of ours, which it would meet again.
-NOT HERE What it does (`compaction_main.py`), which job is next (`replication/partition/compactor.py`).
+RULES    1. The process starts with the first job and ends when no job is left, or with the broker.
+         2. One thread writes to and reads from the pipes; callbacks run on the event loop.
+         3. If the process is killed by a signal, its job fails and may be retried: out of memory, or an operator. If it exits
+            by itself, the job fails permanently: that is a fault that would repeat.
+NOT HERE The work of the process (`compaction_main.py`), the choice of jobs (`replication/partition/compactor.py`).
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import NamedTuple
 
-from replication.partition.compactor import Done, Replace
-from storage.compaction.cleaner_job import Cleaned, Failed, Job, Replacement
+from replication.partition.compactor import CleanerCallback, Replace
+from storage.compaction.cleaner_job import CleanerJob, CleaningFailed, CleaningResult, Replacement
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 _START = (
@@ -32,101 +31,103 @@ _START = (
 
 
 class _Task(NamedTuple):
-    job: Job
+    job: CleanerJob
     replace: Replace
-    done: Done
+    done: CleanerCallback
 
 
-class HelperCleaner:
-    """Does jobs in a process of its own."""
+class CleanerProcess:
+    """Runs compaction jobs in a process."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, bytes_per_second: float) -> None:
         self._loop = loop
         self._bytes_per_second = bytes_per_second
-        self._tasks: SimpleQueue[Callable[[], bool]] = SimpleQueue()
-        self._verdicts: SimpleQueue[bool] = SimpleQueue()
+        self._queue: SimpleQueue[Callable[[], bool]] = SimpleQueue()
+        self._replies: SimpleQueue[bool] = SimpleQueue()
         self._thread: Thread | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._is_stopped = False
 
-    def start(self, job: Job, replace: Replace, done: Done) -> None:
-        """Do a job; both are called on the loop."""
+    def start(self, job: CleanerJob, replace: Replace, done: CleanerCallback) -> None:
+        """Runs a job; both callbacks are called on the loop."""
         if self._thread is None:
             self._thread = Thread(target=self._work, name="compaction", daemon=True)
             self._thread.start()
-        self._tasks.put(lambda: self._do(_Task(job, replace, done)))
+        self._queue.put(lambda: self._run_job(_Task(job, replace, done)))
 
-    def rest(self) -> None:
-        """End the process, if there is one."""
+    def on_idle(self) -> None:
+        """Ends the process, if it runs."""
         if self._process is not None:
-            self._tasks.put(self._end)
+            self._queue.put(self._stop_process)
 
     def stop(self) -> None:
-        """End the process now; what it was doing has never been."""
+        """Kills the process; the job in progress is discarded."""
         self._is_stopped = True
         thread, process = self._thread, self._process
         if process is not None:
             process.kill()
-        self._verdicts.put(False)
+        self._replies.put(False)
         if thread is not None:
-            self._tasks.put(self._end_all)
+            self._queue.put(self._stop_thread)
             thread.join()
 
     # ------------------------------------------------------------ in the thread
     def _work(self) -> None:
-        while self._tasks.get()():
+        while self._queue.get()():
             pass
 
-    def _do(self, task: _Task) -> bool:
+    def _run_job(self, task: _Task) -> bool:
         try:
-            outcome = self._converse(task)
+            outcome = self._exchange(task)
         except (OSError, EOFError, pickle.PickleError) as error:
-            outcome = self._ended(error)
+            outcome = self._on_process_exit(error)
         self._loop.call_soon_threadsafe(task.done, None if self._is_stopped else outcome)
         return True
 
-    def _ended(self, error: Exception) -> Failed:
-        """What the end of the process means (rule 3)."""
+    def _on_process_exit(self, error: Exception) -> CleaningFailed:
+        """The outcome of a job whose process has ended (rule 3)."""
         status = self._process
-        self._end()
+        self._stop_process()
         code = None if status is None else status.returncode
         if code is not None and code < 0:
-            return Failed(is_damage=False, text=f"the helper process was ended by {signal.Signals(-code).name}")
-        return Failed(is_damage=True, text=f"the helper process ended over it ({error!r})")
+            return CleaningFailed(
+                is_damage=False, text=f"the compaction process was killed by {signal.Signals(-code).name}"
+            )
+        return CleaningFailed(is_damage=True, text=f"the compaction process failed ({error!r})")
 
-    def _converse(self, task: _Task) -> Cleaned | Failed | None:
-        process = self._running()
+    def _exchange(self, task: _Task) -> CleaningResult | CleaningFailed | None:
+        process = self._ensure_process()
         assert process.stdin is not None
         assert process.stdout is not None
         pickle.dump(task.job, process.stdin, pickle.HIGHEST_PROTOCOL)
         process.stdin.flush()
-        while isinstance(said := pickle.load(process.stdout), Replacement):  # noqa: S301  # our own process
-            self._loop.call_soon_threadsafe(task.replace, said, self._verdicts.put)
-            pickle.dump(self._verdicts.get(), process.stdin)
+        while isinstance(message := pickle.load(process.stdout), Replacement):  # noqa: S301  # our own process
+            self._loop.call_soon_threadsafe(task.replace, message, self._replies.put)
+            pickle.dump(self._replies.get(), process.stdin)
             process.stdin.flush()
-        assert said is None or isinstance(said, Cleaned | Failed)
-        return said
+        assert message is None or isinstance(message, CleaningResult | CleaningFailed)
+        return message
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _ensure_process(self) -> subprocess.Popen[bytes]:
         process = self._process
         if process is None:
             command = [sys.executable, "-P", "-c", _START, _ROOT, repr(self._bytes_per_second)]
             process = self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            if self._is_stopped:  # since a moment ago: nobody else will
+            if self._is_stopped:  # `stop` ran before the process existed
                 process.kill()
         return process
 
-    def _end(self) -> bool:
+    def _stop_process(self) -> bool:
         process, self._process = self._process, None
         if process is not None:
             assert process.stdin is not None
             assert process.stdout is not None
-            with suppress(BrokenPipeError):  # it is dead, and what was still to be said to it is of no use
+            with suppress(BrokenPipeError):  # the process is dead and reads nothing
                 process.stdin.close()
             process.stdout.close()
             process.wait()
         return True
 
-    def _end_all(self) -> bool:
-        self._end()
+    def _stop_thread(self) -> bool:
+        self._stop_process()
         return False

@@ -1,17 +1,17 @@
-"""Rounds of syncs: what waits in a log directory when a round begins is made durable in it, together (group commit).
+"""Group commit: all flushes that are pending in a log directory when a round starts are made durable together.
 
-RULES    1. One round is under way; who comes meanwhile takes part in the next. The first one begins at the end of the
-            loop's turn, so that requests which came together are synced together. A round has room for so many; those
-            who wait longest come first.
-         2. A round that is nothing but files goes to a queue of the kernel, and the loop is told when it has ended: no
-            thread of ours takes part, so none takes the interpreter from the loop. Any other goes to the directory's
-            sync thread, and so does what the kernel does not take.
-         3. What became of a round is told in its order, on the loop; failures first, since who hears of one gives the
-            directory up, and nobody is told then that a sync of this round has succeeded.
-         4. Who waits for the next round has it begun before that is told: the disk is at work while answers are made.
-            Not behind a failure.
-NOT HERE What is to be synced (storage/io/flush_task.py), what a failure means (`replication/partition/replica_manager.py`).
-         Why so: docs/decisions/0022-group-commit.md
+RULES    1. One round is in progress; later requests join the next one. The first round starts at the end of the current
+            iteration of the loop, so that requests that arrived together are flushed together. A round is bounded; the
+            oldest requests are first.
+         2. A round that only syncs files is submitted to a kernel queue (Linux AIO fsync), and the loop is notified when it
+            completes: no thread takes the interpreter from the loop. Any other round, and what the kernel rejects, runs in
+            the directory's flush thread.
+         3. Results are reported in order, on the loop, failures first: a failure takes the directory offline, and no success
+            of that round may be reported after it.
+         4. The next round starts before the results are reported, so the disk works while responses are built. Not after a
+            failure.
+NOT HERE What is flushed (storage/io/flush_task.py), the meaning of a failure (`replication/partition/replica_manager.py`).
+         Why: docs/decisions/0022-group-commit.md
 """
 
 from __future__ import annotations
@@ -20,136 +20,137 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from broker.io.worker_thread import Lane, attempt, is_full, tell
-from replication.io_executor import Begin, Done, Run
-from storage.io.aio_fsync import CAPACITY, UNTRIED, SyncQueue
+from broker.io.worker_thread import WorkerThread, attempt, is_full, report
+from replication.io_executor import Begin, IoCallback, Run
+from storage.io.aio_fsync import CAPACITY, NOT_SUBMITTED, SyncQueue
 from storage.io.disk import Disk, File, is_plain, sync_results
-from storage.io.flush_task import Sync, errors_of, sync_together
+from storage.io.flush_task import FlushTask, flush_errors, flush_together
 
-AT_A_TIME = CAPACITY
-NEW_AT_A_TIME = 32
-"""Logs that are flushed for the first time in a round: each has a few files open until it is over."""
+MAX_PER_ROUND = CAPACITY
+MAX_FIRST_FLUSHES = 32
+"""Logs that are flushed for the first time in one round: each keeps a few files open until the round ends."""
 
 
 class _Round(NamedTuple):
-    """A round that the kernel does."""
+    """A round in the kernel queue."""
 
-    syncs: list[Sync]
+    syncs: list[FlushTask]
     files: list[File]
-    dones: list[Done]
+    callbacks: list[IoCallback]
 
 
-class SyncRounds(Lane):
-    """The rounds of one directory."""
+class GroupCommit(WorkerThread):
+    """The rounds of one log directory."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         super().__init__(loop, name)
-        self._wanted: list[tuple[Begin, Done]] = []
-        self._is_under_way = False
-        self._kernel: SyncQueue | None = None
-        self._may_ask_kernel = True
-        self._in_kernel: _Round | None = None
+        self._pending: list[tuple[Begin, IoCallback]] = []
+        self._is_in_progress = False
+        self._aio_queue: SyncQueue | None = None
+        self._may_use_aio = True
+        self._aio_round: _Round | None = None
 
-    def want(self, begin: Begin, done: Done) -> None:
-        """Take part in the next round."""
-        self._wanted.append((begin, done))
-        if not self._is_under_way:
-            self._is_under_way = True
-            self._loop.call_soon(self._begin)
+    def submit(self, begin: Begin, done: IoCallback) -> None:
+        """Joins the next round."""
+        self._pending.append((begin, done))
+        if not self._is_in_progress:
+            self._is_in_progress = True
+            self._loop.call_soon(self._start_round)
 
     def stop(self) -> None:
-        """Do what is wanted, and end the thread."""
-        kernel, self._kernel = self._kernel, None
-        self._may_ask_kernel = False
-        if kernel is not None:
-            self._loop.remove_reader(kernel.fileno())
-            if self._in_kernel is not None:
-                self._has_ended(kernel.wait())
-            kernel.close()
-        while self._wanted:
-            self._begin()
+        """Completes all pending flushes and ends the thread."""
+        aio_queue, self._aio_queue = self._aio_queue, None
+        self._may_use_aio = False
+        if aio_queue is not None:
+            self._loop.remove_reader(aio_queue.fileno())
+            if self._aio_round is not None:
+                self._on_aio_complete(aio_queue.wait())
+            aio_queue.close()
+        while self._pending:
+            self._start_round()
         super().stop()
 
-    def _begin(self) -> None:
-        self._is_under_way = bool(self._wanted)
-        if not self._wanted:
+    def _start_round(self) -> None:
+        self._is_in_progress = bool(self._pending)
+        if not self._pending:
             return
-        wanted, self._wanted = self._wanted, []
+        pending, self._pending = self._pending, []
         runs: list[Run] = []
         others = 0
-        for begin, _ in wanted:
+        for begin, _ in pending:
             run = begin()
             runs.append(run)
-            others += not (isinstance(run, Sync) and run.is_of_files)
-            if others == NEW_AT_A_TIME or len(runs) == AT_A_TIME:
+            others += not (isinstance(run, FlushTask) and run.only_syncs)
+            if others == MAX_FIRST_FLUSHES or len(runs) == MAX_PER_ROUND:
                 break
-        dones = [done for _, done in wanted[: len(runs)]]
-        self._wanted = wanted[len(runs) :] + self._wanted
-        if not self._hand_to_kernel(runs, dones):
-            self._hand_to_thread(lambda: self._do_all(runs), dones)
+        callbacks = [done for _, done in pending[: len(runs)]]
+        self._pending = pending[len(runs) :] + self._pending
+        if not self._submit_to_aio(runs, callbacks):
+            self._submit_to_thread(lambda: self._run_round(runs), callbacks)
 
     # ------------------------------------------------------------ in a thread
-    def _hand_to_thread(self, work: Callable[[], Sequence[Exception | None]], dones: list[Done]) -> None:
+    def _submit_to_thread(self, work: Callable[[], Sequence[Exception | None]], callbacks: list[IoCallback]) -> None:
         errors: list[Exception | None] = []
-        self.put(lambda: errors.extend(work()), lambda _: self._end(dones, errors))
+        self.put(lambda: errors.extend(work()), lambda _: self._complete(callbacks, errors))
 
-    def _do_all(self, runs: list[Run]) -> list[Exception | None]:
-        """What became of each; what found no room when the files were synced is done again."""
-        errors = _do(runs)
+    def _run_round(self, runs: list[Run]) -> list[Exception | None]:
+        """The result of each; a sync that fails on a full disk is retried."""
+        errors = _run_jobs(runs)
         return [
-            self.wait_for_room(run, error) if is_full(error) else error for run, error in zip(runs, errors, strict=True)
+            self.retry_until_space(run, error) if is_full(error) else error
+            for run, error in zip(runs, errors, strict=True)
         ]
 
-    def _end(self, dones: list[Done], errors: Sequence[Exception | None]) -> None:
-        outcomes = list(zip(dones, errors, strict=True))
+    def _complete(self, callbacks: list[IoCallback], errors: Sequence[Exception | None]) -> None:
+        outcomes = list(zip(callbacks, errors, strict=True))
         has_failed = any(errors)
         if has_failed:
             outcomes.sort(key=lambda outcome: outcome[1] is None)
-        is_begun = bool(self._wanted) and not has_failed
-        if is_begun:
-            self._begin()
+        is_started = bool(self._pending) and not has_failed
+        if is_started:
+            self._start_round()
         for done, error in outcomes:
-            tell(done, error)
-        if not is_begun:
-            self._begin()
+            report(done, error)
+        if not is_started:
+            self._start_round()
 
     # ------------------------------------------------------------ in the kernel
-    def _hand_to_kernel(self, runs: list[Run], dones: list[Done]) -> bool:
-        """Whether it has taken the round (rule 2)."""
-        syncs = [run for run in runs if isinstance(run, Sync) and run.is_of_files]
+    def _submit_to_aio(self, runs: list[Run], callbacks: list[IoCallback]) -> bool:
+        """Whether the kernel queue accepts the round (rule 2)."""
+        syncs = [run for run in runs if isinstance(run, FlushTask) and run.only_syncs]
         files = [file for sync in syncs for file in sync.files]
         if len(syncs) < len(runs) or not 0 < len(files) <= CAPACITY or not all(map(is_plain, files)):
             return False
-        if self._may_ask_kernel and self._kernel is None:
-            self._open(syncs[0].disk)
-        if self._kernel is None or not self._kernel.begin([file.fileno() for file in files]):
+        if self._may_use_aio and self._aio_queue is None:
+            self._open_aio_queue(syncs[0].disk)
+        if self._aio_queue is None or not self._aio_queue.submit([file.fileno() for file in files]):
             return False
-        self._in_kernel = _Round(syncs, files, dones)
+        self._aio_round = _Round(syncs, files, callbacks)
         return True
 
-    def _open(self, disk: Disk) -> None:
-        self._kernel = disk.sync_queue()
-        self._may_ask_kernel = self._kernel is not None
-        if self._kernel is not None:
-            self._loop.add_reader(self._kernel.fileno(), self._hear)
+    def _open_aio_queue(self, disk: Disk) -> None:
+        self._aio_queue = disk.sync_queue()
+        self._may_use_aio = self._aio_queue is not None
+        if self._aio_queue is not None:
+            self._loop.add_reader(self._aio_queue.fileno(), self._on_aio_readable)
 
-    def _hear(self) -> None:
-        assert self._kernel is not None
-        numbers = self._kernel.ended()
-        if numbers is not None and self._in_kernel is not None:
-            self._has_ended(numbers)
+    def _on_aio_readable(self) -> None:
+        assert self._aio_queue is not None
+        numbers = self._aio_queue.poll()
+        if numbers is not None and self._aio_round is not None:
+            self._on_aio_complete(numbers)
 
-    def _has_ended(self, numbers: list[int]) -> None:
-        assert self._in_kernel is not None
-        (syncs, files, dones), self._in_kernel = self._in_kernel, None
-        if UNTRIED in numbers:
-            self._hand_to_thread(lambda: errors_of(syncs, sync_results(files, numbers)), dones)
+    def _on_aio_complete(self, numbers: list[int]) -> None:
+        assert self._aio_round is not None
+        (syncs, files, callbacks), self._aio_round = self._aio_round, None
+        if NOT_SUBMITTED in numbers:
+            self._submit_to_thread(lambda: flush_errors(syncs, sync_results(files, numbers)), callbacks)
         else:
-            self._end(dones, errors_of(syncs, sync_results(files, numbers)))
+            self._complete(callbacks, flush_errors(syncs, sync_results(files, numbers)))
 
 
-def _do(runs: list[Run]) -> list[Exception | None]:
-    """What became of each."""
-    syncs = [run for run in runs if isinstance(run, Sync)]
-    outcomes = iter(sync_together(syncs) if syncs else ())
-    return [next(outcomes) if isinstance(run, Sync) else attempt(run) for run in runs]
+def _run_jobs(runs: list[Run]) -> list[Exception | None]:
+    """The result of each."""
+    syncs = [run for run in runs if isinstance(run, FlushTask)]
+    outcomes = iter(flush_together(syncs) if syncs else ())
+    return [next(outcomes) if isinstance(run, FlushTask) else attempt(run) for run in runs]

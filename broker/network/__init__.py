@@ -1,1 +1,1 @@
-"""Sockets: listening, reading frames, sending parts."""
+"""Sockets: accepts connections, reads frames, sends responses."""

@@ -1,18 +1,18 @@
-"""One client: read frames, have one request at a time answered, send answers in order (seeds.md Z4; design D3).
+"""One client connection: reads frames, dispatches requests, sends responses in order.
 
-RULES    1. Requests are begun, and answered, in the order in which they came. One is in work, its answer's sending
-            included; behind one that waits, those that it lets begin (`Later.lets_begin`) may be begun, a few.
-         2. The socket is watched for writing only while something is unsent, and for reading only while little waits.
-         3. A request that can be answered at once is answered in the same callback: no task, no future.
-         4. A muted connection (throttled: `ConnectionInfo.muted_until_mono_ms`) gets its answer, then no work until then.
-         5. A peer that breaks the protocol costs one log line and its connection, never more.
-         6. Where an answer's records must come from the disk first, the connection waits for a reader thread, watching
-            nothing; the loop does not wait (page_cache_prefetch.py).
-         7. Small answers to requests that came together, or that were waited for together, leave together: a producer with
-            five requests in flight costs fewer system calls.
-         8. What was received and led to no sending is followed by another look: libuv tells of a reset that came with
-            data once, as readable, and then watches no more. Sending would fail; silence would keep the descriptor.
-NOT HERE Accepting (`listener.py`), what a request means (`handlers/`), how parts leave (`sender.py`).
+RULES    1. Requests start, and responses are sent, in the order of the frames. One request is in flight, up to the end of its
+            sending. Behind a deferred response, a few requests may start if it allows them (`DeferredResponse.can_pipeline`).
+         2. The socket is watched for writing only while bytes are unsent, and for reading only while the queue is short.
+         3. A request with an immediate response is answered in the same callback, without a task or a future.
+         4. A muted connection (throttled: `ConnectionInfo.muted_until_mono_ms`) gets its response; its next request starts
+            when the mute ends.
+         5. A peer that violates the protocol costs one log line and its connection.
+         6. If the records of a response are not in the page cache, the connection waits for a reader thread and watches
+            nothing; the event loop does not block (page_cache_prefetch.py).
+         7. Small responses that are complete at the same time are sent in one system call.
+         8. After a receive that led to no send, the connection receives once more: libuv reports a reset that arrives
+            together with data only once, as readable. Without the second receive the descriptor would leak.
+NOT HERE Accepting (`listener.py`), the meaning of a request (`handlers/`), sending parts (`sender.py`).
 """
 
 from __future__ import annotations
@@ -23,110 +23,127 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from broker.network.exchange import CloseConnection, ConnectionInfo, Dispatch, Later
-from broker.network.page_cache_prefetch import Scan, Warmer
+from broker.network.exchange import CloseConnection, ConnectionInfo, DeferredResponse, Dispatch
+from broker.network.page_cache_prefetch import PageCachePrefetcher, ReadAhead
 from broker.network.sender import RegionEnded, Sender
-from broker.network.socket_io import Wire
+from broker.network.socket_io import TransportLayer
 from protocol.errors import MalformedRequest
 from protocol.framing import FrameReader, Part
 from storage.io.disk import StorageError
 
 _log = logging.getLogger("barnabas.network")
 
-_WAITING_FRAMES = 8
-_WAITING_BYTES = 1024 * 1024
-"""Frames and bytes that may wait behind a request in work before the socket is left unread."""
-_IN_WORK = 64
-_IN_WORK_BYTES = 1024 * 1024
-"""Requests and bytes of a connection whose answers are waited for at a time."""
+_MAX_QUEUED_FRAMES = 8
+_MAX_QUEUED_BYTES = 1024 * 1024
+"""Frames and bytes that may be queued behind a request in flight; above that the socket is not read."""
+_MAX_IN_FLIGHT = 64
+_MAX_IN_FLIGHT_BYTES = 1024 * 1024
+"""The most requests, and bytes of requests, of one connection that are in flight."""
 
 
-class _Turn:
-    """A request whose answer has not come, or waits behind one that has not."""
+class InFlightRequest:
+    """A request whose response is incomplete, or queued behind an incomplete one."""
 
-    __slots__ = ("_connection", "is_ready", "later", "parts", "reason", "size")
+    __slots__ = ("_connection", "close_reason", "deferred", "is_complete", "parts", "size")
 
     def __init__(self, connection: Connection, size: int) -> None:
         self._connection = connection
         self.size = size
-        self.later: Later | None = None
-        self.is_ready = False
+        self.deferred: DeferredResponse | None = None
+        self.is_complete = False
         self.parts: list[Part] | None = None
-        self.reason: str | None = None
-        """Why the connection ends instead of an answer."""
+        self.close_reason: str | None = None
+        """Why the connection is closed instead of sending a response."""
 
-    def deliver(self, parts: list[Part] | None) -> None:
-        """The answer has come (on the loop)."""
+    def complete(self, parts: list[Part] | None) -> None:
+        """Completes the request with the parts of the response (on the loop)."""
         self.parts = parts
-        self.is_ready = True
-        self._connection.delivered(self)
+        self.is_complete = True
+        self._connection.on_complete(self)
 
-    def end(self, reason: str) -> None:
-        """The connection is to end when it is this one's turn."""
-        self.reason = reason
-        self.deliver(None)
+    def complete_with_close(self, close_reason: str) -> None:
+        """Closes the connection when the requests before this one are answered."""
+        self.close_reason = close_reason
+        self.complete(None)
 
 
 class Connection:
-    """The life of one accepted socket; everything happens in the loop's callbacks."""
+    """One accepted socket; all its code runs in callbacks of the event loop."""
 
     __slots__ = (
-        "_dispatch", "_frames", "_in_work_bytes", "_is_answering", "_is_muted", "_is_reading", "_is_thawing",
-        "_is_unsent", "_is_writing", "_looks_again", "_loop", "_on_close", "_reader", "_scan", "_sender", "_turns",
-        "_wire", "info", "is_closed", "last_active_mono_ms",
+        "_dispatch",
+        "_has_unsent",
+        "_in_flight",
+        "_in_flight_bytes",
+        "_is_muted",
+        "_is_prefetching",
+        "_is_reading",
+        "_is_receive_scheduled",
+        "_is_send_scheduled",
+        "_is_writing",
+        "_loop",
+        "_on_close",
+        "_queued_frames",
+        "_read_ahead",
+        "_reader",
+        "_sender",
+        "_transport",
+        "info",
+        "is_closed",
+        "last_active_mono_ms",
     )  # fmt: skip
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        wire: Wire,
+        transport: TransportLayer,
         info: ConnectionInfo,
         dispatch: Dispatch,
         reader: FrameReader,
         on_close: Callable[[Connection], None],
-        warmer: Warmer | None = None,
+        prefetcher: PageCachePrefetcher | None = None,
     ) -> None:
         self._loop = loop
-        self._wire = wire
+        self._transport = transport
         self.info = info
         self._dispatch = dispatch
         self._reader = reader
         self._on_close = on_close
-        self._scan = None if warmer is None else Scan(warmer)
-        self._sender = Sender(wire, self._scan)
-        self._frames: deque[bytearray] = deque()
-        self._turns: deque[_Turn] = deque()
-        self._in_work_bytes = 0
-        self._is_unsent = False
+        self._read_ahead = None if prefetcher is None else ReadAhead(prefetcher)
+        self._sender = Sender(transport, self._read_ahead)
+        self._queued_frames: deque[bytearray] = deque()
+        self._in_flight: deque[InFlightRequest] = deque()
+        self._in_flight_bytes = 0
+        self._has_unsent = False
         self._is_muted = False
-        self._is_answering = False
+        self._is_send_scheduled = False
         self._is_reading = False
         self._is_writing = False
-        self._is_thawing = False
-        self._looks_again = False
+        self._is_prefetching = False
+        self._is_receive_scheduled = False
         self.is_closed = False
         self.last_active_mono_ms = time.monotonic_ns() // 1_000_000
 
     def start(self) -> None:
-        """Begin to read."""
+        """Starts to read."""
         self._watch_reading(wanted=True)
 
     def close(self) -> None:
-        """End the connection now; a waiting request is cancelled."""
+        """Closes the connection and cancels the requests in flight."""
         if self.is_closed:
             return
         self.is_closed = True
         self._watch_reading(wanted=False)
         self._watch_writing(wanted=False)
         if self._sender.is_idle:
-            self._wire.close()
-        else:  # half an answer is of no use, and the kernel would keep it for a peer that never reads
-            self._wire.reset()
-        self._frames.clear()
-        turns, self._turns = self._turns, deque()
-        for turn in turns:
-            if turn.later is not None:
-                turn.later.cancel()
+            self._transport.close()
+        else:  # an incomplete response is useless, and the kernel would keep it for a peer that does not read
+            self._transport.reset()
+        self._queued_frames.clear()
+        in_flight, self._in_flight = self._in_flight, deque()
+        for request in in_flight:
+            if request.deferred is not None:
+                request.deferred.cancel()
         if self.info.on_close is not None:
             self.info.on_close()
         self._on_close(self)
@@ -134,7 +151,7 @@ class Connection:
     # ------------------------------------------------------------ reading
     def _on_readable(self) -> None:
         try:
-            count = self._wire.receive(self._reader.space())
+            count = self._transport.receive(self._reader.space())
             if count is None:
                 return
             if count == 0:
@@ -142,55 +159,55 @@ class Connection:
                 return
             frames = self._reader.received(count)
         except MalformedRequest as error:
-            self._end_because(str(error))
+            self._close_with_reason(str(error))
             return
         except OSError:  # reset by the peer: the usual end of a client that was killed
             self.close()
             return
         if not frames:
-            self._look_again()
+            self._receive_soon()
             return
-        if len(frames) == 1 and not self._frames and self._may_begin(frames[0]):
+        if len(frames) == 1 and not self._queued_frames and self._may_start(frames[0]):
             self._serve(frames[0])
             return
-        self._frames.extend(frames)
-        self._serve_waiting()
+        self._queued_frames.extend(frames)
+        self._serve_queued()
 
-    def _look_again(self) -> None:
-        """Receive once more, soon: see rule 7."""
-        if not self._looks_again:
-            self._looks_again = True
-            self._loop.call_soon(self._look)
+    def _receive_soon(self) -> None:
+        """Schedules one more receive (rule 8)."""
+        if not self._is_receive_scheduled:
+            self._is_receive_scheduled = True
+            self._loop.call_soon(self._receive_scheduled)
 
-    def _look(self) -> None:
-        self._looks_again = False
+    def _receive_scheduled(self) -> None:
+        self._is_receive_scheduled = False
         if self._is_reading:
             self._on_readable()
 
-    def _serve_waiting(self) -> None:
-        frames, sender = self._frames, self._sender
-        while frames and not self.is_closed and self._may_begin(frames[0]):
+    def _serve_queued(self) -> None:
+        frames, sender = self._queued_frames, self._sender
+        while frames and not self.is_closed and self._may_start(frames[0]):
             sender.is_holding = len(frames) > 1
             self._serve(frames.popleft())
         sender.is_holding = False
-        self._release()
+        self._flush_held()
         if not self.is_closed:
             waiting_bytes = sum(map(len, frames))
-            self._watch_reading(wanted=len(frames) < _WAITING_FRAMES and waiting_bytes < _WAITING_BYTES)
+            self._watch_reading(wanted=len(frames) < _MAX_QUEUED_FRAMES and waiting_bytes < _MAX_QUEUED_BYTES)
 
-    def _may_begin(self, frame: bytearray) -> bool:
-        if self._is_unsent or self._is_muted:
+    def _may_start(self, frame: bytearray) -> bool:
+        if self._has_unsent or self._is_muted:
             return False
-        turns = self._turns
-        if not turns:
+        in_flight = self._in_flight
+        if not in_flight:
             return True
-        first = turns[0].later
+        first = in_flight[0].deferred
         return (
-            len(turns) < _IN_WORK
+            len(in_flight) < _MAX_IN_FLIGHT
             and first is not None
-            and first.lets_begin(frame)
-            and turns[-1].reason is None
-            and self._in_work_bytes + len(frame) <= _IN_WORK_BYTES
+            and first.can_pipeline(frame)
+            and in_flight[-1].close_reason is None
+            and self._in_flight_bytes + len(frame) <= _MAX_IN_FLIGHT_BYTES
         )
 
     def _serve(self, frame: bytearray) -> None:
@@ -199,62 +216,62 @@ class Connection:
         try:
             answer = self._dispatch(frame, self.info, now_ms)
         except (MalformedRequest, CloseConnection) as error:
-            if self._turns:
-                self._take_turn(frame).end(str(error))
+            if self._in_flight:
+                self._add_in_flight(frame).complete_with_close(str(error))
             else:
-                self._end_because(str(error))
+                self._close_with_reason(str(error))
             return
         if answer is None:
-            self._look_again()
+            self._receive_soon()
         elif not isinstance(answer, list):
-            turn = self._take_turn(frame)
-            turn.later = answer
-            answer.deliver_to(turn.deliver, turn.end)
-            if not turn.is_ready:
-                self._look_again()
-        elif self._turns:
-            self._take_turn(frame).deliver(answer)
+            request = self._add_in_flight(frame)
+            request.deferred = answer
+            answer.deliver_to(request.complete, request.complete_with_close)
+            if not request.is_complete:
+                self._receive_soon()
+        elif self._in_flight:
+            self._add_in_flight(frame).complete(answer)
         else:
             self._send(answer)
 
-    def _take_turn(self, frame: bytearray) -> _Turn:
-        turn = _Turn(self, len(frame))
-        self._turns.append(turn)
-        self._in_work_bytes += turn.size
-        return turn
+    def _add_in_flight(self, frame: bytearray) -> InFlightRequest:
+        request = InFlightRequest(self, len(frame))
+        self._in_flight.append(request)
+        self._in_flight_bytes += request.size
+        return request
 
-    def delivered(self, turn: _Turn) -> None:
-        """The answer of a turn has come (on the loop)."""
-        turns = self._turns
-        if self.is_closed or turn is not turns[0]:
+    def on_complete(self, request: InFlightRequest) -> None:
+        """A request in flight is complete (on the loop)."""
+        in_flight = self._in_flight
+        if self.is_closed or request is not in_flight[0]:
             return
-        if len(turns) == 1:
-            self._answer()
-        elif not self._is_answering:  # others may come in this turn of the loop, and leave with it (rule 7)
-            self._is_answering = True
-            self._loop.call_soon(self._answer)
+        if len(in_flight) == 1:
+            self._send_complete()
+        elif not self._is_send_scheduled:  # others may complete in this iteration of the loop (rule 7)
+            self._is_send_scheduled = True
+            self._loop.call_soon(self._send_complete)
 
-    def _answer(self) -> None:
-        """Send what has come, up to the first answer that has not."""
-        self._is_answering = False
-        turns, sender = self._turns, self._sender
-        while turns and turns[0].is_ready and not self.is_closed:
-            turn = turns.popleft()
-            self._in_work_bytes -= turn.size
-            sender.is_holding = bool(turns) and turns[0].is_ready
-            if turn.reason is not None:
-                self._end_because(turn.reason)
-            elif turn.parts is not None:
-                self._send(turn.parts)
+    def _send_complete(self) -> None:
+        """Sends the complete responses, up to the first incomplete one."""
+        self._is_send_scheduled = False
+        in_flight, sender = self._in_flight, self._sender
+        while in_flight and in_flight[0].is_complete and not self.is_closed:
+            request = in_flight.popleft()
+            self._in_flight_bytes -= request.size
+            sender.is_holding = bool(in_flight) and in_flight[0].is_complete
+            if request.close_reason is not None:
+                self._close_with_reason(request.close_reason)
+            elif request.parts is not None:
+                self._send(request.parts)
         sender.is_holding = False
-        self._release()
-        if self._frames and not self.is_closed:
-            self._loop.call_soon(self._serve_waiting)
+        self._flush_held()
+        if self._queued_frames and not self.is_closed:
+            self._loop.call_soon(self._serve_queued)
 
     # ------------------------------------------------------------ writing
-    def _release(self) -> None:
-        """Send the answers that were held and had no other behind them."""
-        if not (self.is_closed or self._is_writing or self._is_thawing or self._sender.is_idle):
+    def _flush_held(self) -> None:
+        """Sends the responses that the sender held back for a following one."""
+        if not (self.is_closed or self._is_writing or self._is_prefetching or self._sender.is_idle):
             self._send([])
 
     def _send(self, parts: list[Part]) -> None:
@@ -263,11 +280,11 @@ class Connection:
         try:
             done = self._sender.send(parts)
         except (OSError, RegionEnded) as error:
-            self._lose(error)
+            self._on_send_error(error)
             return
-        self._is_unsent = not done
+        self._has_unsent = not done
         if not done:
-            self._await_room()
+            self._wait_until_sendable()
             return
         if self._is_writing:
             self._watch_writing(wanted=False)
@@ -275,8 +292,8 @@ class Connection:
             self._mute()
 
     def _mute(self) -> None:
-        """Begin nothing until the mute is over."""
-        if self._is_muted:  # then it is looked again
+        """Starts no request until the mute ends."""
+        if self._is_muted:  # `_unmute` reads the new value
             return
         left_ms = self.info.muted_until_mono_ms - time.monotonic_ns() // 1_000_000
         self.info.muted_until_mono_ms = 0
@@ -286,52 +303,52 @@ class Connection:
 
     def _unmute(self) -> None:
         self._is_muted = False
-        self._go_on()
+        self._resume()
 
-    def _go_on(self) -> None:
-        """Everything is sent: take the next request, unless a mute holds."""
+    def _resume(self) -> None:
+        """Everything is sent: starts the next request, unless the connection is muted."""
         if self.is_closed:
             return
         if self.info.muted_until_mono_ms:
             self._mute()
-        self._serve_waiting()
+        self._serve_queued()
 
     def _on_writable(self) -> None:
         self.last_active_mono_ms = time.monotonic_ns() // 1_000_000
         try:
             done = self._sender.resume()
         except (OSError, RegionEnded) as error:
-            self._lose(error)
+            self._on_send_error(error)
             return
         if not done:
-            self._await_room()
+            self._wait_until_sendable()
         else:
-            self._is_unsent = False
+            self._has_unsent = False
             self._watch_writing(wanted=False)
-            self._go_on()
+            self._resume()
 
-    def _await_room(self) -> None:
-        """Not everything was sent: go on when the socket has room, or when the disk has answered."""
-        cold = self._sender.cold
-        self._watch_writing(wanted=cold is None)
-        if cold is not None and not self._is_thawing:
-            assert self._scan is not None
-            self._is_thawing = True
-            self._scan.fetch(*cold, self._thawed)
+    def _wait_until_sendable(self) -> None:
+        """Continues when the socket has room, or when the uncached region is read."""
+        uncached = self._sender.uncached
+        self._watch_writing(wanted=uncached is None)
+        if uncached is not None and not self._is_prefetching:
+            assert self._read_ahead is not None
+            self._is_prefetching = True
+            self._read_ahead.prefetch(*uncached, self._on_prefetched)
 
-    def _thawed(self, data: bytes | None, error: StorageError | None) -> None:
-        """The disk has answered (on the loop)."""
-        self._is_thawing = False
+    def _on_prefetched(self, data: bytes | None, error: StorageError | None) -> None:
+        """The uncached region is read (on the loop)."""
+        self._is_prefetching = False
         if self.is_closed:
             return
         if error is not None:
             _log.warning("closing %s: %s", self._peer(), error)
             self.close()
             return
-        self._sender.thaw(data)
+        self._sender.resume_after_prefetch(data)
         self._on_writable()
 
-    def _lose(self, error: Exception) -> None:
+    def _on_send_error(self, error: Exception) -> None:
         if isinstance(error, RegionEnded):
             _log.warning("closing %s: %s", self._peer(), error)
         self.close()
@@ -342,22 +359,22 @@ class Connection:
             return
         self._is_reading = wanted
         if wanted:
-            self._loop.add_reader(self._wire.fileno(), self._on_readable)
+            self._loop.add_reader(self._transport.fileno(), self._on_readable)
         else:
-            self._loop.remove_reader(self._wire.fileno())
+            self._loop.remove_reader(self._transport.fileno())
 
     def _watch_writing(self, *, wanted: bool) -> None:
         if wanted is self._is_writing:
             return
         self._is_writing = wanted
         if wanted:
-            self._loop.add_writer(self._wire.fileno(), self._on_writable)
+            self._loop.add_writer(self._transport.fileno(), self._on_writable)
         else:
-            self._loop.remove_writer(self._wire.fileno())
+            self._loop.remove_writer(self._transport.fileno())
 
-    def _end_because(self, reason: str) -> None:
-        _log.warning("closing %s: %s", self._peer(), reason)
-        self._release()
+    def _close_with_reason(self, close_reason: str) -> None:
+        _log.warning("closing %s: %s", self._peer(), close_reason)
+        self._flush_held()
         self.close()
 
     def _peer(self) -> str:

@@ -1,8 +1,8 @@
-"""What crosses between a connection and whoever answers its requests (seam 3).
+"""The types that a connection exchanges with the request dispatcher.
 
-RULES    1. A frame is answered at once with parts, never (None), or later (`Later`); a connection has one in work, and behind
-            it such as that one lets begin.
-NOT HERE What a frame means (`handlers/`), how parts leave (`sender.py`).
+RULES    1. The answer to a frame is a list of parts, None (no response), or a `DeferredResponse`. A connection handles one
+            request at a time; further requests start only if the deferred response allows it (`can_pipeline`).
+NOT HERE What a frame means (`handlers/`), how parts are sent (`sender.py`).
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Protocol
 from protocol.framing import Part
 
 UNKNOWN_SOFTWARE = "unknown"
-"""What a client is whose ApiVersions does not say, as in Apache Kafka."""
+"""The client software name and version before an ApiVersions request sets them, as in Apache Kafka."""
 
 
 class CloseConnection(Exception):
-    """A handler's wish to end the connection without an answer; the message is logged.
+    """A handler raises this to close the connection without a response; the message is logged.
 
-    Apache Kafka does so where the protocol leaves no room for an error: a failed Produce with acks=0.
+    Apache Kafka does the same where the protocol has no room for an error: a failed Produce with acks=0.
     """
 
 
 class ConnectionInfo:
-    """What a handler may know of the connection that a request came in on."""
+    """The connection of a request, as far as handlers need it."""
 
     __slots__ = (
         "connection_id",
@@ -55,26 +55,28 @@ class ConnectionInfo:
         self.principal = principal
         self.muted_until_mono_ms = 0
         self.software_name = self.software_version = UNKNOWN_SOFTWARE
-        """What the client says that it is."""
+        """From the client's ApiVersions request (KIP-511)."""
         self.on_close: Callable[[], None] | None = None
-        """Told once when the connection has ended."""
+        """Called once when the connection is closed."""
 
 
-class Later(Protocol):
-    """An answer that comes later."""
+class DeferredResponse(Protocol):
+    """A response that is complete now or later."""
 
     def deliver_to(self, deliver: Callable[[list[Part] | None], None], close: Callable[[str], None]) -> None:
-        """Call `deliver` with the parts, or `close` with a reason, now or when the answer comes."""
+        """Calls `deliver` with the parts, or `close` with a reason, as soon as the response is complete."""
 
     def cancel(self) -> None:
-        """Nobody will read the answer."""
+        """The connection is closed: the response is not needed any more."""
 
-    def lets_begin(self, frame: bytearray) -> bool:
-        """Whether the request in a later frame of the connection may be begun before this answer has come."""
+    def can_pipeline(self, frame: bytearray) -> bool:
+        """Whether the next request of the connection, in `frame`, may start before this response is complete."""
 
 
-Dispatch = Callable[[bytearray, ConnectionInfo, int], "list[Part] | Later | None"]
-"""Answers a frame that came in on a connection at a monotonic millisecond.
+Dispatch = Callable[[bytearray, ConnectionInfo, int], "list[Part] | DeferredResponse | None"]
+"""Handles a frame of a connection; the third argument is the monotonic time in milliseconds.
 
-Raises MalformedRequest where the peer broke the protocol, CloseConnection where the connection must end.
+Raises:
+    MalformedRequest: the peer violated the protocol.
+    CloseConnection: the connection must be closed without a response.
 """

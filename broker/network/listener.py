@@ -1,10 +1,10 @@
-"""Accepting connections: one listening socket, its open connections, their limits.
+"""Accepts connections on one listening socket and enforces their limits.
 
-RULES    1. A connection above `max.connections` or `max.connections.per.ip` is closed at once; one log line a second.
-         2. A connection that moves no byte for `connections.max.idle.ms` is closed, a stalled reader too.
-         3. The kernel's send buffer of a connection is bounded by `socket.send.buffer.bytes` (design D5).
-         4. While it turns clients away, every connection is closed at once: they go to another node.
-NOT HERE What a connection does (`connection.py`).
+RULES    1. A connection above `max.connections` or `max.connections.per.ip` is closed immediately; one log line a second.
+         2. A connection that moves no byte for `connections.max.idle.ms` is closed, also while it has unsent bytes.
+         3. `socket.send.buffer.bytes` bounds the kernel's send buffer of a connection.
+         4. While the listener rejects clients, it closes every connection, so that clients go to another broker.
+NOT HERE The work of a connection (`connection.py`).
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from collections import Counter
 from broker.config.broker_config import SocketSettings
 from broker.network.connection import Connection
 from broker.network.exchange import ConnectionInfo, Dispatch
-from broker.network.page_cache_prefetch import Warmer
-from broker.network.socket_io import PlainWire
+from broker.network.page_cache_prefetch import PageCachePrefetcher
+from broker.network.socket_io import PlaintextTransportLayer
 from broker.security.authorizer import ANONYMOUS
 from protocol.framing import SCRATCH_BYTES, FrameReader
 
 _log = logging.getLogger("barnabas.network")
 
 _ACCEPTS_PER_TURN = 64
-_LEAST_BACKLOG = 1024
-"""Kafka's 50 are emptied by a thread of their own. Here they wait for the loop, and a client that finds the queue full
-tries again only after a second."""
+_MIN_BACKLOG = 1024
+"""Kafka's default of 50 suffices for its acceptor thread. Here connections wait for the event loop, and a client that finds
+the queue full retries only after a second.
+"""
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Listener:
-    """One listening socket and the connections that came in through it."""
+    """One listening socket and its connections."""
 
     def __init__(
         self,
@@ -49,18 +50,18 @@ class Listener:
         self.name = name
         self._dispatch = dispatch
         self.settings = settings
-        """Those of limits may change."""
+        """The limits can change at run time."""
         self._scratch = bytearray(SCRATCH_BYTES)
         self._connections: set[Connection] = set()
         self._per_ip: Counter[str] = Counter()
         self._next_connection_id = 1
         self._refusal_logged_mono_s = 0.0
-        self._turns_away = False
+        self._is_rejecting = False
         self._socket = _listening_socket(host, port, settings)
-        self.warmer: Warmer | None = None
-        """Who reads what is cold; None: the loop itself."""
-        self.most_descriptors: int | None = None
-        """More connections would take the descriptors of files; None: no limit."""
+        self.prefetcher: PageCachePrefetcher | None = None
+        """Reads uncached regions in a thread; None: the event loop reads them."""
+        self.descriptor_limit: int | None = None
+        """The most connections, so that log files keep their share of the descriptors; None: no limit."""
         self.host = host
         self.port: int = self._socket.getsockname()[1]
 
@@ -68,21 +69,21 @@ class Listener:
         return len(self._connections)
 
     def start(self) -> None:
-        """Begin to accept."""
+        """Starts to accept."""
         self._loop.add_reader(self._socket.fileno(), self._accept)
 
     def close(self) -> None:
-        """Stop accepting and end every connection; harmless when that is done."""
+        """Stops accepting and closes all connections; may be called twice."""
         if self._socket.fileno() < 0:
             return
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
         self._close_connections()
 
-    def turn_away(self, turns_away: bool) -> None:  # noqa: FBT001
-        """End every connection, and those that come, until told False."""
-        self._turns_away = turns_away
-        if turns_away:
+    def reject_clients(self, is_rejecting: bool) -> None:  # noqa: FBT001
+        """Closes all connections, present and new, until called with False."""
+        self._is_rejecting = is_rejecting
+        if is_rejecting:
             self._close_connections()
 
     def _close_connections(self) -> None:
@@ -90,7 +91,11 @@ class Listener:
             connection.close()
 
     def close_idle(self, mono_ms: int) -> int | None:
-        """End connections that have been idle too long; when the next one may become so (None: never)."""
+        """Closes the connections that are idle for too long.
+
+        Returns:
+            The time at which the next one may be, in monotonic milliseconds; None: never.
+        """
         limit_ms = self.settings.connections_max_idle_ms
         if limit_ms < 0:
             return None
@@ -109,39 +114,41 @@ class Listener:
             except BlockingIOError:
                 return
             except OSError as error:
-                self._cannot_accept(error)
+                self._on_accept_error(error)
                 return
             self._admit(accepted, peer)
 
-    def _cannot_accept(self, error: OSError) -> None:
-        self._complain(f"cannot accept a connection: {error.strerror}")
-        if error.errno in _OUT_OF_DESCRIPTORS:  # the listener stays readable: come back later instead of spinning
+    def _on_accept_error(self, error: OSError) -> None:
+        self._log_refusal(f"cannot accept a connection: {error.strerror}")
+        if error.errno in _OUT_OF_DESCRIPTORS:  # the listener stays readable: pause instead of spinning
             descriptor = self._socket.fileno()
             self._loop.remove_reader(descriptor)
-            self._loop.call_later(0.1, self._accept_again)
+            self._loop.call_later(0.1, self._resume_accepting)
 
-    def _accept_again(self) -> None:
+    def _resume_accepting(self) -> None:
         if self._socket.fileno() >= 0:
             self.start()
 
     def _admit(self, accepted: socket.socket, peer: tuple[str, int]) -> None:
         settings = self.settings
         peer_host = peer[0]
-        if self._turns_away:
+        if self._is_rejecting:
             accepted.close()
             return
         if len(self._connections) >= settings.max_connections:
-            self._complain(f"more than max.connections={settings.max_connections} connections; {peer_host} is refused")
+            self._log_refusal(
+                f"more than max.connections={settings.max_connections} connections; {peer_host} is refused"
+            )
             accepted.close()
             return
-        if self.most_descriptors is not None and len(self._connections) >= self.most_descriptors:
-            self._complain(
-                f"only {self.most_descriptors} descriptors (ulimit -n) are for connections; {peer_host} is refused"
+        if self.descriptor_limit is not None and len(self._connections) >= self.descriptor_limit:
+            self._log_refusal(
+                f"only {self.descriptor_limit} descriptors (ulimit -n) are for connections; {peer_host} is refused"
             )
             accepted.close()
             return
         if self._per_ip[peer_host] >= settings.max_connections_per_ip:
-            self._complain(
+            self._log_refusal(
                 f"more than max.connections.per.ip={settings.max_connections_per_ip} connections from {peer_host}"
             )
             accepted.close()
@@ -152,32 +159,32 @@ class Listener:
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if settings.send_buffer_bytes > 0:
                 accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.send_buffer_bytes)
-        except OSError:  # reset between connect and here
+        except OSError:  # the peer has reset it
             accepted.close()
             return
         info = ConnectionInfo(self._next_connection_id, self.name, local[:2], peer[:2], ANONYMOUS)
         self._next_connection_id += 1
         connection = Connection(
             self._loop,
-            PlainWire(accepted),
+            PlaintextTransportLayer(accepted),
             info,
             self._dispatch,
             FrameReader(settings.request_max_bytes, self._scratch),
-            self._forget,
-            self.warmer,
+            self._on_connection_closed,
+            self.prefetcher,
         )
         self._connections.add(connection)
         self._per_ip[peer_host] += 1
         connection.start()
 
-    def _forget(self, connection: Connection) -> None:
+    def _on_connection_closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
         host = connection.info.peer_host
         self._per_ip[host] -= 1
         if self._per_ip[host] <= 0:
             del self._per_ip[host]
 
-    def _complain(self, sentence: str) -> None:
+    def _log_refusal(self, sentence: str) -> None:
         now = time.monotonic()
         if now - self._refusal_logged_mono_s >= 1:
             self._refusal_logged_mono_s = now
@@ -185,10 +192,10 @@ class Listener:
 
 
 def _listening_socket(host: str, port: int, settings: SocketSettings) -> socket.socket:
-    """Bind and listen.
+    """Binds and listens.
 
     Raises:
-        OSError: the address is taken or not ours.
+        OSError: the address is in use or not local.
     """
     family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
     if family is socket.AF_INET6 and not socket.has_ipv6:
@@ -202,7 +209,7 @@ def _listening_socket(host: str, port: int, settings: SocketSettings) -> socket.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.receive_buffer_bytes)
         listening.setblocking(False)
         listening.bind((host, port))
-        listening.listen(max(settings.listen_backlog_size, _LEAST_BACKLOG))
+        listening.listen(max(settings.listen_backlog_size, _MIN_BACKLOG))
     except OSError:
         listening.close()
         raise

@@ -1,13 +1,13 @@
-"""Sends what is not in the page cache without making the loop wait for the disk (design D6, seeds.md I5).
+"""Reads uncached log regions into the page cache, so that sendfile(2) does not block the event loop.
 
-RULES    1. Before a piece of a region goes to the socket, the kernel is asked whether all of it is in the page cache.
-            If not, a reader thread reads it into the cache; the connection waits, all others go on.
-         2. While a stretch is being sent, the next one is being read: a scan is as fast as its disk.
-         3. Where reading leaves nothing in the cache (direct I/O, no memory), or a stretch was gone again before it could
-            be sent, the thread hands over bytes, a bounded piece at a time: whatever the disk does, the answer leaves.
-         4. What a scan has brought into the cache it gives back, `BEHIND_BYTES` behind itself. What lay there before,
-            most of a stretch, stays: somebody else uses it.
-NOT HERE Finding out where batches lie (storage/io/would_block.py), threads (`broker/io/io_thread_pool.py`).
+RULES    1. Before a piece of a region is sent, the kernel is asked whether all of it is in the page cache. If not, a reader
+            thread reads it into the cache. That connection waits; all others continue.
+         2. While one piece is sent, the next one is read: a sequential scan is as fast as its disk.
+         3. If reading leaves nothing in the cache (direct I/O, no memory), or a piece was evicted before it was sent, the
+            thread returns the bytes themselves, in bounded pieces. So every response makes progress.
+         4. A scan evicts what it brought into the cache, `KEEP_BEHIND_BYTES` behind its position. A piece that was mostly
+            cached before stays: another reader uses it.
+NOT HERE Finding batches in a log (storage/io/would_block.py), threads (`broker/io/io_thread_pool.py`).
 """
 
 from __future__ import annotations
@@ -20,126 +20,126 @@ from typing import Final
 from weakref import ref
 
 from protocol.records import FileRegion
-from replication.io_executor import Worker
+from replication.io_executor import IoExecutor
 from storage.io.disk import File, StorageError
 
 _log = logging.getLogger("barnabas.network")
 
-STRETCH_BYTES: Final = 2 * 1024 * 1024
-BEHIND_BYTES: Final = 8 * 1024 * 1024
-HANDED_OVER_BYTES: Final = 256 * 1024
-_FRUITLESS: Final = 16
-"""So many stretches in a row that were read and left nothing in the page cache: their file system does not use it."""
+PREFETCH_BYTES: Final = 2 * 1024 * 1024
+KEEP_BEHIND_BYTES: Final = 8 * 1024 * 1024
+DIRECT_READ_BYTES: Final = 256 * 1024
+_MAX_UNCACHED_READS: Final = 16
+"""After this many consecutive reads that leave nothing in the page cache, the file system counts as one without cache."""
 
-Ready = Callable[["bytes | None", "StorageError | None"], None]
-"""Told once, on the loop: the piece's first bytes where the cache does not keep them; why the disk failed."""
+OnReady = Callable[["bytes | None", "StorageError | None"], None]
+"""Called once, on the loop, with the first bytes of the piece if the page cache does not keep them, and the disk's error."""
 
 _Range = tuple["ref[File]", int, int]
 
 
-class Warmer:
-    """What all connections share: the threads, and what is known of the disks."""
+class PageCachePrefetcher:
+    """The state that all connections share: the threads, and which directories bypass the page cache."""
 
-    def __init__(self, worker: Worker, failed: Callable[[str, StorageError], None]) -> None:
-        """`failed` is told of log directories that cannot be read."""
+    def __init__(self, worker: IoExecutor, on_directory_failed: Callable[[str, StorageError], None]) -> None:
+        """`on_directory_failed` gets the log directories that cannot be read."""
         self.worker = worker
-        self.failed = failed
-        self._fruitless: Counter[str] = Counter()
+        self.on_directory_failed = on_directory_failed
+        self._uncached_reads: Counter[str] = Counter()
 
-    def is_without_cache(self, directory: str) -> bool:
-        """Whether reading there leaves nothing in the page cache."""
-        return self._fruitless[directory] >= _FRUITLESS
+    def bypasses_page_cache(self, directory: str) -> bool:
+        """Whether reading in a directory leaves nothing in the page cache."""
+        return self._uncached_reads[directory] >= _MAX_UNCACHED_READS
 
-    def was_read(self, directory: str, *, is_cached: bool) -> None:
-        """Something was read there, and lies in the page cache now, or not."""
-        if self.is_without_cache(directory):
+    def record_read(self, directory: str, *, is_cached: bool) -> None:
+        """Records whether a read left its bytes in the page cache."""
+        if self.bypasses_page_cache(directory):
             return
-        self._fruitless[directory] = 0 if is_cached else self._fruitless[directory] + 1
-        if self.is_without_cache(directory):
+        self._uncached_reads[directory] = 0 if is_cached else self._uncached_reads[directory] + 1
+        if self.bypasses_page_cache(directory):
             _log.warning("%s does not use the page cache: what is read there is copied through this process", directory)
 
 
-class Scan:
-    """The cold reads of one connection."""
+class ReadAhead:
+    """The uncached reads of one connection."""
 
-    __slots__ = ("_behind", "_behind_bytes", "_last", "_warmer")
+    __slots__ = ("_last", "_prefetched", "_prefetched_bytes", "_prefetcher")
 
-    def __init__(self, warmer: Warmer) -> None:
-        self._warmer = warmer
-        self._behind: deque[_Range] = deque()  # what we brought into the cache, the oldest first
-        self._behind_bytes = 0
-        self._last: tuple[str, int] | None = None  # path and position
+    def __init__(self, prefetcher: PageCachePrefetcher) -> None:
+        self._prefetcher = prefetcher
+        self._prefetched: deque[_Range] = deque()  # ranges that this connection brought into the cache, oldest first
+        self._prefetched_bytes = 0
+        self._last: tuple[str, int] | None = None  # path and position of the last prefetch
 
     @staticmethod
-    def is_at_hand(region: FileRegion, skip: int, limit: int) -> bool:
-        """Whether sending this much of a region, from `skip` bytes into it, waits for nothing."""
+    def is_cached(region: FileRegion, skip: int, limit: int) -> bool:
+        """Whether this much of a region, from `skip` bytes into it, can be sent without waiting for the disk."""
         file = region.file
         if not isinstance(file, File):
             return True
         try:
             return file.is_resident(region.position + skip, min(limit, region.length - skip))
         except StorageError:
-            return False  # the thread will meet the error too, and knows whom to tell
+            return False  # the reader thread gets the same error and reports it
 
-    def fetch(self, region: FileRegion, skip: int, ready: Ready) -> None:
-        """Have the stretch that begins `skip` bytes into a region read, and the one behind it too (rule 2)."""
+    def prefetch(self, region: FileRegion, skip: int, ready: OnReady) -> None:
+        """Reads the piece that starts `skip` bytes into a region, and the piece after it (rule 2)."""
         file = region.file
         assert isinstance(file, File)
         directory = os.path.dirname(os.path.dirname(file.path))
         position, left = region.position + skip, region.length - skip
-        if self._last == (file.path, position) or self._warmer.is_without_cache(directory):
-            self._hand_over(directory, file, position, min(left, HANDED_OVER_BYTES), ready)
+        if self._last == (file.path, position) or self._prefetcher.bypasses_page_cache(directory):
+            self._read_directly(directory, file, position, min(left, DIRECT_READ_BYTES), ready)
             return
         self._last = file.path, position
-        stretch = min(left, STRETCH_BYTES)
-        self._warm(directory, file, position, stretch, ready)
-        if left > stretch:
-            self._warm(directory, file, position + stretch, min(left - stretch, STRETCH_BYTES), _no_matter)
+        length = min(left, PREFETCH_BYTES)
+        self._prefetch_range(directory, file, position, length, ready)
+        if left > length:
+            self._prefetch_range(directory, file, position + length, min(left - length, PREFETCH_BYTES), _ignore)
 
-    def _hand_over(self, directory: str, file: File, position: int, length: int, ready: Ready) -> None:
+    def _read_directly(self, directory: str, file: File, position: int, length: int, ready: OnReady) -> None:
         found: list[bytes] = []
 
         def done(error: StorageError | None) -> None:
             if error is not None:
-                self._warmer.failed(directory, error)
+                self._prefetcher.on_directory_failed(directory, error)
             ready(found[0] if found else None, error)
 
-        self._warmer.worker.read(directory, lambda: found.append(file.pread(length, position)), done)
+        self._prefetcher.worker.read(directory, lambda: found.append(file.pread(length, position)), done)
 
-    def _warm(self, directory: str, file: File, position: int, length: int, ready: Ready) -> None:
+    def _prefetch_range(self, directory: str, file: File, position: int, length: int, ready: OnReady) -> None:
         before, after = 0, 0
-        doomed = self._too_far_behind()
+        evicted = self._take_evictable()
 
         def run() -> None:
             nonlocal before, after
-            for old, start, count in doomed:
+            for old, start, count in evicted:
                 old_file = old()
-                if old_file is not None:  # else its segment is deleted
+                if old_file is not None:  # otherwise its segment is deleted
                     old_file.drop_cache(start, count)
             before = file.cached_bytes(position, length)
-            file.warm(position, length)
+            file.prefetch(position, length)
             after = file.cached_bytes(position, length)
 
         def done(error: StorageError | None) -> None:
             if error is not None:
-                self._warmer.failed(directory, error)
+                self._prefetcher.on_directory_failed(directory, error)
             else:
-                self._warmer.was_read(directory, is_cached=after > 0)
+                self._prefetcher.record_read(directory, is_cached=after > 0)
                 if before < length // 2:
-                    self._behind.append((ref(file), position, length))
-                    self._behind_bytes += length
+                    self._prefetched.append((ref(file), position, length))
+                    self._prefetched_bytes += length
             ready(None, error)
 
-        self._warmer.worker.read(directory, run, done)
+        self._prefetcher.worker.read(directory, run, done)
 
-    def _too_far_behind(self) -> list[_Range]:
-        """What to give back now that two stretches more are going to be read (rule 4)."""
-        doomed: list[_Range] = []
-        while self._behind and self._behind_bytes + 2 * STRETCH_BYTES > BEHIND_BYTES:
-            doomed.append(self._behind.popleft())
-            self._behind_bytes -= doomed[-1][2]
-        return doomed
+    def _take_evictable(self) -> list[_Range]:
+        """The ranges to evict before two more pieces are read (rule 4)."""
+        evicted: list[_Range] = []
+        while self._prefetched and self._prefetched_bytes + 2 * PREFETCH_BYTES > KEEP_BEHIND_BYTES:
+            evicted.append(self._prefetched.popleft())
+            self._prefetched_bytes -= evicted[-1][2]
+        return evicted
 
 
-def _no_matter(data: bytes | None, error: StorageError | None) -> None:
-    """Nobody waits for this."""
+def _ignore(data: bytes | None, error: StorageError | None) -> None:
+    """No connection waits for this piece."""

@@ -1,12 +1,12 @@
-"""Requests to another node: one connection, kept while it serves, on which many requests may be under way.
+"""Requests to another node over one persistent connection with many requests in flight (Kafka: NetworkClient).
 
-RULES    1. Every request is answered once: with the message that came, or with None when the connection could not be made or
-            ended, or when no answer came in time. A node that is silent for so long loses the connection.
-         2. The first thing said on a connection is ApiVersions: a request leaves in the newest version that both know.
-         3. After a failure the next request waits a little, so that a node that is down is not asked in a loop.
-         4. A name that does not resolve is told of once, until the node has been reached: it may be a wrong one.
-         5. Who has closed it makes no connection any more, so that none is on its way when the loop ends.
-NOT HERE Who is asked for what, and asking again (`controller_channel.py`, `replication/`).
+RULES    1. Every request gets exactly one reply: the response, or None if the connection fails or ends, or if no response
+            arrives within the timeout. A timeout closes the connection.
+         2. The first request on a connection is ApiVersions: requests use the newest version that both nodes support.
+         3. After a failure the next connection attempt waits for a short backoff.
+         4. A host name that does not resolve is logged once, until the node is reached.
+         5. A closed peer opens no connection, so that none is pending when the event loop is closed.
+NOT HERE Which node gets which request, and retries (`controller_channel.py`, `replication/`).
 """
 
 from __future__ import annotations
@@ -25,72 +25,75 @@ from protocol.framing import SCRATCH_BYTES, FrameReader, frame_request
 from protocol.messages.headers import ResponseHeader
 from protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 from protocol.schema import Message
-from replication.timer_queue import Deadline, Deadlines
+from replication.timer_queue import Timer, TimerQueue
 
 _log = logging.getLogger("barnabas.peers")
 
-MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
-BELIEVED_BYTES: Final = 16 * 1024 * 1024
-"""An answer of replica.fetch.response.max.bytes is received into one piece of memory."""
+MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
+MAX_PREALLOCATED_BYTES: Final = 16 * 1024 * 1024
+"""Responses up to this size are received into one buffer; covers replica.fetch.response.max.bytes."""
 _BACKOFF_MS: Final = 50
 _API_VERSIONS_VERSION: Final = 3
 
 Reply = Callable[[Message | None], None]
 
 
-class Address(NamedTuple):
-    """Where a node listens."""
+class HostAndPort(NamedTuple):
+    """The address of a node."""
 
     host: str
     port: int
 
 
-class _Asked(NamedTuple):
+class _InFlight(NamedTuple):
     """A request that was sent."""
 
     api_key: int
     version: int
     reply: Reply
-    deadline: Deadline
+    deadline: Timer
 
 
-class Caller(NamedTuple):
-    """Who asks other nodes, and for how long."""
+class ClientContext(NamedTuple):
+    """The event loop, clock and limits of the connections that a part of this node opens."""
 
     loop: asyncio.AbstractEventLoop
     client_id: str
-    deadlines: Deadlines
+    timers: TimerQueue
     mono_ms: Callable[[], int]
     timeout_ms: int
-    """How long an answer may take."""
+    """The longest time until a response arrives."""
 
 
-class Peers:
-    """Connections to other nodes by their ids, made when first needed; `address` says where a node is now, if anybody knows."""
+class PeerConnections:
+    """Connections to other nodes by node id, opened on demand.
 
-    def __init__(self, caller: Caller, address: Callable[[int], Address | None]) -> None:
+    `address` returns the current address of a node, or None if it is unknown.
+    """
+
+    def __init__(self, caller: ClientContext, address: Callable[[int], HostAndPort | None]) -> None:
         self._caller = caller
         self._address = address
         self._peers: dict[int, Peer] = {}
 
     def connection(self, node_id: int) -> Peer:
-        """The one connection to a node."""
+        """The connection to a node."""
         peer = self._peers.get(node_id)
         if peer is None:
             peer = self._peers[node_id] = Peer(self._caller, partial(self._address, node_id))
         return peer
 
     def close(self) -> None:
-        """End all connections."""
+        """Closes all connections."""
         for peer in self._peers.values():
             peer.close()
 
 
 class Peer:
-    """Another node."""
+    """The connection to one node."""
 
-    def __init__(self, caller: Caller, address: Callable[[], Address | None]) -> None:
-        """Connect when there is something to ask."""
+    def __init__(self, caller: ClientContext, address: Callable[[], HostAndPort | None]) -> None:
+        """The first request opens the connection."""
         self._caller = caller
         self._address = address
         self._session: _Session | None = None
@@ -100,8 +103,8 @@ class Peer:
         self._is_closed = False
         self._is_unresolved = False
 
-    def ask(self, request: Message, reply: Reply, timeout_ms: int | None = None) -> None:
-        """Send a request; `reply` is called later, once (rule 1)."""
+    def send_request(self, request: Message, reply: Reply, timeout_ms: int | None = None) -> None:
+        """Sends a request; `reply` is called later, exactly once (rule 1)."""
         timeout_ms = self._caller.timeout_ms if timeout_ms is None else timeout_ms
         if self._session is not None and self._session.versions is not None:
             self._session.send(request, reply, timeout_ms)
@@ -111,53 +114,53 @@ class Peer:
             self._connecting = self._caller.loop.create_task(self._connect())
 
     def close(self) -> None:
-        """End the connection; nothing is asked any more."""
+        """Closes the connection; later requests fail."""
         self._is_closed = True
         if self._connecting is not None:
             self._connecting.cancel()
         if self._session is not None:
-            self._session.close("this node ends")
+            self._session.close("this node is shutting down")
 
     async def _connect(self) -> None:
         address = None if self._is_closed else self._address()
         try:
-            rest_ms = self._failed_ms + _BACKOFF_MS - self._caller.mono_ms()
-            if rest_ms > 0:
-                await asyncio.sleep(rest_ms / 1000)
+            backoff_ms = self._failed_ms + _BACKOFF_MS - self._caller.mono_ms()
+            if backoff_ms > 0:
+                await asyncio.sleep(backoff_ms / 1000)
             if address is None:
-                raise ConnectionError("nobody knows where it is")
+                raise ConnectionError("its address is unknown")
             async with asyncio.timeout(self._caller.timeout_ms / 1000):
                 _, session = await self._caller.loop.create_connection(
                     lambda: _Session(self), address.host, address.port
                 )
         except (OSError, TimeoutError) as error:
-            _log.debug("node at %s cannot be reached: %s", address, error)
+            _log.debug("cannot connect to the node at %s: %s", address, error)
             if isinstance(error, socket.gaierror) and address is not None and not self._is_unresolved:
                 self._is_unresolved = True
-                _log.warning("the name %s of another node does not resolve: %s", address.host, error.strerror)
+                _log.warning("the host name %s of another node does not resolve: %s", address.host, error.strerror)
             self._connecting = None
-            self._fail()
+            self._fail_waiting()
             return
         self._connecting = None
         self._is_unresolved = False
         self._session = session
-        session.greet()
+        session.request_api_versions()
 
     # ------------------------------------------------------------ from the session
-    def ready(self) -> None:
-        """The versions are known: send what waits."""
+    def on_ready(self) -> None:
+        """The API versions are known: sends the queued requests."""
         assert self._session is not None, "there is a session"
         waiting, self._waiting = self._waiting, []
         for request, reply, timeout_ms in waiting:
             self._session.send(request, reply, timeout_ms)
 
-    def ended(self, reason: str) -> None:
-        """The connection is gone."""
-        _log.debug("connection to %s ended: %s", self._address(), reason)
+    def on_closed(self, reason: str) -> None:
+        """The connection is closed."""
+        _log.debug("connection to %s closed: %s", self._address(), reason)
         self._session = None
-        self._fail()
+        self._fail_waiting()
 
-    def _fail(self) -> None:
+    def _fail_waiting(self) -> None:
         self._failed_ms = self._caller.mono_ms()
         waiting, self._waiting = self._waiting, []
         for _, reply, _ in waiting:
@@ -165,49 +168,49 @@ class Peer:
 
     @property
     def client_id(self) -> str:
-        """Who asks."""
+        """The client id in request headers."""
         return self._caller.client_id
 
-    def schedule(self, delay_ms: int, act: Callable[[], None]) -> Deadline:
-        """Have something done later."""
-        return self._caller.deadlines.schedule(self._caller.mono_ms() + delay_ms, act)
+    def schedule(self, delay_ms: int, act: Callable[[], None]) -> Timer:
+        """Schedules a callback."""
+        return self._caller.timers.schedule(self._caller.mono_ms() + delay_ms, act)
 
 
 class _Session(asyncio.BufferedProtocol):
-    """One connection."""
+    """One connection, as an asyncio protocol."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self._transport: asyncio.Transport | None = None
-        self._frames = FrameReader(MAX_ANSWER_BYTES, bytearray(SCRATCH_BYTES), BELIEVED_BYTES)
-        self._asked: dict[int, _Asked] = {}
+        self._frames = FrameReader(MAX_RESPONSE_BYTES, bytearray(SCRATCH_BYTES), MAX_PREALLOCATED_BYTES)
+        self._in_flight: dict[int, _InFlight] = {}
         self._correlation_id = 0
-        self._reason = "the other side closed it"
+        self._reason = "the peer closed it"
         self.versions: dict[int, tuple[int, int]] | None = None
-        """What the node serves, by API key."""
+        """The API versions that the peer supports, by API key."""
 
     # ------------------------------------------------------------ asking
-    def greet(self) -> None:
-        """Rule 2."""
+    def request_api_versions(self) -> None:
+        """Sends ApiVersions (rule 2)."""
         request = ApiVersionsRequest(client_software_name="barnabas", client_software_version="1")
-        self._send(request, _API_VERSIONS_VERSION, self._greeted, 10_000)
+        self._send(request, _API_VERSIONS_VERSION, self._on_api_versions, 10_000)
 
-    def _greeted(self, answer: Message | None) -> None:
-        if not isinstance(answer, ApiVersionsResponse):
-            return  # the connection has ended
-        if answer.error_code != ErrorCode.NONE:
-            self.close(f"its ApiVersions answers {ErrorCode(answer.error_code).name}")
+    def _on_api_versions(self, response: Message | None) -> None:
+        if not isinstance(response, ApiVersionsResponse):
+            return  # the connection is closed
+        if response.error_code != ErrorCode.NONE:
+            self.close(f"ApiVersions failed with {ErrorCode(response.error_code).name}")
             return
-        self.versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
-        self._peer.ready()
+        self.versions = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
+        self._peer.on_ready()
 
     def send(self, request: Message, reply: Reply, timeout_ms: int) -> None:
-        """Ask."""
+        """Sends a request in the newest version that both nodes support."""
         assert self.versions is not None, "the versions are known"
         lowest, highest = self.versions.get(request.API_KEY, (0, -1))
         version = min(highest, request.MAX_VERSION)
         if version < max(lowest, request.MIN_VERSION):
-            _log.warning("the other node does not serve %s: it may be of another release", ApiKey(request.API_KEY).name)
+            _log.warning("the peer does not support %s: it may run another release", ApiKey(request.API_KEY).name)
             reply(None)
             return
         self._send(request, version, reply, timeout_ms)
@@ -221,54 +224,54 @@ class _Session(asyncio.BufferedProtocol):
         self._transport.writelines(
             frame_request(key, version, number, self._peer.client_id, parts, flexible_header=is_flexible)
         )
-        deadline = self._peer.schedule(timeout_ms, partial(self.close, "no answer came in time"))
-        self._asked[number] = _Asked(key, version, reply, deadline)
+        deadline = self._peer.schedule(timeout_ms, partial(self.close, "no response within the timeout"))
+        self._in_flight[number] = _InFlight(key, version, reply, deadline)
 
     def close(self, reason: str) -> None:
-        """End the connection."""
+        """Closes the connection."""
         self._reason = reason
         if self._transport is not None:
             self._transport.abort()
 
     # ------------------------------------------------------------ from the socket
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """There is a connection."""
+        """Called by asyncio when the connection is open."""
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "writelines")
         self._transport = transport  # type: ignore[assignment]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone: nobody gets an answer any more."""
-        asked, self._asked = self._asked, {}
-        self._peer.ended(self._reason if exc is None else str(exc))
-        for one in asked.values():
-            one.deadline.cancel()
-            one.reply(None)
+        """Called by asyncio when the connection is closed; fails the requests in flight."""
+        in_flight, self._in_flight = self._in_flight, {}
+        self._peer.on_closed(self._reason if exc is None else str(exc))
+        for request in in_flight.values():
+            request.deadline.cancel()
+            request.reply(None)
 
     def get_buffer(self, sizehint: int) -> bytearray | memoryview:
-        """Where the next bytes go."""
+        """The buffer for the next bytes."""
         del sizehint
         return self._frames.space()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """More bytes have come."""
+        """Bytes were received."""
         try:
             for frame in self._frames.received(nbytes):
-                self._answered(frame)
+                self._on_response(frame)
         except MalformedRequest as error:
-            self.close(f"it sent what cannot be read: {error}")
+            self.close(f"it sent a malformed response: {error}")
 
-    def _answered(self, frame: bytearray) -> None:
+    def _on_response(self, frame: bytearray) -> None:
         number = int.from_bytes(frame[:4], "big")
-        asked = self._asked.pop(number, None)
-        if asked is None:
-            raise MalformedRequest(f"nothing was asked under the number {number}")
-        asked.deadline.cancel()
+        request = self._in_flight.pop(number, None)
+        if request is None:
+            raise MalformedRequest(f"no request has the correlation id {number}")
+        request.deadline.cancel()
         position = 4
-        if response_header_version(asked.api_key, asked.version) >= 1:
+        if response_header_version(request.api_key, request.version) >= 1:
             _, position = decoder(ResponseHeader, 1)(frame, 0)
         try:
-            answer = decode(APIS[asked.api_key][1], asked.version, frame, position)
+            response = decode(APIS[request.api_key][1], request.version, frame, position)
         except MalformedRequest:
-            asked.reply(None)
+            request.reply(None)
             raise
-        asked.reply(answer)
+        request.reply(response)

@@ -1,10 +1,11 @@
-"""Sends a response, a chain of parts, over partial writes (seeds.md Z2, Z3; design D5).
+"""Sends a response, a sequence of parts, across partial writes.
 
-RULES    1. Parts leave in order: header bytes, region, header bytes, region, …
-         2. One turn sends at most `TURN_BYTES`, so that one fast reader does not own the loop.
-         3. What is unsent costs its header bytes and one reference to a file; a region is never read.
-         4. A region is sent only as far as it waits for no disk; `cold` says where it would (page_cache_prefetch.py).
-         5. While `is_holding`, small answers wait for the next one, to leave with it in one call.
+RULES    1. Parts are sent in order: header bytes, file region, header bytes, file region, …
+         2. One call sends at most `MAX_BYTES_PER_CALL`, so that one fast reader does not starve the other connections.
+         3. Unsent parts cost the memory of their header bytes and one file reference; a region is never read into memory.
+         4. A region is sent only as far as it is in the page cache; `uncached` is the first part that is not
+            (page_cache_prefetch.py).
+         5. While `is_holding`, small responses wait for the next one and are sent with it in one call.
 NOT HERE When to send (`connection.py` watches the socket).
 """
 
@@ -12,45 +13,44 @@ from __future__ import annotations
 
 from collections import deque
 
-from broker.network.page_cache_prefetch import Scan
-from broker.network.socket_io import Buffer, Wire
+from broker.network.page_cache_prefetch import ReadAhead
+from broker.network.socket_io import Buffer, TransportLayer
 from protocol.framing import Part
 from protocol.records import FileRegion
 
-TURN_BYTES = 2 * 1024 * 1024
+MAX_BYTES_PER_CALL = 2 * 1024 * 1024
 _BUFFERS_PER_CALL = 64
 _SMALL_BYTES = 4096
 
 
 class RegionEnded(Exception):
-    """A region's file ended early, so the promised bytes cannot be sent and the connection must end."""
+    """A log file is shorter than the region to send: the promised bytes do not exist, so the connection must be closed."""
 
 
 class Sender:
     """The unsent parts of one connection."""
 
-    __slots__ = ("_known_until", "_parts", "_scan", "_skip", "_wire", "bytes_sent", "cold", "is_holding")
+    __slots__ = ("_known_until", "_parts", "_read_ahead", "_skip", "_transport", "is_holding", "uncached")
 
-    def __init__(self, wire: Wire, scan: Scan | None = None) -> None:
-        """Without `scan` the disk is waited for."""
-        self._wire = wire
-        self._scan = scan
-        self.cold: tuple[FileRegion, int] | None = None
-        """The region that the disk must be asked for before anything more is sent, and from which byte of it."""
+    def __init__(self, transport: TransportLayer, read_ahead: ReadAhead | None = None) -> None:
+        """Without `read_ahead`, sending blocks on the disk."""
+        self._transport = transport
+        self._read_ahead = read_ahead
+        self.uncached: tuple[FileRegion, int] | None = None
+        """The region to read from disk before more is sent, and the offset in it."""
         self._parts: deque[Part] = deque()
-        self._skip = 0  # bytes of the first part that are sent already
-        self._known_until = 0  # up to where the first part was in the page cache when it was asked for
-        self.bytes_sent = 0
+        self._skip = 0  # bytes of the first part that are sent
+        self._known_until = 0  # the first part is in the page cache up to this offset, as of the last query
         self.is_holding = False
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything has been handed to the kernel."""
+        """Whether the kernel has everything."""
         return not self._parts
 
     def send(self, parts: list[Part]) -> bool:
-        """Send at once what goes; whether all of it went, or is held."""
-        if len(parts) == 1:  # nearly every response without records
+        """Sends as much as the socket takes; returns whether all of it is sent or held."""
+        if len(parts) == 1:  # most responses without records
             (part,) = parts
             if isinstance(part, FileRegion):
                 pass
@@ -58,8 +58,7 @@ class Sender:
                 self._parts.append(part)
                 return True
             elif not self._parts:
-                sent = self._wire.send(part, more=False) or 0
-                self.bytes_sent += sent
+                sent = self._transport.send(part, more=False) or 0
                 if sent == len(part):
                     return True
                 self._skip = sent
@@ -69,25 +68,26 @@ class Sender:
         return self.resume()
 
     def resume(self) -> bool:
-        """Send more of what is left, at most one turn's worth; whether nothing is left.
+        """Sends more of the unsent parts; returns whether nothing is left.
 
         Raises:
-            OSError: the connection is broken; RegionEnded: a file ended before its region.
+            OSError: the connection is broken.
+            RegionEnded: a file is shorter than its region.
         """
-        if self.cold is not None:
+        if self.uncached is not None:
             return False
-        budget = TURN_BYTES
+        budget = MAX_BYTES_PER_CALL
         parts = self._parts
         while parts and budget > 0:
             part = parts[0]
             if isinstance(part, FileRegion):
                 limit = budget
-                if self._scan is not None:
-                    limit = self._at_hand(self._scan, part, budget)
+                if self._read_ahead is not None:
+                    limit = self._sendable_bytes(self._read_ahead, part, budget)
                     if not limit:
-                        self.cold = part, self._skip
+                        self.uncached = part, self._skip
                         return False
-                sent = self._wire.send_file(part, self._skip, limit)
+                sent = self._transport.send_file(part, self._skip, limit)
                 if sent == 0 and part.length > self._skip:
                     raise RegionEnded("a log file ended before the region that was being sent")
             else:
@@ -95,29 +95,28 @@ class Sender:
             if sent is None:
                 return False
             budget -= sent
-            self.bytes_sent += sent
             self._advance(sent)
         return not parts
 
-    def _at_hand(self, scan: Scan, region: FileRegion, budget: int) -> int:
-        """How much of the region at the front can be sent now without waiting for the disk.
+    def _sendable_bytes(self, read_ahead: ReadAhead, region: FileRegion, budget: int) -> int:
+        """How much of the region at the front can be sent without waiting for the disk.
 
-        A piece is asked for once. What the socket did not take of it is nearly always still there; its next byte speaks
-        for it, since asking for all of it again would cost as much as sending it.
+        The page cache is queried once for each piece. What the socket did not take of it is usually still cached: then only its
+        next byte is queried, since a query for all of it costs as much as sending it.
         """
         skip = self._skip
         left = self._known_until - skip
         if left > 0:
-            return min(left, budget) if scan.is_at_hand(region, skip, 1) else 0
-        if not scan.is_at_hand(region, skip, budget):
+            return min(left, budget) if read_ahead.is_cached(region, skip, 1) else 0
+        if not read_ahead.is_cached(region, skip, budget):
             return 0
         self._known_until = skip + min(budget, region.length - skip)
         return budget
 
-    def thaw(self, data: bytes | None) -> None:
-        """The disk was asked for what was cold: `data` are its first bytes, None when it can be sent as it is."""
-        assert self.cold is not None
-        (region, skip), self.cold = self.cold, None
+    def resume_after_prefetch(self, data: bytes | None) -> None:
+        """Continues after a read from disk: `data` are the first uncached bytes; None means that the region is cached now."""
+        assert self.uncached is not None
+        (region, skip), self.uncached = self.uncached, None
         self._known_until = 0
         if data:
             done = skip + len(data)
@@ -126,7 +125,7 @@ class Sender:
             self._skip = 0
 
     def _send_buffers(self) -> int | None:
-        """Send the run of byte parts at the front in one call."""
+        """Sends the byte parts at the front in one call."""
         parts = self._parts
         buffers: list[Buffer] = []
         for part in parts:
@@ -137,8 +136,8 @@ class Sender:
         if self._skip:
             buffers[0] = memoryview(buffers[0])[self._skip :]
         if len(buffers) == 1:
-            return self._wire.send(buffers[0], more=more)
-        return self._wire.send_all(buffers, more=more)
+            return self._transport.send(buffers[0], more=more)
+        return self._transport.send_all(buffers, more=more)
 
     def _advance(self, sent: int) -> None:
         parts = self._parts

@@ -1,9 +1,9 @@
-"""The narrow door to a socket: receive, send, send a piece of a file. A fake one moves a byte at a time.
+"""Non-blocking socket operations: receive, send, sendfile. Tests use a fake that moves one byte at a time.
 
-RULES    1. Every call moves what can be moved now and returns the count; None means: would block.
-         2. 0 from `receive` is the peer's end of stream.
-         3. `send_file` copies nothing through this process (seeds.md Z1).
-NOT HERE What is sent and when (`sender.py`); TLS, a further wire that encrypts.
+RULES    1. Every call returns the number of bytes that it moved, or None if it would block.
+         2. `receive` returns 0 at the end of the peer's stream.
+         3. `send_file` copies nothing through this process (sendfile(2)).
+NOT HERE What is sent and when (`sender.py`).
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 
-class Wire(Protocol):
-    """What a connection needs of a socket."""
+class TransportLayer(Protocol):
+    """The socket of a connection (Kafka: TransportLayer); TLS will be a second implementation."""
 
     def fileno(self) -> int:
         """The descriptor to watch."""
 
     def receive(self, space: bytearray | memoryview) -> int | None:
-        """Receive into `space`."""
+        """Receives into `space`."""
 
     def send(self, buffer: Buffer, *, more: bool) -> int | None:
-        """Send from one buffer; `more` says that the next part follows at once."""
+        """Sends from one buffer; `more` says that another part follows immediately."""
 
     def send_all(self, buffers: Sequence[Buffer], *, more: bool) -> int | None:
-        """Send from several buffers in a row."""
+        """Sends several buffers in one call."""
 
     def send_file(self, region: FileRegion, skip: int, limit: int) -> int | None:
-        """Send at most `limit` bytes of a region, from `skip` bytes into it; 0 where the file ends before."""
+        """Sends at most `limit` bytes of a region, starting `skip` bytes into it; 0 if the file ends before."""
 
     def close(self) -> None:
-        """Close the socket; what was handed to the kernel is still delivered."""
+        """Closes the socket; the kernel still delivers what it has."""
 
     def reset(self) -> None:
-        """Close the socket; the kernel forgets at once what it has not delivered."""
+        """Closes the socket; the kernel discards what it has not delivered."""
 
 
-class PlainWire:
+class PlaintextTransportLayer:
     """An unencrypted non-blocking socket."""
 
     __slots__ = ("_recv_into", "_send", "_socket", "fd")
@@ -65,28 +65,28 @@ class PlainWire:
         return self.fd
 
     def receive(self, space: bytearray | memoryview) -> int | None:
-        """Receive into `space`."""
+        """Receives into `space`."""
         try:
             return self._recv_into(space)
         except BlockingIOError:
             return None
 
     def send(self, buffer: Buffer, *, more: bool) -> int | None:
-        """Send from one buffer."""
+        """Sends from one buffer."""
         try:
             return self._send(buffer, _MSG_MORE) if more else self._send(buffer)
         except BlockingIOError:
             return None
 
     def send_all(self, buffers: Sequence[Buffer], *, more: bool) -> int | None:
-        """Send from several buffers in a row."""
+        """Sends several buffers in one call."""
         try:
             return self._socket.sendmsg(buffers, (), _MSG_MORE if more else 0)
         except BlockingIOError:
             return None
 
     def send_file(self, region: FileRegion, skip: int, limit: int) -> int | None:
-        """Send part of a region by sendfile(2)."""
+        """Sends part of a region by sendfile(2)."""
         count = region.length - skip
         try:
             return os.sendfile(self.fd, region.file.fileno(), region.position + skip, min(limit, count))
@@ -94,11 +94,11 @@ class PlainWire:
             return None
 
     def close(self) -> None:
-        """Close the socket."""
+        """Closes the socket."""
         self._socket.close()
 
     def reset(self) -> None:
-        """Close the socket without lingering."""
-        with contextlib.suppress(OSError):  # the peer was first
+        """Closes the socket without lingering."""
+        with contextlib.suppress(OSError):  # the peer closed it first
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self._socket.close()

@@ -1,13 +1,14 @@
-"""What a node does while one of its directories is full: others lead, and its clients ask others.
+"""What a node does while a log directory is full: other brokers lead, and clients are redirected.
 
-RULES    1. A broker with a full log directory wants to be fenced, and so does one whose metadata log finds no room: it does
-            not hear what is decided. A controller without room hands over.
-         2. Who is fenced for that leads nothing, whatever its metadata say, until it is fenced no more.
-         3. If the metadata log has no room, it does not hear who leads instead either: it turns its clients away, so that
-            they ask others, until it is fenced no more. Its answers would send them in circles.
-         4. The only active broker is never fenced: there is still what can be read.
-NOT HERE What waits for room (`worker_thread.py`), what is refused meanwhile (`replication/partition/replica_manager.py`), how it is said and
-         heard (`broker_lifecycle.py`). Why: docs/decisions/0024-a-full-disk-is-a-delay.md
+RULES    1. A broker with a full log directory asks to be fenced; so does one whose metadata log has no space, since it cannot
+            apply new metadata. An active controller without space resigns.
+         2. A broker that is fenced for a full disk leads no partition, whatever its metadata image says, until it is unfenced.
+         3. If the metadata log has no space, this node does not learn the new leaders either. It rejects clients until it is
+            unfenced: its metadata would send them in circles.
+         4. The only active broker is never fenced, so its data stay readable.
+NOT HERE Waiting for space (`worker_thread.py`), requests that are refused meanwhile
+         (`replication/partition/replica_manager.py`), the heartbeats (`broker_lifecycle.py`).
+         Why: docs/decisions/0024-full-disks.md
 """
 
 from __future__ import annotations
@@ -16,79 +17,81 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from replication.metadata.metadata_publisher import Publisher
+from replication.metadata.metadata_publisher import MetadataPublisher
 
 _log = logging.getLogger("barnabas.full_disks")
 
-_TURNED_AWAY = "clients are turned away: the metadata log has no room, so this node does not hear who leads"
-_MAY_COME = "clients may come in again"
+_REJECTING = (
+    "rejecting clients: the metadata log has no disk space, so this node does not learn the leaders; free some space"
+)
+_ACCEPTING = "accepting clients again"
 
 
-class Receives(Protocol):
-    """Where clients come in."""
+class ClientListener(Protocol):
+    """A listener for clients."""
 
-    def turn_away(self, turns_away: bool) -> None:  # noqa: FBT001
-        """Whether they may not come in for now."""
+    def reject_clients(self, is_rejecting: bool) -> None:  # noqa: FBT001
+        """Starts or stops rejecting clients."""
 
 
-class FullDisks:
-    """The directories of one node, as far as room goes."""
+class DiskFullPolicy:
+    """Which log directories of the node are full."""
 
     def __init__(
-        self, broker_id: int, metadata_directory: str, publisher: Publisher, clients: Sequence[Receives]
+        self, broker_id: int, metadata_directory: str, publisher: MetadataPublisher, listeners: Sequence[ClientListener]
     ) -> None:
-        """All have room.
+        """No directory is full.
 
         Args:
             broker_id: this broker.
-            metadata_directory: where its metadata log is.
-            publisher: of the metadata as this node is to see them.
-            clients: the listeners of clients.
+            metadata_directory: the directory of the metadata log.
+            publisher: publishes the metadata image of this node.
+            listeners: the client listeners.
         """
         self._broker_id = broker_id
         self._metadata_directory = metadata_directory
         self._publisher = publisher
-        self._clients = clients
+        self._listeners = listeners
         self._full: set[str] = set()
-        self._is_aside = False
-        self._turns_away = False
+        self._is_fenced = False
+        self._is_rejecting = False
         self.on_change: Callable[[], None] = _nothing
-        """The controller should hear of it."""
-        self.on_deaf: Callable[[], None] = _nothing
-        """The metadata log has no room."""
+        """The controller should get a heartbeat."""
+        self.on_metadata_log_full: Callable[[], None] = _nothing
+        """The metadata log has no space."""
 
-    def has_room(self) -> bool:
-        """Whether none of them is full."""
+    def has_space(self) -> bool:
+        """Whether no directory is full."""
         return not self._full
 
-    def changed(self, directory: str, has_room: bool) -> None:  # noqa: FBT001
-        """A directory is full, or has room again."""
-        if has_room:
+    def space_changed(self, directory: str, has_space: bool) -> None:  # noqa: FBT001
+        """A directory is full, or has space again."""
+        if has_space:
             self._full.discard(directory)
         else:
             self._full.add(directory)
-        if directory == self._metadata_directory and not has_room:
-            self.on_deaf()
-        self._turn_away()
+        if directory == self._metadata_directory and not has_space:
+            self.on_metadata_log_full()
+        self._update_listeners()
         self.on_change()
 
-    def stand_aside(self, is_aside: bool) -> None:  # noqa: FBT001
-        """The controller has fenced this broker for a full disk, or does no more."""
-        self._is_aside = is_aside
+    def set_fenced(self, is_fenced: bool) -> None:  # noqa: FBT001
+        """The controller has fenced this broker for a full disk, or has unfenced it."""
+        self._is_fenced = is_fenced
         newest = self._publisher.newest
-        image, changes = newest.led_by_others(self._broker_id)
-        self._publisher.show(image if is_aside else newest, changes)
-        self._turn_away()
+        image, changes = newest.without_leader(self._broker_id)
+        self._publisher.publish_temporary(image if is_fenced else newest, changes)
+        self._update_listeners()
 
-    def _turn_away(self) -> None:
-        """Once it does, it waits for rule 3's end: with room it has to catch up first."""
-        turns_away = self._is_aside and (self._turns_away or self._metadata_directory in self._full)
-        if turns_away == self._turns_away:
+    def _update_listeners(self) -> None:
+        """Rejects clients until the broker is unfenced: with space again, it must first catch up (rule 3)."""
+        is_rejecting = self._is_fenced and (self._is_rejecting or self._metadata_directory in self._full)
+        if is_rejecting == self._is_rejecting:
             return
-        self._turns_away = turns_away
-        _log.warning(_TURNED_AWAY if turns_away else _MAY_COME)
-        for receives in self._clients:
-            receives.turn_away(turns_away)
+        self._is_rejecting = is_rejecting
+        _log.warning(_REJECTING if is_rejecting else _ACCEPTING)
+        for listener in self._listeners:
+            listener.reject_clients(is_rejecting)
 
 
 def _nothing() -> None:

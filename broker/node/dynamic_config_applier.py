@@ -1,9 +1,10 @@
-"""Settings that change while the broker runs: who obeys them is told.
+"""Applies the dynamic broker configs to the parts of a running node (KIP-226).
 
-RULES    1. What is in force is the broker's own dynamic setting, else that of all brokers, else the file's, else the default.
-         2. It is known before the first partition is made, and told anew with every change of the metadata's settings.
-         3. Defaults of topics are not told here: logs get theirs from the image (`replication/partition/replica_manager.py`).
-NOT HERE Which settings can change (`dynamic_configs.py`).
+RULES    1. Precedence: the broker's own dynamic config, the cluster-wide default, the settings file, the built-in default.
+         2. They apply before the first partition is created, and after every change in the metadata.
+         3. Defaults of topics are not applied here: logs get them from the image
+            (`replication/partition/replica_manager.py`).
+NOT HERE Which settings are dynamic (`dynamic_configs.py`).
 """
 
 from __future__ import annotations
@@ -13,75 +14,75 @@ from asyncio import AbstractEventLoop
 from collections.abc import Sequence
 
 from broker.config.broker_config import BrokerConfig, CleanerSettings
-from broker.config.dynamic_configs import MOVE_RATE, with_changes
+from broker.config.dynamic_configs import MOVE_RATE, apply_dynamic_configs
 from broker.coordinators.factory import Coordinators, consumer_settings
-from broker.io.compaction_process import HelperCleaner
+from broker.io.compaction_process import CleanerProcess
 from broker.network.listener import Listener
-from broker.node.scheduled_tasks import Housekeeping
-from broker.peers.broker_lifecycle import BrokerLife
+from broker.node.scheduled_tasks import ScheduledTasks
+from broker.peers.broker_lifecycle import BrokerLifecycle
 from broker.process.timer import SystemClock
-from replication.metadata.image import Changes, MetadataImage, ResourceType
-from replication.metadata.metadata_publisher import Publisher
+from replication.metadata.image import MetadataDelta, MetadataImage, ResourceType
+from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.partition.compactor import Compactor
-from replication.partition.log_dir_moves import Moves
+from replication.partition.log_dir_moves import LogDirMoves
 from replication.partition.replica_manager import ReplicaManager
 from replication.partition.replication_quota import FOLLOWER, LEADER, rate_setting
 from storage.directories.log_manager import LogManager
 
 
-class Reconfiguration:
-    """Those who obey settings that can change."""
+class DynamicConfigApplier:
+    """Holds the parts with dynamic settings."""
 
     def __init__(
         self,
         loop: AbstractEventLoop,
-        started_with: BrokerConfig,
+        static_config: BrokerConfig,
         listeners: Sequence[Listener],
         log_manager: LogManager,
         replicas: ReplicaManager,
-        publisher: Publisher,
-        life: BrokerLife,
-        moves: Moves,
+        publisher: MetadataPublisher,
+        lifecycle: BrokerLifecycle,
+        moves: LogDirMoves,
         compactor: Compactor,
-        housekeeping: Housekeeping,
+        housekeeping: ScheduledTasks,
         coordinators: Coordinators,
         clock: SystemClock,
     ) -> None:
         self._loop = loop
-        self._started_with = started_with
+        self._static_config = static_config
         self._listeners = listeners
         self._log_manager = log_manager
         self._replicas = replicas
-        self._life = life
+        self._lifecycle = lifecycle
         self._moves = moves
         self._compactor = compactor
-        self._housekeeping = housekeeping
+        self._scheduled_tasks = housekeeping
         self._coordinators = coordinators
         self._clock = clock
-        self._cleaners: list[HelperCleaner] = []
+        self._cleaners: list[CleanerProcess] = []
         self._cleaner_settings: CleanerSettings | None = None
-        self._tell(publisher.image)
+        self._apply(publisher.image)
 
-    def image_changed(self, image: MetadataImage, changes: Changes) -> None:
-        """Settings may have changed."""
+    def image_changed(self, image: MetadataImage, changes: MetadataDelta) -> None:
+        """Applies the new configs, if they changed."""
         if any(kind == ResourceType.BROKER for kind, _ in changes.configs):
             cordoned = self._log_manager.cordoned
-            self._tell(image)
+            self._apply(image)
             if self._log_manager.cordoned != cordoned:
-                self._life.tell()
+                self._lifecycle.heartbeat_now()
 
     def cordoned_ids(self) -> tuple[bytes, ...]:
-        """The log directories that take no new replicas, by their ids."""
+        """The ids of the cordoned log directories, which take no new replicas (KIP-1066)."""
         manager = self._log_manager
         return tuple(home.directory_id for path, home in manager.directories.items() if path in manager.cordoned)
 
     def stop_cleaners(self) -> None:
-        """Let nobody compact any more."""
+        """Stops all compaction."""
         for cleaner in self._cleaners:
             cleaner.stop()
 
-    def _tell(self, image: MetadataImage) -> None:
-        config = with_changes(self._started_with, image.broker_config(self._started_with.node_id))
+    def _apply(self, image: MetadataImage) -> None:
+        config = apply_dynamic_configs(self._static_config, image.broker_config(self._static_config.node_id))
         for listener in self._listeners:
             listener.settings = config.socket_settings()
         self._log_manager.producer_expiration_ms = config.number("producer.id.expiration.ms")
@@ -89,22 +90,22 @@ class Reconfiguration:
         self._log_manager.cordoned = frozenset(os.path.abspath(path) for path in config.cordoned_log_dirs())
         mono_ms = self._clock.mono_ms()
         for throttle, setting in (
-            (self._moves.throttle, MOVE_RATE),
-            (self._replicas.leader_throttle, rate_setting(LEADER)),
-            (self._replicas.follower_throttle, rate_setting(FOLLOWER)),
+            (self._moves.rate_limiter, MOVE_RATE),
+            (self._replicas.leader_quota, rate_setting(LEADER)),
+            (self._replicas.follower_quota, rate_setting(FOLLOWER)),
         ):
             throttle.set_rate(float(config.given.get(setting, "inf")), mono_ms)
-        self._housekeeping.reconfigure(config)
-        self._coordinators.settings_of_groups.broker = consumer_settings(config)
-        self._coordinators.admission.does_verify = bool(config.value("transaction.partition.verification.enable"))
-        self._have_compacted(config.cleaner_settings())
+        self._scheduled_tasks.reconfigure(config)
+        self._coordinators.group_config_manager.broker = consumer_settings(config)
+        self._coordinators.verification.is_enabled = bool(config.value("transaction.partition.verification.enable"))
+        self._restart_cleaners(config.cleaner_settings())
 
-    def _have_compacted(self, settings: CleanerSettings) -> None:
-        """What is being compacted is begun anew: at the old pace it might take forever."""
+    def _restart_cleaners(self, settings: CleanerSettings) -> None:
+        """Restarts running compactions: with the old throttle they might take too long."""
         if settings == self._cleaner_settings:
             return
         self._cleaner_settings = settings
         self.stop_cleaners()
-        self._cleaners = [HelperCleaner(self._loop, settings.bytes_per_second) for _ in range(settings.threads)]
-        self._compactor.use(self._cleaners, settings.resources)
-        self._compactor.look()
+        self._cleaners = [CleanerProcess(self._loop, settings.bytes_per_second) for _ in range(settings.threads)]
+        self._compactor.set_cleaners(self._cleaners, settings.resources)
+        self._compactor.check()

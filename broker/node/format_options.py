@@ -1,10 +1,10 @@
-"""How empty directories are formatted, in the words of `kafka-storage format`: which cluster, which voters, which levels.
+"""The options for formatting empty directories, as in `kafka-storage format`: cluster id, voters, feature levels.
 
-RULES    1. A quorum whose voters can change begins with this node alone (--standalone), with those that are named
-            (--initial-controllers), or has begun elsewhere (--no-initial-controllers). A controller is told which.
-         2. Where nothing is said, a controller that knows of no other one begins alone. A broker begins no quorum, nor does a
-            node whose voters are a setting.
-         3. A release means the levels that Apache Kafka's formatter gives its features.
+RULES    1. A dynamic quorum starts with this node alone (--standalone), with a list of controllers (--initial-controllers),
+            or exists on other nodes (--no-initial-controllers). A controller needs one of these options.
+         2. Without an option, a controller without other controllers in its settings is standalone. A broker does not start
+            a quorum, nor does a node with static voters.
+         3. A release sets the feature levels that Apache Kafka's formatter sets.
 NOT HERE The files (`replication/metadata_log/formatting.py`).
 """
 
@@ -15,46 +15,46 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from broker.config.broker_config import BrokerConfig, ConfigError
-from broker.peers.quorum_config import VOTERS, QuorumPlaces, knows_others, parse_address
+from broker.peers.quorum_config import VOTERS, QuorumConfig, has_other_controllers, parse_host_port
 from protocol.primitives import uuid_from_text
 from replication.metadata.feature_levels import (
     KRAFT_VERSION,
     METADATA_VERSION,
     SUPPORTED_FEATURES,
-    needed_metadata_version,
+    required_metadata_version,
 )
 from replication.metadata_log.formatting import FINALIZED_FEATURES, METADATA_VERSION_LEVEL, InitialController
 
 _LOWEST_LEVEL: Final = 7
 _VERSIONS: Final = "3.3-IV3 3.4-IV0 3.5-IV0-2 3.6-IV0-2 3.7-IV0-4 3.8-IV0 3.9-IV0 4.0-IV0-3 4.1-IV0-1 4.2-IV0-1 4.3-IV0"
-_SINCE: Final = (
+_DEFAULT_LEVELS: Final = (
     ("eligible.leader.replicas.version", 1, 26),
     ("group.version", 1, 22),
     ("share.version", 1, 28),
     ("streams.version", 1, 29),
     ("transaction.version", 2, 24),
 )
-"""The levels that features begin with, and the metadata.version from which on they do."""
+"""The default level of each feature, from which metadata.version on."""
 
 
-class Founding(NamedTuple):
-    """What the command line says of directories that are to be formatted."""
+class FormatOptions(NamedTuple):
+    """The command line's options for empty directories."""
 
     cluster_id: str | None = None
     is_standalone: bool = False
     controllers: tuple[InitialController, ...] = ()
-    is_elsewhere: bool = False
-    """The quorum has begun, or begins, on other nodes."""
+    has_no_initial_controllers: bool = False
+    """The quorum starts on other nodes."""
     features: tuple[tuple[str, int], ...] = FINALIZED_FEATURES
     kraft_version: int | None = None
 
     @property
-    def is_said(self) -> bool:
-        """Whether the voters were spoken of."""
-        return self.is_standalone or self.is_elsewhere or bool(self.controllers)
+    def names_voters(self) -> bool:
+        """Whether an option determines the voters."""
+        return self.is_standalone or self.has_no_initial_controllers or bool(self.controllers)
 
 
-def founding(
+def parse_format_options(
     cluster_id: str | None = None,
     *,
     standalone: bool = False,
@@ -62,14 +62,14 @@ def founding(
     no_initial_controllers: bool = False,
     release: str | None = None,
     features: Sequence[str] = (),
-) -> Founding:
-    """Read the options.
+) -> FormatOptions:
+    """Parses the options.
 
     Raises:
-        ConfigError: they are not of their form, or more than one speaks of the voters.
+        ConfigError: an option is malformed, or several determine the voters.
     """
-    ways = [standalone, initial_controllers is not None, no_initial_controllers]
-    if sum(ways) > 1:
+    exclusive = [standalone, initial_controllers is not None, no_initial_controllers]
+    if sum(exclusive) > 1:
         raise ConfigError(
             "--standalone, --initial-controllers and --no-initial-controllers exclude each other: give one"
         )
@@ -77,54 +77,54 @@ def founding(
         raise ConfigError("--cluster-id: it is empty")
     given = dict(_feature(text) for text in features)
     kraft_version = given.pop(KRAFT_VERSION, None)
-    return Founding(
+    return FormatOptions(
         cluster_id,
         standalone,
-        _controllers(initial_controllers),
+        _controller_peers(initial_controllers),
         no_initial_controllers,
         _levels(release, given),
         kraft_version,
     )
 
 
-def settled(asked: Founding, config: BrokerConfig, places: QuorumPlaces) -> Founding:
-    """What is done on a node with these settings (rules 1 and 2).
+def resolve_format_options(options: FormatOptions, config: BrokerConfig, quorum_config: QuorumConfig) -> FormatOptions:
+    """The options in force on a node with these settings (rules 1 and 2).
 
     Raises:
-        ConfigError: the settings and the options contradict each other, or do not say enough.
+        ConfigError: settings and options contradict each other, or an option is missing.
     """
     is_controller = "controller" in config.roles
-    if places.static_voters:
-        if asked.is_said:
+    if quorum_config.static_voters:
+        if options.names_voters:
             raise ConfigError(
                 f"You cannot specify {VOTERS} and format the node with --initial-controllers or --standalone. If you want to "
                 f"use dynamic quorum, please remove {VOTERS} and specify controller.quorum.bootstrap.servers instead."
             )
-        if asked.kraft_version:
+        if options.kraft_version:
             raise ConfigError(
-                f"{KRAFT_VERSION} {asked.kraft_version} needs a quorum without {VOTERS}: remove that setting"
+                f"{KRAFT_VERSION} {options.kraft_version} needs a quorum without {VOTERS}: remove that setting"
             )
-        return asked
-    if asked.kraft_version == 0:
+        return options
+    if options.kraft_version == 0:
         raise ConfigError(
             f"Cannot set {KRAFT_VERSION} to 0 if {VOTERS} is empty and one of the flags --standalone, --initial-controllers, "
             "or --no-initial-controllers is used. For dynamic controllers support, try removing the --feature flag for "
             f"{KRAFT_VERSION}."
         )
-    if asked.is_standalone and not is_controller:
+    if options.is_standalone and not is_controller:
         raise ConfigError("You can only use --standalone on a controller.")
-    if asked.is_said or not is_controller:
-        return asked
-    if knows_others(config, places):
+    if options.names_voters or not is_controller:
+        return options
+    if has_other_controllers(config, quorum_config):
         raise ConfigError(
             f"Because {VOTERS} is not set on this controller, you must specify one of the following: --standalone, "
             "--initial-controllers, or --no-initial-controllers."
         )
-    return asked._replace(is_standalone=True)
+    return options._replace(is_standalone=True)
 
 
 def version_name(level: int) -> str:
-    """What Kafka calls a metadata.version."""
+    """Kafka's name of a metadata.version."""
     return _version_names()[level - _LOWEST_LEVEL]
 
 
@@ -137,7 +137,7 @@ def _version_names() -> list[str]:
 
 
 def _level_of(release: str) -> int:
-    """A name such as 4.0-IV2, or a release such as 4.0 or 4.0.1: its last one."""
+    """The level of a version such as 4.0-IV2, or the last one of a release such as 4.0 or 4.0.1."""
     names = _version_names()
     short = re.match(r"\d+\.\d+(?=\.\d|$)", release)
     found = [
@@ -149,11 +149,11 @@ def _level_of(release: str) -> int:
 
 
 def _levels(release: str | None, given: dict[str, int]) -> tuple[tuple[str, int], ...]:
-    """Rule 3; metadata.version comes first in every log."""
+    """Rule 3; metadata.version is the first record of a metadata log."""
     version = METADATA_VERSION_LEVEL if release is None else _level_of(release)
-    levels = {name: level for name, level, since in _SINCE if version >= since} | given
+    levels = {name: level for name, level, first_version in _DEFAULT_LEVELS if version >= first_version} | given
     for name, level in levels.items():
-        needed = needed_metadata_version(name, level)
+        needed = required_metadata_version(name, level)
         if version < needed:
             raise ConfigError(
                 f"{name} could not be set to {level} because it depends on {METADATA_VERSION} level {needed}"
@@ -174,7 +174,7 @@ def _feature(text: str) -> tuple[str, int]:
     return name, int(level)
 
 
-def _controllers(text: str | None) -> tuple[InitialController, ...]:
+def _controller_peers(text: str | None) -> tuple[InitialController, ...]:
     if text is None:
         return ()
     controllers = tuple(_controller(one.strip()) for one in text.split(","))
@@ -186,7 +186,7 @@ def _controllers(text: str | None) -> tuple[InitialController, ...]:
 def _controller(text: str) -> InitialController:
     node, _, rest = text.partition("@")
     place, _, directory = rest.rpartition(":")
-    address = parse_address(place)
+    address = parse_host_port(place)
     try:
         directory_id = uuid_from_text(directory)
     except ValueError:

@@ -1,7 +1,7 @@
-"""A node's part in the metadata, on the event loop: quorum and controller, and the ways to those of other nodes.
+"""A node's KRaft parts on the event loop: raft replica, controller, and the connections to those of other nodes.
 
-RULES    1. The quorum has connections of its own: what a broker asks the controller may wait until the quorum has spoken.
-NOT HERE What is asked (`replication/`), partitions and clients (`server.py`).
+RULES    1. The raft replica has its own connections: a broker's request to the controller may wait for a commit.
+NOT HERE The requests (`replication/`), partitions and clients (`server.py`).
 """
 
 from __future__ import annotations
@@ -13,128 +13,134 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.dynamic_configs import BrokerRules
-from broker.network.peer import Caller
+from broker.config.dynamic_configs import DynamicBrokerConfig
+from broker.network.peer import ClientContext
 from broker.peers.controller_channel import ControllerChannel
-from broker.peers.controller_peers import Controllers
+from broker.peers.controller_peers import ControllerPeers
 from broker.peers.controller_registration import ControllerRegistration
-from broker.peers.local_endpoints import PLAINTEXT
-from broker.peers.quorum_config import QuorumPlaces
+from broker.peers.endpoints import PLAINTEXT
+from broker.peers.quorum_config import QuorumConfig
 from broker.process.timer import SystemClock
-from replication.controller.brokers.broker_heartbeat_tracker import Sessions
-from replication.controller.controller import OwnController
-from replication.controller.decision_context import Environment
-from replication.io_executor import Worker
-from replication.kraft_node import MetadataNode, World
+from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
+from replication.controller.controller import LocalController
+from replication.controller.decision_context import DecisionContext
+from replication.io_executor import IoExecutor
+from replication.kraft_node import Dependencies, KRaftNode
 from replication.metadata.image import Endpoint
-from replication.metadata_log.formatting import ControllerEndpoint, Identity, new_uuid
-from replication.metadata_log.metadata_log_open import MetadataStart
-from replication.timer_queue import Deadlines
+from replication.metadata_log.formatting import ControllerEndpoint, NodeIdentity, new_uuid
+from replication.metadata_log.metadata_log_open import OpenedMetadataLog
+from replication.timer_queue import TimerQueue
 from storage.io.disk import Disk
 
-_FAREWELL_MS: Final = 200
-"""So long who led the quorum goes on, so that the others need not miss it before they elect another one."""
+_RESIGN_DELAY_MS: Final = 200
+"""After resigning, the controller answers for this long, so that the other voters learn of it and need no timeout."""
 
 
-class Around(NamedTuple):
-    """What the part has around it."""
+class RuntimeDependencies(NamedTuple):
+    """The event loop, disk, I/O, timers and clock of the node."""
 
     loop: asyncio.AbstractEventLoop
     disk: Disk
-    worker: Worker
-    deadlines: Deadlines
+    worker: IoExecutor
+    timers: TimerQueue
     clock: SystemClock
 
 
-class MetadataPart:
-    """Made of what the directory held at the start; nothing happens before `node.start`."""
+class KraftRuntime:
+    """Built from the replayed metadata log; nothing runs before `node.start`."""
 
     def __init__(
         self,
         config: BrokerConfig,
-        around: Around,
-        places: QuorumPlaces,
-        identity: Identity,
-        start: MetadataStart,
-        sessions: Sessions,
+        dependencies: RuntimeDependencies,
+        quorum_config: QuorumConfig,
+        identity: NodeIdentity,
+        start: OpenedMetadataLog,
+        heartbeat_tracker: BrokerHeartbeatTracker,
         controller: ControllerEndpoint,
     ) -> None:
-        """Make it.
+        """Builds the parts.
 
         Args:
             config: of this node.
-            around: what it has around it.
-            places: where the controllers are.
+            dependencies: of this node.
+            quorum_config: the addresses of the controllers.
             identity: of this node.
-            start: its metadata log.
-            sessions: of brokers.
-            controller: where its controller is reached.
+            start: the open metadata log.
+            heartbeat_tracker: of brokers.
+            controller: the endpoint of this node's controller.
         """
         self._config = config
-        self._around = around
-        self._places = places
+        self._dependencies = dependencies
+        self._quorum_config = quorum_config
         self.incarnation_id = new_uuid(secrets.token_bytes)
         """Of this process."""
         endpoint = Endpoint(controller.listener, controller.host, controller.port, PLAINTEXT)
-        own = OwnController(self.incarnation_id, (endpoint,), listens=bool(config.controller_listeners))
-        in_quorum, of_broker = (self._controllers(controller.listener) for _ in range(2))
-        self._connections = (in_quorum, of_broker)
-        loop, disk, worker, deadlines, clock = around
-        self.node = node = MetadataNode(
-            World(disk, worker, deadlines, clock, random.randrange, in_quorum.ask_at),
+        controller_info = LocalController(self.incarnation_id, (endpoint,), listens=bool(config.controller_listeners))
+        raft_peers, channel_peers = (self._controller_peers(controller.listener) for _ in range(2))
+        self._peers = (raft_peers, channel_peers)
+        loop, disk, worker, timers, clock = dependencies
+        self.node = node = KRaftNode(
+            Dependencies(disk, worker, timers, clock, random.randrange, raft_peers.send_request_to),
             identity,
             start,
-            self._environment(),
-            sessions,
-            own,
+            self._decision_context(),
+            heartbeat_tracker,
+            controller_info,
             times=config.quorum_times(),
-            bootstrap_servers=len(places.bootstrap),
-            joins=bool(config.value("controller.quorum.auto.join.enable")),
+            bootstrap_servers=len(quorum_config.bootstrap),
+            auto_join=bool(config.value("controller.quorum.auto.join.enable")),
             intervals=config.controller_intervals(),
         )
-        for connections in self._connections:
-            connections.image = lambda: node.image
-            connections.voters = lambda: node.raft.voters
-        node.publisher.soon = node.log.soon = loop.call_soon
-        self.channel = ControllerChannel(config.node_id, node, node.publisher, of_broker.ask, deadlines, clock)
+        for peers in self._peers:
+            peers.image = lambda: node.image
+            peers.voters = lambda: node.raft.voters
+        node.publisher.call_soon = node.log.call_soon = loop.call_soon
+        self.channel = ControllerChannel(
+            config.node_id, node, node.publisher, channel_peers.send_request, timers, clock
+        )
         """To the active controller."""
-        node.quorum.on_leader = self.channel.leader_changed
-        self.registration = ControllerRegistration(config.node_id, own, self.channel, clock)
+        node.quorum.on_leader_changed = self.channel.leader_changed
+        self.registration = ControllerRegistration(config.node_id, controller_info, self.channel, clock)
         """Of this node's controller."""
 
-    def hand_over(self) -> None:
-        """Have another controller lead, where there is one: this one's log takes nothing for now."""
+    def resign_if_leader(self) -> None:
+        """Resigns as leader if there are other voters: this log cannot grow now."""
         if self.node.quorum.is_leading and len(self.node.raft.voters) > 1:
             self.node.quorum.resign()
 
-    def leave(self, left: Callable[[], None]) -> None:
-        """Lead no longer, and ask nobody any more; `left` follows when other voters could hear of it."""
+    def shut_down(self, on_done: Callable[[], None]) -> None:
+        """Resigns and closes all connections; calls `on_done` when the other voters can know of it."""
 
         def end() -> None:
-            for connections in self._connections:
-                connections.close()
-            left()
+            for peers in self._peers:
+                peers.close()
+            on_done()
 
         quorum = self.node.quorum
         if not quorum.is_leading or len(self.node.raft.voters) == 1:
             end()
             return
         quorum.resign()
-        self._around.deadlines.schedule(self._around.clock.mono_ms() + _FAREWELL_MS, end)
+        self._dependencies.timers.schedule(self._dependencies.clock.mono_ms() + _RESIGN_DELAY_MS, end)
 
-    def _controllers(self, listener: str) -> Controllers:
-        around, timeout_ms = self._around, self._config.number("controller.quorum.request.timeout.ms")
-        caller = Caller(
-            around.loop, f"barnabas-{self._config.node_id}", around.deadlines, around.clock.mono_ms, timeout_ms
+    def _controller_peers(self, listener: str) -> ControllerPeers:
+        dependencies, timeout_ms = self._dependencies, self._config.number("controller.quorum.request.timeout.ms")
+        caller = ClientContext(
+            dependencies.loop,
+            f"barnabas-{self._config.node_id}",
+            dependencies.timers,
+            dependencies.clock.mono_ms,
+            timeout_ms,
         )
-        return Controllers(caller, self._places.bootstrap, listener)
+        return ControllerPeers(caller, self._quorum_config.bootstrap, listener)
 
-    def _environment(self) -> Environment:
+    def _decision_context(self) -> DecisionContext:
         config = self._config
-        return Environment(
+        return DecisionContext(
             node_id=config.node_id,
-            settings=config.given,
-            rules=BrokerRules(config),
+            static_configs=config.given,
+            broker_configs=DynamicBrokerConfig(config),
             num_partitions=config.number("num.partitions"),
             default_replication_factor=config.number("default.replication.factor"),
             new_id=lambda: new_uuid(secrets.token_bytes),

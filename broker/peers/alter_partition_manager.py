@@ -1,14 +1,14 @@
-"""Asks the controller for the ISRs that the partitions led here want (AlterPartition).
+"""Sends the ISR changes of the partitions that this broker leads to the controller (AlterPartition).
 
-RULES    1. One request is under way, with what all partitions wanted when it left; the next one has what they want when it is
-            answered. A partition has one wish: it asks again only when that has been answered.
-         2. A wish that is granted comes back as an image, like every change; this node obeys nothing else.
-         3. A wish is forgotten when its refusal says that nothing was done, and that nothing has happened to the partition
-            since this leader heard of it. Whoever still calls for it (a follower's next fetch, the next look for laggards)
-            makes it anew; so no refusal is repeated in a loop.
-         4. Any other refusal may follow on a grant whose answer was lost: until the metadata say what became of it, the high
-            watermark has to wait for all whom it would let in. Where they need not say anything, it is asked again.
-NOT HERE Who belongs into an ISR (`replication/partition/partition.py`), the decision (`replication/controller/partitions/alter_partition.py`).
+RULES    1. One request is in flight; changes that are proposed meanwhile go into the next one. A partition has at most one
+            pending change.
+         2. A committed change takes effect through the metadata image, like every other change.
+         3. A proposal is dropped if its error proves that nothing was changed and that the partition's state is current. The
+            next fetch of the follower, or the next ISR check, proposes it again; so errors are not retried in a loop.
+         4. After any other error the change may be committed and only its response lost. Until the metadata resolve that, the
+            high watermark waits for the maximal ISR. If the metadata may never resolve it, the request is retried.
+NOT HERE The choice of the ISR (`replication/partition/partition.py`), the decision
+         (`replication/controller/partitions/alter_partition.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import logging
 from functools import partial
 from typing import Final
 
-from broker.peers.broker_lifecycle import BrokerLife
+from broker.peers.broker_lifecycle import BrokerLifecycle
 from broker.peers.controller_channel import ControllerChannel
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import (
@@ -27,15 +27,14 @@ from protocol.messages.quorum import (
     AlterPartitionResponse,
     BrokerState,
 )
-from replication.metadata_log.kraft_replica import Clock
 from replication.partition.partition import Partition
-from replication.timer_queue import Deadlines
+from replication.timer_queue import Clock, TimerQueue
 
 _log = logging.getLogger("barnabas.isr")
 
 _RETRY_MS: Final = 50
 _NOTHING_DONE: Final = (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED)
-_METADATA_WILL_TELL: Final = (
+_METADATA_FOLLOWS: Final = (
     ErrorCode.INVALID_UPDATE_VERSION,
     ErrorCode.FENCED_LEADER_EPOCH,
     ErrorCode.NEW_LEADER_ELECTED,
@@ -43,50 +42,50 @@ _METADATA_WILL_TELL: Final = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 )
 _RECOVERED: Final = 0
-_NOT_KNOWN: Final = -1
+_UNKNOWN_EPOCH: Final = -1
 
 Isr = tuple[int, ...]
 
 
-class IsrRequests:
-    """The wishes of one broker."""
+class AlterPartitionManager:
+    """The proposed ISR changes of one broker."""
 
     def __init__(
-        self, channel: ControllerChannel, life: BrokerLife, broker_id: int, deadlines: Deadlines, clock: Clock
+        self, channel: ControllerChannel, lifecycle: BrokerLifecycle, broker_id: int, timers: TimerQueue, clock: Clock
     ) -> None:
         self._channel = channel
-        self._life = life
+        self._lifecycle = lifecycle
         self._broker_id = broker_id
-        self._deadlines = deadlines
+        self._timers = timers
         self._clock = clock
-        self._wishes: dict[Partition, Isr] = {}
-        """Not asked for yet."""
-        self._is_asking = False
+        self._pending: dict[Partition, Isr] = {}
+        """Proposed and not sent yet."""
+        self._is_in_flight = False
 
-    def want(self, partition: Partition, isr: Isr) -> None:
-        """A partition that is led here wants another ISR."""
-        self._wishes[partition] = isr
-        if not self._is_asking:
-            self._ask()
+    def submit(self, partition: Partition, isr: Isr) -> None:
+        """Proposes another ISR for a partition that this broker leads."""
+        self._pending[partition] = isr
+        if not self._is_in_flight:
+            self._send_request()
 
-    def _ask(self) -> None:
-        asked = {p: isr for p, isr in self._wishes.items() if p.is_leader and p.wanted_isr == isr}
-        self._wishes.clear()
-        if not asked:
+    def _send_request(self) -> None:
+        requested = {p: isr for p, isr in self._pending.items() if p.is_leader and p.pending_isr == isr}
+        self._pending.clear()
+        if not requested:
             return
-        self._is_asking = True
+        self._is_in_flight = True
         topics: dict[bytes, list[AlterPartitionRequestPartition]] = {}
-        for partition, isr in asked.items():
-            assert partition.topic_id is not None, "what is led is in the image, by its id"
-            topics.setdefault(partition.topic_id, []).append(self._wish(partition, isr))
+        for partition, isr in requested.items():
+            assert partition.topic_id is not None, "a led partition is in the image"
+            topics.setdefault(partition.topic_id, []).append(self._request_partition(partition, isr))
         request = AlterPartitionRequest(
             broker_id=self._broker_id,
-            broker_epoch=self._life.epoch,
+            broker_epoch=self._lifecycle.epoch,
             topics=[AlterPartitionRequestTopic(topic_id=topic_id, partitions=p) for topic_id, p in topics.items()],
         )
-        self._channel.submit(request, wall_ms=self._clock.wall_ms(), reply=partial(self._answered, asked))
+        self._channel.submit(request, wall_ms=self._clock.wall_ms(), reply=partial(self._on_response, requested))
 
-    def _wish(self, partition: Partition, isr: Isr) -> AlterPartitionRequestPartition:
+    def _request_partition(self, partition: Partition, isr: Isr) -> AlterPartitionRequestPartition:
         return AlterPartitionRequestPartition(
             partition_index=partition.index,
             leader_epoch=partition.leader_epoch,
@@ -96,42 +95,42 @@ class IsrRequests:
         )
 
     def _epoch(self, partition: Partition, broker_id: int) -> int:
-        """The registration that a member fetches with."""
+        """The broker epoch of an ISR member's fetch requests."""
         if broker_id == self._broker_id:
-            return self._life.epoch
+            return self._lifecycle.epoch
         follower = partition.followers.get(broker_id)
-        return _NOT_KNOWN if follower is None else follower.broker_epoch
+        return _UNKNOWN_EPOCH if follower is None else follower.broker_epoch
 
-    def _answered(self, asked: dict[Partition, Isr], answer: AlterPartitionResponse) -> None:
-        self._is_asking = False
+    def _on_response(self, requested: dict[Partition, Isr], response: AlterPartitionResponse) -> None:
+        self._is_in_flight = False
         codes = {
             (topic.topic_id, partition.partition_index): partition.error_code
-            for topic in answer.topics
+            for topic in response.topics
             for partition in topic.partitions
         }
-        for partition, isr in asked.items():
+        for partition, isr in requested.items():
             key = (partition.topic_id or b"", partition.index)
-            code = answer.error_code or codes.get(key, ErrorCode.UNKNOWN_SERVER_ERROR)
-            self._settle(partition, isr, ErrorCode(code))
-        if not self._is_asking:
-            self._ask()
+            code = response.error_code or codes.get(key, ErrorCode.UNKNOWN_SERVER_ERROR)
+            self._apply_result(partition, isr, ErrorCode(code))
+        if not self._is_in_flight:
+            self._send_request()
 
-    def _settle(self, partition: Partition, isr: Isr, code: ErrorCode) -> None:
+    def _apply_result(self, partition: Partition, isr: Isr, code: ErrorCode) -> None:
         if code == ErrorCode.NONE:
-            _log.info("%s-%d: in sync are %s", partition.topic, partition.index, list(isr))
+            _log.info("%s-%d: the ISR is %s", partition.topic, partition.index, list(isr))
             return
         _log.info(
-            "%s-%d: %s cannot be the in-sync replicas: %s", partition.topic, partition.index, list(isr), code.name
+            "%s-%d: the controller refused the ISR %s: %s", partition.topic, partition.index, list(isr), code.name
         )
-        if partition.wanted_isr != isr or code in _METADATA_WILL_TELL:
+        if partition.pending_isr != isr or code in _METADATA_FOLLOWS:
             return
         if code in _NOTHING_DONE:
-            partition.wanted_isr = None
+            partition.pending_isr = None
             partition.move_high_watermark()
         else:
-            again = partial(self._want_again, partition, isr)
-            self._deadlines.schedule(self._clock.mono_ms() + _RETRY_MS, again)
+            again = partial(self._retry, partition, isr)
+            self._timers.schedule(self._clock.mono_ms() + _RETRY_MS, again)
 
-    def _want_again(self, partition: Partition, isr: Isr) -> None:
-        if partition.wanted_isr == isr:
-            self.want(partition, isr)
+    def _retry(self, partition: Partition, isr: Isr) -> None:
+        if partition.pending_isr == isr:
+            self.submit(partition, isr)

@@ -1,15 +1,16 @@
-"""The life of this node's broker, as it tells it to the controller: registered, active, leaving (KIP-631).
+"""The broker's registration and heartbeats (KIP-631; Kafka: BrokerLifecycleManager).
 
-RULES    1. It registers once for each process; again when the controller forgot it, or when the cluster's metadata.version
-            allows to say more.
-         2. When it has seen its own registration it wants to be active. When it is, and has seen that, it serves (`on_active`).
-         3. It is heard of every broker.heartbeat.interval.ms, and at once when it has something to say. One heartbeat is
-            under way at a time.
-         4. It leaves when the controller says that nobody needs it any more.
-         5. While one of its directories is full it wants to be fenced, so that others lead: what is written here waits.
-            When it is, it stands aside until it is no more (`on_aside`).
-         6. Whom no controller has taken within initial.broker.registration.timeout.ms gives up, and says why.
-NOT HERE What the controller thinks of it (`replication/controller/brokers/broker_heartbeats.py`), the way there (`controller_channel.py`).
+RULES    1. It registers once per process; again if the controller does not know it any more, or if a new metadata.version adds
+            fields to the registration.
+         2. When its own registration is in the image, it asks to be unfenced. When the image shows it unfenced, it accepts
+            clients (`on_active`).
+         3. It sends a heartbeat every broker.heartbeat.interval.ms, and immediately after a change. One heartbeat is in flight.
+         4. It shuts down when the controller allows it.
+         5. While a log directory is full it asks to be fenced, so that other brokers lead: writes here would wait. While it is
+            fenced for that, it leads nothing (`on_fenced_for_full_disk`).
+         6. If no controller accepts the registration within initial.broker.registration.timeout.ms, startup fails with the
+            reason.
+NOT HERE The controller's side (`replication/controller/brokers/broker_heartbeats.py`), sending (`controller_channel.py`).
 """
 
 from __future__ import annotations
@@ -31,37 +32,36 @@ from protocol.messages.stored_records import BrokerEndpoint, BrokerFeature
 from replication.controller.brokers.registration import Registration
 from replication.metadata.feature_levels import features_for
 from replication.metadata.image import MetadataImage
-from replication.metadata_log.kraft_replica import Clock
-from replication.timer_queue import Deadline, Deadlines
+from replication.timer_queue import Clock, Timer, TimerQueue
 
 _log = logging.getLogger("barnabas.life")
 
 _UNREGISTERED: Final = -1
-_FINAL: Final = (
+_FATAL: Final = (
     ErrorCode.INCONSISTENT_CLUSTER_ID,
     ErrorCode.UNSUPPORTED_VERSION,
     ErrorCode.INVALID_REGISTRATION,
     ErrorCode.BROKER_ID_NOT_REGISTERED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
 )
-"""Refusals that will not become another answer by waiting."""
-_NOBODY: Final = (
+"""Errors that do not go away by waiting."""
+_NO_CONTROLLER: Final = (
     "no controller that leads this cluster was found within {0:g} s: see where controller.quorum.voters or "
     "controller.quorum.bootstrap.servers say that the controllers are, and that most of them run"
 )
-_LEAVING_MS: Final = 50
-"""How soon the controller is asked again whether this broker may end."""
+_SHUTDOWN_POLL_MS: Final = 50
+"""How often the controller is asked whether the shutdown may complete."""
 _RETRY_MS: Final = 500
 
 
-class BrokerLife:
-    """One process of one broker."""
+class BrokerLifecycle:
+    """The registration of one broker process."""
 
     def __init__(
         self,
         channel: ControllerChannel,
         registration: Registration,
-        deadlines: Deadlines,
+        timers: TimerQueue,
         clock: Clock,
         interval_ms: int,
         timeout_ms: int | None = None,
@@ -70,61 +70,63 @@ class BrokerLife:
 
         Args:
             channel: to the controller.
-            registration: what it says of itself; the features are those of the cluster when it says so.
-            deadlines: where heartbeats wait.
-            clock: the time.
+            registration: of this broker; the features depend on the cluster's metadata.version.
+            timers: for heartbeats.
+            clock: the current time.
             interval_ms: broker.heartbeat.interval.ms.
-            timeout_ms: initial.broker.registration.timeout.ms; None: it does not give up.
+            timeout_ms: initial.broker.registration.timeout.ms; None: unlimited.
         """
         self._channel = channel
         self._registration = registration
-        self._deadlines = deadlines
+        self._timers = timers
         self._clock = clock
         self._interval_ms = interval_ms
         self._timeout_ms = timeout_ms
         self._registered_level = 0
         self._refusal = ErrorCode.NONE
-        self._is_known = False
-        self._is_asking = False
-        self._is_urgent = False
-        self._next: Deadline | None = None
-        self._offline: tuple[bytes, ...] = ()
+        self._is_registered = False
+        self._is_in_flight = False
+        self._is_heartbeat_due = False
+        self._next_heartbeat: Timer | None = None
+        self._offline_dirs: tuple[bytes, ...] = ()
         self._is_active = False
-        self._is_aside = False
-        self._ended: Callable[[], None] | None = None
+        self._is_fenced = False
+        self._on_shutdown_allowed: Callable[[], None] | None = None
         self.cordoned: Callable[[], Sequence[bytes]] = tuple
-        """Directories that take no new replicas."""
-        self.has_room: Callable[[], bool] = _always
+        """The ids of the cordoned log directories."""
+        self.has_space: Callable[[], bool] = _always
         """Whether no directory is full."""
         self.epoch = _UNREGISTERED
-        """The epoch of its registration."""
+        """The broker epoch."""
         self.on_active: Callable[[], None] = _nothing
-        """It may serve."""
-        self.on_aside: Callable[[bool], None] = _ignore
-        """It is fenced for a full disk; or it is told False, and is no more (`disk_full_policy.py`)."""
+        """The broker is unfenced."""
+        self.on_fenced_for_full_disk: Callable[[bool], None] = _ignore
+        """Called with True when the broker is fenced for a full disk, and with False when it no longer is (`disk_full_policy.py`)."""
         self.on_failed: Callable[[str], None] = _ignore
-        """It cannot take part in this cluster; told why."""
+        """The broker cannot join this cluster; called with the reason."""
 
     def start(self) -> None:
-        """Register, and give up some time (rule 6)."""
+        """Registers, with a timeout (rule 6)."""
         if self._timeout_ms is not None:
-            self._deadlines.schedule(self._clock.mono_ms() + self._timeout_ms, partial(self._give_up, self._timeout_ms))
+            self._timers.schedule(
+                self._clock.mono_ms() + self._timeout_ms, partial(self._on_registration_timeout, self._timeout_ms)
+            )
         self.register()
 
-    def _give_up(self, timeout_ms: int) -> None:
-        if self._is_known or self._ended is not None:
+    def _on_registration_timeout(self, timeout_ms: int) -> None:
+        if self._is_registered or self._on_shutdown_allowed is not None:
             return
         if self._refusal == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             why = f"another process is node {self._registration.broker_id}: end it, or set another node.id here"
         elif self._refusal != ErrorCode.NONE:
-            why = f"the controllers refuse this broker: {self._refusal.name}; their logs say why"
+            why = f"the controllers refuse this broker: {self._refusal.name}; see their logs"
         else:
-            why = _NOBODY.format(timeout_ms / 1000)
+            why = _NO_CONTROLLER.format(timeout_ms / 1000)
         self.on_failed(why)
 
     # ------------------------------------------------------------ what it says
     def register(self) -> None:
-        """Say who it is."""
+        """Sends the registration."""
         image, own = self._channel.image, self._registration
         self._registered_level = image.metadata_version
         features = features_for(image.features)
@@ -141,31 +143,31 @@ class BrokerLife:
                 for name, (low, high) in features.items()
             ],
             rack=own.rack,
-            log_dirs=[directory for directory in own.directories if directory not in self._offline],
+            log_dirs=[directory for directory in own.directories if directory not in self._offline_dirs],
             previous_broker_epoch=own.previous_epoch,
         )
-        self._channel.submit(request, wall_ms=self._clock.wall_ms(), reply=self._registered)
+        self._channel.submit(request, wall_ms=self._clock.wall_ms(), reply=self._on_registration_response)
 
-    def _registered(self, answer: BrokerRegistrationResponse) -> None:
-        code = ErrorCode(answer.error_code)
-        if code in _FINAL:
-            self.on_failed(f"the controller refuses this broker: {code.name}; its log says why")
+    def _on_registration_response(self, response: BrokerRegistrationResponse) -> None:
+        code = ErrorCode(response.error_code)
+        if code in _FATAL:
+            self.on_failed(f"the controller refuses this broker: {code.name}; see its log")
         elif code != ErrorCode.NONE:
             if code != self._refusal:
-                _log.warning("this broker is not registered yet: %s", code.name)
+                _log.warning("this broker is not registered yet: %s; retrying", code.name)
             self._refusal = code
-            self._deadlines.schedule(self._clock.mono_ms() + _RETRY_MS, self.register)
+            self._timers.schedule(self._clock.mono_ms() + _RETRY_MS, self.register)
         else:
-            self.epoch, self._is_known = answer.broker_epoch, True
+            self.epoch, self._is_registered = response.broker_epoch, True
             self.image_published(self._channel.image)
 
     def image_published(self, image: MetadataImage) -> None:
-        """The metadata have moved on."""
+        """A new metadata image is published."""
         broker = image.brokers.get(self._registration.broker_id)
         if broker is None or broker.epoch != self.epoch:
             return
-        if self._next is None and not self._is_asking:
-            self._beat()
+        if self._next_heartbeat is None and not self._is_in_flight:
+            self._send_heartbeat()
         if not self._is_active and broker.is_active:
             self._is_active = True
             self.on_active()
@@ -173,64 +175,66 @@ class BrokerLife:
             self.register()
         self._registered_level = max(self._registered_level, image.metadata_version)
 
-    def tell(self) -> None:
-        """There is something new to say: directories that failed or are cordoned, are full or have room again."""
-        if self._is_asking:
-            self._is_urgent = True
+    def heartbeat_now(self) -> None:
+        """Sends a heartbeat without waiting for the interval: the state of a directory has changed."""
+        if self._is_in_flight:
+            self._is_heartbeat_due = True
         elif self.epoch != _UNREGISTERED:
-            self._beat()
+            self._send_heartbeat()
 
-    def failed(self, directory: bytes) -> None:
-        """A log directory is out of service."""
-        self._offline = (*self._offline, directory)
-        self.tell()
+    def directory_failed(self, directory: bytes) -> None:
+        """A log directory is offline."""
+        self._offline_dirs = (*self._offline_dirs, directory)
+        self.heartbeat_now()
 
-    def end(self, ended: Callable[[], None]) -> None:
-        """Leave; `ended` is told when nobody needs this broker any more."""
-        self._ended = ended
+    def begin_controlled_shutdown(self, on_shutdown_allowed: Callable[[], None]) -> None:
+        """Starts the controlled shutdown; calls `on_shutdown_allowed` when the controller allows it."""
+        self._on_shutdown_allowed = on_shutdown_allowed
         if self.epoch == _UNREGISTERED:
-            ended()
+            on_shutdown_allowed()
         else:
-            self.tell()
+            self.heartbeat_now()
 
     # ------------------------------------------------------------ heartbeats
-    def _beat(self) -> None:
-        if self._next is not None:
-            self._next.cancel()
-        self._is_asking, self._is_urgent = True, False
+    def _send_heartbeat(self) -> None:
+        if self._next_heartbeat is not None:
+            self._next_heartbeat.cancel()
+        self._is_in_flight, self._is_heartbeat_due = True, False
         request = BrokerHeartbeatRequest(
             broker_id=self._registration.broker_id,
             broker_epoch=self.epoch,
             current_metadata_offset=self._channel.image.offset,
-            want_fence=not self.has_room(),
-            want_shut_down=self._ended is not None,
-            offline_log_dirs=list(self._offline),
+            want_fence=not self.has_space(),
+            want_shut_down=self._on_shutdown_allowed is not None,
+            offline_log_dirs=list(self._offline_dirs),
             cordoned_log_dirs=list(self.cordoned()),
         )
-        self._channel.submit(request, wall_ms=self._clock.wall_ms(), reply=self._heard)
+        self._channel.submit(request, wall_ms=self._clock.wall_ms(), reply=self._on_heartbeat_response)
 
-    def _heard(self, answer: BrokerHeartbeatResponse) -> None:
-        self._is_asking = False
-        if answer.error_code == ErrorCode.STALE_BROKER_EPOCH:
-            _log.warning("the controller does not know this broker any more: it registers again")
+    def _on_heartbeat_response(self, response: BrokerHeartbeatResponse) -> None:
+        self._is_in_flight = False
+        if response.error_code == ErrorCode.STALE_BROKER_EPOCH:
+            _log.warning("the controller does not know this broker epoch; registering again")
             self.epoch = _UNREGISTERED
             self.register()
             return
-        if self._ended is not None and answer.should_shut_down:
-            self._ended()
+        if self._on_shutdown_allowed is not None and response.should_shut_down:
+            self._on_shutdown_allowed()
             return
-        if answer.is_fenced is not self._is_aside and (self._is_aside or not self.has_room()):
-            self._is_aside = answer.is_fenced
+        if response.is_fenced is not self._is_fenced and (self._is_fenced or not self.has_space()):
+            self._is_fenced = response.is_fenced
             _log.warning(
-                "fenced for a full disk: it leads nothing" if self._is_aside else "fenced no more: it may lead again"
+                "fenced for a full log directory: this broker leads no partition; free some space"
+                if self._is_fenced
+                else "unfenced: this broker may lead partitions again"
             )
-            self.on_aside(self._is_aside)
+            self.on_fenced_for_full_disk(self._is_fenced)
         delay_ms = self._interval_ms
-        if self._is_urgent:
+        if self._is_heartbeat_due:
             delay_ms = 0
-        elif self._ended is not None or (answer.is_fenced and self.has_room()):
-            delay_ms = _LEAVING_MS
-        self._next = self._deadlines.schedule(self._clock.mono_ms() + delay_ms, self._beat)
+        elif self._on_shutdown_allowed is not None or (response.is_fenced and self.has_space()):
+            delay_ms = _SHUTDOWN_POLL_MS
+        self._next_heartbeat = self._timers.schedule(self._clock.mono_ms() + delay_ms, self._send_heartbeat)
 
 
 def _always() -> bool:

@@ -1,8 +1,8 @@
-"""The controllers of the cluster as nodes to be asked: where each is, and the connection to it.
+"""Connections to the controllers by node id.
 
-RULES    1. A controller's address is what the quorum says it is, else what it has registered, else that of a voter.
-         2. Ids below -1 are bootstrap servers, in the order of the setting: -2 is the first.
-NOT HERE What they are asked (`replication/raft`, `controller_channel.py`).
+RULES    1. A controller's address comes from the raft messages, else from its registration, else from the voter set.
+         2. Ids below -1 are the bootstrap servers in the order of the setting, starting at -2.
+NOT HERE The requests (`replication/raft`, `controller_channel.py`).
 """
 
 from __future__ import annotations
@@ -10,53 +10,59 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from broker.network.peer import Address, Caller, Peers
+from broker.network.peer import ClientContext, HostAndPort, PeerConnections
 from protocol.messages.produce_fetch import FetchRequest
 from protocol.schema import Message
 from replication.metadata.image import MetadataImage
-from replication.raft.voters import Address as VoterAddress
-from replication.raft.voters import VoterSet
+from replication.raft.voters import ListenerAddress, VoterSet
 
 _FIRST_BOOTSTRAP: Final = -2
 
 
-class Controllers(Peers):
-    """Connections to the other controllers; `listener` is the name of theirs, `bootstrap` whom the settings name."""
+class ControllerPeers(PeerConnections):
+    """Connections to the other controllers."""
 
-    def __init__(self, caller: Caller, bootstrap: Sequence[Address], listener: str) -> None:
-        """Know the bootstrap servers; `image` and `voters` are told by whoever knows more."""
+    def __init__(self, caller: ClientContext, bootstrap: Sequence[HostAndPort], listener: str) -> None:
+        """`bootstrap` are controller.quorum.bootstrap.servers, `listener` is the controller listener's name.
+
+        `image` and `voters` are set when they are known.
+        """
         super().__init__(caller, self._address_of)
         self._timeout_ms = caller.timeout_ms
         self._bootstrap = bootstrap
         self._listener = listener
-        self._told: dict[int, Address] = {}
+        self._learned_addresses: dict[int, HostAndPort] = {}
         self.image: Callable[[], MetadataImage | None] = lambda: None
         self.voters: Callable[[], VoterSet] = lambda: VoterSet([])
 
-    def ask(self, node_id: int, request: Message, answered: Callable[[Message | None], None]) -> None:
-        """Ask a controller; None: it did not answer."""
+    def send_request(self, node_id: int, request: Message, on_response: Callable[[Message | None], None]) -> None:
+        """Sends a request to a controller; `on_response` gets the response or None."""
         waits_ms = request.max_wait_ms if isinstance(request, FetchRequest) else 0
-        self.connection(node_id).ask(request, answered, self._timeout_ms + waits_ms)
+        self.connection(node_id).send_request(request, on_response, self._timeout_ms + waits_ms)
 
-    def ask_at(
-        self, node_id: int, address: VoterAddress | None, request: Message, answered: Callable[[Message | None], None]
+    def send_request_to(
+        self,
+        node_id: int,
+        address: ListenerAddress | None,
+        request: Message,
+        on_response: Callable[[Message | None], None],
     ) -> None:
-        """Ask a controller that is said to be at an address."""
+        """Sends a request to a controller at a known address."""
         if address is not None:
-            self._told[node_id] = Address(address.host, address.port)
-        self.ask(node_id, request, answered)
+            self._learned_addresses[node_id] = HostAndPort(address.host, address.port)
+        self.send_request(node_id, request, on_response)
 
-    def _address_of(self, node_id: int) -> Address | None:
+    def _address_of(self, node_id: int) -> HostAndPort | None:
         if node_id <= _FIRST_BOOTSTRAP:
             return self._bootstrap[_FIRST_BOOTSTRAP - node_id]
-        if node_id in self._told:
-            return self._told[node_id]
+        if node_id in self._learned_addresses:
+            return self._learned_addresses[node_id]
         image = self.image()
         registered = None if image is None else image.controllers.get(node_id)
         for endpoint in () if registered is None else registered.endpoints:
             if endpoint.listener == self._listener:
-                return Address(endpoint.host, endpoint.port)
+                return HostAndPort(endpoint.host, endpoint.port)
         voter = self.voters().get(node_id)
         for address in () if voter is None else voter.addresses:
-            return Address(address.host, address.port)
+            return HostAndPort(address.host, address.port)
         return None

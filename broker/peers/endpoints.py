@@ -1,21 +1,31 @@
-"""Which host and port a client is told for a broker (design section 4).
+"""The endpoints of brokers and controllers: what this node advertises, and what clients get.
 
-RULES    1. A client is told the endpoint that the broker registered for the listener that the client came in on.
-         2. Where this broker is bound to every address and nothing was advertised, the client is told the address that
-            it reached us at: that one works for it.
-NOT HERE What a broker registers at its start (`server.py`).
+RULES    1. A client gets the endpoint that the broker registered for the listener of the client's connection.
+         2. If this broker listens on all addresses and advertises none, its clients get the local address of their
+            connection: it works for them.
+         3. A node registers advertised.listeners, else the listener's address, else the host name if it listens on all
+            addresses.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import os
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
+from broker.config.broker_config import BrokerConfig, Endpoint
 from broker.network.exchange import ConnectionInfo
+from broker.network.listener import Listener
 from replication.metadata.image import BrokerImage, MetadataImage
+from replication.metadata.image import Endpoint as RegisteredEndpoint
+from replication.metadata_log.formatting import ControllerEndpoint
+
+PLAINTEXT: Final = 0
+_CONTROLLER_PORT: Final = 9093
 
 
-class Address(NamedTuple):
-    """Where a client reaches a broker."""
+class BrokerNode(NamedTuple):
+    """A broker's id, address and rack, as clients get them (Kafka: Node)."""
 
     node_id: int
     host: str
@@ -23,25 +33,25 @@ class Address(NamedTuple):
     rack: str | None
 
 
-class Addresses:
-    """Answers for all brokers of an image; knows which of our own listeners are bound to every address."""
+class AdvertisedEndpoints:
+    """The endpoints of all brokers of an image; `wildcard_listeners` are this broker's listeners on all addresses."""
 
     def __init__(self, node_id: int, wildcard_listeners: frozenset[str]) -> None:
         self._node_id = node_id
         self._wildcard_listeners = wildcard_listeners
 
-    def of(self, broker: BrokerImage, connection: ConnectionInfo) -> Address | None:
-        """Where the peer of `connection` reaches `broker`; None when it has no such listener."""
+    def of(self, broker: BrokerImage, connection: ConnectionInfo) -> BrokerNode | None:
+        """The address of `broker` for the peer of `connection`; None if it has no such listener."""
         endpoint = broker.endpoint(connection.listener_name)
         if endpoint is None:
             return None
         if broker.broker_id == self._node_id and connection.listener_name in self._wildcard_listeners:
             host = connection.local_host.removeprefix("::ffff:")
-            return Address(broker.broker_id, host, connection.local_port, broker.rack)
-        return Address(broker.broker_id, endpoint.host, endpoint.port, broker.rack)
+            return BrokerNode(broker.broker_id, host, connection.local_port, broker.rack)
+        return BrokerNode(broker.broker_id, endpoint.host, endpoint.port, broker.rack)
 
-    def all(self, image: MetadataImage, connection: ConnectionInfo) -> list[Address]:
-        """Every broker that clients may be sent to, by number."""
+    def all(self, image: MetadataImage, connection: ConnectionInfo) -> list[BrokerNode]:
+        """All unfenced brokers, by id."""
         addresses = []
         for _, broker in sorted(image.brokers.items()):
             if not broker.is_fenced:
@@ -50,7 +60,30 @@ class Addresses:
                     addresses.append(address)
         return addresses
 
-    def node(self, image: MetadataImage, broker_id: int, connection: ConnectionInfo) -> Address | None:
-        """One broker's address, if clients may be sent to it."""
+    def node(self, image: MetadataImage, broker_id: int, connection: ConnectionInfo) -> BrokerNode | None:
+        """One broker, if it is unfenced."""
         broker = image.brokers.get(broker_id)
         return None if broker is None or broker.is_fenced else self.of(broker, connection)
+
+
+def advertised_endpoint(config: BrokerConfig, listener: Listener | Endpoint) -> RegisteredEndpoint:
+    """The endpoint to register for a listener, bound or as configured (rule 3)."""
+    advertised = config.advertised_listeners.get(listener.name)
+    if advertised is not None:
+        port = advertised.port or listener.port
+        return RegisteredEndpoint(listener.name, advertised.host, port, PLAINTEXT)
+    bound = Endpoint(listener.name, listener.host, listener.port)
+    host = os.uname().nodename if bound.is_wildcard else bound.host
+    return RegisteredEndpoint(listener.name, host, listener.port, PLAINTEXT)
+
+
+def local_controller_endpoint(config: BrokerConfig, listeners: Sequence[Listener | Endpoint]) -> ControllerEndpoint:
+    """The endpoint of this controller.
+
+    Without a listener it is the default one: the voter record of the quorum needs an address.
+    """
+    for listener in listeners:
+        endpoint = advertised_endpoint(config, listener)
+        return ControllerEndpoint(endpoint.listener, endpoint.host, endpoint.port)
+    names = config.controller_listener_names
+    return ControllerEndpoint(names[0] if names else "CONTROLLER", "localhost", _CONTROLLER_PORT)

@@ -1,6 +1,6 @@
-"""Where the controllers are, as the settings say: a quorum of names that cannot change, or some to ask for the others.
+"""The controllers in the settings: static voters, or bootstrap servers of a dynamic quorum (KIP-853).
 
-NOT HERE Who votes in a quorum that can change: that stands in its log.
+NOT HERE The voters of a dynamic quorum: they are in its log.
 """
 
 from __future__ import annotations
@@ -8,38 +8,37 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from broker.config.broker_config import BrokerConfig, ConfigError
-from broker.network.peer import Address
-from replication.raft.voters import Address as VoterAddress
-from replication.raft.voters import ReplicaKey, Voter, VoterSet
+from broker.network.peer import HostAndPort
+from replication.raft.voters import ListenerAddress, ReplicaKey, Voter, VoterSet
 
 VOTERS = "controller.quorum.voters"
 BOOTSTRAP = "controller.quorum.bootstrap.servers"
-_THIS_MACHINE: Final = ("localhost", "127.0.0.1", "::1")
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
-class QuorumPlaces(NamedTuple):
-    """What the settings say of the quorum."""
+class QuorumConfig(NamedTuple):
+    """The settings of the quorum."""
 
     static_voters: VoterSet
-    """Empty where the voters stand in the log."""
-    bootstrap: list[Address]
-    """Whom to ask who leads, besides the voters that are known."""
+    """Empty if the quorum is dynamic."""
+    bootstrap: list[HostAndPort]
+    """The nodes to query for the leader, besides the voters."""
 
 
-def quorum_places(config: BrokerConfig) -> QuorumPlaces:
-    """Read the settings.
+def load_quorum_config(config: BrokerConfig) -> QuorumConfig:
+    """Reads the settings.
 
     Raises:
-        ConfigError: an address is none, this controller has no vote, or others cannot reach it.
+        ConfigError: an address is malformed, this controller is no voter, or other controllers cannot reach it.
     """
     listener = config.controller_listener_names[0] if config.controller_listener_names else "CONTROLLER"
     voters = []
-    for text in _texts(config, VOTERS):
+    for text in _addresses(config, VOTERS):
         node, separator, place = text.partition("@")
-        address = parse_address(place)
+        address = parse_host_port(place)
         if not separator or not node.strip().isdigit() or address is None:
             raise ConfigError(f"{VOTERS}: {text!r} is not of the form id@host:port, such as 1@127.0.0.1:9093")
-        voters.append(Voter(ReplicaKey(int(node)), (VoterAddress(listener, *address),)))
+        voters.append(Voter(ReplicaKey(int(node)), (ListenerAddress(listener, *address),)))
     ids = [voter.key.node_id for voter in voters]
     if voters and "controller" in config.roles and config.node_id not in ids:
         raise ConfigError(
@@ -47,47 +46,51 @@ def quorum_places(config: BrokerConfig) -> QuorumPlaces:
             f"{config.node_id} must be included in the set of voters {VOTERS}={', '.join(map(str, ids))}"
         )
     bootstrap = []
-    for text in _texts(config, BOOTSTRAP):
-        address = parse_address(text)
+    for text in _addresses(config, BOOTSTRAP):
+        address = parse_host_port(text)
         if address is None:
             raise ConfigError(f"{BOOTSTRAP}: {text!r} is not of the form host:port, such as 127.0.0.1:9093")
         bootstrap.append(address)
-    places = QuorumPlaces(VoterSet(voters), bootstrap)
-    if "controller" in config.roles and not config.controller_listeners and knows_others(config, places):
+    quorum_config = QuorumConfig(VoterSet(voters), bootstrap)
+    if (
+        "controller" in config.roles
+        and not config.controller_listeners
+        and has_other_controllers(config, quorum_config)
+    ):
         raise ConfigError(
             "controller.listener.names must contain at least one value appearing in the 'listeners' configuration when running "
             "the KRaft controller role: the other controllers must reach this one"
         )
-    return places
+    return quorum_config
 
 
-def knows_others(config: BrokerConfig, places: QuorumPlaces) -> bool:
-    """Whether the settings name another controller than the one of this node."""
-    if places.static_voters:
-        return places.static_voters.node_ids != [config.node_id]
-    return any(not _is_own(config, address) for address in places.bootstrap)
+def has_other_controllers(config: BrokerConfig, quorum_config: QuorumConfig) -> bool:
+    """Whether the settings name a controller on another node."""
+    if quorum_config.static_voters:
+        return quorum_config.static_voters.node_ids != [config.node_id]
+    return any(not _is_local(config, address) for address in quorum_config.bootstrap)
 
 
-def _is_own(config: BrokerConfig, address: Address) -> bool:
-    """Whether this is where this node's controller listens; nobody else can, at the machine's own name and the same port."""
-    told = config.advertised_listeners
+def _is_local(config: BrokerConfig, address: HostAndPort) -> bool:
+    """Whether this node's controller listens there: a loopback address with its port, or one of its own addresses."""
+    advertised = config.advertised_listeners
     return any(
-        address == Address(endpoint.host, endpoint.port)
-        or (address.port == endpoint.port and address.host in _THIS_MACHINE)
+        address == HostAndPort(endpoint.host, endpoint.port)
+        or (address.port == endpoint.port and address.host in _LOOPBACK)
         for listener in config.controller_listeners
-        for endpoint in (listener, told.get(listener.name, listener))
+        for endpoint in (listener, advertised.get(listener.name, listener))
     )
 
 
-def _texts(config: BrokerConfig, name: str) -> list[str]:
+def _addresses(config: BrokerConfig, name: str) -> list[str]:
     value = config.value(name)
-    assert isinstance(value, list), "it is a list"
+    assert isinstance(value, list), "a list setting"
     return [text.strip() for text in value if text.strip()]
 
 
-def parse_address(text: str) -> Address | None:
-    """Of the form host:port; None: it is not."""
+def parse_host_port(text: str) -> HostAndPort | None:
+    """Parses host:port; None if it is malformed."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) <= 65535:
         return None
-    return Address(host.strip("[]"), int(port))
+    return HostAndPort(host.strip("[]"), int(port))

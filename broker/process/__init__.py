@@ -1,1 +1,1 @@
-"""The process: event loop, resource limits, timer, watchdog, log levels."""
+"""The process: event loop, timer, watchdog, resource limits, log levels."""

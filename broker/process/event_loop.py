@@ -1,4 +1,4 @@
-"""What there is one of in the daemon's process: its event loop and its age."""
+"""The event loop of the daemon, and the age of its process."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import time
 
 
 def process_age_s() -> float:
-    """Seconds since this process was started, the interpreter's own start included."""
+    """Seconds since the process was started, including the start of the interpreter."""
     try:
         with open("/proc/self/stat", "rb") as stat:
             ticks = int(stat.read().rsplit(b")", 1)[1].split()[19])
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         return time.process_time()
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """The quickest event loop that is there."""
+    """A uvloop event loop if uvloop is installed, otherwise asyncio's."""
     try:
-        import uvloop  # noqa: PLC0415  # not everywhere
+        import uvloop  # noqa: PLC0415  # optional
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
 
 
 def end_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Have whoever is still on the way to another node give up: a connection that is made while the loop closes is a fault."""
+    """Cancels all tasks: a connection that is established while the loop is closed would be a fault."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()

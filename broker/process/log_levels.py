@@ -1,10 +1,10 @@
-"""What this process writes into its log: the levels of its loggers, seen and changed while it runs (KIP-412).
+"""The levels of this process's loggers, shown and changed at run time (KIP-412).
 
-RULES    1. Levels have Apache Kafka's names. A logger without a level of its own has its parent's.
-         2. Checks, their order, codes and sentences are Apache Kafka 4.3's (RuntimeLoggerManager), but for an unknown
-            operation, which ends in an error of the server there.
-         3. Changes last as long as the process: the metadata knows nothing of them.
-NOT HERE Who may change them and requests as such (`handlers/admin/topics.py`), answers that show them (`handlers/admin/configs.py`).
+RULES    1. Levels have Apache Kafka's names. A logger without a level inherits its parent's.
+         2. Checks, their order, error codes and messages are those of Apache Kafka 4.3 (RuntimeLoggerManager); only an unknown
+            operation, which is a server error there, differs.
+         3. Changes last until the process ends; they are not in the metadata log.
+NOT HERE Authorization and requests (`handlers/admin/topics.py`), describing them (`handlers/admin/configs.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.admin import AlterableConfig
-from replication.controller.configs.config_changes import Operation
+from replication.controller.configs.config_changes import AlterConfigOp
 
 _log = logging.getLogger("barnabas")
 
@@ -27,20 +27,20 @@ _LEVELS = {
     "ERROR": logging.ERROR,
     "FATAL": logging.CRITICAL,
 }
-_LISTS = {Operation.APPEND: "APPEND", Operation.SUBTRACT: "SUBTRACT"}
+_LISTS = {AlterConfigOp.APPEND: "APPEND", AlterConfigOp.SUBTRACT: "SUBTRACT"}
 
 
 def log_levels() -> dict[str, str]:
-    """The level in force of every logger that there is, by its name."""
+    """The effective level of every logger, by name."""
     names = [name for name, one in logging.root.manager.loggerDict.items() if isinstance(one, logging.Logger)]
     return {name: _level_of(_logger(name)) for name in (ROOT, *sorted(names))}
 
 
 def change_log_levels(node_id: int, name: str, changes: Iterable[AlterableConfig], *, validate_only: bool) -> None:
-    """Give loggers of the node that is called `name` other levels: all of them or none.
+    """Changes the levels of loggers of node `name`: all of them or none.
 
     Raises:
-        KafkaError: another node, a logger that is not there, no level, no such operation.
+        KafkaError: another node, an unknown logger, level or operation.
     """
     _check_node(node_id, name)
     known = log_levels()
@@ -67,24 +67,24 @@ def _check(change: AlterableConfig, known: Iterable[str]) -> None:
     if operation in _LISTS:
         sentence = f"{_LISTS[operation]} operation is not allowed for the BROKER_LOGGER resource"
         raise KafkaError(ErrorCode.INVALID_REQUEST, sentence)
-    if operation not in (Operation.SET, Operation.DELETE):
+    if operation not in (AlterConfigOp.SET, AlterConfigOp.DELETE):
         sentence = f"Unknown operation type {operation} is not allowed for the BROKER_LOGGER resource"
         raise KafkaError(ErrorCode.INVALID_REQUEST, sentence)
     if name not in known:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {name} does not exist!")
-    if operation == Operation.SET and level not in _LEVELS:
+    if operation == AlterConfigOp.SET and level not in _LEVELS:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
             f"Cannot set the log level of {name} to {level} as it is not a supported log level. "
             f"Valid log levels are {', '.join(sorted(_LEVELS))}",
         )
-    if operation == Operation.DELETE and name == ROOT:
+    if operation == AlterConfigOp.DELETE and name == ROOT:
         sentence = f"Removing the log level of the {ROOT} logger is not allowed"
         raise KafkaError(ErrorCode.INVALID_REQUEST, sentence)
 
 
 def _apply(change: AlterableConfig) -> None:
-    if change.config_operation == Operation.DELETE or change.value is None:
+    if change.config_operation == AlterConfigOp.DELETE or change.value is None:
         _logger(change.name).setLevel(logging.NOTSET)
         _log.warning("unset the log level of %s", change.name)
     else:
@@ -97,6 +97,6 @@ def _logger(name: str) -> logging.Logger:
 
 
 def _level_of(logger: logging.Logger) -> str:
-    """The most detailed level that is let through."""
+    """The lowest level that the logger emits."""
     number = logger.getEffectiveLevel()
     return next((name for name, lowest in _LEVELS.items() if lowest >= number), "FATAL")

@@ -1,7 +1,7 @@
-"""May this principal do this? The seam that every handler asks (seeds.md F1).
+"""The authorizer interface of all handlers (Kafka: Authorizer).
 
-RULES    1. A handler asks with Kafka's operation and resource names and obeys the answer per resource.
-NOT HERE Access control lists and authentication: they come as further authorizers and principals.
+RULES    1. A handler passes Kafka's operation and resource names, and applies the result per resource.
+NOT HERE ACLs and authentication: further authorizers and principals.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ CLUSTER_NAME = "kafka-cluster"
 
 
 class Operation:
-    """Kafka's operations on resources, by name (org.apache.kafka.common.acl.AclOperation)."""
+    """Kafka's operations on resources (org.apache.kafka.common.acl.AclOperation)."""
 
     READ = "Read"
     WRITE = "Write"
@@ -28,7 +28,7 @@ class Operation:
 
 
 class Resource:
-    """Kafka's resource types, by name (org.apache.kafka.common.resource.ResourceType)."""
+    """Kafka's resource types (org.apache.kafka.common.resource.ResourceType)."""
 
     TOPIC = "Topic"
     GROUP = "Group"
@@ -37,15 +37,15 @@ class Resource:
 
 
 class Authorizer(Protocol):
-    """Answers one question."""
+    """Authorizes operations."""
 
     def authorize(self, principal: str, operation: str, resource_type: str, resource_name: str) -> bool:
         """Whether `principal` ("User:name") may do `operation` on the resource."""
 
 
 class AllowAll:
-    """The default, as in Apache Kafka without `authorizer.class.name`."""
+    """Allows everything, like Apache Kafka without `authorizer.class.name`."""
 
     def authorize(self, principal: str, operation: str, resource_type: str, resource_name: str) -> bool:  # noqa: ARG002
-        """Yes."""
+        """Always True."""
         return True

@@ -1,14 +1,14 @@
-"""Bit fields of the operations that a client may do on a resource (KIP-430).
+"""Bit fields of the operations that a client is authorized for on a resource (KIP-430).
 
-RULES    1. Bit n stands for the operation that Kafka numbers n; a field that was not asked for is `NOT_ASKED`.
-NOT HERE The question itself (`authorizer.py`).
+RULES    1. Bit n is the operation with Kafka's code n; a field that was not requested is `NOT_REQUESTED`.
+NOT HERE Authorization (`authorizer.py`).
 """
 
 from __future__ import annotations
 
 from broker.security.authorizer import Authorizer, Operation, Resource
 
-NOT_ASKED = -(2**31)
+NOT_REQUESTED = -(2**31)
 
 _CODES = {
     Operation.READ: 3,
@@ -39,7 +39,7 @@ _OF_RESOURCE = {
 
 
 def authorized_operations(authorizer: Authorizer, principal: str, resource_type: str, resource_name: str) -> int:
-    """The bit field of what `principal` may do on a resource."""
+    """The bit field of the operations that `principal` may do on a resource."""
     field = 0
     for operation in _OF_RESOURCE[resource_type]:
         if authorizer.authorize(principal, operation, resource_type, resource_name):

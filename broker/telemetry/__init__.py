@@ -1,1 +1,1 @@
-"""Clients' own metrics (KIP-714): who sends them, what is kept, where it is shown."""
+"""Client metrics (KIP-714): subscriptions, storage, the Prometheus page."""

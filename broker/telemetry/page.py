@@ -1,8 +1,9 @@
-"""A page of numbers over HTTP, in Prometheus' text format: what clients have reported of themselves.
+"""A page in Prometheus' text format over HTTP, with the metrics that clients reported.
 
-RULES    1. It is there where `barnabas.metrics.address` says so, and nowhere by default: whoever reaches it may read it.
-         2. One question a connection, of a few kilobytes, asked within seconds; one turn of the loop for each name.
-         3. Names become Prometheus' own: what is no letter, digit or colon becomes "_", and a counter ends in _total.
+RULES    1. It listens on `barnabas.metrics.listener`; without it there is no page. It has no authentication.
+         2. One request per connection, with limits on size and time; one metric name per iteration of the loop.
+         3. Names become Prometheus names: other characters than letters, digits and colons become "_", and counters end in
+            _total.
 NOT HERE The numbers (`received.py`).
 """
 
@@ -15,21 +16,21 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from broker.telemetry.received import Number, ReceivedMetrics
+from broker.telemetry.received import ClientMetricsStore, Sample
 
 _log = logging.getLogger("barnabas.telemetry")
 
 _PATHS: Final = ("/metrics", "/")
-_MOST_BYTES: Final = 8 * 1024
-_PATIENCE_S: Final = 10
-_MOST_READERS: Final = 16
-_ODD: Final = re.compile(r"[^a-zA-Z0-9_:]")
+_MAX_REQUEST_BYTES: Final = 8 * 1024
+_TIMEOUT_S: Final = 10
+_MAX_CONNECTIONS: Final = 16
+_INVALID: Final = re.compile(r"[^a-zA-Z0-9_:]")
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _TYPE: Final = "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
 
 
 class MetricsPage:
-    """Answers whoever asks at one address.
+    """The HTTP server of the page.
 
     Args:
         address: host and port.
@@ -37,52 +38,52 @@ class MetricsPage:
         mono_ms: the clock.
 
     Raises:
-        OSError: the address is taken or not ours.
+        OSError: the address is in use or not local.
     """
 
-    def __init__(self, address: tuple[str, int], received: ReceivedMetrics, mono_ms: Callable[[], int]) -> None:
+    def __init__(self, address: tuple[str, int], received: ClientMetricsStore, mono_ms: Callable[[], int]) -> None:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._socket = socket.create_server(address, family=family)
         self._received = received
         self._mono_ms = mono_ms
         self._server: asyncio.Server | None = None
         self._serving: asyncio.Task[None] | None = None
-        self._readers = 0
+        self._connections = 0
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """The host and port it listens on."""
         host, port, *_ = self._socket.getsockname()
         return host, port
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Answer from now on."""
+        """Starts to answer requests."""
         self._serving = loop.create_task(self._serve())
 
     async def _serve(self) -> None:
-        self._server = await asyncio.start_server(self._answer, sock=self._socket, limit=_MOST_BYTES)
-        _log.info("metrics are shown at http://%s:%d/metrics", *self.address)
+        self._server = await asyncio.start_server(self._answer, sock=self._socket, limit=_MAX_REQUEST_BYTES)
+        _log.info("client metrics are at http://%s:%d/metrics", *self.address)
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stops listening."""
         if self._server is not None:
             self._server.close()
         self._socket.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._readers += 1
+        self._connections += 1
         try:
-            if self._readers <= _MOST_READERS:
-                await asyncio.wait_for(self._tell(reader, writer), _PATIENCE_S)
+            if self._connections <= _MAX_CONNECTIONS:
+                await asyncio.wait_for(self._respond(reader, writer), _TIMEOUT_S)
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            _log.debug("somebody who asked for metrics went away: %r", error)
+            _log.debug("a request for metrics failed: %r", error)
         finally:
-            self._readers -= 1
+            self._connections -= 1
             writer.close()
 
-    async def _tell(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        question = await reader.readuntil(b"\r\n\r\n")
-        method, _, rest = question.partition(b" ")
+    async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        method, _, rest = request.partition(b" ")
         path = rest.split(b" ", 1)[0].split(b"?", 1)[0].decode("latin-1")
         if method != b"GET" or path not in _PATHS:
             status = "404 Not Found" if method == b"GET" else "405 Method Not Allowed"
@@ -91,27 +92,27 @@ class MetricsPage:
             return
         writer.write(f"HTTP/1.1 200 OK\r\nConnection: close\r\n{_TYPE}\r\n".encode())
         for name in self._received.names(self._mono_ms()):
-            writer.write(shown(name, self._received.numbers(name)).encode())
+            writer.write(prometheus_lines(name, self._received.numbers(name)).encode())
             await writer.drain()
             await asyncio.sleep(0)
 
 
-def shown(name: str, numbers: Iterable[Number]) -> str:
-    """All numbers of one name, as lines."""
+def prometheus_lines(name: str, numbers: Iterable[Sample]) -> str:
+    """All samples of one metric name, as lines."""
     lines: list[str] = []
     for labels, value, is_counter in numbers:
-        plain = _plain(name)
-        plain += "_total" if is_counter and not plain.endswith("_total") else ""
+        name_text = _prometheus_name(name)
+        name_text += "_total" if is_counter and not name_text.endswith("_total") else ""
         if not lines:
-            lines.append(f"# TYPE {plain} {'counter' if is_counter else 'gauge'}\n")
-        told = ",".join(f'{_plain(key)}="{text.translate(_ESCAPES)}"' for key, text in labels)
-        lines.append(f"{plain}{{{told}}} {_number(value)}\n")
+            lines.append(f"# TYPE {name_text} {'counter' if is_counter else 'gauge'}\n")
+        label_text = ",".join(f'{_prometheus_name(key)}="{text.translate(_ESCAPES)}"' for key, text in labels)
+        lines.append(f"{name_text}{{{label_text}}} {_number(value)}\n")
     return "".join(lines)
 
 
-def _plain(name: str) -> str:
-    plain = _ODD.sub("_", name)
-    return f"_{plain}" if plain[:1].isdigit() else plain
+def _prometheus_name(name: str) -> str:
+    name_text = _INVALID.sub("_", name)
+    return f"_{name_text}" if name_text[:1].isdigit() else name_text
 
 
 def _number(value: float) -> str:

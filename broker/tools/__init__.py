@@ -1,1 +1,1 @@
-"""Tools that look at a data directory without a broker: one command each."""
+"""Offline tools: format, doctor, dump-log."""

@@ -1,7 +1,7 @@
-"""The tools on the command line: their options, and nothing of what they do.
+"""The tools' command line.
 
-RULES    1. Names of options that Kafka's DumpLogSegments has mean the same here.
-         2. Whoever reads our output may stop reading; that ends the tool without a complaint.
+RULES    1. Options that Kafka's DumpLogSegments has too mean the same here.
+         2. A closed output pipe ends the tool without an error message.
 NOT HERE `dump-log` (dump_log.py), `doctor` (doctor.py).
 """
 
@@ -16,18 +16,18 @@ from contextlib import contextmanager
 import click
 
 from broker.tools.decoding import DECODINGS
-from broker.tools.doctor import NOTHING_SEEN, visit
+from broker.tools.doctor import EXIT_NOT_CHECKED, run_doctor
 from broker.tools.doctor_report import json_objects, text_lines
 from broker.tools.dump_log import as_json, as_text, dump_files, standard_output
 from broker.tools.dump_rows import Options
 from broker.tools.message_json import json_text
-from broker.tools.node_identity import NothingToLookAt
+from broker.tools.node_identity import CannotCheck
 
 
 @click.command("dump-log")
 @click.argument("files", nargs=-1, metavar="FILE...")
-@click.option("--files", "more_files", metavar="FILE,FILE", help="More files, parted by commas.")
-@click.option("--json", "is_json", is_flag=True, help="One JSON object a line.")
+@click.option("--files", "more_files", metavar="FILE,FILE", help="More files, separated by commas.")
+@click.option("--json", "is_json", is_flag=True, help="One JSON object per line.")
 @click.option("--deep-iteration", is_flag=True, help="Records too, not only batches.")
 @click.option("--print-data-log", is_flag=True, help="Keys and values of records too.")
 @click.option("--cluster-metadata-decoder", "decoder", flag_value="cluster-metadata", help="Decode the metadata log.")
@@ -35,10 +35,10 @@ from broker.tools.node_identity import NothingToLookAt
 @click.option(
     "--transaction-log-decoder", "decoder", flag_value="transaction-log", help="Decode records of __transaction_state."
 )
-@click.option("--skip-record-metadata", is_flag=True, help="Of records only key and value.")
-@click.option("--index-sanity-check", is_flag=True, help="Of an index only whether a start would take it.")
-@click.option("--verify-index-only", is_flag=True, help="Of an index only what does not fit its log.")
-@click.option("--max-bytes", type=click.IntRange(0), help="Of a log only so many bytes.")
+@click.option("--skip-record-metadata", is_flag=True, help="Only key and value of records.")
+@click.option("--index-sanity-check", is_flag=True, help="Only whether an index passes the sanity check of a start.")
+@click.option("--verify-index-only", is_flag=True, help="Only the index entries that contradict the log.")
+@click.option("--max-bytes", type=click.IntRange(0), help="Only the first bytes of a log.")
 def dump_log(
     *,
     files: tuple[str, ...],
@@ -52,7 +52,7 @@ def dump_log(
     verify_index_only: bool,
     max_bytes: int | None,
 ) -> None:
-    """Show what stands in files of a log directory, of a running broker too.
+    """Show the contents of files of a log directory, also of a running broker.
 
     Batches and indexes (.log .index .timeindex .txnindex), producer snapshots (.snapshot), snapshots of the metadata log
     (.checkpoint), the offset and epoch checkpoints, partition.metadata, meta.properties, quorum-state. The lines are those
@@ -72,29 +72,29 @@ def dump_log(
         status = dump_files(paths, options, show)
         out.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())  # else the interpreter complains at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())  # avoids the interpreter's error message at exit
         status = 1
     sys.exit(status)
 
 
 @click.command()
 @click.argument("directories", nargs=-1, required=True, metavar="DIR...")
-@click.option("--repair", is_flag=True, help="Mend what a recovery can mend. Copy the directories before you say this.")
-@click.option("--read-only", is_flag=True, help="Take no lock: what a running broker is writing may look broken.")
-@click.option("--json", "is_json", is_flag=True, help="One JSON object a line.")
+@click.option("--repair", is_flag=True, help="Repair what a recovery can repair. Copy the directories first.")
+@click.option("--read-only", is_flag=True, help="Take no lock: files that a running broker writes may look damaged.")
+@click.option("--json", "is_json", is_flag=True, help="One JSON object per line.")
 def doctor(*, directories: tuple[str, ...], repair: bool, read_only: bool, is_json: bool) -> None:
-    """Check the log directories of a stopped node, all of them, and say what the next start would do.
+    """Check all log directories of a stopped node, and show what the next start would do.
 
-    Exit status: 0 nothing is wrong, 1 something is, 2 they could not be looked at.
+    Exit status: 0 no issues, 1 issues, 2 not checked.
     """
     if repair and read_only:
         raise click.UsageError("--repair changes files, --read-only does not.")
     try:
         with _silence():
-            outcome = visit(directories, repair=repair, read_only=read_only, progress=_show_progress)
-    except NothingToLookAt as error:
+            outcome = run_doctor(directories, repair=repair, read_only=read_only, progress=_show_progress)
+    except CannotCheck as error:
         click.echo(f"barnabas: {error}", err=True)
-        sys.exit(NOTHING_SEEN)
+        sys.exit(EXIT_NOT_CHECKED)
     out = standard_output()
     for line in map(json_text, json_objects(outcome)) if is_json else text_lines(outcome):
         out.write(line + "\n")
@@ -103,7 +103,7 @@ def doctor(*, directories: tuple[str, ...], repair: bool, read_only: bool, is_js
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """A rehearsed recovery complains like a real one; the report says what matters."""
+    """Disables logging: the dry run logs like a real recovery, and the report shows what matters."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

@@ -1,7 +1,7 @@
-"""What the records of the internal topics and control records mean, as JSON.
+"""Decodes the records of internal topics and control records to JSON.
 
-RULES    1. What cannot be decoded is a sentence in place of its JSON, and the dump goes on.
-NOT HERE The bytes of user records, which mean nothing here.
+RULES    1. A record that cannot be decoded becomes a sentence, and the dump continues.
+NOT HERE User records: their bytes have no known format.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CONSUMER = "consumer"
 
 
 class Decoded(NamedTuple):
-    """Key and payload of a record, each JSON, a sentence, or None where there is nothing to show."""
+    """Key and payload of a record: JSON, a sentence, or None."""
 
     key: Any
     payload: Any
@@ -50,7 +50,7 @@ def cluster_metadata(record: Record) -> Decoded:
 # ---- coordinators ----------------------------------------------------------------------------------------
 
 _Classes = dict[int, tuple[type[Message], type[Message]]]
-"""Key and value of each type of record."""
+"""The classes of key and value by record type."""
 
 _GROUP_RECORDS: _Classes = {
     0: (stored_records.LegacyOffsetCommitKey, stored_records.LegacyOffsetCommitValue),
@@ -104,7 +104,7 @@ def _value(cls: type[Message], value: bytes) -> Any:
 
 
 def _embedded(cls: type[Message], data: bytes, otherwise: Any) -> Any:
-    """What the group's members told each other, where it is what consumers say; else as it is."""
+    """The consumer protocol message in `data`; otherwise `otherwise`."""
     version = int.from_bytes(data[:2], "big", signed=True)
     if len(data) >= 2 and cls.MIN_VERSION <= version <= cls.MAX_VERSION:
         with suppress(MalformedRequest):
@@ -131,7 +131,7 @@ _CONTROL_NAMES = {
 
 
 def control_record(record: Record) -> dict[str, Any]:
-    """What a control record says: either a transaction's end, or the name of a message and its fields."""
+    """A control record: a transaction marker, or the name and fields of a message."""
     try:
         kind = control_type(record.key)
         if kind in {ControlType.ABORT, ControlType.COMMIT}:

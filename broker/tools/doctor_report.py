@@ -1,6 +1,6 @@
-"""What a doctor's visit has found, for people and for programs.
+"""The report of the doctor, as text and as JSON.
 
-FORMAT   as JSON, one object a line: `type` finding (severity, path, text), consequence (path, of, does), or verdict
+FORMAT   JSON, one object per line: `type` finding (severity, path, text), consequence (path, of, does), or verdict
 """
 
 from __future__ import annotations
@@ -9,61 +9,61 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from broker.tools.doctor import Diagnosis, Outcome, Prognosis
-from storage.inspection.issues import Finding, Severity
+from broker.tools.doctor import CheckResult, DoctorResult, DryRunResult
+from storage.inspection.issues import Issue, Severity
 
 
-def text_lines(outcome: Outcome) -> Iterator[str]:
-    """Lines for people."""
+def text_lines(outcome: DoctorResult) -> Iterator[str]:
+    """The report as text."""
     before, after = outcome
     node = before.node
     yield f"Node {node.node_id} of cluster {node.cluster_id}: {', '.join(node.directory_ids)}"
     yield from _findings(before)
     if after is not None:
-        yield "Repaired. Looked at again:"
+        yield "Repaired. Checked again:"
         yield from _findings(after)
     yield _verdict(outcome)
 
 
-def _findings(diagnosis: Diagnosis) -> Iterator[str]:
+def _findings(diagnosis: CheckResult) -> Iterator[str]:
     directories = list(diagnosis.node.directory_ids)
-    groups: dict[str, list[Finding]] = {}
+    groups: dict[str, list[Issue]] = {}
     for finding in diagnosis.findings:
-        groups.setdefault(_place(finding.path, directories, diagnosis), []).append(finding)
-    for place, findings in groups.items():
+        groups.setdefault(_directory_of(finding.path, directories, diagnosis), []).append(finding)
+    for directory, findings in groups.items():
         yield ""
-        yield place
+        yield directory
         for severity, path, text in findings:
-            where = os.path.relpath(path, place) if path.startswith(f"{place}/") else ""
+            where = os.path.relpath(path, directory) if path.startswith(f"{directory}/") else ""
             yield f"  {severity.name.lower():9} {where}{': ' if where else ''}{text}"
         if max(findings).severity > Severity.NOTE:
-            yield from _consequences(place, diagnosis)
+            yield from _consequences(directory, diagnosis)
     yield ""
 
 
-def _place(path: str, directories: list[str], diagnosis: Diagnosis) -> str:
-    """The partition or the log directory that a file belongs to."""
+def _directory_of(path: str, directories: list[str], diagnosis: CheckResult) -> str:
+    """The partition or the log directory of a file."""
     for partition in diagnosis.checkup.partitions:
         if path == partition or path.startswith(f"{partition}/"):
             return partition
-    return next((place for place in directories if path.startswith(f"{place}/")), path)
+    return next((directory for directory in directories if path.startswith(f"{directory}/")), path)
 
 
-def _consequences(place: str, diagnosis: Diagnosis) -> Iterator[str]:
-    yield f"  next start: {what(diagnosis.start, place, 'does not notice')}"
+def _consequences(directory: str, diagnosis: CheckResult) -> Iterator[str]:
+    yield f"  next start: {effect(diagnosis.start, directory, 'no change')}"
     if diagnosis.repair is not None:
-        yield f"  --repair:   {what(diagnosis.repair, place, 'leaves it as it is')}"
+        yield f"  --repair:   {effect(diagnosis.repair, directory, 'no change')}"
 
 
-def what(prognosis: Prognosis, place: str, otherwise: str) -> str:
-    """What a recovery does to one partition, in a sentence without its end."""
+def effect(prognosis: DryRunResult, directory: str, otherwise: str) -> str:
+    """The effect of a recovery on one partition, as a sentence without its end."""
     for _, path, text in prognosis.refusals:
-        if path == place or path.startswith(f"{place}/") or place.startswith(f"{path}/"):
+        if path == directory or path.startswith(f"{directory}/") or directory.startswith(f"{path}/"):
             return f"refuses: {text}"
-    return "; ".join(prognosis.changes.get(place, [])) or otherwise
+    return "; ".join(prognosis.changes.get(directory, [])) or otherwise
 
 
-def _verdict(outcome: Outcome) -> str:
+def _verdict(outcome: DoctorResult) -> str:
     last = outcome.after or outcome.before
     counts = [
         f"{count} {severity.name.lower()}"
@@ -74,12 +74,12 @@ def _verdict(outcome: Outcome) -> str:
         return "Nothing is wrong any more." if outcome.after else "Nothing is wrong."
     done = "after the repair" if outcome.after else "nothing was changed"
     if outcome.after is None and last.repair is not None and last.repair.refusals:
-        done += f"; a repair cannot do without what is missing: {last.repair.refusals[0].text}"
+        done += f"; a repair is not possible: {last.repair.refusals[0].text}"
     return f"Findings: {', '.join(counts)}; {done}."
 
 
-def json_objects(outcome: Outcome) -> Iterator[dict[str, Any]]:
-    """The same for programs."""
+def json_objects(outcome: DoctorResult) -> Iterator[dict[str, Any]]:
+    """The report as JSON objects."""
     before, after = outcome
     for when, diagnosis in (("found", before), ("remains", after)):
         if diagnosis is None:

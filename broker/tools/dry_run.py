@@ -1,10 +1,10 @@
-"""What a start does to the logs of its directories, done by the parts that a start has, and no broker after it.
+"""Runs the recovery of a start on log directories, without starting a broker.
 
-RULES    1. On the real disk this is a repair; on a RehearsalDisk it tells what one would do, or what the next start will.
-         2. Files that nobody can understand are set aside first, if that is asked for: renamed, with `.corrupt` behind.
-         3. A log that is to be checked from an offset on is opened as after a crash, with that offset as its recovery point.
-         4. Where the metadata cannot be read a start ends, and so does this: nothing has been changed then.
-NOT HERE What is wrong (check.py); recovery itself (storage, replication/metadata_log/metadata_log.py).
+RULES    1. On the real disk this is a repair; on a dry-run disk it shows what a start or a repair would do.
+         2. Corrupt files are renamed to `.corrupt` first, if the caller lists them.
+         3. A log with a given recovery point is opened as after a crash, from that offset.
+         4. If the metadata are unreadable, a start fails, and so does this, before anything is changed.
+NOT HERE Finding issues (check.py); recovery itself (storage, replication/metadata_log/metadata_log.py).
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from collections.abc import Iterable, Mapping
 
 from broker.tools.node_identity import Node
 from protocol.errors import KafkaError
-from replication.io_executor import InlineWorker
+from replication.io_executor import InlineIoExecutor
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_records import UnreadableMetadata
-from replication.metadata_log.formatting import METADATA_DIRECTORY, Identity, UnusableDirectory
-from replication.metadata_log.metadata_log_check import refuse_a_loss
+from replication.metadata_log.formatting import METADATA_DIRECTORY, NodeIdentity, UnusableDirectory
+from replication.metadata_log.metadata_log_check import check_for_loss
 from replication.metadata_log.metadata_log_open import open_metadata_log
 from replication.metadata_log.metadata_replay import read_metadata
 from storage.config.log_config import LogConfig, log_config
 from storage.directories.log_manager import LogManager
-from storage.inspection.dry_run_disk import RehearsalDisk
-from storage.inspection.issues import Finding, Severity
+from storage.inspection.dry_run_disk import DryRunDisk
+from storage.inspection.issues import Issue, Severity
 from storage.io.disk import Disk, StorageError
 from storage.log.log import Log
 
@@ -37,44 +37,48 @@ class RecoveryRun:
     def __init__(self, disk: Disk, node: Node) -> None:
         self._disk = disk
         self._node = node
-        self.refusals: list[Finding] = []
-        """Why it ended, or which directories went out of service."""
+        self.refusals: list[Issue] = []
+        """Why it failed, or which directories went offline."""
         self.ends: dict[str, int] = {}
-        """Where the logs end that were opened, by their directories."""
+        """The end offsets of the opened logs by directory."""
         self.image: MetadataImage | None = None
 
     def run(
-        self, *, set_aside: Iterable[str] = (), check_from: Mapping[str, int] | None = None, look_at: Iterable[str] = ()
+        self,
+        *,
+        corrupt_files: Iterable[str] = (),
+        recovery_points: Mapping[str, int] | None = None,
+        directories_to_open: Iterable[str] = (),
     ) -> None:
-        """Start.
+        """Runs the recovery.
 
         Args:
-            set_aside: paths of files that nobody can understand.
-            check_from: by a partition's directory, the offset from which its log is to be checked.
-            look_at: directories of partitions to be opened although nothing says that they must be.
+            corrupt_files: paths of files to rename.
+            recovery_points: by partition directory, the offset from which its log is checked.
+            directories_to_open: partition directories to open although they need no recovery.
         """
-        for path in set_aside:
+        for path in corrupt_files:
             self._disk.rename(path, path + CORRUPT)
         if self._node.has_metadata and not self._read_metadata():
             return
         try:
-            self._recover(check_from or {}, set(look_at))
+            self._recover(recovery_points or {}, set(directories_to_open))
         except StorageError as error:
             self._refuse(Severity.REFUSED, error.path, str(error))
 
     def _refuse(self, severity: Severity, path: str, text: str) -> None:
-        self.refusals.append(Finding(severity, path, text))
+        self.refusals.append(Issue(severity, path, text))
 
     def _read_metadata(self) -> bool:
         node = self._node
-        identity = Identity(node.cluster_id, node.node_id, node.directory_ids, node.metadata_directory)
+        identity = NodeIdentity(node.cluster_id, node.node_id, node.directory_ids, node.metadata_directory)
         path = f"{node.metadata_directory}/{METADATA_DIRECTORY}"
         manager = self._manager()
         try:
             found = read_metadata(self._disk, identity)
-            refuse_a_loss(self._disk, identity, found)
+            check_for_loss(self._disk, identity, found)
             start = open_metadata_log(
-                self._disk, manager.engine_factory, identity, InlineWorker(), found=found, may_observe=True
+                self._disk, manager.engine_factory, identity, InlineIoExecutor(), found=found, may_observe=True
             )
         except (UnreadableMetadata, UnusableDirectory, StorageError) as error:
             self._refuse(Severity.REFUSED, path, str(error))
@@ -93,16 +97,16 @@ class RecoveryRun:
 
     # ---- logs --------------------------------------------------------------------------------------------
 
-    def _recover(self, check_from: Mapping[str, int], look_at: set[str]) -> None:
+    def _recover(self, recovery_points: Mapping[str, int], directories_to_open: set[str]) -> None:
         manager = self._manager()
         manager.load(self._id_of)
         for path, error in manager.offline.items():
-            self._refuse(Severity.REFUSED, path, f"It goes out of service: {error}")
+            self._refuse(Severity.REFUSED, path, f"It goes offline: {error}")
         epoch = manager.previous_broker_epoch
         for log in list(manager.logs.values()):
-            if log.path in check_from:
-                log = _unclean(self._disk, manager, log, check_from[log.path])  # noqa: PLW2901
-            if not self._is_stray(manager, log) and (log.needs_recovery or log.path in look_at):
+            if log.path in recovery_points:
+                log = _unclean(self._disk, manager, log, recovery_points[log.path])  # noqa: PLW2901
+            if not self._is_stray(manager, log) and (log.needs_recovery or log.path in directories_to_open):
                 self._open(manager, log)
         manager.shutdown(epoch)
 
@@ -111,21 +115,21 @@ class RecoveryRun:
         return None if known is None else known.topic_id
 
     def _is_stray(self, manager: LogManager, log: Log) -> bool:
-        """Compare with the metadata as a start does; a log of another topic is set aside."""
+        """Compares a log with the metadata as a start does; renames a stray."""
         if self.image is None:
             return False
         topic = self.image.topics_by_name.get(log.topic)
         if topic is None or log.partition not in topic.partitions:
-            manager.set_aside(log)
+            manager.rename_to_stray(log)
             return True
         try:
             if log.topic_id is None:
                 log.assign_topic_id(topic.topic_id)
             if log.topic_id != topic.topic_id:
-                manager.set_aside(log)
+                manager.rename_to_stray(log)
                 return True
         except StorageError as error:
-            self._refuse(Severity.REFUSED, error.path, f"Its log directory goes out of service: {error}")
+            self._refuse(Severity.REFUSED, error.path, f"Its log directory goes offline: {error}")
             return True
         log.update_config(config_of(self.image, log.topic))
         return False
@@ -135,19 +139,19 @@ class RecoveryRun:
             self.ends[log.path] = log.log_end_offset
             log.close()
         except StorageError as error:
-            self._refuse(Severity.REFUSED, error.path, f"Its log directory goes out of service: {error}")
+            self._refuse(Severity.REFUSED, error.path, f"Its log directory goes offline: {error}")
             manager.go_offline(log.directory, error)
         except KafkaError as error:
             self._refuse(Severity.REFUSED, log.path, error.message or error.code.name)
 
 
 def config_of(image: MetadataImage, topic: str) -> LogConfig:
-    """What the logs of a topic obey, as far as the topic says."""
+    """The config of a topic's logs."""
     return log_config(image.topic_config(topic), {})
 
 
 def _unclean(disk: Disk, manager: LogManager, log: Log, offset: int) -> Log:
-    """The log as it would be had it not been closed, durable up to an offset."""
+    """The log as if it had not been closed cleanly, with a recovery point."""
     known = log.checkpoint._replace(recovery_point=min(offset, log.checkpoint.recovery_point))
     unclean = Log(
         disk,
@@ -156,7 +160,7 @@ def _unclean(disk: Disk, manager: LogManager, log: Log, offset: int) -> Log:
         log.topic,
         log.partition,
         log.config,
-        known=known,
+        checkpoint=known,
         is_clean=False,
     )
     key = (log.topic, log.partition)
@@ -164,7 +168,7 @@ def _unclean(disk: Disk, manager: LogManager, log: Log, offset: int) -> Log:
     return unclean
 
 
-def rehearsed(node: Node) -> tuple[RehearsalDisk, RecoveryRun]:
-    """A start that changes nothing."""
-    disk = RehearsalDisk()
+def dry_run(node: Node) -> tuple[DryRunDisk, RecoveryRun]:
+    """A recovery that changes nothing."""
+    disk = DryRunDisk()
     return disk, RecoveryRun(disk, node)

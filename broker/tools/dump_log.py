@@ -1,10 +1,9 @@
-"""`barnabas dump-log`: what stands in the files of a log, for people, for the greps that Kafka's tool has and for programs.
+"""`barnabas dump-log`: the contents of log files, as text in the format of Kafka's tool, or as JSON.
 
-RULES    1. One file that cannot be shown does not keep the others from it; the exit status is 1 then.
-         2. Lines go to standard output as they are found; what is wrong with a file goes to standard error, or with JSON
-            is an object among the others.
-         3. A terminal gets control characters shown, not sent: a record may hold any.
-NOT HERE What the files hold (dump_rows.py), Kafka's lines (dump_text.py).
+RULES    1. An unreadable file does not stop the dump of the others; the exit status is 1.
+         2. Lines go to standard output immediately; problems go to standard error, or are objects in JSON.
+         3. On a terminal, control characters of records are escaped.
+NOT HERE The contents of files (dump_rows.py), Kafka's lines (dump_text.py).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
-from broker.tools.dump_rows import Options, Row, UnknownFile, problem, rows, shown_bytes
+from broker.tools.dump_rows import Options, Row, UnknownFile, bytes_as_json, problem, rows
 from broker.tools.dump_text import line
 from broker.tools.message_json import json_text
 from storage.io.disk import Disk, StorageError
@@ -21,11 +20,11 @@ from storage.io.disk import Disk, StorageError
 _SHOWN = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 
 Show = Callable[[str, Row], None]
-"""Shows a row of the file of a name."""
+"""Shows a row of a file."""
 
 
 def dump_files(files: Iterable[str], options: Options, show: Show) -> int:
-    """Show some files; the exit status."""
+    """Dumps files; returns the exit status."""
     disk = Disk()
     is_whole = True
     for path in files:
@@ -41,7 +40,7 @@ def dump_files(files: Iterable[str], options: Options, show: Show) -> int:
 
 
 def as_text(out: TextIO, problems: TextIO, *, skip_record_metadata: bool) -> Show:
-    """Lines as Kafka's tool writes them."""
+    """Lines in the format of Kafka's tool."""
     is_terminal = out.isatty()
 
     def show(path: str, row: Row) -> None:
@@ -58,7 +57,7 @@ def as_text(out: TextIO, problems: TextIO, *, skip_record_metadata: bool) -> Sho
 
 
 def as_json(out: TextIO) -> Show:
-    """One object a line, each with the name of the file."""
+    """One object per line, each with the file's name."""
 
     def show(path: str, row: Row) -> None:
         if row["type"] != "file":
@@ -69,10 +68,10 @@ def as_json(out: TextIO) -> Show:
 
 
 def _jsonable(value: Any) -> Any:
-    return shown_bytes(value) if isinstance(value, bytes) else value
+    return bytes_as_json(value) if isinstance(value, bytes) else value
 
 
 def standard_output() -> TextIO:
-    """Standard output that takes every character."""
+    """Standard output that replaces unencodable characters."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     return sys.stdout

@@ -1,9 +1,8 @@
-"""What stands in a file of a data directory, as rows: what kind of row, and its fields.
+"""The contents of files of a log directory as rows: a type and fields.
 
-RULES    1. Rows come one at a time, so a file may be of any size; files are only read, and may grow meanwhile.
-         2. What is wrong with a file is a row too, of the kind `problem`, and the rest of the file follows where it can
-            be read at all.
-NOT HERE How a row looks (dump_text.py, dump_log.py).
+RULES    1. Rows are generated one at a time, so files may have any size; files are only read, and may grow meanwhile.
+         2. A problem of a file is a row of the type `problem`; the rest of the file follows if it is readable.
+NOT HERE The format of a row (dump_text.py, dump_log.py).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from replication.metadata_log.formatting import (
 )
 from replication.metadata_log.quorum_state_store import QUORUM_STATE
 from storage.directories.log_directory import CLEAN_SHUTDOWN
-from storage.inspection.batches import FoundBatch, Tail, header_at, walk
+from storage.inspection.batches import StoredBatch, Tail, header_at, read_stored_batches
 from storage.inspection.indexes import (
     ENTRY_SIZES,
     LOG,
@@ -54,58 +53,58 @@ from storage.io.disk import Disk
 from storage.log.producer_state import SNAPSHOT_SUFFIX, CorruptSnapshot, ProducerState
 
 Row = dict[str, Any]
-"""`type` says which kind; the other fields are named as Kafka's tool labels them."""
+"""`type` is the kind of row; the other fields have the labels of Kafka's tool."""
 
 CHECKPOINT = ".checkpoint"
-_ASIDE = (".deleted", ".cleaned", ".swap", ".part", ".corrupt")
+_SUFFIXES = (".deleted", ".cleaned", ".swap", ".part", ".corrupt")
 
 
 class UnknownFile(Exception):
-    """A file whose name says nothing to this tool; the message is a sentence."""
+    """The file's name has no known format; the message is a sentence."""
 
 
 class Options(NamedTuple):
-    """What of a file is asked for."""
+    """What to show."""
 
     is_deep: bool = False
     """Records too, not only batches."""
     with_data: bool = False
-    """Their keys and values too."""
+    """Keys and values too."""
     decoding: Decoding | None = None
-    """What they mean; None: they are shown as they are."""
+    """Decodes records; None: they are shown as bytes."""
     is_sanity_only: bool = False
-    """Of an index only whether a start would take it."""
+    """Only whether an index passes the sanity check of a start."""
     is_verify_only: bool = False
-    """Of an index only what does not fit the log."""
+    """Only the index entries that contradict the log."""
     max_bytes: int | None = None
-    """Of a log only the beginning."""
+    """Only the first bytes of a log."""
 
 
 def rows(disk: Disk, path: str, options: Options) -> Iterator[Row]:
-    """What stands in a file.
+    """The rows of a file.
 
     Raises:
-        UnknownFile: by its name it is nothing that could be shown.
-        StorageError: it cannot be read.
+        UnknownFile: the name has no known format.
+        StorageError: it is unreadable.
     """
     name = os.path.basename(path)
-    for suffix in _ASIDE:
+    for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
     reader = _BY_NAME.get(name) or _BY_SUFFIX.get(os.path.splitext(name)[1])
     if reader is None:
-        raise UnknownFile(f"{path} is no file of a log directory that this tool knows by its name.")
+        raise UnknownFile(f"{path} is not a known file of a log directory.")
     return reader(disk, path, name, options)
 
 
 def problem(text: str) -> Row:
-    """Something that is wrong with the file."""
+    """A problem of the file."""
     return {"type": "problem", "text": text}
 
 
 def _base_offset(path: str, name: str) -> int:
     stem = name.partition(".")[0]
     if not (stem.isascii() and stem.isdigit()):
-        raise UnknownFile(f"{path} is not named by the offset that it begins with.")
+        raise UnknownFile(f"{path} has no base offset in its name.")
     return int(stem)
 
 
@@ -123,22 +122,22 @@ def _log(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:
 
 
 def _snapshot(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:
-    stands_for = None if name == BOOTSTRAP_CHECKPOINT else snapshot_name(name)
-    if name != BOOTSTRAP_CHECKPOINT and stands_for is None:
-        raise UnknownFile(f"{path} is not named by an end offset and an epoch, as snapshots are.")
+    snapshot_id = None if name == BOOTSTRAP_CHECKPOINT else snapshot_name(name)
+    if name != BOOTSTRAP_CHECKPOINT and snapshot_id is None:
+        raise UnknownFile(f"{path} has no end offset and epoch in its name, as snapshots have.")
 
     def found() -> Iterator[Row]:
-        if stands_for is None:
+        if snapshot_id is None:
             yield {"type": "bootstrapSnapshot"}
         else:
-            yield {"type": "snapshot", "endOffset": stands_for.end_offset, "epoch": stands_for.leader_epoch}
-        control: list[bool] = []  # of the first batch and the last: whether they hold header and footer
+            yield {"type": "snapshot", "endOffset": snapshot_id.end_offset, "epoch": snapshot_id.leader_epoch}
+        control: list[bool] = []  # whether the first and the last batch are control batches
         for row in _batches(disk, path, options):
             if row["type"] == "batch":
                 control = [*control[:1], row["isControl"]]
             yield row
         if options.max_bytes is None and control != [True, True]:
-            yield problem(f"{path} is not whole: it lacks its header or its footer.")
+            yield problem(f"{path} is incomplete: its header or footer is missing.")
 
     return found()
 
@@ -146,7 +145,7 @@ def _snapshot(disk: Disk, path: str, name: str, options: Options) -> Iterator[Ro
 def _batches(disk: Disk, path: str, options: Options) -> Iterator[Row]:
     file = disk.open(path, write=False)
     last_offset = -1
-    for found in walk(file, end=options.max_bytes):
+    for found in read_stored_batches(file, end=options.max_bytes):
         if isinstance(found, Tail):
             if options.max_bytes is None:
                 yield from _tail(path, found)
@@ -169,10 +168,10 @@ def _batches(disk: Disk, path: str, options: Options) -> Iterator[Row]:
 def _tail(path: str, tail: Tail) -> Iterator[Row]:
     yield {"type": "tail", "position": tail.position, "size": tail.length, "name": os.path.basename(path)}
     if tail.reason is not None:
-        yield problem(f"{path}: no batch can be found from position {tail.position} on: {tail.reason}")
+        yield problem(f"{path}: no valid batch from position {tail.position} on: {tail.reason}")
 
 
-def _batch(found: FoundBatch) -> Row:
+def _batch(found: StoredBatch) -> Row:
     header = found.header
     codec = header.compression
     return {
@@ -199,11 +198,11 @@ def _batch(found: FoundBatch) -> Row:
     }
 
 
-def _timestamp_type(found: FoundBatch) -> str:
+def _timestamp_type(found: StoredBatch) -> str:
     return "LogAppendTime" if found.header.is_log_append_time else "CreateTime"
 
 
-def _record(found: FoundBatch, record: Record, options: Options) -> Row:
+def _record(found: StoredBatch, record: Record, options: Options) -> Row:
     header = found.header
     base_sequence, delta = header.base_sequence, record.offset - header.base_offset
     row: Row = {
@@ -242,13 +241,13 @@ def _offset_index(disk: Disk, path: str, name: str, options: Options) -> Iterato
             yield from _sanity(path, file.size(), OFFSET_INDEX, faults)
         else:
             for slot, (offset, position) in enumerate(offset_entries(file, base_offset)):
-                if slot and offset == base_offset:  # zeros behind the last entry
+                if slot and offset == base_offset:  # zeros after the last entry
                     return
-                there = header_at(log, position)
-                if there is None:
-                    yield problem(f"{path}: offset {offset} is said to lie at position {position}, where no batch is")
-                elif there.last_offset != offset:
-                    yield problem(f"{path}: Index offset: {offset}, log offset: {there.last_offset}")
+                header = header_at(log, position)
+                if header is None:
+                    yield problem(f"{path}: offset {offset} is indexed at position {position}, where no batch starts")
+                elif header.last_offset != offset:
+                    yield problem(f"{path}: Index offset: {offset}, log offset: {header.last_offset}")
                 if not options.is_verify_only:
                     yield {"type": "indexEntry", "offset": offset, "position": position}
 
@@ -271,23 +270,23 @@ def _time_index(disk: Disk, path: str, name: str, options: Options) -> Iterator[
             yield from _sanity(path, file.size(), TIME_INDEX, faults)
             return
         log = disk.open(_log_beside(path), write=False)
-        batches = walk(log)
+        batches = read_stored_batches(log)
         batch = next(batches, None)
-        before = -1
+        previous = -1
         for slot, (timestamp, offset) in enumerate(time_entries(file, base_offset)):
             if slot and offset == base_offset:
                 return
-            while isinstance(batch, FoundBatch) and batch.header.last_offset < offset:
+            while isinstance(batch, StoredBatch) and batch.header.last_offset < offset:
                 batch = next(batches, None)
-            if not isinstance(batch, FoundBatch) or batch.header.last_offset != offset:
-                there = batch.header.last_offset if isinstance(batch, FoundBatch) else -1
-                yield problem(f"{path}: Indexed offset: {offset}, found log offset: {there}")
+            if not isinstance(batch, StoredBatch) or batch.header.last_offset != offset:
+                log_offset = batch.header.last_offset if isinstance(batch, StoredBatch) else -1
+                yield problem(f"{path}: Indexed offset: {offset}, found log offset: {log_offset}")
             elif batch.header.max_timestamp != timestamp:
-                there = batch.header.max_timestamp
-                yield problem(f"{path}: Index timestamp: {timestamp}, log timestamp: {there}")
-            if timestamp <= before:
-                yield problem(f"{path}: Index timestamp: {timestamp}, Previously indexed timestamp: {before}")
-            before = timestamp
+                log_timestamp = batch.header.max_timestamp
+                yield problem(f"{path}: Index timestamp: {timestamp}, log timestamp: {log_timestamp}")
+            if timestamp <= previous:
+                yield problem(f"{path}: Index timestamp: {timestamp}, Previously indexed timestamp: {previous}")
+            previous = timestamp
             if not options.is_verify_only:
                 yield {"type": "timeIndexEntry", "timestamp": timestamp, "offset": offset}
 
@@ -317,9 +316,9 @@ def _last(entries: Iterator[tuple[int, int]]) -> tuple[int, int]:
 def _sanity(path: str, size: int, suffix: str, faults: list[str]) -> Iterator[Row]:
     entry_size = ENTRY_SIZES[suffix]
     if size % entry_size:
-        faults.append(f"its {size} bytes are no multiple of {entry_size}")
+        faults.append(f"its {size} bytes are not a multiple of {entry_size}")
     for fault in faults:
-        yield problem(f"{path} would be built anew: {fault}.")
+        yield problem(f"{path} would be rebuilt: {fault}.")
     if not faults:
         yield {"type": "sanity", "path": path}
 
@@ -337,7 +336,7 @@ def _producers(disk: Disk, path: str, name: str, options: Options) -> Iterator[R
     try:
         state.restore(disk.read(path), wall_ms=0)
     except CorruptSnapshot as error:
-        yield problem(f"{path} cannot be believed: {error}.")
+        yield problem(f"{path} is corrupt: {error}.")
         return
     for producer_id, producer in state.producers.items():
         row = {
@@ -375,7 +374,7 @@ def _partition_metadata(disk: Disk, path: str, name: str, options: Options) -> I
     disk.size(path)
     topic_id = read_topic_id(disk, path)
     if topic_id is None:
-        yield problem(f"{path} is not whole.")
+        yield problem(f"{path} is incomplete.")
     else:
         yield {"type": "partitionMetadata", "topicId": uuid_text(topic_id)}
 
@@ -393,7 +392,7 @@ def _properties(disk: Disk, path: str, name: str, options: Options) -> Iterator[
 
 def _json(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:  # noqa: ARG001
     data = disk.read(path)
-    if not data and name == CLEAN_SHUTDOWN:  # as an older Kafka leaves it
+    if not data and name == CLEAN_SHUTDOWN:  # as older versions of Kafka write it
         return
     try:
         yield {"type": "json", "content": json.loads(data)}
@@ -425,8 +424,8 @@ _BY_SUFFIX: dict[str, _Reader] = {
 }
 
 
-def shown_bytes(data: bytes) -> Any:
-    """Bytes in JSON: text where they are text."""
+def bytes_as_json(data: bytes) -> Any:
+    """Bytes in JSON: as text if they are UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Rows of a dump as lines, letter by letter those of Apache Kafka's DumpLogSegments where that knows the kind of file.
+"""Rows of a dump as lines, identical to those of Apache Kafka's DumpLogSegments for the files that it supports.
 
 NOT HERE JSON (dump_log.py).
 """
@@ -20,7 +20,7 @@ _OPTIONAL = {"deleteHorizonMs", "currentTxnFirstOffset"}
 
 
 def line(row: Row, *, skip_record_metadata: bool = False) -> str:
-    """A row as one line without its end; empty where nothing of it is to be shown, as Kafka's is."""
+    """A row as one line without its end; empty if nothing of it is shown, like Kafka's."""
     if row["type"] == "record" and skip_record_metadata:
         return _bare_record(row)
     return _LINES[row["type"]](row)
@@ -80,7 +80,7 @@ def _all(row: Row) -> str:
 
 
 def _producer(row: Row) -> str:
-    return _all(row) + ("" if "timestamp" in row else " ")  # Kafka leaves a blank there
+    return _all(row) + ("" if "timestamp" in row else " ")  # Kafka ends the line with a blank
 
 
 _LINES: dict[str, Callable[[Row], str]] = {

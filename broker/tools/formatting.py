@@ -1,8 +1,8 @@
-"""`barnabas format`: empty directories are made ready, as `kafka-storage format` does, with its sentences.
+"""`barnabas format`: formats empty directories, with the messages of `kafka-storage format`.
 
-RULES    1. A directory that is formatted already is refused, or, with --ignore-formatted, left alone.
-         2. A cluster's id is always named here: all of its nodes need the same one.
-NOT HERE What the options mean (`broker/node/format_options.py`), what is written (`replication/metadata_log/formatting.py`).
+RULES    1. A formatted directory is refused, or skipped with --ignore-formatted.
+         2. The cluster id is always required: all nodes need the same one.
+NOT HERE The options (`broker/node/format_options.py`), the files (`replication/metadata_log/formatting.py`).
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ import secrets
 from collections.abc import Iterator
 
 from broker.config.broker_config import BrokerConfig, ConfigError
-from broker.node.format_options import Founding, settled, version_name
-from broker.peers.local_endpoints import own_controller
-from broker.peers.quorum_config import quorum_places
+from broker.node.format_options import FormatOptions, resolve_format_options, version_name
+from broker.peers.endpoints import local_controller_endpoint
+from broker.peers.quorum_config import load_quorum_config
 from broker.process.timer import SystemClock
 from protocol.primitives import ZERO_UUID
-from replication.metadata_log.formatting import UnusableDirectory, format_directories, identify
+from replication.metadata_log.formatting import UnusableDirectory, format_directories, read_node_identity
 from storage.directories.directory_locks import lock_directories
 from storage.io.disk import Disk, Lock
 
 
-def format_node(config: BrokerConfig, asked: Founding, *, ignore_formatted: bool) -> Iterator[str]:
-    """Format the log directories of a node; the sentences that say what was done.
+def format_node(config: BrokerConfig, options: FormatOptions, *, ignore_formatted: bool) -> Iterator[str]:
+    """Formats the log directories of a node; yields a message for each.
 
     Raises:
-        ConfigError: settings and options do not go together.
+        ConfigError: settings and options contradict each other.
         UnusableDirectory: a directory must not be formatted.
-        StorageError: the disk failed, or somebody else has a directory.
+        StorageError: the disk failed, or another process holds a lock.
     """
-    asked = settled(asked, config, quorum_places(config))
-    if asked.cluster_id is None:
+    options = resolve_format_options(options, config, load_quorum_config(config))
+    if options.cluster_id is None:
         raise ConfigError("--cluster-id is missing: all nodes of a cluster are formatted for the same id")
     disk, locks = Disk(), list[Lock]()
     directories = [os.path.abspath(path) for path in config.log_dirs]
     metadata = os.path.abspath(config.metadata_log_dir)
-    identity = identify(disk, directories, node_id=config.node_id, metadata_directory=metadata)
+    identity = read_node_identity(disk, directories, node_id=config.node_id, metadata_directory=metadata)
     known = set() if identity is None else set(identity.directory_ids)
     if identity is not None and identity.metadata_directory_id != ZERO_UUID:
         known.add(metadata)
-    if identity is not None and identity.cluster_id != asked.cluster_id:
+    if identity is not None and identity.cluster_id != options.cluster_id:
         path = next(iter(known))
         raise UnusableDirectory(
-            f"Invalid cluster.id in: {path}/meta.properties. Expected {asked.cluster_id}, but read {identity.cluster_id}"
+            f"Invalid cluster.id in: {path}/meta.properties. Expected {options.cluster_id}, but read {identity.cluster_id}"
         )
     for path in sorted(known) if not ignore_formatted else ():
         raise UnusableDirectory(
@@ -63,25 +63,25 @@ def format_node(config: BrokerConfig, asked: Founding, *, ignore_formatted: bool
             node_id=config.node_id,
             identity=identity,
             metadata_directory=metadata,
-            cluster_id=asked.cluster_id,
-            controller=own_controller(config, config.controller_listeners),
-            is_standalone=asked.is_standalone,
-            initial_controllers=asked.controllers,
-            features=asked.features,
+            cluster_id=options.cluster_id,
+            controller=local_controller_endpoint(config, config.controller_listeners),
+            is_standalone=options.is_standalone,
+            initial_controllers=options.controllers,
+            features=options.features,
             random_bytes=secrets.token_bytes,
             wall_ms=SystemClock().wall_ms(),
         )
     finally:
         for lock in locks:
             lock.release()
-    level = version_name(asked.features[0][1])
+    level = version_name(options.features[0][1])
     for path in new:
-        yield f"Formatting {_kind(config, asked, is_metadata=path == metadata)} {path} with metadata.version {level}."
+        yield f"Formatting {_kind(config, options, is_metadata=path == metadata)} {path} with metadata.version {level}."
 
 
-def _kind(config: BrokerConfig, asked: Founding, *, is_metadata: bool) -> str:
+def _kind(config: BrokerConfig, options: FormatOptions, *, is_metadata: bool) -> str:
     if not is_metadata:
         return "data directory"
-    if asked.is_standalone or config.node_id in {one.node_id for one in asked.controllers}:
+    if options.is_standalone or config.node_id in {one.node_id for one in options.controllers}:
         return "dynamic metadata voter directory"
-    return "dynamic metadata directory" if asked.controllers else "metadata directory"
+    return "dynamic metadata directory" if options.controllers else "metadata directory"

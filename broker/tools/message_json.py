@@ -1,9 +1,9 @@
-"""Stored messages as JSON, with the names and the choices of Apache Kafka's generated converters.
+"""Stored messages as JSON, like Apache Kafka's generated converters.
 
-RULES    1. A field is named in camel case, in the order of the message. A field that the version does not carry is left
-            out, and so is a tagged one that has its default.
+RULES    1. Field names are in camel case, in the order of the message. A field that the version does not have is left out,
+            and so is a tagged field with its default.
          2. A uuid is Kafka's text of it, bytes are base64.
-NOT HERE Which message a record holds (decoding.py).
+NOT HERE The message class of a record (decoding.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def json_text(value: Any) -> str:
 
 
 def message_json(message: Message, version: int) -> dict[str, Any]:
-    """The fields of a message as this version carries them."""
+    """The fields of a message in this version."""
     found = {}
     for field in fields_of(type(message)):
         value = getattr(message, field.name)

@@ -1,6 +1,6 @@
-"""Whose the directories are that a tool was given.
+"""The node that a list of log directories belongs to.
 
-RULES    1. They must be a node's own, all of them formatted; which of them has the metadata log is found by looking.
+RULES    1. All directories must be formatted for the same node; the one with the metadata log is found by its contents.
 """
 
 from __future__ import annotations
@@ -9,52 +9,52 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from replication.metadata_log.formatting import METADATA_DIRECTORY, UnusableDirectory, identify, read_meta_properties
+from replication.metadata_log.formatting import METADATA_DIRECTORY, UnusableDirectory, read_node_identity, read_meta_properties
 from storage.io.disk import Disk
 
 
-class NothingToLookAt(Exception):
-    """What was named is no log directory; the message is a sentence."""
+class CannotCheck(Exception):
+    """The directories cannot be checked; the message is a sentence."""
 
 
 class Node(NamedTuple):
-    """The node whose log directories these are."""
+    """The node of the log directories."""
 
     cluster_id: str
     node_id: int
     directory_ids: dict[str, bytes]
     metadata_directory: str
     has_metadata: bool
-    """Whether the directory of the metadata log is among them."""
+    """Whether the metadata log is in one of the directories."""
 
 
-def know(disk: Disk, directories: Sequence[str]) -> Node:
-    """Whose they are.
+def read_identity(disk: Disk, directories: Sequence[str]) -> Node:
+    """Reads the identity of the node.
 
     Raises:
-        UnusableDirectory: they do not say so, or contradict each other.
-        StorageError: they cannot be read.
+        UnusableDirectory: a directory has no identity, or they contradict each other.
+        StorageError: a directory is unreadable.
     """
     first = read_meta_properties(disk, directories[0])
-    identity = identify(disk, directories, node_id=-1 if first is None else first.node_id)
+    identity = read_node_identity(disk, directories, node_id=-1 if first is None else first.node_id)
     for failure in [] if identity is None else identity.failed.values():
         raise failure
     if identity is None or len(identity.directory_ids) < len(directories):
         missing = [path for path in directories if identity is None or path not in identity.directory_ids]
-        raise UnusableDirectory(f"{missing[0]} has no meta.properties: it is not clear whose it is.")
+        raise UnusableDirectory(f"{missing[0]} has no meta.properties: its node is unknown.")
     with_metadata = [path for path in directories if disk.is_dir(f"{path}/{METADATA_DIRECTORY}")]
     where = with_metadata[0] if with_metadata else directories[0]
     return Node(identity.cluster_id, identity.node_id, identity.directory_ids, where, bool(with_metadata))
 
 
-def absolute(disk: Disk, directories: Sequence[str]) -> list[str]:
-    """The directories by their whole names.
+def log_dir_paths(disk: Disk, directories: Sequence[str]) -> list[str]:
+    """The absolute paths of the directories.
 
     Raises:
-        NothingToLookAt: one of them is none.
+        CannotCheck: one is not a directory.
     """
     found = [os.path.abspath(path) for path in directories]
     for path in found:
         if not disk.is_dir(path):
-            raise NothingToLookAt(f"{path} is no directory.")
+            raise CannotCheck(f"{path} is not a directory.")
     return list(dict.fromkeys(found))

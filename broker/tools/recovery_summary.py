@@ -1,6 +1,6 @@
-"""What a recovery has changed, or would, in sentences: bytes cut, records lost, indexes built anew.
+"""Describes the changes of a recovery: truncated bytes, lost records, rebuilt indexes.
 
-RULES    1. Only whole records count as lost: nobody knows what damaged bytes held.
+RULES    1. Only complete records count as lost; the contents of damaged bytes are unknown.
 NOT HERE The recovery (dry_run.py).
 """
 
@@ -10,55 +10,55 @@ import os
 from collections.abc import Sequence
 
 from broker.tools.dry_run import CORRUPT
-from storage.inspection.batches import FoundBatch, walk
-from storage.inspection.dry_run_disk import FileChange, RehearsalDisk
+from storage.inspection.batches import StoredBatch, read_stored_batches
+from storage.inspection.dry_run_disk import DryRunDisk, FileChange
 from storage.inspection.indexes import LOG
 from storage.io.disk import Disk
 
 _INDEXES = (".index", ".timeindex", ".txnindex")
 
 
-def by_directory(disk: RehearsalDisk) -> dict[str, list[FileChange]]:
-    """The changes of a rehearsal by the directory that the files lie in."""
+def changes_by_directory(disk: DryRunDisk) -> dict[str, list[FileChange]]:
+    """The file changes of a dry run by directory."""
     found: dict[str, list[FileChange]] = {}
     for change in disk.changes():
         found.setdefault(os.path.dirname(change.path), []).append(change)
     return found
 
 
-def sentences(changes: Sequence[FileChange], end_offset: int | None) -> list[str]:
-    """What these changes in a partition's directory come to; `end_offset` is where the log ends then."""
+def describe_changes(changes: Sequence[FileChange], end_offset: int | None) -> list[str]:
+    """The changes in a partition's directory as sentences; `end_offset` is the log end offset after them."""
     disk = Disk()
-    cut = lost = 0
-    anew, aside, other = [], [], []
-    gone = {os.path.splitext(path)[0] for path, _, after in changes if path.endswith(LOG) and after is None}
+    cut_bytes = lost_records = 0
+    rebuilt, renamed, others = [], [], []
+    deleted = {os.path.splitext(path)[0] for path, _, after in changes if path.endswith(LOG) and after is None}
     for path, before, after in changes:
         name = os.path.basename(path)
         if name.endswith(CORRUPT):
-            aside.append(name.removesuffix(CORRUPT))
+            renamed.append(name.removesuffix(CORRUPT))
         elif name.endswith(LOG) and before is not None:
             kept = min(after or 0, before)
-            cut += before - kept
-            lost += _records_behind(disk, path, kept)
+            cut_bytes += before - kept
+            lost_records += _records_after(disk, path, kept)
         elif name.endswith(_INDEXES) and after is None:
-            if os.path.splitext(path)[0] not in gone:
-                other.append(f"deletes {name}")
+            if os.path.splitext(path)[0] not in deleted:
+                others.append(f"deletes {name}")
         elif name.endswith(_INDEXES):
-            anew.append(name)
-    told = [f"sets {', '.join(aside)} aside"] if aside else []
-    if cut:
-        told.append(f"cuts {_bytes(cut)} behind offset {(end_offset or 0) - 1}: {_records(lost)}")
-    if anew:
-        told.append(f"builds {', '.join(anew)} anew")
-    return told + other
+            rebuilt.append(name)
+    texts = [f"renames {', '.join(renamed)} to {CORRUPT}"] if renamed else []
+    if cut_bytes:
+        texts.append(f"truncates {_bytes(cut_bytes)} after offset {(end_offset or 0) - 1}: {_records(lost_records)}")
+    if rebuilt:
+        texts.append(f"rebuilds {', '.join(rebuilt)}")
+    return texts + others
 
 
-def _records_behind(disk: Disk, path: str, position: int) -> int:
-    lost = 0
-    for found in walk(disk.open(path, write=False)):
-        if isinstance(found, FoundBatch) and found.position >= position and found.is_valid:
-            lost += found.header.record_count
-    return lost
+def _records_after(disk: Disk, path: str, position: int) -> int:
+    lost_records = 0
+    for found in read_stored_batches(disk.open(path, write=False)):
+        if isinstance(found, StoredBatch) and found.position >= position and found.is_valid:
+            lost_records += found.header.record_count
+    return lost_records
 
 
 def _bytes(count: int) -> str:

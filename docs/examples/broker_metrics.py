@@ -1,10 +1,10 @@
-"""Writes what a broker says of itself into a topic, every few seconds until it is stopped. See README.md.
+"""Writes a broker's metrics to a topic, every few seconds until it is stopped. See README.md.
 
     python broker_metrics.py [--bootstrap HOST:PORT] [--every SECONDS] [--times N]
 
-RULES    1. Only Kafka's protocol is asked, so that any broker will do; internal topics are left out.
-         2. A record is JSON of one replica (bytes, behind), one partition (log_start, log_end) or one group's place in it
-            (lag); its key says which, so that the latest record of each key is how things stand.
+RULES    1. Only Kafka's protocol is used: any Kafka broker works. Internal topics are left out.
+         2. A record is JSON about one replica (bytes, behind), one partition (log_start, log_end) or one group's partition
+            (lag). Its key identifies the subject: the latest record of each key is the current state.
 """
 
 from __future__ import annotations
@@ -25,53 +25,57 @@ A_DAY = {"retention.ms": "86400000"}
 
 
 def replicas(admin: KafkaAdminClient) -> Iterator[dict[str, Any]]:
-    """The size of each replica, and how far it is behind its leader."""
-    for answer in admin.describe_log_dirs():
-        for folder in answer["log_dirs"]:
+    """Yields the size of each replica, and its lag behind the leader."""
+    for response in admin.describe_log_dirs():
+        for folder in response["log_dirs"]:
             for topic in folder["topics"]:
-                for one in topic["partitions"]:
-                    place = {"broker": answer["broker"], "topic": topic["name"], "partition": one["partition_index"]}
-                    yield {**place, "bytes": one["partition_size"], "behind": one["offset_lag"]}
+                for partition in topic["partitions"]:
+                    subject = {
+                        "broker": response["broker"],
+                        "topic": topic["name"],
+                        "partition": partition["partition_index"],
+                    }
+                    yield {**subject, "bytes": partition["partition_size"], "behind": partition["offset_lag"]}
 
 
-def partitions(consumer: KafkaConsumer, places: list[TopicPartition]) -> Iterator[dict[str, Any]]:
-    """From where to where each log goes."""
-    starts, ends = consumer.beginning_offsets(places), consumer.end_offsets(places)
-    for place in places:
-        offsets = {"log_start": starts[place], "log_end": ends[place]}
-        yield {"topic": place.topic, "partition": place.partition, **offsets}
+def partitions(consumer: KafkaConsumer, topic_partitions: list[TopicPartition]) -> Iterator[dict[str, Any]]:
+    """Yields the start and end offset of each log."""
+    starts, ends = consumer.beginning_offsets(topic_partitions), consumer.end_offsets(topic_partitions)
+    for tp in topic_partitions:
+        offsets = {"log_start": starts[tp], "log_end": ends[tp]}
+        yield {"topic": tp.topic, "partition": tp.partition, **offsets}
 
 
 def groups(admin: KafkaAdminClient, ends: dict[TopicPartition, int]) -> Iterator[dict[str, Any]]:
-    """How far each group is behind."""
+    """Yields the lag of each group."""
     for name in [group["group_id"] for group in admin.list_groups()]:
-        for place, committed in admin.list_group_offsets(name)[name].items():
-            if place in ends:
-                lag = ends[place] - committed.offset
-                yield {"topic": place.topic, "partition": place.partition, "group": name, "lag": lag}
+        for tp, committed in admin.list_group_offsets(name)[name].items():
+            if tp in ends:
+                lag = ends[tp] - committed.offset
+                yield {"topic": tp.topic, "partition": tp.partition, "group": name, "lag": lag}
 
 
 def sample(admin: KafkaAdminClient, consumer: KafkaConsumer) -> list[dict[str, Any]]:
-    """Everything, as it is now (rule 1)."""
-    held = [one for one in replicas(admin) if not one["topic"].startswith("__")]
-    places = sorted({TopicPartition(one["topic"], one["partition"]) for one in held})
-    logs = list(partitions(consumer, places))
+    """Returns all current metrics (rule 1)."""
+    replica_metrics = [one for one in replicas(admin) if not one["topic"].startswith("__")]
+    topic_partitions = sorted({TopicPartition(one["topic"], one["partition"]) for one in replica_metrics})
+    logs = list(partitions(consumer, topic_partitions))
     ends = {TopicPartition(one["topic"], one["partition"]): one["log_end"] for one in logs}
-    return [*held, *logs, *groups(admin, ends)]
+    return [*replica_metrics, *logs, *groups(admin, ends)]
 
 
-def key_of(one: dict[str, Any]) -> str:
-    """What a record is about (rule 2)."""
-    whose = f"broker {one['broker']} " if "broker" in one else f"group {one['group']} " if "group" in one else ""
-    return f"{whose}{one['topic']}-{one['partition']}"
+def key_of(metric: dict[str, Any]) -> str:
+    """Returns the key of a record (rule 2)."""
+    owner = next((f"{name} {metric[name]} " for name in ("broker", "group") if name in metric), "")
+    return f"{owner}{metric['topic']}-{metric['partition']}"
 
 
 def main() -> None:
-    """As a program."""
-    parser = argparse.ArgumentParser(description="A broker's own numbers, in a topic.")
+    """Runs the program."""
+    parser = argparse.ArgumentParser(description="Writes a broker's metrics to a topic.")
     parser.add_argument("--bootstrap", default="localhost:9092")
     parser.add_argument("--every", type=float, default=10.0)
-    parser.add_argument("--times", type=int, help="end after so many samples")
+    parser.add_argument("--times", type=int, help="the number of samples; default: no limit")
     options = parser.parse_args()
     admin = KafkaAdminClient(bootstrap_servers=options.bootstrap)
     consumer = KafkaConsumer(bootstrap_servers=options.bootstrap)

@@ -1,4 +1,4 @@
-"""Sends the flights that left New York in 2013 to a topic; with --check, sees that what came of them is right. See README.md.
+"""Sends the flights that left New York in 2013 to a topic; with --check, checks the results of the jobs. See README.md.
 
 python flights.py [--bootstrap HOST:PORT] [--rows N] [--check]
 """
@@ -22,40 +22,40 @@ DAY_MS = 86_400_000
 
 
 def send(bootstrap: str, rows: int) -> None:
-    """Make the topic and fill it: key = carrier, value = JSON, timestamp = scheduled departure."""
+    """Creates and fills the topic: key = carrier, value = JSON, timestamp = scheduled departure."""
     brokers = Brokers(BrokerSettings(bootstrap=bootstrap))
     if brokers.exists(TOPIC):
-        raise JobError(f"There is a topic {TOPIC} already.")
-    brokers.create_topic(TOPIC, 6, -1, {"retention.ms": "-1"})  # they are old: by default they would be deleted at once
+        raise JobError(f"The topic {TOPIC} exists already.")
+    brokers.create_topic(TOPIC, 6, -1, {"retention.ms": "-1"})  # the default retention would delete old records at once
     produced = produce_flights(bootstrap, TOPIC, read_flights(rows), lambda _: None)
     print(f"sent {produced.records:,} flights to {TOPIC}")
 
 
 def check(rows: int) -> bool:
-    """Compare the windows of `aggregate` with the same figures, counted from the CSV without Spark or Kafka."""
+    """Compares the windows of `aggregate` with figures computed from the CSV, without Spark and Kafka."""
     flights, departures, minutes = Counter(), Counter(), Counter()
-    for one in read_flights(rows):
-        place = (one.timestamp_ms // DAY_MS * DAY_MS, one.carrier)
-        flights[place] += 1
-        if one.delay_minutes is not None:
-            departures[place] += 1
-            minutes[place] += one.delay_minutes
+    for flight in read_flights(rows):
+        key = (flight.timestamp_ms // DAY_MS * DAY_MS, flight.carrier)
+        flights[key] += 1
+        if flight.delay_minutes is not None:
+            departures[key] += 1
+            minutes[key] += flight.delay_minutes
     daily = pd.read_parquet("data/daily/current/windows")
     start_ms = daily.window_start.astype("datetime64[ms, UTC]").astype("int64")
     figures = zip(daily.records, daily.departures, daily.delay_minutes.fillna(0), strict=True)
     found = dict(zip(zip(start_ms, daily.carrier, strict=True), figures, strict=True))
-    wanted = {place: (flights[place], departures[place], minutes[place]) for place in flights}
+    expected = {key: (flights[key], departures[key], minutes[key]) for key in flights}
     worst = daily[daily.departures >= 20].nlargest(5, "average_delay")
     print(worst[["window_start", "carrier", "departures", "average_delay"]].to_string(index=False))
     print(
-        f"{len(found):,} windows, {'all as counted from the CSV' if found == wanted else 'NOT as counted from the CSV'}"
+        f"{len(found):,} windows, {'all as counted from the CSV' if found == expected else 'NOT as counted from the CSV'}"
     )
-    return found == wanted
+    return found == expected
 
 
 def main() -> None:
-    """As a program."""
-    parser = argparse.ArgumentParser(description="Flights for the pipeline's example.")
+    """Runs the program."""
+    parser = argparse.ArgumentParser(description="Sends flights for the pipeline's example.")
     parser.add_argument("--bootstrap", default="localhost:9092")
     parser.add_argument("--rows", type=int, default=FLIGHTS)
     parser.add_argument("--check", action="store_true")

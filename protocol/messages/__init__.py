@@ -1,1 +1,1 @@
-"""Message classes, one per request, response and stored record; grouped by subject."""
+"""Message classes, one per request, response and stored record, grouped by subject."""

@@ -1,4 +1,4 @@
-"""Messages that change and show topics and settings."""
+"""Requests and responses that create, change and describe topics and configs."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from protocol.schema import (
 
 
 class CreatableReplicaAssignment(Message):
-    """The replicas of one partition, chosen by hand; the first is the preferred leader."""
+    """The replicas of one partition, assigned manually; the first is the preferred leader."""
 
     partition_index: Int32
     broker_ids: list[Int32]
 
 
 class CreatableTopicConfig(Message):
-    """One setting of a new topic."""
+    """One config of a new topic."""
 
     name: str
     value: str | None
 
 
 class CreatableTopic(Message):
-    """A new topic. Counts are -1 for the broker's default, and whenever assignments are given."""
+    """A new topic. Counts are -1 for the broker's default, and if assignments are given."""
 
     name: str
     num_partitions: Int32
@@ -44,7 +44,7 @@ class CreatableTopic(Message):
 
 
 class CreateTopicsRequest(Message, api_key=19, versions=(2, 7), flexible=5):
-    """Create topics; with validate_only say only what would happen."""
+    """Create topics; with validate_only, only check the request."""
 
     topics: list[CreatableTopic]
     timeout_ms: Int32 = 60000
@@ -52,7 +52,7 @@ class CreateTopicsRequest(Message, api_key=19, versions=(2, 7), flexible=5):
 
 
 class CreatableTopicConfigs(Message):
-    """One setting as the new topic has it."""
+    """One config of the new topic."""
 
     name: str
     value: str | None
@@ -62,7 +62,7 @@ class CreatableTopicConfigs(Message):
 
 
 class CreatableTopicResult(Message):
-    """What became of one topic. topic_config_error_code: why the settings are not shown."""
+    """The result for one topic. topic_config_error_code: why configs are not returned."""
 
     name: str
     topic_id: Annotated[Uuid, Since(7), Ignorable] = ZERO_UUID
@@ -75,7 +75,7 @@ class CreatableTopicResult(Message):
 
 
 class CreateTopicsResponse(Message, api_key=19, versions=(2, 7), flexible=5):
-    """The answer to CreateTopicsRequest."""
+    """The response to CreateTopicsRequest."""
 
     throttle_time_ms: Int32 = 0
     topics: list[CreatableTopicResult]
@@ -89,7 +89,7 @@ class DeleteTopicState(Message):
 
 
 class DeleteTopicsRequest(Message, api_key=20, versions=(1, 6), flexible=4):
-    """Delete topics; topic_names until version 5, topics after that."""
+    """Delete topics; topic_names until version 5, topics from version 6 on."""
 
     topics: Annotated[list[DeleteTopicState], Since(6)] = EMPTY
     topic_names: Annotated[list[str], Until(5), Ignorable] = EMPTY
@@ -97,7 +97,7 @@ class DeleteTopicsRequest(Message, api_key=20, versions=(1, 6), flexible=4):
 
 
 class DeletableTopicResult(Message):
-    """What became of one topic."""
+    """The result for one topic."""
 
     name: Annotated[str | None, Nullable(6)]
     topic_id: Annotated[Uuid, Since(6), Ignorable] = ZERO_UUID
@@ -106,20 +106,20 @@ class DeletableTopicResult(Message):
 
 
 class DeleteTopicsResponse(Message, api_key=20, versions=(1, 6), flexible=4):
-    """The answer to DeleteTopicsRequest."""
+    """The response to DeleteTopicsRequest."""
 
     throttle_time_ms: Int32 = 0
     responses: list[DeletableTopicResult]
 
 
 class CreatePartitionsAssignment(Message):
-    """The replicas of one new partition, chosen by hand."""
+    """The replicas of one new partition, assigned manually."""
 
     broker_ids: list[Int32]
 
 
 class CreatePartitionsTopic(Message):
-    """A topic and its new number of partitions; assignments are of the new ones only."""
+    """A topic and its new number of partitions; assignments are for the new ones only."""
 
     name: str
     count: Int32
@@ -127,7 +127,7 @@ class CreatePartitionsTopic(Message):
 
 
 class CreatePartitionsRequest(Message, api_key=37, versions=(0, 3), flexible=2):
-    """Give topics more partitions."""
+    """Add partitions to topics."""
 
     topics: list[CreatePartitionsTopic]
     timeout_ms: Int32
@@ -135,7 +135,7 @@ class CreatePartitionsRequest(Message, api_key=37, versions=(0, 3), flexible=2):
 
 
 class CreatePartitionsTopicResult(Message):
-    """What became of one topic."""
+    """The result for one topic."""
 
     name: str
     error_code: Int16
@@ -143,14 +143,14 @@ class CreatePartitionsTopicResult(Message):
 
 
 class CreatePartitionsResponse(Message, api_key=37, versions=(0, 3), flexible=2):
-    """The answer to CreatePartitionsRequest."""
+    """The response to CreatePartitionsRequest."""
 
     throttle_time_ms: Int32 = 0
     results: list[CreatePartitionsTopicResult]
 
 
 class DescribeConfigsResource(Message):
-    """A topic (2), broker (4), broker's loggers (8), ...; null keys means all settings."""
+    """A topic (2), broker (4), broker's loggers (8), ...; null keys means all configs."""
 
     resource_type: Int8
     resource_name: str
@@ -158,7 +158,7 @@ class DescribeConfigsResource(Message):
 
 
 class DescribeConfigsRequest(Message, api_key=32, versions=(1, 4), flexible=4):
-    """Settings of topics and brokers."""
+    """Describe configs of topics, brokers and other resources."""
 
     resources: list[DescribeConfigsResource]
     include_synonyms: bool = False
@@ -166,7 +166,7 @@ class DescribeConfigsRequest(Message, api_key=32, versions=(1, 4), flexible=4):
 
 
 class DescribeConfigsSynonym(Message):
-    """Another place that could have given the setting, and what it says."""
+    """Another source of the config and the value it gives."""
 
     name: str
     value: str | None
@@ -174,7 +174,7 @@ class DescribeConfigsSynonym(Message):
 
 
 class DescribeConfigsResourceResult(Message):
-    """One setting. config_source: 1 topic, 2 broker, 3 all brokers, 4 file, 5 default."""
+    """One config. config_source: 1 topic, 2 broker, 3 cluster-wide broker default, 4 static file, 5 default."""
 
     name: str
     value: str | None
@@ -187,7 +187,7 @@ class DescribeConfigsResourceResult(Message):
 
 
 class DescribeConfigsResult(Message):
-    """The settings of one resource."""
+    """The configs of one resource."""
 
     error_code: Int16
     error_message: str | None
@@ -197,7 +197,7 @@ class DescribeConfigsResult(Message):
 
 
 class DescribeConfigsResponse(Message, api_key=32, versions=(1, 4), flexible=4):
-    """The answer to DescribeConfigsRequest."""
+    """The response to DescribeConfigsRequest."""
 
     throttle_time_ms: Int32 = 0
     results: list[DescribeConfigsResult]
@@ -212,7 +212,7 @@ class AlterableConfig(Message):
 
 
 class AlterConfigsResource(Message):
-    """Changes of one topic, broker, ..."""
+    """Changes to one resource."""
 
     resource_type: Int8
     resource_name: str
@@ -220,14 +220,14 @@ class AlterConfigsResource(Message):
 
 
 class IncrementalAlterConfigsRequest(Message, api_key=44, versions=(0, 1), flexible=1):
-    """Change single settings and leave the others alone."""
+    """Change single configs."""
 
     resources: list[AlterConfigsResource]
     validate_only: bool = False
 
 
 class AlterConfigsResourceResponse(Message):
-    """What became of one resource's changes."""
+    """The result for one resource."""
 
     error_code: Int16
     error_message: str | None = None
@@ -236,21 +236,21 @@ class AlterConfigsResourceResponse(Message):
 
 
 class IncrementalAlterConfigsResponse(Message, api_key=44, versions=(0, 1), flexible=1):
-    """The answer to IncrementalAlterConfigsRequest."""
+    """The response to IncrementalAlterConfigsRequest."""
 
     throttle_time_ms: Int32 = 0
     responses: list[AlterConfigsResourceResponse]
 
 
 class ReplacedConfig(Message):
-    """A setting that a resource shall have."""
+    """A config and its new value."""
 
     name: str
     value: str | None
 
 
 class ReplacedConfigsResource(Message):
-    """All the settings that a resource shall have."""
+    """The complete new configs of a resource."""
 
     resource_type: Int8
     resource_name: str
@@ -258,34 +258,34 @@ class ReplacedConfigsResource(Message):
 
 
 class AlterConfigsRequest(Message, api_key=33, versions=(0, 2), flexible=2):
-    """Set these settings and drop all others."""
+    """Replace all configs of resources."""
 
     resources: list[ReplacedConfigsResource]
     validate_only: bool
 
 
 class AlterConfigsResponse(Message, api_key=33, versions=(0, 2), flexible=2):
-    """The answer to AlterConfigsRequest."""
+    """The response to AlterConfigsRequest."""
 
     throttle_time_ms: Int32 = 0
     responses: list[AlterConfigsResourceResponse]
 
 
 class ListConfigResourcesRequest(Message, api_key=74, versions=(0, 1), flexible=0):
-    """What has settings, of these types or, without any, of all; version 0 asks for client metrics."""
+    """List resources that have configs, of these types or all; version 0 lists client metrics only."""
 
     resource_types: Annotated[list[Int8], Since(1)] = EMPTY
 
 
 class ConfigResource(Message):
-    """Something that has settings."""
+    """A resource that has configs."""
 
     resource_name: str
     resource_type: Annotated[Int8, Since(1), Ignorable] = 16
 
 
 class ListConfigResourcesResponse(Message, api_key=74, versions=(0, 1), flexible=0):
-    """The answer to ListConfigResourcesRequest."""
+    """The response to ListConfigResourcesRequest."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16

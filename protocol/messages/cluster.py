@@ -1,4 +1,4 @@
-"""Messages about the cluster itself: who leads and holds partitions, features, the quorum, brokers that are given up."""
+"""Cluster administration: leader elections, reassignments, features, the metadata quorum, broker removal."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from protocol.schema import (
 
 
 class ElectedPartitions(Message):
-    """Partitions of a topic that want a leader."""
+    """Partitions of a topic to elect leaders for."""
 
     topic: str
     partitions: list[Int32]
 
 
 class ElectLeadersRequest(Message, api_key=43, versions=(0, 2), flexible=2):
-    """Elect the preferred leaders (type 0) or, where there is none, any (1); null: of all partitions."""
+    """Elect preferred leaders (type 0), or any replica for partitions without leader (type 1); null means all partitions."""
 
     election_type: Annotated[Int8, Since(1)] = 0
     topic_partitions: list[ElectedPartitions] | None
@@ -37,7 +37,7 @@ class ElectLeadersRequest(Message, api_key=43, versions=(0, 2), flexible=2):
 
 
 class ElectionPartitionResult(Message):
-    """What became of one election."""
+    """The result for one partition."""
 
     partition_id: Int32
     error_code: Int16
@@ -45,14 +45,14 @@ class ElectionPartitionResult(Message):
 
 
 class ReplicaElectionResult(Message):
-    """What became of a topic's elections."""
+    """The results for one topic."""
 
     topic: str
     partition_result: list[ElectionPartitionResult]
 
 
 class ElectLeadersResponse(Message, api_key=43, versions=(0, 2), flexible=2):
-    """The answer to ElectLeadersRequest."""
+    """The response to ElectLeadersRequest."""
 
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Since(1)] = 0
@@ -63,21 +63,21 @@ class ElectLeadersResponse(Message, api_key=43, versions=(0, 2), flexible=2):
 
 
 class ReassignablePartition(Message):
-    """The replicas that a partition shall have; null ends what is under way."""
+    """The new replicas of a partition; null cancels a reassignment in progress."""
 
     partition_index: Int32
     replicas: list[Int32] | None = None
 
 
 class ReassignableTopic(Message):
-    """A topic's partitions."""
+    """Reassignments in one topic."""
 
     name: str
     partitions: list[ReassignablePartition]
 
 
 class AlterPartitionReassignmentsRequest(Message, api_key=45, versions=(0, 1), flexible=0):
-    """Give partitions other replicas."""
+    """Start or cancel reassignments."""
 
     timeout_ms: Int32 = 60000
     allow_replication_factor_change: Annotated[bool, Since(1)] = True
@@ -85,7 +85,7 @@ class AlterPartitionReassignmentsRequest(Message, api_key=45, versions=(0, 1), f
 
 
 class ReassignablePartitionResponse(Message):
-    """What became of one partition's wish."""
+    """The result for one partition."""
 
     partition_index: Int32
     error_code: Int16
@@ -93,14 +93,14 @@ class ReassignablePartitionResponse(Message):
 
 
 class ReassignableTopicResponse(Message):
-    """What became of a topic's."""
+    """The results for one topic."""
 
     name: str
     partitions: list[ReassignablePartitionResponse]
 
 
 class AlterPartitionReassignmentsResponse(Message, api_key=45, versions=(0, 1), flexible=0):
-    """The answer to AlterPartitionReassignmentsRequest."""
+    """The response to AlterPartitionReassignmentsRequest."""
 
     throttle_time_ms: Int32 = 0
     allow_replication_factor_change: Annotated[bool, Since(1), Ignorable] = True
@@ -110,21 +110,21 @@ class AlterPartitionReassignmentsResponse(Message, api_key=45, versions=(0, 1), 
 
 
 class ListPartitionReassignmentsTopics(Message):
-    """Partitions of a topic that are asked about."""
+    """Partitions of a topic to list."""
 
     name: str
     partition_indexes: list[Int32]
 
 
 class ListPartitionReassignmentsRequest(Message, api_key=46, versions=(0, 0), flexible=0):
-    """Which partitions are getting other replicas? null: of all."""
+    """List reassignments in progress; null means all partitions."""
 
     timeout_ms: Int32 = 60000
     topics: list[ListPartitionReassignmentsTopics] | None = None
 
 
 class OngoingPartitionReassignment(Message):
-    """A partition that is."""
+    """A reassignment in progress."""
 
     partition_index: Int32
     replicas: list[Int32]
@@ -133,14 +133,14 @@ class OngoingPartitionReassignment(Message):
 
 
 class OngoingTopicReassignment(Message):
-    """A topic that has such partitions."""
+    """The reassignments of one topic."""
 
     name: str
     partitions: list[OngoingPartitionReassignment]
 
 
 class ListPartitionReassignmentsResponse(Message, api_key=46, versions=(0, 0), flexible=0):
-    """The answer to ListPartitionReassignmentsRequest."""
+    """The response to ListPartitionReassignmentsRequest."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -152,7 +152,7 @@ class ListPartitionReassignmentsResponse(Message, api_key=46, versions=(0, 0), f
 
 
 class FeatureUpdateKey(Message):
-    """The level that a feature shall have; upgrade_type: 1 up, 2 down without loss, 3 down."""
+    """The new level of a feature; upgrade_type: 1 upgrade, 2 safe downgrade, 3 unsafe downgrade."""
 
     feature: str
     max_version_level: Int16
@@ -161,7 +161,7 @@ class FeatureUpdateKey(Message):
 
 
 class UpdateFeaturesRequest(Message, api_key=57, versions=(0, 2), flexible=0):
-    """Change the levels of the cluster's features."""
+    """Change feature levels of the cluster."""
 
     timeout_ms: Int32 = 60000
     feature_updates: list[FeatureUpdateKey]
@@ -169,7 +169,7 @@ class UpdateFeaturesRequest(Message, api_key=57, versions=(0, 2), flexible=0):
 
 
 class UpdatableFeatureResult(Message):
-    """What became of one feature."""
+    """The result for one feature."""
 
     feature: str
     error_code: Int16
@@ -177,7 +177,7 @@ class UpdatableFeatureResult(Message):
 
 
 class UpdateFeaturesResponse(Message, api_key=57, versions=(0, 2), flexible=0):
-    """The answer to UpdateFeaturesRequest; from version 2 on one error is everybody's."""
+    """The response to UpdateFeaturesRequest; from version 2 on one error applies to all features."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -189,26 +189,26 @@ class UpdateFeaturesResponse(Message, api_key=57, versions=(0, 2), flexible=0):
 
 
 class QuorumPartition(Message):
-    """A partition that is asked about."""
+    """A partition to describe."""
 
     partition_index: Int32
 
 
 class QuorumTopic(Message):
-    """A topic that is asked about: __cluster_metadata is the only one."""
+    """A topic to describe; only __cluster_metadata exists."""
 
     topic_name: str
     partitions: list[QuorumPartition]
 
 
 class DescribeQuorumRequest(Message, api_key=55, versions=(0, 2), flexible=0):
-    """Who keeps the metadata log, and how far."""
+    """Describe the leader, voters and observers of the metadata quorum."""
 
     topics: list[QuorumTopic]
 
 
 class QuorumReplica(Message):
-    """A node that keeps it; -1 is what is not known."""
+    """A voter or observer; -1 means unknown."""
 
     replica_id: Int32
     replica_directory_id: Annotated[Uuid, Since(2)] = ZERO_UUID
@@ -218,7 +218,7 @@ class QuorumReplica(Message):
 
 
 class DescribedQuorum(Message):
-    """A partition and its voters and observers."""
+    """A partition with its voters and observers."""
 
     partition_index: Int32
     error_code: Int16
@@ -231,14 +231,14 @@ class DescribedQuorum(Message):
 
 
 class DescribedQuorumTopic(Message):
-    """The topic."""
+    """The metadata topic."""
 
     topic_name: str
     partitions: list[DescribedQuorum]
 
 
 class QuorumListener(Message):
-    """Where a controller listens."""
+    """A listener of a controller."""
 
     name: Annotated[str, Since(2)] = ""
     host: Annotated[str, Since(2)] = ""
@@ -246,14 +246,14 @@ class QuorumListener(Message):
 
 
 class QuorumNode(Message):
-    """A controller that votes."""
+    """A voter."""
 
     node_id: Annotated[Int32, Since(2)] = 0
     listeners: Annotated[list[QuorumListener], Since(2)] = EMPTY
 
 
 class DescribeQuorumResponse(Message, api_key=55, versions=(0, 2), flexible=0):
-    """The answer to DescribeQuorumRequest."""
+    """The response to DescribeQuorumRequest."""
 
     error_code: Int16
     error_message: Annotated[str | None, Since(2), Ignorable] = None
@@ -262,7 +262,7 @@ class DescribeQuorumResponse(Message, api_key=55, versions=(0, 2), flexible=0):
 
 
 class VoterListener(Message):
-    """Where a new voter listens."""
+    """A listener of the new voter."""
 
     name: str
     host: str
@@ -270,7 +270,7 @@ class VoterListener(Message):
 
 
 class AddRaftVoterRequest(Message, api_key=80, versions=(0, 1), flexible=0):
-    """Another voter; by default the answer waits until it is one."""
+    """Add a voter; by default the response waits until the change is committed."""
 
     cluster_id: str | None
     timeout_ms: Int32
@@ -281,7 +281,7 @@ class AddRaftVoterRequest(Message, api_key=80, versions=(0, 1), flexible=0):
 
 
 class AddRaftVoterResponse(Message, api_key=80, versions=(0, 1), flexible=0):
-    """The answer to AddRaftVoterRequest."""
+    """The response to AddRaftVoterRequest."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -289,7 +289,7 @@ class AddRaftVoterResponse(Message, api_key=80, versions=(0, 1), flexible=0):
 
 
 class RemoveRaftVoterRequest(Message, api_key=81, versions=(0, 0), flexible=0):
-    """A voter that shall be none any more."""
+    """Remove a voter."""
 
     cluster_id: str | None
     voter_id: Int32
@@ -297,7 +297,7 @@ class RemoveRaftVoterRequest(Message, api_key=81, versions=(0, 0), flexible=0):
 
 
 class RemoveRaftVoterResponse(Message, api_key=81, versions=(0, 0), flexible=0):
-    """The answer to RemoveRaftVoterRequest."""
+    """The response to RemoveRaftVoterRequest."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -305,13 +305,13 @@ class RemoveRaftVoterResponse(Message, api_key=81, versions=(0, 0), flexible=0):
 
 
 class UnregisterBrokerRequest(Message, api_key=64, versions=(0, 0), flexible=0):
-    """Give up a broker that will not come back."""
+    """Remove the registration of a broker."""
 
     broker_id: Int32
 
 
 class UnregisterBrokerResponse(Message, api_key=64, versions=(0, 0), flexible=0):
-    """The answer to UnregisterBrokerRequest."""
+    """The response to UnregisterBrokerRequest."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16

@@ -1,4 +1,4 @@
-"""Messages of consumer groups whose assignments the broker makes (KIP-848)."""
+"""Consumer groups with server-side assignment (KIP-848)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from protocol.schema import (
 
 
 class ConsumerGroupHeartbeatRequestTopicPartitions(Message):
-    """Partitions of a topic that a member owns."""
+    """Partitions of a topic that the member owns."""
 
     topic_id: Uuid
     partitions: list[Int32]
 
 
 class ConsumerGroupHeartbeatRequest(Message, api_key=68, versions=(0, 1), flexible=0):
-    """Join (epoch 0), stay, leave (-1), leave for a while (-2); null, or -1 as a time: as before."""
+    """A heartbeat: epoch 0 joins, -1 leaves, -2 leaves temporarily (static member). Null or -1 fields are unchanged."""
 
     group_id: str
     member_id: str
@@ -39,20 +39,20 @@ class ConsumerGroupHeartbeatRequest(Message, api_key=68, versions=(0, 1), flexib
 
 
 class ConsumerGroupHeartbeatResponseTopicPartitions(Message):
-    """Partitions of a topic that a member may use."""
+    """Partitions of a topic assigned to the member."""
 
     topic_id: Uuid
     partitions: list[Int32]
 
 
 class ConsumerGroupHeartbeatResponseAssignment(Message):
-    """All that a member may use."""
+    """The member's assignment."""
 
     topic_partitions: list[ConsumerGroupHeartbeatResponseTopicPartitions]
 
 
 class ConsumerGroupHeartbeatResponse(Message, api_key=68, versions=(0, 1), flexible=0):
-    """The epoch that the member is in now; a null assignment: as before."""
+    """The member's current epoch; a null assignment is unchanged."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -64,7 +64,7 @@ class ConsumerGroupHeartbeatResponse(Message, api_key=68, versions=(0, 1), flexi
 
 
 class ConsumerGroupDescribeRequest(Message, api_key=69, versions=(0, 1), flexible=0):
-    """Groups in full."""
+    """Describe consumer groups."""
 
     group_ids: list[str]
     include_authorized_operations: bool
@@ -79,7 +79,7 @@ class ConsumerGroupDescribeResponseTopicPartitions(Message):
 
 
 class ConsumerGroupDescribeResponseAssignment(Message):
-    """What a member has, or shall have."""
+    """A member's current or target assignment."""
 
     topic_partitions: list[ConsumerGroupDescribeResponseTopicPartitions] = EMPTY
 
@@ -115,7 +115,7 @@ class ConsumerGroupDescribeResponseGroup(Message):
 
 
 class ConsumerGroupDescribeResponse(Message, api_key=69, versions=(0, 1), flexible=0):
-    """The answer to ConsumerGroupDescribeRequest."""
+    """The response to ConsumerGroupDescribeRequest."""
 
     throttle_time_ms: Int32 = 0
     groups: list[ConsumerGroupDescribeResponseGroup]

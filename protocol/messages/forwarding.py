@@ -1,4 +1,4 @@
-"""What a broker hands on to the active controller for a client of its own: the client's request as it came, and who it is."""
+"""Envelope: a client's request that a broker forwards to the active controller (KIP-590)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from protocol.schema import Int16, Message
 
 
 class EnvelopeRequest(Message, api_key=58, versions=(0, 0), flexible=0):
-    """A request with its header, who asks (version and `DefaultPrincipalData`), and from which address (4 or 16 bytes)."""
+    """The request with its header, the principal (version and `DefaultPrincipalData`), and the client's IP address."""
 
     request_data: bytes
     request_principal: bytes | None
@@ -14,14 +14,14 @@ class EnvelopeRequest(Message, api_key=58, versions=(0, 0), flexible=0):
 
 
 class EnvelopeResponse(Message, api_key=58, versions=(0, 0), flexible=0):
-    """The answer with its header, or why there is none."""
+    """The response with its header, or an error."""
 
     response_data: bytes | None = None
     error_code: Int16
 
 
 class DefaultPrincipalData(Message, versions=(0, 0), flexible=0):
-    """Who asks; behind an i16 that says the version."""
+    """The client's principal; an i16 version precedes it."""
 
     type: str
     name: str

@@ -1,4 +1,4 @@
-"""Messages of consumer groups and their offsets, and the two that travel inside them."""
+"""Classic groups and committed offsets, and the embedded consumer protocol."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from protocol.schema import (
 
 
 class JoinGroupRequestProtocol(Message):
-    """An assignor the member can run, with its subscription."""
+    """An assignor that the member supports, with its subscription."""
 
     name: str
     metadata: bytes
 
 
 class JoinGroupRequest(Message, api_key=11, versions=(0, 9), flexible=6):
-    """Become, or stay, a member of a classic group; member_id is empty the first time."""
+    """Join or rejoin a classic group; member_id is empty the first time."""
 
     group_id: str
     session_timeout_ms: Int32
@@ -39,7 +39,7 @@ class JoinGroupRequest(Message, api_key=11, versions=(0, 9), flexible=6):
 
 
 class JoinGroupResponseMember(Message):
-    """A member and its subscription; only the leader is told."""
+    """A member and its subscription; only the leader receives them."""
 
     member_id: str
     group_instance_id: Annotated[str | None, Since(5), Ignorable] = None
@@ -47,7 +47,7 @@ class JoinGroupResponseMember(Message):
 
 
 class JoinGroupResponse(Message, api_key=11, versions=(0, 9), flexible=6):
-    """The generation the member is in. skip_assignment: the leader keeps what a static member had."""
+    """The member's generation. skip_assignment: the leader keeps a static member's previous assignment."""
 
     throttle_time_ms: Annotated[Int32, Since(2), Ignorable] = 0
     error_code: Int16
@@ -61,14 +61,14 @@ class JoinGroupResponse(Message, api_key=11, versions=(0, 9), flexible=6):
 
 
 class SyncGroupRequestAssignment(Message):
-    """What the leader assigned to one member."""
+    """One member's assignment."""
 
     member_id: str
     assignment: bytes
 
 
 class SyncGroupRequest(Message, api_key=14, versions=(0, 5), flexible=4):
-    """The leader's assignments; the other members send none and wait for theirs."""
+    """The leader's assignments; other members send an empty list and wait for theirs."""
 
     group_id: str
     generation_id: Int32
@@ -80,7 +80,7 @@ class SyncGroupRequest(Message, api_key=14, versions=(0, 5), flexible=4):
 
 
 class SyncGroupResponse(Message, api_key=14, versions=(0, 5), flexible=4):
-    """The member's own assignment."""
+    """The member's assignment."""
 
     throttle_time_ms: Annotated[Int32, Since(1), Ignorable] = 0
     error_code: Int16
@@ -90,7 +90,7 @@ class SyncGroupResponse(Message, api_key=14, versions=(0, 5), flexible=4):
 
 
 class HeartbeatRequest(Message, api_key=12, versions=(0, 4), flexible=4):
-    """I am still here."""
+    """A heartbeat of a member of a classic group."""
 
     group_id: str
     generation_id: Int32
@@ -99,14 +99,14 @@ class HeartbeatRequest(Message, api_key=12, versions=(0, 4), flexible=4):
 
 
 class HeartbeatResponse(Message, api_key=12, versions=(0, 4), flexible=4):
-    """The answer to HeartbeatRequest; REBALANCE_IN_PROGRESS asks to join again."""
+    """The response to HeartbeatRequest; after REBALANCE_IN_PROGRESS the member must rejoin."""
 
     throttle_time_ms: Annotated[Int32, Since(1), Ignorable] = 0
     error_code: Int16
 
 
 class MemberIdentity(Message):
-    """A leaving member, by member id or by instance id."""
+    """A leaving member, identified by member id or instance id."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -114,7 +114,7 @@ class MemberIdentity(Message):
 
 
 class LeaveGroupRequest(Message, api_key=13, versions=(0, 5), flexible=4):
-    """Leave a classic group; one member until version 2."""
+    """Leave a classic group; a single member until version 2."""
 
     group_id: str
     member_id: Annotated[str, Until(2)] = ""
@@ -122,7 +122,7 @@ class LeaveGroupRequest(Message, api_key=13, versions=(0, 5), flexible=4):
 
 
 class MemberResponse(Message):
-    """What became of one leaving member."""
+    """The result for one leaving member."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -130,7 +130,7 @@ class MemberResponse(Message):
 
 
 class LeaveGroupResponse(Message, api_key=13, versions=(0, 5), flexible=4):
-    """The answer to LeaveGroupRequest."""
+    """The response to LeaveGroupRequest."""
 
     throttle_time_ms: Annotated[Int32, Since(1), Ignorable] = 0
     error_code: Int16
@@ -138,7 +138,7 @@ class LeaveGroupResponse(Message, api_key=13, versions=(0, 5), flexible=4):
 
 
 class OffsetCommitRequestPartition(Message):
-    """The next offset to read, and whatever the consumer notes with it."""
+    """The next offset to read, and the consumer's metadata text."""
 
     partition_index: Int32
     committed_offset: Int64
@@ -147,7 +147,7 @@ class OffsetCommitRequestPartition(Message):
 
 
 class OffsetCommitRequestTopic(Message):
-    """Offsets in one topic; named by id since version 10."""
+    """Offsets of one topic; identified by id from version 10 on."""
 
     name: Annotated[str, Until(9), Ignorable] = ""
     topic_id: Annotated[Uuid, Since(10), Ignorable] = ZERO_UUID
@@ -155,7 +155,7 @@ class OffsetCommitRequestTopic(Message):
 
 
 class OffsetCommitRequest(Message, api_key=8, versions=(2, 10), flexible=8):
-    """Commit offsets of a group; from outside a group with an empty member id and generation -1."""
+    """Commit offsets of a group. A client that is not a member sends an empty member id and generation -1."""
 
     group_id: str
     generation_id_or_member_epoch: Int32 = -1
@@ -166,14 +166,14 @@ class OffsetCommitRequest(Message, api_key=8, versions=(2, 10), flexible=8):
 
 
 class OffsetCommitResponsePartition(Message):
-    """What became of one partition's offset."""
+    """The result for one partition."""
 
     partition_index: Int32
     error_code: Int16
 
 
 class OffsetCommitResponseTopic(Message):
-    """What became of one topic's offsets."""
+    """The results for one topic."""
 
     name: Annotated[str, Until(9), Ignorable] = ""
     topic_id: Annotated[Uuid, Since(10), Ignorable] = ZERO_UUID
@@ -181,7 +181,7 @@ class OffsetCommitResponseTopic(Message):
 
 
 class OffsetCommitResponse(Message, api_key=8, versions=(2, 10), flexible=8):
-    """The answer to OffsetCommitRequest."""
+    """The response to OffsetCommitRequest."""
 
     throttle_time_ms: Annotated[Int32, Since(3), Ignorable] = 0
     topics: list[OffsetCommitResponseTopic]
@@ -195,7 +195,7 @@ class OffsetFetchRequestTopic(Message):
 
 
 class OffsetFetchRequestTopics(Message):
-    """Partitions of one topic, since version 8; named by id since version 10."""
+    """Partitions of one topic, from version 8 on; identified by id from version 10 on."""
 
     name: Annotated[str, Until(9), Ignorable] = ""
     topic_id: Annotated[Uuid, Since(10), Ignorable] = ZERO_UUID
@@ -203,7 +203,7 @@ class OffsetFetchRequestTopics(Message):
 
 
 class OffsetFetchRequestGroup(Message):
-    """One group to look up; null topics means all."""
+    """One group to query; null topics means all."""
 
     group_id: str
     member_id: Annotated[str | None, Since(9), Ignorable] = None
@@ -212,7 +212,7 @@ class OffsetFetchRequestGroup(Message):
 
 
 class OffsetFetchRequest(Message, api_key=9, versions=(1, 10), flexible=6):
-    """Committed offsets. The flat fields are one group's, until version 7; null topics means all."""
+    """Fetch committed offsets. The top-level fields name one group, until version 7; null topics means all."""
 
     group_id: Annotated[str, Until(7)] = ""
     topics: Annotated[list[OffsetFetchRequestTopic] | None, Until(7), Nullable(2)] = EMPTY
@@ -221,7 +221,7 @@ class OffsetFetchRequest(Message, api_key=9, versions=(1, 10), flexible=6):
 
 
 class OffsetFetchResponsePartition(Message):
-    """One committed offset, until version 7; -1 when there is none."""
+    """One committed offset, until version 7; -1 if there is none."""
 
     partition_index: Int32
     committed_offset: Int64
@@ -238,7 +238,7 @@ class OffsetFetchResponseTopic(Message):
 
 
 class OffsetFetchResponsePartitions(Message):
-    """One committed offset, since version 8; -1 when there is none."""
+    """One committed offset, from version 8 on; -1 if there is none."""
 
     partition_index: Int32
     committed_offset: Int64
@@ -248,7 +248,7 @@ class OffsetFetchResponsePartitions(Message):
 
 
 class OffsetFetchResponseTopics(Message):
-    """Offsets in one topic, since version 8."""
+    """Offsets in one topic, from version 8 on."""
 
     name: Annotated[str, Until(9), Ignorable] = ""
     topic_id: Annotated[Uuid, Since(10), Ignorable] = ZERO_UUID
@@ -264,7 +264,7 @@ class OffsetFetchResponseGroup(Message):
 
 
 class OffsetFetchResponse(Message, api_key=9, versions=(1, 10), flexible=6):
-    """The answer to OffsetFetchRequest."""
+    """The response to OffsetFetchRequest."""
 
     throttle_time_ms: Annotated[Int32, Since(3), Ignorable] = 0
     topics: Annotated[list[OffsetFetchResponseTopic], Until(7)] = EMPTY
@@ -273,7 +273,7 @@ class OffsetFetchResponse(Message, api_key=9, versions=(1, 10), flexible=6):
 
 
 class DescribeGroupsRequest(Message, api_key=15, versions=(0, 6), flexible=5):
-    """Classic groups in full."""
+    """Describe classic groups."""
 
     groups: list[str]
     include_authorized_operations: Annotated[bool, Since(3)] = False
@@ -291,7 +291,7 @@ class DescribedGroupMember(Message):
 
 
 class DescribedGroup(Message):
-    """One group. A group that does not exist is Dead; since version 6 it is GROUP_ID_NOT_FOUND too."""
+    """One group. A nonexistent group has state Dead; from version 6 on also error GROUP_ID_NOT_FOUND."""
 
     error_code: Int16
     error_message: Annotated[str | None, Since(6)] = None
@@ -304,14 +304,14 @@ class DescribedGroup(Message):
 
 
 class DescribeGroupsResponse(Message, api_key=15, versions=(0, 6), flexible=5):
-    """The answer to DescribeGroupsRequest."""
+    """The response to DescribeGroupsRequest."""
 
     throttle_time_ms: Annotated[Int32, Since(1), Ignorable] = 0
     groups: list[DescribedGroup]
 
 
 class ListGroupsRequest(Message, api_key=16, versions=(0, 5), flexible=3):
-    """Groups this broker coordinates; an empty filter lets everything through."""
+    """List the groups that this broker coordinates; an empty filter matches all."""
 
     states_filter: Annotated[list[str], Since(4)] = EMPTY
     types_filter: Annotated[list[str], Since(5)] = EMPTY
@@ -327,7 +327,7 @@ class ListedGroup(Message):
 
 
 class ListGroupsResponse(Message, api_key=16, versions=(0, 5), flexible=3):
-    """The answer to ListGroupsRequest."""
+    """The response to ListGroupsRequest."""
 
     throttle_time_ms: Annotated[Int32, Since(1), Ignorable] = 0
     error_code: Int16
@@ -335,27 +335,27 @@ class ListGroupsResponse(Message, api_key=16, versions=(0, 5), flexible=3):
 
 
 class DeleteGroupsRequest(Message, api_key=42, versions=(0, 2), flexible=2):
-    """Delete groups without members, with their offsets."""
+    """Delete groups without members, and their offsets."""
 
     groups_names: list[str]
 
 
 class DeletableGroupResult(Message):
-    """What became of one group."""
+    """The result for one group."""
 
     group_id: str
     error_code: Int16
 
 
 class DeleteGroupsResponse(Message, api_key=42, versions=(0, 2), flexible=2):
-    """The answer to DeleteGroupsRequest."""
+    """The response to DeleteGroupsRequest."""
 
     throttle_time_ms: Int32 = 0
     results: list[DeletableGroupResult]
 
 
 class OffsetDeleteRequestPartition(Message):
-    """A partition whose offset shall be forgotten."""
+    """A partition whose committed offset is deleted."""
 
     partition_index: Int32
 
@@ -368,28 +368,28 @@ class OffsetDeleteRequestTopic(Message):
 
 
 class OffsetDeleteRequest(Message, api_key=47, versions=(0, 0), flexible=None):
-    """Forget committed offsets of topics that the group does not read."""
+    """Delete committed offsets of topics that the group is not subscribed to."""
 
     group_id: str
     topics: list[OffsetDeleteRequestTopic]
 
 
 class OffsetDeleteResponsePartition(Message):
-    """What became of one partition's offset."""
+    """The result for one partition."""
 
     partition_index: Int32
     error_code: Int16
 
 
 class OffsetDeleteResponseTopic(Message):
-    """What became of one topic's offsets."""
+    """The results for one topic."""
 
     name: str
     partitions: list[OffsetDeleteResponsePartition]
 
 
 class OffsetDeleteResponse(Message, api_key=47, versions=(0, 0), flexible=None):
-    """The answer to OffsetDeleteRequest; an error of its own is about the whole request."""
+    """The response to OffsetDeleteRequest; the top-level error applies to the whole request."""
 
     error_code: Int16
     throttle_time_ms: Int32 = 0
@@ -404,7 +404,7 @@ class TopicPartition(Message):
 
 
 class ConsumerProtocolSubscription(Message, versions=(0, 3), flexible=None):
-    """What a consumer tells the leader of its classic group: the metadata of JoinGroup."""
+    """A consumer's subscription: the metadata field of JoinGroup."""
 
     topics: list[str]
     user_data: bytes | None = None
@@ -414,7 +414,7 @@ class ConsumerProtocolSubscription(Message, versions=(0, 3), flexible=None):
 
 
 class ConsumerProtocolAssignment(Message, versions=(0, 3), flexible=None):
-    """What a consumer is told to read: the assignment of SyncGroup."""
+    """A consumer's assignment: the assignment field of SyncGroup."""
 
     assigned_partitions: list[TopicPartition]
     user_data: bytes | None = None

@@ -1,4 +1,4 @@
-"""What stands before every message on a connection."""
+"""Request and response headers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from protocol.schema import (
 
 
 class RequestHeader(Message, versions=(1, 2), flexible=2):
-    """Before every request. The client id is never compact, so that any broker can read it."""
+    """The header of every request. The client id is never compact, so every broker can read it."""
 
     request_api_key: Int16
     request_api_version: Int16
@@ -20,6 +20,6 @@ class RequestHeader(Message, versions=(1, 2), flexible=2):
 
 
 class ResponseHeader(Message, versions=(0, 1), flexible=1):
-    """Before every answer."""
+    """The header of every response."""
 
     correlation_id: Int32

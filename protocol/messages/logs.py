@@ -1,4 +1,4 @@
-"""Messages about logs as such: their beginnings, their sizes, their directories."""
+"""Logs: start offsets, sizes and log directories."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from protocol.schema import Annotated, Ignorable, Int16, Int32, Int64, Message, 
 
 
 class DeleteRecordsPartition(Message):
-    """The offset that a partition shall begin at; -1 for its high watermark."""
+    """The new log start offset of a partition; -1 means its high watermark."""
 
     partition_index: Int32
     offset: Int64
@@ -20,14 +20,14 @@ class DeleteRecordsTopic(Message):
 
 
 class DeleteRecordsRequest(Message, api_key=21, versions=(0, 2), flexible=2):
-    """Delete the oldest records, and answer when all replicas that live have done so."""
+    """Delete the oldest records; the response waits until all live replicas have done so."""
 
     topics: list[DeleteRecordsTopic]
     timeout_ms: Int32
 
 
 class DeleteRecordsPartitionResult(Message):
-    """Where a partition begins now, on every replica that lives; -1 with most errors."""
+    """The low watermark of a partition: the lowest log start offset of its live replicas; -1 with most errors."""
 
     partition_index: Int32
     low_watermark: Int64
@@ -42,27 +42,27 @@ class DeleteRecordsTopicResult(Message):
 
 
 class DeleteRecordsResponse(Message, api_key=21, versions=(0, 2), flexible=2):
-    """The answer to DeleteRecordsRequest."""
+    """The response to DeleteRecordsRequest."""
 
     throttle_time_ms: Int32 = 0
     topics: list[DeleteRecordsTopicResult]
 
 
 class DescribableLogDirTopic(Message):
-    """Partitions that are asked about."""
+    """Partitions of a topic to describe."""
 
     topic: str
     partitions: list[Int32]
 
 
 class DescribeLogDirsRequest(Message, api_key=35, versions=(1, 5), flexible=2):
-    """What lies in the log directories; None asks about all partitions."""
+    """Describe the log directories; null topics means all partitions."""
 
     topics: list[DescribableLogDirTopic] | None
 
 
 class DescribeLogDirsPartition(Message):
-    """One log: a partition's own or, while it is being moved, the copy in its future directory."""
+    """One log: the current replica or, during a move, the future replica."""
 
     partition_index: Int32
     partition_size: Int64
@@ -78,7 +78,7 @@ class DescribeLogDirsTopic(Message):
 
 
 class DescribeLogDirsResult(Message):
-    """One log directory; sizes are those of its file system, -1 where they are not known."""
+    """One log directory; the sizes are of its file system, -1 if unknown."""
 
     error_code: Int16
     log_dir: str
@@ -89,7 +89,7 @@ class DescribeLogDirsResult(Message):
 
 
 class DescribeLogDirsResponse(Message, api_key=35, versions=(1, 5), flexible=2):
-    """The answer to DescribeLogDirsRequest."""
+    """The response to DescribeLogDirsRequest."""
 
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Since(3), Ignorable] = 0
@@ -104,7 +104,7 @@ class AlterReplicaLogDirTopic(Message):
 
 
 class AlterReplicaLogDir(Message):
-    """What shall lie in one log directory."""
+    """The replicas to move to one log directory."""
 
     path: str
     topics: list[AlterReplicaLogDirTopic]
@@ -117,7 +117,7 @@ class AlterReplicaLogDirsRequest(Message, api_key=34, versions=(1, 2), flexible=
 
 
 class AlterReplicaLogDirPartitionResult(Message):
-    """Whether a partition is being moved, lies there already, or why not."""
+    """Whether the move of a partition was accepted."""
 
     partition_index: Int32
     error_code: Int16
@@ -131,7 +131,7 @@ class AlterReplicaLogDirTopicResult(Message):
 
 
 class AlterReplicaLogDirsResponse(Message, api_key=34, versions=(1, 2), flexible=2):
-    """The answer to AlterReplicaLogDirsRequest."""
+    """The response to AlterReplicaLogDirsRequest."""
 
     throttle_time_ms: Int32 = 0
     results: list[AlterReplicaLogDirTopicResult]

@@ -1,4 +1,4 @@
-"""Messages that tell a client where things are: ApiVersions, Metadata, DescribeCluster and their kin."""
+"""Discovery: ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions, FindCoordinator."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from protocol.schema import (
 
 
 class ApiVersionsRequest(Message, api_key=18, versions=(0, 4), flexible=3):
-    """What do you serve? The first request on a connection."""
+    """Ask for the supported API versions; the first request on a connection."""
 
     client_software_name: Annotated[str, Since(3), Ignorable] = ""
     client_software_version: Annotated[str, Since(3), Ignorable] = ""
 
 
 class ApiVersion(Message):
-    """One API and the versions of it that are served."""
+    """One API and its supported versions."""
 
     api_key: Int16
     min_version: Int16
@@ -36,7 +36,7 @@ class ApiVersion(Message):
 
 
 class SupportedFeatureKey(Message):
-    """A feature and the levels this broker could work with."""
+    """A feature and the levels that this broker supports."""
 
     name: str
     min_version: Int16
@@ -44,7 +44,7 @@ class SupportedFeatureKey(Message):
 
 
 class FinalizedFeatureKey(Message):
-    """A feature and the level the cluster works at."""
+    """A feature and its finalized level in the cluster."""
 
     name: str
     max_version_level: Int16
@@ -52,7 +52,7 @@ class FinalizedFeatureKey(Message):
 
 
 class ApiVersionsResponse(Message, api_key=18, versions=(0, 4), flexible=3):
-    """The API table. Its header is always version 0; version 0 of it answers versions we do not know."""
+    """The supported APIs. Its header always has version 0; version 0 of it answers unknown request versions."""
 
     error_code: Int16
     api_keys: list[ApiVersion]
@@ -64,14 +64,14 @@ class ApiVersionsResponse(Message, api_key=18, versions=(0, 4), flexible=3):
 
 
 class MetadataRequestTopic(Message):
-    """A topic by name, or since version 10 by id with a null name."""
+    """A topic by name, or from version 10 on by id with a null name."""
 
     topic_id: Annotated[Uuid, Since(10), Ignorable] = ZERO_UUID
     name: Annotated[str | None, Nullable(10)]
 
 
 class MetadataRequest(Message, api_key=3, versions=(0, 13), flexible=9):
-    """Brokers and topics. topics: null means all, but in version 0 an empty list does."""
+    """Ask for brokers and topics. Null topics means all; in version 0 an empty list does."""
 
     topics: Annotated[list[MetadataRequestTopic] | None, Nullable(1)]
     allow_auto_topic_creation: Annotated[bool, Since(4)] = True
@@ -80,7 +80,7 @@ class MetadataRequest(Message, api_key=3, versions=(0, 13), flexible=9):
 
 
 class MetadataResponseBroker(Message):
-    """Where to reach one broker."""
+    """The address of one broker."""
 
     node_id: Int32
     host: str
@@ -89,7 +89,7 @@ class MetadataResponseBroker(Message):
 
 
 class MetadataResponsePartition(Message):
-    """Leader and replicas of one partition; leader_id is -1 when there is none."""
+    """Leader and replicas of one partition; leader_id is -1 if there is no leader."""
 
     error_code: Int16
     partition_index: Int32
@@ -101,7 +101,7 @@ class MetadataResponsePartition(Message):
 
 
 class MetadataResponseTopic(Message):
-    """One topic; the name is null when an unknown id was asked for."""
+    """One topic; the name is null for an unknown topic id."""
 
     error_code: Int16
     name: Annotated[str | None, Nullable(12)]
@@ -112,7 +112,7 @@ class MetadataResponseTopic(Message):
 
 
 class MetadataResponse(Message, api_key=3, versions=(0, 13), flexible=9):
-    """The answer to MetadataRequest. Operations are a bit set; the default says they were not asked for."""
+    """The response to MetadataRequest. Authorized operations are a bit set; the default means that they were not requested."""
 
     throttle_time_ms: Annotated[Int32, Since(3), Ignorable] = 0
     brokers: list[MetadataResponseBroker]
@@ -132,7 +132,7 @@ class DescribeClusterRequest(Message, api_key=60, versions=(0, 2), flexible=0):
 
 
 class DescribeClusterBroker(Message):
-    """Where to reach one node."""
+    """The address of one node."""
 
     broker_id: Int32
     host: str
@@ -142,7 +142,7 @@ class DescribeClusterBroker(Message):
 
 
 class DescribeClusterResponse(Message, api_key=60, versions=(0, 2), flexible=0):
-    """The answer to DescribeClusterRequest."""
+    """The response to DescribeClusterRequest."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -161,14 +161,14 @@ class TopicRequest(Message):
 
 
 class Cursor(Message):
-    """The partition to go on with, when not all fit into one answer."""
+    """The partition where the next page begins."""
 
     topic_name: str
     partition_index: Int32
 
 
 class DescribeTopicPartitionsRequest(Message, api_key=75, versions=(0, 0), flexible=0):
-    """Topics page by page; no topics means all. Topics come back sorted by name."""
+    """Describe topics in pages; no topics means all. Topics are returned in order of name."""
 
     topics: list[TopicRequest]
     response_partition_limit: Int32 = 2000
@@ -176,7 +176,7 @@ class DescribeTopicPartitionsRequest(Message, api_key=75, versions=(0, 0), flexi
 
 
 class DescribeTopicPartitionsResponsePartition(Message):
-    """Leader and replicas of one partition, with those that may lead although not in sync."""
+    """Leader and replicas of one partition, including its eligible leader replicas (KIP-966)."""
 
     error_code: Int16
     partition_index: Int32
@@ -190,7 +190,7 @@ class DescribeTopicPartitionsResponsePartition(Message):
 
 
 class DescribeTopicPartitionsResponseTopic(Message):
-    """One topic, or the part of it that fits the page."""
+    """One topic, or the part of it on this page."""
 
     error_code: Int16
     name: str | None
@@ -201,7 +201,7 @@ class DescribeTopicPartitionsResponseTopic(Message):
 
 
 class DescribeTopicPartitionsResponse(Message, api_key=75, versions=(0, 0), flexible=0):
-    """One page; next_cursor is null on the last."""
+    """One page; next_cursor is null on the last page."""
 
     throttle_time_ms: Int32 = 0
     topics: list[DescribeTopicPartitionsResponseTopic]
@@ -209,7 +209,7 @@ class DescribeTopicPartitionsResponse(Message, api_key=75, versions=(0, 0), flex
 
 
 class FindCoordinatorRequest(Message, api_key=10, versions=(0, 6), flexible=3):
-    """Who coordinates these groups (key_type 0) or transactional ids (1)? One key until version 3."""
+    """Find the coordinators of groups (key_type 0) or transactional ids (1); a single key until version 3."""
 
     key: Annotated[str, Until(3)] = ""
     key_type: Annotated[Int8, Since(1)] = 0
@@ -217,7 +217,7 @@ class FindCoordinatorRequest(Message, api_key=10, versions=(0, 6), flexible=3):
 
 
 class Coordinator(Message):
-    """The broker that coordinates one key; node_id is -1 with an error."""
+    """The coordinator of one key; node_id is -1 with an error."""
 
     key: str
     node_id: Int32
@@ -228,7 +228,7 @@ class Coordinator(Message):
 
 
 class FindCoordinatorResponse(Message, api_key=10, versions=(0, 6), flexible=3):
-    """The answer to FindCoordinatorRequest; the flat fields are the answer for one key."""
+    """The response to FindCoordinatorRequest; the top-level fields are for a single key."""
 
     throttle_time_ms: Annotated[Int32, Since(1), Ignorable] = 0
     error_code: Annotated[Int16, Until(3)] = 0

@@ -1,4 +1,4 @@
-"""Messages that move and find records: Produce, Fetch, ListOffsets, OffsetForLeaderEpoch."""
+"""Produce, Fetch, ListOffsets, OffsetForLeaderEpoch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PartitionProduceData(Message):
 
 
 class TopicProduceData(Message):
-    """The batches for the partitions of one topic; named by id since version 13."""
+    """The batches for the partitions of one topic; identified by id from version 13 on."""
 
     name: Annotated[str, Until(12), Ignorable] = ""
     topic_id: Annotated[Uuid, Since(13), Ignorable] = ZERO_UUID
@@ -36,7 +36,7 @@ class TopicProduceData(Message):
 
 
 class ProduceRequest(Message, api_key=0, versions=(3, 13), flexible=9):
-    """Append batches. acks: 0 no answer at all, 1 the leader has it, -1 every in-sync replica has it."""
+    """Append batches. acks: 0 no response, 1 after the leader's append, -1 after the append of all in-sync replicas."""
 
     transactional_id: str | None = None
     acks: Int16
@@ -45,21 +45,21 @@ class ProduceRequest(Message, api_key=0, versions=(3, 13), flexible=9):
 
 
 class BatchIndexAndErrorMessage(Message):
-    """One refused record, counted from the start of what was sent for the partition."""
+    """One refused record; its index counts from the first record sent for the partition."""
 
     batch_index: Int32
     batch_index_error_message: str | None = None
 
 
 class LeaderIdAndEpoch(Message):
-    """Who leads now, for a client that asked somebody else."""
+    """The current leader, for a client whose leader is outdated."""
 
     leader_id: Int32 = -1
     leader_epoch: Int32 = -1
 
 
 class PartitionProduceResponse(Message):
-    """Where a partition's records went: base_offset is -1 when they were refused."""
+    """The result for one partition; base_offset is -1 if the records were refused."""
 
     index: Int32
     error_code: Int16
@@ -72,7 +72,7 @@ class PartitionProduceResponse(Message):
 
 
 class TopicProduceResponse(Message):
-    """What became of one topic's batches."""
+    """The results for one topic."""
 
     name: Annotated[str, Until(12), Ignorable] = ""
     topic_id: Annotated[Uuid, Since(13), Ignorable] = ZERO_UUID
@@ -80,7 +80,7 @@ class TopicProduceResponse(Message):
 
 
 class NodeEndpoint(Message):
-    """Where a broker named in a current_leader listens."""
+    """The address of a broker named in a current_leader."""
 
     node_id: Int32
     host: str
@@ -89,7 +89,7 @@ class NodeEndpoint(Message):
 
 
 class ProduceResponse(Message, api_key=0, versions=(3, 13), flexible=9):
-    """The answer to ProduceRequest, partition by partition; not sent with acks 0."""
+    """The response to ProduceRequest; not sent with acks 0."""
 
     responses: list[TopicProduceResponse]
     throttle_time_ms: Int32 = 0
@@ -97,14 +97,14 @@ class ProduceResponse(Message, api_key=0, versions=(3, 13), flexible=9):
 
 
 class ReplicaState(Message):
-    """The follower that fetches, and the epoch of its registration."""
+    """The fetching follower and its broker epoch."""
 
     replica_id: Int32 = -1
     replica_epoch: Int64 = -1
 
 
 class FetchPartition(Message):
-    """From where, and at most how much, to read of one partition."""
+    """The fetch offset and the maximum size for one partition."""
 
     partition: Int32
     current_leader_epoch: Annotated[Int32, Since(9), Ignorable] = -1
@@ -117,7 +117,7 @@ class FetchPartition(Message):
 
 
 class FetchTopic(Message):
-    """Partitions of one topic to read; named by id since version 13."""
+    """Partitions of one topic to fetch; identified by id from version 13 on."""
 
     topic: Annotated[str, Until(12), Ignorable] = ""
     topic_id: Annotated[Uuid, Since(13), Ignorable] = ZERO_UUID
@@ -125,7 +125,7 @@ class FetchTopic(Message):
 
 
 class ForgottenTopic(Message):
-    """Partitions that an incremental fetch takes out of its session."""
+    """Partitions that an incremental fetch removes from its session."""
 
     topic: Annotated[str, Until(12), Ignorable] = ""
     topic_id: Annotated[Uuid, Since(13), Ignorable] = ZERO_UUID
@@ -133,7 +133,7 @@ class ForgottenTopic(Message):
 
 
 class FetchRequest(Message, api_key=1, versions=(4, 18), flexible=12):
-    """Read batches: at once when min_bytes are there, else when they are or max_wait_ms is over."""
+    """Fetch batches: the response waits for min_bytes, or for max_wait_ms at most."""
 
     cluster_id: Annotated[str | None, Since(12), Tag(0), Ignorable] = None
     replica_id: Annotated[Int32, Until(14)] = -1
@@ -150,28 +150,28 @@ class FetchRequest(Message, api_key=1, versions=(4, 18), flexible=12):
 
 
 class FetchEpochEndOffset(Message):
-    """Where the follower's log stops agreeing with the leader's."""
+    """The offset where the follower's log diverges from the leader's."""
 
     epoch: Int32 = -1
     end_offset: Int64 = -1
 
 
 class SnapshotId(Message):
-    """The snapshot a follower must load, because its offset is no longer in the log."""
+    """The snapshot that a follower must fetch because the log no longer contains its offset."""
 
     end_offset: Int64 = -1
     epoch: Int32 = -1
 
 
 class AbortedTransaction(Message):
-    """A producer whose records from first_offset on, up to its abort marker, are void."""
+    """An aborted transaction: a producer's records from first_offset up to its abort marker."""
 
     producer_id: Int64
     first_offset: Int64
 
 
 class PartitionData(Message):
-    """What was read of one partition, with the offsets that bound it."""
+    """The fetched records of one partition, with its high watermark and other offsets."""
 
     partition_index: Int32
     error_code: Int16
@@ -187,7 +187,7 @@ class PartitionData(Message):
 
 
 class FetchableTopicResponse(Message):
-    """What was read of one topic."""
+    """The fetched data of one topic."""
 
     topic: Annotated[str, Until(12), Ignorable] = ""
     topic_id: Annotated[Uuid, Since(13), Ignorable] = ZERO_UUID
@@ -195,7 +195,7 @@ class FetchableTopicResponse(Message):
 
 
 class FetchResponse(Message, api_key=1, versions=(4, 18), flexible=12):
-    """The answer to FetchRequest; error_code is of the whole request, and of its session."""
+    """The response to FetchRequest; error_code applies to the whole request and its session."""
 
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Since(7), Ignorable] = 0
@@ -205,7 +205,7 @@ class FetchResponse(Message, api_key=1, versions=(4, 18), flexible=12):
 
 
 class ListOffsetsPartition(Message):
-    """The wanted time, or one of the negative stand-ins: -1 latest, -2 earliest, -3 max timestamp, ..."""
+    """A timestamp, or a special value: -1 latest, -2 earliest, -3 max timestamp, ..."""
 
     partition_index: Int32
     current_leader_epoch: Annotated[Int32, Since(4), Ignorable] = -1
@@ -213,14 +213,14 @@ class ListOffsetsPartition(Message):
 
 
 class ListOffsetsTopic(Message):
-    """Partitions of one topic to look up."""
+    """Partitions of one topic to query."""
 
     name: str
     partitions: list[ListOffsetsPartition]
 
 
 class ListOffsetsRequest(Message, api_key=2, versions=(1, 11), flexible=6):
-    """Offsets by time. replica_id is -1 for a client."""
+    """Find offsets by timestamp. replica_id is -1 for a client."""
 
     replica_id: Int32 = -1
     isolation_level: Annotated[Int8, Since(2)] = 0
@@ -229,7 +229,7 @@ class ListOffsetsRequest(Message, api_key=2, versions=(1, 11), flexible=6):
 
 
 class ListOffsetsPartitionResponse(Message):
-    """The first offset at or after the time; -1 when there is none."""
+    """The first offset at or after the timestamp; -1 if there is none."""
 
     partition_index: Int32
     error_code: Int16
@@ -239,21 +239,21 @@ class ListOffsetsPartitionResponse(Message):
 
 
 class ListOffsetsTopicResponse(Message):
-    """Look-ups of one topic."""
+    """The results for one topic."""
 
     name: str
     partitions: list[ListOffsetsPartitionResponse]
 
 
 class ListOffsetsResponse(Message, api_key=2, versions=(1, 11), flexible=6):
-    """The answer to ListOffsetsRequest."""
+    """The response to ListOffsetsRequest."""
 
     throttle_time_ms: Annotated[Int32, Since(2), Ignorable] = 0
     topics: list[ListOffsetsTopicResponse]
 
 
 class OffsetForLeaderPartition(Message):
-    """An epoch whose end is asked for, and the epoch the asker believes to be current."""
+    """The leader epoch to query, and the client's current leader epoch."""
 
     partition: Int32
     current_leader_epoch: Int32 = -1
@@ -268,14 +268,14 @@ class OffsetForLeaderTopic(Message):
 
 
 class OffsetForLeaderEpochRequest(Message, api_key=23, versions=(2, 4), flexible=4):
-    """Where did these leader epochs end? replica_id: -1 a client, -2 a debugger."""
+    """Find the end offsets of leader epochs. replica_id: -1 a client, -2 a debugging client."""
 
     replica_id: Annotated[Int32, Since(3), Ignorable] = -2
     topics: list[OffsetForLeaderTopic]
 
 
 class OffsetForLeaderEpochEpochEndOffset(Message):
-    """The largest epoch up to the asked one, and where it ended; -1, -1 when unknown."""
+    """The largest epoch up to the requested one, and its end offset; -1 and -1 if unknown."""
 
     error_code: Int16
     partition: Int32
@@ -284,14 +284,14 @@ class OffsetForLeaderEpochEpochEndOffset(Message):
 
 
 class OffsetForLeaderTopicResult(Message):
-    """Ends of epochs in one topic."""
+    """The results for one topic."""
 
     topic: str
     partitions: list[OffsetForLeaderEpochEpochEndOffset]
 
 
 class OffsetForLeaderEpochResponse(Message, api_key=23, versions=(2, 4), flexible=4):
-    """The answer to OffsetForLeaderEpochRequest."""
+    """The response to OffsetForLeaderEpochRequest."""
 
     throttle_time_ms: Int32 = 0
     topics: list[OffsetForLeaderTopicResult]

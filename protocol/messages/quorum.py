@@ -1,4 +1,4 @@
-"""Messages between brokers and the controller."""
+"""Requests and responses between brokers and the controller."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from protocol.schema import (
 
 
 class BrokerRegistrationRequest(Message, api_key=62, versions=(0, 4), flexible=0):
-    """A broker's process begins. Before version 4 features whose lowest level is 0 are left out."""
+    """Register a broker process. Before version 4, features whose minimum level is 0 are left out."""
 
     broker_id: Int32
     cluster_id: str
@@ -34,7 +34,7 @@ class BrokerRegistrationRequest(Message, api_key=62, versions=(0, 4), flexible=0
 
 
 class BrokerRegistrationResponse(Message, api_key=62, versions=(0, 4), flexible=0):
-    """The epoch of the registration; -1 with an error."""
+    """The broker epoch; -1 with an error."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -42,7 +42,7 @@ class BrokerRegistrationResponse(Message, api_key=62, versions=(0, 4), flexible=
 
 
 class ControllerRegistrationRequest(Message, api_key=70, versions=(0, 0), flexible=0):
-    """A controller's process begins."""
+    """Register a controller process."""
 
     controller_id: Int32
     incarnation_id: Uuid
@@ -52,7 +52,7 @@ class ControllerRegistrationRequest(Message, api_key=70, versions=(0, 0), flexib
 
 
 class ControllerRegistrationResponse(Message, api_key=70, versions=(0, 0), flexible=0):
-    """The answer to ControllerRegistrationRequest."""
+    """The response to ControllerRegistrationRequest."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -60,7 +60,7 @@ class ControllerRegistrationResponse(Message, api_key=70, versions=(0, 0), flexi
 
 
 class BrokerHeartbeatRequest(Message, api_key=63, versions=(0, 2), flexible=0):
-    """A broker lives, says how far it has read the metadata, and what it wants to be."""
+    """A broker's heartbeat: its metadata offset and the state it wants."""
 
     broker_id: Int32
     broker_epoch: Int64 = -1
@@ -72,7 +72,7 @@ class BrokerHeartbeatRequest(Message, api_key=63, versions=(0, 2), flexible=0):
 
 
 class BrokerHeartbeatResponse(Message, api_key=63, versions=(0, 2), flexible=0):
-    """What the controller takes the broker for."""
+    """The broker's state according to the controller."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -82,14 +82,14 @@ class BrokerHeartbeatResponse(Message, api_key=63, versions=(0, 2), flexible=0):
 
 
 class BrokerState(Message):
-    """A member of an ISR and the registration that it fetches with; -1: not known."""
+    """A member of an ISR and its broker epoch; -1: unknown."""
 
     broker_id: Int32
     broker_epoch: Int64 = -1
 
 
 class AlterPartitionRequestPartition(Message):
-    """The ISR that the leader of a partition wants, and the epochs that it knows."""
+    """The new ISR that the partition's leader proposes, with its leader and partition epochs."""
 
     partition_index: Int32
     leader_epoch: Int32
@@ -100,14 +100,14 @@ class AlterPartitionRequestPartition(Message):
 
 
 class AlterPartitionRequestTopic(Message):
-    """A topic of which partitions are to be altered."""
+    """A topic with partitions to alter."""
 
     topic_id: Annotated[Uuid, Ignorable]
     partitions: list[AlterPartitionRequestPartition]
 
 
 class AlterPartitionRequest(Message, api_key=56, versions=(2, 3), flexible=0):
-    """The leader of partitions wants other ISRs."""
+    """A leader proposes new ISRs for its partitions."""
 
     broker_id: Int32
     broker_epoch: Int64 = -1
@@ -115,7 +115,7 @@ class AlterPartitionRequest(Message, api_key=56, versions=(2, 3), flexible=0):
 
 
 class AlterPartitionResponsePartition(Message):
-    """A partition as it is now; all zero with an error."""
+    """The partition's current state; all zero with an error."""
 
     partition_index: Int32
     error_code: Int16
@@ -127,14 +127,14 @@ class AlterPartitionResponsePartition(Message):
 
 
 class AlterPartitionResponseTopic(Message):
-    """A topic of which partitions were altered."""
+    """The results for one topic."""
 
     topic_id: Annotated[Uuid, Ignorable]
     partitions: list[AlterPartitionResponsePartition]
 
 
 class AlterPartitionResponse(Message, api_key=56, versions=(2, 3), flexible=0):
-    """The answer to AlterPartitionRequest."""
+    """The response to AlterPartitionRequest."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -142,14 +142,14 @@ class AlterPartitionResponse(Message, api_key=56, versions=(2, 3), flexible=0):
 
 
 class AllocateProducerIdsRequest(Message, api_key=67, versions=(0, 0), flexible=0):
-    """A broker asks the controller for a block of producer ids."""
+    """Allocate a block of producer ids for a broker."""
 
     broker_id: Int32
     broker_epoch: Int64 = -1
 
 
 class AllocateProducerIdsResponse(Message, api_key=67, versions=(0, 0), flexible=0):
-    """A block of producer ids."""
+    """The allocated block of producer ids."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -158,7 +158,7 @@ class AllocateProducerIdsResponse(Message, api_key=67, versions=(0, 0), flexible
 
 
 class AssignReplicasToDirsPartition(Message):
-    """A replica of the broker that asks."""
+    """A replica of the requesting broker."""
 
     partition_index: Int32
 
@@ -171,14 +171,14 @@ class AssignReplicasToDirsTopic(Message):
 
 
 class AssignReplicasToDirsDirectory(Message):
-    """What lies in one log directory."""
+    """The replicas in one log directory."""
 
     id: Uuid
     topics: list[AssignReplicasToDirsTopic]
 
 
 class AssignReplicasToDirsRequest(Message, api_key=73, versions=(0, 0), flexible=0):
-    """A broker says in which of its log directories replicas lie now."""
+    """A broker reports the log directories of its replicas."""
 
     broker_id: Int32
     broker_epoch: Int64 = -1
@@ -186,28 +186,28 @@ class AssignReplicasToDirsRequest(Message, api_key=73, versions=(0, 0), flexible
 
 
 class AssignReplicasToDirsPartitionResponse(Message):
-    """Whether that is noted."""
+    """The result for one replica."""
 
     partition_index: Int32
     error_code: Int16
 
 
 class AssignReplicasToDirsTopicResponse(Message):
-    """Replicas of one topic."""
+    """The results for one topic."""
 
     topic_id: Uuid
     partitions: list[AssignReplicasToDirsPartitionResponse]
 
 
 class AssignReplicasToDirsDirectoryResponse(Message):
-    """What lies in one log directory."""
+    """The results for one log directory."""
 
     id: Uuid
     topics: list[AssignReplicasToDirsTopicResponse]
 
 
 class AssignReplicasToDirsResponse(Message, api_key=73, versions=(0, 0), flexible=0):
-    """The answer to AssignReplicasToDirsRequest."""
+    """The response to AssignReplicasToDirsRequest."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16

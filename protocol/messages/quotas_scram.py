@@ -1,4 +1,4 @@
-"""Messages about users: their quotas and their SCRAM credentials."""
+"""Client quotas and SCRAM credentials."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from protocol.schema import Float64, Int8, Int16, Int32, Message
 
 
 class QuotaFilter(Message):
-    """Which entities are meant; match_type: 0 this name, 1 the default, 2 any name or the default."""
+    """A filter on one entity type; match_type: 0 exact name, 1 the default entity, 2 any."""
 
     entity_type: str
     match_type: Int8
@@ -17,7 +17,7 @@ class QuotaFilter(Message):
 
 
 class DescribeClientQuotasRequest(Message, api_key=48, versions=(0, 1), flexible=1):
-    """Show quotas; strict: of entities that have no other part."""
+    """Describe quotas; strict excludes entities with other entity types."""
 
     components: list[QuotaFilter]
     strict: bool
@@ -38,7 +38,7 @@ class QuotaEntry(Message):
 
 
 class DescribeClientQuotasResponse(Message, api_key=48, versions=(0, 1), flexible=1):
-    """The answer to DescribeClientQuotasRequest."""
+    """The response to DescribeClientQuotasRequest."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -47,7 +47,7 @@ class DescribeClientQuotasResponse(Message, api_key=48, versions=(0, 1), flexibl
 
 
 class QuotaChange(Message):
-    """One quota, set or taken back."""
+    """Set or remove one quota."""
 
     key: str
     value: Float64
@@ -55,7 +55,7 @@ class QuotaChange(Message):
 
 
 class AlteredQuotas(Message):
-    """Changes of one entity's quotas."""
+    """Changes to one entity's quotas."""
 
     entity: list[EntityData]
     ops: list[QuotaChange]
@@ -69,7 +69,7 @@ class AlterClientQuotasRequest(Message, api_key=49, versions=(0, 1), flexible=1)
 
 
 class AlteredQuotasResult(Message):
-    """What became of one entity's changes."""
+    """The result for one entity."""
 
     error_code: Int16
     error_message: str | None = None
@@ -77,7 +77,7 @@ class AlteredQuotasResult(Message):
 
 
 class AlterClientQuotasResponse(Message, api_key=49, versions=(0, 1), flexible=1):
-    """The answer to AlterClientQuotasRequest."""
+    """The response to AlterClientQuotasRequest."""
 
     throttle_time_ms: Int32 = 0
     entries: list[AlteredQuotasResult]
@@ -87,26 +87,26 @@ class AlterClientQuotasResponse(Message, api_key=49, versions=(0, 1), flexible=1
 
 
 class ScramUser(Message):
-    """A user who is asked about."""
+    """A user to describe."""
 
     name: str
 
 
 class DescribeUserScramCredentialsRequest(Message, api_key=50, versions=(0, 0), flexible=0):
-    """Who has which credentials? null or nobody: everybody."""
+    """Describe SCRAM credentials; null or an empty list means all users."""
 
     users: list[ScramUser] | None
 
 
 class CredentialInfo(Message):
-    """A credential, but for what is secret; mechanism: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512."""
+    """The mechanism and iterations of a credential; mechanism: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512."""
 
     mechanism: Int8
     iterations: Int32
 
 
 class DescribedScramUser(Message):
-    """What a user has."""
+    """The credentials of one user."""
 
     user: str
     error_code: Int16
@@ -115,7 +115,7 @@ class DescribedScramUser(Message):
 
 
 class DescribeUserScramCredentialsResponse(Message, api_key=50, versions=(0, 0), flexible=0):
-    """The answer to DescribeUserScramCredentialsRequest."""
+    """The response to DescribeUserScramCredentialsRequest."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -124,14 +124,14 @@ class DescribeUserScramCredentialsResponse(Message, api_key=50, versions=(0, 0),
 
 
 class ScramCredentialDeletion(Message):
-    """A credential that goes."""
+    """A credential to delete."""
 
     name: str
     mechanism: Int8
 
 
 class ScramCredentialUpsertion(Message):
-    """A credential that comes; the password is salted by the client."""
+    """A credential to create or change; the client salts the password."""
 
     name: str
     mechanism: Int8
@@ -141,14 +141,14 @@ class ScramCredentialUpsertion(Message):
 
 
 class AlterUserScramCredentialsRequest(Message, api_key=51, versions=(0, 0), flexible=0):
-    """Change credentials."""
+    """Change SCRAM credentials."""
 
     deletions: list[ScramCredentialDeletion]
     upsertions: list[ScramCredentialUpsertion]
 
 
 class AlteredScramUser(Message):
-    """What became of a user's changes."""
+    """The result for one user."""
 
     user: str
     error_code: Int16
@@ -156,7 +156,7 @@ class AlteredScramUser(Message):
 
 
 class AlterUserScramCredentialsResponse(Message, api_key=51, versions=(0, 0), flexible=0):
-    """The answer to AlterUserScramCredentialsRequest."""
+    """The response to AlterUserScramCredentialsRequest."""
 
     throttle_time_ms: Int32 = 0
     results: list[AlteredScramUser]

@@ -1,4 +1,4 @@
-"""Messages between the voters of the metadata quorum, and of those who follow it (KIP-595, 630, 853, 996)."""
+"""RPCs of the metadata quorum (KIP-595, KIP-630, KIP-853, KIP-996)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from protocol.schema import (
 
 
 class NodeEndpoint(Message):
-    """Where the leader that an answer names listens for controllers."""
+    """The controller listener of the leader that a response names."""
 
     node_id: Int32
     host: str
@@ -29,7 +29,7 @@ class NodeEndpoint(Message):
 
 
 class LeaderEndpoint(Message):
-    """A listener of the leader that asks."""
+    """A listener of the requesting leader."""
 
     name: str
     host: str
@@ -37,7 +37,7 @@ class LeaderEndpoint(Message):
 
 
 class VoteRequestPartition(Message):
-    """Who asks for a vote, of whom, and how far the asker's log goes."""
+    """The candidate, the voter, and the candidate's last epoch and log end offset."""
 
     partition_index: Int32 = 0
     replica_epoch: Int32
@@ -57,7 +57,7 @@ class VoteRequestTopic(Message):
 
 
 class VoteRequest(Message, api_key=52, versions=(0, 2), flexible=0):
-    """Would you vote for me (pre_vote), or do you? `last_offset` is where the log ends."""
+    """Request a vote or a pre-vote. `last_offset` is the candidate's log end offset."""
 
     cluster_id: str | None = None
     voter_id: Annotated[Int32, Since(1), Ignorable] = -1
@@ -65,7 +65,7 @@ class VoteRequest(Message, api_key=52, versions=(0, 2), flexible=0):
 
 
 class QuorumPartitionResponse(Message):
-    """The leader that the one who answers knows: -1 is nobody."""
+    """The leader known to the responding node; -1: none."""
 
     partition_index: Int32 = 0
     error_code: Int16 = 0
@@ -81,7 +81,7 @@ class QuorumTopicResponse(Message):
 
 
 class VoteResponsePartition(Message):
-    """A vote, and the leader that the voter knows: -1 is nobody."""
+    """The vote, and the leader known to the voter; -1: none."""
 
     partition_index: Int32 = 0
     error_code: Int16 = 0
@@ -98,7 +98,7 @@ class VoteResponseTopic(Message):
 
 
 class VoteResponse(Message, api_key=52, versions=(0, 2), flexible=0):
-    """The answer to VoteRequest."""
+    """The response to VoteRequest."""
 
     error_code: Int16 = 0
     topics: list[VoteResponseTopic] = EMPTY
@@ -106,7 +106,7 @@ class VoteResponse(Message, api_key=52, versions=(0, 2), flexible=0):
 
 
 class BeginQuorumEpochPartition(Message):
-    """Who leads from now on."""
+    """The new leader and its epoch."""
 
     partition_index: Int32 = 0
     voter_directory_id: Annotated[Uuid, Since(1), Ignorable] = ZERO_UUID
@@ -122,7 +122,7 @@ class BeginQuorumEpochTopic(Message):
 
 
 class BeginQuorumEpochRequest(Message, api_key=53, versions=(0, 1), flexible=1):
-    """A leader tells a voter that does not fetch from it that it was elected."""
+    """A new leader notifies a voter that does not fetch from it yet."""
 
     cluster_id: str | None = None
     voter_id: Annotated[Int32, Since(1), Ignorable] = -1
@@ -131,7 +131,7 @@ class BeginQuorumEpochRequest(Message, api_key=53, versions=(0, 1), flexible=1):
 
 
 class BeginQuorumEpochResponse(Message, api_key=53, versions=(0, 1), flexible=1):
-    """The answer to BeginQuorumEpochRequest."""
+    """The response to BeginQuorumEpochRequest."""
 
     error_code: Int16 = 0
     topics: list[QuorumTopicResponse] = EMPTY
@@ -139,14 +139,14 @@ class BeginQuorumEpochResponse(Message, api_key=53, versions=(0, 1), flexible=1)
 
 
 class PreferredCandidate(Message):
-    """A voter that should stand for election."""
+    """A voter that should become a candidate."""
 
     candidate_id: Int32
     candidate_directory_id: Uuid
 
 
 class EndQuorumEpochPartition(Message):
-    """Who leads no longer, and who should stand for election, the best first."""
+    """The resigning leader, and its preferred successors, the best first."""
 
     partition_index: Int32 = 0
     leader_id: Int32
@@ -163,7 +163,7 @@ class EndQuorumEpochTopic(Message):
 
 
 class EndQuorumEpochRequest(Message, api_key=54, versions=(0, 1), flexible=1):
-    """A leader resigns: nobody needs to wait until it is missed."""
+    """A leader resigns, so that voters do not wait for the fetch timeout."""
 
     cluster_id: str | None = None
     topics: list[EndQuorumEpochTopic]
@@ -171,7 +171,7 @@ class EndQuorumEpochRequest(Message, api_key=54, versions=(0, 1), flexible=1):
 
 
 class EndQuorumEpochResponse(Message, api_key=54, versions=(0, 1), flexible=1):
-    """The answer to EndQuorumEpochRequest."""
+    """The response to EndQuorumEpochRequest."""
 
     error_code: Int16 = 0
     topics: list[QuorumTopicResponse] = EMPTY
@@ -179,21 +179,21 @@ class EndQuorumEpochResponse(Message, api_key=54, versions=(0, 1), flexible=1):
 
 
 class WantedSnapshot(Message):
-    """A snapshot, by the offset and the epoch where it ends."""
+    """A snapshot id: end offset and epoch."""
 
     end_offset: Int64
     epoch: Int32
 
 
 class QuorumLeader(Message):
-    """The leader that the one who answers knows: -1 is nobody."""
+    """The leader known to the responding node; -1: none."""
 
     leader_id: Int32
     leader_epoch: Int32
 
 
 class FetchSnapshotPartition(Message):
-    """From which byte of which snapshot."""
+    """The snapshot and the position to read from."""
 
     partition: Int32 = 0
     current_leader_epoch: Int32
@@ -210,7 +210,7 @@ class FetchSnapshotTopic(Message):
 
 
 class FetchSnapshotRequest(Message, api_key=59, versions=(0, 1), flexible=0):
-    """Read a piece of a snapshot of the leader's."""
+    """Fetch a part of a snapshot from the leader."""
 
     cluster_id: Annotated[str | None, Tag(0)] = None
     replica_id: Int32 = -1
@@ -219,7 +219,7 @@ class FetchSnapshotRequest(Message, api_key=59, versions=(0, 1), flexible=0):
 
 
 class FetchSnapshotPartitionResponse(Message):
-    """A piece of a snapshot, which may begin and end anywhere."""
+    """A part of a snapshot; it need not end at a record boundary."""
 
     index: Int32 = 0
     error_code: Int16 = 0
@@ -238,7 +238,7 @@ class FetchSnapshotTopicResponse(Message):
 
 
 class FetchSnapshotResponse(Message, api_key=59, versions=(0, 1), flexible=0):
-    """The answer to FetchSnapshotRequest."""
+    """The response to FetchSnapshotRequest."""
 
     throttle_time_ms: Annotated[Int32, Ignorable] = 0
     error_code: Int16 = 0
@@ -247,7 +247,7 @@ class FetchSnapshotResponse(Message, api_key=59, versions=(0, 1), flexible=0):
 
 
 class VoterEndpoint(Message):
-    """Where a voter listens."""
+    """A listener of a voter."""
 
     name: str
     host: str
@@ -255,14 +255,14 @@ class VoterEndpoint(Message):
 
 
 class SupportedKRaftVersions(Message):
-    """The range of kraft.version that a voter works with."""
+    """The range of kraft.version that a voter supports."""
 
     min_supported_version: Int16
     max_supported_version: Int16
 
 
 class UpdateRaftVoterRequest(Message, api_key=82, versions=(0, 0), flexible=0):
-    """A voter tells the leader where it listens now, and what it supports."""
+    """A voter reports its listeners and supported versions to the leader."""
 
     cluster_id: str | None
     current_leader_epoch: Int32
@@ -273,7 +273,7 @@ class UpdateRaftVoterRequest(Message, api_key=82, versions=(0, 0), flexible=0):
 
 
 class CurrentLeader(Message):
-    """The leader that the one who answers knows, and where it listens."""
+    """The leader known to the responding node, and its address."""
 
     leader_id: Int32 = -1
     leader_epoch: Int32 = -1
@@ -282,7 +282,7 @@ class CurrentLeader(Message):
 
 
 class UpdateRaftVoterResponse(Message, api_key=82, versions=(0, 0), flexible=0):
-    """The answer to UpdateRaftVoterRequest."""
+    """The response to UpdateRaftVoterRequest."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16

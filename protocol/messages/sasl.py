@@ -1,4 +1,4 @@
-"""Messages by which a client says who it is (SASL)."""
+"""SASL authentication."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from protocol.schema import Ignorable, Int16, Int64, Message, Since
 
 
 class SaslHandshakeRequest(Message, api_key=17, versions=(0, 1)):
-    """By which mechanism the client will say who it is."""
+    """The SASL mechanism that the client chose."""
 
     mechanism: str
 
 
 class SaslHandshakeResponse(Message, api_key=17, versions=(0, 1)):
-    """The answer to SaslHandshakeRequest: the mechanisms that there are."""
+    """The response to SaslHandshakeRequest: the enabled mechanisms."""
 
     error_code: Int16
     mechanisms: list[str]
 
 
 class SaslAuthenticateRequest(Message, api_key=36, versions=(0, 2), flexible=2):
-    """A step of the mechanism."""
+    """One step of the SASL exchange."""
 
     auth_bytes: bytes
 
 
 class SaslAuthenticateResponse(Message, api_key=36, versions=(0, 2), flexible=2):
-    """The answer to SaslAuthenticateRequest; how long it holds in ms, 0 for as long as the connection lasts."""
+    """The response to SaslAuthenticateRequest. session_lifetime_ms is 0 if the session lasts as long as the connection."""
 
     error_code: Int16
     error_message: str | None

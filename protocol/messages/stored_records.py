@@ -1,12 +1,11 @@
-"""Messages that are kept: records of the metadata log, of the metadata quorum, of `__consumer_offsets` and of
-`__transaction_state`.
+"""Stored records: of the metadata log, of `__consumer_offsets` and of `__transaction_state`, and control records.
 
 FORMAT   metadata record     null key; value: uvarint frame version (1), uvarint type, uvarint version, message
          coordinator record  key: i16 type, message (version 0); value: i16 version, message, or null (tombstone)
-         control record      key: i16 version (0), i16 type; value: message. Its value repeats a version inside
-                             (`version`), which is the version the message is written in
-RULES    1. Nothing may follow a metadata record; a type that is not known here stops the reading.
-NOT HERE The bytes around them (`replication/metadata/metadata_records.py`, `broker/coordinators/`, `protocol/records.py`).
+         control record      key: i16 version (0), i16 type; value: message. The value has a field `version`: the
+                             version that the message is written in
+RULES    1. No bytes may follow a metadata record; an unknown type is an error.
+NOT HERE The framing (`replication/metadata/metadata_records.py`, `broker/coordinators/`, `protocol/records.py`).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class BrokerEndpoint(Message):
 
 
 class BrokerFeature(Message):
-    """A feature and the levels a broker can work with."""
+    """A feature and the levels that a broker supports."""
 
     name: str
     min_supported_version: Int16
@@ -65,21 +64,21 @@ class RegisterBrokerRecord(Message, api_key=0, versions=(0, 4), flexible=0):
 
 
 class UnregisterBrokerRecord(Message, api_key=1, versions=(0, 0), flexible=0):
-    """A broker is gone for good."""
+    """A broker was unregistered."""
 
     broker_id: Int32
     broker_epoch: Int64
 
 
 class TopicRecord(Message, api_key=2, versions=(0, 0), flexible=0):
-    """A topic exists."""
+    """A topic was created."""
 
     name: str
     topic_id: Uuid
 
 
 class PartitionRecord(Message, api_key=3, versions=(0, 2), flexible=0):
-    """A partition as a whole: new, or in a snapshot."""
+    """A partition's full state: of a new partition, or in a snapshot."""
 
     partition_id: Int32 = -1
     topic_id: Uuid
@@ -97,7 +96,7 @@ class PartitionRecord(Message, api_key=3, versions=(0, 2), flexible=0):
 
 
 class PartitionChangeRecord(Message, api_key=5, versions=(0, 2), flexible=0):
-    """What changed in a partition; leader -2 and nulls mean "as before"."""
+    """Changes to a partition; leader -2 and null fields are unchanged."""
 
     partition_id: Int32 = -1
     topic_id: Uuid
@@ -113,13 +112,13 @@ class PartitionChangeRecord(Message, api_key=5, versions=(0, 2), flexible=0):
 
 
 class RemoveTopicRecord(Message, api_key=9, versions=(0, 0), flexible=0):
-    """A topic is deleted, with its partitions and settings."""
+    """A topic was deleted, with its partitions and configs."""
 
     topic_id: Uuid
 
 
 class ConfigRecord(Message, api_key=4, versions=(0, 0), flexible=0):
-    """A setting of a topic (2), broker (4), ...; a null value takes it back."""
+    """A config of a topic (2), broker (4), ...; a null value removes it."""
 
     resource_type: Int8
     resource_name: str
@@ -128,14 +127,14 @@ class ConfigRecord(Message, api_key=4, versions=(0, 0), flexible=0):
 
 
 class FeatureLevelRecord(Message, api_key=12, versions=(0, 0), flexible=0):
-    """A feature works at this level from here on; 0 takes it away."""
+    """The new finalized level of a feature; 0 removes it."""
 
     name: str
     feature_level: Int16
 
 
 class ProducerIdsRecord(Message, api_key=15, versions=(0, 0), flexible=0):
-    """A block of producer ids ends before next_producer_id."""
+    """A block of producer ids was allocated; the next block starts at next_producer_id."""
 
     broker_id: Int32
     broker_epoch: Int64 = -1
@@ -143,7 +142,7 @@ class ProducerIdsRecord(Message, api_key=15, versions=(0, 0), flexible=0):
 
 
 class BrokerRegistrationChangeRecord(Message, api_key=17, versions=(0, 3), flexible=0):
-    """Part of a registration changed; fenced and in_controlled_shutdown: 1 now, -1 no longer, 0 as before."""
+    """Changes to a registration; fenced and in_controlled_shutdown: 1 set, -1 unset, 0 unchanged."""
 
     broker_id: Int32
     broker_epoch: Int64
@@ -154,27 +153,27 @@ class BrokerRegistrationChangeRecord(Message, api_key=17, versions=(0, 3), flexi
 
 
 class NoOpRecord(Message, api_key=20, versions=(0, 0), flexible=0):
-    """Nothing, so that the offset moves."""
+    """No effect except a higher offset."""
 
 
 class ZkMigrationStateRecord(Message, api_key=21, versions=(0, 0), flexible=0):
-    """A trace of ZooKeeper; 0, once, in a new cluster."""
+    """The ZooKeeper migration state; a new cluster writes 0 once."""
 
     zk_migration_state: Int8 = 0
 
 
 class BeginTransactionRecord(Message, api_key=23, versions=(0, 0), flexible=0):
-    """What follows counts only once EndTransactionRecord is there."""
+    """Starts a metadata transaction: later records take effect with EndTransactionRecord."""
 
     name: Annotated[str | None, Tag(0)] = None
 
 
 class EndTransactionRecord(Message, api_key=24, versions=(0, 0), flexible=0):
-    """The records since BeginTransactionRecord count."""
+    """Commits the records since BeginTransactionRecord."""
 
 
 class AbortTransactionRecord(Message, api_key=25, versions=(0, 0), flexible=0):
-    """The records since BeginTransactionRecord are void."""
+    """Discards the records since BeginTransactionRecord."""
 
     reason: Annotated[str | None, Tag(0)] = None
 
@@ -190,27 +189,27 @@ class RegisterControllerRecord(Message, api_key=27, versions=(0, 0), flexible=0)
 
 
 class ClearElrRecord(Message, api_key=28, versions=(0, 0), flexible=0):
-    """Nobody outside the ISR may lead any more: in one topic, or with an empty name in all."""
+    """Clears the eligible leader replicas of one topic, or of all if the name is empty."""
 
     topic_name: str
 
 
 class FenceBrokerRecord(Message, api_key=7, versions=(0, 0), flexible=0):
-    """A broker is fenced: what BrokerRegistrationChangeRecord says since metadata.version 7."""
+    """A broker was fenced; replaced by BrokerRegistrationChangeRecord since metadata.version 7."""
 
     id: Int32
     epoch: Int64
 
 
 class UnfenceBrokerRecord(Message, api_key=8, versions=(0, 0), flexible=0):
-    """A broker is active: likewise."""
+    """A broker was unfenced; replaced by BrokerRegistrationChangeRecord since metadata.version 7."""
 
     id: Int32
     epoch: Int64
 
 
 class DelegationTokenRecord(Message, api_key=10, versions=(0, 0), flexible=0):
-    """A delegation token exists, or was renewed."""
+    """A delegation token was created or renewed."""
 
     owner: str
     requester: str
@@ -222,13 +221,13 @@ class DelegationTokenRecord(Message, api_key=10, versions=(0, 0), flexible=0):
 
 
 class RemoveDelegationTokenRecord(Message, api_key=26, versions=(0, 0), flexible=0):
-    """A delegation token is void."""
+    """A delegation token was removed."""
 
     token_id: str
 
 
 class UserScramCredentialRecord(Message, api_key=11, versions=(0, 0), flexible=0):
-    """What a user's password is compared with; mechanism: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512."""
+    """A user's SCRAM credential; mechanism: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512."""
 
     name: str
     mechanism: Int8
@@ -239,21 +238,21 @@ class UserScramCredentialRecord(Message, api_key=11, versions=(0, 0), flexible=0
 
 
 class RemoveUserScramCredentialRecord(Message, api_key=22, versions=(0, 0), flexible=0):
-    """A user has no password of this mechanism any more."""
+    """A user's SCRAM credential was removed."""
 
     name: str
     mechanism: Int8
 
 
 class EntityData(Message):
-    """Part of whom a quota is for: "user", "client-id" or "ip"; a null name is whoever has no quota of their own."""
+    """Part of a quota's entity: "user", "client-id" or "ip"; a null name is the default entity."""
 
     entity_type: str
     entity_name: str | None
 
 
 class ClientQuotaRecord(Message, api_key=14, versions=(0, 0), flexible=0):
-    """One quota of an entity, set or taken back."""
+    """One quota of an entity was set or removed."""
 
     entity: list[EntityData]
     key: str
@@ -262,7 +261,7 @@ class ClientQuotaRecord(Message, api_key=14, versions=(0, 0), flexible=0):
 
 
 class AccessControlEntryRecord(Message, api_key=18, versions=(0, 0), flexible=0):
-    """An access control entry exists; numbers as on the wire."""
+    """An access control entry was created; numbers as on the wire."""
 
     id: Uuid
     resource_type: Int8
@@ -275,13 +274,13 @@ class AccessControlEntryRecord(Message, api_key=18, versions=(0, 0), flexible=0)
 
 
 class RemoveAccessControlEntryRecord(Message, api_key=19, versions=(0, 0), flexible=0):
-    """An access control entry is gone."""
+    """An access control entry was removed."""
 
     id: Uuid
 
 
 class UnregisterControllerRecord(Message, api_key=29, versions=(0, 0), flexible=0):
-    """A controller is gone for good (since Apache Kafka 4.4)."""
+    """A controller was unregistered (since Apache Kafka 4.4)."""
 
     controller_id: Int32
 
@@ -294,7 +293,7 @@ class LeaderChangeVoter(Message):
 
 
 class LeaderChangeMessage(Message, versions=(0, 1), flexible=0):
-    """Control record: a leader of the metadata quorum begins its epoch."""
+    """Control record: the first record of a new leader's epoch in the metadata log."""
 
     version: Int16 = 0
     leader_id: Int32
@@ -303,20 +302,20 @@ class LeaderChangeMessage(Message, versions=(0, 1), flexible=0):
 
 
 class SnapshotHeaderRecord(Message, versions=(0, 0), flexible=0):
-    """Control record: the first of a snapshot."""
+    """Control record: the first record of a snapshot."""
 
     version: Int16 = 0
     last_contained_log_timestamp: Int64
 
 
 class SnapshotFooterRecord(Message, versions=(0, 0), flexible=0):
-    """Control record: the last of a snapshot."""
+    """Control record: the last record of a snapshot."""
 
     version: Int16 = 0
 
 
 class KRaftVersionRecord(Message, versions=(0, 0), flexible=0):
-    """Control record: the version of the quorum's own protocol."""
+    """Control record: the kraft.version of the quorum."""
 
     version: Int16 = 0
     kraft_version: Int16
@@ -331,14 +330,14 @@ class Endpoint(Message):
 
 
 class KRaftVersionFeature(Message):
-    """The quorum versions a voter can work with."""
+    """The range of kraft.version that a voter supports."""
 
     min_supported_version: Int16
     max_supported_version: Int16
 
 
 class VotersVoter(Message):
-    """A voter, its directory and where to reach it."""
+    """A voter, its log directory id and its listeners."""
 
     voter_id: Int32
     voter_directory_id: Uuid
@@ -354,13 +353,13 @@ class VotersRecord(Message, versions=(0, 0), flexible=0):
 
 
 class EndTxnMarker(Message, versions=(0, 0), flexible=None):
-    """Control record: a transaction ended here, committed or aborted as its key says."""
+    """Control record: the end of a transaction; its key says whether it was committed or aborted."""
 
     coordinator_epoch: Int32
 
 
 class LegacyOffsetCommitKey(Message, api_key=0, versions=(0, 0), flexible=None):
-    """Key type 0, before Kafka 0.9: as OffsetCommitKey."""
+    """Key type 0, before Kafka 0.9: like OffsetCommitKey."""
 
     group: str
     topic: str
@@ -376,7 +375,7 @@ class LegacyOffsetCommitValue(Message, api_key=0, versions=(0, 0), flexible=None
 
 
 class OffsetCommitKey(Message, api_key=1, versions=(0, 0), flexible=None):
-    """Whose offset: key type 1."""
+    """Key type 1: group, topic and partition of a committed offset."""
 
     group: str
     topic: str
@@ -384,7 +383,7 @@ class OffsetCommitKey(Message, api_key=1, versions=(0, 0), flexible=None):
 
 
 class OffsetCommitValue(Message, api_key=1, versions=(0, 4), flexible=4):
-    """A committed offset; expire_timestamp is of version 1 only."""
+    """A committed offset; only version 1 has expire_timestamp."""
 
     offset: Int64
     leader_epoch: Annotated[Int32, Since(3), Ignorable] = -1
@@ -395,7 +394,7 @@ class OffsetCommitValue(Message, api_key=1, versions=(0, 4), flexible=4):
 
 
 class GroupMetadataKey(Message, api_key=2, versions=(0, 0), flexible=None):
-    """Which classic group: key type 2."""
+    """Key type 2: a classic group."""
 
     group: str
 
@@ -414,7 +413,7 @@ class MemberMetadata(Message):
 
 
 class GroupMetadataValue(Message, api_key=2, versions=(0, 4), flexible=4):
-    """A classic group as of its last rebalance."""
+    """A classic group at its last rebalance."""
 
     protocol_type: str
     generation: Int32
@@ -425,41 +424,41 @@ class GroupMetadataValue(Message, api_key=2, versions=(0, 4), flexible=4):
 
 
 class ConsumerGroupMetadataKey(Message, api_key=3, versions=(0, 0), flexible=None):
-    """Which consumer group: key type 3."""
+    """Key type 3: a consumer group."""
 
     group_id: str
 
 
 class ConsumerGroupMetadataValue(Message, api_key=3, versions=(0, 0), flexible=0):
-    """The group epoch, and a hash of what is known of the topics that the group reads."""
+    """The group epoch, and a hash of the metadata of the subscribed topics."""
 
     epoch: Int32
     metadata_hash: Annotated[Int64, Tag(0)] = 0
 
 
 class ConsumerGroupMemberMetadataKey(Message, api_key=5, versions=(0, 0), flexible=None):
-    """Which member: key type 5."""
+    """Key type 5: a member of a consumer group."""
 
     group_id: str
     member_id: str
 
 
 class ClassicProtocol(Message):
-    """A protocol that a member of the classic kind can speak."""
+    """An assignor that a member with the classic protocol supports."""
 
     name: str
     metadata: bytes
 
 
 class ClassicMemberMetadata(Message):
-    """What a member of a consumer group has that speaks the classic protocol."""
+    """The state of a consumer group's member that uses the classic protocol."""
 
     session_timeout_ms: Int32
     supported_protocols: list[ClassicProtocol]
 
 
 class ConsumerGroupMemberMetadataValue(Message, api_key=5, versions=(0, 0), flexible=0):
-    """What a member said of itself."""
+    """A member's subscription and client data."""
 
     instance_id: str | None
     rack_id: str | None
@@ -473,20 +472,20 @@ class ConsumerGroupMemberMetadataValue(Message, api_key=5, versions=(0, 0), flex
 
 
 class ConsumerGroupTargetAssignmentMetadataKey(Message, api_key=6, versions=(0, 0), flexible=None):
-    """Whose target assignment: key type 6."""
+    """Key type 6: a group's target assignment."""
 
     group_id: str
 
 
 class ConsumerGroupTargetAssignmentMetadataValue(Message, api_key=6, versions=(0, 0), flexible=0):
-    """The group epoch that the target assignment was made for, and when."""
+    """The group epoch and the time of the target assignment."""
 
     assignment_epoch: Int32
     assignment_timestamp: Annotated[Int64, Tag(0), Ignorable] = 0
 
 
 class ConsumerGroupTargetAssignmentMemberKey(Message, api_key=7, versions=(0, 0), flexible=None):
-    """Whose part of the target assignment: key type 7."""
+    """Key type 7: a member's target assignment."""
 
     group_id: str
     member_id: str
@@ -500,20 +499,20 @@ class TargetAssignmentTopicPartition(Message):
 
 
 class ConsumerGroupTargetAssignmentMemberValue(Message, api_key=7, versions=(0, 0), flexible=0):
-    """What a member shall have in the end."""
+    """A member's target assignment."""
 
     topic_partitions: list[TargetAssignmentTopicPartition]
 
 
 class ConsumerGroupCurrentMemberAssignmentKey(Message, api_key=8, versions=(0, 0), flexible=None):
-    """Whose current assignment: key type 8."""
+    """Key type 8: a member's current assignment."""
 
     group_id: str
     member_id: str
 
 
 class CurrentAssignmentTopicPartitions(Message):
-    """Partitions of a topic; assignment_epochs: since when, in the order of partitions."""
+    """Partitions of a topic; assignment_epochs: the epoch of each partition's assignment, in the same order."""
 
     topic_id: Uuid
     partitions: list[Int32]
@@ -521,7 +520,7 @@ class CurrentAssignmentTopicPartitions(Message):
 
 
 class ConsumerGroupCurrentMemberAssignmentValue(Message, api_key=8, versions=(0, 0), flexible=0):
-    """What a member has, and what it is to give up; state: 0 stable, 1 unrevoked, 2 unreleased partitions."""
+    """A member's current assignment and partitions to revoke; state: 0 stable, 1 unrevoked, 2 unreleased partitions."""
 
     member_epoch: Int32
     previous_member_epoch: Int32
@@ -531,14 +530,14 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message, api_key=8, versions=(0,
 
 
 class ConsumerGroupRegularExpressionKey(Message, api_key=16, versions=(0, 0), flexible=None):
-    """Which regular expression of a group: key type 16."""
+    """Key type 16: a regular expression of a group."""
 
     group_id: str
     regular_expression: str
 
 
 class ConsumerGroupRegularExpressionValue(Message, api_key=16, versions=(0, 0), flexible=0):
-    """The topics that it matched; version: the offset of the metadata that they were sought in."""
+    """The topics that matched; version: the metadata offset of the match."""
 
     topics: list[str]
     version: Int64
@@ -546,7 +545,7 @@ class ConsumerGroupRegularExpressionValue(Message, api_key=16, versions=(0, 0), 
 
 
 class TransactionLogKey(Message, api_key=0, versions=(0, 0), flexible=None):
-    """Whose transaction: key type 0 of `__transaction_state`."""
+    """Key type 0 of `__transaction_state`: a transactional id."""
 
     transactional_id: str
 
@@ -559,7 +558,7 @@ class TransactionPartitions(Message):
 
 
 class TransactionLogValue(Message, api_key=0, versions=(0, 1), flexible=1):
-    """How a transaction stands; transaction_partitions is null while there is none."""
+    """The state of a transaction; transaction_partitions is null if it has none."""
 
     producer_id: Int64
     previous_producer_id: Annotated[Int64, Since(1), Tag(0)] = -1

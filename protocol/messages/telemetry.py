@@ -1,4 +1,4 @@
-"""Messages by which clients hand in their own metrics (KIP-714)."""
+"""Client metrics (KIP-714)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from protocol.schema import Int8, Int16, Int32, Message, Uuid
 
 
 class GetTelemetrySubscriptionsRequest(Message, api_key=71, versions=(0, 0), flexible=0):
-    """Which metrics are wanted of this client? The id is zero as long as it has none."""
+    """Ask which metrics to push. The client instance id is zero until the broker assigns one."""
 
     client_instance_id: Uuid
 
 
 class GetTelemetrySubscriptionsResponse(Message, api_key=71, versions=(0, 0), flexible=0):
-    """Metrics by the beginnings of their names: "" is all, an empty list none."""
+    """The subscribed metrics as name prefixes: "" matches all, an empty list none."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -26,7 +26,7 @@ class GetTelemetrySubscriptionsResponse(Message, api_key=71, versions=(0, 0), fl
 
 
 class PushTelemetryRequest(Message, api_key=72, versions=(0, 0), flexible=0):
-    """Metrics in OpenTelemetry's format, perhaps compressed; the last ones say that the client ends."""
+    """Metrics in OpenTelemetry format, optionally compressed; terminating: the client's last push."""
 
     client_instance_id: Uuid
     subscription_id: Int32
@@ -36,7 +36,7 @@ class PushTelemetryRequest(Message, api_key=72, versions=(0, 0), flexible=0):
 
 
 class PushTelemetryResponse(Message, api_key=72, versions=(0, 0), flexible=0):
-    """The answer to PushTelemetryRequest."""
+    """The response to PushTelemetryRequest."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16

@@ -1,4 +1,4 @@
-"""Messages of idempotent and transactional producers."""
+"""Idempotent and transactional producers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from protocol.schema import (
 
 
 class InitProducerIdRequest(Message, api_key=22, versions=(0, 6), flexible=2):
-    """A producer id and epoch. Version 6 is not stable in Kafka 4.3: it is not advertised."""
+    """Allocate a producer id and epoch. Version 6 is unstable in Kafka 4.3 and not advertised."""
 
     transactional_id: str | None
     transaction_timeout_ms: Int32
@@ -28,7 +28,7 @@ class InitProducerIdRequest(Message, api_key=22, versions=(0, 6), flexible=2):
 
 
 class InitProducerIdResponse(Message, api_key=22, versions=(0, 6), flexible=2):
-    """The answer to InitProducerIdRequest; producer id and epoch are -1 with an error."""
+    """The response to InitProducerIdRequest; producer id and epoch are -1 with an error."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -39,14 +39,14 @@ class InitProducerIdResponse(Message, api_key=22, versions=(0, 6), flexible=2):
 
 
 class AddPartitionsToTxnTopic(Message):
-    """Partitions of a topic to add to a transaction, or to be found in it."""
+    """Partitions of a topic to add to a transaction, or to verify."""
 
     name: str
     partitions: list[Int32]
 
 
 class AddPartitionsToTxnTransaction(Message):
-    """A transaction of version 4, when brokers ask; verify_only: are the partitions part of it?"""
+    """One transaction, from version 4 on; verify_only: only check that the partitions are part of it."""
 
     transactional_id: str
     producer_id: Int64
@@ -56,7 +56,7 @@ class AddPartitionsToTxnTransaction(Message):
 
 
 class AddPartitionsToTxnRequest(Message, api_key=24, versions=(0, 5), flexible=3):
-    """Up to version 3 a client's, about one transaction; from version 4 on a broker's, about several."""
+    """Up to version 3 from a client, with one transaction; from version 4 on from a broker, with several."""
 
     transactions: Annotated[list[AddPartitionsToTxnTransaction], Since(4)] = EMPTY
     v3_and_below_transactional_id: Annotated[str, Until(3)] = ""
@@ -66,28 +66,28 @@ class AddPartitionsToTxnRequest(Message, api_key=24, versions=(0, 5), flexible=3
 
 
 class AddPartitionsToTxnPartitionResult(Message):
-    """What became of one partition."""
+    """The result for one partition."""
 
     partition_index: Int32
     partition_error_code: Int16
 
 
 class AddPartitionsToTxnTopicResult(Message):
-    """What became of a topic's partitions."""
+    """The results for one topic."""
 
     name: str
     results_by_partition: list[AddPartitionsToTxnPartitionResult]
 
 
 class AddPartitionsToTxnResult(Message):
-    """What became of one transaction's partitions."""
+    """The results for one transaction."""
 
     transactional_id: str
     topic_results: list[AddPartitionsToTxnTopicResult]
 
 
 class AddPartitionsToTxnResponse(Message, api_key=24, versions=(0, 5), flexible=3):
-    """The answer to AddPartitionsToTxnRequest."""
+    """The response to AddPartitionsToTxnRequest."""
 
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Since(4), Ignorable] = 0
@@ -96,7 +96,7 @@ class AddPartitionsToTxnResponse(Message, api_key=24, versions=(0, 5), flexible=
 
 
 class AddOffsetsToTxnRequest(Message, api_key=25, versions=(0, 4), flexible=3):
-    """A transaction is going to commit offsets of a group."""
+    """Add a group's offsets to a transaction."""
 
     transactional_id: str
     producer_id: Int64
@@ -105,14 +105,14 @@ class AddOffsetsToTxnRequest(Message, api_key=25, versions=(0, 4), flexible=3):
 
 
 class AddOffsetsToTxnResponse(Message, api_key=25, versions=(0, 4), flexible=3):
-    """The answer to AddOffsetsToTxnRequest."""
+    """The response to AddOffsetsToTxnRequest."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
 
 
 class EndTxnRequest(Message, api_key=26, versions=(0, 5), flexible=3):
-    """Commit or abort; from version 5 on every end raises the epoch (KIP-890)."""
+    """Commit or abort; from version 5 on every end bumps the producer epoch (KIP-890)."""
 
     transactional_id: str
     producer_id: Int64
@@ -121,7 +121,7 @@ class EndTxnRequest(Message, api_key=26, versions=(0, 5), flexible=3):
 
 
 class EndTxnResponse(Message, api_key=26, versions=(0, 5), flexible=3):
-    """The answer to EndTxnRequest: from version 5 on with the id and epoch to go on with."""
+    """The response to EndTxnRequest; from version 5 on with the producer id and epoch to continue with."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -130,14 +130,14 @@ class EndTxnResponse(Message, api_key=26, versions=(0, 5), flexible=3):
 
 
 class WritableTxnMarkerTopic(Message):
-    """Partitions of a topic that a marker is for."""
+    """Partitions of a topic to write the marker to."""
 
     name: str
     partition_indexes: list[Int32]
 
 
 class WritableTxnMarker(Message):
-    """The end of one transaction; transaction_result: True is commit."""
+    """The marker of one transaction; transaction_result: True is commit."""
 
     producer_id: Int64
     producer_epoch: Int16
@@ -148,40 +148,40 @@ class WritableTxnMarker(Message):
 
 
 class WriteTxnMarkersRequest(Message, api_key=27, versions=(1, 2), flexible=1):
-    """A transaction coordinator tells the leaders of partitions that transactions have ended."""
+    """A transaction coordinator asks partition leaders to write transaction markers."""
 
     markers: list[WritableTxnMarker]
 
 
 class WritableTxnMarkerPartitionResult(Message):
-    """Whether a marker is in a partition."""
+    """The result for one partition."""
 
     partition_index: Int32
     error_code: Int16
 
 
 class WritableTxnMarkerTopicResult(Message):
-    """Whether a marker is in a topic's partitions."""
+    """The results for one topic."""
 
     name: str
     partitions: list[WritableTxnMarkerPartitionResult]
 
 
 class WritableTxnMarkerResult(Message):
-    """Whether one transaction's markers are written."""
+    """The results for one transaction."""
 
     producer_id: Int64
     topics: list[WritableTxnMarkerTopicResult]
 
 
 class WriteTxnMarkersResponse(Message, api_key=27, versions=(1, 2), flexible=1):
-    """The answer to WriteTxnMarkersRequest."""
+    """The response to WriteTxnMarkersRequest."""
 
     markers: list[WritableTxnMarkerResult]
 
 
 class TxnOffsetCommitRequestPartition(Message):
-    """An offset to commit with a transaction."""
+    """An offset to commit with the transaction."""
 
     partition_index: Int32
     committed_offset: Int64
@@ -197,7 +197,7 @@ class TxnOffsetCommitRequestTopic(Message):
 
 
 class TxnOffsetCommitRequest(Message, api_key=28, versions=(0, 5), flexible=3):
-    """Offsets that count when the transaction is committed."""
+    """Commit offsets as part of a transaction."""
 
     transactional_id: str
     group_id: str
@@ -210,41 +210,41 @@ class TxnOffsetCommitRequest(Message, api_key=28, versions=(0, 5), flexible=3):
 
 
 class TxnOffsetCommitResponsePartition(Message):
-    """Whether an offset was noted."""
+    """The result for one partition."""
 
     partition_index: Int32
     error_code: Int16
 
 
 class TxnOffsetCommitResponseTopic(Message):
-    """Whether a topic's offsets were noted."""
+    """The results for one topic."""
 
     name: str
     partitions: list[TxnOffsetCommitResponsePartition]
 
 
 class TxnOffsetCommitResponse(Message, api_key=28, versions=(0, 5), flexible=3):
-    """The answer to TxnOffsetCommitRequest."""
+    """The response to TxnOffsetCommitRequest."""
 
     throttle_time_ms: Int32 = 0
     topics: list[TxnOffsetCommitResponseTopic]
 
 
 class DescribeProducersRequestTopic(Message):
-    """Partitions of a topic whose producers are asked for."""
+    """Partitions of a topic to describe."""
 
     name: str
     partition_indexes: list[Int32]
 
 
 class DescribeProducersRequest(Message, api_key=61, versions=(0, 0), flexible=0):
-    """Who writes to some partitions?"""
+    """Describe the active producers of partitions."""
 
     topics: list[DescribeProducersRequestTopic]
 
 
 class DescribedProducer(Message):
-    """What a partition knows of a producer; current_txn_start_offset: -1 outside of a transaction."""
+    """A partition's state of one producer; current_txn_start_offset: -1 outside a transaction."""
 
     producer_id: Int64
     producer_epoch: Int32
@@ -271,27 +271,27 @@ class DescribeProducersResponseTopic(Message):
 
 
 class DescribeProducersResponse(Message, api_key=61, versions=(0, 0), flexible=0):
-    """The answer to DescribeProducersRequest."""
+    """The response to DescribeProducersRequest."""
 
     throttle_time_ms: Int32 = 0
     topics: list[DescribeProducersResponseTopic]
 
 
 class DescribeTransactionsRequest(Message, api_key=65, versions=(0, 0), flexible=0):
-    """How do some transactions stand?"""
+    """Describe transactions."""
 
     transactional_ids: list[str]
 
 
 class DescribedTransactionTopic(Message):
-    """Partitions of a topic that are part of a transaction, as far as their markers are not written."""
+    """Partitions of a topic in the transaction whose markers are not written yet."""
 
     topic: str
     partitions: list[Int32]
 
 
 class DescribedTransaction(Message):
-    """How a transaction stands; with an error only the id counts."""
+    """The state of a transaction; with an error only the id is valid."""
 
     error_code: Int16
     transactional_id: str
@@ -304,14 +304,14 @@ class DescribedTransaction(Message):
 
 
 class DescribeTransactionsResponse(Message, api_key=65, versions=(0, 0), flexible=0):
-    """The answer to DescribeTransactionsRequest."""
+    """The response to DescribeTransactionsRequest."""
 
     throttle_time_ms: Int32 = 0
     transaction_states: list[DescribedTransaction]
 
 
 class ListTransactionsRequest(Message, api_key=66, versions=(0, 2), flexible=0):
-    """Which transactions are coordinated here? Empty filters and a negative duration let all pass."""
+    """List the transactions that this broker coordinates; empty filters and a negative duration match all."""
 
     state_filters: list[str]
     producer_id_filters: list[Int64]
@@ -320,7 +320,7 @@ class ListTransactionsRequest(Message, api_key=66, versions=(0, 2), flexible=0):
 
 
 class ListedTransaction(Message):
-    """A transactional id, who uses it, and the state of its transaction."""
+    """A transactional id, its producer id, and the state of its transaction."""
 
     transactional_id: str
     producer_id: Int64
@@ -328,7 +328,7 @@ class ListedTransaction(Message):
 
 
 class ListTransactionsResponse(Message, api_key=66, versions=(0, 2), flexible=0):
-    """The answer to ListTransactionsRequest."""
+    """The response to ListTransactionsRequest."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16

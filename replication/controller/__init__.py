@@ -1,1 +1,1 @@
-"""The controller: decides on metadata changes and applies their records."""
+"""The controller: decisions on cluster metadata, and the metadata log records that store them."""

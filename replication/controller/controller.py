@@ -1,16 +1,17 @@
-"""The controller: decides on requests, keeps the records of its decisions, and publishes what they make of the cluster.
+"""The active controller: decides on requests, appends records, publishes metadata images (Kafka: QuorumController).
 
-RULES    1. Decisions look at the newest image, which holds all that was decided; everybody else sees the published
-            one, which holds what is committed. Both are images, so there is no second kind of state to keep in step.
-         2. A decision is answered when its image is published. A refusal is answered when all that was decided before it is.
-         3. Who begins to lead goes on from the end of the log, committed or not. Who leads no longer answers all that waits
-            with NOT_CONTROLLER, and forgets what it decided: the log's new leader says what became of it.
-         4. After a failure of the metadata log nothing is published and nothing answered any more.
-         5. The broker of this node lives while the process does; others are fenced when they fall silent.
-         6. A topic that begins to allow unclean elections has its partitions without a leader led at once; Apache Kafka's
-            controller looks for them every five minutes only.
+RULES    1. Decisions use the newest image, which contains uncommitted records. The published image contains committed
+            records only. Both have the same type, so no second state has to be kept consistent.
+         2. A response is sent after its image is published, an error response after all earlier decisions are published.
+         3. A new leader starts from the log end, committed or not. A replica that stops leading answers pending requests with
+            NOT_CONTROLLER and discards its uncommitted images; the log of the next leader decides about the records.
+         4. After a failure of the metadata log, nothing is published and no request is answered.
+         5. The broker of this node has no session timeout; other brokers are fenced when their session expires.
+         6. If unclean elections are enabled for a topic, its leaderless partitions get leaders at once. Apache Kafka waits for
+            the next periodic check.
 NOT HERE The decisions (`topics.py`, `config_changes.py`, `registration.py`, `broker_heartbeats.py`, `alter_partition.py`,
-         `assign_replicas_to_dirs.py`), the log (`metadata_log.py`), who leads it (`quorum.py`), publishing (`publisher.py`).
+         `assign_replicas_to_dirs.py`), the log (`metadata_log.py`), its replication (`kraft_replica.py`), publishing
+         (`metadata_publisher.py`).
 """
 
 from __future__ import annotations
@@ -22,353 +23,341 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.admin import (
-    AlterConfigsRequest,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    IncrementalAlterConfigsRequest,
-)
-from protocol.messages.cluster import (
-    AlterPartitionReassignmentsRequest,
-    ElectLeadersRequest,
-    UnregisterBrokerRequest,
-    UpdateFeaturesRequest,
-)
-from protocol.messages.quorum import (
-    AllocateProducerIdsRequest,
-    AlterPartitionRequest,
-    AssignReplicasToDirsRequest,
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-    ControllerRegistrationRequest,
-)
-from protocol.messages.quotas_scram import AlterClientQuotasRequest, AlterUserScramCredentialsRequest
-from protocol.messages.stored_records import (
-    AbortTransactionRecord,
-    BeginTransactionRecord,
-    ConfigRecord,
-    EndTransactionRecord,
-    FeatureLevelRecord,
-)
+from protocol.messages import admin, cluster, quorum, quotas_scram, stored_records
 from protocol.schema import Message
-from replication.controller.brokers.broker_heartbeat_tracker import Sessions
-from replication.controller.brokers.broker_heartbeats import Standing, fence, heartbeat
+from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
+from replication.controller.brokers.broker_heartbeats import BrokerControlState, fence, heartbeat
 from replication.controller.brokers.registration import (
     allocate_producer_ids,
+    controller_registration_request,
     register,
     register_controller,
-    registration_of,
-    registration_of_controller,
+    registration_from,
     unregister,
 )
-from replication.controller.configs.config_changes import alter_settings, replace_settings
+from replication.controller.configs.config_changes import incremental_alter_configs, legacy_alter_configs
 from replication.controller.configs.configs import UNCLEAN_ELECTION
 from replication.controller.configs.features import cluster_min_isr, raised_kraft_version, update_features
 from replication.controller.configs.quotas import alter_quotas
 from replication.controller.configs.scram_credentials import alter_credentials
-from replication.controller.decision_context import Environment
-from replication.controller.error_responses import not_controller
+from replication.controller.decision_context import DecisionContext
+from replication.controller.error_responses import not_controller_response
 from replication.controller.partitions.alter_partition import alter_partitions
 from replication.controller.partitions.assign_replicas_to_dirs import assign_replicas
 from replication.controller.partitions.elect_leaders import elect_leaders
 from replication.controller.partitions.reassignments import alter_reassignments
 from replication.controller.partitions.topics import create_partitions, create_topics, delete_topics
-from replication.controller.periodic_tasks import Recurring, Task, elect_unclean
+from replication.controller.periodic_tasks import PeriodicTasks, Task, elect_unclean
 from replication.metadata.feature_levels import ELIGIBLE_LEADERS, METADATA_VERSION, WITH_TRANSACTIONS
-from replication.metadata.image import BrokerImage, Changes, Endpoint, MetadataImage
-from replication.metadata.metadata_publisher import Publisher
+from replication.metadata.image import BrokerImage, MetadataDelta, Endpoint, MetadataImage
+from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.metadata.metadata_records import UnreadableMetadata, Versioned
-from replication.metadata_log.kraft_replica import Clock
-from replication.metadata_log.metadata_loader import CommittedMetadata
+from replication.metadata_log.metadata_loader import MetadataLoader
 from replication.metadata_log.metadata_log import MetadataLog
-from replication.raft.raft_log import Lead
+from replication.raft.raft_log import BecomeLeader
 from replication.state_machine import Decision
+from replication.timer_queue import Clock
 
 
-class OwnController(NamedTuple):
-    """Who this controller is."""
+class LocalController(NamedTuple):
+    """The identity and endpoints of this controller."""
 
     incarnation_id: bytes
     endpoints: tuple[Endpoint, ...]
     listens: bool = True
-    """Whether it can be reached there."""
+    """Whether other nodes can connect to these endpoints."""
 
 
 _log = logging.getLogger("barnabas.controller")
 
 Reply = Callable[[Any], None]
-Decide = Callable[[MetadataImage, Environment, Any], Decision[Any]]
+Decide = Callable[[MetadataImage, DecisionContext, Any], Decision[Any]]
 
 _DECISIONS: dict[type[Message], Decide] = {
-    CreateTopicsRequest: create_topics,
-    DeleteTopicsRequest: delete_topics,
-    CreatePartitionsRequest: create_partitions,
-    IncrementalAlterConfigsRequest: alter_settings,
-    AlterConfigsRequest: replace_settings,
-    AllocateProducerIdsRequest: allocate_producer_ids,
-    AlterPartitionRequest: alter_partitions,
-    AssignReplicasToDirsRequest: assign_replicas,
-    ControllerRegistrationRequest: register_controller,
-    ElectLeadersRequest: elect_leaders,
-    AlterPartitionReassignmentsRequest: alter_reassignments,
-    UnregisterBrokerRequest: unregister,
-    UpdateFeaturesRequest: update_features,
-    AlterClientQuotasRequest: alter_quotas,
-    AlterUserScramCredentialsRequest: alter_credentials,
+    admin.CreateTopicsRequest: create_topics,
+    admin.DeleteTopicsRequest: delete_topics,
+    admin.CreatePartitionsRequest: create_partitions,
+    admin.IncrementalAlterConfigsRequest: incremental_alter_configs,
+    admin.AlterConfigsRequest: legacy_alter_configs,
+    quorum.AllocateProducerIdsRequest: allocate_producer_ids,
+    quorum.AlterPartitionRequest: alter_partitions,
+    quorum.AssignReplicasToDirsRequest: assign_replicas,
+    quorum.ControllerRegistrationRequest: register_controller,
+    cluster.ElectLeadersRequest: elect_leaders,
+    cluster.AlterPartitionReassignmentsRequest: alter_reassignments,
+    cluster.UnregisterBrokerRequest: unregister,
+    cluster.UpdateFeaturesRequest: update_features,
+    quotas_scram.AlterClientQuotasRequest: alter_quotas,
+    quotas_scram.AlterUserScramCredentialsRequest: alter_credentials,
 }
-_UNSEEN = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
+_TRANSACTION_MARKERS = (
+    stored_records.BeginTransactionRecord,
+    stored_records.EndTransactionRecord,
+    stored_records.AbortTransactionRecord,
+)
 
 
-class _Pending(NamedTuple):
-    """A decision that is not committed; `image` is None where there was nothing to write."""
+class _PendingDecision(NamedTuple):
+    """A decision before its commit; `image` is None for a decision without records."""
 
     image: MetadataImage | None
-    changes: Changes | None
-    done: Callable[[], None]
-    lost: Callable[[], None]
+    changes: MetadataDelta | None
+    on_committed: Callable[[], None]
+    on_lost: Callable[[], None]
 
 
 class Controller:
-    """A controller of a cluster: the active one while it leads the metadata log."""
+    """The controller of one node; active while the node leads the metadata log."""
 
     def __init__(
         self,
         log: MetadataLog,
-        publisher: Publisher,
-        committed: CommittedMetadata,
-        environment: Environment,
-        sessions: Sessions,
+        publisher: MetadataPublisher,
+        metadata_loader: MetadataLoader,
+        context: DecisionContext,
+        heartbeat_tracker: BrokerHeartbeatTracker,
         clock: Clock,
-        own: OwnController,
+        local: LocalController,
         bootstrap: Sequence[Versioned],
-        recurring: Recurring,
+        periodic_tasks: PeriodicTasks,
     ) -> None:
-        """Follow the log until this node leads it.
+        """Start inactive; `lead` activates it.
 
         Args:
             log: the metadata log.
-            publisher: of its images.
-            committed: what other leaders commit.
-            environment: of decisions.
-            sessions: of brokers.
-            clock: the time.
-            own: who this controller is.
-            bootstrap: what a new cluster begins with.
-            recurring: what it does by itself while it leads.
+            publisher: publishes committed images.
+            metadata_loader: replays records that other leaders committed.
+            context: the inputs of decisions besides the image.
+            heartbeat_tracker: the broker sessions.
+            clock: the clocks.
+            local: the identity and endpoints of this controller.
+            bootstrap: the first records of a new cluster.
+            periodic_tasks: the tasks of the active controller.
         """
         self._log = log
         self._publisher = publisher
-        self._others = committed
-        self._environment = environment
-        self._sessions = sessions
+        self._metadata_loader = metadata_loader
+        self._context = context
+        self._heartbeat_tracker = heartbeat_tracker
         self._clock = clock
-        self._own = own
-        self._first = bootstrap
-        self._recurring = recurring
-        recurring.do = self._recur
-        self._newest = publisher.newest
-        self._pending: deque[_Pending] = deque()
+        self._local = local
+        self._bootstrap_records = bootstrap
+        self._periodic_tasks = periodic_tasks
+        periodic_tasks.run_task = self._run_periodic_task
+        self._newest_image = publisher.newest
+        self._pending: deque[_PendingDecision] = deque()
         self.is_active = False
         """Whether this node leads the metadata log."""
         self.on_failed: Callable[[str], None] = _ignore
+        """Called with the reason when the metadata log fails."""
         self.raise_kraft_version: Callable[[int], None] = _ignore
-        """Has the quorum do it, where it said that it can."""
+        """Appends a new kraft.version; it was validated before."""
 
-    # ------------------------------------------------------------ the quorum
-    def lead(self, lead: Lead) -> None:
-        """Begin a leader epoch: know what the log holds, end what the last leader left open, register this controller."""
+    # ------------------------------------------------------------ leadership
+    def on_become_leader(self, effect: BecomeLeader) -> None:
+        """Start a leader epoch: load uncommitted records, abort an open metadata transaction, register this controller."""
         self.is_active = True
-        inherited = list(self._others.rest())
-        newest = inherited[-1][0] if inherited else self._publisher.newest
-        node_id, wall_ms = self._environment.node_id, self._clock.wall_ms()
-        self._newest = newest.led_by(node_id, offset=self._log.next_offset, epoch=lead.epoch)
-        for image, changes in inherited:
-            self._pending.append(_Pending(image, changes, _nothing, _nothing))
-        self._pending.append(_Pending(self._newest, Changes(), _nothing, _nothing))
-        begun = partial(self._committed, len(inherited) + 1)
-        self._log.begin_epoch(lead, node_id, wall_ms, begun)
-        if self._others.is_in_transaction:
-            abort = AbortTransactionRecord(reason="The controller that began it ended.")
+        uncommitted = list(self._metadata_loader.load_uncommitted())
+        newest = uncommitted[-1][0] if uncommitted else self._publisher.newest
+        node_id, wall_ms = self._context.node_id, self._clock.wall_ms()
+        self._newest_image = newest.with_leader(node_id, offset=self._log.next_offset, epoch=effect.epoch)
+        for image, changes in uncommitted:
+            self._pending.append(_PendingDecision(image, changes, _nothing, _nothing))
+        self._pending.append(_PendingDecision(self._newest_image, MetadataDelta(), _nothing, _nothing))
+        on_committed = partial(self._committed, len(uncommitted) + 1)
+        self._log.begin_epoch(effect, node_id, wall_ms, on_committed)
+        if self._metadata_loader.is_in_transaction:
+            abort = stored_records.AbortTransactionRecord(reason="The controller that began it ended.")
             self._write([(abort, 0)], wall_ms)
-        if not self._newest.features:
-            self._write(self._bootstrap(self._first), wall_ms)
-        self._register_own(wall_ms)
-        for broker_id, broker in self._newest.brokers.items():
+        if not self._newest_image.features:
+            self._write(self._bootstrap_batch(self._bootstrap_records), wall_ms)
+        self._register_local(wall_ms)
+        for broker_id, broker in self._newest_image.brokers.items():
             if broker_id != node_id and not broker.is_fenced:
-                self._sessions.heard(broker_id, broker.epoch, self._clock.mono_ms())
-        self._recurring.begin()
+                self._heartbeat_tracker.touch(broker_id, broker.epoch, self._clock.mono_ms())
+        self._periodic_tasks.activate()
 
-    def lead_no_longer(self) -> None:
+    def on_leadership_lost(self) -> None:
         """Another node leads the metadata log (rule 3)."""
         self.is_active = False
         lost, self._pending = self._pending, deque()
-        self._others.go_on()
-        self._sessions.end()
-        self._recurring.end()
+        self._metadata_loader.resume()
+        self._heartbeat_tracker.clear()
+        self._periodic_tasks.deactivate()
         for pending in lost:
-            pending.lost()
+            pending.on_lost()
 
-    def committed(self, high_watermark: int) -> None:
-        """What lies before is committed: follow it, where another node wrote it."""
+    def on_commit(self, high_watermark: int) -> None:
+        """Replay committed records that another node wrote."""
         try:
-            self._others.committed(high_watermark)
+            self._metadata_loader.on_commit(high_watermark)
         except UnreadableMetadata as error:
-            self.failed(str(error))
+            self.on_failed(str(error))
 
-    def failed(self, sentence: str) -> None:
-        """The metadata log cannot be gone on with."""
-        self.on_failed(sentence)
+    def _register_local(self, wall_ms: int) -> None:
+        """Append this controller's registration if it is new; it sends no request to itself."""
+        known = self._newest_image.controllers.get(self._context.node_id)
+        if known is None or known.incarnation_id != self._local.incarnation_id:
+            node_id, levels = self._context.node_id, self._newest_image.features
+            request = controller_registration_request(
+                node_id, self._local.incarnation_id, self._local.endpoints, levels
+            )
+            self._write(register_controller(self._newest_image, self._context, request).records, wall_ms)
 
-    def _register_own(self, wall_ms: int) -> None:
-        """Write down this node's controller, where that is news: it need not ask for it."""
-        known = self._newest.controllers.get(self._environment.node_id)
-        if known is None or known.incarnation_id != self._own.incarnation_id:
-            node_id, levels = self._environment.node_id, self._newest.features
-            request = registration_of_controller(node_id, self._own.incarnation_id, self._own.endpoints, levels)
-            self._write(register_controller(self._newest, self._environment, request).records, wall_ms)
-
-    def _bootstrap(self, records: Sequence[Versioned]) -> list[Versioned]:
-        """A new cluster's first records, seen whole; where eligible leaders are on, min.insync.replicas too."""
+    def _bootstrap_batch(self, records: Sequence[Versioned]) -> list[Versioned]:
+        """The first records of a new cluster, in one metadata transaction if supported; with ELR also min.insync.replicas."""
         levels = {
-            message.name: message.feature_level for message, _ in records if isinstance(message, FeatureLevelRecord)
+            message.name: message.feature_level
+            for message, _ in records
+            if isinstance(message, stored_records.FeatureLevelRecord)
         }
-        first = list(records)
+        batch = list(records)
         if levels.get(ELIGIBLE_LEADERS):
-            first.append(cluster_min_isr(self._environment))
+            batch.append(cluster_min_isr(self._context))
         if levels[METADATA_VERSION] < WITH_TRANSACTIONS:
-            return first
-        return [(BeginTransactionRecord(name="Bootstrap records"), 0), *first, (EndTransactionRecord(), 0)]
+            return batch
+        return [
+            (stored_records.BeginTransactionRecord(name="Bootstrap records"), 0),
+            *batch,
+            (stored_records.EndTransactionRecord(), 0),
+        ]
 
     # ------------------------------------------------------------ requests
     def submit(self, request: Message, *, wall_ms: int, reply: Reply) -> None:
-        """Decide on a request; `reply` gets the response, perhaps before this returns, when it is committed."""
+        """Decide on a request; `reply` receives the response after the commit, possibly before this returns."""
         if not self.is_active:
-            reply(not_controller(request))
+            reply(not_controller_response(request))
             return
-        decision = _DECISIONS[type(request)](self._newest, self._environment, request)
-        if isinstance(request, UpdateFeaturesRequest):
+        decision = _DECISIONS[type(request)](self._newest_image, self._context, request)
+        if isinstance(request, cluster.UpdateFeaturesRequest):
             kraft_version = raised_kraft_version(request, decision.reply)
             if kraft_version is not None:
                 self.raise_kraft_version(kraft_version)
-        self._answer(request, decision, wall_ms, reply)
-        if any(isinstance(record, ConfigRecord) and record.name == UNCLEAN_ELECTION for record, _ in decision.records):
-            self._recur(elect_unclean)
+        self._commit_and_reply(request, decision, wall_ms, reply)
+        if any(
+            isinstance(record, stored_records.ConfigRecord) and record.name == UNCLEAN_ELECTION
+            for record, _ in decision.records
+        ):
+            self._run_periodic_task(elect_unclean)
 
-    def _recur(self, task: Task) -> int:
-        if not self.is_active:  # not any more, since it wrote down what this follows from
+    def _run_periodic_task(self, task: Task) -> int:
+        if not self.is_active:  # leadership was lost during the append that caused this task
             return 0
-        records = task(self._newest, self._environment)
+        records = task(self._newest_image, self._context)
         self._write(records, self._clock.wall_ms(), is_atomic=False)
         return len(records)
 
-    def _answer(self, request: Message, decision: Decision[Any], wall_ms: int, reply: Reply) -> None:
-        """Write what was decided, and reply when it is published; or that another controller is to be asked."""
+    def _commit_and_reply(self, request: Message, decision: Decision[Any], wall_ms: int, reply: Reply) -> None:
+        """Append the records; reply after the image is published, or with NOT_CONTROLLER if leadership is lost."""
         self._write(
             decision.records,
             wall_ms,
             partial(reply, decision.reply),
-            lambda: reply(not_controller(request)),
+            lambda: reply(not_controller_response(request)),
             is_atomic=decision.is_atomic,
         )
 
     # ------------------------------------------------------------ brokers
-    def register_broker(self, request: BrokerRegistrationRequest, *, wall_ms: int, reply: Reply) -> None:
-        """Decide on a registration."""
+    def register_broker(self, request: quorum.BrokerRegistrationRequest, *, wall_ms: int, reply: Reply) -> None:
+        """Decide on a broker registration."""
         if not self.is_active:
-            reply(not_controller(request))
+            reply(not_controller_response(request))
             return
         broker_id = request.broker_id
-        before = self._newest.brokers.get(broker_id)
+        before = self._newest_image.brokers.get(broker_id)
         next_offset = self._log.next_offset
         try:
             decision = register(
-                self._newest,
-                self._environment,
-                registration_of(request),
+                self._newest_image,
+                self._context,
+                registration_from(request),
                 next_offset=next_offset,
                 is_alive=before is not None and self._is_alive(before),
             )
-        except KafkaError as refusal:
-            self._answer(request, Decision([], BrokerRegistrationResponse(error_code=refusal.code)), wall_ms, reply)
+        except KafkaError as error:
+            self._commit_and_reply(
+                request, Decision([], quorum.BrokerRegistrationResponse(error_code=error.code)), wall_ms, reply
+            )
             return
-        self._sessions.begin(broker_id, decision.reply, next_offset + len(decision.records) - 1)
-        answer = BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=decision.reply)
-        self._answer(request, Decision(decision.records, answer, is_atomic=decision.is_atomic), wall_ms, reply)
+        self._heartbeat_tracker.register(broker_id, decision.reply, next_offset + len(decision.records) - 1)
+        response = quorum.BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=decision.reply)
+        self._commit_and_reply(
+            request, Decision(decision.records, response, is_atomic=decision.is_atomic), wall_ms, reply
+        )
 
     def _is_alive(self, broker: BrokerImage) -> bool:
-        is_own = broker.incarnation_id == self._own.incarnation_id  # rule 5
-        return is_own or self._sessions.is_alive(broker.broker_id, broker.epoch)
+        is_own = broker.incarnation_id == self._local.incarnation_id  # rule 5
+        return is_own or self._heartbeat_tracker.has_valid_session(broker.broker_id, broker.epoch)
 
-    def heartbeat(self, request: BrokerHeartbeatRequest, *, wall_ms: int, mono_ms: int, reply: Reply) -> None:
-        """Decide on what a broker says of itself."""
+    def heartbeat(self, request: quorum.BrokerHeartbeatRequest, *, wall_ms: int, mono_ms: int, reply: Reply) -> None:
+        """Decide on a broker heartbeat."""
         if not self.is_active:
-            reply(not_controller(request))
+            reply(not_controller_response(request))
             return
         broker_id = request.broker_id
-        broker = self._newest.brokers.get(broker_id)
+        broker = self._newest_image.brokers.get(broker_id)
         if broker is None or broker.epoch != request.broker_epoch:
-            answer = BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
-            self._answer(request, Decision([], answer), wall_ms, reply)
+            response = quorum.BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+            self._commit_and_reply(request, Decision([], response), wall_ms, reply)
             return
-        is_own = broker_id == self._environment.node_id  # rule 5
-        session = self._sessions.heard(broker_id, broker.epoch, None if is_own else mono_ms)
-        standing, decision = heartbeat(self._newest, self._environment, self._sessions, session, request)
-        session.metadata_offset = request.current_metadata_offset
-        self._answer(request, decision, wall_ms, reply)
-        if standing is Standing.LEAVING:
-            session.leaves(self._newest.offset)
-        elif standing is not Standing.ACTIVE:
-            session.stays()
+        is_own = broker_id == self._context.node_id  # rule 5
+        heartbeat_state = self._heartbeat_tracker.touch(broker_id, broker.epoch, None if is_own else mono_ms)
+        state, decision = heartbeat(
+            self._newest_image, self._context, self._heartbeat_tracker, heartbeat_state, request
+        )
+        heartbeat_state.metadata_offset = request.current_metadata_offset
+        self._commit_and_reply(request, decision, wall_ms, reply)
+        if state is BrokerControlState.CONTROLLED_SHUTDOWN:
+            heartbeat_state.begin_shutdown(self._newest_image.offset)
+        elif state is not BrokerControlState.UNFENCED:
+            heartbeat_state.cancel_shutdown()
 
-    def fence_silent(self, broker_id: int, *, wall_ms: int) -> None:
-        """A broker's session has ended: it is taken out of its partitions."""
-        broker = self._newest.brokers.get(broker_id)
+    def fence_expired_broker(self, broker_id: int, *, wall_ms: int) -> None:
+        """Fence a broker whose session expired."""
+        broker = self._newest_image.brokers.get(broker_id)
         if not self.is_active or broker is None or broker.is_fenced:
             return
-        _log.warning("broker %d was not heard for too long: it is fenced", broker_id)
-        self._sessions.of(broker_id, broker.epoch).stays()
-        self._write(fence(self._newest, self._environment, broker), wall_ms, is_atomic=False)
+        _log.warning("fencing broker %d: no heartbeat within broker.session.timeout.ms", broker_id)
+        self._heartbeat_tracker.state_of(broker_id, broker.epoch).cancel_shutdown()
+        self._write(fence(self._newest_image, self._context, broker), wall_ms, is_atomic=False)
 
     # ------------------------------------------------------------ writing
     def _write(
         self,
         records: Sequence[Versioned],
         wall_ms: int,
-        done: Callable[[], None] | None = None,
-        lost: Callable[[], None] | None = None,
+        on_committed: Callable[[], None] | None = None,
+        on_lost: Callable[[], None] | None = None,
         *,
         is_atomic: bool = True,
     ) -> None:
         if self._log.is_failed:
             return
-        done, lost = done or _nothing, lost or _nothing
+        on_committed, on_lost = on_committed or _nothing, on_lost or _nothing
         if not records:
             if self._pending:
-                self._pending.append(_Pending(None, None, done, lost))
+                self._pending.append(_PendingDecision(None, None, on_committed, on_lost))
             else:
-                self._publisher.when_published(done)
+                self._publisher.on_all_published(on_committed)
             return
-        assert self.is_active, "nobody writes to a log that another one leads"
+        assert self.is_active, "only the leader appends to the metadata log"
         last_offset = self._log.next_offset + len(records) - 1
-        seen = [message for message, _ in records if not isinstance(message, _UNSEEN)]
-        image, changes = self._newest.apply(seen, offset=last_offset, epoch=self._newest.epoch)
-        self._newest = image
-        self._pending.append(_Pending(image, changes, done, lost))
-        self._log.append(records, wall_ms=wall_ms, committed=partial(self._committed, 1), is_atomic=is_atomic)
+        image_records = [message for message, _ in records if not isinstance(message, _TRANSACTION_MARKERS)]
+        image, changes = self._newest_image.apply(image_records, offset=last_offset, epoch=self._newest_image.epoch)
+        self._newest_image = image
+        self._pending.append(_PendingDecision(image, changes, on_committed, on_lost))
+        self._log.append(records, wall_ms=wall_ms, on_committed=partial(self._committed, 1), is_atomic=is_atomic)
 
     def _committed(self, count: int) -> None:
-        """The oldest decisions that were not committed are: publish them, and answer the refusals behind each."""
+        """Publish the oldest `count` pending images, and answer the decisions without records that follow each."""
         pending, publisher = self._pending, self._publisher
         for _ in range(count):
-            image, changes, done, _ = pending.popleft()
-            assert image is not None, "what was committed was written"
-            assert changes is not None, "and changed something"
-            publisher.publish(image, changes, done)
+            image, changes, on_committed, _ = pending.popleft()
+            assert image is not None, "a committed decision has an image"
+            assert changes is not None, "a committed decision has changes"
+            publisher.publish(image, changes, on_committed)
             while pending and pending[0].image is None:
-                publisher.when_published(pending.popleft().done)
+                publisher.on_all_published(pending.popleft().on_committed)
 
 
 def _nothing() -> None:

@@ -1,7 +1,6 @@
-"""What a decision may look at besides the image: this node's own settings, and dice that are handed in.
+"""The inputs of a decision besides the metadata image: this node's configuration and a source of randomness.
 
-RULES    1. Decisions are functions of (image, environment, request): nothing else, so a test or a simulation can
-            repeat them.
+RULES    1. Decisions are pure functions of (image, context, request), so tests and simulators can repeat them.
 """
 
 from __future__ import annotations
@@ -13,37 +12,37 @@ from protocol.errors import KafkaError
 from storage.config.config_def import Setting
 
 
-class BrokerRules(Protocol):
-    """What this node's broker knows of brokers' settings."""
+class BrokerConfigs(Protocol):
+    """The broker configuration definitions."""
 
     def setting(self, name: str) -> Setting | None:
-        """The row of a setting, or None when there is no such setting."""
+        """The definition of a configuration; None if it does not exist."""
 
 
 class KraftVersion(NamedTuple):
-    """The level of kraft.version, which the quorum writes down itself (`replication/raft/voter_changes.py`)."""
+    """The kraft.version feature, which the quorum stores itself (`replication/raft/voter_changes.py`)."""
 
     level: Callable[[], int]
-    """1: the voters stand in the metadata log; 0: they are a setting."""
+    """1: the voters are in the metadata log; 0: they are configured."""
     refusal: Callable[[int], KafkaError | None]
-    """Why it cannot be raised to a level now, if it cannot."""
+    """The error if the feature cannot be raised to a level now."""
 
 
-IN_THE_LOG = KraftVersion(lambda: 1, lambda _: None)
+KRAFT_VERSION_1 = KraftVersion(lambda: 1, lambda _: None)
 
 
-class Environment(NamedTuple):
-    """The part of a decision that is this node's own."""
+class DecisionContext(NamedTuple):
+    """The inputs of decisions on this node."""
 
     node_id: int
-    settings: Mapping[str, str]
-    """The broker settings that were given at the start, as text, under the broker's names."""
-    rules: BrokerRules
+    static_configs: Mapping[str, str]
+    """The static broker configuration, by broker config name."""
+    broker_configs: BrokerConfigs
     num_partitions: int
     default_replication_factor: int
     new_id: Callable[[], bytes]
-    """A fresh topic id."""
+    """Returns a new topic id."""
     random_below: Callable[[int], int]
-    """A random number from 0 to below the given one."""
-    kraft_version: KraftVersion = IN_THE_LOG
-    """The quorum's that this node is part of."""
+    """Returns a random number from 0 to below its argument."""
+    kraft_version: KraftVersion = KRAFT_VERSION_1
+    """The kraft.version of this node's quorum."""

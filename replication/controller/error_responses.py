@@ -1,6 +1,6 @@
-"""What a controller answers that is not the active one, or is no longer: NOT_CONTROLLER, wherever an answer has room for it.
+"""NOT_CONTROLLER responses of a controller that is not active.
 
-NOT HERE Who is active (`controller.py`). Who asked looks for the active one again.
+NOT HERE Which controller is active (`controller.py`). The client looks up the active controller and retries.
 """
 
 from __future__ import annotations
@@ -13,55 +13,55 @@ from protocol.messages import admin, cluster, quorum, quotas_scram
 from protocol.schema import Message
 
 _CODE: Final = ErrorCode.NOT_CONTROLLER
-_ROWS: Final = ("topics", "responses", "results", "entries")
-_SENTENCE: Final = "This is not the active controller: ask the one that the metadata name."
+_RESULT_FIELDS: Final = ("topics", "responses", "results", "entries")
+_MESSAGE: Final = "This is not the active controller: retry with the controller that the metadata names."
 
 
-def not_controller(request: Message) -> Message:
-    """The answer to a request."""
-    return _ANSWERS[type(request)](request)
+def not_controller_response(request: Message) -> Message:
+    """The NOT_CONTROLLER response to a request."""
+    return _RESPONSES[type(request)](request)
 
 
-def is_not_controller(answer: Message) -> bool:
-    """Whether an answer says that; some have a code only for each of what they were asked for."""
-    rows = [row for name in _ROWS for row in getattr(answer, name, ())]
-    return any(getattr(one, "error_code", ErrorCode.NONE) == _CODE for one in (answer, *rows[:1]))
+def is_not_controller_response(response: Message) -> bool:
+    """Whether a response reports NOT_CONTROLLER; some responses have an error code only per result."""
+    results = [result for name in _RESULT_FIELDS for result in getattr(response, name, ())]
+    return any(getattr(part, "error_code", ErrorCode.NONE) == _CODE for part in (response, *results[:1]))
 
 
-def _topics_created(request: admin.CreateTopicsRequest) -> Message:
+def _create_topics(request: admin.CreateTopicsRequest) -> Message:
     return admin.CreateTopicsResponse(
         topics=[
-            admin.CreatableTopicResult(name=topic.name, error_code=_CODE, error_message=_SENTENCE)
+            admin.CreatableTopicResult(name=topic.name, error_code=_CODE, error_message=_MESSAGE)
             for topic in request.topics
         ]
     )
 
 
-def _topics_deleted(request: admin.DeleteTopicsRequest) -> Message:
+def _delete_topics(request: admin.DeleteTopicsRequest) -> Message:
     named = [(topic.name, topic.topic_id) for topic in request.topics]
     named += [(name, bytes(16)) for name in request.topic_names]
     return admin.DeleteTopicsResponse(
         responses=[
-            admin.DeletableTopicResult(name=name, topic_id=topic_id, error_code=_CODE, error_message=_SENTENCE)
+            admin.DeletableTopicResult(name=name, topic_id=topic_id, error_code=_CODE, error_message=_MESSAGE)
             for name, topic_id in named
         ]
     )
 
 
-def _partitions_created(request: admin.CreatePartitionsRequest) -> Message:
+def _create_partitions(request: admin.CreatePartitionsRequest) -> Message:
     return admin.CreatePartitionsResponse(
         results=[
-            admin.CreatePartitionsTopicResult(name=topic.name, error_code=_CODE, error_message=_SENTENCE)
+            admin.CreatePartitionsTopicResult(name=topic.name, error_code=_CODE, error_message=_MESSAGE)
             for topic in request.topics
         ]
     )
 
 
-def _settings_refused(request: admin.IncrementalAlterConfigsRequest | admin.AlterConfigsRequest) -> list[Any]:
+def _config_results(request: admin.IncrementalAlterConfigsRequest | admin.AlterConfigsRequest) -> list[Any]:
     return [
         admin.AlterConfigsResourceResponse(
             error_code=_CODE,
-            error_message=_SENTENCE,
+            error_message=_MESSAGE,
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )
@@ -69,53 +69,53 @@ def _settings_refused(request: admin.IncrementalAlterConfigsRequest | admin.Alte
     ]
 
 
-def _quotas_altered(request: quotas_scram.AlterClientQuotasRequest) -> Message:
+def _alter_quotas(request: quotas_scram.AlterClientQuotasRequest) -> Message:
     return quotas_scram.AlterClientQuotasResponse(
         entries=[
-            quotas_scram.AlteredQuotasResult(error_code=_CODE, error_message=_SENTENCE, entity=entry.entity)
+            quotas_scram.AlteredQuotasResult(error_code=_CODE, error_message=_MESSAGE, entity=entry.entity)
             for entry in request.entries
         ]
     )
 
 
-def _credentials_altered(request: quotas_scram.AlterUserScramCredentialsRequest) -> Message:
+def _alter_credentials(request: quotas_scram.AlterUserScramCredentialsRequest) -> Message:
     names = dict.fromkeys([deletion.name for deletion in request.deletions])
     names |= dict.fromkeys([upsertion.name for upsertion in request.upsertions])
     return quotas_scram.AlterUserScramCredentialsResponse(
-        results=[quotas_scram.AlteredScramUser(user=name, error_code=_CODE, error_message=_SENTENCE) for name in names]
+        results=[quotas_scram.AlteredScramUser(user=name, error_code=_CODE, error_message=_MESSAGE) for name in names]
     )
 
 
-def _always(answer: Message) -> Callable[[Any], Message]:
-    return lambda _: answer
+def _constant(response: Message) -> Callable[[Any], Message]:
+    return lambda _: response
 
 
-_ANSWERS: Final[dict[type[Message], Callable[[Any], Message]]] = {
-    admin.CreateTopicsRequest: _topics_created,
-    admin.DeleteTopicsRequest: _topics_deleted,
-    admin.CreatePartitionsRequest: _partitions_created,
+_RESPONSES: Final[dict[type[Message], Callable[[Any], Message]]] = {
+    admin.CreateTopicsRequest: _create_topics,
+    admin.DeleteTopicsRequest: _delete_topics,
+    admin.CreatePartitionsRequest: _create_partitions,
     admin.IncrementalAlterConfigsRequest: lambda request: admin.IncrementalAlterConfigsResponse(
-        responses=_settings_refused(request)
+        responses=_config_results(request)
     ),
-    admin.AlterConfigsRequest: lambda request: admin.AlterConfigsResponse(responses=_settings_refused(request)),
-    quotas_scram.AlterClientQuotasRequest: _quotas_altered,
-    quotas_scram.AlterUserScramCredentialsRequest: _credentials_altered,
-    cluster.ElectLeadersRequest: _always(cluster.ElectLeadersResponse(error_code=_CODE, replica_election_results=[])),
-    cluster.AlterPartitionReassignmentsRequest: _always(
-        cluster.AlterPartitionReassignmentsResponse(error_code=_CODE, error_message=_SENTENCE, responses=[])
+    admin.AlterConfigsRequest: lambda request: admin.AlterConfigsResponse(responses=_config_results(request)),
+    quotas_scram.AlterClientQuotasRequest: _alter_quotas,
+    quotas_scram.AlterUserScramCredentialsRequest: _alter_credentials,
+    cluster.ElectLeadersRequest: _constant(cluster.ElectLeadersResponse(error_code=_CODE, replica_election_results=[])),
+    cluster.AlterPartitionReassignmentsRequest: _constant(
+        cluster.AlterPartitionReassignmentsResponse(error_code=_CODE, error_message=_MESSAGE, responses=[])
     ),
-    cluster.UnregisterBrokerRequest: _always(
-        cluster.UnregisterBrokerResponse(error_code=_CODE, error_message=_SENTENCE)
+    cluster.UnregisterBrokerRequest: _constant(
+        cluster.UnregisterBrokerResponse(error_code=_CODE, error_message=_MESSAGE)
     ),
-    cluster.UpdateFeaturesRequest: _always(cluster.UpdateFeaturesResponse(error_code=_CODE, error_message=_SENTENCE)),
-    quorum.AlterPartitionRequest: _always(quorum.AlterPartitionResponse(error_code=_CODE)),
-    quorum.AllocateProducerIdsRequest: _always(
+    cluster.UpdateFeaturesRequest: _constant(cluster.UpdateFeaturesResponse(error_code=_CODE, error_message=_MESSAGE)),
+    quorum.AlterPartitionRequest: _constant(quorum.AlterPartitionResponse(error_code=_CODE)),
+    quorum.AllocateProducerIdsRequest: _constant(
         quorum.AllocateProducerIdsResponse(error_code=_CODE, producer_id_start=0, producer_id_len=0)
     ),
-    quorum.AssignReplicasToDirsRequest: _always(quorum.AssignReplicasToDirsResponse(error_code=_CODE)),
-    quorum.BrokerRegistrationRequest: _always(quorum.BrokerRegistrationResponse(error_code=_CODE)),
-    quorum.ControllerRegistrationRequest: _always(
-        quorum.ControllerRegistrationResponse(error_code=_CODE, error_message=_SENTENCE)
+    quorum.AssignReplicasToDirsRequest: _constant(quorum.AssignReplicasToDirsResponse(error_code=_CODE)),
+    quorum.BrokerRegistrationRequest: _constant(quorum.BrokerRegistrationResponse(error_code=_CODE)),
+    quorum.ControllerRegistrationRequest: _constant(
+        quorum.ControllerRegistrationResponse(error_code=_CODE, error_message=_MESSAGE)
     ),
-    quorum.BrokerHeartbeatRequest: _always(quorum.BrokerHeartbeatResponse(error_code=_CODE)),
+    quorum.BrokerHeartbeatRequest: _constant(quorum.BrokerHeartbeatResponse(error_code=_CODE)),
 }

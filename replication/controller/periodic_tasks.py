@@ -1,12 +1,11 @@
-"""What the active controller does by itself from time to time: elections, and a sign that time passes.
+"""Periodic tasks of the active controller: preferred leader election, unclean election, NoOp records (Kafka: PeriodicTask).
 
-RULES    1. A task is due when its interval has passed since this controller became the active one, or since it was last done;
-            at once again when it has done as much as it may at a time.
-         2. Leaders go back to the first replica where they can (`auto.leader.rebalance.enable`). Partitions without a leader
-            get one that may have lost records, where their topic allows that.
-         3. NoOp records tell who reads the metadata that the controller lives. A node alone writes none (design D2).
-NOT HERE What an election makes of a partition (`partition_changes.py`), elections that clients ask for
-         (`elect_leaders.py`).
+RULES    1. A task runs one interval after activation, then at its interval; immediately again if it reached its limit.
+         2. Preferred replicas become leaders again (`auto.leader.rebalance.enable`). Leaderless partitions elect a replica that
+            may have lost records if the topic allows it.
+         3. NoOp records let other nodes see that the controller is alive and advance their metadata offset. A single node
+            writes none.
+NOT HERE The resulting partition change (`partition_changes.py`), ElectLeaders requests (`elect_leaders.py`).
 """
 
 from __future__ import annotations
@@ -17,96 +16,96 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from protocol.messages.stored_records import NoOpRecord
-from replication.controller.configs.configs import UNCLEAN_ELECTION, setting_of
-from replication.controller.decision_context import Environment
-from replication.controller.partitions.elections import election
+from replication.controller.configs.configs import UNCLEAN_ELECTION, topic_config_value
+from replication.controller.decision_context import DecisionContext
+from replication.controller.partitions.elections import leader_change
 from replication.metadata.feature_levels import partition_version
 from replication.metadata.image import NO_LEADER, MetadataImage
 from replication.metadata.metadata_records import Versioned
-from replication.timer_queue import Deadline, Deadlines
+from replication.timer_queue import Timer, TimerQueue
 
-MOST_AT_A_TIME: Final = 1000
-"""Elections of one task at a time, as with Apache Kafka."""
+MAX_ELECTIONS_PER_RUN: Final = 1000
+"""The limit of one task run, as in Apache Kafka."""
 
-Task = Callable[[MetadataImage, Environment], list[Versioned]]
-
-
-class Intervals(NamedTuple):
-    """How often each task is due; None: never."""
-
-    balance_ms: int | None = 300_000
-    unclean_ms: int | None = 300_000
-    sign_ms: int | None = 500
+Task = Callable[[MetadataImage, DecisionContext], list[Versioned]]
 
 
-DEFAULT_INTERVALS: Final = Intervals()
+class TaskIntervals(NamedTuple):
+    """The interval of each task; None disables it."""
+
+    leader_balance_ms: int | None = 300_000
+    unclean_election_ms: int | None = 300_000
+    no_op_ms: int | None = 500
 
 
-class Recurring:
-    """The tasks of one controller, while it is active."""
+DEFAULT_INTERVALS: Final = TaskIntervals()
 
-    def __init__(self, deadlines: Deadlines, mono_ms: Callable[[], int], intervals: Intervals) -> None:
-        self._deadlines = deadlines
+
+class PeriodicTasks:
+    """The periodic tasks of one controller."""
+
+    def __init__(self, timers: TimerQueue, mono_ms: Callable[[], int], intervals: TaskIntervals) -> None:
+        self._timers = timers
         self._mono_ms = mono_ms
         self._tasks: list[tuple[Task, int | None]] = [
-            (balance_leaders, intervals.balance_ms),
-            (elect_unclean, intervals.unclean_ms),
-            (give_sign, intervals.sign_ms),
+            (balance_leaders, intervals.leader_balance_ms),
+            (elect_unclean, intervals.unclean_election_ms),
+            (append_no_op, intervals.no_op_ms),
         ]
-        self._waiting: dict[Task, Deadline] = {}
-        self.do: Callable[[Task], int] = _nothing
-        """Writes down what a task wants; how many records that were."""
+        self._scheduled: dict[Task, Timer] = {}
+        self.run_task: Callable[[Task], int] = _nothing
+        """Runs a task and appends its records; returns their number."""
 
-    def begin(self) -> None:
-        """The controller is active."""
+    def activate(self) -> None:
+        """Schedule the tasks: the controller became active."""
         for task, interval_ms in self._tasks:
             if interval_ms is not None:
-                self._wait(task, interval_ms, interval_ms)
+                self._schedule(task, interval_ms, interval_ms)
 
-    def end(self) -> None:
-        """It is not any more."""
-        for deadline in self._waiting.values():
+    def deactivate(self) -> None:
+        """Cancel the tasks: the controller is no longer active."""
+        for deadline in self._scheduled.values():
             deadline.cancel()
-        self._waiting.clear()
+        self._scheduled.clear()
 
-    def _wait(self, task: Task, delay_ms: int, interval_ms: int) -> None:
-        due = partial(self._due, task, interval_ms)
-        self._waiting[task] = self._deadlines.schedule(self._mono_ms() + delay_ms, due)
+    def _schedule(self, task: Task, delay_ms: int, interval_ms: int) -> None:
+        due = partial(self._run, task, interval_ms)
+        self._scheduled[task] = self._timers.schedule(self._mono_ms() + delay_ms, due)
 
-    def _due(self, task: Task, interval_ms: int) -> None:
-        waited = self._waiting[task]
-        count = self.do(task)
-        if self._waiting.get(task) is waited:  # else this controller was deposed by what it did
-            self._wait(task, 0 if count >= MOST_AT_A_TIME else interval_ms, interval_ms)
+    def _run(self, task: Task, interval_ms: int) -> None:
+        timer = self._scheduled[task]
+        count = self.run_task(task)
+        if self._scheduled.get(task) is timer:  # otherwise the task's append ended the leadership
+            self._schedule(task, 0 if count >= MAX_ELECTIONS_PER_RUN else interval_ms, interval_ms)
 
 
-def balance_leaders(image: MetadataImage, environment: Environment) -> list[Versioned]:
-    """Leaders back to the preferred replicas that can lead."""
+def balance_leaders(image: MetadataImage, context: DecisionContext) -> list[Versioned]:
+    """Elect preferred replicas that can lead."""
     version = partition_version(image.metadata_version)
     changes = (
-        election(image, environment, topic, index, state, prefers_first=True)
+        leader_change(image, context, topic, index, state, prefers_first=True)
         for topic in image.topics_by_id.values()
         for index, state in topic.partitions.items()
         if state.leader != state.replicas[0]
     )
-    return [(change, version) for change in islice(filter(None, changes), MOST_AT_A_TIME)]
+    return [(change, version) for change in islice(filter(None, changes), MAX_ELECTIONS_PER_RUN)]
 
 
-def elect_unclean(image: MetadataImage, environment: Environment) -> list[Versioned]:
-    """Leaders for partitions that have none, where their topics would rather lose records."""
+def elect_unclean(image: MetadataImage, context: DecisionContext) -> list[Versioned]:
+    """Elect leaders for leaderless partitions of topics that allow unclean elections."""
     version = partition_version(image.metadata_version)
     changes = (
-        election(image, environment, topic, index, state, allows_unclean=True)
+        leader_change(image, context, topic, index, state, allows_unclean=True)
         for topic in image.topics_by_id.values()
         for index, state in topic.partitions.items()
-        if state.leader == NO_LEADER and setting_of(image, environment, topic.name, UNCLEAN_ELECTION) == "true"
+        if state.leader == NO_LEADER and topic_config_value(image, context, topic.name, UNCLEAN_ELECTION) == "true"
     )
-    return [(change, version) for change in islice(filter(None, changes), MOST_AT_A_TIME)]
+    return [(change, version) for change in islice(filter(None, changes), MAX_ELECTIONS_PER_RUN)]
 
 
-def give_sign(image: MetadataImage, environment: Environment) -> list[Versioned]:
-    """A record that says nothing, where other nodes read it (rule 3)."""
-    others = {*image.brokers, *image.controllers} - {environment.node_id}
+def append_no_op(image: MetadataImage, context: DecisionContext) -> list[Versioned]:
+    """A NoOp record, if other nodes read the log (rule 3)."""
+    others = {*image.brokers, *image.controllers} - {context.node_id}
     return [(NoOpRecord(), 0)] if others else []
 
 

@@ -1,1 +1,1 @@
-"""The metadata image and the records that it is built from."""
+"""The metadata image and its records."""

@@ -1,9 +1,10 @@
-"""Subscriptions to clients' own metrics (KIP-714): their settings, and which clients they mean.
+"""Client metrics subscriptions (KIP-714): their configs, and the clients that they match (Kafka: ClientMetricsConfigs).
 
-RULES    1. A subscription means the clients that match all its patterns; one without patterns means all.
-         2. Of a client is wanted what all subscriptions want that mean it; nobody waits longer than five minutes.
-         3. Names and sentences are Apache Kafka 4.3's (ClientMetricsConfigs). A pattern is a regular expression, RE2's.
-NOT HERE Which clients there are, and what they send (`broker/telemetry/`).
+RULES    1. A subscription matches clients that match all its patterns; without patterns it matches all clients.
+         2. A client pushes the union of the metrics of all matching subscriptions, at the shortest of their intervals and at
+            least every five minutes.
+         3. Names and messages are those of Apache Kafka 4.3. Patterns are RE2 regular expressions.
+NOT HERE The clients and their metrics (`broker/telemetry/`).
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from storage.config.config_def import Kind, Setting, parse
 
 MIN_INTERVAL_MS, MAX_INTERVAL_MS = 100, 3_600_000
 DEFAULT_INTERVAL_MS = 300_000
-EVERYTHING = "*"
-CLIENT_FACTS = (
+ALL_METRICS = "*"
+CLIENT_ATTRIBUTES = (
     "client_instance_id",
     "client_id",
     "client_software_name",
@@ -27,22 +28,24 @@ CLIENT_FACTS = (
     "client_source_address",
     "client_source_port",
 )
-"""What a pattern can be about."""
-Facts = Mapping[str, str | None]
-"""What is known of a client, by these names."""
+"""What a pattern can match."""
+ClientAttributes = Mapping[str, str | None]
+"""A client's attributes by these names."""
 
 SUBSCRIPTION_SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
-        Setting("interval.ms", Kind.INT, str(DEFAULT_INTERVAL_MS), None, "Time between two reports of a client."),
-        Setting("match", Kind.LIST, "", None, "Which clients are meant, as name=pattern."),
-        Setting("metrics", Kind.LIST, "", None, "Beginnings of the names of the metrics that are wanted; * is all."),
+        Setting(
+            "interval.ms", Kind.INT, str(DEFAULT_INTERVAL_MS), None, "The interval between two pushes of a client."
+        ),
+        Setting("match", Kind.LIST, "", None, "The clients to match, as name=pattern."),
+        Setting("metrics", Kind.LIST, "", None, "Prefixes of the metric names to push; * means all."),
     )
 }
 
 
 def check_subscription(name: str, settings: Mapping[str, str]) -> None:
-    """Refuse what a subscription may not be told.
+    """Validate the configs of a subscription.
 
     Raises:
         KafkaError: INVALID_REQUEST or INVALID_CONFIG.
@@ -64,61 +67,61 @@ def check_subscription(name: str, settings: Mapping[str, str]) -> None:
 
 
 class Subscription(NamedTuple):
-    """What is wanted of the clients that it means."""
+    """Metrics that matching clients push."""
 
     metrics: frozenset[str]
     interval_ms: int
     patterns: Mapping[str, Matches]
 
-    def means(self, client: Facts) -> bool:
-        """Whether a client is meant."""
-        for fact, matches in self.patterns.items():
-            value = client[fact]
+    def matches_client(self, client: ClientAttributes) -> bool:
+        """Whether a client matches all patterns."""
+        for attribute, matches in self.patterns.items():
+            value = client[attribute]
             if value is None or not matches(value):
                 return False
         return True
 
 
-class Wanted(NamedTuple):
-    """What is wanted of one client."""
+class ClientSubscription(NamedTuple):
+    """What one client pushes."""
 
     metrics: tuple[str, ...]
     interval_ms: int
 
     def subscription_id(self, instance_id: bytes) -> int:
-        """Another one for other metrics, another interval, another client."""
+        """Differs for other metrics, another interval or another client."""
         return zlib.crc32(f"{self.metrics}{self.interval_ms}".encode(), zlib.crc32(instance_id)) - 2**31
 
 
 def subscription(settings: Mapping[str, str]) -> Subscription:
-    """What settings say.
+    """Parse the configs of a subscription.
 
     Raises:
-        ValueError: they say nothing that can be.
+        ValueError: a value is invalid.
     """
     interval = parse(SUBSCRIPTION_SETTINGS["interval.ms"], settings.get("interval.ms", str(DEFAULT_INTERVAL_MS)))
     assert isinstance(interval, int)
     return Subscription(frozenset(_list(settings, "metrics")), interval, _patterns(settings))
 
 
-def wanted_of(client: Facts, subscriptions: Iterable[Subscription]) -> Wanted:
-    """All that those want which mean a client, as often as the most impatient of them wants it."""
-    meant = [one for one in subscriptions if one.means(client)]
-    metrics = frozenset[str]().union(*(one.metrics for one in meant))
-    interval = min((one.interval_ms for one in meant), default=DEFAULT_INTERVAL_MS)
-    shown = (EVERYTHING,) if EVERYTHING in metrics else tuple(sorted(metrics))
-    return Wanted(shown, min(interval, DEFAULT_INTERVAL_MS))
+def client_subscription(client: ClientAttributes, subscriptions: Iterable[Subscription]) -> ClientSubscription:
+    """The union of the matching subscriptions, with their shortest interval."""
+    matching = [one for one in subscriptions if one.matches_client(client)]
+    metrics = frozenset[str]().union(*(one.metrics for one in matching))
+    interval = min((one.interval_ms for one in matching), default=DEFAULT_INTERVAL_MS)
+    metrics_shown = (ALL_METRICS,) if ALL_METRICS in metrics else tuple(sorted(metrics))
+    return ClientSubscription(metrics_shown, min(interval, DEFAULT_INTERVAL_MS))
 
 
 def _patterns(settings: Mapping[str, str]) -> dict[str, Matches]:
     found = {}
     for text in _list(settings, "match"):
-        fact, _, pattern = text.partition("=")
+        attribute, _, pattern = text.partition("=")
         sentence = f"Illegal client matching pattern: {text}"
-        if fact.strip() not in CLIENT_FACTS or not pattern or "=" in pattern:
+        if attribute.strip() not in CLIENT_ATTRIBUTES or not pattern or "=" in pattern:
             raise ValueError(sentence)
         try:
-            found[fact.strip()] = compile_regex(pattern.strip())
+            found[attribute.strip()] = compile_regex(pattern.strip())
         except BadRegex:
             raise ValueError(sentence) from None
     return found

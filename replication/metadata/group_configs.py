@@ -1,10 +1,10 @@
-"""The settings of groups: a table, the limits that the broker's own settings give, what is in force for a group.
+"""Group configs: their definitions, the bounds in the broker config, and the effective values (Kafka: GroupConfig).
 
-RULES    1. A setting whose name with "group." before it is a broker setting has that one's value for its default, and its
-            limits where the broker has a `min` and a `max` of it.
-         2. Names, kinds and sentences are Apache Kafka 4.3's (GroupConfig). Settings of share and streams groups are kept
-            and shown, and have no effect.
-NOT HERE Who changes them (`controller/configs/config_changes.py`), what they do (`broker/coordinators`).
+RULES    1. If the broker has a config with the same name after "group.", its value is the default, and its `min` and `max`
+            variants are the bounds.
+         2. Names, types and messages are those of Apache Kafka 4.3. Configs of share and streams groups are stored and
+            described, and have no effect.
+NOT HERE Changing them (`controller/configs/config_changes.py`), their effects (`broker/coordinators`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from storage.config.config_def import Check, Kind, Setting, Value, at_least, one_of, parse
 
 Broker = Callable[[str], str | None]
-"""The text in force of a broker setting; None where there is no such setting."""
+"""Returns the effective text of a broker config; None if it does not exist."""
 
 _DURATION = re.compile(r"by_duration:P(?!$)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d{1,9})?S)?)?", re.IGNORECASE)
 _START = (
@@ -40,34 +40,34 @@ def _text(name: str, default: str, check: Check | None, documentation: str, kind
 GROUP_SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
-        _number("consumer.session.timeout.ms", 45_000, 1, "How long a silent consumer stays a member."),
-        _number("consumer.heartbeat.interval.ms", 5_000, 1, "How often consumers are asked to be heard of."),
-        _number("consumer.assignment.interval.ms", 1_000, 0, "Time between two assignments of a consumer group."),
-        _number("share.session.timeout.ms", 45_000, 1, "How long a silent member of a share group stays one."),
-        _number("share.heartbeat.interval.ms", 5_000, 1, "How often members of a share group are heard of."),
-        _number("share.record.lock.duration.ms", 30_000, 1_000, "How long a record that was handed out is locked."),
-        _number("share.delivery.count.limit", 5, 2, "How often a record is handed out at most."),
-        _number("share.partition.max.record.locks", 2_000, 100, "Most records of a partition that are locked."),
-        _number("share.assignment.interval.ms", 1_000, 0, "Time between two assignments of a share group."),
-        _text("share.auto.offset.reset", "latest", _start, "Where a share group begins."),
+        _number("consumer.session.timeout.ms", 45_000, 1, "The session timeout of a consumer."),
+        _number("consumer.heartbeat.interval.ms", 5_000, 1, "The heartbeat interval of consumers."),
+        _number("consumer.assignment.interval.ms", 1_000, 0, "The minimum time between two assignments of a consumer group."),
+        _number("share.session.timeout.ms", 45_000, 1, "The session timeout of a share group member."),
+        _number("share.heartbeat.interval.ms", 5_000, 1, "The heartbeat interval of share group members."),
+        _number("share.record.lock.duration.ms", 30_000, 1_000, "How long an acquired record is locked."),
+        _number("share.delivery.count.limit", 5, 2, "How many times a record is delivered at most."),
+        _number("share.partition.max.record.locks", 2_000, 100, "The maximum number of locked records of a partition."),
+        _number("share.assignment.interval.ms", 1_000, 0, "The minimum time between two assignments of a share group."),
+        _text("share.auto.offset.reset", "latest", _start, "The offset at which a share group starts."),
         _text("share.isolation.level", "read_uncommitted", one_of("read_committed", "read_uncommitted"),
               "Whether a share group sees records of open and aborted transactions."),
         _text("share.renew.acknowledge.enable", "true", None, "Whether locks of a share group can be renewed.",
               Kind.BOOLEAN),
-        _number("streams.session.timeout.ms", 45_000, 1, "How long a silent member of a streams group stays one."),
-        _number("streams.heartbeat.interval.ms", 5_000, 1, "How often members of a streams group are heard of."),
-        _number("streams.num.standby.replicas", 0, 0, "Standby replicas of each task."),
-        _number("streams.initial.rebalance.delay.ms", 3_000, 0, "How long a new streams group waits for more members."),
-        _number("streams.assignment.interval.ms", 1_000, 0, "Time between two assignments of a streams group."),
+        _number("streams.session.timeout.ms", 45_000, 1, "The session timeout of a streams group member."),
+        _number("streams.heartbeat.interval.ms", 5_000, 1, "The heartbeat interval of streams group members."),
+        _number("streams.num.standby.replicas", 0, 0, "The number of standby replicas of each task."),
+        _number("streams.initial.rebalance.delay.ms", 3_000, 0, "How long a new streams group waits for members."),
+        _number("streams.assignment.interval.ms", 1_000, 0, "The minimum time between two assignments of a streams group."),
     )
 }  # fmt: skip
 
 
 def check_group_settings(settings: Mapping[str, str], broker: Broker) -> None:
-    """Refuse what a group may not be told.
+    """Validate the configs of a group.
 
     Raises:
-        ValueError: with Kafka's sentence.
+        ValueError: with Kafka's message.
     """
     for name in settings:
         if name not in GROUP_SETTINGS:
@@ -84,7 +84,7 @@ def check_group_settings(settings: Mapping[str, str], broker: Broker) -> None:
 
 
 def group_setting(settings: Mapping[str, str], name: str, broker: Broker) -> Value:
-    """What is in force for a group with these settings."""
+    """The effective value for a group with these configs."""
     text = settings.get(name) or broker(f"group.{name}") or GROUP_SETTINGS[name].default
     return parse(GROUP_SETTINGS[name], text)
 
@@ -99,7 +99,7 @@ def _check_session(family: str, settings: Mapping[str, str], broker: Broker) -> 
 
 
 def _bound(name: str, which: str) -> str:
-    """The broker setting that limits a group's."""
+    """The broker config that bounds a group config."""
     family, _, rest = name.partition(".")
     return f"group.{family}.{which}.{rest.removeprefix('num.')}"
 

@@ -1,13 +1,13 @@
-"""The cluster's metadata as one immutable value, changed only by applying records (seam 11).
+"""The cluster metadata as an immutable value that changes only by applying records (Kafka: MetadataImage).
 
-RULES    1. An image never changes. `apply` gives a new one that shares all that the records did not touch, so
-            readers keep what they hold, and throwing undecided work away is going back to an older image.
-         2. Everything in it comes from the records of the metadata log: the same records give an equal image on
-            every node, whether they come one by one or ten thousand at once.
-         3. `Changes` names what was touched; who cares looks it up in the new image.
-         4. A record that contradicts the image (a partition of no topic, say) is our own fault or a broken log:
+RULES    1. An image never changes. `apply` returns a new image that shares everything the records did not touch. So readers
+            keep a consistent view, and a controller discards uncommitted changes by returning to an older image.
+         2. All content follows from the records of the metadata log: the same records give an equal image on every node, in
+            whatever batches they are applied.
+         3. `MetadataDelta` names what changed; its readers find the new values in the new image.
+         4. A record that contradicts the image (for example a partition of an unknown topic) is a bug or a damaged log:
             AssertionError, the node stops.
-NOT HERE Deciding which records to write (`controller/`), their bytes (`metadata_log.py`).
+NOT HERE Which records are written (`controller/`), their encoding (`metadata_records.py`).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from replication.metadata.feature_levels import ELIGIBLE_LEADERS, METADATA_VERSI
 from replication.metadata.opaque_records import Key, key_of
 
 UNASSIGNED_DIRECTORY = (1).to_bytes(16, "big")
-"""The id that stands for a directory which its broker has not named yet."""
+"""DirectoryId.UNASSIGNED: the broker has not reported the log directory yet."""
 MIGRATING_DIRECTORY = bytes(16)
-"""The id that stands for one that was not known when the cluster began to note directories."""
+"""DirectoryId.MIGRATING: unknown when the cluster began to track log directories."""
 NO_LEADER = -1
 UNCHANGED_LEADER = -2
-_NOTHING: Mapping[str, str] = {}
+_NO_CONFIGS: Mapping[str, str] = {}
 
 
 class ResourceType:
-    """What a configuration belongs to, numbered as on the wire and in ConfigRecord."""
+    """The resource of a config, numbered as in ConfigRecord."""
 
     TOPIC = 2
     BROKER = 4
@@ -40,7 +40,7 @@ class ResourceType:
 
 
 class PartitionState(NamedTuple):
-    """One partition as the controller knows it."""
+    """A partition's registration in the metadata."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -55,17 +55,17 @@ class PartitionState(NamedTuple):
     leader_recovery_state: int = 0
 
     def directory_of(self, broker_id: int) -> bytes | None:
-        """The log directory in which a broker has its replica; None: it has not said."""
+        """The log directory of a broker's replica; None if it has not been reported."""
         named = dict(zip(self.replicas, self.directories, strict=False)).get(broker_id)
         return None if named in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY) else named
 
-    def is_within(self, broker_id: int, directories: Sequence[bytes]) -> bool:
-        """Whether a broker's replica lies in one of these directories, as far as that is known."""
+    def is_in_directories(self, broker_id: int, directories: Sequence[bytes]) -> bool:
+        """Whether a broker's replica is in one of these log directories, as far as known."""
         named = self.directory_of(broker_id)
         return not directories or named is None or named in directories
 
-    def after(self, record: stored_records.PartitionChangeRecord) -> PartitionState:
-        """The same partition changed."""
+    def with_change(self, record: stored_records.PartitionChangeRecord) -> PartitionState:
+        """The state after a PartitionChangeRecord."""
         replicas = self.replicas if record.replicas is None else tuple(record.replicas)
         if record.directories is not None:
             directories = tuple(record.directories)
@@ -74,12 +74,12 @@ class PartitionState(NamedTuple):
         else:
             known = dict(zip(self.replicas, self.directories, strict=False))
             directories = tuple(known.get(replica, UNASSIGNED_DIRECTORY) for replica in replicas)
-        is_led = record.leader != UNCHANGED_LEADER
+        has_new_leader = record.leader != UNCHANGED_LEADER
         return PartitionState(
             replicas,
             self.isr if record.isr is None else tuple(record.isr),
-            record.leader if is_led else self.leader,
-            self.leader_epoch + 1 if is_led else self.leader_epoch,
+            record.leader if has_new_leader else self.leader,
+            self.leader_epoch + 1 if has_new_leader else self.leader_epoch,
             self.partition_epoch + 1,
             directories,
             _changed(self.adding, record.adding_replicas),
@@ -95,7 +95,7 @@ def _changed(old: tuple[int, ...], new: list[int] | None) -> tuple[int, ...]:
 
 
 class TopicImage:
-    """A topic and its partitions, by index in ascending order."""
+    """A topic and its partitions in ascending order of index."""
 
     __slots__ = ("name", "partitions", "topic_id")
 
@@ -116,7 +116,7 @@ class TopicImage:
 
 
 class Endpoint(NamedTuple):
-    """Where a broker or controller listens."""
+    """A listener of a broker or controller."""
 
     listener: str
     host: str
@@ -140,11 +140,11 @@ class BrokerImage(NamedTuple):
 
     @property
     def is_active(self) -> bool:
-        """Whether partitions may be placed on it and clients be sent to it."""
+        """Whether the broker may receive replicas and clients."""
         return not self.is_fenced and not self.is_shutting_down
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """Where it listens under that listener's name."""
+        """The endpoint with a listener name."""
         for endpoint in self.endpoints:
             if endpoint.listener == listener:
                 return endpoint
@@ -160,11 +160,11 @@ class ControllerImage(NamedTuple):
     features: dict[str, tuple[int, int]]
 
 
-class Changes:
+class MetadataDelta:
     """What differs between two images.
 
-    `partitions` names new and altered partitions by topic id, all of which are in the new image; `created_topics`
-    holds the ids of topics that are new; `removed_topics` shows topics as they were in the old image.
+    `partitions` holds new and changed partitions by topic id, all present in the new image; `created_topics` holds topic ids;
+    `removed_topics` holds topics as they were in the old image.
     """
 
     __slots__ = ("brokers", "configs", "created_topics", "features", "partitions", "removed_topics")
@@ -178,8 +178,8 @@ class Changes:
         self.features = False
 
     @classmethod
-    def everything(cls, image: MetadataImage) -> Self:
-        """The way from nothing to `image`: what a listener is told first."""
+    def from_empty(cls, image: MetadataImage) -> Self:
+        """The difference between an empty image and `image`."""
         changes = cls()
         for topic_id, topic in image.topics_by_id.items():
             changes.partitions[topic_id] = set(topic.partitions)
@@ -191,8 +191,8 @@ class Changes:
 
     @classmethod
     def between(cls, old: MetadataImage, new: MetadataImage) -> Self:
-        """The way from one image to another that did not grow out of it; what is the same may be among it."""
-        changes = cls.everything(new)
+        """The difference between two images of which the second was not built from the first; may name unchanged things."""
+        changes = cls.from_empty(new)
         for topic_id, topic in old.topics_by_id.items():
             if topic_id not in new.topics_by_id:
                 changes.removed_topics[topic_id] = topic
@@ -204,7 +204,7 @@ class Changes:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was touched."""
+        """Whether nothing changed."""
         return not (
             self.partitions
             or self.created_topics
@@ -219,38 +219,28 @@ class MetadataImage:
     """The cluster at one offset of the metadata log."""
 
     __slots__ = (
-        "brokers",
-        "cluster_id",
-        "configs",
-        "controllers",
-        "epoch",
-        "features",
-        "kept",
-        "leader_id",
-        "next_producer_id",
-        "offset",
-        "topics_by_id",
-        "topics_by_name",
-    )
+        "brokers", "cluster_id", "configs", "controllers", "epoch", "features", "leader_id", "next_producer_id",
+        "offset", "opaque_records", "topics_by_id", "topics_by_name",
+    )  # fmt: skip
 
     cluster_id: str
     offset: int
-    """Offset of the last record applied; -1 before the first."""
+    """Offset of the last applied record; -1 before the first."""
     epoch: int
-    """Leader epoch of that record."""
+    """Leader epoch of the last applied record."""
     leader_id: int
-    """Who leads the metadata log, so is the active controller; -1 while unknown."""
+    """The active controller, which is the leader of the metadata log; -1 if unknown."""
     topics_by_name: dict[str, TopicImage]
     topics_by_id: dict[bytes, TopicImage]
     brokers: dict[int, BrokerImage]
     controllers: dict[int, ControllerImage]
     configs: dict[tuple[int, str], dict[str, str]]
-    """(resource type, resource name) -> what was set dynamically; the cluster-wide broker default has the name ""."""
+    """Dynamic configs by (resource type, resource name); the cluster-wide broker default has the name ""."""
     features: dict[str, int]
-    """Finalized features; `metadata.version` is one of them."""
+    """Finalized feature levels, `metadata.version` included."""
     next_producer_id: int
-    kept: dict[Key, Message]
-    """What is kept for others (`opaque_records.py`)."""
+    opaque_records: dict[Key, Message]
+    """Records that this broker stores without applying them (`opaque_records.py`)."""
 
     def __init__(self, cluster_id: str) -> None:
         self.cluster_id = cluster_id
@@ -264,7 +254,7 @@ class MetadataImage:
         self.configs = {}
         self.features = {}
         self.next_producer_id = 0
-        self.kept = {}
+        self.opaque_records = {}
 
     def __repr__(self) -> str:
         return (
@@ -274,36 +264,36 @@ class MetadataImage:
 
     @property
     def metadata_version(self) -> int:
-        """The level that says which record versions the nodes of the cluster can read; 0 before the first record."""
+        """The finalized metadata.version, which determines the record versions; 0 before the first record."""
         return self.features.get(METADATA_VERSION, 0)
 
     @property
     def has_eligible_leaders(self) -> bool:
-        """Whether eligible leader replicas (KIP-966) are on."""
+        """Whether eligible leader replicas (KIP-966) are enabled."""
         return self.features.get(ELIGIBLE_LEADERS, 0) >= 1
 
     def partition(self, topic_id: bytes, index: int) -> PartitionState | None:
-        """One partition, or None."""
+        """A partition, or None."""
         topic = self.topics_by_id.get(topic_id)
         return None if topic is None else topic.partitions.get(index)
 
     def topic_config(self, name: str) -> Mapping[str, str]:
-        """What was set for a topic."""
-        return self.configs.get((ResourceType.TOPIC, name), _NOTHING)
+        """The dynamic config of a topic."""
+        return self.configs.get((ResourceType.TOPIC, name), _NO_CONFIGS)
 
     def group_config(self, group_id: str) -> Mapping[str, str]:
-        """What was set for a group."""
-        return self.configs.get((ResourceType.GROUP, group_id), _NOTHING)
+        """The dynamic config of a group."""
+        return self.configs.get((ResourceType.GROUP, group_id), _NO_CONFIGS)
 
     def broker_config(self, broker_id: int) -> dict[str, str]:
-        """What was set for a broker: the cluster-wide defaults, then its own."""
+        """The dynamic config of a broker: cluster-wide defaults overridden by its own."""
         return {
-            **self.configs.get((ResourceType.BROKER, ""), _NOTHING),
-            **self.configs.get((ResourceType.BROKER, str(broker_id)), _NOTHING),
+            **self.configs.get((ResourceType.BROKER, ""), _NO_CONFIGS),
+            **self.configs.get((ResourceType.BROKER, str(broker_id)), _NO_CONFIGS),
         }
 
-    def apply(self, records: Iterable[Message], *, offset: int, epoch: int) -> tuple[MetadataImage, Changes]:
-        """The image after `records`, the last of which stands at `offset`, and what they touched."""
+    def apply(self, records: Iterable[Message], *, offset: int, epoch: int) -> tuple[MetadataImage, MetadataDelta]:
+        """The image after `records`, of which the last is at `offset`, and the difference."""
         draft = _Draft(self)
         handlers = _HANDLERS
         for record in records:
@@ -313,16 +303,16 @@ class MetadataImage:
         image.epoch = epoch
         return image, draft.changes
 
-    def led_by(self, leader_id: int, *, offset: int, epoch: int) -> MetadataImage:
-        """The same cluster after a leader change of the metadata log itself."""
+    def with_leader(self, leader_id: int, *, offset: int, epoch: int) -> MetadataImage:
+        """The image after a leader change of the metadata log."""
         image = _copy(self)
         image.leader_id = leader_id
         image.offset = offset
         image.epoch = epoch
         return image
 
-    def led_by_others(self, broker_id: int) -> tuple[MetadataImage, Changes]:
-        """The same cluster where one broker leads no partition, and nobody does in its place."""
+    def without_leader(self, broker_id: int) -> tuple[MetadataImage, MetadataDelta]:
+        """The image in which the partitions led by one broker have no leader."""
         draft = _Draft(self)
         for topic_id, topic in self.topics_by_id.items():
             for index, state in topic.partitions.items():
@@ -340,15 +330,15 @@ def _copy(image: MetadataImage) -> MetadataImage:
 
 
 class _Draft:
-    """An image in the making: each dictionary is copied when it is first written to, and once only."""
+    """A mutable image: each dictionary is copied once, when it is first written."""
 
-    __slots__ = ("_base", "_owned", "_partitions", "_unsorted", "changes", "image")
+    __slots__ = ("_base", "_copied", "_partitions", "_unsorted", "changes", "image")
 
     def __init__(self, base: MetadataImage) -> None:
         self._base = base
         self.image = _copy(base)
-        self.changes = Changes()
-        self._owned: set[str] = set()
+        self.changes = MetadataDelta()
+        self._copied: set[str] = set()
         self._partitions: dict[bytes, dict[int, PartitionState]] = {}
         self._unsorted: set[bytes] = set()
 
@@ -362,21 +352,21 @@ class _Draft:
             image.topics_by_name[old.name] = topic
         return image
 
-    def _own(self, slot: str) -> None:
-        if slot not in self._owned:
-            self._owned.add(slot)
+    def _copy_on_write(self, slot: str) -> None:
+        if slot not in self._copied:
+            self._copied.add(slot)
             setattr(self.image, slot, dict(getattr(self.image, slot)))
 
-    def _own_topics(self) -> None:
-        self._own("topics_by_id")
-        self._own("topics_by_name")
+    def _copy_topics(self) -> None:
+        self._copy_on_write("topics_by_id")
+        self._copy_on_write("topics_by_name")
 
     def partitions_of(self, topic_id: bytes) -> dict[int, PartitionState]:
         partitions = self._partitions.get(topic_id)
         if partitions is None:
             topic = self.image.topics_by_id.get(topic_id)
             assert topic is not None, f"a partition of no topic: {topic_id.hex()}"
-            self._own_topics()
+            self._copy_topics()
             partitions = self._partitions[topic_id] = dict(topic.partitions)
         return partitions
 
@@ -389,7 +379,7 @@ class _Draft:
     # -- topics and partitions
 
     def topic(self, record: stored_records.TopicRecord) -> None:
-        self._own_topics()
+        self._copy_topics()
         image = self.image
         assert record.name not in image.topics_by_name, f"topic {record.name} made twice"
         topic = TopicImage(record.name, record.topic_id, {})
@@ -399,7 +389,7 @@ class _Draft:
         self.changes.created_topics.add(record.topic_id)
 
     def remove_topic(self, record: stored_records.RemoveTopicRecord) -> None:
-        self._own_topics()
+        self._copy_topics()
         image, changes, topic_id = self.image, self.changes, record.topic_id
         topic = image.topics_by_id.pop(topic_id, None)
         assert topic is not None, f"a topic removed that is not there: {topic_id.hex()}"
@@ -412,7 +402,7 @@ class _Draft:
             changes.removed_topics[topic_id] = before
         resource = (ResourceType.TOPIC, topic.name)
         if resource in image.configs:
-            self._own("configs")
+            self._copy_on_write("configs")
             del image.configs[resource]
             changes.configs.add(resource)
 
@@ -441,7 +431,7 @@ class _Draft:
         partitions = self.partitions_of(topic_id)
         old = partitions.get(index)
         assert old is not None, f"partition {index} of {topic_id.hex()} changed that is not there"
-        partitions[index] = old.after(record)
+        partitions[index] = old.with_change(record)
         self.touch(topic_id, index)
 
     def clear_elr(self, record: stored_records.ClearElrRecord) -> None:
@@ -464,10 +454,10 @@ class _Draft:
     # -- settings
 
     def config(self, record: stored_records.ConfigRecord) -> None:
-        self._own("configs")
+        self._copy_on_write("configs")
         configs = self.image.configs
         resource = (record.resource_type, record.resource_name)
-        settings = dict(configs.get(resource, _NOTHING))
+        settings = dict(configs.get(resource, _NO_CONFIGS))
         if record.value is None:
             settings.pop(record.name, None)
         else:
@@ -479,7 +469,7 @@ class _Draft:
         self.changes.configs.add(resource)
 
     def feature_level(self, record: stored_records.FeatureLevelRecord) -> None:
-        self._own("features")
+        self._copy_on_write("features")
         if record.feature_level == 0:
             self.image.features.pop(record.name, None)
         else:
@@ -489,21 +479,21 @@ class _Draft:
     def producer_ids(self, record: stored_records.ProducerIdsRecord) -> None:
         self.image.next_producer_id = record.next_producer_id
 
-    def keep(self, record: Message) -> None:
-        self._own("kept")
-        self.image.kept[key_of(record)] = record
+    def put_opaque(self, record: Message) -> None:
+        self._copy_on_write("opaque_records")
+        self.image.opaque_records[key_of(record)] = record
 
-    def forget(self, record: Message) -> None:
-        self._own("kept")
-        self.image.kept.pop(key_of(record), None)
+    def remove_opaque(self, record: Message) -> None:
+        self._copy_on_write("opaque_records")
+        self.image.opaque_records.pop(key_of(record), None)
 
     def quota(self, record: stored_records.ClientQuotaRecord) -> None:
-        (self.forget if record.remove else self.keep)(record)
+        (self.remove_opaque if record.remove else self.put_opaque)(record)
 
     # -- brokers and controllers
 
     def register_broker(self, record: stored_records.RegisterBrokerRecord) -> None:
-        self._own("brokers")
+        self._copy_on_write("brokers")
         cordoned = record.cordoned_log_dirs
         self.image.brokers[record.broker_id] = BrokerImage(
             record.broker_id,
@@ -520,13 +510,13 @@ class _Draft:
         self.changes.brokers.add(record.broker_id)
 
     def unregister_broker(self, record: stored_records.UnregisterBrokerRecord) -> None:
-        self._own("brokers")
+        self._copy_on_write("brokers")
         del self.image.brokers[record.broker_id]
         self.changes.brokers.add(record.broker_id)
 
     def change_broker(self, record: stored_records.BrokerRegistrationChangeRecord) -> None:
-        self._own("brokers")
-        old = self._registered(record.broker_id, record.broker_epoch)
+        self._copy_on_write("brokers")
+        old = self._registered_broker(record.broker_id, record.broker_epoch)
         cordoned = record.cordoned_log_dirs
         self.image.brokers[record.broker_id] = old._replace(
             is_fenced=record.fenced == 1 if record.fenced else old.is_fenced,
@@ -537,23 +527,23 @@ class _Draft:
         self.changes.brokers.add(record.broker_id)
 
     def fence_broker(self, record: stored_records.FenceBrokerRecord) -> None:
-        self._own("brokers")
-        self.image.brokers[record.id] = self._registered(record.id, record.epoch)._replace(is_fenced=True)
+        self._copy_on_write("brokers")
+        self.image.brokers[record.id] = self._registered_broker(record.id, record.epoch)._replace(is_fenced=True)
         self.changes.brokers.add(record.id)
 
     def unfence_broker(self, record: stored_records.UnfenceBrokerRecord) -> None:
-        self._own("brokers")
-        self.image.brokers[record.id] = self._registered(record.id, record.epoch)._replace(is_fenced=False)
+        self._copy_on_write("brokers")
+        self.image.brokers[record.id] = self._registered_broker(record.id, record.epoch)._replace(is_fenced=False)
         self.changes.brokers.add(record.id)
 
-    def _registered(self, broker_id: int, epoch: int) -> BrokerImage:
+    def _registered_broker(self, broker_id: int, epoch: int) -> BrokerImage:
         broker = self.image.brokers.get(broker_id)
         assert broker is not None, f"broker {broker_id} changed that is not registered"
         assert broker.epoch == epoch, f"broker {broker_id} changed under epoch {epoch}, not {broker.epoch}"
         return broker
 
     def register_controller(self, record: stored_records.RegisterControllerRecord) -> None:
-        self._own("controllers")
+        self._copy_on_write("controllers")
         self.image.controllers[record.controller_id] = ControllerImage(
             record.controller_id,
             record.incarnation_id,
@@ -562,11 +552,11 @@ class _Draft:
         )
 
     def unregister_controller(self, record: stored_records.UnregisterControllerRecord) -> None:
-        self._own("controllers")
+        self._copy_on_write("controllers")
         self.image.controllers.pop(record.controller_id, None)
 
-    def nothing(self, record: Message) -> None:
-        """A record that says nothing about what an image shows."""
+    def ignore(self, record: Message) -> None:
+        """A record without effect on the image."""
 
 
 _HANDLERS: dict[type[Message], Callable[[_Draft, Any], None]] = {
@@ -580,18 +570,18 @@ _HANDLERS: dict[type[Message], Callable[[_Draft, Any], None]] = {
     stored_records.FeatureLevelRecord: _Draft.feature_level,
     stored_records.ProducerIdsRecord: _Draft.producer_ids,
     stored_records.BrokerRegistrationChangeRecord: _Draft.change_broker,
-    stored_records.NoOpRecord: _Draft.nothing,
-    stored_records.ZkMigrationStateRecord: _Draft.nothing,
+    stored_records.NoOpRecord: _Draft.ignore,
+    stored_records.ZkMigrationStateRecord: _Draft.ignore,
     stored_records.RegisterControllerRecord: _Draft.register_controller,
     stored_records.UnregisterControllerRecord: _Draft.unregister_controller,
     stored_records.FenceBrokerRecord: _Draft.fence_broker,
     stored_records.UnfenceBrokerRecord: _Draft.unfence_broker,
     stored_records.ClientQuotaRecord: _Draft.quota,
-    stored_records.AccessControlEntryRecord: _Draft.keep,
-    stored_records.RemoveAccessControlEntryRecord: _Draft.forget,
-    stored_records.UserScramCredentialRecord: _Draft.keep,
-    stored_records.RemoveUserScramCredentialRecord: _Draft.forget,
-    stored_records.DelegationTokenRecord: _Draft.keep,
-    stored_records.RemoveDelegationTokenRecord: _Draft.forget,
+    stored_records.AccessControlEntryRecord: _Draft.put_opaque,
+    stored_records.RemoveAccessControlEntryRecord: _Draft.remove_opaque,
+    stored_records.UserScramCredentialRecord: _Draft.put_opaque,
+    stored_records.RemoveUserScramCredentialRecord: _Draft.remove_opaque,
+    stored_records.DelegationTokenRecord: _Draft.put_opaque,
+    stored_records.RemoveDelegationTokenRecord: _Draft.remove_opaque,
     stored_records.ClearElrRecord: _Draft.clear_elr,
 }

@@ -1,10 +1,9 @@
-"""An image as the records that lead to it from nothing: what a snapshot holds.
+"""The records that rebuild an image from an empty one: the content of a snapshot.
 
-RULES    1. Applied to an empty image of the same cluster, the records give an equal one; only who leads the log, and
-            where in it the image stands, is not theirs to say.
-         2. Their order is Kafka's: features, metadata.version first of all, brokers, controllers, topics with their
-            partitions, settings, quotas, producer ids, what else is kept for others. A record is written in a version
-            that the cluster's nodes can read.
+RULES    1. Applied to an empty image of the same cluster, the records give an equal image, except for its leader, offset and
+            epoch.
+         2. Their order is Kafka's: features (metadata.version first), brokers, controllers, topics with partitions, configs,
+            quotas, producer ids, other opaque records. Record versions follow metadata.version.
 NOT HERE The file around them (`snapshot_files.py`).
 """
 
@@ -26,7 +25,7 @@ from replication.metadata.opaque_records import of_kind
 
 
 def image_records(image: MetadataImage) -> Iterator[Versioned]:
-    """The records, made one by one: an image may stand for hundreds of thousands."""
+    """The records, generated one by one: an image may have hundreds of thousands."""
     yield from _features(image)
     level = image.metadata_version
     for broker in image.brokers.values():
@@ -38,7 +37,7 @@ def image_records(image: MetadataImage) -> Iterator[Versioned]:
     for (kind, name), settings in image.configs.items():
         for setting, value in settings.items():
             yield stored_records.ConfigRecord(resource_type=kind, resource_name=name, name=setting, value=value), 0
-    for quota in of_kind(image.kept, stored_records.ClientQuotaRecord):
+    for quota in of_kind(image.opaque_records, stored_records.ClientQuotaRecord):
         yield quota, 0
     if image.next_producer_id:
         yield (
@@ -46,7 +45,7 @@ def image_records(image: MetadataImage) -> Iterator[Versioned]:
             0,
         )
     for record in of_kind(
-        image.kept,
+        image.opaque_records,
         stored_records.AccessControlEntryRecord,
         stored_records.UserScramCredentialRecord,
         stored_records.DelegationTokenRecord,

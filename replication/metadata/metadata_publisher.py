@@ -1,10 +1,10 @@
-"""The image of the cluster that everybody sees, and those who follow it (seam 11).
+"""Publishes metadata images to this node's components, one after the other.
 
-RULES    1. An image is followed step by step (`on_image`), so that others have their turns between; when it has been followed,
-            it is the published one, and who waited for it is told. One is followed at a time, in their order.
-         2. Until `begin` nobody follows; then the present image is followed at once, for nobody else has turns yet.
-         3. What is shown is followed and published as well, but the next image grows out of the newest before it.
-NOT HERE What becomes of the image (`controller/`, `metadata_loader.py`).
+RULES    1. An image is applied step by step (`on_image`), so that other work runs between the steps. When it is applied, it is
+            the published image and its callback runs. Images are applied one at a time, in their order.
+         2. Before `start` nothing is applied. `start` applies the present image in one go, because no other work runs yet.
+         3. A temporary image is applied and published too, but the next image is built from the newest regular one.
+NOT HERE How images are built (`controller/`, `metadata_loader.py`).
 """
 
 from __future__ import annotations
@@ -13,70 +13,70 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from replication.cooperative_tasks import Soon, at_once, in_turns
-from replication.metadata.image import Changes, MetadataImage
+from replication.cooperative_tasks import CallSoon, no_op, run_in_slices, run_inline
+from replication.metadata.image import MetadataDelta, MetadataImage
 
-Follow = Callable[[MetadataImage, Changes], Iterator[None]]
-Done = Callable[[], None]
+ApplyImage = Callable[[MetadataImage, MetadataDelta], Iterator[None]]
+PublishedCallback = Callable[[], None]
 
 
-class _Next(NamedTuple):
-    """What is published next; without an image somebody only waits."""
+class _PendingImage(NamedTuple):
+    """An image to publish; without an image, only a callback."""
 
     image: MetadataImage | None
-    changes: Changes | None
-    done: Done
+    changes: MetadataDelta | None
+    done: PublishedCallback
 
 
-class Publisher:
-    """Publishes one image after the other."""
+class MetadataPublisher:
+    """Publishes images in their order."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
-        """The published one."""
+        """The published image."""
         self.newest = image
-        """The one that will be when all that waits is published."""
-        self.on_image: Follow = _follow_nothing
-        """Lets partitions and coordinators follow an image, in steps."""
+        """The image that is published when all pending ones are."""
+        self.on_image: ApplyImage = _no_steps
+        """Applies an image to partitions and coordinators, in steps."""
         self.on_published: Callable[[MetadataImage], None] = _ignore
-        """Told of each image when it is published."""
-        self.soon: Soon = at_once
-        self._waiting: deque[_Next] = deque()
-        self._has_begun = False
+        """Receives each published image."""
+        self.call_soon: CallSoon = run_inline
+        self._pending: deque[_PendingImage] = deque()
+        self._has_started = False
 
-    def publish(self, image: MetadataImage, changes: Changes, done: Done) -> None:
-        """Publish an image that differs by `changes` from the newest; `done` follows."""
+    def publish(self, image: MetadataImage, changes: MetadataDelta, done: PublishedCallback) -> None:
+        """Publish an image that differs by `changes` from the newest; `done` is called afterwards."""
         self.newest = image
-        self._add(_Next(image, changes, done))
+        self._enqueue(_PendingImage(image, changes, done))
 
-    def show(self, image: MetadataImage, changes: Changes) -> None:
-        """Publish an image that nobody goes on from (rule 3); it differs by `changes` from the newest."""
-        self._add(_Next(image, changes, _nothing))
+    def publish_temporary(self, image: MetadataImage, changes: MetadataDelta) -> None:
+        """Publish an image that no later image is built from (rule 3); it differs by `changes` from the newest."""
+        self._enqueue(_PendingImage(image, changes, no_op))
 
-    def when_published(self, done: Done) -> None:
-        """Tell when all that waits is published."""
-        if self._waiting:
-            self._add(_Next(None, None, done))
+    def on_all_published(self, done: PublishedCallback) -> None:
+        """Call `done` when all pending images are published."""
+        if self._pending:
+            self._enqueue(_PendingImage(None, None, done))
         else:
             done()
 
-    def begin(self) -> None:
-        """Rule 2."""
-        self._has_begun = True
-        for _ in self.on_image(self.image, Changes.everything(self.image)):
+    def start(self) -> None:
+        """Start applying images (rule 2)."""
+        self._has_started = True
+        for _ in self.on_image(self.image, MetadataDelta.from_empty(self.image)):
             pass
 
-    def _add(self, following: _Next) -> None:
-        self._waiting.append(following)
-        if len(self._waiting) == 1:
-            in_turns(self._publish_all(), self.soon)
+    def _enqueue(self, pending: _PendingImage) -> None:
+        self._pending.append(pending)
+        if len(self._pending) == 1:
+            run_in_slices(self._publish_all(), self.call_soon)
 
     def _publish_all(self) -> Iterator[None]:
-        waiting = self._waiting
+        waiting = self._pending
         while waiting:
             image, changes, done = waiting[0]
             if image is not None and changes is not None:
-                if self._has_begun:
+                if self._has_started:
                     yield from self.on_image(image, changes)
                 self.image = image
                 self.on_published(image)
@@ -84,13 +84,9 @@ class Publisher:
             done()
 
 
-def _follow_nothing(_image: MetadataImage, _changes: Changes) -> Iterator[None]:
+def _no_steps(_image: MetadataImage, _changes: MetadataDelta) -> Iterator[None]:
     return iter(())
 
 
 def _ignore(_image: MetadataImage) -> None:
-    pass
-
-
-def _nothing() -> None:
     pass

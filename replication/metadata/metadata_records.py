@@ -1,15 +1,14 @@
-"""The bytes of the metadata log and of its snapshots: records framed, batched, and read again.
+"""Encoding of the metadata log and its snapshots: framing, batching and decoding of records.
 
 FORMAT   data record     null key; value: uvarint frame version (1), uvarint record type, uvarint record version,
-                         the message in its flexible encoding, nothing behind it
+                         the message in its flexible encoding, no trailing bytes
          control record  key: i16 version (0), i16 type; value: the message
-         snapshot file   a batch with SnapshotHeader (in a quorum whose voters may change followed by KRaftVersion
-                         and Voters), batches of data records, a batch with SnapshotFooter; offsets count from 0;
+         snapshot file   a batch with SnapshotHeader (with dynamic voters followed by KRaftVersion and Voters),
+                         batches of data records, a batch with SnapshotFooter; offsets start at 0;
                          name: end offset, 20 digits, dash, leader epoch, 10 digits, ".checkpoint"
-RULES    1. A record type or version that is not known here is refused with a sentence: whoever wrote it knows
-            something about the cluster that this node would get wrong.
-         2. Reading checks every batch's CRC; a snapshot is whole only with its footer.
-NOT HERE What the records mean (`image.py`), where they are kept (`metadata_log.py`, `formatting.py`).
+RULES    1. An unknown record type or version is refused with a message: this node would misinterpret the cluster.
+         2. Reading checks the CRC of every batch; a snapshot is complete only with its footer.
+NOT HERE What the records mean (`image.py`), where they are stored (`metadata_log.py`, `snapshot_files.py`).
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from protocol.schema import Message
 
 FRAME_VERSION = 1
 MAX_BATCH_BYTES = 8 * 1024 * 1024
-"""Apache Kafka's limit for one batch of this log."""
+"""Apache Kafka's limit for a batch of this log."""
 
 SNAPSHOT_BATCH_RECORDS = 64
-"""In one batch of a snapshot: what is encoded at a stretch."""
+"""Records in one batch of a snapshot, encoded in one step."""
 
 _MAX_RECORD_OVERHEAD = 32
-"""More than length, attributes, timestamp, offset, key and header count of a record ever take."""
+"""An upper bound for length, attributes, timestamp, offset, key and header count of a record."""
 
 RECORD_TYPES: dict[int, type[Message]] = {
     message.API_KEY: message
@@ -86,19 +85,19 @@ CONTROL_MESSAGES: dict[int, type[Message]] = {
 }
 
 Versioned = tuple[Message, int]
-"""A message and the version it is written in."""
+"""A message and the version in which it is written."""
 
 
 class UnreadableMetadata(Exception):
-    """A metadata log or snapshot that this node cannot follow; the message is a sentence."""
+    """A metadata log or snapshot that this node cannot apply; the message is a sentence."""
 
 
 class CorruptMetadata(UnreadableMetadata):
-    """Bytes that were damaged or never written to their end, so that nobody knows what they said."""
+    """Damaged or incompletely written bytes."""
 
 
 class MetadataBatch(NamedTuple):
-    """One batch, decoded: either data or control messages."""
+    """A decoded batch of either data or control messages."""
 
     base_offset: int
     last_offset: int
@@ -127,11 +126,11 @@ def decode_record(value: bytes | None) -> Message:
     """The message in a data record's value.
 
     Raises:
-        UnreadableMetadata: it is of another frame, an unknown type or version, broken, or followed by something.
+        UnreadableMetadata: unknown frame, type or version, malformed, or trailing bytes.
     """
     if not value:
         raise UnreadableMetadata("a metadata record has no value")
-    # Frame version, type and version are below 128 in all that exists: one byte each.
+    # All existing frame versions, types and versions are below 128: one byte each.
     if len(value) > 2 and value[0] == FRAME_VERSION and (value[1] | value[2]) < 0x80:
         kind, version, position = value[1], value[2], 3
     else:
@@ -169,7 +168,7 @@ def _reader(kind: int, version: int) -> Decoder[Message]:
 
 
 class DataBatches:
-    """Data records on their way into as few batches as `max_bytes` allows for each."""
+    """Data records, collected in as few batches as `max_bytes` allows."""
 
     def __init__(self, *, base_offset: int, leader_epoch: int, timestamp_ms: int, max_bytes: int) -> None:
         self._builder = BatchBuilder(base_offset, leader_epoch=leader_epoch)
@@ -179,7 +178,7 @@ class DataBatches:
         self._full: list[bytearray] = []
 
     def add(self, message: Message, version: int) -> None:
-        """Take the next record."""
+        """Append a record."""
         builder, value = self._builder, encode_record(message, version)
         if builder.count and builder.size + len(value) + _MAX_RECORD_OVERHEAD > self._max_bytes:
             self._full.append(builder.build())
@@ -187,14 +186,14 @@ class DataBatches:
         builder.append(self._timestamp_ms, None, value)
 
     def finish(self) -> list[bytearray]:
-        """All batches; nothing is added any more."""
+        """All batches; nothing may be added afterwards."""
         return [*self._full, self._builder.build()]
 
 
 def control_records(
     messages: Sequence[tuple[ControlType, Message]], *, base_offset: int, leader_epoch: int, timestamp_ms: int
 ) -> bytearray:
-    """One batch of control records, each in its version 0."""
+    """A batch of control records in version 0."""
     return control_batch(
         [(kind, encode(message, 0)) for kind, message in messages],
         base_offset=base_offset,
@@ -204,11 +203,11 @@ def control_records(
 
 
 def read_batches(buffer: Buffer) -> list[MetadataBatch]:
-    """Every whole batch of a buffer, decoded.
+    """All complete batches of a buffer, decoded.
 
     Raises:
         CorruptMetadata: a batch is corrupt.
-        UnreadableMetadata: a batch holds what is not known here.
+        UnreadableMetadata: a batch contains an unknown record.
     """
     try:
         return [_read_checked(buffer, position, header) for position, header in headers(buffer)]
@@ -223,11 +222,11 @@ def _read_checked(buffer: Buffer, position: int, header: BatchHeader) -> Metadat
 
 
 def read_batch(buffer: Buffer, position: int, header: BatchHeader) -> MetadataBatch:
-    """One batch whose CRC fits, decoded.
+    """Decode a batch whose CRC is valid.
 
     Raises:
-        KafkaError: its records cannot be told apart.
-        UnreadableMetadata: it holds what is not known here.
+        KafkaError: its records are malformed.
+        UnreadableMetadata: it contains an unknown record.
     """
     found = records(buffer, position, header, max_bytes=MAX_BATCH_BYTES)
     read: Callable[[bytes | None], Message] = decode_record
@@ -251,7 +250,7 @@ def _control_message(key: bytes | None, value: bytes | None) -> Message:
     cls = CONTROL_MESSAGES.get(kind)
     if cls is None or value is None:
         raise UnreadableMetadata(f"a control record of the metadata log is of unknown type {kind}")
-    # Its version stands inside, in the first two bytes; LeaderChange is the only one that has two versions.
+    # The message starts with its version; LeaderChange is the only one with two versions.
     version = min(int.from_bytes(value[:2], "big"), cls.MAX_VERSION)
     try:
         return decoder(cls, version)(value, 0)[0]
@@ -263,7 +262,7 @@ def _control_message(key: bytes | None, value: bytes | None) -> Message:
 
 
 class SnapshotName(NamedTuple):
-    """What a snapshot's file name says: it stands for all records below `end_offset`."""
+    """The file name of a snapshot, which contains all records below `end_offset`."""
 
     end_offset: int
     leader_epoch: int
@@ -276,7 +275,7 @@ ZERO_SNAPSHOT = SnapshotName(0, 0)
 
 
 def snapshot_name(file_name: str) -> SnapshotName | None:
-    """What a file name says, or None when it names no finished snapshot."""
+    """The name if the file is a finished snapshot, else None."""
     stem, dot, suffix = file_name.partition(".")
     offset, dash, epoch = stem.partition("-")
     if not (dot and dash and suffix == "checkpoint" and len(offset) == 20 and len(epoch) == 10):
@@ -292,7 +291,7 @@ def snapshot_batches(
     timestamp_ms: int,
     last_contained_ms: int,
 ) -> Iterator[bytearray]:
-    """A snapshot file of some control messages and the data records, batch by batch."""
+    """The batches of a snapshot file."""
     header = stored_records.SnapshotHeaderRecord(last_contained_log_timestamp=last_contained_ms)
     first: list[tuple[ControlType, Message]] = [(ControlType.SNAPSHOT_HEADER, header), *control]
     yield control_records(first, base_offset=0, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms)
@@ -318,7 +317,7 @@ def snapshot(
     timestamp_ms: int,
     last_contained_ms: int,
 ) -> bytes:
-    """The same in one piece."""
+    """The bytes of a snapshot file."""
     return b"".join(
         snapshot_batches(
             control,
@@ -331,21 +330,21 @@ def snapshot(
 
 
 class Snapshot(NamedTuple):
-    """What a snapshot file holds."""
+    """The content of a snapshot file."""
 
     last_contained_ms: int
-    """When the last record that it stands for was written."""
+    """Timestamp of the last record that the snapshot contains."""
     control: list[Message]
     """The control messages between header and footer."""
     data: list[Message]
 
 
 def read_snapshot(data: Buffer, path: str) -> Snapshot:
-    """What a snapshot file holds.
+    """Decode a snapshot file.
 
     Raises:
-        CorruptMetadata: it is damaged or was not written to its end.
-        UnreadableMetadata: it holds what is not known here.
+        CorruptMetadata: it is damaged or incomplete.
+        UnreadableMetadata: it contains an unknown record.
     """
     try:
         batches = read_batches(data)

@@ -1,8 +1,8 @@
-"""What the metadata log holds for others: quotas, access control entries, SCRAM credentials, delegation tokens.
+"""Records that the metadata log stores for others: quotas, ACLs, SCRAM credentials, delegation tokens.
 
-RULES    1. Whoever goes on with the directory finds it all: a record is kept until another replaces it or takes it back.
-         2. Nothing here is obeyed; quotas and SCRAM credentials can be changed and are shown. Each kind moves to a place of
-            its own when this broker begins to obey it.
+RULES    1. A record is kept until another one replaces or removes it, so that another broker on the same directory finds it.
+         2. This broker does not enforce them. Quotas and SCRAM credentials can be changed and described. A kind moves into the
+            image proper when the broker begins to enforce it.
 NOT HERE Their fields (`protocol/messages/stored_records.py`).
 """
 
@@ -34,11 +34,11 @@ _KEYS: dict[type[Message], Callable[[Any], Key]] = {
 
 
 def key_of(record: Message) -> Key:
-    """What a record sets or takes back; equal for both."""
+    """What a record sets or removes; equal for both."""
     return _KEYS[type(record)](record)
 
 
 def of_kind(kept: Mapping[Key, Message], *kinds: type[Message]) -> Iterator[Message]:
-    """The records of these kinds, kind by kind."""
+    """The records of these types, type by type."""
     for kind in kinds:
         yield from (record for record in kept.values() if type(record) is kind)

@@ -1,8 +1,8 @@
-"""What a topic may be called (org.apache.kafka.common.internals.Topic).
+"""Valid topic names (org.apache.kafka.common.internals.Topic).
 
 RULES    1. One to 249 ASCII letters, digits, '.', '_' and '-', but neither "." nor "..".
-         2. Names that differ only in '.' and '_' collide, for metrics spell both the same.
-         3. Some topics are the cluster's own, whether they exist or not.
+         2. Names that differ only in '.' and '_' collide, because metric names use '_' for both.
+         3. Some names are internal topics, whether they exist or not.
 NOT HERE Who may create a topic.
 """
 
@@ -18,10 +18,10 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check_topic_name(name: str) -> None:
-    """Refuse a name that no topic can have.
+    """Check a topic name.
 
     Raises:
-        KafkaError: INVALID_TOPIC_EXCEPTION with Kafka's sentence.
+        KafkaError: INVALID_TOPIC_EXCEPTION with Kafka's message.
     """
     reason = None
     if not name:

@@ -1,1 +1,1 @@
-"""The metadata log on disk: opening, replay, snapshots, and this replica of the quorum."""
+"""The metadata log on disk: opening, replay, snapshots, and this node's replica in the Raft quorum."""

@@ -1,19 +1,20 @@
-"""Who a data directory belongs to, and making an empty one ours, exactly as `kafka-storage format` does.
+"""The identity of log directories, and formatting empty ones exactly like `kafka-storage format`.
 
 FORMAT   meta.properties       in every log directory; Java properties: version=1, cluster.id, node.id, directory.id
          bootstrap.checkpoint  in every log directory; a snapshot of the features that the first controller copies
                                into the metadata log
          __cluster_metadata-0/00000000000000000000-0000000000.checkpoint
-                               in the metadata directory; a snapshot without data, for its control records:
-                               KRaftVersion 1 and Voters: this node alone, or those that the quorum begins with. Not there
-                               where the voters are a setting, or others are asked for them
-RULES    1. meta.properties is written last: a directory is formatted when it has one, so a formatting that was cut
-            short is done again.
-         2. What looks like data but has no meta.properties is never formatted; a sentence says so.
-         3. All directories of a node agree on cluster and node; directory ids differ. One that has none yet, as
-            before Kafka 3.7, is given one.
-         4. A directory whose disk fails is done without, unless the metadata log lies there, or no other tells who we are.
-NOT HERE The lock file (`storage/directories/log_manager.py`), the metadata log (`metadata_log.py`), elections (`quorum_state_store.py`).
+                               in the metadata directory; a snapshot without data records, with the control records
+                               KRaftVersion 1 and Voters: this node alone, or the initial controllers. It does not exist
+                               if the voters are configured or the node joins as an observer
+RULES    1. meta.properties is written last: a directory that has it is formatted, and an interrupted formatting is
+            repeated.
+         2. A directory with data but without meta.properties is never formatted; the error names the file.
+         3. All directories of a node have the same cluster id and node id, and different directory ids. A directory without an
+            id, from before Kafka 3.7, gets one.
+         4. A failed log directory is skipped, unless it holds the metadata log or no other directory has the node's identity.
+NOT HERE The lock file (`storage/directories/log_manager.py`), the metadata log (`metadata_log.py`), elections
+         (`quorum_state_store.py`).
 """
 
 from __future__ import annotations
@@ -42,42 +43,42 @@ FINALIZED_FEATURES: tuple[tuple[str, int], ...] = (
     ("streams.version", 1),
     ("transaction.version", 2),
 )
-"""What Apache Kafka 4.3.1 finalizes in a new cluster; metadata.version comes first in every log."""
+"""What Apache Kafka 4.3.1 finalizes in a new cluster; metadata.version is the first record of a log."""
 _KRAFT_LEVEL = 1
 
-_LEFT_BY_FORMATTING = {BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY, ".lock", "lost+found"}
+_FORMATTING_FILES = {BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY, ".lock", "lost+found"}
 
 
 class UnusableDirectory(Exception):
-    """A data directory that this node must not touch; the message is a sentence."""
+    """A log directory that this node must not use; the message is a sentence."""
 
 
 class MetaProperties(NamedTuple):
-    """What a log directory says of itself."""
+    """The content of meta.properties."""
 
     cluster_id: str
     node_id: int
     directory_id: bytes
-    """Zero where there is none yet."""
+    """Zero if there is none yet."""
 
 
-class Identity(NamedTuple):
-    """Who this node is, as its log directories say."""
+class NodeIdentity(NamedTuple):
+    """The node's identity, read from its log directories."""
 
     cluster_id: str
     node_id: int
     directory_ids: dict[str, bytes]
-    """Directory id by log directory."""
+    """Directory ids by log directory."""
     metadata_directory: str
-    """The directory that the metadata log is in: the first log directory, or one of its own."""
-    failed: Mapping[str, StorageError] = {}  # nobody changes it
-    """Log directories that could not be read, and why."""
+    """The directory with the metadata log: the first log directory, or metadata.log.dir."""
+    failed: Mapping[str, StorageError] = {}  # never modified
+    """Log directories that could not be read, with the error."""
     metadata_directory_id: bytes = ZERO_UUID
-    """Of the directory that the metadata log is in."""
+    """Directory id of the metadata directory."""
 
 
 class ControllerEndpoint(NamedTuple):
-    """Where other nodes would reach this node's controller."""
+    """The address of this node's controller listener."""
 
     listener: str
     host: str
@@ -85,7 +86,7 @@ class ControllerEndpoint(NamedTuple):
 
 
 class InitialController(NamedTuple):
-    """One of the voters that a quorum begins with."""
+    """A voter of a new quorum."""
 
     node_id: int
     host: str
@@ -94,51 +95,51 @@ class InitialController(NamedTuple):
 
 
 def new_uuid(random_bytes: Callable[[int], bytes]) -> bytes:
-    """An id as Kafka makes them: a UUID of version 4 (so none of the reserved first hundred), no dash in front."""
+    """A random id like Kafka's: a UUID of version 4 (none of the 100 reserved ones) without a dash at the start of its text."""
     while True:
         drawn = bytearray(random_bytes(16))
         drawn[6] = drawn[6] & 0x0F | 0x40
         drawn[8] = drawn[8] & 0x3F | 0x80
-        made = bytes(drawn)
-        if not uuid_text(made).startswith("-"):
-            return made
+        uuid = bytes(drawn)
+        if not uuid_text(uuid).startswith("-"):
+            return uuid
 
 
-# ---- knowing directories ---------------------------------------------------------------------------------
+# ---- reading ---------------------------------------------------------------------------------------------
 
 
-def identify(
+def read_node_identity(
     disk: Disk, directories: Sequence[str], *, node_id: int, metadata_directory: str | None = None
-) -> Identity | None:
-    """Who the log directories belong to; None when none of them is formatted.
+) -> NodeIdentity | None:
+    """The identity in the log directories; None if none of them is formatted.
 
-    Directories that are still empty may stand beside formatted ones: they are left out of `directory_ids`. The metadata
-    log is in the first, unless it has a directory of its own.
+    Empty directories beside formatted ones are left out of `directory_ids`. The metadata log is in the first directory, unless
+    `metadata_directory` is given.
 
     Raises:
-        UnusableDirectory: they contradict each other or `node_id`, or hold what must not be touched.
-        StorageError: what rule 4 cannot do without.
+        UnusableDirectory: the directories contradict each other or `node_id`, or contain unknown data.
+        StorageError: a directory failed that rule 4 requires.
     """
     metadata = metadata_directory or directories[0]
-    known: dict[str, MetaProperties] = {}
+    properties: dict[str, MetaProperties] = {}
     failed: dict[str, StorageError] = {}
     for path in dict.fromkeys((*directories, metadata)):
         try:
             found = read_meta_properties(disk, path)
             if found is not None:
-                known[path] = found
+                properties[path] = found
             else:
-                _refuse_unknown_data(disk, path)
+                _check_unformatted(disk, path)
         except StorageError as error:
             if path == metadata:
                 raise
             failed[path] = error
-    if not known:
+    if not properties:
         for failure in failed.values():
             raise failure
         return None
-    first_path, first = next(iter(known.items()))
-    for path, found in known.items():
+    first_path, first = next(iter(properties.items()))
+    for path, found in properties.items():
         if found.cluster_id != first.cluster_id:
             raise UnusableDirectory(
                 f"The log directories belong to different clusters: {first_path} to {first.cluster_id}, "
@@ -150,23 +151,23 @@ def identify(
                 "or give this node a directory of its own."
             )
     by_id: dict[bytes, str] = {}
-    for path, found in known.items():
+    for path, found in properties.items():
         other = by_id.setdefault(found.directory_id, path)
         if other != path and found.directory_id != ZERO_UUID:
             raise UnusableDirectory(
                 f"{other} and {path} have the same directory.id {uuid_text(found.directory_id)}: "
                 "one is a copy of the other."
             )
-    ids = {path: known[path].directory_id for path in directories if path in known}
-    metadata_id = known[metadata].directory_id if metadata in known else ZERO_UUID
-    return Identity(first.cluster_id, node_id, ids, metadata, failed, metadata_id)
+    ids = {path: properties[path].directory_id for path in directories if path in properties}
+    metadata_id = properties[metadata].directory_id if metadata in properties else ZERO_UUID
+    return NodeIdentity(first.cluster_id, node_id, ids, metadata, failed, metadata_id)
 
 
 def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
-    """What a log directory says of itself; None when it says nothing.
+    """The content of meta.properties; None if the file does not exist.
 
     Raises:
-        UnusableDirectory: the file is not whole or not of this kind.
+        UnusableDirectory: the file is incomplete or has another version.
     """
     path = f"{directory}/{META_PROPERTIES}"
     if not disk.exists(path):
@@ -177,7 +178,7 @@ def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
         raise UnusableDirectory(f"{path} was written by a broker that used ZooKeeper: migrate it with Kafka 3.9 first.")
     missing = [name for name in ("version", "cluster.id", "node.id") if not values.get(name)]
     if missing:
-        raise UnusableDirectory(f"{path} is not whole: it lacks {', '.join(missing)}. Restore the file.")
+        raise UnusableDirectory(f"{path} is incomplete: it lacks {', '.join(missing)}. Restore the file.")
     if version != "1":
         raise UnusableDirectory(f"{path} has version {version}; this broker knows version 1.")
     try:
@@ -185,7 +186,7 @@ def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
         return MetaProperties(values["cluster.id"], int(values["node.id"]), directory_id)
     except ValueError:
         raise UnusableDirectory(
-            f"{path} is not whole: its node.id or directory.id is none. Restore the file."
+            f"{path} is malformed: its node.id or directory.id is invalid. Restore the file."
         ) from None
 
 
@@ -200,25 +201,25 @@ def _parse_properties(text: str) -> dict[str, str]:
     return values
 
 
-def _refuse_unknown_data(disk: Disk, directory: str) -> None:
-    """Rule 2: only what an interrupted formatting leaves may be in a directory that is to be formatted."""
+def _check_unformatted(disk: Disk, directory: str) -> None:
+    """Rule 2: an unformatted directory may contain only files of an interrupted formatting."""
     if not disk.exists(directory):
         return
     if not disk.is_dir(directory):
         raise UnusableDirectory(f"{directory} is a file, not a directory.")
     found = sorted(name for name in disk.listdir(directory) if not name.endswith(".tmp"))
-    strange = [name for name in found if name not in _LEFT_BY_FORMATTING]
+    unexpected = [name for name in found if name not in _FORMATTING_FILES]
     if METADATA_DIRECTORY in found:
         metadata = f"{directory}/{METADATA_DIRECTORY}"
         allowed = str(ZERO_SNAPSHOT)
-        strange += [
+        unexpected += [
             f"{METADATA_DIRECTORY}/{name}"
             for name in sorted(disk.listdir(metadata))
             if name != allowed and not name.endswith(".tmp")
         ]
-    if strange:
+    if unexpected:
         raise UnusableDirectory(
-            f"{directory} holds {strange[0]} but no {META_PROPERTIES}, so it is not clear whose it is: "
+            f"{directory} holds {unexpected[0]} but no {META_PROPERTIES}, so its cluster is unknown: "
             "restore that file, or choose an empty directory."
         )
 
@@ -231,7 +232,7 @@ def format_directories(
     directories: Sequence[str],
     *,
     node_id: int,
-    identity: Identity | None,
+    identity: NodeIdentity | None,
     metadata_directory: str | None = None,
     cluster_id: str | None,
     controller: ControllerEndpoint,
@@ -240,22 +241,22 @@ def format_directories(
     features: Sequence[tuple[str, int]] = FINALIZED_FEATURES,
     random_bytes: Callable[[int], bytes],
     wall_ms: int,
-) -> Identity:
-    """Format what is not formatted yet.
+) -> NodeIdentity:
+    """Format the directories that are not formatted yet.
 
-    `identity` is what `identify` found, `cluster_id` the id for a new cluster (None: a random one). `is_standalone`: this node
-    becomes the quorum's only voter; with `initial_controllers` they are its voters; else the voters are a setting, or others
-    are asked for them. `features` are those that a new cluster begins with.
+    `identity` is the result of `read_node_identity`; `cluster_id` the id of a new cluster (None: random). With `is_standalone`
+    this node becomes the only voter; otherwise `initial_controllers` become the voters; without both, voters are configured or
+    found by bootstrap servers. `features` are the feature levels of a new cluster.
 
     Raises:
-        UnusableDirectory: the metadata log would lie in a new directory although an old one has it.
+        UnusableDirectory: the metadata log would be in a new directory although an old one has it.
     """
     metadata = metadata_directory or directories[0]
     failed = {} if identity is None else identity.failed
     directories = [path for path in directories if path not in failed]
     if identity is not None and read_meta_properties(disk, metadata) is None:
         raise UnusableDirectory(
-            f"The metadata log belongs into {metadata}, which is new, and {', '.join(identity.directory_ids)} is not: "
+            f"The metadata log would be in {metadata}, which is new, and {', '.join(identity.directory_ids)} is not: "
             "name the old one first, or as metadata.log.dir."
         )
     cluster = identity.cluster_id if identity is not None else cluster_id or uuid_text(new_uuid(random_bytes))
@@ -263,19 +264,19 @@ def format_directories(
     for path in dict.fromkeys((*directories, metadata)):
         found = read_meta_properties(disk, path)
         has_id = found is not None and found.directory_id != ZERO_UUID
-        given = next((one.directory_id for one in initial_controllers if one.node_id == node_id), None)
-        own_id = given if given is not None and path == metadata else new_uuid(random_bytes)
-        ids[path] = found.directory_id if found is not None and has_id else own_id
+        configured_id = next((one.directory_id for one in initial_controllers if one.node_id == node_id), None)
+        directory_id = configured_id if configured_id is not None and path == metadata else new_uuid(random_bytes)
+        ids[path] = found.directory_id if found is not None and has_id else directory_id
         meta = MetaProperties(cluster, node_id, ids[path])
         if found is None:
-            founders = list(initial_controllers)
+            initial_voters = list(initial_controllers)
             if is_standalone:
-                founders = [InitialController(node_id, controller.host, controller.port, own_id)]
-            voters = [_voter(one, controller.listener) for one in founders] if path == metadata else []
+                initial_voters = [InitialController(node_id, controller.host, controller.port, directory_id)]
+            voters = [_voter(one, controller.listener) for one in initial_voters] if path == metadata else []
             _format(disk, path, meta, voters, features, wall_ms)
         elif not has_id:
             disk.replace_atomically(f"{path}/{META_PROPERTIES}", _meta_properties(meta, wall_ms))
-    return Identity(cluster, node_id, {path: ids[path] for path in directories}, metadata, failed, ids[metadata])
+    return NodeIdentity(cluster, node_id, {path: ids[path] for path in directories}, metadata, failed, ids[metadata])
 
 
 def _format(
@@ -321,19 +322,19 @@ def _meta_properties(meta: MetaProperties, wall_ms: int) -> bytes:
 
 
 def bootstrap_records(features: Sequence[tuple[str, int]] = FINALIZED_FEATURES) -> list[Versioned]:
-    """The records that a new cluster begins with."""
+    """The first records of a new cluster."""
     return [(stored_records.FeatureLevelRecord(name=name, feature_level=level), 0) for name, level in features]
 
 
 def bootstrap_checkpoint(wall_ms: int, features: Sequence[tuple[str, int]] = FINALIZED_FEATURES) -> bytes:
-    """The bytes of bootstrap.checkpoint."""
+    """The content of bootstrap.checkpoint."""
     return snapshot([], bootstrap_records(features), leader_epoch=0, timestamp_ms=wall_ms, last_contained_ms=0)
 
 
 def voter_records(
     voters: stored_records.VotersRecord,
 ) -> list[tuple[ControlType, stored_records.KRaftVersionRecord | stored_records.VotersRecord]]:
-    """The control records that make these voters the quorum."""
+    """The control records with the voters of a quorum."""
     return [
         (ControlType.KRAFT_VERSION, stored_records.KRaftVersionRecord(kraft_version=_KRAFT_LEVEL)),
         (ControlType.KRAFT_VOTERS, voters),
@@ -341,5 +342,5 @@ def voter_records(
 
 
 def zero_checkpoint(voters: stored_records.VotersRecord, wall_ms: int) -> bytes:
-    """The bytes of the zero checkpoint: no data, the voters."""
+    """The content of the zero checkpoint: no data records, the voters."""
     return snapshot(voter_records(voters), [], leader_epoch=0, timestamp_ms=wall_ms, last_contained_ms=wall_ms)

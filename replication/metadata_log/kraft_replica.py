@@ -1,10 +1,10 @@
-"""One replica of the metadata quorum at work: what Raft asks for is done in order, and answers leave behind it.
+"""Runs one replica of the metadata quorum: executes Raft's effects in order and sends its responses behind them.
 
-RULES    1. Effects and answers leave in their order: one that needs the disk holds up those behind it.
-         2. A Fetch that finds nothing new waits until there is, or until its time is over.
-         3. The owner is told when this replica leads (and then begins the epoch in the log), when it leads no longer, and up to
-            where the log is committed; in this order, each when all is done that the one before made it do.
-NOT HERE What to do (`raft/raft.py`), the log (`metadata_log.py`), sockets and threads (`broker/`).
+RULES    1. Effects and responses leave in their order: one that needs the disk delays those behind it.
+         2. A Fetch without new records waits until there are some, or for its max_wait_ms.
+         3. The listener is notified when this replica becomes leader (and writes the epoch's first records), when it loses
+            leadership, and when the high watermark advances; in this order, each after the effects of the one before.
+NOT HERE Decisions (`raft/raft.py`), the log (`metadata_log.py`), sockets and threads (`broker/`).
 """
 
 from __future__ import annotations
@@ -18,325 +18,297 @@ from typing import Final, NamedTuple, Protocol
 from protocol.errors import ErrorCode
 from protocol.messages.produce_fetch import FetchRequest
 from protocol.schema import Message
-from replication.raft.follower_log_sync import ForkedLog
+from replication.metadata_log.metadata_log import MetadataLog
+from replication.raft.follower_log_sync import LogDivergence
 from replication.raft.raft import Raft
 from replication.raft.raft_log import (
-    Answer,
-    Append,
+    AppendBatches,
+    AppendVoters,
+    BecomeLeader,
     Effect,
     ElectionState,
-    KeepSnapshot,
-    Lead,
-    NameVoters,
     Persist,
-    Send,
+    SendRequest,
+    SendResponse,
     Truncate,
+    WriteSnapshotChunk,
 )
 from replication.raft.roles import Leader
-from replication.raft.voters import Address
-from replication.timer_queue import Deadline, Deadlines
+from replication.raft.voters import ListenerAddress
+from replication.timer_queue import Clock, Timer, TimerQueue
 
-_NOBODY: Final = -1
+_NO_LEADER: Final = -1
 _log = logging.getLogger("barnabas.quorum")
 
-Done = Callable[[], None]
+DurableCallback = Callable[[], None]
 Reply = Callable[[Message], None]
-Answered = Callable[[Message | None], None]
-SendTo = Callable[[int, Address | None, Message, Answered], None]
-"""Asks another replica by its id, at an address if that is known, or a bootstrap server (-2 is the first)."""
+ResponseCallback = Callable[[Message | None], None]
+SendTo = Callable[[int, ListenerAddress | None, Message, ResponseCallback], None]
+"""Sends a request to a replica by id, at an address if known, or to a bootstrap server (-2 is the first)."""
 
 
-class Clock(Protocol):
-    """The two clocks."""
+class RaftListener(Protocol):
+    """Receives the events of the quorum (Kafka: RaftClient.Listener)."""
 
-    def mono_ms(self) -> int:
-        """Monotonic milliseconds."""
-
-    def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
-
-
-class QuorumLog(Protocol):
-    """What is done to the log for Raft; `done` is called when it is durable."""
-
-    def append_fetched(self, fetched: Append, wall_ms: int, done: Done) -> None:
-        """Take over what was fetched."""
-
-    def truncate(self, offset: int, done: Done) -> None:
-        """Cut it."""
-
-    def keep_piece(self, kept: KeepSnapshot, wall_ms: int, done: Done) -> None:
-        """Write a piece of a snapshot."""
-
-    def name_voters(self, naming: NameVoters, wall_ms: int) -> None:
-        """Write down other voters."""
-
-    def lead_no_longer(self) -> None:
-        """Another replica decides on what is not committed."""
-
-    def committed(self, high_watermark: int) -> None:
-        """What lies before is committed."""
-
-
-class Owner(Protocol):
-    """Whom the quorum works for."""
-
-    def lead(self, lead: Lead) -> None:
+    def on_become_leader(self, effect: BecomeLeader) -> None:
         """Write the first records of an epoch that this replica leads."""
 
-    def lead_no_longer(self) -> None:
-        """Another one does, or will."""
+    def on_leadership_lost(self) -> None:
+        """The replica leads no longer."""
 
-    def committed(self, high_watermark: int) -> None:
-        """What lies before is committed."""
+    def on_commit(self, high_watermark: int) -> None:
+        """All records below the high watermark are committed."""
 
-    def failed(self, sentence: str) -> None:
-        """The log cannot be gone on with: the node must stop."""
+    def on_failed(self, reason: str) -> None:
+        """The log is unusable: the node must stop."""
 
 
-class _Reply(NamedTuple):
-    """An answer that leaves when what stands before it is done."""
+class _Response(NamedTuple):
+    """A response that is sent after the effects before it."""
 
     reply: Reply
     message: Message
 
 
-class _Parked(NamedTuple):
-    """A Fetch that waits."""
+class _WaitingFetch(NamedTuple):
+    """A Fetch that waits for records."""
 
     request: FetchRequest
     reply: Reply
-    deadline: Deadline
+    timer: Timer
 
 
-class Quorum:
-    """One replica: its Raft, its log, its owner."""
+class KRaftReplica:
+    """One replica: its Raft instance, log and listener."""
 
     def __init__(
         self,
         raft: Raft,
-        log: QuorumLog,
-        owner: Owner,
-        keep: Callable[[ElectionState, Done], None],
+        log: MetadataLog,
+        listener: RaftListener,
+        persist: Callable[[ElectionState, DurableCallback], None],
         send: SendTo,
-        deadlines: Deadlines,
+        timers: TimerQueue,
         clock: Clock,
     ) -> None:
-        """Make it; nothing happens before `start`.
+        """Wire it; nothing runs before `start`.
 
         Args:
-            raft: who decides.
-            log: its log.
-            owner: who is told.
-            keep: makes an election's state durable.
-            send: asks another replica; None: no answer came in time.
-            deadlines: where its own are.
+            raft: makes the decisions.
+            log: the metadata log.
+            listener: receives the events.
+            persist: makes an election state durable.
+            send: sends a request; the callback receives None if no response arrives in time.
+            timers: for election, fetch and request timeouts.
             clock: the time.
         """
         self.raft = raft
         self._log = log
-        self._owner = owner
-        self._keep = keep
+        self._listener = listener
+        self._persist = persist
         self._send = send
-        self._deadlines = deadlines
+        self._timers = timers
         self._clock = clock
-        self._queue: deque[Effect | _Reply] = deque()
+        self._queue: deque[Effect | _Response] = deque()
         self._is_busy = False
-        self._is_going_on = self._has_news = False
-        self._parked: list[_Parked] = []
-        self._unanswered: dict[int, tuple[Message, Reply]] = {}
-        """Requests that an effect answers, by identity."""
-        self._served = (-1, -1)
+        self._is_processing = self._must_process = False
+        self._waiting_fetches: list[_WaitingFetch] = []
+        self._pending_requests: dict[int, tuple[Message, Reply]] = {}
+        """Requests that a later effect answers, by identity."""
+        self._last_progress = (-1, -1)
         self._led_epoch = -1
-        self._committed = 0
-        self._due: Deadline | None = None
-        self._known_leader = _NOBODY
-        self._strangers: set[int] = set()
-        """Who is of another cluster; each is told of once."""
-        self.on_leader: Callable[[int], None] = _ignore
-        """Told who leads, when that changes; -1: nobody known, or this replica, whose epoch has not begun in the log."""
+        self._committed_offset = 0
+        self._timer: Timer | None = None
+        self._announced_leader_id = _NO_LEADER
+        self._foreign_peers: set[int] = set()
+        """Peers with another cluster id; each is logged once."""
+        self.on_leader_changed: Callable[[int], None] = _ignore
+        """Receives the leader's id; -1: unknown, or this replica before its epoch's first records are written."""
 
-    # ------------------------------------------------------------ what happens to it
+    # ------------------------------------------------------------ events
     def start(self) -> None:
-        """Begin."""
-        self._step()
+        """Start ticking."""
+        self._tick()
 
-    def receive(self, request: Message, reply: Reply) -> None:
-        """Another replica asks."""
-        self._answer(request, reply)
-        self._go_on()
+    def handle_request(self, request: Message, reply: Reply) -> None:
+        """Process a request of another replica."""
+        self._handle(request, reply)
+        self._process()
 
-    def written(self) -> None:
-        """A leader's records can be read: who waits for them is served."""
-        if self._parked:
-            self._serve_now()
+    def on_written(self) -> None:
+        """A leader's records are readable: answer waiting fetches."""
+        if self._waiting_fetches:
+            self._retry_fetches_now()
 
-    def flushed(self) -> None:
+    def on_flushed(self) -> None:
         """More of the log is durable."""
-        self.raft.flushed(self._clock.mono_ms())
-        self._go_on()
+        self.raft.on_flushed(self._clock.mono_ms())
+        self._process()
 
     def raise_kraft_version(self, level: int) -> None:
-        """Write it down; the leader was asked whether it can be (`Raft.upgrade`)."""
-        refusal = self.raft.upgrade(level)
-        assert refusal is None, "it was asked"
-        self._go_on()
+        """Write a new kraft.version; `Raft.upgrade_kraft_version` has accepted it before."""
+        rejection = self.raft.upgrade_kraft_version(level)
+        assert rejection is None, "the level was checked before"
+        self._process()
 
     def resign(self) -> None:
-        """Stop leading, and say so, if this replica leads."""
+        """Give up leadership, if this replica leads."""
         if isinstance(self.raft.role, Leader):
             self.raft.resign(self._clock.mono_ms())
-            self._go_on()
+            self._process()
 
     @property
     def is_leading(self) -> bool:
-        """Whether this replica leads, and its epoch has begun in the log."""
+        """Whether this replica leads and its epoch has begun in the log."""
         return self._led_epoch == self.raft.epoch and isinstance(self.raft.role, Leader)
 
     # ------------------------------------------------------------ one step
-    def _step(self) -> None:
+    def _tick(self) -> None:
         self.raft.tick(self._clock.mono_ms())
-        self._go_on()
+        self._process()
 
-    def _answer(self, request: Message, reply: Reply, until_ms: int | None = None) -> None:
-        """Answer, or park a Fetch; `until_ms` is the end of one that waited already."""
+    def _handle(self, request: Message, reply: Reply, until_ms: int | None = None) -> None:
+        """Respond, or let a Fetch wait; `until_ms` is the deadline of one that waited before."""
         now_ms = self._clock.mono_ms()
-        message = self.raft.receive(request, now_ms, may_wait=until_ms is None or now_ms < until_ms)
-        self._take_effects()
+        message = self.raft.handle_request(request, now_ms, may_wait=until_ms is None or now_ms < until_ms)
+        self._queue_effects()
         if message is not None:
-            self._queue.append(_Reply(reply, message))
+            self._queue.append(_Response(reply, message))
             return
         if not isinstance(request, FetchRequest):
-            self._unanswered[id(request)] = request, reply
+            self._pending_requests[id(request)] = request, reply
             return
         until_ms = until_ms or now_ms + request.max_wait_ms
-        deadline = self._deadlines.schedule(until_ms, self._serve_now)
-        self._parked.append(_Parked(request, reply, deadline))
+        timer = self._timers.schedule(until_ms, self._retry_fetches_now)
+        self._waiting_fetches.append(_WaitingFetch(request, reply, timer))
 
-    def _serve(self) -> None:
-        """Look again at the Fetches that wait."""
-        parked, self._parked = self._parked, []
-        for request, reply, deadline in parked:
-            deadline.cancel()
-            self._answer(request, reply, deadline.at_mono_ms)
+    def _retry_fetches(self) -> None:
+        """Handle the waiting fetches again."""
+        waiting, self._waiting_fetches = self._waiting_fetches, []
+        for request, reply, timer in waiting:
+            timer.cancel()
+            self._handle(request, reply, timer.at_mono_ms)
 
-    def _serve_now(self) -> None:
-        self._serve()
-        self._go_on()
+    def _retry_fetches_now(self) -> None:
+        self._retry_fetches()
+        self._process()
 
-    def _take_effects(self) -> None:
+    def _queue_effects(self) -> None:
         self._queue.extend(self.raft.effects)
         self.raft.effects.clear()
 
-    def _go_on(self) -> None:
-        """Do what is asked for, and tell what has changed; who says so from within is heard when that is done (rule 3)."""
-        self._has_news = True
-        if self._is_going_on:
+    def _process(self) -> None:
+        """Execute effects and notify; a nested call only requests another pass (rule 3)."""
+        self._must_process = True
+        if self._is_processing:
             return
-        self._is_going_on = True
+        self._is_processing = True
         try:
-            while self._has_news:
-                self._has_news = False
-                self._go_on_once()
+            while self._must_process:
+                self._must_process = False
+                self._process_once()
         finally:
-            self._is_going_on = False
+            self._is_processing = False
 
-    def _go_on_once(self) -> None:
-        self._take_effects()
+    def _process_once(self) -> None:
+        self._queue_effects()
         if self._led_epoch >= 0 and not self.is_leading:
             self._led_epoch = -1
-            self._log.lead_no_longer()
-            self._owner.lead_no_longer()
-        if self._served != (self.raft.epoch, self.raft.high_watermark):
-            self._served = self.raft.epoch, self.raft.high_watermark
-            self._serve()
-        self._carry_out()
-        if self.raft.high_watermark > self._committed:
-            self._committed = self.raft.high_watermark
-            self._log.committed(self._committed)
-            self._owner.committed(self._committed)
+            self._log.on_leadership_lost()
+            self._listener.on_leadership_lost()
+        if self._last_progress != (self.raft.epoch, self.raft.high_watermark):
+            self._last_progress = self.raft.epoch, self.raft.high_watermark
+            self._retry_fetches()
+        self._run_effects()
+        if self.raft.high_watermark > self._committed_offset:
+            self._committed_offset = self.raft.high_watermark
+            self._log.on_commit(self._committed_offset)
+            self._listener.on_commit(self._committed_offset)
         leader_id = self.raft.leader_id
-        if leader_id == self.raft.own.key.node_id and not self.is_leading:
-            leader_id = _NOBODY
-        if leader_id != self._known_leader:
-            self._known_leader = leader_id
-            _log.info("%s leads the metadata quorum in epoch %d", _named(leader_id), self.raft.epoch)
-            self.on_leader(leader_id)
-        self._wait()
+        if leader_id == self.raft.local.key.node_id and not self.is_leading:
+            leader_id = _NO_LEADER
+        if leader_id != self._announced_leader_id:
+            self._announced_leader_id = leader_id
+            _log.info("%s leads the metadata quorum in epoch %d", _describe_node(leader_id), self.raft.epoch)
+            self.on_leader_changed(leader_id)
+        self._schedule_tick()
 
-    def _wait(self) -> None:
-        due_ms = self.raft.next_deadline_ms
-        if self._due is not None and self._due.is_pending:
-            if self._due.at_mono_ms == due_ms:
+    def _schedule_tick(self) -> None:
+        deadline_ms = self.raft.next_deadline_ms
+        if self._timer is not None and self._timer.is_pending:
+            if self._timer.at_mono_ms == deadline_ms:
                 return
-            self._due.cancel()
-        self._due = None if due_ms is None else self._deadlines.schedule(due_ms, self._step)
+            self._timer.cancel()
+        self._timer = None if deadline_ms is None else self._timers.schedule(deadline_ms, self._tick)
 
     # ------------------------------------------------------------ effects
-    def _carry_out(self) -> None:
+    def _run_effects(self) -> None:
         while self._queue and not self._is_busy:
             effect = self._queue.popleft()
-            if isinstance(effect, _Reply):
+            if isinstance(effect, _Response):
                 effect.reply(effect.message)
-            elif isinstance(effect, Send):
-                self._send(effect.to, effect.address, effect.request, partial(self._answered, effect.to, effect.token))
-            elif isinstance(effect, Answer):
-                _, reply = self._unanswered.pop(id(effect.request))
+            elif isinstance(effect, SendRequest):
+                self._send(
+                    effect.to, effect.address, effect.request, partial(self._on_response, effect.to, effect.token)
+                )
+            elif isinstance(effect, SendResponse):
+                _, reply = self._pending_requests.pop(id(effect.request))
                 reply(effect.response)
-            elif isinstance(effect, Lead | NameVoters):
+            elif isinstance(effect, BecomeLeader | AppendVoters):
                 self._write_as_leader(effect)
             else:
                 self._is_busy = True
-                self._do(effect)
+                self._run_io(effect)
 
-    def _write_as_leader(self, effect: Lead | NameVoters) -> None:
+    def _write_as_leader(self, effect: BecomeLeader | AppendVoters) -> None:
         if effect.epoch != self.raft.epoch or not isinstance(self.raft.role, Leader):
             return
-        if isinstance(effect, NameVoters):
-            self._log.name_voters(effect, self._clock.wall_ms())
+        if isinstance(effect, AppendVoters):
+            self._log.append_voters(effect, self._clock.wall_ms())
         else:
             self._led_epoch = effect.epoch
-            self._owner.lead(effect)
+            self._listener.on_become_leader(effect)
 
-    def _do(self, effect: Persist | Append | Truncate | KeepSnapshot) -> None:
+    def _run_io(self, effect: Persist | AppendBatches | Truncate | WriteSnapshotChunk) -> None:
         wall_ms = self._clock.wall_ms()
         if isinstance(effect, Persist):
-            self._keep(effect.state, self._kept)
-        elif isinstance(effect, Append):
-            self._log.append_fetched(effect, wall_ms, self._written)
+            self._persist(effect.state, self._on_persisted)
+        elif isinstance(effect, AppendBatches):
+            self._log.append_fetched(effect, wall_ms, self._on_effect_done)
         elif isinstance(effect, Truncate):
-            self._log.truncate(effect.offset, self._written)
+            self._log.truncate(effect.offset, self._on_effect_done)
         else:
-            self._log.keep_piece(effect, wall_ms, self._written)
+            self._log.write_snapshot_chunk(effect, wall_ms, self._on_effect_done)
 
-    def _kept(self) -> None:
+    def _on_persisted(self) -> None:
         self._is_busy = False
-        self._go_on()
+        self._process()
 
-    def _written(self) -> None:
+    def _on_effect_done(self) -> None:
         self._is_busy = False
-        self.raft.written(self._clock.mono_ms())
-        self._go_on()
+        self.raft.on_written(self._clock.mono_ms())
+        self._process()
 
-    def _answered(self, peer: int, token: int, message: Message | None) -> None:
-        is_stranger = getattr(message, "error_code", ErrorCode.NONE) == ErrorCode.INCONSISTENT_CLUSTER_ID
-        if is_stranger and peer not in self._strangers:
-            self._strangers.add(peer)
+    def _on_response(self, peer: int, token: int, message: Message | None) -> None:
+        is_foreign = getattr(message, "error_code", ErrorCode.NONE) == ErrorCode.INCONSISTENT_CLUSTER_ID
+        if is_foreign and peer not in self._foreign_peers:
+            self._foreign_peers.add(peer)
             _log.warning(
-                "%s is of another cluster than this node: compare cluster.id in their meta.properties", _named(peer)
+                "%s belongs to another cluster: compare cluster.id in the meta.properties of both nodes",
+                _describe_node(peer),
             )
         try:
-            self.raft.answered(peer, token, message, self._clock.mono_ms())
-        except ForkedLog as error:
-            self._owner.failed(str(error))
+            self.raft.on_response(peer, token, message, self._clock.mono_ms())
+        except LogDivergence as error:
+            self._listener.on_failed(str(error))
             return
-        self._go_on()
+        self._process()
 
 
-def _named(leader_id: int) -> str:
-    if leader_id < _NOBODY:
-        return f"bootstrap server {_NOBODY - leader_id}"
-    return "nobody known" if leader_id == _NOBODY else f"node {leader_id}"
+def _describe_node(leader_id: int) -> str:
+    if leader_id < _NO_LEADER:
+        return f"bootstrap server {_NO_LEADER - leader_id}"
+    return "no known node" if leader_id == _NO_LEADER else f"node {leader_id}"
 
 
 def _ignore(_leader_id: int) -> None:

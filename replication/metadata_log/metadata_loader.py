@@ -1,9 +1,9 @@
-"""The images that the metadata log leads to where another node leads it: what is committed is read, applied and published.
+"""Builds and publishes images from committed records while another node leads the metadata log (Kafka: MetadataLoader).
 
-RULES    1. Only what is committed is published. Who begins to lead goes on from the log's end (`rest`), and reads here no more
-            until another one leads (`go_on`).
-         2. Records of a transaction count when its end is there.
-         3. A snapshot that replaced the log replaces the image. It does not say who leads: the quorum does (`leader`).
+RULES    1. Only committed records are published. A node that becomes leader continues from the log's end
+            (`load_uncommitted`) and uses the loader again after it has lost leadership (`resume`).
+         2. Records of a transaction apply when its end is read.
+         3. A snapshot that replaces the log replaces the image. It does not contain the leader: the quorum knows it (`leader`).
 NOT HERE What is committed (`kraft_replica.py`), the leader's own images (`controller/controller.py`).
 """
 
@@ -12,63 +12,64 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from protocol.messages.stored_records import LeaderChangeMessage
-from replication.metadata.image import Changes, MetadataImage
-from replication.metadata.metadata_publisher import Publisher
+from replication.cooperative_tasks import no_op
+from replication.metadata.image import MetadataDelta, MetadataImage
+from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.metadata.metadata_records import MetadataBatch, Snapshot, SnapshotName
 from replication.metadata_log.metadata_log import MetadataLog
-from replication.metadata_log.metadata_transactions import WholeTransactions
+from replication.metadata_log.metadata_transactions import TransactionFilter
 
 
-class CommittedMetadata:
-    """Follows the metadata log of another leader."""
+class MetadataLoader:
+    """Applies the metadata log of another leader."""
 
-    def __init__(self, log: MetadataLog, publisher: Publisher, *, is_in_transaction: bool) -> None:
-        """Go on from the publisher's image; `is_in_transaction`: the log ends there inside a transaction, which is void."""
+    def __init__(self, log: MetadataLog, publisher: MetadataPublisher, *, is_in_transaction: bool) -> None:
+        """Continue from the publisher's image; `is_in_transaction`: its offset is inside a transaction, which is void."""
         self._log = log
         self._publisher = publisher
-        self._whole = WholeTransactions(is_open=is_in_transaction)
+        self._transactions = TransactionFilter(is_open=is_in_transaction)
         self._next_offset = publisher.newest.offset + 1
         self.is_following = True
-        self.leader: Callable[[], int] = _nobody
-        """Who leads the metadata log; -1: nobody knows."""
+        self.leader: Callable[[], int] = _no_leader
+        """Returns the leader of the metadata log; -1 if unknown."""
 
     @property
     def is_in_transaction(self) -> bool:
-        """Whether what was read ends inside a transaction."""
-        return self._whole.is_open
+        """Whether the records read so far end inside a transaction."""
+        return self._transactions.is_open
 
-    def committed(self, high_watermark: int) -> None:
-        """Publish what lies before the high watermark.
+    def on_commit(self, high_watermark: int) -> None:
+        """Publish the records below the high watermark.
 
         Raises:
-            UnreadableMetadata: another leader wrote what this node does not understand.
+            UnreadableMetadata: another leader wrote a record that this node does not know.
         """
         if self.is_following:
             for image, changes in self._images(self._publisher.newest, high_watermark):
-                self._publisher.publish(image, changes, _nothing)
+                self._publisher.publish(image, changes, no_op)
 
-    def rest(self) -> Iterator[tuple[MetadataImage, Changes]]:
-        """What the log holds besides, committed or not, for a node that begins to lead."""
+    def load_uncommitted(self) -> Iterator[tuple[MetadataImage, MetadataDelta]]:
+        """The images up to the log's end, committed or not, for a new leader."""
         self.is_following = False
         yield from self._images(self._publisher.newest, self._log.next_offset)
 
-    def go_on(self) -> None:
-        """Another node leads again."""
+    def resume(self) -> None:
+        """Continue after this node has lost leadership."""
         self.is_following = True
-        self._whole = WholeTransactions()
+        self._transactions = TransactionFilter()
         self._next_offset = self._publisher.newest.offset + 1
 
-    def loaded(self, name: SnapshotName, snapshot: Snapshot) -> None:
-        """Rule 3."""
+    def on_snapshot_loaded(self, name: SnapshotName, snapshot: Snapshot) -> None:
+        """Replace the image by a snapshot's (rule 3)."""
         before = self._publisher.newest
         offset, epoch = name.end_offset - 1, name.leader_epoch
         image, _ = MetadataImage(before.cluster_id).apply(snapshot.data, offset=offset, epoch=epoch)
-        image = image.led_by(self.leader(), offset=offset, epoch=epoch)
-        self._whole = WholeTransactions()
+        image = image.with_leader(self.leader(), offset=offset, epoch=epoch)
+        self._transactions = TransactionFilter()
         self._next_offset = name.end_offset
-        self._publisher.publish(image, Changes.between(before, image), _nothing)
+        self._publisher.publish(image, MetadataDelta.between(before, image), no_op)
 
-    def _images(self, image: MetadataImage, end_offset: int) -> Iterator[tuple[MetadataImage, Changes]]:
+    def _images(self, image: MetadataImage, end_offset: int) -> Iterator[tuple[MetadataImage, MetadataDelta]]:
         if self._next_offset >= end_offset:
             return
         for batch in self._log.batches(self._next_offset, end_offset):
@@ -76,25 +77,21 @@ class CommittedMetadata:
             image, changes = self._apply(image, batch)
             yield image, changes
 
-    def _apply(self, image: MetadataImage, batch: MetadataBatch) -> tuple[MetadataImage, Changes]:
+    def _apply(self, image: MetadataImage, batch: MetadataBatch) -> tuple[MetadataImage, MetadataDelta]:
         offset, epoch = batch.last_offset, batch.leader_epoch
         if not batch.is_control:
-            counting = self._whole.take(batch.messages)
-            if self._whole.is_open and not counting:
-                return image, Changes()
-            image, changes = image.apply(counting, offset=offset, epoch=epoch)
+            records = self._transactions.apply(batch.messages)
+            if self._transactions.is_open and not records:
+                return image, MetadataDelta()
+            image, changes = image.apply(records, offset=offset, epoch=epoch)
             is_known = image.leader_id >= 0
-            return image if is_known else image.led_by(self.leader(), offset=offset, epoch=epoch), changes
+            return image if is_known else image.with_leader(self.leader(), offset=offset, epoch=epoch), changes
         leader_id = image.leader_id
         for message in batch.messages:
             if isinstance(message, LeaderChangeMessage):
                 leader_id = message.leader_id
-        return image.led_by(leader_id, offset=offset, epoch=epoch), Changes()
+        return image.with_leader(leader_id, offset=offset, epoch=epoch), MetadataDelta()
 
 
-def _nothing() -> None:
-    pass
-
-
-def _nobody() -> int:
+def _no_leader() -> int:
     return -1

@@ -1,16 +1,17 @@
-"""The metadata log `__cluster_metadata-0` of one replica: a leader appends to it, followers copy it, all make it durable.
+"""The metadata log `__cluster_metadata-0` of one replica: appends of the leader, replication, flushing, truncation.
 
-FORMAT   batches, records and snapshots: `metadata_records.py`; quorum-state and the zero checkpoint: `formatting.py`
-RULES    1. One append is one batch, seen whole or not at all. What is larger is split only when it may be. A leader's append
-            has its offsets at once; it is encoded in turns (`cooperative_tasks.py`) and written behind those before it, through the
-            Worker: a directory that is slow does not hold up those who ask for nothing here.
-         2. At most one sync is under way: what comes meanwhile is covered by the next (group commit). `on_flushed` is told.
-         3. An append is committed when the high watermark has passed it; the callbacks come in the order of the appends. Who
-            leads no longer calls nobody back.
-         4. What a follower appends, cuts or loads is done one after the other, and is durable when `done` is called.
-         5. A failed write or sync is final: nothing is committed after it, `on_failed` is told, the node must stop.
-NOT HERE What stands in it at the start (`metadata_replay.py`, `metadata_log_open.py`), what to write (`controller/`), who
-         leads and what is committed (`raft/`, `kraft_replica.py`); when a snapshot is taken (`metadata_snapshots.py`).
+FORMAT   batches, records and snapshots: `metadata_records.py`; quorum-state: `quorum_state_store.py`
+RULES    1. One append is one batch, visible completely or not at all; it is split only if it may be. A leader's append has its
+            offsets at once. It is encoded in slices (`cooperative_tasks.py`) and written behind earlier ones through the
+            IoExecutor, so that a slow directory does not block other requests.
+         2. At most one flush is pending: what is written meanwhile is covered by the next one (group commit). `on_flushed`
+            is called after each.
+         3. An append is committed when the high watermark has passed it; callbacks run in the order of the appends. After a
+            loss of leadership no callback runs.
+         4. Appends, truncations and snapshot loads of a follower run one after the other, and are durable when `done` runs.
+         5. A failed write or flush is final: nothing is committed afterwards, `on_failed` is called, the node must stop.
+NOT HERE Content at startup (`metadata_replay.py`, `metadata_log_open.py`), what to write (`controller/`), elections and commit
+         (`raft/`, `kraft_replica.py`), when a snapshot is taken (`metadata_snapshots.py`).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from protocol.errors import KafkaError
 from protocol.messages import stored_records
 from protocol.records import ControlType, headers
 from protocol.schema import Message
-from replication.cooperative_tasks import Soon, at_once, in_turns
-from replication.io_executor import Worker
+from replication.cooperative_tasks import CallSoon, no_op, run_in_slices, run_inline
+from replication.io_executor import IoExecutor
 from replication.metadata.metadata_records import (
     MAX_BATCH_BYTES,
     DataBatches,
@@ -40,22 +41,22 @@ from replication.metadata.metadata_records import (
 )
 from replication.metadata_log.formatting import voter_records
 from replication.metadata_log.snapshot_files import SnapshotFiles
-from replication.raft.control_state_history import History
-from replication.raft.raft_log import Append, EpochEnd, KeepSnapshot, Lead, NameVoters
+from replication.raft.control_state_history import ControlStateHistory
+from replication.raft.raft_log import AppendBatches, AppendVoters, BecomeLeader, EpochEnd, WriteSnapshotChunk
 from replication.raft.voters import VoterSet, from_record, to_record
-from storage.io.deferred_file_ops import Change
+from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import StorageError
 from storage.log.log import Log, PreparedAppend
-from storage.log.log_validator import Origin
+from storage.log.log_validator import AppendOrigin
 
 READ_BYTES = 1024 * 1024
 _log = logging.getLogger("barnabas.metadata")
 
-Done = Callable[[], None]
+LogCallback = Callable[[], None]
 
 
-class _Unwritten(NamedTuple):
-    """An append that is not handed to the disk yet: batches, and in between steps that only encode."""
+class _UnwrittenAppend(NamedTuple):
+    """An append that is not submitted to the disk yet; its steps yield batches, and None after encoding a record."""
 
     steps: Iterator[bytearray | None]
     epoch: int
@@ -63,61 +64,61 @@ class _Unwritten(NamedTuple):
 
 
 class MetadataLog:
-    """The log of one replica: what Raft sees of it (`ReplicaLog`), and what is done to it."""
+    """The log of one replica; implements Raft's view of it (`RaftLog`)."""
 
     def __init__(
         self,
         log: Log,
-        worker: Worker,
+        executor: IoExecutor,
         snapshots: SnapshotFiles,
-        voters: History[VoterSet],
-        kraft_version: History[int],
+        voters: ControlStateHistory[VoterSet],
+        kraft_version: ControlStateHistory[int],
         *,
         epoch: int,
     ) -> None:
         self._log = log
-        self._worker = worker
-        log.later = self._change_later
-        self._unwritten: deque[_Unwritten] = deque()
-        self._in_flight = 0
-        self._awaiting_flush: deque[tuple[int, Done]] = deque()
-        self._awaiting_commit: deque[tuple[int, int, Done]] = deque()
-        self._awaiting_rest: deque[Done] = deque()
-        self._is_syncing = False
+        self._executor = executor
+        log.submit = self._submit_file_op
+        self._unwritten_appends: deque[_UnwrittenAppend] = deque()
+        self._writes_in_flight = 0
+        self._flush_waiters: deque[tuple[int, LogCallback]] = deque()
+        self._commit_waiters: deque[tuple[int, int, LogCallback]] = deque()
+        self._idle_waiters: deque[LogCallback] = deque()
+        self._is_flushing = False
         self._next_offset = log.log_end_offset
         self._end_epoch = epoch
-        self._begun: list[EpochEnd] = []
-        """Epochs that the log may not know of yet, because their first records are being written; and where they begin."""
+        self._new_epochs: list[EpochEnd] = []
+        """Epochs whose first records are being written, so that the log may not know them yet; and their start offsets."""
         self.voters = voters
         self.kraft_version = kraft_version
-        """1: the voters stand in the log; 0: they are a setting."""
+        """1: the voters are stored in the log; 0: they are configured."""
         self.snapshots = snapshots
         self.is_failed = False
         self.on_failed: Callable[[StorageError], None] | None = None
-        self.on_written: Done = _nothing
-        """More can be read."""
-        self.on_flushed: Done = _nothing
-        """More is durable."""
-        self.on_loaded: Callable[[SnapshotName, Snapshot], None] = _ignore
-        """A leader's snapshot stands for all that was here."""
-        self.snapshot_ms = 0
-        """Up to when the snapshot goes that was loaded at the start."""
-        self.bytes_behind = 0
-        """Written since the newest snapshot."""
-        self.committed_ms = 0
-        """When the last committed record was written."""
-        self.soon: Soon = at_once
-        """Gives others their turns while many records are encoded."""
+        self.on_written: LogCallback = no_op
+        """Called when more records are readable."""
+        self.on_flushed: LogCallback = no_op
+        """Called when more records are durable."""
+        self.on_snapshot_loaded: Callable[[SnapshotName, Snapshot], None] = _ignore_snapshot
+        """Receives a snapshot of the leader that replaced the log."""
+        self.snapshot_timestamp_ms = 0
+        """The last contained timestamp of the snapshot loaded at startup."""
+        self.bytes_since_snapshot = 0
+        """Bytes written since the newest snapshot."""
+        self.committed_timestamp_ms = 0
+        """The timestamp of the last committed record."""
+        self.call_soon: CallSoon = run_inline
+        """Lets other work run while many records are encoded."""
 
-    # ------------------------------------------------------------ where it stands
+    # ------------------------------------------------------------ state
     @property
     def directory(self) -> str:
-        """The log directory that it lies in."""
+        """The log directory."""
         return self._log.directory
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments."""
+        """The size of all segments."""
         return self._log.size_bytes
 
     @property
@@ -127,60 +128,60 @@ class MetadataLog:
 
     @property
     def start_offset(self) -> int:
-        """The first offset that can be read."""
+        """The log start offset."""
         return self._log.log_start_offset
 
     @property
     def end(self) -> EpochEnd:
-        """Where it ends, what is still being written included."""
+        """The end of the log, including records that are being written."""
         return EpochEnd(self._end_epoch, self._next_offset)
 
     @property
     def flushed_offset(self) -> int:
-        """What lies before is durable, in the log or in the snapshot that it begins behind."""
+        """The end of what is durable, in the log or in the snapshot before it."""
         return max(self._log.flushed_end_offset, self._log.log_start_offset)
 
     @property
     def oldest_snapshot(self) -> EpochEnd | None:
-        """The oldest snapshot behind which the log goes on; one that was loaded may have left older ones."""
-        names = (file.name for file in self.snapshots.kept)
+        """The oldest snapshot from which the log continues; a loaded snapshot may have left older ones."""
+        names = (file.name for file in self.snapshots.files)
         name = next((name for name in names if name.end_offset >= self.start_offset), None)
-        return _end_of(name) if name is not None and name.end_offset else None
+        return _epoch_end(name) if name is not None and name.end_offset else None
 
     @property
     def newest_snapshot(self) -> EpochEnd | None:
-        """The one for who is too far behind."""
+        """The snapshot for replicas that are too far behind."""
         newest = self.snapshots.newest
-        return _end_of(newest) if newest.end_offset else None
+        return _epoch_end(newest) if newest.end_offset else None
 
     def end_of_epoch(self, epoch: int) -> EpochEnd:
-        """The largest epoch up to that one which the log knows, and where it ends."""
+        """The largest known epoch up to `epoch`, and its end offset."""
         if epoch >= self._end_epoch:
             return self.end
         lowest = self.oldest_snapshot or EpochEnd(0, 0)
         known = self._log.latest_epoch
         if epoch >= known:
             before = max(known, lowest.epoch)
-            for begun in self._begun:
-                if begun.epoch > epoch:
-                    return EpochEnd(before, begun.offset)
-                before = max(before, begun.epoch)
+            for start in self._new_epochs:
+                if start.epoch > epoch:
+                    return EpochEnd(before, start.offset)
+                before = max(before, start.epoch)
         found, offset = self._log.end_offset_for_epoch(epoch)
         return EpochEnd(found, offset) if found >= 0 else lowest
 
     # ------------------------------------------------------------ reading
     def read(self, offset: int, max_bytes: int) -> Any:
-        """Whole batches from an offset on, as they are; empty at the end of what is written."""
+        """Whole batches from an offset; empty at the end of the written records."""
         if offset >= self._log.log_end_offset:
             return b""
         return self._log.read_records(offset, max_bytes)
 
     def read_snapshot(self, snapshot: EpochEnd, position: int, max_bytes: int) -> tuple[Any, int] | None:
-        """Bytes of a snapshot and how many it has in all; None: there is no such snapshot."""
-        return self.snapshots.piece(SnapshotName(snapshot.offset, snapshot.epoch), position, max_bytes)
+        """A chunk of a snapshot and the snapshot's size; None if it does not exist."""
+        return self.snapshots.read_chunk(SnapshotName(snapshot.offset, snapshot.epoch), position, max_bytes)
 
     def batches(self, offset: int, end_offset: int) -> Iterator[MetadataBatch]:
-        """What lies between two offsets, decoded."""
+        """Decoded batches between two offsets."""
         while offset < end_offset:
             for batch in read_batches(self._log.read_records(offset, READ_BYTES)):
                 if batch.base_offset >= end_offset:
@@ -188,250 +189,258 @@ class MetadataLog:
                 offset = batch.last_offset + 1
                 yield batch
 
-    def quorum_records(self, end_offset: int) -> list[tuple[ControlType, Message]]:
-        """What a snapshot up to an offset says of the quorum: its voters, where they are no setting."""
+    def snapshot_control_records(self, end_offset: int) -> list[tuple[ControlType, Message]]:
+        """The control records of a snapshot up to an offset: the voters, unless they are configured."""
         return [*voter_records(to_record(self.voters.at(end_offset)))] if self.kraft_version.at(end_offset) else []
 
     # ------------------------------------------------------------ as leader
-    def begin_epoch(self, lead: Lead, node_id: int, wall_ms: int, committed: Done) -> int:
-        """Write an epoch's LeaderChange, in the same batch what is to be named of the quorum; return its last offset."""
+    def begin_epoch(self, effect: BecomeLeader, node_id: int, wall_ms: int, on_committed: LogCallback) -> int:
+        """Append the LeaderChange record of an epoch, and quorum records in the same batch; returns the last offset."""
         voters = [stored_records.LeaderChangeVoter(voter_id=voter) for voter in self.voters.latest.node_ids]
-        for_it = [stored_records.LeaderChangeVoter(voter_id=voter) for voter in lead.granting]
-        leader = stored_records.LeaderChangeMessage(leader_id=node_id, voters=voters, granting_voters=for_it)
+        granting = [stored_records.LeaderChangeVoter(voter_id=voter) for voter in effect.granting_voters]
+        leader = stored_records.LeaderChangeMessage(leader_id=node_id, voters=voters, granting_voters=granting)
         messages: list[tuple[ControlType, Message]] = [(ControlType.LEADER_CHANGE, leader)]
-        messages += [] if lead.naming is None else _named(lead.naming)
-        self._begin(lead.epoch, self._next_offset)
-        return self._append_control(messages, wall_ms, committed)
+        messages += [] if effect.append_voters is None else _voter_control_records(effect.append_voters)
+        self._start_epoch(effect.epoch, self._next_offset)
+        return self._append_control(messages, wall_ms, on_committed)
 
-    def name_voters(self, naming: NameVoters, wall_ms: int) -> None:
-        """Write down other voters."""
-        self._append_control(_named(naming), wall_ms, _nothing)
+    def append_voters(self, append_voters: AppendVoters, wall_ms: int) -> None:
+        """Append a VotersRecord."""
+        self._append_control(_voter_control_records(append_voters), wall_ms, no_op)
 
-    def _append_control(self, messages: list[tuple[ControlType, Message]], wall_ms: int, committed: Done) -> int:
+    def _append_control(
+        self, messages: list[tuple[ControlType, Message]], wall_ms: int, on_committed: LogCallback
+    ) -> int:
         first = self.next_offset
         batch = control_records(messages, base_offset=first, leader_epoch=self._end_epoch, timestamp_ms=wall_ms)
         for offset, (_, message) in enumerate(messages, first):
-            self._take_control(offset, message)
-        return self._append(len(messages), iter([batch]), wall_ms, committed)
+            self._apply_control_record(offset, message)
+        return self._append(len(messages), iter([batch]), wall_ms, on_committed)
 
-    def append(self, records: Sequence[Versioned], *, wall_ms: int, committed: Done, is_atomic: bool = True) -> int:
-        """Write data records; return the last one's offset."""
+    def append(
+        self, records: Sequence[Versioned], *, wall_ms: int, on_committed: LogCallback, is_atomic: bool = True
+    ) -> int:
+        """Append data records; returns the last offset."""
         batches = DataBatches(
             base_offset=self.next_offset,
             leader_epoch=self._end_epoch,
             timestamp_ms=wall_ms,
             max_bytes=MAX_BATCH_BYTES,
         )
-        return self._append(len(records), _encoded(records, batches, is_atomic=is_atomic), wall_ms, committed)
+        return self._append(len(records), _encode(records, batches, is_atomic=is_atomic), wall_ms, on_committed)
 
-    def _append(self, records: int, steps: Iterator[bytearray | None], wall_ms: int, committed: Done) -> int:
-        """Give so many records their offsets; write the batches among the steps behind those that came before."""
+    def _append(self, records: int, steps: Iterator[bytearray | None], wall_ms: int, on_committed: LogCallback) -> int:
+        """Assign offsets to `records` records; write the batches of `steps` behind earlier appends."""
         self._next_offset += records
-        self._awaiting_commit.append((self._next_offset, wall_ms, committed))
-        self._awaiting_flush.append((self._next_offset, _nothing))
-        self._unwritten.append(_Unwritten(steps, self._end_epoch, wall_ms))
-        if len(self._unwritten) == 1:
-            in_turns(self._write_all(), self.soon)
+        self._commit_waiters.append((self._next_offset, wall_ms, on_committed))
+        self._flush_waiters.append((self._next_offset, no_op))
+        self._unwritten_appends.append(_UnwrittenAppend(steps, self._end_epoch, wall_ms))
+        if len(self._unwritten_appends) == 1:
+            run_in_slices(self._write_unwritten(), self.call_soon)
         return self._next_offset - 1
 
-    def _write_all(self) -> Iterator[None]:
-        unwritten = self._unwritten
+    def _write_unwritten(self) -> Iterator[None]:
+        unwritten = self._unwritten_appends
         while unwritten:
             steps, epoch, wall_ms = unwritten[0]
             for batch in steps:
                 if batch is not None and not self.is_failed:
-                    self._write_own(batch, epoch, wall_ms)
+                    self._write_batch(batch, epoch, wall_ms)
                 yield
             unwritten.popleft()
-        self._rest()
+        self._run_when_idle()
 
-    def _write_own(self, batch: bytearray, epoch: int, wall_ms: int) -> None:
+    def _write_batch(self, batch: bytearray, epoch: int, wall_ms: int) -> None:
         log = self._log
-        prepared = log.prepare(batch, leader_epoch=epoch, wall_ms=wall_ms, origin=Origin.RAFT_LEADER)
-        assert prepared.end_offset <= self._next_offset, "records have the offsets that were promised"
+        prepared = log.prepare(batch, leader_epoch=epoch, wall_ms=wall_ms, origin=AppendOrigin.RAFT_LEADER)
+        assert prepared.end_offset <= self._next_offset, "records have the offsets that were assigned"
         self._write(prepared, wall_ms)
 
-    def committed(self, high_watermark: int) -> None:
-        """What lies before is committed (rule 3)."""
+    def on_commit(self, high_watermark: int) -> None:
+        """Take over a new high watermark and call back for committed appends (rule 3)."""
         self._log.high_watermark = high_watermark
-        waiting = self._awaiting_commit
-        while waiting and waiting[0][0] <= high_watermark:
-            _, self.committed_ms, committed = waiting.popleft()
-            committed()
+        waiters = self._commit_waiters
+        while waiters and waiters[0][0] <= high_watermark:
+            _, self.committed_timestamp_ms, on_committed = waiters.popleft()
+            on_committed()
 
-    def lead_no_longer(self) -> None:
-        """Another replica decides from now on what becomes of what is not committed."""
-        self._awaiting_commit.clear()
+    def on_leadership_lost(self) -> None:
+        """Drop the callbacks: the next leader decides what happens to uncommitted records."""
+        self._commit_waiters.clear()
 
     # ------------------------------------------------------------ as follower
-    def append_fetched(self, fetched: Append, wall_ms: int, done: Done) -> None:
-        """Take over what was fetched from the leader, byte for byte; what it could not have sent is left out."""
-        self._when_at_rest(partial(self._append_fetched, fetched, wall_ms, done))
+    def append_fetched(self, fetched: AppendBatches, wall_ms: int, done: LogCallback) -> None:
+        """Append batches of the leader unchanged; batches that it cannot have sent are dropped."""
+        self._when_idle(partial(self._append_fetched, fetched, wall_ms, done))
 
-    def _append_fetched(self, fetched: Append, wall_ms: int, done: Done) -> None:
+    def _append_fetched(self, fetched: AppendBatches, wall_ms: int, done: LogCallback) -> None:
         records = fetched.records
         try:
             prepared = self._log.prepare_as_follower(records, wall_ms=wall_ms, leader_epoch=fetched.epoch)
         except KafkaError as error:
-            _log.warning("the leader of the metadata sent what cannot be appended, it is asked again: %s", error)
+            _log.warning("batches of the metadata leader cannot be appended and are fetched again: %s", error)
             prepared = None
         if prepared is None:
             done()
             return
         for at, header in headers(records):
             if header.base_offset >= prepared.end_offset:
-                break  # of a newer epoch than the leader's
-            self._begin(header.leader_epoch, header.base_offset)
+                break  # in a newer epoch than the leader's
+            self._start_epoch(header.leader_epoch, header.base_offset)
             if header.is_control:
                 batch = read_batch(records, at, header)
                 for offset, message in enumerate(batch.messages, batch.base_offset):
-                    self._take_control(offset, message)
+                    self._apply_control_record(offset, message)
         self._next_offset = prepared.end_offset
-        self._awaiting_flush.append((prepared.end_offset, done))
+        self._flush_waiters.append((prepared.end_offset, done))
         self._write(prepared, wall_ms)
 
-    def _begin(self, epoch: int, offset: int) -> None:
+    def _start_epoch(self, epoch: int, offset: int) -> None:
         if epoch > self._end_epoch:
-            self._begun = [one for one in self._begun if one.epoch > self._log.latest_epoch]
-            self._begun.append(EpochEnd(epoch, offset))
+            self._new_epochs = [one for one in self._new_epochs if one.epoch > self._log.latest_epoch]
+            self._new_epochs.append(EpochEnd(epoch, offset))
             self._end_epoch = epoch
 
-    def _take_control(self, offset: int, message: Message) -> None:
+    def _apply_control_record(self, offset: int, message: Message) -> None:
         if isinstance(message, stored_records.VotersRecord):
-            self.voters.changed(offset, from_record(message))
+            self.voters.append(offset, from_record(message))
         elif isinstance(message, stored_records.KRaftVersionRecord):
-            self.kraft_version.changed(offset, message.kraft_version)
+            self.kraft_version.append(offset, message.kraft_version)
 
-    def truncate(self, offset: int, done: Done) -> None:
-        """Cut the log at an offset."""
+    def truncate(self, offset: int, done: LogCallback) -> None:
+        """Truncate the log to an offset."""
 
-        def cut() -> None:
+        def truncate() -> None:
             try:
                 self._log.truncate(offset)
             except StorageError as error:
                 self.fail(error)
                 return
-            self._stands_at_end()
-            self.voters.truncated(offset)
-            self.kraft_version.truncated(offset)
+            self._reload_end()
+            self.voters.truncate_to(offset)
+            self.kraft_version.truncate_to(offset)
             done()
 
-        self._when_at_rest(cut)
+        self._when_idle(truncate)
 
-    def keep_piece(self, kept: KeepSnapshot, wall_ms: int, done: Done) -> None:
-        """Write a piece of a snapshot; behind the last one the log begins anew where the snapshot ends."""
-        name = SnapshotName(kept.snapshot.offset, kept.snapshot.epoch)
-        work = self.snapshots.piece_writing(name, kept.position, kept.piece, is_last=kept.is_last)
+    def write_snapshot_chunk(self, chunk: WriteSnapshotChunk, wall_ms: int, done: LogCallback) -> None:
+        """Write a chunk of a leader's snapshot; after the last one the log restarts at the snapshot's end offset."""
+        name = SnapshotName(chunk.snapshot.offset, chunk.snapshot.epoch)
+        work = self.snapshots.write_chunk(name, chunk.position, chunk.piece, is_last=chunk.is_last)
 
         def written(error: StorageError | None) -> None:
             if error is not None:
                 self.fail(error)
-            elif kept.is_last:
-                self._when_at_rest(partial(self._begin_behind, name, wall_ms, done))
+            elif chunk.is_last:
+                self._when_idle(partial(self._start_at_snapshot, name, wall_ms, done))
             else:
                 done()
 
-        self._worker.background(self.directory, work, written)
+        self._executor.background(self.directory, work, written)
 
-    def _begin_behind(self, name: SnapshotName, wall_ms: int, done: Done) -> None:
+    def _start_at_snapshot(self, name: SnapshotName, wall_ms: int, done: LogCallback) -> None:
         try:
-            snapshot = self.snapshots.received(name, wall_ms)
+            snapshot = self.snapshots.add_received(name, wall_ms)
             self._log.truncate_fully(name.end_offset)
         except StorageError as error:
             self.fail(error)
             return
-        self._next_offset, self._end_epoch, self._begun = name.end_offset, name.leader_epoch, []
-        self.bytes_behind, self.snapshot_ms = 0, snapshot.last_contained_ms
+        self._next_offset, self._end_epoch, self._new_epochs = name.end_offset, name.leader_epoch, []
+        self.bytes_since_snapshot, self.snapshot_timestamp_ms = 0, snapshot.last_contained_ms
         for message in snapshot.control:
             if isinstance(message, stored_records.VotersRecord):
-                self.voters.begins_with(name.end_offset, from_record(message))
+                self.voters.reset_to(name.end_offset, from_record(message))
             elif isinstance(message, stored_records.KRaftVersionRecord):
-                self.kraft_version.begins_with(name.end_offset, message.kraft_version)
-        self.on_loaded(name, snapshot)
+                self.kraft_version.reset_to(name.end_offset, message.kraft_version)
+        self.on_snapshot_loaded(name, snapshot)
         done()
 
-    def _stands_at_end(self) -> None:
+    def _reload_end(self) -> None:
         log = self._log
-        self._next_offset, self._begun = log.log_end_offset, []
+        self._next_offset, self._new_epochs = log.log_end_offset, []
         epoch = log.latest_epoch
         snapshot = self.newest_snapshot
         self._end_epoch = max(epoch, 0 if snapshot is None else snapshot.epoch)
 
-    def _when_at_rest(self, act: Done) -> None:
-        """Do something when all that was begun is written (a leader's last appends), and no change of files is to be made."""
-        self._awaiting_rest.append(act)
-        self._rest()
+    def _when_idle(self, action: LogCallback) -> None:
+        """Run `action` when all started writes and flushes are done and no file operation is pending."""
+        self._idle_waiters.append(action)
+        self._run_when_idle()
 
-    def _rest(self) -> None:
-        while self._awaiting_rest and not (self._unwritten or self._in_flight or self._is_syncing or self.is_failed):
-            if self._log.is_changing:
-                self._worker.write(self.directory, 0, _nothing, lambda _: self._rest())  # behind the changes
+    def _run_when_idle(self) -> None:
+        while self._idle_waiters and not (
+            self._unwritten_appends or self._writes_in_flight or self._is_flushing or self.is_failed
+        ):
+            if self._log.has_pending_file_ops:
+                self._executor.write(
+                    self.directory, 0, no_op, lambda _: self._run_when_idle()
+                )  # behind the file operations
                 return
-            self._awaiting_rest.popleft()()
+            self._idle_waiters.popleft()()
 
-    def make_durable(self) -> None:
-        """What stands in it at the start may have been written by a process that ended before it was synced."""
+    def flush_initial_records(self) -> None:
+        """Flush the records found at startup: the previous process may have ended before it flushed them."""
         if self.flushed_offset < self._next_offset:
-            self._awaiting_flush.append((self._next_offset, _nothing))
-            self._sync_what_is_whole()
+            self._flush_waiters.append((self._next_offset, no_op))
+            self._start_flush()
 
     # ------------------------------------------------------------ writing
     def _write(self, prepared: PreparedAppend, wall_ms: int) -> None:
         log = self._log
-        self.bytes_behind += prepared.size
-        self._in_flight += 1
-        self._worker.write(
-            log.directory, prepared.size, partial(log.write, prepared), partial(self._written, prepared, wall_ms)
+        self.bytes_since_snapshot += prepared.size
+        self._writes_in_flight += 1
+        self._executor.write(
+            log.directory, prepared.size, partial(log.write, prepared), partial(self._on_written, prepared, wall_ms)
         )
 
-    def _written(self, prepared: PreparedAppend, wall_ms: int, error: StorageError | None) -> None:
-        self._in_flight -= 1
+    def _on_written(self, prepared: PreparedAppend, wall_ms: int, error: StorageError | None) -> None:
+        self._writes_in_flight -= 1
         if error is not None:
             self.fail(error)
         if self.is_failed:
             return
         self._log.commit(prepared, wall_ms)
-        self._sync_what_is_whole()
+        self._start_flush()
         self.on_written()
-        self._rest()
+        self._run_when_idle()
 
-    def _sync_what_is_whole(self) -> None:
-        """Sync, unless one is under way or nothing that somebody waits for is written."""
+    def _start_flush(self) -> None:
+        """Flush, unless a flush is pending or no written record is waited for."""
         log = self._log
-        if self._is_syncing or not self._awaiting_flush or self._awaiting_flush[0][0] > log.log_end_offset:
+        if self._is_flushing or not self._flush_waiters or self._flush_waiters[0][0] > log.log_end_offset:
             return
-        self._is_syncing = True
+        self._is_flushing = True
         try:
             run = log.sync_work()
         except StorageError as error:
             self.fail(error)
             return
-        self._worker.sync(log.directory, lambda: run, partial(self._synced, log.log_end_offset))
+        self._executor.sync(log.directory, lambda: run, partial(self._on_flushed, log.log_end_offset))
 
-    def _synced(self, end_offset: int, error: StorageError | None) -> None:
-        self._is_syncing = False
+    def _on_flushed(self, end_offset: int, error: StorageError | None) -> None:
+        self._is_flushing = False
         if error is not None:
             self.fail(error)
         if self.is_failed:
             return
         self._log.flushed(end_offset)
-        waiting = self._awaiting_flush
-        while waiting and waiting[0][0] <= end_offset:
-            waiting.popleft()[1]()
+        waiters = self._flush_waiters
+        while waiters and waiters[0][0] <= end_offset:
+            waiters.popleft()[1]()
         self.on_flushed()
-        self._sync_what_is_whole()
-        self._rest()
+        self._start_flush()
+        self._run_when_idle()
 
-    def _change_later(self, change: Change) -> None:
-        """Change files in the order of the writes to their directory, which wait for room on a full disk."""
-        self._worker.write(self._log.directory, 0, change, self._changed)
+    def _submit_file_op(self, op: FileOp) -> None:
+        """Run a file operation in the order of the directory's writes, which wait for space on a full disk."""
+        self._executor.write(self._log.directory, 0, op, self._on_file_op)
 
-    def _changed(self, error: StorageError | None) -> None:
+    def _on_file_op(self, error: StorageError | None) -> None:
         if error is not None:
             self.fail(error)
 
     def fail(self, error: StorageError) -> None:
-        """The disk failed under it (rule 5)."""
+        """Handle a disk failure (rule 5)."""
         if self.is_failed:
             return
         self.is_failed = True
@@ -439,8 +448,8 @@ class MetadataLog:
             self.on_failed(error)
 
     # ------------------------------------------------------------ old segments
-    def begin_segment(self, wall_ms: int, *, at_least: int) -> None:
-        """Go on in a new segment when the present one has so many bytes and nothing is being written."""
+    def roll_segment(self, wall_ms: int, *, at_least: int) -> None:
+        """Roll to a new segment if the active one has `at_least` bytes and no write is pending."""
         segment = self._log.open().segments()[-1]
         if segment.size < at_least or self._log.log_end_offset < self._next_offset or self.is_failed:
             return
@@ -450,7 +459,7 @@ class MetadataLog:
             self.fail(error)
 
     def trim(self, offset: int, wall_ms: int) -> None:
-        """Drop the segments wholly before `offset`: a snapshot stands for them."""
+        """Delete segments completely below `offset`: a snapshot replaces them."""
         if self.is_failed:
             return
         try:
@@ -458,44 +467,40 @@ class MetadataLog:
         except StorageError as error:
             self.fail(error)
 
-    def take_doomed(self, wall_ms: int) -> list[str]:
-        """Files of dropped segments that may be removed now."""
-        doomed = self._log.doomed
-        self._log.doomed = [entry for entry in doomed if entry[0] > wall_ms or self._log.is_changing]
-        return [path for due_ms, paths in doomed if due_ms <= wall_ms for path in paths]
+    def take_deletable_files(self, wall_ms: int) -> list[str]:
+        """Files of deleted segments whose delay has passed, for the caller to remove."""
+        deletable = self._log.deleted_files
+        self._log.deleted_files = [entry for entry in deletable if entry[0] > wall_ms or self._log.has_pending_file_ops]
+        return [path for due_ms, paths in deletable if due_ms <= wall_ms for path in paths]
 
     def close(self) -> None:
-        """Let the files go; what was committed is durable already."""
+        """Close the files; committed records are durable already."""
         if not self.is_failed:
             self._log.close()
 
 
-def _end_of(name: SnapshotName) -> EpochEnd:
+def _epoch_end(name: SnapshotName) -> EpochEnd:
     return EpochEnd(name.leader_epoch, name.end_offset)
 
 
-def _named(naming: NameVoters) -> list[tuple[ControlType, Message]]:
-    """The control records that name voters, after the version of the quorum's protocol if there is one."""
-    records: list[tuple[ControlType, Message]] = [(ControlType.KRAFT_VOTERS, to_record(naming.voters))]
-    if naming.kraft_version is not None:
-        version = stored_records.KRaftVersionRecord(kraft_version=naming.kraft_version)
+def _voter_control_records(append_voters: AppendVoters) -> list[tuple[ControlType, Message]]:
+    """A VotersRecord, after a KRaftVersionRecord if the effect has one."""
+    records: list[tuple[ControlType, Message]] = [(ControlType.KRAFT_VOTERS, to_record(append_voters.voters))]
+    if append_voters.kraft_version is not None:
+        version = stored_records.KRaftVersionRecord(kraft_version=append_voters.kraft_version)
         records.insert(0, (ControlType.KRAFT_VERSION, version))
     return records
 
 
-def _encoded(records: Sequence[Versioned], batches: DataBatches, *, is_atomic: bool) -> Iterator[bytearray | None]:
-    """A step for each record, then the batches."""
+def _encode(records: Sequence[Versioned], batches: DataBatches, *, is_atomic: bool) -> Iterator[bytearray | None]:
+    """Encode one record per step, then yield the batches."""
     for message, version in records:
         batches.add(message, version)
         yield None
     finished = batches.finish()
-    assert not is_atomic or len(finished) == 1, "what must be seen whole fits into one batch"
+    assert not is_atomic or len(finished) == 1, "an atomic append fits into one batch"
     yield from finished
 
 
-def _nothing() -> None:
-    pass
-
-
-def _ignore(_name: SnapshotName, _snapshot: Snapshot) -> None:
+def _ignore_snapshot(_name: SnapshotName, _snapshot: Snapshot) -> None:
     pass

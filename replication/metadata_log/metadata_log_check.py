@@ -1,11 +1,11 @@
-"""Whether the metadata log has lost what it held: a start would go on without the topics, and put their records away.
+"""Detects a metadata log that has lost records: the node would start without its topics and move their logs aside.
 
-RULES    1. Only reads. An end that is not whole is what a crash leaves, and is cut; but it must not have been more:
-         2. A log that was closed cleanly is whole. Where it is not, somebody has damaged it.
-         3. A partition's directory is made when its topic is committed, and that is durable. So where the log ends early, and
-            directories are there of topics that it neither has nor has removed, it once held more.
-         4. It ends early where it is not whole, or in an epoch before the one that quorum-state promises.
-NOT HERE What is read of the log (`metadata_replay.py`), cutting it (`metadata_log.py`).
+RULES    1. Reads only. An incomplete end is normal after a crash and is truncated, but it must not have been more than that:
+         2. After a clean shutdown, the log is complete; otherwise it was damaged.
+         3. A partition's directory is created after its topic is committed and durable. So if the log ends early, and there are
+            directories of topics that it neither contains nor has removed, it has lost records.
+         4. The log ends early if its end is incomplete, or in an epoch below the one in quorum-state.
+NOT HERE Reading the log (`metadata_replay.py`), truncating it (`metadata_log_open.py`).
 """
 
 from __future__ import annotations
@@ -13,49 +13,51 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from replication.metadata.metadata_records import UnreadableMetadata
-from replication.metadata_log.formatting import METADATA_DIRECTORY, Identity
-from replication.metadata_log.metadata_replay import Replayed
+from replication.metadata_log.formatting import METADATA_DIRECTORY, NodeIdentity
+from replication.metadata_log.metadata_replay import ReplayedMetadata
 from replication.metadata_log.quorum_state_store import read_quorum_state
 from storage.directories.log_directory import CLEAN_SHUTDOWN
-from storage.directories.partition_directory import partition_of
+from storage.directories.partition_directory import parse_partition_dir_name
 from storage.io.checkpoint_file import PARTITION_METADATA, CorruptCheckpoint, read_topic_id
 from storage.io.disk import Disk
 
-_NAMED = 3
+_MAX_LISTED = 3
 
 
-def refuse_a_loss(disk: Disk, identity: Identity, found: Replayed) -> None:
-    """Refuse a metadata log that has lost what it held.
+def check_for_loss(disk: Disk, identity: NodeIdentity, found: ReplayedMetadata) -> None:
+    """Refuse a metadata log that has lost records.
 
     Raises:
-        UnreadableMetadata: it has, and a sentence says what to do.
+        UnreadableMetadata: it has; the message says what to do.
     """
     log = f"{identity.metadata_directory}/{METADATA_DIRECTORY}"
     marker = f"{identity.metadata_directory}/{CLEAN_SHUTDOWN}"
-    left = found.left_over
-    if left is not None and disk.exists(marker):
+    tail = found.invalid_tail
+    if tail is not None and disk.exists(marker):
         raise UnreadableMetadata(
-            f"{left.path} is damaged at position {left.position}, {left.length} bytes before its end, and was closed whole. "
-            f"Restore {log} from a copy; or remove {marker} to have the log cut there."
+            f"{tail.path} is damaged at position {tail.position}, {tail.length} bytes before its end, after a clean shutdown. "
+            f"Restore {log} from a copy; or remove {marker} to truncate the log there."
         )
     state = read_quorum_state(disk, log)
-    if left is None and (state is None or found.image.epoch >= state.epoch):
+    if tail is None and (state is None or found.image.epoch >= state.epoch):
         return
-    unknown = list(_unknown_partitions(disk, identity, found))
-    if unknown:
-        names = ", ".join(unknown[:_NAMED]) + (f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else "")
+    lost_partitions = list(_partitions_of_unknown_topics(disk, identity, found))
+    if lost_partitions:
+        names = ", ".join(lost_partitions[:_MAX_LISTED]) + (
+            f" and {len(lost_partitions) - _MAX_LISTED} more" if len(lost_partitions) > _MAX_LISTED else ""
+        )
         raise UnreadableMetadata(
             f"The metadata log {log} has lost its end: it does not know the topics of {names}. "
-            "Restore it from a copy; or move these directories away to go on without them."
+            "Restore it from a copy; or move these directories away to start without them."
         )
 
 
-def _unknown_partitions(disk: Disk, identity: Identity, found: Replayed) -> Iterator[str]:
+def _partitions_of_unknown_topics(disk: Disk, identity: NodeIdentity, found: ReplayedMetadata) -> Iterator[str]:
     topics = found.image.topics_by_id
     names = found.image.topics_by_name
     for directory in identity.directory_ids:
         for name in disk.listdir(directory):
-            key = partition_of(name)
+            key = parse_partition_dir_name(name)
             if key is not None and name != METADATA_DIRECTORY:
                 topic_id = _topic_id(disk, f"{directory}/{name}/{PARTITION_METADATA}")
                 is_known = key[0] in names if topic_id is None else topic_id in topics or topic_id in found.removed

@@ -1,10 +1,10 @@
-"""Opening the metadata log: recovered to its end, with what this node knows of the cluster when it starts.
+"""Opens the metadata log at startup: recovers it, and returns the state that the node starts with.
 
-RULES    1. The log is cut at the first batch that is not whole (whatever was durable is whole). A log that ends before the
-            newest snapshot, for it was lost, begins anew where the snapshot ends.
-         2. Who is the only voter knows that all of its log is committed. Others know it of the snapshot alone: a leader will
-            tell them the rest.
-NOT HERE What stands in it (`metadata_replay.py`), writing it (`metadata_log.py`).
+RULES    1. The log is truncated at the first incomplete batch (everything durable is complete). A log that ends before the
+            newest snapshot has lost records; it restarts where the snapshot ends.
+         2. The only voter of a quorum knows that its whole log is committed. Other nodes know it only of the snapshot; the
+            leader sends them the high watermark.
+NOT HERE Reading the content (`metadata_replay.py`), writing it (`metadata_log.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from protocol.primitives import uuid_text
-from replication.io_executor import Worker
+from replication.io_executor import IoExecutor
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_records import (
     MAX_BATCH_BYTES,
@@ -24,11 +24,11 @@ from replication.metadata.metadata_records import (
     Versioned,
     read_batches,
 )
-from replication.metadata_log.formatting import METADATA_DIRECTORY, Identity
+from replication.metadata_log.formatting import METADATA_DIRECTORY, NodeIdentity
 from replication.metadata_log.metadata_log import MetadataLog
-from replication.metadata_log.metadata_replay import Replayed, read_metadata
+from replication.metadata_log.metadata_replay import ReplayedMetadata, read_metadata
 from replication.metadata_log.quorum_state_store import read_quorum_state
-from replication.raft.control_state_history import History
+from replication.raft.control_state_history import ControlStateHistory
 from replication.raft.raft_log import ElectionState
 from replication.raft.rpc_messages import METADATA_TOPIC, METADATA_TOPIC_ID
 from replication.raft.voters import ReplicaKey, Voter, VoterSet
@@ -45,46 +45,46 @@ _READ_BYTES = 1024 * 1024
 _log = logging.getLogger("barnabas.metadata")
 
 
-class MetadataStart(NamedTuple):
-    """What a node starts with."""
+class OpenedMetadataLog(NamedTuple):
+    """The opened log and the state that a node starts with."""
 
     log: MetadataLog
     state: ElectionState
-    """What it must not forget of elections."""
+    """The durable election state."""
     image: MetadataImage
-    """What it knows to be committed (rule 2)."""
+    """What is known to be committed (rule 2)."""
     is_in_transaction: bool
     """Whether the image ends inside a transaction, which is void."""
     bootstrap: list[Versioned]
-    """What a new cluster begins with; empty when it has begun."""
+    """The first records of a new cluster; empty if it has records."""
 
 
 def open_metadata_log(
     disk: Disk,
     engine_factory: EngineFactory,
-    identity: Identity,
-    worker: Worker,
+    identity: NodeIdentity,
+    executor: IoExecutor,
     config: LogConfig = METADATA_LOG_CONFIG,
-    found: Replayed | None = None,
+    found: ReplayedMetadata | None = None,
     static_voters: VoterSet | None = None,
     *,
     may_observe: bool = False,
-) -> MetadataStart:
+) -> OpenedMetadataLog:
     """Recover the log; writes no record.
 
     Args:
         disk: the file system.
-        engine_factory: for the log.
+        engine_factory: of the log's storage engine.
         identity: of the node.
-        worker: for writing.
-        config: how large and how old segments get.
-        found: what `read_metadata` found; None: it is read now.
-        static_voters: those of the settings, for a quorum whose voters do not stand in the log.
-        may_observe: whether this node need not be a voter: it knows whom to ask.
+        executor: for writes.
+        config: the log config.
+        found: the result of `read_metadata`; None: it is called.
+        static_voters: the configured voters, if they are not stored in the log.
+        may_observe: whether this node may be an observer, because it knows bootstrap servers.
 
     Raises:
-        UnreadableMetadata: somebody wrote what this node does not understand, or it has no place in the quorum.
-        UnusableDirectory: quorum-state is broken.
+        UnreadableMetadata: the log has unknown records, or this node has no place in the quorum.
+        UnusableDirectory: quorum-state is malformed.
         StorageError: the disk failed.
     """
     found = found or read_metadata(disk, identity)
@@ -94,67 +94,68 @@ def open_metadata_log(
     if not disk.exists(f"{path}/{PARTITION_METADATA}"):
         write_topic_id(disk, f"{path}/{PARTITION_METADATA}", METADATA_TOPIC_ID, sync=False)
     is_new = not any(file.endswith(".log") for file in disk.listdir(path))
-    log = _recovered(disk, engine_factory, identity, config, found.start, is_new=is_new)
+    log = _recover_log(disk, engine_factory, identity, config, found.start, is_new=is_new)
     if log.log_end_offset != found.end_offset:
-        found = found.again(_batches(log, found.start.end_offset))
-    found.snapshots.tidy()
-    opened = MetadataLog(log, worker, found.snapshots, voters, found.kraft_version, epoch=max(found.image.epoch, 0))
-    opened.snapshot_ms = found.snapshot.last_contained_ms
-    opened.bytes_behind, opened.committed_ms = found.size, found.timestamp_ms
-    is_alone = voters.latest.node_ids == [identity.node_id]
-    return MetadataStart(
+        found = found.replay_again(_batches(log, found.start.end_offset))
+    found.snapshots.clean_up()
+    opened = MetadataLog(log, executor, found.snapshots, voters, found.kraft_version, epoch=max(found.image.epoch, 0))
+    opened.snapshot_timestamp_ms = found.snapshot.last_contained_ms
+    opened.bytes_since_snapshot, opened.committed_timestamp_ms = found.size, found.timestamp_ms
+    is_only_voter = voters.latest.node_ids == [identity.node_id]
+    return OpenedMetadataLog(
         opened,
         read_quorum_state(disk, path) or ElectionState(),
-        found.image if is_alone else found.begins_as,
-        is_alone and found.is_in_transaction,
+        found.image if is_only_voter else found.snapshot_image,
+        is_only_voter and found.is_in_transaction,
         found.bootstrap,
     )
 
 
 def _voters(
-    identity: Identity, found: Replayed, static_voters: VoterSet | None, *, may_observe: bool
-) -> History[VoterSet]:
-    """Who votes, as far as is known; in a static quorum without settings this node alone, if it was so before."""
-    voters, own = found.voters, ReplicaKey(identity.node_id, identity.metadata_directory_id)
+    identity: NodeIdentity, found: ReplayedMetadata, static_voters: VoterSet | None, *, may_observe: bool
+) -> ControlStateHistory[VoterSet]:
+    """The voters as far as known; without configured voters, a static quorum is this node alone if it was so before."""
+    voters, local_key = found.voters, ReplicaKey(identity.node_id, identity.metadata_directory_id)
     is_static = not found.kraft_version.latest
     if is_static and static_voters:
-        voters = History(static_voters)
+        voters = ControlStateHistory(static_voters)
     elif is_static and not may_observe:
         if len(found.last_voters) > 1:
             raise UnreadableMetadata(
                 f"The metadata quorum has several voters ({', '.join(map(str, found.last_voters))}), which are a setting: "
                 "name them and their addresses in controller.quorum.voters."
             )
-        alone = found.last_voters or [identity.node_id]
-        voters = History(VoterSet([Voter(ReplicaKey(alone[0]))]))
+        only_voter = found.last_voters or [identity.node_id]
+        voters = ControlStateHistory(VoterSet([Voter(ReplicaKey(only_voter[0]))]))
     elif static_voters and not found.kraft_version.at(found.start.end_offset):
-        # theirs again, if the records that name others are cut off
-        voters.begins_with(found.start.end_offset, static_voters)
+        # they apply again if the VotersRecords after the snapshot are truncated
+        voters.reset_to(found.start.end_offset, static_voters)
     latest = voters.latest
-    if len(latest) == 1 and own not in latest and not may_observe:
+    if len(latest) == 1 and local_key not in latest and not may_observe:
         (voter,) = latest
         raise UnreadableMetadata(
-            f"The metadata quorum is node {voter.key.node_id}, and this is node {own.node_id}"
+            f"The metadata quorum is node {voter.key.node_id}, and this is node {local_key.node_id}"
             + (
                 ": name it in controller.quorum.bootstrap.servers."
-                if voter.key.node_id != own.node_id
-                else f" with another directory: {uuid_text(own.directory_id)} is not {uuid_text(voter.key.directory_id)}. "
+                if voter.key.node_id != local_key.node_id
+                else " with another directory: "
+                f"{uuid_text(local_key.directory_id)} is not {uuid_text(voter.key.directory_id)}. "
                 "Restore the directory that it voted with."
             )
         )
     return voters
 
 
-def _recovered(
+def _recover_log(
     disk: Disk,
     engine_factory: EngineFactory,
-    identity: Identity,
+    identity: NodeIdentity,
     config: LogConfig,
     start: SnapshotName,
     *,
     is_new: bool,
 ) -> Log:
-    """The log, whole to its end, which is not before the snapshot's (rule 1)."""
+    """The log, truncated to complete batches, which ends at or behind the snapshot (rule 1)."""
     log = Log(
         disk,
         engine_factory,
@@ -162,14 +163,18 @@ def _recovered(
         METADATA_TOPIC,
         0,
         config,
-        known=Checkpoint(recovery_point=start.end_offset),
+        checkpoint=Checkpoint(recovery_point=start.end_offset),
         topic_id=METADATA_TOPIC_ID,
         is_clean=False,
         is_new=is_new,
     )
     log.open()
     if log.log_end_offset < start.end_offset:
-        _log.warning("the metadata log is lost from %d on; going on behind %s", log.log_end_offset, start)
+        _log.warning(
+            "the metadata log has lost its records from %d on; it restarts after the snapshot %s",
+            log.log_end_offset,
+            start,
+        )
         log.truncate_fully(start.end_offset)
     return log
 

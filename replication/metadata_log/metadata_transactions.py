@@ -1,6 +1,6 @@
-"""Transactions of the metadata log: their records count when their end is there (KIP-868).
+"""Transactions of the metadata log (KIP-868): their records apply when the EndTransaction record is read.
 
-RULES    1. What stands outside of a transaction counts at once. What was aborted never counts.
+RULES    1. Records outside a transaction apply at once. Records of an aborted transaction never apply.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from protocol.messages.stored_records import AbortTransactionRecord, BeginTransa
 from protocol.schema import Message
 
 
-class WholeTransactions:
-    """Lets records through as they count."""
+class TransactionFilter:
+    """Passes on records that apply."""
 
     def __init__(self, *, is_open: bool = False) -> None:
-        self._held: list[Message] | None = [] if is_open else None
+        self._open_records: list[Message] | None = [] if is_open else None
 
     @property
     def is_open(self) -> bool:
         """Whether a transaction has begun and not ended."""
-        return self._held is not None
+        return self._open_records is not None
 
-    def take(self, messages: Iterable[Message]) -> list[Message]:
-        """The next data records of the log; those that count now."""
-        counting: list[Message] = []
+    def apply(self, messages: Iterable[Message]) -> list[Message]:
+        """Read the next data records of the log; returns those that apply now."""
+        applied: list[Message] = []
         for message in messages:
             if isinstance(message, BeginTransactionRecord):
-                self._held = []
+                self._open_records = []
             elif isinstance(message, EndTransactionRecord):
-                counting += self._held or []
-                self._held = None
+                applied += self._open_records or []
+                self._open_records = None
             elif isinstance(message, AbortTransactionRecord):
-                self._held = None
-            elif self._held is not None:
-                self._held.append(message)
+                self._open_records = None
+            elif self._open_records is not None:
+                self._open_records.append(message)
             else:
-                counting.append(message)
-        return counting
+                applied.append(message)
+        return applied

@@ -1,14 +1,14 @@
-"""The snapshot files beside the metadata log: which there are, the newest that is whole, writing one, removing old ones.
+"""The snapshot files beside the metadata log: listing, loading, writing and removing them.
 
 FORMAT   <end offset, 20 digits>-<epoch, 10 digits>.checkpoint          a snapshot (`metadata_records.py`)
-         the same with .part behind it                                  being written; removed at the next start
-         the same with .deleted behind it                               doomed by Apache Kafka; removed likewise
-         the same with .corrupt behind it                               set aside by this node; nobody reads it
-RULES    1. A name without a suffix appears when the bytes under it are durable, and never changes them.
-         2. What is damaged is passed over for an older snapshot, or for the log where that still has its start. What
-            is whole but holds something unknown is not: an older one would only hide it.
-         3. Nothing is renamed or removed before the start is sure to succeed (`tidy`).
-NOT HERE When a snapshot is taken and when an old one goes (`snapshots.py`).
+         <the same>.part                                                being written; deleted at the next start
+         <the same>.deleted                                             marked for deletion by Apache Kafka; deleted likewise
+         <the same>.corrupt                                             set aside by this node; never read
+RULES    1. A name without a suffix appears when its content is durable; the content never changes.
+         2. A damaged snapshot is skipped in favour of an older one, or of the log if that still has its start. A complete
+            snapshot with an unknown record is not skipped: an older one would only hide the problem.
+         3. Nothing is renamed or deleted before startup is certain to succeed (`clean_up`).
+NOT HERE When a snapshot is taken or deleted (`metadata_snapshots.py`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _log = logging.getLogger("barnabas.metadata")
 
 PART = ".part"
 _CORRUPT = ".corrupt"
-_LEFT_OVER = (".checkpoint.part", ".checkpoint.deleted")
-_NOTHING = Snapshot(0, [], [])
+_UNFINISHED = (".checkpoint.part", ".checkpoint.deleted")
+_EMPTY_SNAPSHOT = Snapshot(0, [], [])
 
 
 class SnapshotFile(NamedTuple):
-    """One finished snapshot."""
+    """A finished snapshot."""
 
     name: SnapshotName
     size: int
@@ -45,58 +45,56 @@ class SnapshotFile(NamedTuple):
 
 
 class SnapshotFiles:
-    """The snapshots of one metadata directory, as of the moment it was looked at: `files` are the names in it."""
+    """The snapshots of one metadata directory; `files` are the names found in it."""
 
     def __init__(self, disk: Disk, directory: str, files: Iterable[str]) -> None:
         self._disk = disk
         self.directory = directory
-        self._leftovers: list[str] = []
+        self._unfinished: list[str] = []
         self._damaged: list[tuple[str, CorruptMetadata]] = []
-        self.kept: list[SnapshotFile] = []
+        self.files: list[SnapshotFile] = []
         """From the oldest to the newest."""
         for file in files:
             name = snapshot_name(file)
             if name is not None:
                 path = self.path(name)
-                self.kept.append(SnapshotFile(name, disk.size(path), disk.modified_ms(path)))
-            elif file.endswith(_LEFT_OVER):
-                self._leftovers.append(f"{directory}/{file}")
-        self.kept.sort()
+                self.files.append(SnapshotFile(name, disk.size(path), disk.modified_ms(path)))
+            elif file.endswith(_UNFINISHED):
+                self._unfinished.append(f"{directory}/{file}")
+        self.files.sort()
 
     def path(self, name: SnapshotName) -> str:
-        """Where a snapshot lies."""
+        """The path of a snapshot."""
         return f"{self.directory}/{name}"
 
     @property
     def newest(self) -> SnapshotName:
-        """The newest; that of an empty log where there is none."""
-        return self.kept[-1].name if self.kept else ZERO_SNAPSHOT
+        """The newest snapshot; ZERO_SNAPSHOT if there is none."""
+        return self.files[-1].name if self.files else ZERO_SNAPSHOT
 
     # ---- the start ---------------------------------------------------------------------------------------
 
     def load(self, log_start: int, log_bytes: int) -> tuple[SnapshotName, Snapshot]:
-        """The newest snapshot that is whole; an empty one where the log's own start has to do.
+        """The newest complete snapshot; an empty one if the log still has its start.
 
         Args:
-            log_start: where the log begins.
-            log_bytes: how much there is of it.
+            log_start: the log start offset.
+            log_bytes: the size of the log.
 
         Raises:
-            CorruptMetadata: what is whole does not reach to the start of the log.
-            UnreadableMetadata: it holds what is not known here.
+            CorruptMetadata: no complete snapshot reaches the start of the log.
+            UnreadableMetadata: it contains an unknown record.
         """
         found = None
-        while self.kept and found is None:
+        while self.files and found is None:
             found = self._read_newest()
-        name, snapshot = found or (ZERO_SNAPSHOT, _NOTHING)
+        name, snapshot = found or (ZERO_SNAPSHOT, _EMPTY_SNAPSHOT)
         damage = self._damaged[0][1] if self._damaged else None
         if name.end_offset < log_start or (damage is not None and found is None and not log_bytes):
-            what = f"The log in {self.directory} begins at {log_start}, and no snapshot reaches up to there"
-            raise CorruptMetadata(
-                f"{what}: {damage or 'there is none'}. Restore the newest *.checkpoint from a backup."
-            )
+            gap = f"The log in {self.directory} starts at {log_start}, and no snapshot reaches that offset"
+            raise CorruptMetadata(f"{gap}: {damage or 'there is none'}. Restore the newest *.checkpoint from a backup.")
         for _, error in self._damaged:
-            _log.warning("%s; going on from %s", error, name if found else "the start of the log")
+            _log.warning("%s; starting from %s", error, name if found else "the start of the log")
         return name, snapshot
 
     def _read_newest(self) -> tuple[SnapshotName, Snapshot] | None:
@@ -106,25 +104,25 @@ class SnapshotFiles:
             return name, read_snapshot(self._disk.read(path), path)
         except CorruptMetadata as error:
             self._damaged.append((path, error))
-            self.kept.pop()
+            self.files.pop()
             return None
 
-    def tidy(self) -> None:
-        """Put away what is damaged, remove what is unfinished or doomed."""
+    def clean_up(self) -> None:
+        """Rename damaged files, delete unfinished and marked ones."""
         for path, _ in self._damaged:
             self._disk.rename(path, path + _CORRUPT)
-        for path in self._leftovers:
+        for path in self._unfinished:
             self._disk.unlink(path, missing_ok=True)
 
     # ---- later -------------------------------------------------------------------------------------------
 
-    def writing(self, name: SnapshotName, chunks: Iterable[Buffer]) -> Callable[[], None]:
-        """Closed work that makes a snapshot; `made` when it has succeeded."""
+    def write(self, name: SnapshotName, chunks: Iterable[Buffer]) -> Callable[[], None]:
+        """A job that writes a snapshot; call `add` after it succeeded."""
         disk, directory, path = self._disk, self.directory, self.path(name)
 
         def run() -> None:
             try:
-                _write(disk, path + PART, chunks)
+                _write_file(disk, path + PART, chunks)
             except StorageError:
                 with suppress(StorageError):
                     disk.unlink(path + PART)
@@ -134,15 +132,15 @@ class SnapshotFiles:
 
         return run
 
-    def made(self, name: SnapshotName, size: int, wall_ms: int) -> None:
-        """A snapshot is there, durably."""
-        self.kept.append(SnapshotFile(name, size, wall_ms))
+    def add(self, name: SnapshotName, size: int, wall_ms: int) -> None:
+        """Register a snapshot that is durable."""
+        self.files.append(SnapshotFile(name, size, wall_ms))
 
     # ---- to and from other replicas ----------------------------------------------------------------------
 
-    def piece(self, name: SnapshotName, position: int, max_bytes: int) -> tuple[Buffer, int] | None:
-        """Bytes of a snapshot from a position on and how many it has in all; None: there is no such snapshot."""
-        found = next((file for file in self.kept if file.name == name), None)
+    def read_chunk(self, name: SnapshotName, position: int, max_bytes: int) -> tuple[Buffer, int] | None:
+        """Bytes of a snapshot and its size; None if it does not exist."""
+        found = next((file for file in self.files if file.name == name), None)
         if found is None:
             return None
         file = self._disk.open(self.path(name), write=False)
@@ -152,20 +150,20 @@ class SnapshotFiles:
         finally:
             file.close()
 
-    def piece_writing(self, name: SnapshotName, position: int, piece: Buffer, *, is_last: bool) -> Callable[[], None]:
-        """Closed work that writes a piece of another replica's snapshot; `received` when the last one is written."""
+    def write_chunk(self, name: SnapshotName, position: int, chunk: Buffer, *, is_last: bool) -> Callable[[], None]:
+        """A job that writes a chunk of another replica's snapshot; call `add_received` after the last one."""
         disk, directory, path = self._disk, self.directory, self.path(name)
 
         def run() -> None:
-            _write(disk, path + PART, [piece], position)
+            _write_file(disk, path + PART, [chunk], position)
             if is_last:
                 disk.rename(path + PART, path)
                 disk.sync_dir(directory)
 
         return run
 
-    def received(self, name: SnapshotName, wall_ms: int) -> Snapshot:
-        """A snapshot of another replica is there, durably; what it holds.
+    def add_received(self, name: SnapshotName, wall_ms: int) -> Snapshot:
+        """Register and decode a snapshot of another replica that is durable.
 
         Raises:
             CorruptMetadata: it is damaged.
@@ -173,17 +171,17 @@ class SnapshotFiles:
         path = self.path(name)
         data = self._disk.read(path)
         snapshot = read_snapshot(data, path)
-        self.made(name, len(data), wall_ms)
+        self.add(name, len(data), wall_ms)
         return snapshot
 
-    def forget_before(self, name: SnapshotName) -> list[str]:
-        """Count older snapshots no longer; their files are the caller's to remove."""
-        old = [file for file in self.kept if file.name < name]
-        self.kept = self.kept[len(old) :]
+    def remove_before(self, name: SnapshotName) -> list[str]:
+        """Forget older snapshots; returns their paths for deletion."""
+        old = [file for file in self.files if file.name < name]
+        self.files = self.files[len(old) :]
         return [self.path(file.name) for file in old]
 
 
-def _write(disk: Disk, path: str, chunks: Iterable[Buffer], position: int = 0) -> None:
+def _write_file(disk: Disk, path: str, chunks: Iterable[Buffer], position: int = 0) -> None:
     file = disk.open(path, write=True, create=True)
     try:
         file.truncate(position)

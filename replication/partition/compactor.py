@@ -1,18 +1,16 @@
-"""Which log is compacted next, and what becomes of the segments that a cleaner has made.
+"""Log compaction of one broker: chooses the next log, and swaps in the segments that a cleaner wrote.
 
-RULES    1. The dirtiest log that is due comes first, and next again as soon as one is done; each cleaner does one at a
-            time, and no two do the same.
-         2. What a measure would wait for is read by a reader thread. A log that nobody uses is opened once for it, and
-            closed again when there is nothing to clean away; not even that where its checkpoints say so already, or where
-            it would have to be recovered: that is for who uses it.
-         3. New segments are put in place one by one while the cleaner waits: only if their sources are still there, nothing
-            was cut and the topic is still compacted. Else the cleaning is given up, without harm.
-         4. A log that cannot be compacted is named in one log line and left alone until the broker starts again. A failing
-            disk takes its directory offline.
-         5. Where a disk is full, or a cleaner was killed, that log rests, each time twice as long, and is then tried again.
-         6. Retention leaves a log alone while it is being cleaned.
-NOT HERE What is dirty (storage/compaction/cleanable.py), the cleaning (cleaning.py), processes (broker/io/compaction_process.py), how often
-         to look (broker/node/scheduled_tasks.py).
+RULES    1. The log with the highest dirty ratio is cleaned first. Each cleaner cleans one log at a time; no two clean the same.
+            A successful run is followed by the next check at once.
+         2. Measuring reads from disk on a reader thread. An unused log is opened once to be measured, and closed again if
+            there is nothing to clean. It is not opened if its checkpoints say that it is clean, or if it needs recovery.
+         3. New segments are swapped in one by one while the cleaner waits, if their sources still exist, the log was not
+            truncated and the topic is still compacted. Otherwise the run is discarded.
+         4. A log that cannot be compacted is logged once and skipped until restart. A failing disk takes its directory offline.
+         5. After a full disk or a killed cleaner, that log is skipped for a back-off time, which doubles each time.
+         6. Retention skips a log while it is being cleaned.
+NOT HERE Dirty ratio (`storage/compaction/cleanable.py`), cleaning (`cleaner.py`), the cleaner process
+         (`broker/io/compaction_process.py`), the schedule (`broker/node/scheduled_tasks.py`).
 """
 
 from __future__ import annotations
@@ -28,52 +26,59 @@ from protocol.errors import KafkaError
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
 from storage.compaction.cleanable import (
-    Dirt,
+    LogToClean,
     bounds_of,
-    is_spotless,
-    job_of,
     last_records,
+    make_job,
     may_be_due,
     measure,
-    wants_sync,
+    needs_flush,
+    nothing_to_clean,
 )
-from storage.compaction.cleaner_job import Cleaned, Failed, Job, Replacement, Resources, failed
+from storage.compaction.cleaner_job import (
+    CleanerJob,
+    CleanerResources,
+    CleaningFailed,
+    CleaningResult,
+    Replacement,
+    failure_of,
+)
 from storage.io.disk import StorageError
 from storage.io.would_block import WouldBlock
 from storage.log.log import Log
 
 _log = logging.getLogger("barnabas.compaction")
 
-FIRST_REST_MS: Final = 15_000
-LONGEST_REST_MS: Final = 600_000
+INITIAL_BACKOFF_MS: Final = 15_000
+MAX_BACKOFF_MS: Final = 600_000
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Replace = Callable[[Replacement, Callable[[bool], None]], None]
-"""Told of a segment that lies ready; answers, perhaps later, whether it is in its place and the next may come."""
-Done = Callable[[Cleaned | Failed | None], None]
-"""Told how a job ended; None when it was given up because `Replace` said no."""
+"""Receives a finished segment; answers, perhaps later, whether it was swapped in and the cleaner may continue."""
+CleanerCallback = Callable[[CleaningResult | CleaningFailed | None], None]
+"""Receives the result of a job; None if `Replace` rejected a segment."""
 
 
 class Cleaner(Protocol):
-    """Does one job at a time, wherever."""
+    """Cleans one log at a time."""
 
-    def start(self, job: Job, replace: Replace, done: Done) -> None:
-        """Do a job; both are called on the thread of the caller."""
+    def start(self, job: CleanerJob, replace: Replace, done: CleanerCallback) -> None:
+        """Start a job; both callbacks run on the caller's thread."""
 
-    def rest(self) -> None:
-        """Nothing is to be done for a while."""
+    def on_idle(self) -> None:
+        """No log is due."""
 
 
-class _Rest(NamedTuple):
-    """Why a log is left alone for a while."""
+class _Backoff(NamedTuple):
+    """A log that is skipped for a while."""
 
     since_ms: int
     length_ms: int
 
-    def lasts(self, wall_ms: int, times: int = 1) -> bool:
-        """Whether it is not over yet; when the clock was put back, it is."""
-        return self.since_ms <= wall_ms < self.since_ms + times * self.length_ms
+    def is_active(self, wall_ms: int, factor: int = 1) -> bool:
+        """Whether the back-off time, multiplied by `factor`, has not passed; False if the clock was set back."""
+        return self.since_ms <= wall_ms < self.since_ms + factor * self.length_ms
 
 
 class Compactor:
@@ -83,46 +88,48 @@ class Compactor:
         self,
         replicas: ReplicaManager,
         cleaners: Sequence[Cleaner],
-        resources: Resources,
-        now_ms: Callable[[], int],
+        resources: CleanerResources,
+        wall_ms: Callable[[], int],
     ) -> None:
-        """`now_ms` tells the wall's time."""
+        """`wall_ms` returns the wall-clock time."""
         self._replicas = replicas
         self._cleaners = list(cleaners)
         self._idle = list(cleaners)
         self._resources = resources
-        self._now_ms = now_ms
-        self._is_stopped = False
+        self.wall_ms = wall_ms
+        self.is_stopped = False
         self._measuring = 0
-        self._is_beginning = False
-        self._paths: set[str] = set()  # where cleaners are at work, also for a topic that is gone meanwhile
-        self._due: list[tuple[float, Partition, Dirt]] = []
-        self._rests: dict[str, _Rest] = {}
+        self._is_starting = False
+        self._paths: set[str] = set()  # logs being cleaned, including those of deleted topics
+        self._due: list[tuple[float, Partition, LogToClean]] = []
+        self._backoffs: dict[str, _Backoff] = {}
 
-    def use(self, cleaners: Sequence[Cleaner], resources: Resources) -> None:
-        """Work with others from now on; who has those of before stops them, and what they were at is begun anew."""
+    def set_cleaners(self, cleaners: Sequence[Cleaner], resources: CleanerResources) -> None:
+        """Use other cleaners. The caller stops the old ones; their logs are cleaned again."""
         self._cleaners = list(cleaners)
         self._idle = list(cleaners)
         self._resources = resources
 
     def stop(self) -> None:
-        """Begin nothing more, and put nothing in place any more."""
-        self._is_stopped = True
+        """Start no run and swap in no segment any more."""
+        self.is_stopped = True
 
-    def look(self) -> None:
-        """Look for something to do, unless that is under way or every cleaner is at work."""
-        if self._measuring or not self._idle or self._is_stopped:
+    def check(self) -> None:
+        """Measure the candidates and start cleaning, unless measuring is under way or every cleaner is busy."""
+        if self._measuring or not self._idle or self.is_stopped:
             return
-        wall_ms = self._now_ms()
-        self._rests = {path: rest for path, rest in self._rests.items() if rest.lasts(wall_ms, times=2)}
-        resting = {path for path, rest in self._rests.items() if rest.lasts(wall_ms)}
+        wall_ms = self.wall_ms()
+        self._backoffs = {
+            path: backoff for path, backoff in self._backoffs.items() if backoff.is_active(wall_ms, factor=2)
+        }
+        backing_off = {path for path, backoff in self._backoffs.items() if backoff.is_active(wall_ms)}
         candidates = [
-            p for p in self._replicas.partitions.values() if p.log.path not in resting and self._is_candidate(p)
+            p for p in self._replicas.partitions.values() if p.log.path not in backing_off and self._is_candidate(p)
         ]
         self._measuring = 1 + len(candidates)
         for partition in candidates:
             self._measure(partition, wall_ms, was_open=partition.log.is_open)
-        self._measured()
+        self._on_measured()
 
     # ------------------------------------------------------------ choosing
     def _is_candidate(self, partition: Partition) -> bool:
@@ -139,163 +146,160 @@ class Compactor:
         log = partition.log
         try:
             engine = log.open(may_block=False)
-            if wants_sync(log):
-                self._replicas.sync(partition)  # for the next look
+            if needs_flush(log):
+                self._replicas.sync(partition)  # for the next check
             bounds = bounds_of(log, wall_ms)
             if may_be_due(engine, bounds):
-                dirt = log.look("dirt", partial(measure, bounds=bounds), may_block=False)
-                if dirt.is_due(log.config):
-                    self._due.append((dirt.ratio, partition, dirt))
-            elif not was_open and is_spotless(engine, bounds):
-                log.is_spotless = log.release()
+                to_clean = log.lookup("dirt", partial(measure, bounds=bounds), may_block=False)
+                if to_clean.is_due(log.config):
+                    self._due.append((to_clean.ratio, partition, to_clean))
+            elif not was_open and nothing_to_clean(engine, bounds):
+                log.nothing_to_clean = log.release()
         except WouldBlock as blocked:
             self._replicas.await_disk(partition, blocked, lambda: self._measure(partition, wall_ms, was_open=was_open))
             return
         except StorageError as error:
             self._replicas.directory_failed(log.directory, error)
         except KafkaError as error:
-            _leave_alone(log, str(error))
-        self._measured()
+            _mark_uncleanable(log, str(error))
+        self._on_measured()
 
-    def _measured(self) -> None:
-        """One more is measured; after the last, begin with the dirtiest."""
+    def _on_measured(self) -> None:
+        """Count a measured log; after the last one, start with the highest dirty ratio."""
         self._measuring -= 1
         if self._measuring:
             return
         due, self._due = sorted(self._due, key=lambda entry: entry[0]), []
         if not due:
             for cleaner in self._idle:
-                cleaner.rest()
+                cleaner.on_idle()
             return
-        self._is_beginning = True
-        begun: list[_Run] = []
-        while due and self._idle and not self._is_stopped:
-            _, partition, dirt = due.pop()
+        self._is_starting = True
+        started: list[_CleanerRun] = []
+        while due and self._idle and not self.is_stopped:
+            _, partition, to_clean = due.pop()
             self._paths.add(partition.log.path)
-            begun.append(_Run(self, self._replicas, partition, dirt, self._idle.pop()))
-            begun[-1].begin()
-        self._is_beginning = False
-        if any(run.has_cleaned for run in begun):
-            self.look()
+            started.append(_CleanerRun(self, self._replicas, partition, to_clean, self._idle.pop()))
+            started[-1].start()
+        self._is_starting = False
+        if any(run.has_cleaned for run in started):
+            self.check()
 
     # ------------------------------------------------------------ for a run
-    @property
-    def is_stopped(self) -> bool:
-        """Whether nothing is to be changed any more."""
-        return self._is_stopped
-
-    def now_ms(self) -> int:
-        """The wall's time."""
-        return self._now_ms()
-
-    def rest(self, path: str) -> int:
-        """Leave a log alone for a while (rule 5); for how many milliseconds."""
-        before = self._rests.get(path)
-        length_ms = FIRST_REST_MS if before is None else min(2 * before.length_ms, LONGEST_REST_MS)
-        self._rests[path] = _Rest(self._now_ms(), length_ms)
+    def back_off(self, path: str) -> int:
+        """Skip a log for a while (rule 5); returns for how many milliseconds."""
+        before = self._backoffs.get(path)
+        length_ms = INITIAL_BACKOFF_MS if before is None else min(2 * before.length_ms, MAX_BACKOFF_MS)
+        self._backoffs[path] = _Backoff(self.wall_ms(), length_ms)
         return length_ms
 
-    def job(self, log: Log, dirt: Dirt) -> Job:
-        """What a cleaner is to do.
+    def job(self, log: Log, to_clean: LogToClean) -> CleanerJob:
+        """The cleaner's job.
 
         Raises:
-            WouldBlock: the aborted transactions have to be read first.
+            WouldBlock: the aborted transactions must be read first.
         """
-        records, wall_ms, resources = last_records(log.producers), self._now_ms(), self._resources
-        return log.look("job", lambda engine: job_of(engine, log, dirt, records, wall_ms, resources), may_block=False)
+        records, wall_ms, resources = last_records(log.producers), self.wall_ms(), self._resources
+        return log.lookup(
+            "job", lambda engine: make_job(engine, log, to_clean, records, wall_ms, resources), may_block=False
+        )
 
-    def ended(self, cleaner: Cleaner, path: str, *, has_cleaned: bool) -> None:
-        """A cleaner is free again: for the next at once (rule 1), unless it has come to nothing.
-
-        One that was replaced has left its log to the others.
-        """
+    def on_run_ended(self, cleaner: Cleaner, path: str, *, has_cleaned: bool) -> None:
+        """Take back a cleaner, and check for the next log if the run succeeded (rule 1) or the cleaner was replaced."""
         is_ours = cleaner in self._cleaners
         if is_ours:
             self._idle.append(cleaner)
         self._paths.discard(path)
         if has_cleaned:
-            self._rests.pop(path, None)
-        if (has_cleaned or not is_ours) and not self._is_beginning:
-            self.look()
+            self._backoffs.pop(path, None)
+        if (has_cleaned or not is_ours) and not self._is_starting:
+            self.check()
 
 
-class _Run:
+class _CleanerRun:
     """One cleaning of one partition."""
 
     def __init__(
-        self, compactor: Compactor, replicas: ReplicaManager, partition: Partition, dirt: Dirt, cleaner: Cleaner
+        self,
+        compactor: Compactor,
+        replicas: ReplicaManager,
+        partition: Partition,
+        to_clean: LogToClean,
+        cleaner: Cleaner,
     ) -> None:
         self._compactor = compactor
         self._replicas = replicas
         self._partition = partition
         self._log = partition.log
         self._path = partition.log.path
-        self._dirt = dirt
+        self._to_clean = to_clean
         self._cleaner = cleaner
-        self._cuts = partition.log.cuts
-        self._job: Job | None = None
+        self._truncation_count = partition.log.truncation_count
+        self._job: CleanerJob | None = None
         self.has_cleaned = False
-        """Whether it has ended well."""
+        """Whether it succeeded."""
 
-    def begin(self) -> None:
+    def start(self) -> None:
         self._log.is_being_cleaned = True
-        self._start()
+        self._create_job()
 
-    def _start(self) -> None:
+    def _create_job(self) -> None:
         try:
-            self._job = job = self._compactor.job(self._log, self._dirt)
+            self._job = job = self._compactor.job(self._log, self._to_clean)
         except WouldBlock as blocked:
-            self._replicas.await_disk(self._partition, blocked, self._start)
+            self._replicas.await_disk(self._partition, blocked, self._create_job)
         except StorageError as error:
-            self._end(failed(error))
+            self._end(failure_of(error))
         except KafkaError as error:
-            self._end(failed(error))
+            self._end(failure_of(error))
         else:
             self._cleaner.start(job, self._replace, self._end)
 
-    def _replace(self, new: Replacement, answer: Callable[[bool], None]) -> None:
+    def _replace(self, new: Replacement, respond: Callable[[bool], None]) -> None:
         log = self._log
         if not self._is_current:
-            answer(False)
+            respond(False)
             return
         try:
             log.open(may_block=False)
-            is_in_place = log.replace(new.replaced, new.size, self._compactor.now_ms(), has_aborted=new.has_aborted)
+            is_in_place = log.replace(new.replaced, new.size, self._compactor.wall_ms(), has_aborted=new.has_aborted)
         except WouldBlock as blocked:
-            self._replicas.await_disk(self._partition, blocked, lambda: self._replace(new, answer))
+            self._replicas.await_disk(self._partition, blocked, lambda: self._replace(new, respond))
         except KafkaError:
-            answer(False)  # it went offline
+            respond(False)  # its directory went offline
         except StorageError as error:
             self._replicas.directory_failed(log.directory, error)
-            answer(False)
+            respond(False)
         else:
-            answer(is_in_place)
+            respond(is_in_place)
 
-    def _end(self, outcome: Cleaned | Failed | None) -> None:
+    def _end(self, result: CleaningResult | CleaningFailed | None) -> None:
         log = self._log
         log.is_being_cleaned = False
-        if isinstance(outcome, Cleaned):
+        if isinstance(result, CleaningResult):
             if self._is_current:
                 self.has_cleaned = True
-                log.first_dirty_offset = outcome.next_dirty_offset
-                _report(log, self._dirt, outcome)
-        elif isinstance(outcome, Failed) and self._is_current:
-            self._fail(outcome)
-        self._compactor.ended(self._cleaner, self._path, has_cleaned=self.has_cleaned)
+                log.first_dirty_offset = result.next_dirty_offset
+                _log_result(log, self._to_clean, result)
+        elif isinstance(result, CleaningFailed) and self._is_current:
+            self._fail(result)
+        self._compactor.on_run_ended(self._cleaner, self._path, has_cleaned=self.has_cleaned)
 
-    def _fail(self, outcome: Failed) -> None:
+    def _fail(self, result: CleaningFailed) -> None:
         log = self._log
-        if outcome.is_damage:
-            _leave_alone(log, outcome.text)
-        elif outcome.errno is None or outcome.errno in _FULL:
-            seconds = math.ceil(self._compactor.rest(self._path) / 1000)
-            _log.warning("%s is not compacted for the next %d s: %s", log.name, seconds, outcome.text)
-        elif self._has_sources():
-            error = StorageError("compact", outcome.path, OSError(outcome.errno or 0, outcome.text))
+        if result.is_damage:
+            _mark_uncleanable(log, result.text)
+        elif result.errno is None or result.errno in _FULL:
+            seconds = math.ceil(self._compactor.back_off(self._path) / 1000)
+            _log.warning(
+                "%s is not compacted for the next %d s: %s. Free disk space or memory.", log.name, seconds, result.text
+            )
+        elif self._sources_exist():
+            error = StorageError("compact", result.path, OSError(result.errno or 0, result.text))
             self._replicas.directory_failed(log.directory, error)
 
-    def _has_sources(self) -> bool:
-        """Whether what the cleaner was to read is still there."""
+    def _sources_exist(self) -> bool:
+        """Whether the segments of the job still exist."""
         try:
             return self._job is None or set(self._job.segments) <= set(self._log.open(may_block=False).segments())
         except (WouldBlock, KafkaError):
@@ -303,29 +307,29 @@ class _Run:
 
     @property
     def _is_current(self) -> bool:
-        """Whether the partition is still what it was when the run began."""
+        """Whether partition and log are unchanged since the run began."""
         partition, log = self._partition, self._log
         is_here = self._replicas.partitions.get(partition.key) is partition and partition.log is log
-        is_same = is_here and not partition.is_offline and log.cuts == self._cuts
+        is_same = is_here and not partition.is_offline and log.truncation_count == self._truncation_count
         return is_same and log.config.is_compacted and not self._compactor.is_stopped
 
 
 def _is_worth_opening(log: Log) -> bool:
     known = log.checkpoint
     is_dirty = known.recovery_point > max(known.log_start_offset, known.first_dirty_offset)
-    return is_dirty and not log.is_spotless and not log.needs_recovery
+    return is_dirty and not log.nothing_to_clean and not log.needs_recovery
 
 
-def _leave_alone(log: Log, why: str) -> None:
-    _log.warning("%s cannot be compacted and is left as it is: %s", log.name, why)
+def _mark_uncleanable(log: Log, why: str) -> None:
+    _log.warning("%s cannot be compacted and is skipped until the broker restarts: %s", log.name, why)
     log.is_uncleanable = True
 
 
-def _report(log: Log, dirt: Dirt, cleaned: Cleaned) -> None:
+def _log_result(log: Log, to_clean: LogToClean, cleaned: CleaningResult) -> None:
     _log.info(
         "compacted %s from %d to %d: %d of %d bytes and %d of %d records are left",
         log.name,
-        dirt.first_dirty_offset,
+        to_clean.first_dirty_offset,
         cleaned.next_dirty_offset,
         cleaned.bytes_written,
         cleaned.bytes_read,

@@ -1,16 +1,16 @@
-"""What a follower does to its log: take over what the leader sent, cut what the leader does not have, begin anew.
+"""Changes of a follower's log: append batches of the leader, truncate what the leader does not have.
 
-RULES    1. What is appended is durable as the topic wants it before `done` is called: the next fetch is this replica's word
-            that it has it (design D12b).
-         2. The high watermark is the leader's, as far as this log goes. A log that begins before the leader's is trimmed, but
-            not beyond the high watermark.
-         3. A log is asked where it ends, and is cut, when nothing is being written to it: what clients sent to a leader may
-            still be on its way when it follows another. It is cut when none of its files is about to be changed either.
-         4. What is to be cut is what the leader of this moment does not have: when another one leads, it is asked anew.
-         5. A disk that fails takes its directory offline, and `done` is told that the partition cannot go on.
-         6. A cut that finds no room waits for it, as appends do. Its checkpoints are written first, so nothing is cut then.
-            A log that begins anew does not wait: half of it may have been dropped.
-NOT HERE When and from whom to fetch (`replica_fetcher.py`).
+RULES    1. Appended batches are as durable as the topic requires before `done` is called: the next fetch position confirms
+            them to the leader.
+         2. The high watermark is the leader's, at most up to the local log end offset. The log start offset follows the
+            leader's, at most up to the high watermark.
+         3. A log is opened for fetching, and truncated, only while no write to it is pending: batches that clients sent to a
+            former leader may still be in the queue. Truncation also waits for pending file operations.
+         4. A truncation is valid for one leader epoch. If the epoch changes first, it is skipped and the new leader is asked.
+         5. A StorageError takes the log directory offline; `done` receives False.
+         6. A truncation waits for disk space, like appends do: the checkpoints are written before anything is truncated. A full
+            truncation does not wait, because half of the log may be gone already.
+NOT HERE When to fetch and from which leader (`replica_fetcher.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from protocol.errors import KafkaError
-from replication.io_executor import Worker, behind_all
+from replication.io_executor import IoExecutor, after_pending_io
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
 from storage.directories.log_manager import LogManager
@@ -28,194 +28,202 @@ from storage.io.disk import StorageError
 from storage.io.would_block import WouldBlock
 from storage.log.log import Log
 
-_log = logging.getLogger("barnabas.following")
+_log = logging.getLogger("barnabas.fetcher")
 
-Done = Callable[[bool], None]
-"""Told whether the partition can go on."""
+WriteCallback = Callable[[bool], None]
+"""Receives whether the partition can be fetched further."""
 
 
-class LeaderBounds(NamedTuple):
-    """What a leader says of its log."""
+class LeaderOffsets(NamedTuple):
+    """The leader's high watermark and log start offset."""
 
     high_watermark: int
     log_start_offset: int
 
 
-class Following:
-    """The logs of partitions that are followed here."""
+class FollowerLog:
+    """Writes to the logs of the partitions that this broker follows."""
 
-    def __init__(self, replicas: ReplicaManager, log_manager: LogManager, worker: Worker) -> None:
+    def __init__(self, replicas: ReplicaManager, log_manager: LogManager, executor: IoExecutor) -> None:
         self._replicas = replicas
         self._log_manager = log_manager
-        self._worker = worker
-        self.throttle = replicas.follower_throttle
+        self._executor = executor
+        self.quota = replicas.follower_quota
 
-    def open(self, partition: Partition, opened: Callable[[], None]) -> None:
-        """Call `opened` when the log is open and at rest; never when it cannot be opened."""
+    def open(self, partition: Partition, on_open: Callable[[], None]) -> None:
+        """Call `on_open` when the log is open and no write is pending; never if it cannot be opened."""
         log = partition.log
         if partition.is_offline or log.is_offline:
             return
         if partition.writes_in_flight:
-            behind_all(self._worker, log.directory, lambda _: self.open(partition, opened))
+            after_pending_io(self._executor, log.directory, lambda _: self.open(partition, on_open))
             return
         try:
             log.open(may_block=False)
         except WouldBlock as blocked:
-            self._replicas.await_disk(partition, blocked, lambda: self.open(partition, opened))
-        except KafkaError as refusal:
-            _log.error("%s cannot be opened, and so follows nobody: %s", log.name, refusal.message or refusal.code.name)
+            self._replicas.await_disk(partition, blocked, lambda: self.open(partition, on_open))
+        except KafkaError as error:
+            _log.error("%s cannot be opened and is not replicated: %s", log.name, error.message or error.code.name)
         except StorageError as error:
             self._replicas.directory_failed(log.directory, error)
         else:
-            partition.opened_as_follower()
-            opened()
+            partition.on_opened_as_follower()
+            on_open()
 
-    def append(self, partition: Partition, records: Any, bounds: LeaderBounds, wall_ms: int, done: Done) -> None:
-        """Take over batches of the leader, and its bounds."""
+    def append(
+        self, partition: Partition, records: Any, leader_offsets: LeaderOffsets, wall_ms: int, done: WriteCallback
+    ) -> None:
+        """Append batches of the leader and apply its offsets."""
         log, epoch = partition.log, partition.leader_epoch
         if not len(records):
-            self._bound(partition, bounds, wall_ms, done)
+            self._apply_leader_offsets(partition, leader_offsets, wall_ms, done)
             return
         try:
             log.open(may_block=False)
             prepared = log.prepare_as_follower(records, wall_ms=wall_ms, leader_epoch=epoch)
         except WouldBlock as blocked:
-            self._replicas.await_disk(partition, blocked, lambda: done(not partition.is_offline))  # to be sent again
+            self._replicas.await_disk(partition, blocked, lambda: done(not partition.is_offline))  # fetched again
             return
         except KafkaError as error:
-            _log.warning("%s: what its leader sent cannot be appended: %s", log.name, error.message or error.code.name)
+            _log.warning("%s: batches of the leader cannot be appended: %s", log.name, error.message or error.code.name)
             done(False)
             return
         except StorageError as error:
-            self._failed(partition, error, done)
+            self._on_storage_error(partition, error, done)
             return
         if prepared is None:
-            self._bound(partition, bounds, wall_ms, done)
+            self._apply_leader_offsets(partition, leader_offsets, wall_ms, done)
             return
         partition.writes_in_flight += 1
 
-        def written(error: StorageError | None) -> None:
+        def on_written(error: StorageError | None) -> None:
             partition.writes_in_flight -= 1
             if error is not None:
-                self._failed(partition, error, done)
+                self._on_storage_error(partition, error, done)
                 return
             try:
                 partition.commit_as_follower(prepared, wall_ms)
             except (KafkaError, StorageError):
-                done(False)  # it was deleted, or its directory failed meanwhile
+                done(False)  # it was deleted, or its directory failed
                 return
             if partition.needs_sync:
-                self._sync(partition, lambda: self._bound(partition, bounds, wall_ms, done), done)
+                self._flush_then(
+                    partition, lambda: self._apply_leader_offsets(partition, leader_offsets, wall_ms, done), done
+                )
             else:
-                self._bound(partition, bounds, wall_ms, done)
+                self._apply_leader_offsets(partition, leader_offsets, wall_ms, done)
 
-        self._worker.write(log.directory, prepared.size, lambda: log.write(prepared), written)
+        self._executor.write(log.directory, prepared.size, lambda: log.write(prepared), on_written)
 
-    def _sync(self, partition: Partition, then: Callable[[], None], done: Done) -> None:
+    def _flush_then(self, partition: Partition, then: Callable[[], None], done: WriteCallback) -> None:
         log = partition.log
         end_offset = log.log_end_offset
 
-        def synced(error: StorageError | None) -> None:
+        def on_synced(error: StorageError | None) -> None:
             if error is not None:
-                self._failed(partition, error, done)
+                self._on_storage_error(partition, error, done)
                 return
             log.flushed(end_offset)
             then()
 
-        self._worker.sync(log.directory, log.sync_work, synced)
+        self._executor.sync(log.directory, log.sync_work, on_synced)
 
-    def _bound(self, partition: Partition, bounds: LeaderBounds, wall_ms: int, done: Done) -> None:
-        """Rule 2."""
+    def _apply_leader_offsets(
+        self, partition: Partition, leader_offsets: LeaderOffsets, wall_ms: int, done: WriteCallback
+    ) -> None:
+        """Advance high watermark and log start offset (rule 2)."""
         if partition.is_leader or partition.is_offline:
             done(False)
             return
-        partition.learn_high_watermark(bounds.high_watermark)
+        partition.update_follower_high_watermark(leader_offsets.high_watermark)
         log = partition.log
         try:
-            start = min(bounds.log_start_offset, partition.high_watermark)
+            start = min(leader_offsets.log_start_offset, partition.high_watermark)
             if start > log.log_start_offset:
                 log.trim(start, wall_ms)
         except StorageError as error:
-            self._failed(partition, error, done)
+            self._on_storage_error(partition, error, done)
             return
         done(True)
 
-    def truncate(self, partition: Partition, epoch: int, end_offset: int, done: Done) -> None:
-        """Cut what the leader does not have: it knows an epoch up to that offset."""
+    def truncate_to_epoch(self, partition: Partition, epoch: int, end_offset: int, done: WriteCallback) -> None:
+        """Truncate what the leader does not have; its largest common epoch is `epoch`, which ends at `end_offset`."""
 
-        def cut(log: Log) -> None:
-            own_epoch, own_end = log.end_offset_for_epoch(epoch)
-            offset = end_offset if own_epoch < 0 else min(own_end, end_offset)
-            self._cut_at(partition, offset)
+        def truncate(log: Log) -> None:
+            local_epoch, local_end = log.end_offset_for_epoch(epoch)
+            offset = end_offset if local_epoch < 0 else min(local_end, end_offset)
+            self._truncate_to(partition, offset)
 
-        self._at_rest(partition, partition.leader_epoch, cut, done)
+        self._when_idle(partition, partition.leader_epoch, truncate, done)
 
-    def cut(self, partition: Partition, offset: int, done: Done) -> None:
-        """Cut what lies behind the leader's end."""
-        self._at_rest(partition, partition.leader_epoch, lambda _: self._cut_at(partition, offset), done)
+    def truncate_to(self, partition: Partition, offset: int, done: WriteCallback) -> None:
+        """Truncate to the leader's log end offset."""
+        self._when_idle(partition, partition.leader_epoch, lambda _: self._truncate_to(partition, offset), done)
 
-    def begin_anew(self, partition: Partition, offset: int, done: Done) -> None:
-        """Drop everything: the leader's log begins behind this one's end."""
+    def truncate_fully_and_start_at(self, partition: Partition, offset: int, done: WriteCallback) -> None:
+        """Delete all records; the log starts at the leader's log start offset, which is above the local log end offset."""
 
         def drop(log: Log) -> None:
-            _log.info("%s begins anew at %d, where its leader's log begins", log.name, offset)
+            _log.info("%s is truncated fully and starts at %d, the leader's log start offset", log.name, offset)
             self._log_manager.truncate_fully(log, offset)
 
-        self._at_rest(partition, partition.leader_epoch, drop, done, may_repeat=False)
+        self._when_idle(partition, partition.leader_epoch, drop, done, may_retry=False)
 
-    def _cut_at(self, partition: Partition, offset: int) -> None:
+    def _truncate_to(self, partition: Partition, offset: int) -> None:
         log = partition.log
         if offset < partition.high_watermark:
-            _log.warning("%s is cut at %d, below its high watermark %d", log.name, offset, partition.high_watermark)
-        _log.info("%s is cut at %d, where its leader's log is another one", log.name, offset)
+            _log.warning(
+                "%s is truncated to %d, below its high watermark %d", log.name, offset, partition.high_watermark
+            )
+        _log.info("%s is truncated to %d, where the leader's log diverges", log.name, offset)
         self._log_manager.truncate(log, offset)
 
-    def _at_rest(
+    def _when_idle(
         self,
         partition: Partition,
         leader_epoch: int,
-        act: Callable[[Log], None],
-        done: Done,
+        action: Callable[[Log], None],
+        done: WriteCallback,
         *,
-        may_repeat: bool = True,
+        may_retry: bool = True,
     ) -> None:
-        """Take something off a log when it is at rest (rule 3), unless there is another leader then (rule 4)."""
+        """Run `action` when no write is pending (rule 3), unless the leader epoch has changed (rule 4)."""
         log = partition.log
 
-        def again() -> None:
-            self._at_rest(partition, leader_epoch, act, done, may_repeat=may_repeat)
+        def retry() -> None:
+            self._when_idle(partition, leader_epoch, action, done, may_retry=may_retry)
 
         if partition.is_offline or log.is_offline:
             done(False)
         elif partition.is_leader or partition.leader_epoch != leader_epoch:
             done(True)
-        elif partition.writes_in_flight or log.is_changing:
-            behind_all(self._worker, log.directory, lambda _: again())
+        elif partition.writes_in_flight or log.has_pending_file_ops:
+            after_pending_io(self._executor, log.directory, lambda _: retry())
         else:
             try:
-                act(log)
+                action(log)
             except StorageError as error:
-                if error.is_full and may_repeat:
-                    self._with_room(partition, again, done)
+                if error.is_full and may_retry:
+                    self._checkpoint_then(partition, retry, done)
                 else:
-                    self._failed(partition, error, done)
+                    self._on_storage_error(partition, error, done)
                 return
-            partition.cut_as_follower()
+            partition.on_truncated_as_follower()
             done(True)
 
-    def _with_room(self, partition: Partition, then: Callable[[], None], done: Done) -> None:
-        """Rule 6: the directory's thread waits for room for the checkpoints, and tells that there is none."""
+    def _checkpoint_then(self, partition: Partition, then: Callable[[], None], done: WriteCallback) -> None:
+        """Write the directory's checkpoints, waiting for disk space, then call `then` (rule 6)."""
         directory = partition.log.directory
 
-        def written(error: StorageError | None) -> None:
+        def on_written(error: StorageError | None) -> None:
             if error is None:
                 then()
             else:
-                self._failed(partition, error, done)
+                self._on_storage_error(partition, error, done)
 
-        self._worker.write(directory, 0, self._log_manager.checkpoint_anew(directory), written)
+        self._executor.write(directory, 0, self._log_manager.rewrite_checkpoints(directory), on_written)
 
-    def _failed(self, partition: Partition, error: StorageError, done: Done) -> None:
-        if not partition.log.is_offline:  # else it was deleted meanwhile
+    def _on_storage_error(self, partition: Partition, error: StorageError, done: WriteCallback) -> None:
+        if not partition.log.is_offline:  # otherwise it was deleted
             self._replicas.directory_failed(partition.log.directory, error)
         done(False)

@@ -1,10 +1,11 @@
-"""Who should be in the ISR of the partitions led here: followers that caught up, and none that fell behind.
+"""ISR changes of the partitions led by this broker: add followers that caught up, remove those that fell behind.
 
-RULES    1. A follower may join while its broker is in good standing, in the registration that it fetches with (KIP-903).
-         2. Its fetch calls for it; so does a change of the metadata, for a follower that has all says nothing of it again. But
-            who has just fallen behind may have all that is committed, where too few are in sync to commit more.
-         3. Who fell behind is looked for from time to time.
-NOT HERE How far each is (`partition.py`), asking the controller (`broker/peers/alter_partition_manager.py`).
+RULES    1. A follower may join while its broker is active, under the registration that it fetches with (KIP-903).
+         2. A follower's fetch can expand the ISR. So can a metadata change, because a follower that has everything does not
+            name the partition again. Such a follower must be within the allowed lag: with too few replicas in sync, one that
+            fell behind may hold everything that is committed.
+         3. Followers that fell behind are removed by a periodic check.
+NOT HERE How far a follower is (`partition.py`), AlterPartition requests (`broker/peers/alter_partition_manager.py`).
 """
 
 from __future__ import annotations
@@ -24,58 +25,58 @@ _log = logging.getLogger("barnabas.replicas")
 AwaitDisk = Callable[[Partition, WouldBlock[Any], Callable[[], None]], None]
 
 
-class IsrWatch:
-    """Looks after the ISRs of one broker."""
+class IsrTracker:
+    """Proposes ISR changes for one broker."""
 
     def __init__(
         self,
         image: Callable[[], MetadataImage],
         await_disk: AwaitDisk,
-        guard: Callable[[Partition, StorageError], KafkaError],
-        want: Callable[[Partition, tuple[int, ...]], None],
+        on_storage_error: Callable[[Partition, StorageError], KafkaError],
+        propose: Callable[[Partition, tuple[int, ...]], None],
     ) -> None:
-        """Look after nothing yet.
+        """Wire it.
 
         Args:
-            image: the cluster as the partitions follow it.
-            await_disk: has a thread do what a look would wait for.
-            guard: takes the directory of a partition offline whose log cannot be looked into.
-            want: told of another ISR that a partition should have.
+            image: returns the metadata image that the partitions follow.
+            await_disk: runs a disk look-up on a thread.
+            on_storage_error: takes a partition's directory offline.
+            propose: receives a partition and the ISR that it should have.
         """
         self._image = image
         self._await_disk = await_disk
-        self._guard = guard
-        self._want = want
+        self._on_storage_error = on_storage_error
+        self._propose_change = propose
 
     def may_join(self, replica_id: int, broker_epoch: int) -> bool:
-        """Rule 1."""
+        """Whether a follower's broker may be in the ISR (rule 1)."""
         broker = self._image().brokers.get(replica_id)
         return broker is not None and broker.is_active and broker_epoch in (-1, broker.epoch)
 
-    def caught_up(self, partition: Partition, replica_id: int) -> None:
-        """A follower that may join has fetched."""
-        self._propose(partition, partition.isr_with(replica_id))
+    def on_follower_fetch(self, partition: Partition, replica_id: int) -> None:
+        """Propose adding a follower after a fetch."""
+        self._propose(partition, partition.expanded_isr(replica_id))
 
-    def look_for_joiners(self, partition: Partition, mono_ms: int, max_lag_ms: int) -> None:
-        """The metadata may allow now what a follower's last fetch called for (rule 2)."""
+    def expand_isr(self, partition: Partition, mono_ms: int, max_lag_ms: int) -> None:
+        """Propose adding followers after a metadata change (rule 2)."""
         for replica_id, follower in partition.followers.items():
-            keeps_up = follower.is_within(mono_ms, max_lag_ms)
-            if keeps_up and replica_id not in partition.isr and self.may_join(replica_id, follower.broker_epoch):
-                self._propose(partition, partition.isr_with(replica_id))
+            is_in_time = follower.is_within_lag(mono_ms, max_lag_ms)
+            if is_in_time and replica_id not in partition.isr and self.may_join(replica_id, follower.broker_epoch):
+                self._propose(partition, partition.expanded_isr(replica_id))
 
-    def look_for_laggards(self, partition: Partition, mono_ms: int, max_lag_ms: int) -> None:
-        """Have followers that fell behind leave."""
+    def shrink_isr(self, partition: Partition, mono_ms: int, max_lag_ms: int) -> None:
+        """Propose removing followers that fell behind."""
         try:
-            isr = partition.isr_without_laggards(mono_ms, max_lag_ms, may_block=False)
+            isr = partition.shrunk_isr(mono_ms, max_lag_ms, may_block=False)
         except WouldBlock as blocked:
-            self._await_disk(partition, blocked, lambda: self.look_for_laggards(partition, mono_ms, max_lag_ms))
+            self._await_disk(partition, blocked, lambda: self.shrink_isr(partition, mono_ms, max_lag_ms))
         except StorageError as error:
-            self._guard(partition, error)
+            self._on_storage_error(partition, error)
         except KafkaError:
-            _log.exception("the ISR of %s cannot be checked", partition)
+            _log.exception("the ISR check of %s failed", partition)
         else:
             self._propose(partition, isr)
 
     def _propose(self, partition: Partition, isr: tuple[int, ...] | None) -> None:
         if isr is not None:
-            self._want(partition, isr)
+            self._propose_change(partition, isr)

@@ -1,20 +1,20 @@
-"""One partition as its leader, or one of its followers, sees it: epochs, ISR, high watermark, who waits for them.
+"""One replica of a partition: leader epoch, ISR, high watermark, and the producers that wait for acknowledgement.
 
-RULES    1. Log start <= last stable offset <= high watermark <= log end. On a leader the high watermark never
-            goes back.
-         2. The high watermark is the least end offset of the in-sync replicas, of those about to be asked for
-            included, and stands still while fewer than min.insync.replicas are in sync (KIP-966). The
-            smaller of min.insync.replicas and the number of replicas counts.
-         3. An end offset counts when it is durable as the topic wants it (design D12b): with flush.messages=N the
-            leader's own end stands still from the N-th unsynced record on until a sync has reached it.
-         4. acks=1 waits for the leader's own end, acks=all for the high watermark. Waiters are settled in
-            the order of their offsets, each once; losing leadership or the log settles all with an error.
-         5. Movement is told by key: `state_key` when high watermark, last stable offset, log start, leadership or
-            existence moved, `end_key` when the log's end did.
-         6. A log that nobody uses is not opened: what leading needs of it is settled at the first use.
-         7. A follower joins the ISR when it has reached the high watermark and this epoch's start, and leaves it when
-            it has not been at the log's end for the allowed lag; both are only wishes until the controller says so.
-NOT HERE Bytes (`storage/log/log.py`), doing writes and syncs (`replica_manager.py`), fetching from a leader (`replica_fetcher.py`).
+RULES    1. Log start offset <= last stable offset <= high watermark <= log end offset. A leader's high watermark never
+            decreases.
+         2. The high watermark is the lowest end offset of the in-sync replicas, including those that a pending ISR change
+            adds. It does not advance while fewer than min.insync.replicas are in sync (KIP-966). The smaller of
+            min.insync.replicas and the number of replicas applies.
+         3. An offset counts when it is as durable as the topic requires. With flush.messages=N, the durable end offset
+            stops at the N-th unflushed record until a flush has covered it.
+         4. acks=1 waits for the leader's durable end offset, acks=all for the high watermark. Waiting producers are answered
+            in offset order, each once. Loss of leadership or of the log answers all of them with an error.
+         5. `state_key` changes with the high watermark, last stable offset, log start offset, leadership and existence;
+            `end_key` changes with the log end offset.
+         6. An unused log is not opened. The leader state that depends on the log is initialised at the first use.
+         7. A follower may join the ISR when it has reached the high watermark and the start of this leader epoch. It leaves
+            when it has not reached the log end within replica.lag.time.max.ms. The controller decides both.
+NOT HERE Bytes (`storage/log/log.py`), writes and flushes (`replica_manager.py`), fetching from a leader (`replica_fetcher.py`).
 """
 
 from __future__ import annotations
@@ -26,24 +26,23 @@ from typing import Final, NamedTuple
 from protocol.errors import ErrorCode, KafkaError
 from replication.metadata.image import PartitionState
 from replication.partition.append_history import AppendHistory
-from replication.partition.follower_progress import NO_OFFSET, Follower
+from replication.partition.follower_progress import NO_EPOCH, NO_OFFSET, FetchPosition, FollowerProgress
 from replication.purgatory import Key
 from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig
 from storage.log.log import AppendInfo, Isolation, Log, PreparedAppend, ReadInfo
-from storage.log.log_validator import Origin
+from storage.log.log_validator import AppendOrigin
 
 ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
 ACKS_ALL: Final = -1
 
-NO_EPOCH: Final = -1
 NO_TIMESTAMP: Final = -1
 
 AT_HIGH_WATERMARK: Final = -1
-"""DeleteRecords: all that is committed."""
+"""DeleteRecords: delete all committed records."""
 
-# ListOffsets: what may stand for a time
+# Special timestamps of ListOffsets
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
@@ -51,36 +50,21 @@ EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
 
-Settle = Callable[[ErrorCode], None]
+AckCallback = Callable[[ErrorCode], None]
 
 
 def state_key(topic: str, index: int) -> tuple[str, int]:
-    """What moves with a partition's high watermark, last stable offset, log start, leadership and existence."""
+    """The purgatory key for high watermark, last stable offset, log start offset, leadership and existence."""
     return topic, index
 
 
 def end_key(topic: str, index: int) -> tuple[str, int, str]:
-    """What moves with a partition's log end."""
+    """The purgatory key for the log end offset."""
     return topic, index, "end"
 
 
-class FetchPosition:
-    """From where a reader reads on, and what it believes of the leader."""
-
-    __slots__ = ("last_fetched_epoch", "leader_epoch", "offset")
-    log_start_offset: int = NO_OFFSET
-    """Where a follower's own log begins; only `FetchedPartition` is told."""
-    asked_mono_ms: int = 0
-    """When it was asked for before; only `FetchedPartition` knows."""
-
-    def __init__(self, offset: int, leader_epoch: int = NO_EPOCH, last_fetched_epoch: int = NO_EPOCH) -> None:
-        self.offset = offset
-        self.leader_epoch = leader_epoch
-        self.last_fetched_epoch = last_fetched_epoch
-
-
 class Reader(NamedTuple):
-    """Who reads: a consumer (-1), a follower by its broker id, a debugging consumer (-2)."""
+    """The reader of a partition: a consumer (-1), a follower (its broker id), or a debugging consumer (-2)."""
 
     replica_id: int
     isolation: Isolation
@@ -89,23 +73,23 @@ class Reader(NamedTuple):
 
     @property
     def is_follower(self) -> bool:
-        """Whether it is another broker that replicates from here."""
+        """Whether the reader is another broker."""
         return self.replica_id >= 0
 
 
-class FoundOffset(NamedTuple):
-    """An answer to ListOffsets; all -1 when nothing was found."""
+class TimestampAndOffset(NamedTuple):
+    """The result of a ListOffsets query; all fields are -1 if no record matches."""
 
     timestamp: int
     offset: int
     leader_epoch: int
 
 
-NOTHING_FOUND: Final = FoundOffset(NO_TIMESTAMP, NO_OFFSET, NO_EPOCH)
+NOTHING_FOUND: Final = TimestampAndOffset(NO_TIMESTAMP, NO_OFFSET, NO_EPOCH)
 
 
-class Diverged(Exception):
-    """The reader's log is another one from somewhere on: the last epoch in common, and where it ended here."""
+class DivergingEpoch(Exception):
+    """The reader's log diverges: the last epoch in common, and its end offset in this log."""
 
     def __init__(self, epoch: int, end_offset: int) -> None:
         super().__init__(epoch, end_offset)
@@ -114,19 +98,26 @@ class Diverged(Exception):
 
 
 class Partition:
-    """State and decisions of one replica; everything it needs of the world is handed in."""
+    """State and decisions of one replica; it reads no clock and performs no I/O of its own."""
 
     __slots__ = (
-        "_awaiting_all", "_awaiting_own", "_is_settled", "_own_end", "_wake", "_want_sync", "broker_id", "end_key",
-        "epoch_start_offset", "followers", "high_watermark", "history", "index", "is_leader", "is_offline", "is_syncing", "isr",
-        "key", "leader_epoch", "leader_id", "log", "min_isr", "partition_epoch", "replicas", "topic", "topic_id",
-        "wanted_isr", "writes_in_flight",
+        "_durable_end_offset", "_is_leader_log_open", "_isr_ack_waiters", "_leader_ack_waiters", "_request_sync",
+        "_wake", "broker_id", "end_key", "epoch_start_offset", "followers", "high_watermark", "history", "index",
+        "is_leader", "is_offline", "is_syncing", "isr", "key", "leader_epoch", "leader_id", "log", "min_isr",
+        "partition_epoch", "pending_isr", "replicas", "topic", "topic_id", "writes_in_flight",
     )  # fmt: skip
 
     def __init__(
-        self, log: Log, broker_id: int, wake: Callable[[Key], None], want_sync: Callable[[Partition], None]
+        self, log: Log, broker_id: int, wake: Callable[[Key], None], request_sync: Callable[[Partition], None]
     ) -> None:
-        """A replica in no role yet; `wake` tells of movement, `want_sync` that a sync should be begun (rule 3)."""
+        """Create a replica without a role.
+
+        Args:
+            log: the replica's log.
+            broker_id: this broker.
+            wake: called with a purgatory key after a change (rule 5).
+            request_sync: called when the log must be flushed (rule 3).
+        """
         self.log = log
         self.broker_id = broker_id
         self.topic = log.topic
@@ -142,134 +133,134 @@ class Partition:
         self.replicas: tuple[int, ...] = ()
         self.isr: tuple[int, ...] = ()
         self.min_isr = 1
-        """How many replicas must be in sync before acks=all is acknowledged; no more than there are."""
-        self.wanted_isr: tuple[int, ...] | None = None
-        """What the controller was asked for and has not answered yet."""
-        self.followers: dict[int, Follower] = {}
+        """How many replicas must be in sync before acks=all is acknowledged; at most the number of replicas."""
+        self.pending_isr: tuple[int, ...] | None = None
+        """The ISR requested from the controller and not answered yet."""
+        self.followers: dict[int, FollowerProgress] = {}
         self.epoch_start_offset = 0
         self.high_watermark = log.high_watermark
         self.history: AppendHistory | None = None
-        """What was appended when, where somebody wants to know."""
+        """Which offsets were appended when; None if no replica selector needs it."""
         self.writes_in_flight = 0
         self.is_syncing = False
-        self._is_settled = False
-        self._own_end = 0
+        self._is_leader_log_open = False
+        self._durable_end_offset = 0
         self._wake = wake
-        self._want_sync = want_sync
-        self._awaiting_own: deque[tuple[int, Settle]] = deque()
-        self._awaiting_all: deque[tuple[int, Settle]] = deque()
+        self._request_sync = request_sync
+        self._leader_ack_waiters: deque[tuple[int, AckCallback]] = deque()
+        self._isr_ack_waiters: deque[tuple[int, AckCallback]] = deque()
 
     def __repr__(self) -> str:
         role = "leader" if self.is_leader else "follower"
         return f"Partition({self.topic}-{self.index}, {role} in epoch {self.leader_epoch}, HW {self.high_watermark})"
 
     # ------------------------------------------------------------ roles
-    def lead(self, state: PartitionState, mono_ms: int) -> None:
-        """Lead, or go on leading with another ISR."""
+    def make_leader(self, state: PartitionState, mono_ms: int) -> None:
+        """Become leader, or take over a new ISR as leader."""
         is_new_epoch = state.leader_epoch > self.leader_epoch or not self.is_leader
-        self._take(state)
+        self._apply_state(state)
         others = [replica for replica in state.replicas if replica != self.broker_id]
         if is_new_epoch:
             self.is_leader = True
             self.log.assign_epoch(state.leader_epoch)
-            self.followers = {replica: Follower(mono_ms if replica in state.isr else 0) for replica in others}
-            self._is_settled = False
+            self.followers = {replica: FollowerProgress(mono_ms if replica in state.isr else 0) for replica in others}
+            self._is_leader_log_open = False
             if self.log.is_open:
-                self.settle()
+                self.open_leader_log()
             self._wake(self.key)
         else:
             known = self.followers
-            self.followers = {replica: known.get(replica) or Follower(0) for replica in others}
+            self.followers = {replica: known.get(replica) or FollowerProgress(0) for replica in others}
             for follower in self.followers.values():
-                follower.is_joining = False  # who left the ISR may be gone for good: its next fetch will tell
-            if self._is_settled:
-                self.own_end_moved()
+                follower.is_joining = False  # a follower that left the ISR may be gone; its next fetch sets this again
+            if self._is_leader_log_open:
+                self.update_durable_end_offset()
 
-    def settle(self, *, may_block: bool = True) -> None:
-        """Learn from the log where this leader begins (rule 6); harmless when that is known.
+    def open_leader_log(self, *, may_block: bool = True) -> None:
+        """Open the log and initialise the leader state that depends on it (rule 6); does nothing the second time.
 
         Raises:
             WouldBlock: the log is not open; not with `may_block`.
         """
-        if self._is_settled:
+        if self._is_leader_log_open:
             return
         self.log.open(may_block=may_block)
-        self._is_settled = True
+        self._is_leader_log_open = True
         self.epoch_start_offset = self.log.log_end_offset
-        self.high_watermark = self._own_end = self.log.high_watermark
-        self.own_end_moved()
+        self.high_watermark = self._durable_end_offset = self.log.high_watermark
+        self.update_durable_end_offset()
 
-    def follow(self, state: PartitionState) -> None:
-        """Follow another replica, or nobody while there is no leader."""
-        is_news = self.is_leader or state.leader_epoch != self.leader_epoch
-        self._take(state)
+    def make_follower(self, state: PartitionState) -> None:
+        """Become follower of another replica, also while the partition has no leader."""
+        is_new_role = self.is_leader or state.leader_epoch != self.leader_epoch
+        self._apply_state(state)
         self.is_leader = False
         self.followers = {}
-        if is_news:
-            self._give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if is_new_role:
+            self._fail_waiting_acks(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    def opened_as_follower(self) -> None:
-        """The log is open: with the power, it may have lost what was taken for committed."""
+    def on_opened_as_follower(self) -> None:
+        """Lower the high watermark to the end of the opened log: a power failure may have removed committed records."""
         self.high_watermark = min(self.high_watermark, self.log.high_watermark)
 
     def commit_as_follower(self, prepared: PreparedAppend, wall_ms: int) -> None:
-        """The leader's batches are written.
+        """Commit batches of the leader that are written.
 
         Raises:
-            KafkaError: the append was given up.
+            KafkaError: the append was cancelled.
         """
         info = self.log.commit(prepared, wall_ms)
         if self.history is not None:
-            self.history.appended(info.base_offset, prepared.size)
+            self.history.on_append(info.base_offset, prepared.size)
         self._wake(self.end_key)
-        if self.is_leader and self._is_settled:  # it was elected while they were being written
-            self.own_end_moved()
+        if self.is_leader and self._is_leader_log_open:  # elected while the batches were being written
+            self.update_durable_end_offset()
 
-    def learn_high_watermark(self, offset: int) -> None:
-        """The leader says what is committed: as far as this log goes it is so here."""
+    def update_follower_high_watermark(self, offset: int) -> None:
+        """Take over the leader's high watermark, at most up to the local log end offset."""
         offset = min(offset, self.log.log_end_offset)
         if offset > self.high_watermark:
             self.high_watermark = offset
             self.log.high_watermark = offset
             self._wake(self.key)
 
-    def cut_as_follower(self) -> None:
-        """The log was cut, perhaps below what was taken for committed."""
+    def on_truncated_as_follower(self) -> None:
+        """Take over the log's state after a truncation, which may be below the high watermark."""
         self.high_watermark = self.log.high_watermark
         self._wake(self.key)
         self._wake(self.end_key)
 
     def go_offline(self) -> None:
-        """The log directory failed: nothing here can be trusted any more."""
+        """Stop serving after a failure of the log directory."""
         if not self.is_offline:
             self.is_offline = True
             self.is_leader = False
-            self._give_up(ErrorCode.KAFKA_STORAGE_ERROR)
+            self._fail_waiting_acks(ErrorCode.KAFKA_STORAGE_ERROR)
 
-    def lie_in(self, log: Log) -> None:
-        """The same records lie in another log from now on, which is closed."""
+    def switch_log(self, log: Log) -> None:
+        """Use another log that holds the same records; it is closed."""
         log.high_watermark = self.log.high_watermark
         self.log = log
         if self.is_leader:
             log.assign_epoch(self.leader_epoch)
 
-    def vanish(self) -> None:
-        """The partition is no longer of this broker."""
+    def remove(self) -> None:
+        """Answer waiting producers and readers: this broker has no replica of the partition any more."""
         self.is_leader = False
-        self._give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._fail_waiting_acks(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    def _take(self, state: PartitionState) -> None:
+    def _apply_state(self, state: PartitionState) -> None:
         self.leader_id = state.leader
         self.leader_epoch = state.leader_epoch
         if state.partition_epoch != self.partition_epoch:
-            self.wanted_isr = None  # it was granted, or cannot be any more
+            self.pending_isr = None  # the controller has accepted it, or will reject it
         self.partition_epoch = state.partition_epoch
         self.replicas = state.replicas
         self.isr = state.isr
         self.min_isr = min(self.log.config.min_insync_replicas, len(state.replicas))
 
-    def _give_up(self, error: ErrorCode) -> None:
-        for waiting in (self._awaiting_own, self._awaiting_all):
+    def _fail_waiting_acks(self, error: ErrorCode) -> None:
+        for waiting in (self._leader_ack_waiters, self._isr_ack_waiters):
             while waiting:
                 waiting.popleft()[1](error)
         self._wake(self.key)
@@ -277,71 +268,71 @@ class Partition:
 
     # ------------------------------------------------------------ appending
     def prepare(
-        self, records: bytearray | memoryview, acks: int, wall_ms: int, origin: Origin, *, may_block: bool = True
+        self, records: bytearray | memoryview, acks: int, wall_ms: int, origin: AppendOrigin, *, may_block: bool = True
     ) -> PreparedAppend:
-        """The first step of an append.
+        """Validate records and assign their offsets: the first step of an append.
 
         Raises:
-            KafkaError: the leader does not take these records.
+            KafkaError: the leader rejects these records.
             WouldBlock: not with `may_block`.
         """
         if not self.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if acks == ACKS_ALL and len(self.isr) < self.min_isr:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
-        if not self._is_settled:
-            self.settle(may_block=may_block)
+        if not self._is_leader_log_open:
+            self.open_leader_log(may_block=may_block)
         return self.log.prepare(
             records, leader_epoch=self.leader_epoch, wall_ms=wall_ms, origin=origin, may_block=may_block
         )
 
     def commit(self, prepared: PreparedAppend, wall_ms: int) -> AppendInfo:
-        """The last step of an append whose bytes are written."""
+        """Make written records visible: the last step of an append."""
         info = self.log.commit(prepared, wall_ms)
         if self.history is not None:
-            self.history.appended(info.base_offset, prepared.size)
+            self.history.on_append(info.base_offset, prepared.size)
         self._wake(self.end_key)
-        self.own_end_moved()
+        self.update_durable_end_offset()
         return info
 
     def update_config(self, config: LogConfig) -> None:
-        """Obey other settings; what flush.messages and min.insync.replicas allow may be more now."""
+        """Use another config; the durable end offset and the high watermark may advance."""
         self.log.update_config(config)
         self.min_isr = min(config.min_insync_replicas, len(self.replicas))
-        if self._is_settled:
-            self.own_end_moved()
+        if self._is_leader_log_open:
+            self.update_durable_end_offset()
 
     @property
     def needs_sync(self) -> bool:
-        """Whether so much is unsynced that the own end stands still (rule 3)."""
+        """Whether flush.messages unflushed records hold back the durable end offset (rule 3)."""
         log = self.log
         wanted = log.config.flush_messages
         return wanted != MAX_LONG and log.unflushed_messages >= wanted
 
-    def own_end_moved(self) -> None:
-        """Records were appended or synced: move what follows from it, and settle whom that satisfies."""
+    def update_durable_end_offset(self) -> None:
+        """Advance the durable end offset and the high watermark after an append or a flush, and answer waiting producers."""
         log = self.log
-        if not log.is_open:  # then nothing has happened to it since it was closed
+        if not log.is_open:  # unchanged since it was closed
             self.move_high_watermark()
             return
         needs_sync = self.needs_sync
         end = log.flushed_end_offset if needs_sync else log.log_end_offset
-        if end > self._own_end:
-            self._own_end = end
-            waiting = self._awaiting_own
+        if end > self._durable_end_offset:
+            self._durable_end_offset = end
+            waiting = self._leader_ack_waiters
             if waiting:
-                self._acknowledge(waiting, end)
+                self._complete_acks(waiting, end)
         self.move_high_watermark()
         if needs_sync:
-            self._want_sync(self)
+            self._request_sync(self)
 
     def move_high_watermark(self) -> None:
-        """Move the high watermark to where the in-sync replicas allow (rule 2)."""
-        if not self._is_settled or not self.is_leader or len(self.isr) < self.min_isr:
+        """Advance the high watermark as far as the in-sync replicas allow (rule 2)."""
+        if not self._is_leader_log_open or not self.is_leader or len(self.isr) < self.min_isr:
             return
-        offset = self._own_end
+        offset = self._durable_end_offset
         if self.followers:
-            counted = self.isr if self.wanted_isr is None else (*self.isr, *self.wanted_isr)
+            counted = self.isr if self.pending_isr is None else (*self.isr, *self.pending_isr)
             for replica, follower in self.followers.items():
                 if follower.end_offset < offset and (replica in counted or follower.is_joining):
                     offset = follower.end_offset
@@ -349,54 +340,54 @@ class Partition:
             return
         self.high_watermark = offset
         self.log.high_watermark = offset
-        waiting = self._awaiting_all
+        waiting = self._isr_ack_waiters
         if waiting:
-            self._acknowledge(waiting, offset)
+            self._complete_acks(waiting, offset)
         self._wake(self.key)
 
-    def acknowledged(self, acks: int, end_offset: int) -> ErrorCode | None:
-        """What to tell a producer whose records end before `end_offset`; None: it has to wait."""
+    def check_acks(self, acks: int, end_offset: int) -> ErrorCode | None:
+        """The answer for a producer whose records end before `end_offset`; None: it must wait."""
         if acks == ACKS_ALL:
             if self.high_watermark < end_offset:
                 return None
             if len(self.isr) < self.min_isr:
                 return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        elif self._own_end < end_offset and acks != ACKS_NONE:
+        elif self._durable_end_offset < end_offset and acks != ACKS_NONE:
             return None
         return ErrorCode.NONE
 
-    def await_acknowledgement(self, acks: int, end_offset: int, settle: Settle) -> None:
-        """Call `settle` when records that end before `end_offset` are as safe as `acks` wants."""
-        waiting = self._awaiting_all if acks == ACKS_ALL else self._awaiting_own
-        if waiting and waiting[-1][0] > end_offset:  # a duplicate of something already behind others
-            at = next(place for place, waiter in enumerate(waiting) if waiter[0] > end_offset)
-            waiting.insert(at, (end_offset, settle))
+    def await_acks(self, acks: int, end_offset: int, on_complete: AckCallback) -> None:
+        """Call `on_complete` when `acks` is satisfied for records that end before `end_offset`."""
+        waiting = self._isr_ack_waiters if acks == ACKS_ALL else self._leader_ack_waiters
+        if waiting and waiting[-1][0] > end_offset:  # a duplicate of records that precede other waiting producers
+            position = next(index for index, waiter in enumerate(waiting) if waiter[0] > end_offset)
+            waiting.insert(position, (end_offset, on_complete))
         else:
-            waiting.append((end_offset, settle))
+            waiting.append((end_offset, on_complete))
 
-    def _acknowledge(self, waiting: deque[tuple[int, Settle]], end: int) -> None:
+    def _complete_acks(self, waiting: deque[tuple[int, AckCallback]], end: int) -> None:
         error = ErrorCode.NONE
-        if waiting is self._awaiting_all and len(self.isr) < self.min_isr:
+        if waiting is self._isr_ack_waiters and len(self.isr) < self.min_isr:
             error = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         while waiting and waiting[0][0] <= end:
             waiting.popleft()[1](error)
 
     # ------------------------------------------------------------ reading
-    def _admit(self, believed_epoch: int, *, leader_only: bool, may_block: bool) -> None:
-        """Refuse a reader with another idea of who leads (seeds.md F6); be ready for any other.
+    def _check_leader_epoch(self, current_leader_epoch: int, *, leader_only: bool, may_block: bool) -> None:
+        """Compare the reader's leader epoch with the partition's, and open the log of a leader.
 
         Raises:
             KafkaError: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER.
         """
-        if believed_epoch not in (NO_EPOCH, self.leader_epoch):
-            if believed_epoch < self.leader_epoch:
+        if current_leader_epoch not in (NO_EPOCH, self.leader_epoch):
+            if current_leader_epoch < self.leader_epoch:
                 raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
         if not self.is_leader:
             if leader_only:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        elif not self._is_settled:
-            self.settle(may_block=may_block)
+        elif not self._is_leader_log_open:
+            self.open_leader_log(may_block=may_block)
 
     def read(
         self,
@@ -407,13 +398,14 @@ class Partition:
         min_one_batch: bool,
         may_block: bool = True,
     ) -> ReadInfo:
-        """Batches from a position on, up to what the reader may see (seeds.md F2).
+        """Batches from a position up to the reader's isolation limit.
 
         Raises:
-            KafkaError: OFFSET_OUT_OF_RANGE, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER;
-                Diverged: the reader must truncate first; WouldBlock: not with `may_block`.
+            KafkaError: OFFSET_OUT_OF_RANGE, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER.
+            DivergingEpoch: the reader must truncate first.
+            WouldBlock: not with `may_block`.
         """
-        self._admit(position.leader_epoch, leader_only=reader.leader_only, may_block=may_block)
+        self._check_leader_epoch(position.leader_epoch, leader_only=reader.leader_only, may_block=may_block)
         if position.last_fetched_epoch >= 0:
             self.log.open(may_block=may_block)
             self._check_divergence(position)
@@ -426,29 +418,34 @@ class Partition:
         if epoch == NO_EPOCH or end_offset == NO_OFFSET or position.offset < self.log.log_start_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if epoch < position.last_fetched_epoch or end_offset < position.offset:
-            raise Diverged(epoch, end_offset)
+            raise DivergingEpoch(epoch, end_offset)
 
     def find_offset(
-        self, timestamp: int, isolation: Isolation, believed_epoch: int, *, leader_only: bool, may_block: bool = True
-    ) -> FoundOffset:
-        """Answer ListOffsets for one partition.
+        self,
+        timestamp: int,
+        isolation: Isolation,
+        current_leader_epoch: int,
+        *,
+        leader_only: bool,
+        may_block: bool = True,
+    ) -> TimestampAndOffset:
+        """The offset for a timestamp or special timestamp (ListOffsets).
 
         Raises:
-            KafkaError: OFFSET_NOT_AVAILABLE while a new leader's high watermark lags behind, or a refusal
-                as of any reader.
+            KafkaError: OFFSET_NOT_AVAILABLE while a new leader's high watermark is below its epoch's start, or as for `read`.
             WouldBlock: not with `may_block`.
         """
-        self._admit(believed_epoch, leader_only=leader_only, may_block=may_block)
+        self._check_leader_epoch(current_leader_epoch, leader_only=leader_only, may_block=may_block)
         log = self.log
         log.open(may_block=may_block)
         is_lagging = self.is_leader and self.epoch_start_offset > self.high_watermark
-        end = self._visible_end(isolation)
+        end = self._last_fetchable_offset(isolation)
         if timestamp == LATEST:
             if is_lagging:
                 raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
-            return FoundOffset(NO_TIMESTAMP, end, self.leader_epoch)
+            return TimestampAndOffset(NO_TIMESTAMP, end, self.leader_epoch)
         if timestamp in (EARLIEST, EARLIEST_LOCAL):
-            return FoundOffset(NO_TIMESTAMP, log.log_start_offset, log.epoch_of(log.log_start_offset))
+            return TimestampAndOffset(NO_TIMESTAMP, log.log_start_offset, log.epoch_of(log.log_start_offset))
         if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return NOTHING_FOUND
         if timestamp == MAX_TIMESTAMP:
@@ -456,38 +453,38 @@ class Partition:
         else:
             found = log.offset_for_timestamp(timestamp, may_block=may_block)
         if found is not None and found[1] < end:
-            return FoundOffset(*found)
+            return TimestampAndOffset(*found)
         if is_lagging:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
         return NOTHING_FOUND
 
-    def _visible_end(self, isolation: Isolation) -> int:
+    def _last_fetchable_offset(self, isolation: Isolation) -> int:
         if isolation == Isolation.HIGH_WATERMARK:
             return self.high_watermark
         if isolation == Isolation.LAST_STABLE:
             return self.log.last_stable_offset
         return self.log.log_end_offset
 
-    def end_offset_for_epoch(self, epoch: int, believed_epoch: int, *, may_block: bool = True) -> tuple[int, int]:
-        """The largest epoch up to `epoch` and where it ended here; -1, -1 when unknown.
+    def end_offset_for_epoch(self, epoch: int, current_leader_epoch: int, *, may_block: bool = True) -> tuple[int, int]:
+        """The largest epoch up to `epoch` and its end offset in this log; -1, -1 if unknown.
 
         Raises:
             KafkaError: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER.
             WouldBlock: not with `may_block`.
         """
-        self._admit(believed_epoch, leader_only=True, may_block=may_block)
+        self._check_leader_epoch(current_leader_epoch, leader_only=True, may_block=may_block)
         self.log.open(may_block=may_block)
         return self.log.end_offset_for_epoch(epoch)
 
     # ------------------------------------------------------------ deleting
     def delete_records(self, offset: int, wall_ms: int, *, may_block: bool = True) -> int:
-        """Let the log begin at `offset`, or at the high watermark (-1); the offset that is meant.
+        """Advance the log start offset to `offset`, or to the high watermark (-1); returns the resulting offset.
 
         Raises:
-            KafkaError: NOT_LEADER_OR_FOLLOWER; POLICY_VIOLATION where records are kept by key; OFFSET_OUT_OF_RANGE.
+            KafkaError: NOT_LEADER_OR_FOLLOWER; POLICY_VIOLATION for compacted topics; OFFSET_OUT_OF_RANGE.
             WouldBlock: not with `may_block`.
         """
-        self._admit(NO_EPOCH, leader_only=True, may_block=may_block)
+        self._check_leader_epoch(NO_EPOCH, leader_only=True, may_block=may_block)
         self.log.open(may_block=may_block)
         if self.log.config.cleanup_policy == {"compact"}:
             raise KafkaError(
@@ -502,31 +499,31 @@ class Partition:
         self._wake(self.key)
         return offset
 
-    def low_watermark(self, lives: Callable[[int], bool]) -> int:
-        """All before it is deleted here and on every other replica that lives."""
-        starts = [follower.log_start_offset for replica, follower in self.followers.items() if lives(replica)]
+    def low_watermark(self, is_alive: Callable[[int], bool]) -> int:
+        """The lowest log start offset of this replica and of the replicas on alive brokers."""
+        starts = [follower.log_start_offset for replica, follower in self.followers.items() if is_alive(replica)]
         return min([self.log.log_start_offset, *starts])
 
     # ------------------------------------------------------------ followers
     def update_follower(
         self, reader: Reader, position: FetchPosition, leader_end: int, mono_ms: int, max_lag_ms: int, *, may_join: bool
     ) -> None:
-        """A follower's fetch from `position` was served while our log ended at `leader_end` (seeds.md F5).
+        """Record a follower's fetch from `position`; the log ended at `leader_end` when it was served.
 
-        A follower that is fenced, or about to leave, cannot be in the ISR (`may_join`).
+        `may_join`: whether the follower's broker may be in the ISR (it is neither fenced nor shutting down).
 
         Raises:
-            KafkaError: this broker is no replica, or an older registration of one.
+            KafkaError: the broker has no replica, or the fetch is from an older registration of it.
         """
         follower = self.followers.get(reader.replica_id)
         if follower is None:
-            # With the right leader epoch the follower knows more than we do: it shall ask again soon.
+            # A follower with the right leader epoch has newer metadata than this leader: it shall retry soon.
             knows_epoch = position.leader_epoch != NO_EPOCH
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if reader.broker_epoch < follower.broker_epoch and reader.broker_epoch != -1:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         follower.broker_epoch = max(follower.broker_epoch, reader.broker_epoch)
-        follower.fetched(position, leader_end, mono_ms)
+        follower.update(position, leader_end, mono_ms)
         is_close = may_join and follower.is_caught_up(leader_end, mono_ms, max_lag_ms)
         follower.is_joining = is_close and reader.replica_id not in self.isr
         if position.log_start_offset != follower.log_start_offset:
@@ -534,36 +531,36 @@ class Partition:
             self._wake(self.key)
         self.move_high_watermark()
 
-    def isr_with(self, replica_id: int) -> tuple[int, ...] | None:
-        """The ISR that a follower's progress calls for (rule 7); None: no change."""
+    def expanded_isr(self, replica_id: int) -> tuple[int, ...] | None:
+        """The ISR with this follower added if it has caught up (rule 7); None: no change."""
         follower = self.followers.get(replica_id)
-        if not self.is_leader or self.wanted_isr is not None or follower is None or replica_id in self.isr:
+        if not self.is_leader or self.pending_isr is not None or follower is None or replica_id in self.isr:
             return None
         if follower.end_offset < max(self.high_watermark, self.epoch_start_offset):
             return None
         return (*self.isr, replica_id)
 
-    def isr_without_laggards(self, mono_ms: int, max_lag_ms: int, *, may_block: bool = True) -> tuple[int, ...] | None:
-        """The ISR without followers that fell behind (rule 7); None: no change. Asked from time to time.
+    def shrunk_isr(self, mono_ms: int, max_lag_ms: int, *, may_block: bool = True) -> tuple[int, ...] | None:
+        """The ISR without followers that fell behind (rule 7); None: no change.
 
         Raises:
             WouldBlock: not with `may_block`.
         """
         if not self.is_leader or not self.followers:
             return None
-        if not self._is_settled:
-            if all(follower.is_within(mono_ms, max_lag_ms) for follower in self.followers.values()):
+        if not self._is_leader_log_open:
+            if all(follower.is_within_lag(mono_ms, max_lag_ms) for follower in self.followers.values()):
                 return None
-            self.settle(may_block=may_block)
+            self.open_leader_log(may_block=may_block)
         end = self.log.open(may_block=may_block).end_offset
-        lost = {
+        out_of_sync = {
             replica
             for replica, follower in self.followers.items()
             if not follower.is_caught_up(end, mono_ms, max_lag_ms)
         }
-        for replica in lost:
+        for replica in out_of_sync:
             self.followers[replica].is_joining = False
         self.move_high_watermark()
-        if self.wanted_isr is not None or lost.isdisjoint(self.isr):
+        if self.pending_isr is not None or out_of_sync.isdisjoint(self.isr):
             return None
-        return tuple(replica for replica in self.isr if replica not in lost)
+        return tuple(replica for replica in self.isr if replica not in out_of_sync)

@@ -1,10 +1,11 @@
-"""From which replica a consumer had better read: Kafka's rule (KIP-392), and RocketMQ's (seeds.md I4).
+"""The replica that a consumer should fetch from: rack-aware (KIP-392), or by backlog.
 
-RULES    1. The leader says so, to consumers that can tell their rack. Only followers in sync that hold the offset count.
-         2. By rack: the leader if it is in the reader's, else the follower there that is furthest.
-         3. By backlog: a follower, the furthest, for who reads what is not in the leader's memory any more, so that the old
-            records do not push the new ones out of it.
-NOT HERE The answer (`broker/handlers/records/fetch.py`); what a follower serves: all up to its high watermark (`partition.py`).
+RULES    1. The leader tells consumers that send their rack. Only in-sync followers that hold the offset are candidates.
+         2. By rack: the leader if it is in the consumer's rack, otherwise the follower in that rack with the highest end
+            offset.
+         3. By backlog: for records that have left the leader's page cache, the follower with the highest end offset, so that
+            old records do not evict new ones.
+NOT HERE The response (`broker/handlers/records/fetch.py`); a follower serves all up to its high watermark (`partition.py`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
 
 
-class Candidate(NamedTuple):
-    """A follower; the greatest is furthest."""
+class ReplicaView(NamedTuple):
+    """A candidate; ordered by end offset."""
 
     end_offset: int
     last_caught_up_mono_ms: int
@@ -25,63 +26,63 @@ class Candidate(NamedTuple):
     rack: str | None
 
 
-class Reading(NamedTuple):
-    """What is wanted, and by whom."""
+class ConsumerRead(NamedTuple):
+    """What a consumer reads, its rack, and the leader's rack."""
 
     partition: Partition
     offset: int
     rack: str
-    own_rack: str | None
+    leader_rack: str | None
 
 
-Choose = Callable[[Reading, list[Candidate]], "int | None"]
+SelectReplica = Callable[[ConsumerRead, list[ReplicaView]], "int | None"]
 
 
-def by_rack(reading: Reading, candidates: list[Candidate]) -> int | None:
-    """Rule 2."""
-    if not reading.rack or reading.rack == reading.own_rack:
+def by_rack(read: ConsumerRead, candidates: list[ReplicaView]) -> int | None:
+    """The replica in the consumer's rack (rule 2)."""
+    if not read.rack or read.rack == read.leader_rack:
         return None
-    near = [candidate for candidate in candidates if candidate.rack == reading.rack]
-    return max(near).broker_id if near else None
+    same_rack = [candidate for candidate in candidates if candidate.rack == read.rack]
+    return max(same_rack).broker_id if same_rack else None
 
 
-def by_backlog(reading: Reading, candidates: list[Candidate]) -> int | None:
-    """Rule 3."""
-    log, history = reading.partition.log, reading.partition.history
+def by_backlog(read: ConsumerRead, candidates: list[ReplicaView]) -> int | None:
+    """A follower for records outside the page cache (rule 3)."""
+    log, history = read.partition.log, read.partition.history
     if not candidates or history is None or not log.is_open:
         return None
-    is_deep = history.is_deep(reading.offset, log.log_start_offset, log.log_end_offset, log.size_bytes)
-    return max(candidates).broker_id if is_deep else None
+    exceeds_memory = history.exceeds_memory(read.offset, log.log_start_offset, log.log_end_offset, log.size_bytes)
+    return max(candidates).broker_id if exceeds_memory else None
 
 
-SELECTORS: Final[dict[str, Choose | None]] = {
+SELECTORS: Final[dict[str, SelectReplica | None]] = {
     "org.apache.kafka.common.replica.LeaderSelector": None,
     "org.apache.kafka.common.replica.RackAwareReplicaSelector": by_rack,
     "barnabas.BacklogReplicaSelector": by_backlog,
 }
-"""What replica.selector.class may say."""
+"""The values of replica.selector.class."""
 
 
-class ReadPlaces:
-    """Sends consumers elsewhere."""
+class ReplicaSelector:
+    """Redirects consumers to followers."""
 
-    def __init__(self, replicas: ReplicaManager, choose: Choose) -> None:
+    def __init__(self, replicas: ReplicaManager, select: SelectReplica) -> None:
         self._replicas = replicas
-        self._choose = choose
+        self._select = select
 
     def select(self, topic: str, index: int, offset: int, rack: str) -> int | None:
-        """The follower to read from; None: read here."""
+        """The follower to fetch from; None: the leader."""
         partition = self._replicas.partitions.get((topic, index))
         if partition is None or not partition.is_leader:
             return None
         brokers = self._replicas.image.brokers
         candidates = [
-            Candidate(follower.end_offset, follower.last_caught_up_mono_ms, replica, brokers[replica].rack)
+            ReplicaView(follower.end_offset, follower.last_caught_up_mono_ms, replica, brokers[replica].rack)
             for replica, follower in partition.followers.items()
             if replica in partition.isr
             and replica in brokers
             and not brokers[replica].is_fenced
             and follower.log_start_offset <= offset <= follower.end_offset
         ]
-        own = brokers.get(self._replicas.broker_id)
-        return self._choose(Reading(partition, offset, rack, None if own is None else own.rack), candidates)
+        broker = brokers.get(self._replicas.broker_id)
+        return self._select(ConsumerRead(partition, offset, rack, None if broker is None else broker.rack), candidates)

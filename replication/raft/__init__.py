@@ -1,1 +1,1 @@
-"""Raft as Apache Kafka speaks it: who leads the metadata log, and up to where it is committed (KIP-595, 853, 996)."""
+"""KRaft: leader election and replication of the metadata log (KIP-595, KIP-853, KIP-996)."""

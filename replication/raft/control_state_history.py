@@ -1,7 +1,7 @@
-"""What control records say, as it changed along the log: the voters, and the version of the quorum's protocol.
+"""Values set by control records, by offset: the voter set and kraft.version.
 
-RULES    1. A control record counts from the moment that it is in the log, committed or not.
-         2. What is cut off the log takes what it said with it.
+RULES    1. A control record takes effect when it is appended, committed or not.
+         2. Truncation restores the value before the truncated records.
 """
 
 from __future__ import annotations
@@ -11,39 +11,39 @@ from typing import Generic, TypeVar
 Value = TypeVar("Value")
 
 
-class History(Generic[Value]):
-    """One value along the log."""
+class ControlStateHistory(Generic[Value]):
+    """One value and its changes along the log (Kafka: TreeMapLogHistory)."""
 
     __slots__ = ("_changes",)
 
     def __init__(self, first: Value) -> None:
-        """Begin with what holds before the first record: a setting, or what the checkpoint at offset 0 says."""
+        """Start with the value before the first record: from the configuration or the bootstrap checkpoint."""
         self._changes: list[tuple[int, Value]] = [(-1, first)]
 
     @property
     def latest(self) -> Value:
-        """The newest value (rule 1)."""
+        """The value at the log end."""
         return self._changes[-1][1]
 
     @property
     def latest_offset(self) -> int:
-        """The offset of the record that said it; -1: no record did."""
+        """The offset of the record that set the latest value; -1 if no record did."""
         return self._changes[-1][0]
 
     def at(self, end_offset: int) -> Value:
-        """The value as of the records before an offset."""
+        """The value after all records before `end_offset`."""
         return next(value for offset, value in reversed(self._changes) if offset < end_offset)
 
-    def changed(self, offset: int, value: Value) -> None:
-        """The record at an offset says this."""
-        assert offset > self.latest_offset, "it changes along the log"
+    def append(self, offset: int, value: Value) -> None:
+        """Add the value of the record at `offset`."""
+        assert offset > self.latest_offset, "offsets must increase"
         self._changes.append((offset, value))
 
-    def truncated(self, end_offset: int) -> None:
-        """The log was cut at an offset (rule 2)."""
+    def truncate_to(self, end_offset: int) -> None:
+        """Remove the values of records at or after `end_offset`."""
         while len(self._changes) > 1 and self._changes[-1][0] >= end_offset:
             self._changes.pop()
 
-    def begins_with(self, end_offset: int, value: Value) -> None:
-        """The log begins at an offset, behind a snapshot that says this."""
+    def reset_to(self, end_offset: int, value: Value) -> None:
+        """Replace all values before `end_offset` by the value of the snapshot that ends there."""
         self._changes = [(end_offset - 1, value), *(change for change in self._changes if change[0] >= end_offset)]

@@ -1,6 +1,6 @@
-"""What DescribeQuorum tells of the metadata quorum: its leader's view of the replicas (KIP-595).
+"""The DescribeQuorum response: the leader's view of voters and observers (KIP-595).
 
-NOT HERE Who may ask (`broker/handlers/admin/cluster_admin.py`).
+NOT HERE Authorization (`broker/handlers/admin/cluster_admin.py`).
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from replication.raft.voters import ReplicaKey
 _UNKNOWN = -1
 
 
-def describe(raft: Raft, end_offset: int, *, mono_ms: int, wall_ms: int) -> DescribedQuorum:
-    """The quorum; NOT_LEADER_OR_FOLLOWER where this replica does not lead it.
+def describe_quorum(raft: Raft, end_offset: int, *, mono_ms: int, wall_ms: int) -> DescribedQuorum:
+    """Describe the quorum; the error is NOT_LEADER_OR_FOLLOWER if this replica does not lead it.
 
     Args:
-        raft: of this replica.
-        end_offset: where its log ends.
-        mono_ms: now.
-        wall_ms: now, as timestamps count.
+        raft: the local replica.
+        end_offset: its log end offset.
+        mono_ms: the current monotonic time.
+        wall_ms: the current time in ms since 1970.
     """
     role = raft.role
     if not isinstance(role, Leader):
-        return _described(raft, ErrorCode.NOT_LEADER_OR_FOLLOWER, [], [])
-    behind_ms = wall_ms - mono_ms
-    own = QuorumReplica(
-        replica_id=raft.own.key.node_id,
-        replica_directory_id=raft.own.key.directory_id,
+        return _response(raft, ErrorCode.NOT_LEADER_OR_FOLLOWER, [], [])
+    clock_offset_ms = wall_ms - mono_ms
+    local = QuorumReplica(
+        replica_id=raft.local.key.node_id,
+        replica_directory_id=raft.local.key.directory_id,
         log_end_offset=end_offset,
         last_fetch_timestamp=wall_ms,
         last_caught_up_timestamp=wall_ms,
@@ -39,21 +39,21 @@ def describe(raft: Raft, end_offset: int, *, mono_ms: int, wall_ms: int) -> Desc
             replica_id=replica.key.node_id,
             replica_directory_id=replica.key.directory_id,
             log_end_offset=replica.end_offset,
-            last_fetch_timestamp=_time(replica.last_fetch_ms, behind_ms),
-            last_caught_up_timestamp=_time(replica.caught_up_ms, behind_ms),
+            last_fetch_timestamp=_time(replica.last_fetch_ms, clock_offset_ms),
+            last_caught_up_timestamp=_time(replica.caught_up_ms, clock_offset_ms),
         )
         for replica in role.progress.replicas.values()
     }
-    known[own.replica_id] = own
-    voters = [known.pop(voter.key.node_id, _never_heard(voter.key)) for voter in raft.voters]
-    return _described(raft, ErrorCode.NONE, voters, list(known.values()))
+    known[local.replica_id] = local
+    voters = [known.pop(voter.key.node_id, _never_fetched(voter.key)) for voter in raft.voters]
+    return _response(raft, ErrorCode.NONE, voters, list(known.values()))
 
 
-def _time(mono_ms: int | None, behind_ms: int) -> int:
-    return _UNKNOWN if mono_ms is None else mono_ms + behind_ms
+def _time(mono_ms: int | None, clock_offset_ms: int) -> int:
+    return _UNKNOWN if mono_ms is None else mono_ms + clock_offset_ms
 
 
-def _never_heard(key: ReplicaKey) -> QuorumReplica:
+def _never_fetched(key: ReplicaKey) -> QuorumReplica:
     return QuorumReplica(
         replica_id=key.node_id,
         replica_directory_id=key.directory_id,
@@ -63,7 +63,7 @@ def _never_heard(key: ReplicaKey) -> QuorumReplica:
     )
 
 
-def _described(
+def _response(
     raft: Raft, code: ErrorCode, voters: list[QuorumReplica], observers: list[QuorumReplica]
 ) -> DescribedQuorum:
     return DescribedQuorum(

@@ -1,9 +1,10 @@
-"""Whom a replica asks for what follows in the metadata log, and what it does with the answer.
+"""Fetch and FetchSnapshot on followers and unattached replicas: which peer to query, and when.
 
-RULES    1. A follower asks its leader. Who knows no leader, or does not reach it, asks the others in turn: one of them knows.
-         2. One question at a time, and none while something is being written (`follower_log_sync.py`) or not durable yet: what a replica
-            wrote as leader, or its process before this one. Who knows no leader pauses between two that did not know one
-            either.
+RULES    1. A follower fetches from its leader. Without a reachable leader it queries the other voters and the bootstrap servers
+            in turn: a response names the leader.
+         2. One request at a time, and none during a write (`follower_log_sync.py`) or before the whole log is durable: records
+            that it appended as leader or before a restart may not be flushed. Unattached replicas wait for the retry backoff
+            between two peers.
 """
 
 from __future__ import annotations
@@ -12,77 +13,78 @@ from typing import Any
 
 from protocol.errors import ErrorCode
 from protocol.messages.raft import FetchSnapshotPartitionResponse
+from protocol.schema import Message
+from replication.raft.quorum_state import QuorumState
 from replication.raft.raft_log import Effect
-from replication.raft.replica_state import Standing
 from replication.raft.roles import Follower, Unattached
 from replication.raft.voter_requests import VoterRequests
 
 
-class Following:
-    """The follower's side of the metadata log."""
+class FollowerFetch:
+    """The fetch requests of one replica."""
 
-    def __init__(self, standing: Standing, requests: VoterRequests, bootstrap_servers: int) -> None:
-        self._standing = standing
-        self._requests = requests
+    def __init__(self, quorum: QuorumState, requests: VoterRequests, bootstrap_servers: int) -> None:
+        self._quorum = quorum
+        self._voter_requests = requests
         self._bootstrap_servers = bootstrap_servers
-        self._turn = 0
+        self._peer_index = 0
 
-    def ask(self, role: Follower | Unattached, mono_ms: int) -> None:
-        """Ask for what comes next (rules 1 and 2)."""
-        standing = self._standing
-        is_resting = isinstance(role, Unattached) and standing.asking.is_anybody_resting
-        if is_resting or not self.is_free:
+    def send_next(self, role: Follower | Unattached, mono_ms: int) -> None:
+        """Send the next request, if one is allowed (rules 1 and 2)."""
+        quorum = self._quorum
+        is_backing_off = isinstance(role, Unattached) and quorum.requests.has_backoff
+        if is_backing_off or not self.can_fetch:
             return
-        is_following = isinstance(role, Follower) and not standing.asking.is_backing_off(role.leader_id)
-        if isinstance(role, Follower) and is_following:
-            if self._requests.ask_if_due(role, mono_ms):
+        cluster_id, local_key, epoch = quorum.cluster_id, quorum.local.key, quorum.epoch
+        if isinstance(role, Follower) and not quorum.requests.is_backing_off(role.leader_id):
+            if self._voter_requests.send_if_due(role, mono_ms):
                 return
-            peer, request = role.leader_id, standing.pull.request(standing.cluster_id, standing.own.key, standing.epoch)
+            peer = role.leader_id
+            request: Message = quorum.log_sync.next_request(cluster_id, local_key, epoch)
         else:
-            peer, request = self._somebody(), standing.pull.fetch(standing.cluster_id, standing.own.key, standing.epoch)
-        if peer != -1 and standing.asking.may_ask(peer):
-            standing.asking.ask(peer, standing.address_of(peer) if peer >= 0 else None, request)
+            peer = self._next_peer()
+            request = quorum.log_sync.fetch_request(cluster_id, local_key, epoch)
+        if peer != -1 and quorum.requests.can_send(peer):
+            quorum.requests.send(peer, quorum.address_of(peer) if peer >= 0 else None, request)
 
     @property
-    def is_free(self) -> bool:
-        """Whether a question may leave (rule 2)."""
-        standing = self._standing
-        is_durable = standing.log.flushed_offset >= standing.log.end.offset
-        return is_durable and not standing.pull.is_writing and not standing.asking.is_waiting
+    def can_fetch(self) -> bool:
+        """Whether a request is allowed now (rule 2)."""
+        quorum = self._quorum
+        is_durable = quorum.log.flushed_offset >= quorum.log.end.offset
+        return is_durable and not quorum.log_sync.is_writing and not quorum.requests.has_in_flight
 
-    def _somebody(self) -> int:
-        """Who may know the leader: a voter, or a bootstrap server; -1: nobody is known."""
-        standing = self._standing
-        servers = [node_id for node_id in standing.voters.node_ids if node_id != standing.own.key.node_id]
+    def _next_peer(self) -> int:
+        """A voter or bootstrap server to query for the leader; -1 if there is none."""
+        quorum = self._quorum
+        servers = [node_id for node_id in quorum.voters.node_ids if node_id != quorum.local.key.node_id]
         servers += [-2 - index for index in range(self._bootstrap_servers)]
-        return servers[self._turn % len(servers)] if servers else -1
+        return servers[self._peer_index % len(servers)] if servers else -1
 
-    def failed(self) -> None:
-        """Whoever was asked did not help: the next one may."""
-        self._turn += 1
+    def try_next_peer(self) -> None:
+        """The last peer gave no usable response: select the next one."""
+        self._peer_index += 1
 
-    def answered(self, peer: int, partition: Any, mono_ms: int) -> None:
-        """Somebody answered a Fetch or a FetchSnapshot."""
-        standing, role = self._standing, self._standing.role
+    def on_response(self, peer: int, partition: Any, mono_ms: int) -> None:
+        """Handle a Fetch or FetchSnapshot response."""
+        quorum, role = self._quorum, self._quorum.role
         leader = partition.current_leader
-        is_leader = leader is not None and (leader.leader_epoch, leader.leader_id) == (
-            standing.epoch,
-            standing.leader_id,
-        )
+        named = None if leader is None else (leader.leader_epoch, leader.leader_id)
+        is_leader = named == (quorum.epoch, quorum.leader_id)
         if partition.error_code == ErrorCode.SNAPSHOT_NOT_FOUND:
-            standing.pull.forget_snapshot()
+            quorum.log_sync.abandon_snapshot()
         if not isinstance(role, Follower) or not is_leader or partition.error_code != ErrorCode.NONE:
-            standing.asking.back_off(peer, mono_ms)
-            self.failed()
+            quorum.requests.back_off(peer, mono_ms)
+            self.try_next_peer()
             return
         role.has_fetched = True
-        role.deadline_ms = standing.fetch_deadline(mono_ms)
-        effect = self._taken(partition)
+        role.deadline_ms = quorum.fetch_deadline(mono_ms)
+        effect = self._apply_response(partition)
         if effect is not None:
-            standing.effects.append(effect)
+            quorum.effects.append(effect)
 
-    def _taken(self, partition: Any) -> Effect | None:
-        pull = self._standing.pull
+    def _apply_response(self, partition: Any) -> Effect | None:
+        log_sync = self._quorum.log_sync
         if isinstance(partition, FetchSnapshotPartitionResponse):
-            return pull.took_piece(partition)
-        return pull.took(partition, self._standing.epoch)
+            return log_sync.on_snapshot_response(partition)
+        return log_sync.on_fetch_response(partition, self._quorum.epoch)

@@ -1,11 +1,10 @@
-"""The follower's side of the metadata log: what to ask the leader for, and what to do with its answer.
+"""Replication of the leader's log to a follower: the next request, and the write for each response.
 
-RULES    1. One thing at a time: nothing is asked for while something is being written, for the next offset is this
-            replica's word that all before it is durable (D12b).
-         2. What is known to be committed is never cut off: that the leader asks for it is a fault that ends the node.
-         3. The high watermark is the leader's, as far as this log goes, and does not go back.
-         4. Pieces of a snapshot come one after the other; an answer about anything else begins it anew.
-NOT HERE Whom to ask, and when (`follower_fetch.py`).
+RULES    1. No request is built during a write: a fetch offset acknowledges that all records before it are durable.
+         2. Committed records are never truncated. A leader that asks for it contradicts the local log: the node stops.
+         3. The high watermark is the leader's, limited to the local log end, and does not decrease.
+         4. Snapshot chunks arrive in order. A response about another snapshot or position restarts the download.
+NOT HERE The choice of the peer and the time (`follower_fetch.py`).
 """
 
 from __future__ import annotations
@@ -13,97 +12,97 @@ from __future__ import annotations
 from protocol.messages.produce_fetch import FetchRequest, PartitionData
 from protocol.messages.raft import FetchSnapshotPartitionResponse, FetchSnapshotRequest
 from replication.raft import rpc_messages
-from replication.raft.raft_log import Append, Effect, EpochEnd, KeepSnapshot, ReplicaLog, Truncate
+from replication.raft.raft_log import AppendBatches, Effect, EpochEnd, RaftLog, Truncate, WriteSnapshotChunk
 from replication.raft.voters import ReplicaKey
 
 
-class ForkedLog(Exception):
-    """The leader's log contradicts what was committed here; the message is a sentence."""
+class LogDivergence(Exception):
+    """The leader's log contradicts records that were committed here; the message explains it."""
 
 
-class Pull:
-    """What one replica pulls; it goes on under every leader where it stood."""
+class FollowerLogSync:
+    """The replication state of one replica; it continues under each new leader."""
 
-    def __init__(self, log: ReplicaLog) -> None:
+    def __init__(self, log: RaftLog) -> None:
         self._log = log
-        self._loading: tuple[EpochEnd, int] | None = None
-        self._leader_watermark = -1
+        self._fetching_snapshot: tuple[EpochEnd, int] | None = None
+        self._leader_high_watermark = -1
         self.high_watermark = log.start_offset
         self.is_writing = False
 
-    def new_leader(self) -> None:
-        """Whoever leads now may have other snapshots; its watermark is not known yet."""
-        self._loading, self._leader_watermark = None, -1
+    def on_new_leader(self) -> None:
+        """Discard the snapshot download and the leader's high watermark."""
+        self._fetching_snapshot, self._leader_high_watermark = None, -1
 
-    def request(self, cluster_id: str, own: ReplicaKey, epoch: int) -> FetchRequest | FetchSnapshotRequest:
-        """What to ask the leader for next."""
-        if self._loading is None:
-            return self.fetch(cluster_id, own, epoch)
-        snapshot, position = self._loading
-        return rpc_messages.snapshot_request(cluster_id, own, epoch=epoch, snapshot=snapshot, position=position)
+    def next_request(self, cluster_id: str, local: ReplicaKey, epoch: int) -> FetchRequest | FetchSnapshotRequest:
+        """The next request to the leader: Fetch, or FetchSnapshot during a download."""
+        if self._fetching_snapshot is None:
+            return self.fetch_request(cluster_id, local, epoch)
+        snapshot, position = self._fetching_snapshot
+        return rpc_messages.snapshot_request(cluster_id, local, epoch=epoch, snapshot=snapshot, position=position)
 
-    def fetch(self, cluster_id: str, own: ReplicaKey, epoch: int) -> FetchRequest:
-        """What to ask anybody for: the answer may be who leads."""
+    def fetch_request(self, cluster_id: str, local: ReplicaKey, epoch: int) -> FetchRequest:
+        """A Fetch for any peer; a peer that is not the leader names it in its response."""
         end, known = self._log.end, self.high_watermark
-        return rpc_messages.fetch_request(cluster_id, own, epoch=epoch, end=end, high_watermark=known)
+        return rpc_messages.fetch_request(cluster_id, local, epoch=epoch, end=end, high_watermark=known)
 
-    def forget_snapshot(self) -> None:
-        """It is not to be had any more."""
-        self._loading = None
+    def abandon_snapshot(self) -> None:
+        """Stop the snapshot download: the leader no longer has this snapshot."""
+        self._fetching_snapshot = None
 
-    def took(self, answer: PartitionData, epoch: int) -> Effect | None:
-        """What is to be done with a Fetch's answer; `written` is told when it is.
+    def on_fetch_response(self, partition: PartitionData, epoch: int) -> Effect | None:
+        """Return the write for a Fetch response, if any; `on_written` follows it.
 
         Raises:
-            ForkedLog: rule 2.
+            LogDivergence: the response asks to truncate committed records (rule 2).
         """
-        diverging, snapshot = answer.diverging_epoch, answer.snapshot_id
+        diverging, snapshot = partition.diverging_epoch, partition.snapshot_id
         if diverging is not None and diverging.epoch >= 0:
-            return self._begun(Truncate(self._common_end(EpochEnd(diverging.epoch, diverging.end_offset))))
+            return self._begin_write(Truncate(self._truncation_offset(EpochEnd(diverging.epoch, diverging.end_offset))))
         if snapshot is not None and min(snapshot.epoch, snapshot.end_offset) >= 0:
-            self._loading = (EpochEnd(snapshot.epoch, snapshot.end_offset), 0)
+            self._fetching_snapshot = (EpochEnd(snapshot.epoch, snapshot.end_offset), 0)
             return None
-        self._leader_watermark = answer.high_watermark
-        if answer.records:
-            return self._begun(Append(answer.records, epoch))
-        self._follow_watermark()
+        self._leader_high_watermark = partition.high_watermark
+        if partition.records:
+            return self._begin_write(AppendBatches(partition.records, epoch))
+        self._update_high_watermark()
         return None
 
-    def took_piece(self, answer: FetchSnapshotPartitionResponse) -> Effect | None:
-        """What is to be done with a piece of a snapshot (rule 4)."""
-        named = EpochEnd(answer.snapshot_id.epoch, answer.snapshot_id.end_offset)
-        if self._loading != (named, answer.position):
-            self._loading = None
+    def on_snapshot_response(self, partition: FetchSnapshotPartitionResponse) -> Effect | None:
+        """Return the write for a FetchSnapshot response, if it continues the download (rule 4)."""
+        named = EpochEnd(partition.snapshot_id.epoch, partition.snapshot_id.end_offset)
+        if self._fetching_snapshot != (named, partition.position):
+            self._fetching_snapshot = None
             return None
-        snapshot, position = self._loading
-        end = position + len(answer.unaligned_records)
-        is_last = end >= answer.size
-        self._loading = None if is_last else (snapshot, end)
-        return self._begun(KeepSnapshot(snapshot, position, answer.unaligned_records, is_last))
+        snapshot, position = self._fetching_snapshot
+        end = position + len(partition.unaligned_records)
+        is_last = end >= partition.size
+        self._fetching_snapshot = None if is_last else (snapshot, end)
+        return self._begin_write(WriteSnapshotChunk(snapshot, position, partition.unaligned_records, is_last))
 
-    def written(self) -> None:
-        """What was to be done is durable."""
+    def on_written(self) -> None:
+        """The last write is complete."""
         self.is_writing = False
-        self._follow_watermark()
+        self._update_high_watermark()
 
-    def committed(self, high_watermark: int) -> None:
-        """A leader knows by itself what is committed."""
+    def advance_high_watermark(self, high_watermark: int) -> None:
+        """Set the high watermark that this replica computed as leader."""
         self.high_watermark = max(self.high_watermark, high_watermark)
 
-    def _begun(self, effect: Effect) -> Effect:
+    def _begin_write(self, effect: Effect) -> Effect:
         self.is_writing = True
         return effect
 
-    def _follow_watermark(self) -> None:
-        known = min(self._leader_watermark, self._log.end.offset)
+    def _update_high_watermark(self) -> None:
+        known = min(self._leader_high_watermark, self._log.end.offset)
         self.high_watermark = max(self.high_watermark, self._log.start_offset, known)
 
-    def _common_end(self, diverging: EpochEnd) -> int:
-        """Behind the last epoch that both logs know, where the shorter one ends it."""
-        own = self._log.end_of_epoch(diverging.epoch)
-        offset = min(own.offset, diverging.offset) if own.epoch == diverging.epoch else own.offset
+    def _truncation_offset(self, diverging: EpochEnd) -> int:
+        """The end of the last epoch that both logs have, in the shorter log."""
+        local = self._log.end_of_epoch(diverging.epoch)
+        offset = min(local.offset, diverging.offset) if local.epoch == diverging.epoch else local.offset
         if offset < self.high_watermark:
-            raise ForkedLog(
+            raise LogDivergence(
                 f"The leader asks to cut the metadata log at {offset}, but what lies before {self.high_watermark} is "
                 "committed. One of the two logs was lost or changed by hand."
             )

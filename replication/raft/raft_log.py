@@ -1,12 +1,12 @@
-"""What Raft asks of the metadata log: where it ends, and what lies before; and what it asks to be done, in order.
+"""The interface between Raft and the metadata log: what Raft reads, and the effects that it returns.
 
-RULES    1. Raft changes nothing itself. What is to be done comes as effects, which are carried out one after the other; an
-            answer leaves when the effects before it are done.
-         2. The log that Raft sees is the log as it will be: it ends behind what was begun to be appended as leader, control
-            records among it. What a follower appends, cuts or loads counts when `Raft.written` is told that it is durable.
-         3. The log refuses what a leader could not have sent: batches that are damaged, do not follow each other or bear
-            a newer epoch than the leader's. `Raft.written` is told then too, and the same is asked for again.
-NOT HERE How it is done (`metadata_log.py`), the decisions (`raft.py`).
+RULES    1. Raft performs no I/O. It returns effects; the caller carries them out one after another, and sends a response only
+            after the effects before it.
+         2. Records that a leader appends count as part of the log at once, control records too. The writes of a follower count
+            when `Raft.on_written` reports them.
+         3. The log rejects batches that a leader cannot have sent: corrupt ones, gaps, and epochs above the leader's.
+            `Raft.on_written` follows then too, and the follower fetches the same offset again.
+NOT HERE The implementation (`metadata_log.py`), the decisions (`raft.py`).
 """
 
 from __future__ import annotations
@@ -14,99 +14,99 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from protocol.schema import Message
-from replication.raft.control_state_history import History
-from replication.raft.voters import Address, ReplicaKey, VoterSet
+from replication.raft.control_state_history import ControlStateHistory
+from replication.raft.voters import ListenerAddress, ReplicaKey, VoterSet
 
 
 class EpochEnd(NamedTuple):
-    """An end of a log or of a snapshot: the next offset, and the epoch of what lies before it."""
+    """The end of a log, an epoch or a snapshot: the epoch of the last record, and the next offset."""
 
     epoch: int
     offset: int
 
 
-class ReplicaLog(Protocol):
-    """The metadata log of one replica."""
+class RaftLog(Protocol):
+    """The metadata log of one replica (Kafka: ReplicatedLog)."""
 
-    voters: History[VoterSet]
-    kraft_version: History[int]
-    """0: the voters are a setting; 1: they stand in the log."""
+    voters: ControlStateHistory[VoterSet]
+    kraft_version: ControlStateHistory[int]
+    """0: the voters are configured (controller.quorum.voters); 1: they are in the log."""
 
     @property
     def start_offset(self) -> int:
-        """The first offset that can be read."""
+        """The log start offset."""
 
     @property
     def end(self) -> EpochEnd:
-        """Where it ends; epoch 0 when it is empty."""
+        """The log end offset and the last epoch; epoch 0 if the log is empty."""
 
     @property
     def flushed_offset(self) -> int:
-        """What lies before is durable."""
+        """The offset after the last durable record."""
 
     @property
     def oldest_snapshot(self) -> EpochEnd | None:
-        """The snapshot that the log begins behind."""
+        """The snapshot that ends at the log start offset."""
 
     @property
     def newest_snapshot(self) -> EpochEnd | None:
-        """The one to send to who is too far behind."""
+        """The snapshot for replicas that are too far behind."""
 
     def end_of_epoch(self, epoch: int) -> EpochEnd:
-        """The largest epoch up to that one which the log knows, and where it ends."""
+        """The end of the largest epoch in the log that is not above `epoch`."""
 
     def read(self, offset: int, max_bytes: int) -> Any:
-        """Whole batches from an offset on, as a Fetch answers them; empty at the end."""
+        """Whole batches from `offset` for a Fetch response; empty at the log end."""
 
     def read_snapshot(self, snapshot: EpochEnd, position: int, max_bytes: int) -> tuple[Any, int] | None:
-        """Bytes of a snapshot and how many it has in all; None: there is no such snapshot."""
+        """A chunk of a snapshot and the snapshot's size in bytes; None if the snapshot does not exist."""
 
 
 class ElectionState(NamedTuple):
-    """What a replica must not forget: the newest epoch, who leads it, and whom it voted for in it."""
+    """The durable election state: the epoch, its leader, and the vote in it (quorum-state file)."""
 
     epoch: int = 0
     leader_id: int = -1
-    voted: ReplicaKey | None = None
+    voted_key: ReplicaKey | None = None
 
 
 class Persist(NamedTuple):
-    """Make this durable."""
+    """Make the election state durable."""
 
     state: ElectionState
 
 
-class Send(NamedTuple):
-    """Ask a replica; `Raft.answered` is told what it says. From -2 downwards they are bootstrap servers: settings."""
+class SendRequest(NamedTuple):
+    """Send a request to a replica; `Raft.on_response` follows. Ids from -2 down are bootstrap servers."""
 
     to: int
-    address: Address | None
+    address: ListenerAddress | None
     request: Message
     token: int
 
 
-class Answer(NamedTuple):
-    """Answer a request for which `Raft.receive` had no answer yet."""
+class SendResponse(NamedTuple):
+    """Send the response to a request for which `Raft.handle_request` returned None."""
 
     request: Message
     response: Message
 
 
-class Append(NamedTuple):
-    """Append batches of the leader's as they are, none of a newer epoch than this, and sync them."""
+class AppendBatches(NamedTuple):
+    """Append fetched batches unchanged, with epochs up to this one, and flush them."""
 
     records: Any
     epoch: int
 
 
 class Truncate(NamedTuple):
-    """Cut the log at an offset."""
+    """Truncate the log to an offset."""
 
     offset: int
 
 
-class KeepSnapshot(NamedTuple):
-    """A piece of a snapshot; after the last one the log begins anew where it ends."""
+class WriteSnapshotChunk(NamedTuple):
+    """Write a chunk of a snapshot; after the last chunk, the log restarts at the snapshot's end."""
 
     snapshot: EpochEnd
     position: int
@@ -114,10 +114,10 @@ class KeepSnapshot(NamedTuple):
     is_last: bool
 
 
-class NameVoters(NamedTuple):
-    """Append a control batch that names the voters, after the version of the quorum's protocol if there is one.
+class AppendVoters(NamedTuple):
+    """Append a control batch with a VotersRecord, after a KRaftVersionRecord if the version is given.
 
-    As `Lead`, it is left out if this replica does not lead that epoch any more.
+    Dropped, like `BecomeLeader`, if this replica no longer leads that epoch.
     """
 
     epoch: int
@@ -125,12 +125,14 @@ class NameVoters(NamedTuple):
     kraft_version: int | None = None
 
 
-class Lead(NamedTuple):
-    """Begin an epoch: append its LeaderChange record, and in the same batch what is to be named."""
+class BecomeLeader(NamedTuple):
+    """Start a leader epoch: append its LeaderChange record, and the voters in the same batch if given."""
 
     epoch: int
-    granting: list[int]
-    naming: NameVoters | None = None
+    granting_voters: list[int]
+    append_voters: AppendVoters | None = None
 
 
-Effect = Persist | Send | Answer | Append | Truncate | KeepSnapshot | NameVoters | Lead
+Effect = (
+    Persist | SendRequest | SendResponse | AppendBatches | Truncate | WriteSnapshotChunk | AppendVoters | BecomeLeader
+)

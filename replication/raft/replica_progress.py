@@ -1,11 +1,11 @@
-"""How far the replicas of the metadata log have come, as their leader sees it: what is committed, and whether it still leads.
+"""The leader's view of all replicas: fetch positions, the high watermark, and check quorum (Kafka: LeaderState).
 
-RULES    1. A replica has what lies before the offset that it fetches from: it synced that before it asked (D12b).
-         2. Committed is what a majority of the voters has, the leader among them with what it has synced, and only when that
-            holds a record of the leader's own epoch (Raft, section 5.4.2).
-         3. The high watermark does not go back.
-         4. A leader that no majority fetched from for some time does not know whether there is another one (KIP-595).
-         5. An observer that is silent for five minutes is forgotten.
+RULES    1. A fetch offset acknowledges all records before it: a replica flushes before it fetches on.
+         2. A record is committed when a majority of the voters has it, and a record of the leader's own epoch is among
+            them (Raft, section 5.4.2). The leader counts its flushed offset.
+         3. The high watermark does not decrease.
+         4. A leader that no majority fetched from for some time cannot know whether a newer leader exists (KIP-595).
+         5. An observer that has not fetched for five minutes is removed.
 NOT HERE When to resign (`raft.py`).
 """
 
@@ -20,67 +20,67 @@ OBSERVER_SESSION_MS = 300_000
 
 
 @dataclass(slots=True)
-class Replica:
-    """What is known of one other replica."""
+class ReplicaFetchState:
+    """The fetch state of one other replica."""
 
     key: ReplicaKey
     end_offset: int
     last_fetch_ms: int
     caught_up_ms: int | None
-    """When it last had all that the leader had; None: it never had."""
+    """The last time it had the whole log of the leader; None if never."""
     leader_end_at_fetch: int
-    """Where the leader's log ended at its last fetch."""
+    """The leader's log end offset at its last fetch."""
 
 
-class Progress:
-    """The replicas of one leader's epoch."""
+class ReplicaProgress:
+    """All replicas in one leader epoch."""
 
-    def __init__(self, own: ReplicaKey, *, epoch_start_offset: int, mono_ms: int) -> None:
-        self._own = own
-        self._began_ms = mono_ms
+    def __init__(self, local: ReplicaKey, *, epoch_start_offset: int, mono_ms: int) -> None:
+        self._local = local
+        self._epoch_start_ms = mono_ms
         self.epoch_start_offset = epoch_start_offset
         self.high_watermark = 0
-        """0: nothing of this epoch is committed yet."""
-        self.replicas: dict[ReplicaKey, Replica] = {}
+        """0 until a record of this epoch is committed."""
+        self.replicas: dict[ReplicaKey, ReplicaFetchState] = {}
 
-    def fetched(self, key: ReplicaKey, offset: int, *, leader_end: int, mono_ms: int) -> None:
-        """A replica asks for what begins at `offset`: it has all before it."""
+    def on_fetch(self, key: ReplicaKey, offset: int, *, leader_end: int, mono_ms: int) -> None:
+        """Record a fetch: the replica has all records before `offset`."""
         known = self.replicas.get(key)
         if known is None:
-            known = self.replicas[key] = Replica(key, offset, mono_ms, None, 0)
+            known = self.replicas[key] = ReplicaFetchState(key, offset, mono_ms, None, 0)
         if offset >= leader_end:
             known.caught_up_ms = mono_ms
-        elif 0 < known.leader_end_at_fetch <= offset:  # all that the leader had when it asked before
+        elif 0 < known.leader_end_at_fetch <= offset:  # the leader's log end at the previous fetch
             known.caught_up_ms = max(known.caught_up_ms or 0, known.last_fetch_ms)
         known.end_offset, known.last_fetch_ms, known.leader_end_at_fetch = offset, mono_ms, leader_end
 
-    def heard_of(self, key: ReplicaKey, mono_ms: int) -> None:
-        """A replica asked for something else than the log."""
-        known = self.replicas.setdefault(key, Replica(key, 0, mono_ms, None, 0))
+    def on_contact(self, key: ReplicaKey, mono_ms: int) -> None:
+        """Record a request other than a Fetch."""
+        known = self.replicas.setdefault(key, ReplicaFetchState(key, 0, mono_ms, None, 0))
         known.last_fetch_ms = mono_ms
 
-    def has_followed(self, key: ReplicaKey, since_ms: int) -> bool:
-        """Whether a replica has had all that the leader had, and fetched since then."""
+    def is_caught_up(self, key: ReplicaKey, since_ms: int) -> bool:
+        """Whether a replica has been caught up and fetched after `since_ms`."""
         found = self.replicas.get(key)
         return found is not None and found.caught_up_ms is not None and found.last_fetch_ms > since_ms
 
-    def commit(self, voters: VoterSet, own_flushed_offset: int) -> bool:
-        """Move the high watermark as far as rules 1 to 3 allow; whether it moved."""
-        ends = sorted((self._end_of(voter.key, own_flushed_offset) for voter in voters), reverse=True)
-        common = ends[voters.majority - 1]
-        if common <= self.epoch_start_offset or common <= self.high_watermark:
+    def update_high_watermark(self, voters: VoterSet, local_flushed_offset: int) -> bool:
+        """Advance the high watermark by rules 1 to 3; returns whether it moved."""
+        ends = sorted((self._end_offset(voter.key, local_flushed_offset) for voter in voters), reverse=True)
+        committed = ends[voters.majority - 1]
+        if committed <= self.epoch_start_offset or committed <= self.high_watermark:
             return False
-        self.high_watermark = common
+        self.high_watermark = committed
         return True
 
-    def majority_heard_ms(self, voters: VoterSet) -> int | None:
-        """Since when a majority of the voters, this one among them, is known to follow; None: it needs nobody else."""
-        others = [voter.key for voter in voters if not voter.key.matches(self._own)]
+    def majority_fetch_ms(self, voters: VoterSet) -> int | None:
+        """The latest time since when a majority, with this replica, has fetched; None if no other voter is needed."""
+        others = [voter.key for voter in voters if not voter.key.matches(self._local)]
         needed = voters.majority - (len(others) < len(voters))
         if needed == 0:
             return None
-        heard = sorted((self._heard_ms(key) for key in others), reverse=True)
-        return heard[needed - 1]
+        fetch_times_ms = sorted((self._last_fetch_ms(key) for key in others), reverse=True)
+        return fetch_times_ms[needed - 1]
 
     def has_fetched(self, key: ReplicaKey, since_ms: int) -> bool:
         """Whether a replica fetched since then."""
@@ -88,30 +88,30 @@ class Progress:
         return found is not None and found.last_fetch_ms >= since_ms
 
     def by_end_offset(self, voters: VoterSet) -> list[ReplicaKey]:
-        """The other voters, the one that has most first."""
-        others = [voter.key for voter in voters if not voter.key.matches(self._own)]
-        return sorted(others, key=lambda key: (-self._end_of(key, 0), key.node_id))
+        """The other voters, the highest end offset first."""
+        others = [voter.key for voter in voters if not voter.key.matches(self._local)]
+        return sorted(others, key=lambda key: (-self._end_offset(key, 0), key.node_id))
 
-    def forget_silent_observers(self, voters: VoterSet, mono_ms: int) -> None:
-        """Rule 5."""
+    def expire_observers(self, voters: VoterSet, mono_ms: int) -> None:
+        """Remove observers without a fetch in five minutes (rule 5)."""
         for key, replica in list(self.replicas.items()):
             if key not in voters and mono_ms - replica.last_fetch_ms >= OBSERVER_SESSION_MS:
                 del self.replicas[key]
 
-    def _find(self, key: ReplicaKey) -> Replica | None:
-        """What is known of a voter, whose key may leave its directory open: it is then who fetched last."""
+    def _find(self, key: ReplicaKey) -> ReplicaFetchState | None:
+        """The state of a voter; for a key without a directory id, the replica of that node that fetched last."""
         found = self.replicas.get(key)
         if found is not None or key.directory_id != ZERO_UUID:
             return found
         nodes = [replica for replica in self.replicas.values() if key.matches(replica.key)]
         return max(nodes, key=lambda replica: replica.last_fetch_ms, default=None)
 
-    def _end_of(self, key: ReplicaKey, own_flushed_offset: int) -> int:
-        if key.matches(self._own):
-            return own_flushed_offset
+    def _end_offset(self, key: ReplicaKey, local_flushed_offset: int) -> int:
+        if key.matches(self._local):
+            return local_flushed_offset
         found = self._find(key)
         return found.end_offset if found is not None else 0
 
-    def _heard_ms(self, key: ReplicaKey) -> int:
+    def _last_fetch_ms(self, key: ReplicaKey) -> int:
         found = self._find(key)
-        return found.last_fetch_ms if found is not None else self._began_ms
+        return found.last_fetch_ms if found is not None else self._epoch_start_ms

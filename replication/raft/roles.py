@@ -1,8 +1,8 @@
-"""What a replica of the metadata log can be, and what it remembers while it is that.
+"""The roles of a replica and the state that belongs to each role.
 
-RULES    1. A role holds what ends with it; what outlives roles (epoch, vote, log) is with `replica_state.py`.
-         2. Deadlines are in mono_ms; only those of voters matter: nobody else stands for election.
-NOT HERE What moves a replica from one role to another (`replica_state.py`).
+RULES    1. A role holds the state that is discarded with it. Epoch, vote and log outlive roles (`quorum_state.py`).
+         2. Deadlines are monotonic milliseconds. Only voters act on election deadlines.
+NOT HERE The transitions (`quorum_state.py`).
 """
 
 from __future__ import annotations
@@ -10,120 +10,120 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from protocol.messages.cluster import AddRaftVoterRequest, RemoveRaftVoterRequest
-from replication.raft.replica_progress import Progress
+from replication.raft.replica_progress import ReplicaProgress
 from replication.raft.voters import ReplicaKey, Voter, VoterSet
 
 
-class Ballot:
-    """The votes of one election: this replica's own, and those of others as they come."""
+class VoteTally:
+    """The votes of one election (Kafka: EpochElection)."""
 
     __slots__ = ("_granted", "_rejected", "_voters")
 
-    def __init__(self, voters: VoterSet, own: ReplicaKey) -> None:
+    def __init__(self, voters: VoterSet, local: ReplicaKey) -> None:
         self._voters = voters
-        self._granted = {own.node_id}
+        self._granted = {local.node_id}
         self._rejected: set[int] = set()
 
-    def count(self, node_id: int, *, is_granted: bool) -> None:
-        """Count a voter's answer; the first one stands."""
+    def record(self, node_id: int, *, is_granted: bool) -> None:
+        """Record a voter's answer; later answers of the same voter are ignored."""
         if node_id in self._voters.node_ids and node_id not in self._granted | self._rejected:
             (self._granted if is_granted else self._rejected).add(node_id)
 
     @property
     def unanswered(self) -> list[Voter]:
-        """Who did not answer yet."""
+        """The voters that have not answered."""
         return [voter for voter in self._voters if voter.key.node_id not in self._granted | self._rejected]
 
     @property
-    def granting(self) -> list[int]:
-        """Who voted for this replica, itself among them."""
+    def granting_voters(self) -> list[int]:
+        """The node ids that granted their vote, the local one among them."""
         return sorted(self._granted)
 
     @property
     def is_won(self) -> bool:
-        """Whether a majority is for this replica."""
+        """Whether a majority granted its vote."""
         return len(self._granted) >= self._voters.majority
 
     @property
-    def is_lost(self) -> bool:
-        """Whether a majority can no longer be reached."""
+    def is_rejected(self) -> bool:
+        """Whether a majority is no longer possible."""
         return len(self._voters) - len(self._rejected) < self._voters.majority
 
 
 @dataclass(slots=True)
 class Unattached:
-    """Knows an epoch, and follows nobody in it; a voter stands for election at the deadline."""
+    """No leader to fetch from; a voter starts a pre-vote at the deadline."""
 
     deadline_ms: int
     leader_id: int | None = None
-    """The leader, when it is known but not where it is."""
+    """The leader if its id is known but not its address."""
 
 
 @dataclass(slots=True)
 class Follower:
-    """Fetches from the leader; a voter that does not reach it until the deadline stands for election."""
+    """Fetches from the leader; a voter starts a pre-vote at the deadline unless a fetch succeeds before."""
 
     leader_id: int
     deadline_ms: int
     next_voter_request_ms: int
-    """When to see whether the voters in the log are to be changed on this replica's behalf."""
+    """The next time to check for an own voter request (`voter_requests.py`)."""
     has_fetched: bool = False
-    """Whether the leader has answered: from then on nobody else is helped to an election (KIP-996)."""
+    """Whether the leader has answered; from then on pre-votes are rejected (KIP-996)."""
     has_updated_leader: bool = False
-    """Whether the leader knows what this replica supports; with kraft.version 0 it does not stand in the log."""
+    """Whether the leader received this replica's kraft.version range; with kraft.version 0 it is not in the log."""
 
 
 @dataclass(slots=True)
 class Prospective:
-    """Asks whether it would be elected, without beginning an epoch (KIP-996)."""
+    """In a pre-vote: asks whether an election would succeed, in the current epoch (KIP-996)."""
 
-    ballot: Ballot
+    tally: VoteTally
     deadline_ms: int
     leader_id: int | None = None
-    """The leader that it stopped hearing of."""
+    """The leader whose fetch timeout expired."""
 
 
 @dataclass(slots=True)
 class Candidate:
-    """Asks for votes in an epoch of its own."""
+    """In an election, in a new epoch."""
 
-    ballot: Ballot
+    tally: VoteTally
     deadline_ms: int
 
 
 @dataclass(slots=True)
-class Change:
-    """A change of the voters that somebody waits for."""
+class PendingVoterChange:
+    """An AddRaftVoter or RemoveRaftVoter request in progress."""
 
     request: AddRaftVoterRequest | RemoveRaftVoterRequest
     deadline_ms: int
-    new: Voter | None = None
-    """Who is to be added, until it has said which kraft.versions it supports."""
+    new_voter: Voter | None = None
+    """The voter to add, until its ApiVersions response arrives."""
     is_answered: bool = False
 
 
 @dataclass(slots=True)
 class Leader:
-    """Was elected; its log is the log."""
+    """The leader of the epoch."""
 
-    progress: Progress
-    granting: list[int]
-    known: VoterSet
-    """The voters and what is known of them; with kraft.version 0 it does not stand in the log."""
-    to_begin: dict[int, int] = field(default_factory=dict)
-    """When to tell a voter of this epoch, by node: it does not fetch."""
-    change: Change | None = None
-    named_after: int | None = None
-    """The offset of the voters that held when others were last named: until they are in the log."""
+    progress: ReplicaProgress
+    granting_voters: list[int]
+    known_voters: VoterSet
+    """The voters with their endpoints and versions; with kraft.version 0 this is not in the log."""
+    next_begin_epoch_ms: dict[int, int] = field(default_factory=dict)
+    """When to send the next BeginQuorumEpoch, by voter id."""
+    change: PendingVoterChange | None = None
+    appending_after: int | None = None
+    """The offset of the latest voter set when a new one was queued; the same as the log's until the new one is appended."""
 
 
 @dataclass(slots=True)
 class Resigned:
-    """Led this epoch, and tells the others that it does no longer."""
+    """Led this epoch; sends EndQuorumEpoch until all voters have acknowledged it."""
 
     deadline_ms: int
-    preferred: list[ReplicaKey]
-    untold: set[int]
+    preferred_successors: list[ReplicaKey]
+    unacked_voters: set[int]
 
 
 Role = Unattached | Follower | Prospective | Candidate | Leader | Resigned

@@ -1,9 +1,9 @@
-"""Who has a vote in the metadata quorum.
+"""The voters of the metadata quorum.
 
-RULES    1. A replica is a node and the directory that its log lies in: a node that lost its disk is somebody else (KIP-853).
-            A key with a directory id of zero leaves the directory open: the voters of a static quorum have none.
-         2. A set is never changed.
-NOT HERE Which set holds at which offset (`control_state_history.py`), how voters are changed (`voter_changes.py`).
+RULES    1. A replica is identified by its node id and the id of its metadata log directory: a node with a new disk is another
+            replica (KIP-853). A key with a zero directory id matches any directory; static voters have such keys.
+         2. A voter set is immutable.
+NOT HERE Voter sets by offset (`control_state_history.py`), changes of the set (`voter_changes.py`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from protocol.primitives import ZERO_UUID, uuid_text
 
 
 class ReplicaKey(NamedTuple):
-    """A replica of the metadata log."""
+    """The identity of a replica of the metadata log."""
 
     node_id: int
     directory_id: bytes = ZERO_UUID
 
     def matches(self, replica: ReplicaKey) -> bool:
-        """Whether this key, which may leave the directory open, is that replica's (rule 1)."""
+        """Whether this key denotes the replica; a zero directory id matches any (rule 1)."""
         return self.node_id == replica.node_id and self.directory_id in (ZERO_UUID, replica.directory_id)
 
     def __str__(self) -> str:
@@ -31,8 +31,8 @@ class ReplicaKey(NamedTuple):
         return f"ReplicaKey(id={self.node_id}, directoryId={directory})"
 
 
-class Address(NamedTuple):
-    """Where a replica listens for others."""
+class ListenerAddress(NamedTuple):
+    """The listener, host and port of a replica."""
 
     listener: str
     host: str
@@ -43,17 +43,17 @@ class Voter(NamedTuple):
     """A replica with a vote."""
 
     key: ReplicaKey
-    addresses: tuple[Address, ...] = ()
+    addresses: tuple[ListenerAddress, ...] = ()
     kraft_versions: tuple[int, int] = (0, 0)
-    """The lowest and highest kraft.version that it works with; of the voters of a static quorum nothing is known."""
+    """The lowest and highest supported kraft.version; (0, 0) for static voters, where it is unknown."""
 
     def supports(self, kraft_version: int) -> bool:
-        """Whether it works with a kraft.version."""
+        """Whether the voter supports a kraft.version."""
         return self.kraft_versions[0] <= kraft_version <= self.kraft_versions[1]
 
 
 class VoterSet:
-    """The voters as of some offset."""
+    """The voters as of one offset."""
 
     __slots__ = ("_voters",)
 
@@ -83,12 +83,12 @@ class VoterSet:
 
     @property
     def node_ids(self) -> list[int]:
-        """Whose nodes they are."""
+        """The node ids of the voters."""
         return list(self._voters)
 
     @property
     def majority(self) -> int:
-        """How many voters must agree."""
+        """The size of a majority."""
         return len(self._voters) // 2 + 1
 
     def get(self, node_id: int) -> Voter | None:
@@ -96,20 +96,20 @@ class VoterSet:
         return self._voters.get(node_id)
 
     def with_voter(self, voter: Voter) -> VoterSet:
-        """With one more, or one that is known anew."""
+        """A copy with the voter added or replaced."""
         return VoterSet({**self._voters, voter.key.node_id: voter}.values())
 
     def without(self, node_id: int) -> VoterSet:
-        """With one less."""
+        """A copy without the voter on a node."""
         return VoterSet(voter for voter in self if voter.key.node_id != node_id)
 
 
 def from_record(record: VotersRecord) -> VoterSet:
-    """The voters that a control record names."""
+    """The voter set of a VotersRecord."""
     return VoterSet(
         Voter(
             ReplicaKey(voter.voter_id, voter.voter_directory_id),
-            tuple(Address(address.name, address.host, address.port) for address in voter.endpoints),
+            tuple(ListenerAddress(address.name, address.host, address.port) for address in voter.endpoints),
             (voter.kraft_version_feature.min_supported_version, voter.kraft_version_feature.max_supported_version),
         )
         for voter in record.voters
@@ -117,7 +117,7 @@ def from_record(record: VotersRecord) -> VoterSet:
 
 
 def to_record(voters: VoterSet) -> VotersRecord:
-    """The control record that names these voters."""
+    """The VotersRecord of a voter set."""
     return VotersRecord(
         voters=[
             VotersVoter(

@@ -1,13 +1,13 @@
-"""One batch without the records that are not wanted any more.
+"""Filters the records of one batch.
 
-RULES    1. Base offset, last offset, producer, sequence, leader epoch and codec stay as they are: offsets never change,
-            and the last sequence number can still be told.
-         2. Records that stay keep their bytes. When tombstones, or a marker without its transaction, are met for the
-            first time, the time from which they may go becomes the base timestamp, and every record is told from there
+RULES    1. Base offset, last offset, producer, sequence, leader epoch and codec stay: offsets never change,
+            and the last sequence number stays known.
+         2. Retained records keep their bytes. When tombstones, or a marker without its transaction, are found for the
+            first time, the delete horizon becomes the base timestamp, and all timestamp deltas are relative to it
             (KIP-534).
-         3. A batch that stays although it is empty is a header and nothing else.
-         4. A batch that loses nothing and needs no such time is the same bytes again.
-NOT HERE Which records stay, and which batches (cleaner.py).
+         3. A retained empty batch consists of its header.
+         4. A batch that loses nothing and needs no new horizon keeps its bytes.
+NOT HERE Which records and batches are retained (cleaner.py).
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ from protocol.records import (
 )
 
 MAX_RECORDS_BYTES = 256 * 1024 * 1024
-"""What the records of one batch may take."""
+"""Limit for the uncompressed records of one batch."""
 
 Keep = Callable[[int, bytes | None, bool], bool]
-"""Offset, key, and whether there is a value: whether the record stays."""
+"""Offset, key, whether there is a value -> whether the record is retained."""
 
 
-def opened(buffer: Buffer, position: int, header: BatchHeader) -> tuple[bytes, list[Slice]]:
-    """The records' bytes, and where each lies in them."""
+def decompress_batch(buffer: Buffer, position: int, header: BatchHeader) -> tuple[bytes, list[Slice]]:
+    """The uncompressed records and the position of each."""
     data = bytes(record_bytes(buffer, position, header, MAX_RECORDS_BYTES))
     return data, slices(data, header.record_count)
 
 
-def filtered(
-    buffer: Buffer, position: int, header: BatchHeader, keep: Keep, *, horizon_ms: int, always: bool, keeps_empty: bool
+def filter_batch(
+    buffer: Buffer, position: int, header: BatchHeader, keep: Keep, *, horizon_ms: int, always: bool, keep_empty: bool
 ) -> Buffer | None:
-    """The batch with the records that stay; None when nothing does.
+    """The batch with the retained records; None if there are none.
 
     Args:
-        buffer: holds it.
-        position: where.
-        header: the batch's.
-        keep: which records stay.
-        horizon_ms: from when its tombstones may go, if that was not decided before.
-        always: whether that is to be noted even without a tombstone.
-        keeps_empty: whether the batch stays without records.
+        buffer: contains the batch.
+        position: of the batch.
+        header: of the batch.
+        keep: which records are retained.
+        horizon_ms: the delete horizon, if the batch has none yet.
+        always: set the horizon even without a tombstone.
+        keep_empty: whether the batch is retained without records.
     """
-    data, all_slices = opened(buffer, position, header)
+    data, all_slices = decompress_batch(buffer, position, header)
     base_offset = header.base_offset
     kept = [piece for piece in all_slices if keep(base_offset + piece[3], piece[4], piece[5])]
     if not kept:
-        return emptied(header) if keeps_empty else None
+        return empty_batch(header) if keep_empty else None
     has_tombstone = always or not all(piece[5] for piece in kept)
     is_new_horizon = has_tombstone and header.delete_horizon_ms is None
     if len(kept) == len(all_slices) and not is_new_horizon:
@@ -83,8 +83,8 @@ def filtered(
     return assemble(header, compress(header.compression, body))
 
 
-def emptied(header: BatchHeader) -> bytearray:
-    """The header of a batch that is kept for what it says of its producer and of offsets."""
+def empty_batch(header: BatchHeader) -> bytearray:
+    """The header of a batch that is retained for its producer state and offsets."""
     return assemble(
         header._replace(
             attributes=header.attributes & (LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT),
@@ -96,7 +96,7 @@ def emptied(header: BatchHeader) -> bytearray:
 
 
 def _shifted(record: bytes, shift: int) -> bytes:
-    """A record, its length in front, told from a base timestamp that lies `shift` earlier."""
+    """A record with its length prefix, relative to a base timestamp that is `shift` earlier."""
     _, start = read_varint(record, 0)
     delta, behind = read_varlong(record, start + 1)
     body = record[start : start + 1] + varint(delta + shift) + record[behind:]

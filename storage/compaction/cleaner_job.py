@@ -1,8 +1,8 @@
-"""What one compaction of one partition has to know, and what it reports: plain values, for this process or another.
+"""The input and output of one compaction: plain values that can be sent to another process.
 
-RULES    1. A job describes the log at one moment. What it names never changes: closed segments, decided transactions.
-            When it does after all (the log is cut, its oldest segments are deleted), what was made is thrown away.
-NOT HERE Making a job of a log (cleanable.py), doing it (cleaner.py).
+RULES    1. A job describes the log at one moment: closed segments and decided transactions, which do not change.
+            If they do (a truncation, or deletion of the oldest segments), the result is discarded.
+NOT HERE Creating a job (cleanable.py), running it (cleaner.py).
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from storage.io.disk import StorageError
 
 
 class LastRecord(NamedTuple):
-    """The end of what an active producer has written."""
+    """The last record of an active producer."""
 
     offset: int
-    """Of its last record; -1 where only a marker is known of it."""
+    """-1 if only a marker is known."""
     epoch: int
 
 
-class Resources(NamedTuple):
-    """What one compaction may take."""
+class CleanerResources(NamedTuple):
+    """The limits of one compaction."""
 
     memory_bytes: int = 134_217_728
-    """For the map of keys: log.cleaner.dedupe.buffer.size, divided by the threads."""
+    """Size of the key map: log.cleaner.dedupe.buffer.size, divided by the threads."""
     load_factor: float = 0.9
     buffer_bytes: int = 262_144
-    """Read at a time; a larger batch is read alone."""
+    """Read buffer; a larger batch is read alone."""
 
 
-class Job(NamedTuple):
+class CleanerJob(NamedTuple):
     """One compaction."""
 
     path: str
     """The partition's directory."""
     name: str
     segments: tuple[SegmentInfo, ...]
-    """All before the first that may not be cleaned."""
+    """All segments below the first uncleanable one."""
     first_dirty_offset: int
     end_offset: int
-    """Behind the last segment."""
+    """Of the last segment."""
     aborted: tuple[AbortedTransaction, ...]
     last_records: dict[int, LastRecord]
     """By producer id."""
@@ -51,26 +51,26 @@ class Job(NamedTuple):
     segment_bytes: int
     segment_index_bytes: int
     index_interval_bytes: int
-    resources: Resources = Resources()
+    resources: CleanerResources = CleanerResources()
 
 
-class Progress(NamedTuple):
-    """So many bytes were read or written: for whoever throttles."""
+class BytesProcessed(NamedTuple):
+    """Bytes read or written, for throttling."""
 
     size: int
 
 
 class Replacement(NamedTuple):
-    """A new segment lies ready, durable, under the names of one that is being cleaned."""
+    """A new segment is durable under the `.cleaned` names of a segment to be replaced."""
 
     replaced: tuple[SegmentInfo, ...]
-    """The first has its base offset."""
+    """The first one has its base offset."""
     size: int
     has_aborted: bool
 
 
-class Cleaned(NamedTuple):
-    """All is done."""
+class CleaningResult(NamedTuple):
+    """The compaction is complete."""
 
     next_dirty_offset: int
     bytes_read: int
@@ -78,25 +78,25 @@ class Cleaned(NamedTuple):
     records_read: int
     records_written: int
     utilization: float
-    """Of the map of keys."""
+    """Of the key map."""
 
 
-class Failed(NamedTuple):
-    """It has come to nothing."""
+class CleaningFailed(NamedTuple):
+    """The compaction failed."""
 
     is_damage: bool
-    """Whether it would come to nothing again: something in the log cannot be compacted."""
+    """Whether it would fail again because of an invalid batch."""
     text: str
     path: str = ""
     errno: int | None = None
-    """Of the disk, where that was the reason; None: neither log nor disk is to blame."""
+    """Of a disk error; None: neither log nor disk caused the failure."""
 
 
-Step = Progress | Replacement | Cleaned
+Step = BytesProcessed | Replacement | CleaningResult
 
 
-def failed(error: KafkaError | StorageError) -> Failed:
-    """An exception of a cleaning as a plain value."""
+def failure_of(error: KafkaError | StorageError) -> CleaningFailed:
+    """The plain value of an exception."""
     if isinstance(error, StorageError):
-        return Failed(is_damage=False, text=str(error), path=error.path, errno=error.errno)
-    return Failed(is_damage=True, text=error.message or error.code.name)
+        return CleaningFailed(is_damage=False, text=str(error), path=error.path, errno=error.errno)
+    return CleaningFailed(is_damage=True, text=error.message or error.code.name)

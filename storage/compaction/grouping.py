@@ -1,10 +1,10 @@
-"""Which neighbouring segments are compacted into one.
+"""Groups neighbouring segments that are compacted into one.
 
-RULES    1. As many as fit: their logs together within `segment.bytes`, each kind of index within
-            `segment.index.bytes`, all offsets within what an index can tell from the first base offset.
-         2. What a segment held before it is compacted counts: nobody knows yet what will be left, and it only shrinks.
-         3. A segment that is empty already joins any group.
-NOT HERE Writing them anew (cleaner.py).
+RULES    1. A group's logs fit into `segment.bytes`, its indexes of each type into
+            `segment.index.bytes`, and its offsets into relative ones of the first base offset.
+         2. The sizes before the compaction count: it only shrinks segments.
+         3. An empty segment joins any group.
+NOT HERE Rewriting (cleaner.py).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from storage.engine import SegmentInfo
 from storage.segments.segment import MAX_RELATIVE_OFFSET
 
 IndexSizes = Callable[[SegmentInfo], tuple[int, int]]
-"""Bytes of a segment's offset index and of its time index."""
+"""Sizes of a segment's offset index and time index."""
 
 
-def groups(
+def group_segments(
     segments: Sequence[SegmentInfo], max_bytes: int, max_index_bytes: int, index_sizes: IndexSizes
 ) -> list[list[SegmentInfo]]:
-    """The segments, in their order, in groups of which each becomes one segment."""
+    """The segments in offset order, in groups that each become one segment."""
     found: list[list[SegmentInfo]] = []
     total = offsets = times = 0
     for segment in segments:

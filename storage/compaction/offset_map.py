@@ -1,14 +1,13 @@
-"""For each key the offset of its last record, in a fixed amount of memory.
+"""Maps each key to the offset of its last record in a fixed amount of memory (Kafka: SkimpyOffsetMap).
 
-FORMAT   one slot: 16 bytes of hash and an 8 byte offset, as in Apache Kafka, so one setting means the same in both.
+FORMAT   one slot: a 16-byte hash and an 8-byte offset, as in Apache Kafka, so the setting has the same meaning.
          A hash of zeros is a free slot.
-RULES    1. A key is known by a hash of 128 bits: that two keys of one partition share it is not going to happen, and
-            the memory does not depend on how long keys are.
-         2. The table is made once, no larger than it may be and no larger than twice what can come; it never grows.
-         3. Slots are tried at a stride of the key's own (double hashing): a table that is nine tenths full is searched
-            in a dozen tries.
+RULES    1. A key is represented by its 128-bit hash: collisions are negligible, and the memory is independent of the key
+            lengths.
+         2. The table is allocated once, limited by the memory and by twice the expected keys; it never grows.
+         3. Double hashing: a table that is 90 % full is searched in about a dozen probes.
          4. Entries are never removed.
-NOT HERE What is put in (cleaner.py).
+NOT HERE Building the map (cleaner.py).
 """
 
 from __future__ import annotations
@@ -26,33 +25,33 @@ _ALMOST_FREE = bytes(HASH_BYTES - 1) + b"\x01"
 
 
 class OffsetMap:
-    """A hash table without objects."""
+    """An open-addressing hash table in byte arrays."""
 
-    __slots__ = ("_hashes", "_offsets", "latest_offset", "size", "slots", "wanted")
+    __slots__ = ("_hashes", "_offsets", "capacity", "latest_offset", "size", "slots")
 
     def __init__(self, memory_bytes: int, load_factor: float, expected: int) -> None:
-        """Make room for `expected` keys, or for as many as `memory_bytes` hold up to `load_factor`."""
+        """Allocate slots for `expected` keys, or for those that `memory_bytes` can hold at `load_factor`."""
         self.slots = _prime_at_or_below(max(_SMALLEST, min(memory_bytes // SLOT_BYTES, 2 * expected)))
-        self.wanted = min(max(1, int(self.slots * load_factor)), self.slots - 1)
-        """So many keys may be in it; then it is full. One slot stays free, where every search ends."""
+        self.capacity = min(max(1, int(self.slots * load_factor)), self.slots - 1)
+        """The maximum number of keys. One slot stays free, where every search ends."""
         self._hashes = bytearray(self.slots * HASH_BYTES)
         self._offsets = memoryview(bytearray(self.slots * 8)).cast("q")
         self.size = 0
         self.latest_offset = NOT_FOUND
-        """Up to here everything is known."""
+        """All keys up to this offset are in the map."""
 
     @property
     def is_full(self) -> bool:
-        """Whether no further key may come."""
-        return self.size >= self.wanted
+        """Whether no further key fits."""
+        return self.size >= self.capacity
 
     @property
     def utilization(self) -> float:
-        """Share of the slots that are in use."""
+        """The share of used slots."""
         return self.size / self.slots
 
     def put(self, key: bytes, offset: int) -> None:
-        """The key's record at `offset` is the last one so far."""
+        """Set the offset of a key's last record."""
         digest, slot, is_known = self._find(key)
         if not is_known:
             self._hashes[slot * HASH_BYTES : (slot + 1) * HASH_BYTES] = digest
@@ -61,12 +60,12 @@ class OffsetMap:
         self.latest_offset = offset
 
     def get(self, key: bytes) -> int:
-        """Offset of the last record of a key; NOT_FOUND where there is none."""
+        """The offset of a key's last record; NOT_FOUND if there is none."""
         _, slot, is_known = self._find(key)
         return self._offsets[slot] if is_known else NOT_FOUND
 
     def _find(self, key: bytes) -> tuple[bytes, int, bool]:
-        """The key's hash, its slot or a free one for it, and which of both."""
+        """The key's hash, its slot or a free one, and whether the key is in the table."""
         digest = blake2b(key, digest_size=HASH_BYTES).digest()
         if digest == _FREE:
             digest = _ALMOST_FREE

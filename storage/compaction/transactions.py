@@ -1,11 +1,11 @@
-"""What compaction has to know of transactions while it walks over a log: which are aborted, which markers may go.
+"""Tracks transactions during a compaction: which are aborted, which markers can be removed (Kafka: CleanedTransactionMetadata).
 
-RULES    1. A batch of an aborted transaction is dropped as if it had never been.
-         2. A marker may go when no batch of its transaction was seen on the way, the dropped ones included: they are
-            gone from the next round on, and the marker with it, after `delete.retention.ms`.
-         3. An aborted transaction stays in the index as long as its marker is needed.
-         4. A marker without its record was cleaned before, and may go.
-NOT HERE Producers' sequences (cleaner.py keeps the batches that tell them); when a marker goes (cleaner.py).
+RULES    1. A batch of an aborted transaction is removed.
+         2. A marker can be removed if no batch of its transaction was read, including removed ones: these are
+            missing in the next compaction, and the marker is removed then, after `delete.retention.ms`.
+         3. An aborted transaction stays in the index as long as its marker is retained.
+         4. A marker without its record was cleaned before, and can be removed.
+NOT HERE Producer sequences and the removal time of a marker (cleaner.py).
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from storage.engine import AbortedTransaction
 from storage.log.producer_state import MAX_MARKER_BYTES
 
 
-class Transactions:
-    """The transactions that are open at one point of the walk."""
+class TransactionTracker:
+    """The open transactions at the current offset."""
 
-    __slots__ = ("_aborted", "_coming", "_committed", "retained")
+    __slots__ = ("_aborted", "_committed", "_upcoming", "retained")
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """`aborted`: those with batches, or their marker, on the way."""
-        self._coming = deque(sorted(aborted, key=lambda transaction: transaction.first_offset))
-        self._aborted: dict[int, tuple[AbortedTransaction, bool]] = {}  # by producer; whether a batch was seen
+        """`aborted`: those with batches or their marker in the range."""
+        self._upcoming = deque(sorted(aborted, key=lambda transaction: transaction.first_offset))
+        self._aborted: dict[int, tuple[AbortedTransaction, bool]] = {}  # by producer; whether a batch was read
         self._committed: set[int] = set()
         self.retained: list[AbortedTransaction] = []
-        """Those whose markers were passed and stay; for who walks to take away."""
+        """Transactions with retained markers; the caller removes them."""
 
-    def pass_batch(self, header: BatchHeader) -> bool:
-        """Walk over a batch of records; whether it was aborted."""
+    def on_batch_read(self, header: BatchHeader) -> bool:
+        """Read a data batch; returns whether its transaction is aborted."""
         self._reach(header.last_offset)
         if not header.is_transactional:
             return False
@@ -45,8 +45,8 @@ class Transactions:
         self._aborted[producer_id] = known[0], True
         return True
 
-    def pass_marker(self, buffer: Buffer, position: int, header: BatchHeader) -> bool:
-        """Walk over a control batch; whether it is of no use any more."""
+    def on_control_batch_read(self, buffer: Buffer, position: int, header: BatchHeader) -> bool:
+        """Read a control batch; returns whether it can be removed."""
         self._reach(header.last_offset)
         if not header.record_count:
             return True
@@ -64,7 +64,7 @@ class Transactions:
         return False
 
     def _reach(self, offset: int) -> None:
-        coming = self._coming
-        while coming and coming[0].first_offset <= offset:
-            transaction = coming.popleft()
+        upcoming = self._upcoming
+        while upcoming and upcoming[0].first_offset <= offset:
+            transaction = upcoming.popleft()
             self._aborted.setdefault(transaction.producer_id, (transaction, False))

@@ -1,1 +1,1 @@
-"""Definitions of configurations and the configuration of a log."""
+"""Setting definitions and the configuration of a log."""

@@ -1,10 +1,10 @@
-"""Settings with Kafka's names: what kind a value has, which values are allowed, what a bad one is told.
+"""Setting definitions with Kafka's names: types, allowed values, error messages (Kafka: ConfigDef).
 
-RULES    1. A setting is a row of a table: name, kind, default, check. Topic settings stand in `log_config.py`,
-            broker settings in `broker/config/broker_config.py`; both are read by the functions here and by nobody else.
-         2. Values travel as text, as in Kafka's properties files and in its metadata log; `parse` turns text into a
-            value or raises `BadSetting` with the sentence that Apache Kafka's ConfigDef has for it.
-NOT HERE Where a value comes from (file, command line, metadata log), and which of several wins.
+RULES    1. A setting is a row of a table: name, kind, default, check. Topic settings are in `log_config.py`,
+            broker settings in `broker/config/broker_config.py`; both are parsed by the functions here.
+         2. Values are text, as in properties files and the metadata log; `parse` converts text to a
+            value or raises `BadSetting` with the message of Apache Kafka's ConfigDef.
+NOT HERE The sources of a value (file, command line, metadata log) and their precedence.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_LONG = 2**63 - 1
 
 
 class BadSetting(ValueError):
-    """A value that the setting does not take; the message is a whole sentence."""
+    """An invalid value; the message is a sentence."""
 
     def __init__(self, name: str, value: object, reason: str) -> None:
         super().__init__(f"Invalid value {_java_text(value)} for configuration {name}: {reason}")
@@ -30,7 +30,7 @@ class BadSetting(ValueError):
 
 
 class Kind(IntEnum):
-    """Kinds of values, numbered as DescribeConfigs sends them."""
+    """Types of values, numbered as in DescribeConfigs."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -47,11 +47,11 @@ class Kind(IntEnum):
 _INTEGER_LIMIT = {Kind.SHORT: 2**15 - 1, Kind.INT: MAX_INT, Kind.LONG: MAX_LONG}
 
 Check = Callable[[Value], str | None]
-"""Says what is wrong with a parsed value, or None."""
+"""Returns the error of a parsed value, or None."""
 
 
 class Setting(NamedTuple):
-    """One row of a settings table; `default` is text as it would stand in a file, None means unset."""
+    """A row of a settings table; `default` is text as in a properties file, None means unset."""
 
     name: str
     kind: Kind
@@ -71,7 +71,7 @@ def at_least(lowest: int) -> Check:
 
 
 def between(lowest: int, highest: int) -> Check:
-    """Numbers from `lowest` to `highest`, both included."""
+    """Numbers from `lowest` to `highest`, inclusive."""
 
     def check(value: Value) -> str | None:
         assert isinstance(value, int | float)
@@ -83,7 +83,7 @@ def between(lowest: int, highest: int) -> Check:
 
 
 def between_or(lowest: int, highest: int, special: int) -> Check:
-    """Numbers from `lowest` to `highest`, or one special number outside."""
+    """Numbers from `lowest` to `highest`, or one special number."""
 
     def check(value: Value) -> str | None:
         assert isinstance(value, int | float)
@@ -95,7 +95,7 @@ def between_or(lowest: int, highest: int, special: int) -> Check:
 
 
 def one_of(*allowed: str) -> Check:
-    """A string, or a list whose every element, is one of the given ones."""
+    """A string, or a list of strings, from a set."""
     sentence = "String must be one of: " + ", ".join(allowed)
 
     def check(value: Value) -> str | None:
@@ -108,7 +108,7 @@ def one_of(*allowed: str) -> Check:
 
 
 def one_of_any_case(*allowed: str) -> Check:
-    """A string that is one of the given ones, in capitals or not."""
+    """A string from a set, case-insensitive."""
     sentence = "String must be one of (case insensitive): " + ", ".join(allowed)
 
     def check(value: Value) -> str | None:
@@ -118,10 +118,10 @@ def one_of_any_case(*allowed: str) -> Check:
 
 
 def parse(setting: Setting, text: str | None) -> Value:
-    """The value that `text` stands for; None only where the setting may be unset.
+    """The value of a text; None only for an unset one.
 
     Raises:
-        BadSetting: the text is of another kind or outside the allowed values.
+        BadSetting: the text has another type, or the value is not allowed.
     """
     if text is None:
         return None
@@ -158,7 +158,7 @@ def _parse_kind(setting: Setting, text: str) -> Value:
 
 def _number(setting: Setting, text: str, convert: Callable[[str], int] | Callable[[str], float]) -> int | float:
     try:
-        if "_" in text:  # Python would take 1_000, Java does not
+        if "_" in text:  # Python accepts 1_000, Java does not
             raise ValueError(text)  # noqa: TRY301
         return convert(text)
     except ValueError:
@@ -177,7 +177,7 @@ def to_text(value: Value) -> str | None:
 
 
 def _java_double(value: float) -> str:
-    """As Java's Double.toString: with a point, and an exponent outside of 0.001 to 10,000,000."""
+    """As Java's Double.toString: with a decimal point, and an exponent outside of 0.001 to 10,000,000."""
     if value == 0 or not math.isfinite(value):
         return {math.inf: "Infinity", -math.inf: "-Infinity", 0.0: repr(value)}.get(value, "NaN")
     if 1e-3 <= abs(value) < 1e7:

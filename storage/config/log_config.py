@@ -1,8 +1,8 @@
-"""What a topic may be told about its logs: the table of topic settings and the LogConfig that a log obeys.
+"""Topic settings and the LogConfig of a log.
 
-RULES    1. A topic's own value wins; else the broker's value under the synonym's name; else Kafka's default.
-         2. Synonyms are tried in the order of `SYNONYMS`; hours and minutes become milliseconds here and only here.
-NOT HERE Broker settings that are no topic default (`broker/config/broker_config.py`); who may change them and how they are stored.
+RULES    1. A topic's own value wins; then the broker's value under the synonym's name; then Kafka's default.
+         2. Synonyms are tried in the order of `SYNONYMS`; hours and minutes become milliseconds only here.
+NOT HERE Broker settings without a topic equivalent (`broker/config/broker_config.py`); how settings are changed and stored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from storage.config.config_def import (
     between_or,
     one_of,
     parse,
-    to_text,
 )
 
 _HOUR_MS = 3_600_000
@@ -112,7 +111,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
                 "Whether a replica outside the ISR may lead when nobody else is left, losing records."),
     )
 }  # fmt: skip
-"""Every setting that a topic may carry in Apache Kafka 4.3 (org.apache.kafka.storage.internals.log.LogConfig)."""
+"""All topic settings of Apache Kafka 4.3 (org.apache.kafka.storage.internals.log.LogConfig)."""
 
 _SAME_WITH_LOG = (
     "cleanup.policy", "flush.ms", "index.interval.bytes", "local.retention.bytes", "local.retention.ms",
@@ -141,11 +140,11 @@ SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
     "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS)),
     "unclean.leader.election.enable": (("unclean.leader.election.enable", 1),),
 }
-"""Topic setting -> broker settings that give its default, the first set one wins; with the factor to milliseconds."""
+"""Topic setting -> broker settings for its default, the first set one wins; with the factor to milliseconds."""
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
-    """A broker setting, and those that speak where it is silent."""
+    """A broker setting and its fallbacks."""
     for synonyms in SYNONYMS.values():
         names = tuple(synonym for synonym, _ in synonyms)
         if name in names:
@@ -154,12 +153,12 @@ def broker_synonyms(name: str) -> tuple[str, ...]:
 
 
 DYNAMIC_BROKER_SETTINGS = frozenset(names[0][0] for names in SYNONYMS.values())
-"""Broker settings that may be changed while it runs: the defaults of topics, under their first name."""
+"""Broker settings that can be changed at run time: the topic defaults, under their first name."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """The settings of one log, parsed; field names are the settings' with underscores."""
+    """The parsed settings of one log; field names are the settings' with underscores."""
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     compression_gzip_level: int = -1
@@ -190,7 +189,7 @@ class LogConfig:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether records are kept by key, so that each must have one."""
+        """Whether the log is compacted, so that every record needs a key."""
         return "compact" in self.cleanup_policy
 
 
@@ -199,12 +198,12 @@ _FIELDS = {field.name.replace("_", "."): field.name for field in fields(LogConfi
 
 def _for_a_topic(name: str, text: str, factor: int) -> str:
     if name == "retention.ms" and text.strip().startswith("-"):
-        return "-1"  # for a broker, every negative time is no limit
+        return "-1"  # in a broker setting, every negative time means no limit
     return text if factor == 1 else str(int(text) * factor)
 
 
 def topic_default(name: str, broker: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """The text a topic gets for `name` when it says nothing, and the broker setting it came from (None: Kafka's)."""
+    """The default text of a topic setting, and the broker setting it is from (None: Kafka's default)."""
     for synonym, factor in SYNONYMS.get(name, ()):
         text = broker.get(synonym)
         if text is not None:
@@ -213,11 +212,11 @@ def topic_default(name: str, broker: Mapping[str, str]) -> tuple[str | None, str
 
 
 def log_config(topic: Mapping[str, str], broker: Mapping[str, str]) -> LogConfig:
-    """What a log obeys, from the topic's own settings and the broker's.
+    """The configuration of a log.
 
     Args:
-        topic: the topic's own settings as text; unknown names are passed over (a newer controller may know them).
-        broker: the broker settings that were given, as text, under the broker's names.
+        topic: the topic's own settings as text; unknown names are ignored (a newer controller may know them).
+        broker: the explicit broker settings, as text, under the broker's names.
 
     Raises:
         BadSetting: a value is not allowed.
@@ -238,10 +237,10 @@ def log_config(topic: Mapping[str, str], broker: Mapping[str, str]) -> LogConfig
 
 
 def check_topic_settings(topic: Mapping[str, str], broker: Mapping[str, str]) -> None:
-    """Refuse what a topic may not be told, with the sentences of Apache Kafka.
+    """Validate topic settings, with the messages of Apache Kafka.
 
     Raises:
-        BadSetting: a value is not allowed; UnknownSetting: there is no such setting; ValueError: two contradict.
+        BadSetting: a value is not allowed; UnknownSetting: unknown name; ValueError: two settings conflict.
     """
     for name in topic:
         if name not in TOPIC_SETTINGS:
@@ -257,21 +256,13 @@ def check_topic_settings(topic: Mapping[str, str], broker: Mapping[str, str]) ->
 
 
 class UnknownSetting(ValueError):
-    """A name that no topic setting has."""
+    """An unknown topic setting."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"Unknown topic config name: {name}")
 
 
-def effective_text(name: str, topic: Mapping[str, str], broker: Mapping[str, str]) -> str | None:
-    """The text in force for one topic setting, in Kafka's spelling."""
-    text = topic.get(name)
-    if text is None:
-        text, _ = topic_default(name, broker)
-    return to_text(parse(TOPIC_SETTINGS[name], text))
-
-
 __all__ = [
     "DYNAMIC_BROKER_SETTINGS", "SYNONYMS", "TOPIC_SETTINGS", "BadSetting", "LogConfig", "UnknownSetting",
-    "broker_synonyms", "check_topic_settings", "effective_text", "log_config", "topic_default",
+    "broker_synonyms", "check_topic_settings", "log_config", "topic_default",
 ]  # fmt: skip

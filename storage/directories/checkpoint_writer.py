@@ -1,11 +1,11 @@
-"""The offset checkpoints of one log directory, on disk: written now and then by a thread, and sometimes at once.
+"""Writes the offset checkpoints of one log directory.
 
-RULES    1. What was collected later wins: work that comes late writes nothing over what is newer.
-         2. One writes at a time; another waits for it. Where there are threads, they bring the lock. Nobody writes here
-            while answering a request.
-         3. Work that may be done at any time, or fail, says nothing of what a file holds until it is done. So what has to
-            be on disk before something else is written again, even where such work is to write the same.
-NOT HERE What the files hold (log_manager.py), their format (checkpoint_file.py).
+RULES    1. A later update wins: delayed work never overwrites newer contents.
+         2. One thread writes at a time; others wait for it. With threads the broker passes a lock. No request handler
+            writes here.
+         3. Background work may run late or fail, so the file contents are unknown until it has run. An update that must be
+            on disk before another operation is then written even if its contents equal the background work's.
+NOT HERE The offsets (log_manager.py), the file format (checkpoint_file.py).
 """
 
 from __future__ import annotations
@@ -18,56 +18,56 @@ from storage.io.checkpoint_file import TopicPartition, write_offsets
 from storage.io.disk import Disk
 
 Work = Callable[[], None]
-OneAtATime = AbstractContextManager[object]
+LockContext = AbstractContextManager[object]
 Offsets = dict[TopicPartition, int]
 
 
-class OffsetFiles:
+class CheckpointWriter:
     """The checkpoint files of one log directory."""
 
-    __slots__ = ("_collected", "_directory", "_disk", "_newest", "_one_at_a_time", "_until_written", "known")
+    __slots__ = ("_directory", "_disk", "_lock", "_newest", "_possible_contents", "_writes_started", "contents")
 
-    def __init__(self, disk: Disk, directory: str, one_at_a_time: OneAtATime) -> None:
+    def __init__(self, disk: Disk, directory: str, lock: LockContext) -> None:
         self._disk = disk
         self._directory = directory
-        self._one_at_a_time = one_at_a_time
-        self._collected = 0
-        self._newest: dict[str, int] = {}  # by file: when that was collected which it holds
-        self.known: dict[str, Offsets] = {}
-        """What each file holds when all work is done."""
-        self._until_written: dict[str, Offsets] = {}  # what files may hold until work of rule 3 is done
+        self._lock = lock
+        self._writes_started = 0
+        self._newest: dict[str, int] = {}  # by file: the number of its last write
+        self.contents: dict[str, Offsets] = {}
+        """The contents of each file after all work has run."""
+        self._possible_contents: dict[str, Offsets] = {}  # contents before pending background work (rule 3)
 
-    def may_speak_of(self, partition: TopicPartition) -> bool:
-        """Whether a file holds a figure of this partition, or nobody knows what it holds."""
-        contents = [*self.known.values(), *self._until_written.copy().values()]
-        return not self.known or any(offsets.get(partition, 0) > 0 for offsets in contents)
+    def may_contain(self, partition: TopicPartition) -> bool:
+        """Whether a file has an offset of this partition, or its contents are unknown."""
+        possible = [*self.contents.values(), *self._possible_contents.copy().values()]
+        return not self.contents or any(offsets.get(partition, 0) > 0 for offsets in possible)
 
-    def update(self, offsets: Mapping[str, Offsets], *, whenever: bool = False) -> Work | None:
-        """Closed work that writes those files that are to hold something else; None where none is.
+    def update(self, offsets: Mapping[str, Offsets], *, in_background: bool = False) -> Work | None:
+        """Work that writes the changed files; None if nothing changed.
 
-        `whenever`: nothing waits for it (rule 3).
+        `in_background`: no other operation depends on it (rule 3).
         """
         changed = {
             name: entries
             for name, entries in offsets.items()
-            if entries != self.known.get(name) or (name in self._until_written and not whenever)
+            if entries != self.contents.get(name) or (name in self._possible_contents and not in_background)
         }
         if not changed:
             return None
         for name in changed:
-            if whenever:
-                self._until_written.setdefault(name, self.known.get(name, {}))
+            if in_background:
+                self._possible_contents.setdefault(name, self.contents.get(name, {}))
             else:
-                self._until_written.pop(name, None)
-        self.known.update(changed)
-        self._collected += 1
-        return partial(self._write, self._collected, changed, whenever=whenever)
+                self._possible_contents.pop(name, None)
+        self.contents.update(changed)
+        self._writes_started += 1
+        return partial(self._write, self._writes_started, changed, in_background=in_background)
 
-    def _write(self, collected: int, changed: Mapping[str, Offsets], *, whenever: bool) -> None:
-        with self._one_at_a_time:
+    def _write(self, number: int, changed: Mapping[str, Offsets], *, in_background: bool) -> None:
+        with self._lock:
             for name, entries in changed.items():
-                if self._newest.get(name, 0) < collected:
+                if self._newest.get(name, 0) < number:
                     write_offsets(self._disk, f"{self._directory}/{name}", entries)
-                    self._newest[name] = collected
-                if whenever:
-                    self._until_written.pop(name, None)
+                    self._newest[name] = number
+                if in_background:
+                    self._possible_contents.pop(name, None)

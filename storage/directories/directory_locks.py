@@ -1,6 +1,6 @@
-"""The lock files of log directories: no two processes use the same one.
+"""Lock files: one process per log directory.
 
-FORMAT   `.lock` in each directory, empty; Apache Kafka takes the same
+FORMAT   `.lock` in each log directory, empty; Apache Kafka locks the same file
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ LOCK: Final = ".lock"
 
 
 def lock_directories(disk: Disk, directories: Sequence[str]) -> list[Lock]:
-    """Take the lock file of every log directory, all or none; they exist.
+    """Lock all existing log directories, or none.
 
     Raises:
-        StorageError: another process has one of them.
+        StorageError: another process holds one of the locks.
     """
     locks: list[Lock] = []
     try:
         for directory in directories:
-            locks.append(disk.lock(f"{directory}/{LOCK}"))  # noqa: PERF401  # those taken are let go of below
+            locks.append(disk.lock(f"{directory}/{LOCK}"))  # noqa: PERF401  # released below on failure
     except StorageError:
         for lock in locks:
             lock.release()

@@ -1,12 +1,12 @@
-"""The copy of a log that is on its way to another log directory, on disk: its name, its making, taking the log's place.
+"""The future replica of a log that moves to another log directory: directory name, creation, swap (Kafka: future log).
 
-FORMAT   `topic-partition.<32 hex digits>-future`, a partition's directory like any other; when nothing is missing in it,
-         it holds an empty file `.complete` until it has the log's name.
-RULES    1. The copy takes the log's place in three durable steps: it is marked complete, the log's directory is renamed for
-            deletion, the copy's gets its name. At any moment one of the two can be found, and nothing else is served.
-         2. After a crash, a complete copy without its log gets the name at the start (`finish_moves`). Every other copy
-            beside its log is of no use: it is deleted, and whoever wanted it makes it anew.
-NOT HERE Copying (replication/partition/log_dir_moves.py), which copies there are (log_manager.py).
+FORMAT   `topic-partition.<32 hex digits>-future`, otherwise a normal partition directory; a complete copy
+         has an empty file `.complete` until it is renamed.
+RULES    1. The swap has three durable steps: mark the copy complete, rename the log's directory for
+            deletion, rename the copy's. At any time one of the two is found, and only one is used.
+         2. After a crash, a complete copy without its log is renamed at the start (`finish_interrupted_moves`). Any other
+            copy is deleted, and the move starts again.
+NOT HERE Copying (replication/partition/log_dir_moves.py), the list of copies (log_manager.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from storage.directories.partition_directory import make
+from storage.directories.partition_directory import create_partition_dir
 from storage.io.checkpoint_file import TopicPartition
 from storage.io.disk import Disk, StorageError
 from storage.log.log import Log
@@ -25,49 +25,49 @@ COMPLETE: Final = ".complete"
 _NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d{1,10})\.[0-9a-f]{32}-future")
 
 
-def copy_of(name: str) -> TopicPartition | None:
-    """The partition whose copy's directory has this name; None for all other names."""
+def parse_future_dir_name(name: str) -> TopicPartition | None:
+    """The partition of a future replica's directory name; None for other names."""
     found = _NAME.fullmatch(name)
     return None if found is None else (found[1], int(found[2]))
 
 
-def begin_copy(disk: Disk, log: Log, topic_id: bytes, start_offset: int) -> None:
-    """Make the directory of a copy and its empty log; for a thread, while nobody else knows the log."""
-    make(disk, log.path, topic_id)
+def create_future_log(disk: Disk, log: Log, topic_id: bytes, start_offset: int) -> None:
+    """Create a future replica's directory and empty log; in a thread, before the log is shared."""
+    create_partition_dir(disk, log.path, topic_id)
     log.open()
     log.truncate_fully(start_offset)
 
 
-def take_place(disk: Disk, log: str, doomed: str, copy: str, name: str) -> None:
-    """The three steps of rule 1, for a thread: rename the log's directory to `doomed` and the copy's to `name`."""
-    disk.replace_atomically(f"{copy}/{COMPLETE}", b"")
-    if disk.exists(log):  # else there was no room for the copy's name
-        disk.rename(log, doomed)
+def swap_in_future_log(disk: Disk, log: str, deleted_path: str, future: str, name: str) -> None:
+    """The swap of rule 1, in a thread: rename the log's directory to `deleted_path` and the future replica's to `name`."""
+    disk.replace_atomically(f"{future}/{COMPLETE}", b"")
+    if disk.exists(log):  # else a previous attempt failed after this step
+        disk.rename(log, deleted_path)
     disk.sync_dir(_parent(log))
-    _give_name(disk, copy, name)
+    _rename_to_log(disk, future, name)
 
 
-def finish_moves(disk: Disk, directory: str, directories: Iterable[str]) -> None:
-    """Before logs are looked for: finish the moves into one directory that a crash interrupted (rule 2).
+def finish_interrupted_moves(disk: Disk, directory: str, directories: Iterable[str]) -> None:
+    """At the start, finish the moves into one directory that a crash interrupted (rule 2).
 
-    The names in all directories are durable: a log's directory that comes back would lie beside its copy.
+    The entries of all directories must be durable: a log's directory that reappears would duplicate its copy.
     """
     complete = {
         name: f"{key[0]}-{key[1]}"
         for name in disk.listdir(directory)
-        if (key := copy_of(name)) is not None and disk.exists(f"{directory}/{name}/{COMPLETE}")
+        if (key := parse_future_dir_name(name)) is not None and disk.exists(f"{directory}/{name}/{COMPLETE}")
     }
     try:
         known = {name for path in directories for name in disk.listdir(path)} if complete else {}
     except StorageError:
-        return  # nobody knows what is missing; whoever reads that directory next is told
-    for copy, name in complete.items():
+        return  # an unreadable directory may contain the log; the next access reports the error
+    for future, name in complete.items():
         if name not in known:
-            _give_name(disk, f"{directory}/{copy}", f"{directory}/{name}")
+            _rename_to_log(disk, f"{directory}/{future}", f"{directory}/{name}")
 
 
-def _give_name(disk: Disk, copy: str, name: str) -> None:
-    disk.rename(copy, name)
+def _rename_to_log(disk: Disk, future: str, name: str) -> None:
+    disk.rename(future, name)
     disk.sync_dir(_parent(name))
     disk.unlink(f"{name}/{COMPLETE}", missing_ok=True)
 

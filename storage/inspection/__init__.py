@@ -1,1 +1,1 @@
-"""Looking at the files of a log without opening the log: for tools, and for directories that nobody serves."""
+"""Inspection of log files without opening the log, for tools and for directories that are not in service."""

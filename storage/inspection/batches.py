@@ -1,10 +1,10 @@
-"""The batches of a `.log` or `.checkpoint` file, one by one, whatever state the file is in.
+"""Reads the batches of a `.log` or `.checkpoint` file in any state.
 
-RULES    1. Only reads, and takes the file as long as it was at the beginning: a broker may be appending to it.
-         2. Memory stays below one read, or one batch where that is larger.
-         3. A batch whose bytes do not match its CRC is passed over and said to be broken. Where not even its length can be
-            believed, everything from there on is the tail, with the reason.
-NOT HERE Indexes (indexes.py); mending (the engine's `recover`).
+RULES    1. Read-only; reads the file up to its initial size, because a broker may be appending to it.
+         2. Memory is limited to one read, or one larger batch.
+         3. A batch with a wrong CRC is returned as invalid. After an implausible length the rest of the file is the tail, with
+            the reason.
+NOT HERE Indexes (indexes.py); repair (the engine's `recover`).
 """
 
 from __future__ import annotations
@@ -18,49 +18,49 @@ from storage.io.disk import File
 
 READ_BYTES: Final = 1 << 20
 LARGEST_BATCH_BYTES: Final = 1 << 27
-"""Above what any request may carry: a length beyond it is garbage."""
+"""Larger than any request: a greater length is garbage."""
 
 
-class FoundBatch(NamedTuple):
-    """One batch whose bytes are all there."""
+class StoredBatch(NamedTuple):
+    """A batch with all its bytes."""
 
     position: int
     """In the file."""
     header: BatchHeader
     is_valid: bool
-    """Whether the CRC fits."""
+    """Whether the CRC matches."""
     buffer: bytes
     at: int
-    """Where in `buffer` the batch begins."""
+    """Position of the batch in `buffer`."""
 
     def records(self) -> list[Record]:
-        """The records inside.
+        """The records of the batch.
 
         Raises:
-            KafkaError: they cannot be read.
+            KafkaError: the records are invalid.
         """
         return records(self.buffer, self.at, self.header, max_bytes=LARGEST_BATCH_BYTES)
 
 
 class Tail(NamedTuple):
-    """Bytes at the end of a file that are no whole batch."""
+    """Bytes at the end of a file that are not a whole batch."""
 
     position: int
     length: int
     reason: str | None
-    """Why they never can be one; None where a batch may just be cut off, or still being written."""
+    """Why they are not a batch; None for a batch that is truncated or still being written."""
 
 
-def walk(file: File, *, start: int = 0, end: int | None = None) -> Iterator[FoundBatch | Tail]:
-    """Every batch from the position `start` on, and a tail where there is one."""
+def read_stored_batches(file: File, *, end: int | None = None) -> Iterator[StoredBatch | Tail]:
+    """Every batch, then the tail, if any."""
     size = file.size() if end is None else min(end, file.size())
-    position = start
+    position = 0
     while position < size:
         data = file.pread(min(READ_BYTES, size - position), position)
         at = 0
         while True:
             found = _batch_at(data, at, position, size)
-            if not isinstance(found, FoundBatch):
+            if not isinstance(found, StoredBatch):
                 break
             yield found
             at += found.header.size
@@ -70,7 +70,7 @@ def walk(file: File, *, start: int = 0, end: int | None = None) -> Iterator[Foun
         position += at
         if not at:
             large = _batch_at(file.pread(found, position), 0, position, size)
-            if not isinstance(large, FoundBatch):  # the file has become shorter
+            if not isinstance(large, StoredBatch):  # the file was truncated
                 yield Tail(position, size - position, None)
                 return
             yield large
@@ -78,15 +78,15 @@ def walk(file: File, *, start: int = 0, end: int | None = None) -> Iterator[Foun
 
 
 def header_at(file: File, position: int) -> BatchHeader | None:
-    """The header of the batch that begins at a position; None where none can."""
+    """The header of the batch at a position; None if there is none."""
     try:
         return parse_header(file.pread(BATCH_OVERHEAD, position))
     except KafkaError:
         return None
 
 
-def _batch_at(data: bytes, at: int, position: int, size: int) -> FoundBatch | Tail | int:
-    """The batch, or a tail, or how many bytes from there on have to be read first."""
+def _batch_at(data: bytes, at: int, position: int, size: int) -> StoredBatch | Tail | int:
+    """The batch, or the tail, or the number of bytes to read from `at` on."""
     there, left = len(data) - at, size - position - at
     if there < min(BATCH_OVERHEAD, left):
         return BATCH_OVERHEAD
@@ -104,4 +104,4 @@ def _batch_at(data: bytes, at: int, position: int, size: int) -> FoundBatch | Ta
         return Tail(position + at, left, None)
     if header.size > there:
         return header.size
-    return FoundBatch(position + at, header, crc_is_valid(data, at, header), data, at)
+    return StoredBatch(position + at, header, crc_is_valid(data, at, header), data, at)

@@ -1,10 +1,10 @@
-"""A disk on which nothing changes: what is written, cut, renamed or deleted on it stays in memory.
+"""A disk that keeps all changes in memory.
 
-RULES    1. Whoever works on it finds what it did, and the real files wherever it did nothing.
-         2. Of a file only what differs is in memory: where it was cut, and what was written behind there. So a rehearsal
-            may cut a large log, and may write a small index.
-         3. A directory that gets another name is gone under the old one; nobody looks at it under the new one.
-NOT HERE What is rehearsed.
+RULES    1. The caller sees its changes, and the real files elsewhere.
+         2. Only the difference is in memory: the truncated size and the bytes written after it. A dry run can
+            truncate a large log and write a small index.
+         3. A renamed directory is missing under its old path; its new path is not supported.
+NOT HERE The dry run itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage.io.disk import Buffer, Disk, File, Mapping, StorageError
 
 
 class FileChange(NamedTuple):
-    """What has become of one file; a size of None says that there is none."""
+    """The change of one file; a size of None means that it does not exist."""
 
     path: str
     before: int | None
@@ -25,7 +25,7 @@ class FileChange(NamedTuple):
 
 
 class _Content:
-    """The bytes of a file that may have been changed: the first of a real one, and those behind."""
+    """The contents of a changed file: a prefix of the real file, and the bytes after it."""
 
     __slots__ = ("base", "kept", "tail")
 
@@ -64,8 +64,8 @@ class _Content:
         self.tail[at : at + len(buffer)] = buffer
 
 
-class _RehearsedFile(File):
-    """A file that is written in memory."""
+class _DryRunFile(File):
+    """A file whose changes stay in memory."""
 
     __slots__ = ("_content",)
 
@@ -74,7 +74,7 @@ class _RehearsedFile(File):
         self._content = content
 
     def size(self) -> int:
-        """Bytes in the file now."""
+        """The current size."""
         return self._content.size
 
     def pread(self, length: int, position: int) -> bytes:
@@ -82,7 +82,7 @@ class _RehearsedFile(File):
         return self._content.pread(length, position)
 
     def is_resident(self, position: int, length: int) -> bool:  # noqa: ARG002
-        """Nobody is kept waiting by waiting."""
+        """Always true: a dry run may block."""
         return True
 
     def pwrite(self, buffer: Buffer, position: int) -> None:
@@ -90,11 +90,11 @@ class _RehearsedFile(File):
         self._content.pwrite(buffer, position)
 
     def truncate(self, size: int) -> None:
-        """Cut, or lengthen with zeros, in memory."""
+        """Truncate in memory, or extend with zeros."""
         self._content.truncate(size)
 
     def sync(self) -> None:
-        """Nothing of it is to last."""
+        """Does nothing."""
 
     def map(self, length: int) -> Mapping:
         """A copy of the first bytes."""
@@ -104,39 +104,39 @@ class _RehearsedFile(File):
         return mapping
 
 
-class _Everything(File):
-    """A directory whose names are synced: they last as long as everything here."""
+class _DryRunDirectory(File):
+    """An open directory."""
 
     __slots__ = ()
 
     def sync(self) -> None:
-        """Nothing of it is to last."""
+        """Does nothing."""
 
 
-class RehearsalDisk(Disk):
-    """The real files, and changes that only this object knows."""
+class DryRunDisk(Disk):
+    """The real files plus changes in memory."""
 
     def __init__(self) -> None:
         super().__init__()
         self._contents: dict[str, _Content | None] = {}
-        self._gone: set[str] = set()
-        self._made: set[str] = set()
+        self._deleted: set[str] = set()
+        self._created: set[str] = set()
         self.renamed_directories: list[str] = []
-        """Their old paths."""
+        """Old paths of renamed directories."""
 
     def changes(self) -> list[FileChange]:
-        """The files that are not as they were."""
+        """The changed files."""
         found = []
         for path, content in sorted(self._contents.items()):
             before = super().size(path) if super().exists(path) else None
             if content is None:
                 if before is not None:
                     found.append(FileChange(path, before, None))
-            elif not self._is_as_it_was(path, content, before):
+            elif not self._is_unchanged(path, content, before):
                 found.append(FileChange(path, before, content.size))
         return found
 
-    def _is_as_it_was(self, path: str, content: _Content, before: int | None) -> bool:
+    def _is_unchanged(self, path: str, content: _Content, before: int | None) -> bool:
         if before != content.size:
             return False
         if not content.tail:
@@ -146,33 +146,33 @@ class RehearsalDisk(Disk):
     # ---- files -------------------------------------------------------------------------------------------
 
     def open(self, path: str, *, write: bool, create: bool = False) -> File:
-        """Open a file; what is written to it stays in memory."""
+        """Open a file; writes stay in memory."""
         content = self._contents.get(path)
         if content is None:
-            exists = path not in self._contents and not self._is_gone(path) and os.path.exists(path)
+            exists = path not in self._contents and not self._is_deleted(path) and os.path.exists(path)
             if exists and not write:
                 return super().open(path, write=False)
             if not exists and not create:
                 raise StorageError("open", path, FileNotFoundError(2, os.strerror(2)))
             content = self._contents[path] = _Content(super().open(path, write=False) if exists else None)
-        return _RehearsedFile(self, path, content)
+        return _DryRunFile(self, path, content)
 
     def open_directory(self, path: str) -> File:
-        """Open a directory in order to sync it."""
-        return _Everything(self, path, -1)
+        """Open a directory to sync it."""
+        return _DryRunDirectory(self, path, -1)
 
     def exists(self, path: str) -> bool:
-        """Whether anything has this name."""
+        """Whether the path exists."""
         if path in self._contents:
             return self._contents[path] is not None
-        return path in self._made or (not self._is_gone(path) and super().exists(path))
+        return path in self._created or (not self._is_deleted(path) and super().exists(path))
 
     def is_dir(self, path: str) -> bool:
-        """Whether this is a directory."""
-        return path in self._made or (not self._is_gone(path) and super().is_dir(path))
+        """Whether the path is a directory."""
+        return path in self._created or (not self._is_deleted(path) and super().is_dir(path))
 
     def listdir(self, path: str) -> list[str]:
-        """Names in a directory."""
+        """The names in a directory."""
         names = (
             {name for name in super().listdir(path) if self.exists(f"{path}/{name}")} if super().is_dir(path) else set()
         )
@@ -182,14 +182,14 @@ class RehearsalDisk(Disk):
         return list(names)
 
     def make_dirs(self, path: str) -> None:
-        """Make a directory."""
+        """Create a directory."""
         if not self.is_dir(path):
-            self._made.add(path)
+            self._created.add(path)
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file or directory another name."""
+        """Rename a file or directory."""
         if self.is_dir(source):
-            self._gone.add(source)
+            self._deleted.add(source)
             self._contents = {path: c for path, c in self._contents.items() if not path.startswith(f"{source}/")}
             self.renamed_directories.append(source)
             return
@@ -198,33 +198,35 @@ class RehearsalDisk(Disk):
         self._contents[source] = None
 
     def unlink(self, path: str, *, missing_ok: bool = False) -> None:
-        """Remove a file's name."""
+        """Delete a file."""
         if self.exists(path):
             self._contents[path] = None
         elif not missing_ok:
             raise StorageError("delete", path, FileNotFoundError(2, os.strerror(2)))
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory and all below it."""
-        self._gone.add(path)
+        """Delete a directory tree."""
+        self._deleted.add(path)
 
     def size(self, path: str) -> int:
-        """Bytes in a file."""
+        """The size of a file."""
         return self.open(path, write=False).size()
 
     def modified_ms(self, path: str) -> int:
-        """When a file was last written; one that was made here, never."""
+        """The time of the last modification; 0 for a file created here."""
         content = self._contents.get(path)
         return super().modified_ms(path) if content is None or super().exists(path) else 0
 
     def read(self, path: str) -> bytes:
-        """All of a (small) file."""
+        """The contents of a small file."""
         file = self.open(path, write=False)
         return file.pread(file.size(), 0)
 
     def sync_all(self, path: str, write_out: Callable[[], None]) -> None:  # noqa: ARG002
-        """Only write: nothing is to last."""
+        """Call `write_out`; nothing is synced."""
         write_out()
 
-    def _is_gone(self, path: str) -> bool:
-        return bool(self._gone) and any(path == gone or path.startswith(f"{gone}/") for gone in self._gone)
+    def _is_deleted(self, path: str) -> bool:
+        return bool(self._deleted) and any(
+            path == deleted or path.startswith(f"{deleted}/") for deleted in self._deleted
+        )

@@ -1,8 +1,8 @@
-"""The entries of `.index`, `.timeindex` and `.txnindex` files, as they stand in the file.
+"""Reads the entries of `.index`, `.timeindex` and `.txnindex` files.
 
 FORMAT   segments/indexes.py
-RULES    1. Only reads, a piece at a time; bytes at the end that are no whole entry are not an entry.
-NOT HERE Whether an entry is right: that takes the log beside it.
+RULES    1. Read-only, one block at a time; an incomplete entry at the end is ignored.
+NOT HERE Whether an entry is correct: that requires the log.
 """
 
 from __future__ import annotations

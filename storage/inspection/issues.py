@@ -1,4 +1,4 @@
-"""What a look at a data directory has found."""
+"""Issues found by an inspection."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import NamedTuple
 
 
 class Severity(IntEnum):
-    """How bad it is."""
+    """The severity of an issue."""
 
     NOTE = 0
-    """Worth knowing; nothing has to be done."""
+    """Informational."""
     HARMLESS = 1
-    """Wrong, and can be put right without losing a record."""
+    """Wrong, but repairable without losing a record."""
     LOSS = 2
     """Records are damaged or missing."""
     REFUSED = 3
-    """A start refuses, or takes a log directory out of service."""
+    """The broker refuses to start, or takes a log directory offline."""
 
 
-class Finding(NamedTuple):
-    """One thing that was found."""
+class Issue(NamedTuple):
+    """One issue."""
 
     severity: Severity
     path: str
-    """Of the file or directory."""
+    """The file or directory."""
     text: str
-    """A sentence that says what is the matter."""
+    """A sentence that describes it."""

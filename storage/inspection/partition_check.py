@@ -1,9 +1,9 @@
-"""One partition's directory: its segments in a row, and what lies beside them against what they hold.
+"""Checks one partition's directory: the sequence of segments, and the other files against their contents.
 
-RULES    1. What no CRC covers, a batch's offset and leader epoch, is judged by its neighbours and by the epochs' checkpoint.
-         2. The aborted transactions are those that the batches tell, from the snapshot at the log's start on.
-         3. `recover_from` is the offset from which a recovery puts right all that was found; None where none is needed.
-NOT HERE One segment (segment_check.py); what a start would do about it.
+RULES    1. A batch's offset and leader epoch, which no CRC covers, are compared with neighbours and the epoch checkpoint.
+         2. The expected aborted transactions follow from the batches, starting with the snapshot at the log start.
+         3. `recover_from` is the offset from which a recovery repairs all issues; None if none is needed.
+NOT HERE One segment (segment_check.py); the effects of a start.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from itertools import pairwise
 
 from protocol.errors import KafkaError
 from protocol.records import NO_LEADER_EPOCH
-from storage.inspection.batches import FoundBatch
+from storage.inspection.batches import StoredBatch
 from storage.inspection.indexes import ENTRY_SIZES, TRANSACTION_INDEX, StoredTransaction, transaction_entries
-from storage.inspection.issues import Finding, Severity
+from storage.inspection.issues import Issue, Severity
 from storage.inspection.segment_check import SegmentCheck
 from storage.io.checkpoint_file import LEADER_EPOCHS, read_epochs
 from storage.io.disk import DELETED, Disk, StorageError
@@ -29,7 +29,7 @@ _DIGITS = 20
 
 
 class PartitionCheck:
-    """A look at one partition."""
+    """The check of one partition."""
 
     def __init__(self, disk: Disk, path: str, name: str, *, is_compacted: bool, is_clean: bool) -> None:
         self._disk = disk
@@ -37,15 +37,15 @@ class PartitionCheck:
         self._is_clean = is_clean
         self.path = path
         self.name = name
-        self.findings: list[Finding] = []
+        self.issues: list[Issue] = []
         self.start_offset = self.end_offset = 0
         self.recover_from: int | None = None
         self.broken_files: list[str] = []
-        """Those that a recovery can do without and cannot understand."""
+        """Unreadable files that a recovery rebuilds."""
         self._epochs: list[tuple[int, int]] = []
         self._epoch = UNDEFINED
         self._slot = -1
-        self._is_table_wrong = False
+        self._has_epoch_issue = False
         self._producers = ProducerState(name)
         self._aborted: Iterator[StoredTransaction] = iter(())
         self._aborted_path = ""
@@ -53,8 +53,8 @@ class PartitionCheck:
         self._log_start_offset = 0
 
     def run(self, known: Checkpoint) -> None:
-        """Look at everything; `known` is what the checkpoints of the log directory say."""
-        self._is_compacted |= known.first_dirty_offset != NEVER_CLEANED  # it is not any more, but it was
+        """Run all checks; `known` are the offsets checkpointed in the log directory."""
+        self._is_compacted |= known.first_dirty_offset != NEVER_CLEANED  # it was compacted before
         names = self._disk.listdir(self.path)
         bases = sorted(int(name[:_DIGITS]) for name in names if _is_segments(name, LOG))
         self._check_names(names, set(bases))
@@ -74,7 +74,7 @@ class PartitionCheck:
         self._check_checkpoint(known)
 
     def _add(self, severity: Severity, name: str, text: str) -> None:
-        self.findings.append(Finding(severity, f"{self.path}/{name}" if name else self.path, text))
+        self.issues.append(Issue(severity, f"{self.path}/{name}" if name else self.path, text))
 
     def _recover_from(self, offset: int) -> None:
         self.recover_from = offset if self.recover_from is None else min(offset, self.recover_from)
@@ -84,10 +84,12 @@ class PartitionCheck:
     def _check_names(self, names: list[str], bases: set[int]) -> None:
         for name in sorted(names):
             if name.endswith((DELETED, CLEANED, SWAP)):
-                self._add(Severity.NOTE, name, "It was left behind in the middle of something, which a start finishes.")
+                self._add(
+                    Severity.NOTE, name, "It belongs to an interrupted operation, which the next start completes."
+                )
             for suffix in INDEXES:
                 if _is_segments(name, suffix) and int(name[:_DIGITS]) not in bases:
-                    self._add(Severity.HARMLESS, name, "There is no log of this name: a start deletes it.")
+                    self._add(Severity.HARMLESS, name, "There is no log with this name: the next start deletes it.")
                     self._recover_from(self.end_offset)
         if not bases and self._is_clean and any(snapshot_offset(name) for name in names):
             self._add(Severity.LOSS, "", "There are producer snapshots but no log.")
@@ -99,7 +101,7 @@ class PartitionCheck:
                 state = ProducerState(self.name)
                 state.restore(self._disk.read(f"{self.path}/{name}"), wall_ms=0)
             except CorruptSnapshot as error:
-                self._add(Severity.HARMLESS, name, f"It cannot be believed: {error}.")
+                self._add(Severity.HARMLESS, name, f"It is corrupt: {error}.")
                 self._recover_from(start_offset)
             else:
                 if offset == start_offset:
@@ -120,19 +122,19 @@ class PartitionCheck:
         self._open_aborted(base_offset)
         check = SegmentCheck(self._disk, self.path, base_offset, self._visit)
         check.run(is_last=is_last, is_clean=self._is_clean)
-        self.findings += check.findings
+        self.issues += check.issues
         if check.has_bad_index:
             self._recover_from(base_offset)
         if check.first_damage is not None:
             self._recover_from(base_offset)
         elif (entry := next(self._aborted, None)) is not None:
-            self._bad_aborted(f"No transaction ends at {entry.transaction.last_offset}.")
+            self._report_aborted(f"No transaction ends at {entry.transaction.last_offset}.")
         self.end_offset = check.end_offset
 
-    def _visit(self, found: FoundBatch) -> None:
+    def _visit(self, found: StoredBatch) -> None:
         header = found.header
         if header.last_offset >= self._log_start_offset:
-            self._take_epoch(header.leader_epoch, max(header.base_offset, self._log_start_offset))
+            self._check_epoch(header.leader_epoch, max(header.base_offset, self._log_start_offset))
         if header.producer_id >= 0:
             try:
                 aborted = replay(self._producers, found.buffer, found.at, header)
@@ -143,7 +145,7 @@ class PartitionCheck:
             if aborted is not None:
                 entry = next(self._aborted, None)
                 if entry is None or entry != (0, aborted):
-                    self._bad_aborted(f"It does not name the transaction that was aborted at {aborted.last_offset}.")
+                    self._report_aborted(f"It does not name the transaction that was aborted at {aborted.last_offset}.")
 
     # ---- aborted transactions ----------------------------------------------------------------------------
 
@@ -154,10 +156,10 @@ class PartitionCheck:
             file = self._disk.open(f"{self.path}/{name}", write=False)
             self._aborted = transaction_entries(file)
             if file.size() % ENTRY_SIZES[TRANSACTION_INDEX]:
-                self._bad_aborted(f"Its {file.size()} bytes are no multiple of {ENTRY_SIZES[TRANSACTION_INDEX]}.")
+                self._report_aborted(f"Its {file.size()} bytes are no multiple of {ENTRY_SIZES[TRANSACTION_INDEX]}.")
 
-    def _bad_aborted(self, text: str) -> None:
-        if not any(finding.path.endswith(self._aborted_path) for finding in self.findings):
+    def _report_aborted(self, text: str) -> None:
+        if not any(issue.path.endswith(self._aborted_path) for issue in self.issues):
             self._add(Severity.HARMLESS, self._aborted_path, text)
         self._aborted = iter(())
         self._recover_from(self._base_offset)
@@ -171,34 +173,34 @@ class PartitionCheck:
             self._add(Severity.REFUSED, LEADER_EPOCHS, str(error))
             self.broken_files.append(f"{self.path}/{LEADER_EPOCHS}")
             self._recover_from(self.start_offset)
-        for (epoch, offset), (later, later_offset) in pairwise(self._epochs):
-            if epoch >= later or offset >= later_offset:
-                self._table_is_wrong(f"Epoch {later} from {later_offset} on follows epoch {epoch} from {offset} on.")
+        for (epoch, offset), (next_epoch, next_offset) in pairwise(self._epochs):
+            if epoch >= next_epoch or offset >= next_offset:
+                self._report_epochs(f"Epoch {next_epoch} from {next_offset} on follows epoch {epoch} from {offset} on.")
 
-    def _take_epoch(self, epoch: int, offset: int) -> None:
+    def _check_epoch(self, epoch: int, offset: int) -> None:
         if epoch < self._epoch:
             text = (
                 f"The batch at offset {offset} says leader epoch {epoch}, the one before it {self._epoch}: one of them "
                 "was changed where no CRC covers it. Consumers pass over it."
             )
-            if not any(finding.text == text for finding in self.findings):
+            if not any(issue.text == text for issue in self.issues):
                 self._add(Severity.NOTE, f"{self._base_offset:020d}{LOG}", text)
             return
         self._epoch = epoch
         while self._slot + 1 < len(self._epochs) and self._epochs[self._slot + 1][1] <= offset:
             self._slot += 1
-        stands = self._epochs[self._slot][0] if self._slot >= 0 else NO_LEADER_EPOCH
-        if epoch != stands and not self.broken_files:
-            self._table_is_wrong(f"It says epoch {stands} for offset {offset}, whose batch says {epoch}.")
+        expected = self._epochs[self._slot][0] if self._slot >= 0 else NO_LEADER_EPOCH
+        if epoch != expected and not self.broken_files:
+            self._report_epochs(f"It says epoch {expected} for offset {offset}, whose batch says {epoch}.")
 
     def _check_epochs(self, known: Checkpoint) -> None:
         for epoch, offset in self._epochs:
             if offset > max(self.end_offset, known.log_start_offset):
-                self._table_is_wrong(f"Epoch {epoch} begins at {offset}, behind the end {self.end_offset}.")
+                self._report_epochs(f"Epoch {epoch} begins at {offset}, behind the end {self.end_offset}.")
 
-    def _table_is_wrong(self, text: str) -> None:
-        if not self._is_table_wrong:
-            self._is_table_wrong = True
+    def _report_epochs(self, text: str) -> None:
+        if not self._has_epoch_issue:
+            self._has_epoch_issue = True
             self._add(Severity.HARMLESS, LEADER_EPOCHS, text)
             self._recover_from(self.start_offset)
 

@@ -1,1 +1,1 @@
-"""Access to the file system: the disk, sync, page cache, file handles."""
+"""File system access: files, syncs, page cache, open file limit."""

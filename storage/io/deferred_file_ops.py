@@ -1,34 +1,33 @@
-"""Changes of files that need not be made at this very moment: closed work, made in the order in which it arose.
+"""File operations that need not run immediately: self-contained work that runs in submission order.
 
-RULES    1. What is handed to a `Later` is made before anything that is handed in after it, and before any bytes of the
-            same log directory that are written later. Until then nobody may look for it on the disk.
-         2. By itself everything is made at once; whoever may not wait for the disk sets another `Later`
-            (`LogManager.later`).
-         3. What found no room on a full disk may be made again, from its beginning. After a failure of another kind what is
-            behind it may be made nevertheless: what must not is one change with it (`in_order`).
-         4. It never outlives what it changes: taking a log away is a change too, and comes behind all others.
-NOT HERE Threads, and what a failure means (replication/partition/replica_manager.py).
+RULES    1. A submitted operation runs before every later one, and before bytes that are written to the same log directory
+            later. Until then the disk does not show it.
+         2. By default operations run at once; a thread that must not block sets another `Submit` (`LogManager.submit`).
+         3. An operation that failed on a full disk may be retried from its start. After another failure the following ones
+            may still run: dependent steps form one operation (`sequential`).
+         4. No operation outlives its files: deleting a log is an operation too, and runs after all others.
+NOT HERE Threads, and the handling of failures (replication/partition/replica_manager.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-Change = Callable[[], None]
-Later = Callable[[Change], None]
+FileOp = Callable[[], None]
+Submit = Callable[[FileOp], None]
 
 
-def at_once(change: Change) -> None:
-    """Make it now."""
-    change()
+def run_now(op: FileOp) -> None:
+    """Run the operation at once."""
+    op()
 
 
-def in_order(steps: list[Change]) -> Change:
-    """One change of several, none of which is made before those in front of it; made again, it goes on where it failed."""
+def sequential(steps: list[FileOp]) -> FileOp:
+    """One operation of several steps; a retry resumes at the failed step."""
 
-    def change() -> None:
+    def op() -> None:
         while steps:
             steps[0]()
             del steps[0]
 
-    return change
+    return op

@@ -1,20 +1,20 @@
-"""The only door to the file system; nothing else in the daemon's lower floors opens, writes, renames or syncs a file.
+"""Access to the file system; all other modules of storage and replication use it.
 
-RULES    1. Every failure of the system leaves here as `StorageError`, a sentence with the path and the errno.
-         2. A `File` has no position of its own: every read and write names one, so threads may share it.
-         3. `pwrite` writes everything or raises; what a failed one left behind is the caller's to cut off.
-         4. A descriptor is closed when the last reference to its `File` is gone: whoever still sends from a file
-            keeps it readable, also after it was renamed or deleted.
-         5. Mappings are for reading only, and are closed before their file is cut: touching a page beyond the end
-            would be SIGBUS, a store that finds the disk full too.
-         6. `sync` is data and size (fdatasync); a name is durable after `sync_dir` of its directory.
-         7. `sync_together` syncs many plain files at a time; a kind of file that syncs in a way of its own is asked itself.
-         8. `is_resident` and `pread_if_resident` never wait, and are for one thread, that of the state machines. What they
-            tell may be untrue a moment later, when memory is short (docs/decisions/0014-reads-never-block-the-loop.md).
-NOT HERE When to sync (log.py), and what the bytes mean. Tests and simulations bring a `Disk` of their own: subclass
-         it and override `open`, or `File` and its two system calls.
+RULES    1. Every system error is raised as `StorageError` with the path and the errno.
+         2. A `File` has no position: every read and write passes one, so threads may share a file.
+         3. `pwrite` writes everything or raises; the caller truncates the rest of a failed write.
+         4. A descriptor is closed with the last reference to its `File`: a file that is still being sent stays readable,
+            also after it was renamed or deleted.
+         5. Mappings are read-only and are closed before their file is truncated: access beyond the end raises
+            SIGBUS, and so does a store on a full disk.
+         6. `sync` makes data and size durable (fdatasync); a name is durable after `sync_dir` of its directory.
+         7. `sync_files` syncs plain files together; a subclass with its own `sync` is called instead.
+         8. `is_resident` and `pread_if_resident` never block, and are for the event loop's thread only. Their answer
+            may be outdated under memory pressure (docs/decisions/0014-reads-do-not-block-the-event-loop.md).
+NOT HERE When to sync (log.py), the contents. Tests and simulations subclass `Disk` and override `open`, or `File` and
+         its two system calls.
 """
-# Paths are plain strings in storage: a Path for every call would cost more than the call.
+# Paths are plain strings: creating a Path costs more than the system call.
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from storage.io.aio_fsync import CAPACITY, UNTRIED, SyncQueue
-from storage.io.page_cache import Residency
+from storage.io.aio_fsync import CAPACITY, NOT_SUBMITTED, SyncQueue
+from storage.io.page_cache import PageCache
 
 Buffer = bytes | bytearray | memoryview
 
-_WANTED_BYTES = 256 * 1024  # of one wish to the kernel; of longer ones it may forget a part
+_FADVISE_BYTES = 256 * 1024  # per fadvise call; the kernel may shorten a longer range
 
-_READ_BYTES = 32 * 1024  # most such files have a few bytes; memory for so many is set aside at each read
+_READ_BYTES = 32 * 1024  # most of these files have a few bytes; each read allocates this buffer
 
 TEMPORARY = ".tmp"
-"""What is being written beside a file."""
+"""Suffix of a file that replaces another one."""
 DELETED = ".deleted"
-"""What is out of use; deleting it may take a millisecond."""
+"""Suffix of a file to be deleted; a deletion may take milliseconds."""
 
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 
@@ -46,7 +46,7 @@ _locked: set[tuple[int, int]] = set()
 
 
 class StorageError(Exception):
-    """The disk failed, or refused; its log directory goes offline."""
+    """A disk operation failed; the log directory goes offline."""
 
     def __init__(self, action: str, path: str, error: OSError | None = None) -> None:
         reason = "" if error is None else f": {error.strerror or error}"
@@ -54,20 +54,20 @@ class StorageError(Exception):
         self.path = path
         self.errno = None if error is None else error.errno
         self.is_full = not action.startswith("sync") and self.errno in (errno.ENOSPC, errno.EDQUOT)
-        """Whether all that is missing is room, so that it can be done again later. A failed sync has lost something."""
-        self.is_held = action == "lock" and self.errno in (0, errno.EAGAIN, errno.EACCES)
-        """Whether somebody else has what was to be locked, or keeps it from us."""
+        """Whether only disk space is missing, so that a retry can succeed. A failed sync has lost data and is never retried."""
+        self.is_locked = action == "lock" and self.errno in (0, errno.EAGAIN, errno.EACCES)
+        """Whether another process holds the lock, or we may not take it."""
 
 
 class Mapping(mmap.mmap):
-    """A read-only view of a file's first bytes; it holds a descriptor of its own."""
+    """A read-only mapping of a file's first bytes; it holds its own descriptor."""
 
     _disk: Disk
 
     def close(self) -> None:
-        """Give the pages and the descriptor back; harmless when done already."""
+        """Unmap; harmless when repeated."""
         super().close()
-        self._disk.forget(-id(self))
+        self._disk.handle_closed(-id(self))
 
     def __del__(self) -> None:
         if not self.closed:
@@ -75,7 +75,7 @@ class Mapping(mmap.mmap):
 
 
 class File:
-    """One open file, read and written at positions."""
+    """An open file with positional reads and writes."""
 
     __slots__ = ("__weakref__", "_descriptor", "_disk", "path")
 
@@ -83,7 +83,7 @@ class File:
         self._disk = disk
         self._descriptor = descriptor
         self.path = path
-        disk.remember(descriptor)
+        disk.handle_opened(descriptor)
 
     def __repr__(self) -> str:
         return f"File({self.path!r}, {self._descriptor})"
@@ -92,23 +92,23 @@ class File:
         self.close()
 
     def fileno(self) -> int:
-        """Descriptor, for sendfile; -1 when closed."""
+        """The descriptor, for sendfile; -1 when closed."""
         return self._descriptor
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called."""
+        """Whether the file is closed."""
         return self._descriptor < 0
 
     def size(self) -> int:
-        """Bytes in the file now."""
+        """The current size in bytes."""
         try:
             return os.fstat(self._descriptor).st_size
         except OSError as error:
             raise StorageError("ask the size of", self.path, error) from error
 
     def pread(self, length: int, position: int) -> bytes:
-        """Up to `length` bytes; fewer only where the file ends."""
+        """Up to `length` bytes; fewer only at the end of the file."""
         try:
             data = self._read_some(length, position)
             while len(data) < length:
@@ -121,9 +121,9 @@ class File:
         return data
 
     def pread_if_resident(self, length: int, position: int) -> Buffer | None:
-        """The same where it need not wait for the disk; None where it would have to, for any of the bytes."""
+        """The same without blocking; None if any of the bytes is not in the page cache."""
         try:
-            data = self._disk.residency.read(self._descriptor, position, length)
+            data = self._disk.page_cache.read_resident(self._descriptor, position, length)
         except OSError as error:
             raise StorageError("read", self.path, error) from error
         if data is not None:
@@ -131,29 +131,29 @@ class File:
         return self.pread(length, position) if self.is_resident(position, length) else None
 
     def is_resident(self, position: int, length: int) -> bool:
-        """Whether all of these bytes, which are in the file, can be read without waiting for the disk."""
+        """Whether these existing bytes can be read without waiting for the disk."""
         try:
-            return self._disk.residency.covers(self._descriptor, position, length)
+            return self._disk.page_cache.is_resident(self._descriptor, position, length)
         except OSError as error:
             raise StorageError("read", self.path, error) from error
 
     def cached_bytes(self, position: int, length: int) -> int:
-        """About how many of these bytes lie in the page cache, reads under way included; in any thread."""
-        return Residency().cached_bytes(self._descriptor, position, length)
+        """The approximate number of these bytes in the page cache, including reads in progress; any thread."""
+        return PageCache().cached_bytes(self._descriptor, position, length)
 
-    def warm(self, position: int, length: int) -> None:
-        """Read these bytes, and no others, into the page cache and nowhere else; in any thread.
+    def prefetch(self, position: int, length: int) -> None:
+        """Read exactly these bytes into the page cache; any thread.
 
-        From then on the kernel reads nothing ahead in this file: what it brought could not be told from what others use.
+        Disables the kernel's read-ahead for this file: its pages could not be distinguished from those in use.
         """
         end = position + length
         try:
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-                for at in range(position, end, _WANTED_BYTES):
-                    os.posix_fadvise(self._descriptor, at, min(_WANTED_BYTES, end - at), os.POSIX_FADV_WILLNEED)
+                for at in range(position, end, _FADVISE_BYTES):
+                    os.posix_fadvise(self._descriptor, at, min(_FADVISE_BYTES, end - at), os.POSIX_FADV_WILLNEED)
             while position < end:
-                count = os.sendfile(self._disk.nowhere(), self._descriptor, position, end - position)
+                count = os.sendfile(self._disk.dev_null(), self._descriptor, position, end - position)
                 if not count:
                     break
                 position += count
@@ -161,7 +161,7 @@ class File:
             raise StorageError("read", self.path, error) from error
 
     def drop_cache(self, position: int, length: int) -> None:
-        """Let the page cache forget these bytes, as far as they are not in use or unwritten."""
+        """Drop these bytes from the page cache, except pages that are in use or dirty."""
         if hasattr(os, "posix_fadvise"):
             try:
                 os.posix_fadvise(self._descriptor, position, length, os.POSIX_FADV_DONTNEED)
@@ -169,7 +169,7 @@ class File:
                 raise StorageError("give back the cache of", self.path, error) from error
 
     def pwrite(self, buffer: Buffer, position: int) -> None:
-        """Write all of `buffer`, or raise."""
+        """Write all of `buffer`."""
         length = len(buffer)
         try:
             written = self._write_some(buffer, position)
@@ -180,15 +180,15 @@ class File:
             raise StorageError("write", self.path, error) from error
 
     def truncate(self, size: int) -> None:
-        """Cut the file, or lengthen it with zeros."""
+        """Truncate the file, or extend it with zeros."""
         try:
             os.ftruncate(self._descriptor, size)
         except OSError as error:
             raise StorageError("truncate", self.path, error) from error
 
-    def reserve(self, size: int) -> None:
-        """Set space aside for a file of that size, which stays as long as it is; nothing where that cannot be had."""
-        import ctypes  # noqa: PLC0415  # only few topics want it
+    def allocate(self, size: int) -> None:
+        """Allocate disk space for `size` bytes without changing the file size; a no-op if unsupported."""
+        import ctypes  # noqa: PLC0415  # rarely used
 
         system = ctypes.CDLL(None, use_errno=True)
         length = ctypes.c_int64(size)
@@ -199,31 +199,31 @@ class File:
         number = ctypes.get_errno()
         if number not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOSPC):
             raise StorageError("reserve space for", self.path, OSError(number, os.strerror(number)))
-        self.truncate(self.size())  # what there was of it on a full disk is needed by who writes
+        self.truncate(self.size())  # releases what a full disk could allocate
 
     def sync(self) -> None:
-        """Return when the data and the size are durable; a failure is final, never to be tried again."""
+        """Make data and size durable. A failure is final: a retry may report success for lost data."""
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:
             raise StorageError("sync", self.path, error) from error
 
     def map(self, length: int) -> Mapping:
-        """Map the first `length` bytes, at least one, for reading."""
+        """Map the first `length` bytes, at least one, read-only."""
         try:
             mapping = Mapping(self._descriptor, length, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             cause = error if isinstance(error, OSError) else OSError(0, str(error))
             raise StorageError("map", self.path, cause) from error
         mapping._disk = self._disk  # noqa: SLF001
-        self._disk.remember(-id(mapping))
+        self._disk.handle_opened(-id(mapping))
         return mapping
 
     def close(self) -> None:
-        """Close the descriptor now; only for who knows that nobody else holds this file."""
+        """Close the descriptor now; only if no other reference uses the file."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            self._disk.forget(descriptor)
+            self._disk.handle_closed(descriptor)
             os.close(descriptor)
 
     def _read_some(self, length: int, position: int) -> bytes:
@@ -234,12 +234,12 @@ class File:
 
 
 class Directory(File):
-    """An open directory, good for one thing: syncing the names in it."""
+    """An open directory, for syncing its entries."""
 
     __slots__ = ()
 
     def sync(self) -> None:
-        """Return when names made, changed or removed here are durable."""
+        """Make created, renamed and removed entries durable."""
         try:
             os.fsync(self._descriptor)
         except OSError as error:
@@ -247,53 +247,53 @@ class Directory(File):
 
 
 class Lock:
-    """Holds a lock file against other processes until it is released or the process ends."""
+    """A lock on a file against other processes, until it is released or the process ends."""
 
-    __slots__ = ("_descriptor", "_identity", "path")
+    __slots__ = ("_descriptor", "_device_and_inode", "path")
 
-    def __init__(self, path: str, descriptor: int, identity: tuple[int, int]) -> None:
+    def __init__(self, path: str, descriptor: int, device_and_inode: tuple[int, int]) -> None:
         self.path = path
         self._descriptor = descriptor
-        self._identity = identity
+        self._device_and_inode = device_and_inode
 
     def release(self) -> None:
-        """Let others in; harmless when done already."""
+        """Release the lock; harmless when repeated."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            _locked.discard(self._identity)
+            _locked.discard(self._device_and_inode)
             os.close(descriptor)
 
 
 class Disk:
-    """The file system, with errors as sentences and open descriptors counted."""
+    """The file system; counts open descriptors."""
 
     def __init__(self) -> None:
-        self._held: set[int] = set()
-        self.residency = Residency()
-        self._sync_queues: list[SyncQueue] = []  # idle ones, for the threads that wait
+        self._handles: set[int] = set()
+        self.page_cache = PageCache()
+        self._sync_queues: list[SyncQueue] = []  # idle queues, for blocking calls
         self._nowhere: int | None = None
 
     @property
     def open_files(self) -> int:
-        """Descriptors held by files and mappings of this disk."""
-        return len(self._held)
+        """The number of open files and mappings."""
+        return len(self._handles)
 
-    def nowhere(self) -> int:
-        """A descriptor that swallows everything."""
+    def dev_null(self) -> int:
+        """A descriptor of /dev/null."""
         if self._nowhere is None:
             self._nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         return self._nowhere
 
-    def remember(self, handle: int) -> None:
-        """Count a descriptor (its number) or a mapping (minus its identity)."""
-        self._held.add(handle)
+    def handle_opened(self, handle: int) -> None:
+        """Count a descriptor, or a mapping as minus its id."""
+        self._handles.add(handle)
 
-    def forget(self, handle: int) -> None:
-        """Count no longer."""
-        self._held.discard(handle)
+    def handle_closed(self, handle: int) -> None:
+        """Remove a descriptor or mapping from the count."""
+        self._handles.discard(handle)
 
     def open(self, path: str, *, write: bool, create: bool = False) -> File:
-        """Open a file that exists, or make it when `create`."""
+        """Open an existing file; `create` creates a missing one."""
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
         try:
             return File(self, path, os.open(path, flags, 0o644))
@@ -301,22 +301,22 @@ class Disk:
             raise StorageError("open", path, error) from error
 
     def open_directory(self, path: str) -> File:
-        """Open a directory in order to sync it, whatever its name is by then."""
+        """Open a directory to sync it, also after a rename."""
         try:
             return Directory(self, path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         except OSError as error:
             raise StorageError("open the directory", path, error) from error
 
     def exists(self, path: str) -> bool:
-        """Whether anything has this name."""
-        return self._look_at(path) is not None
+        """Whether the path exists."""
+        return self._stat(path) is not None
 
     def is_dir(self, path: str) -> bool:
-        """Whether this is a directory."""
-        found = self._look_at(path)
+        """Whether the path is a directory."""
+        found = self._stat(path)
         return found is not None and stat.S_ISDIR(found.st_mode)
 
-    def _look_at(self, path: str) -> os.stat_result | None:
+    def _stat(self, path: str) -> os.stat_result | None:
         try:
             return os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -324,30 +324,30 @@ class Disk:
         except OSError as error:
             raise StorageError("look at", path, error) from error
 
-    def identity(self, path: str) -> tuple[int, int]:
-        """What no other file or directory of this system has, as long as this one is there."""
-        with _reported("look at", path):
-            return _identity(os.stat(path))
+    def device_and_inode(self, path: str) -> tuple[int, int]:
+        """The device and inode numbers, unique while the file exists."""
+        with _as_storage_error("look at", path):
+            return _device_and_inode(os.stat(path))
 
     def listdir(self, path: str) -> list[str]:
-        """Names in a directory, in no order."""
+        """The names in a directory, unordered."""
         try:
             return os.listdir(path)
         except OSError as error:
             raise StorageError("list", path, error) from error
 
     def make_dirs(self, path: str) -> None:
-        """Make a directory and those above it; nothing when it is there."""
-        with _reported("make the directory", path):
+        """Create a directory and its parents; a no-op if it exists."""
+        with _as_storage_error("make the directory", path):
             os.makedirs(path, exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file or directory another name, replacing a file of that name."""
-        with _reported(f"rename {source} to", target):
+        """Rename a file or directory; an existing target file is replaced."""
+        with _as_storage_error(f"rename {source} to", target):
             os.rename(source, target)
 
     def unlink(self, path: str, *, missing_ok: bool = False) -> None:
-        """Remove a file's name."""
+        """Delete a file."""
         try:
             os.unlink(path)
         except FileNotFoundError as error:
@@ -357,8 +357,8 @@ class Disk:
             raise StorageError("delete", path, error) from error
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory and all below it; nothing when it is gone."""
-        with _reported("delete", path):
+        """Delete a directory tree; a no-op if it does not exist."""
+        with _as_storage_error("delete", path):
             for root, directories, files in os.walk(path, topdown=False):
                 for name in files:
                     os.unlink(f"{root}/{name}")
@@ -369,27 +369,27 @@ class Disk:
                 os.rmdir(path)
 
     def size(self, path: str) -> int:
-        """Bytes in a file."""
+        """The size of a file in bytes."""
         try:
             return os.stat(path).st_size
         except OSError as error:
             raise StorageError("ask the size of", path, error) from error
 
     def modified_ms(self, path: str) -> int:
-        """When a file was last written, in wall milliseconds."""
-        with _reported("ask the age of", path):
+        """The time of the last modification, in wall milliseconds."""
+        with _as_storage_error("ask the age of", path):
             return os.stat(path).st_mtime_ns // 1_000_000
 
     def set_modified_ms(self, path: str, wall_ms: int) -> None:
-        """Have a file look as if it was last written then."""
-        with _reported("set the age of", path):
+        """Set the time of the last modification."""
+        with _as_storage_error("set the age of", path):
             os.utime(path, ns=(wall_ms * 1_000_000, wall_ms * 1_000_000))
 
     def read(self, path: str) -> bytes:
-        """All of a (small) file."""
+        """The contents of a small file."""
         data = b""
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # io.open asks the system thrice as much
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # io.open makes three times as many system calls
             try:
                 while more := os.read(descriptor, _READ_BYTES):
                     data += more
@@ -399,34 +399,34 @@ class Disk:
             raise StorageError("read", path, error) from error
         return data
 
-    def write_beside(self, path: str, data: Buffer, beside: str = TEMPORARY) -> File:
-        """Write what a file is to hold under a name of its own; `put_in_place` gives it the file's, when it is durable."""
-        file = self.open(path + beside, write=True, create=True)
+    def write_temporary(self, path: str, data: Buffer, suffix: str = TEMPORARY) -> File:
+        """Write new contents of `path` to a temporary file; `commit_temporary` renames it after a sync."""
+        file = self.open(path + suffix, write=True, create=True)
         file.truncate(0)
         file.pwrite(data, 0)
         return file
 
-    def put_in_place(self, path: str, beside: str = TEMPORARY) -> None:
-        """Let a file hold what was written beside it."""
-        self.rename(path + beside, path)
+    def commit_temporary(self, path: str, suffix: str = TEMPORARY) -> None:
+        """Rename the temporary file into place."""
+        self.rename(path + suffix, path)
 
-    def replace_atomically(self, path: str, data: Buffer, *, sync: bool = True, beside: str = TEMPORARY) -> None:
-        """Give a file new contents so that a reader, or a crash, finds either the old or the new ones.
+    def replace_atomically(self, path: str, data: Buffer, *, sync: bool = True, suffix: str = TEMPORARY) -> None:
+        """Replace a file's contents: a reader, also after a crash, finds the old or the new ones.
 
-        `beside`: how the name of what is written first ends; two who write at once need two.
+        `suffix`: of the temporary file; concurrent writers need different ones.
         """
-        file = self.write_beside(path, data, beside)
+        file = self.write_temporary(path, data, suffix)
         try:
             if sync:
                 file.sync()
         finally:
             file.close()
-        self.put_in_place(path, beside)
+        self.commit_temporary(path, suffix)
         if sync:
             self.sync_dir(os.path.dirname(path) or ".")
 
     def sync_dir(self, path: str) -> None:
-        """Make names made, changed or removed in a directory durable."""
+        """Make created, renamed and removed entries of a directory durable."""
         directory = self.open_directory(path)
         try:
             directory.sync()
@@ -434,11 +434,11 @@ class Disk:
             directory.close()
 
     def sync_queue(self) -> SyncQueue | None:
-        """A queue for syncs that the kernel does for who may not wait; None where the system has none."""
+        """A queue for syncs without blocking; None if the system does not support it."""
         return SyncQueue.open()
 
-    def sync_together(self, files: Sequence[File]) -> dict[File, StorageError]:
-        """Make the data and sizes of many files durable, and the names in directories; what failed, and that is final."""
+    def sync_files(self, files: Sequence[File]) -> dict[File, StorageError]:
+        """Sync many files and directories; returns the failures, which are final."""
         kinds = [file for file in files if is_plain(file)], [file for file in files if _is_plain_directory(file)]
         failures = sync_results([file for file in files if not is_plain(file) and not _is_plain_directory(file)], [])
         for kind in kinds:
@@ -451,14 +451,14 @@ class Disk:
         queue = None
         if len(files) > 1:
             queue = self._sync_queues.pop() if self._sync_queues else self.sync_queue()
-        if queue is None or not queue.begin([file.fileno() for file in files], are_directories=are_directories):
+        if queue is None or not queue.submit([file.fileno() for file in files], are_directories=are_directories):
             return []
         numbers = queue.wait()
         self._sync_queues.append(queue)
         return numbers
 
     def sync_dirs(self, paths: Sequence[str]) -> dict[str, StorageError]:
-        """Make names made, changed or removed in many directories durable; what failed."""
+        """Sync the entries of many directories; returns the failures."""
         failures: dict[str, StorageError] = {}
         directories: list[File] = []
         for path in paths:
@@ -466,16 +466,16 @@ class Disk:
                 directories.append(self.open_directory(path))
             except StorageError as error:
                 failures[path] = error
-        return failures | {file.path: error for file, error in self.sync_together(directories).items()}
+        return failures | {file.path: error for file, error in self.sync_files(directories).items()}
 
     def sync_all(self, path: str, write_out: Callable[[], None]) -> None:
-        """Call `write_out`, then make everything durable that it wrote anywhere on the file system of `path`.
+        """Call `write_out`, then make all its writes on the file system of `path` durable (syncfs).
 
-        One call for thousands of files; an error is told that any of them met since the call began.
+        One call for thousands of files; it reports any error of these writes.
         """
-        import ctypes  # noqa: PLC0415  # only a shutdown with many logs needs it
+        import ctypes  # noqa: PLC0415  # only for a shutdown with many logs
 
-        with _reported("sync the file system of", path):
+        with _as_storage_error("sync the file system of", path):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 write_out()
@@ -488,10 +488,10 @@ class Disk:
                 os.close(descriptor)
 
     def lock(self, path: str) -> Lock:
-        """Take a lock file (the kind of lock that Java takes), or raise when another process or we hold it."""
-        with _reported("lock", path):
-            # A process may hold such a lock twice, and closing any descriptor of the file lets go of it.
-            if os.path.exists(path) and _identity(os.stat(path)) in _locked:
+        """Lock a file as Java's FileChannel.tryLock does; raises if another process or this one holds the lock."""
+        with _as_storage_error("lock", path):
+            # A process can take a POSIX lock twice, and closing any descriptor of the file releases it.
+            if os.path.exists(path) and _device_and_inode(os.stat(path)) in _locked:
                 raise StorageError("lock", path, OSError(0, "this process holds it already"))
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
@@ -499,25 +499,25 @@ class Disk:
             except OSError as error:
                 os.close(descriptor)
                 raise StorageError("lock", path, OSError(error.errno, "another process holds it")) from error
-            identity = _identity(os.fstat(descriptor))
-        _locked.add(identity)
-        return Lock(path, descriptor, identity)
+            device_and_inode = _device_and_inode(os.fstat(descriptor))
+        _locked.add(device_and_inode)
+        return Lock(path, descriptor, device_and_inode)
 
     def free_bytes(self, path: str) -> int:
-        """Bytes that we may still write where `path` lies."""
-        with _reported("ask the free space of", path):
+        """The usable bytes of the file system of `path`."""
+        with _as_storage_error("ask the free space of", path):
             figures = os.statvfs(path)
         return figures.f_bavail * figures.f_frsize
 
     def total_bytes(self, path: str) -> int:
-        """The size of the file system where `path` lies."""
-        with _reported("ask the size of", path):
+        """The size of the file system of `path`."""
+        with _as_storage_error("ask the size of", path):
             figures = os.statvfs(path)
         return figures.f_blocks * figures.f_frsize
 
 
 def is_plain(file: File) -> bool:
-    """Whether the kernel may sync it in place of its own method."""
+    """Whether a kernel queue may sync the file instead of its own method."""
     return type(file).sync is File.sync
 
 
@@ -526,11 +526,11 @@ def _is_plain_directory(file: File) -> bool:
 
 
 def sync_results(files: Sequence[File], numbers: Sequence[int]) -> dict[File, StorageError]:
-    """What failed of what a queue has done, if one has; the syncs that it left untried are done now."""
+    """The failures of a queue's results; files that were not submitted are synced now."""
     failures: dict[File, StorageError] = {}
     for place, file in enumerate(files):
-        number = numbers[place] if numbers else UNTRIED
-        if number == UNTRIED:
+        number = numbers[place] if numbers else NOT_SUBMITTED
+        if number == NOT_SUBMITTED:
             try:
                 file.sync()
             except StorageError as error:
@@ -540,12 +540,12 @@ def sync_results(files: Sequence[File], numbers: Sequence[int]) -> dict[File, St
     return failures
 
 
-def _identity(status: os.stat_result) -> tuple[int, int]:
+def _device_and_inode(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
 @contextmanager
-def _reported(action: str, path: str) -> Iterator[None]:
+def _as_storage_error(action: str, path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -1,28 +1,30 @@
-"""Whether a log directory has room, and how room is made in it while it has none.
+"""The disk-full state of a log directory.
 
-RULES    1. What makes room does not wait behind what waits for it: while the directory is full it has a `Later` of its own.
-         2. So it must not touch what is still to be made: only segments go that lack nothing, and no new one is begun.
-NOT HERE Who finds out that it is full (`broker/io/worker_thread.py`). Why so: docs/decisions/0024-a-full-disk-is-a-delay.md
+RULES    1. Operations that free space do not queue behind those that need it: a full directory has a `Submit` of its own
+            for them.
+         2. They must not touch files with pending operations: only fully written segments are deleted, and no segment is
+            started.
+NOT HERE Detection of a full disk (`broker/io/worker_thread.py`). Why: docs/decisions/0024-full-disks.md
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from storage.io.deferred_file_ops import Later, at_once
+from storage.io.deferred_file_ops import Submit, run_now
 
 
-class Room:
-    """Of one log directory."""
+class DiskSpace:
+    """The state of one log directory."""
 
-    __slots__ = ("is_full", "later")
+    __slots__ = ("is_full", "submit")
 
-    def __init__(self, later: Later = at_once) -> None:
+    def __init__(self, submit: Submit = run_now) -> None:
         self.is_full = False
-        """Clients' appends are refused meanwhile."""
-        self.later = later
-        """Makes the changes that make room, while it is full."""
+        """While true, client appends are rejected."""
+        self.submit = submit
+        """Runs operations that free space, while the directory is full."""
 
 
-ROOMY: Final = Room()
-"""Where nobody looks."""
+UNMONITORED: Final = DiskSpace()
+"""For logs without a log manager: never full."""

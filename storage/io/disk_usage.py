@@ -1,9 +1,8 @@
-"""What a log directory holds, in bytes: a look for a thread.
+"""Disk usage of a log directory, measured by a thread (DescribeLogDirs).
 
-RULES    1. Logs that are open know their size; of the others the files are looked at, and none is opened.
-         2. A log that is taken away meanwhile, or made at this moment, has no size, nor has a file of it;
-            that is no failure of the disk.
-NOT HERE Which logs there are (log_manager.py).
+RULES    1. Open logs know their size; for the others the file sizes are read, and no file is opened.
+         2. A log or file that is created or deleted meanwhile counts as 0 bytes; that is no disk failure.
+NOT HERE The list of logs (log_manager.py).
 """
 
 from __future__ import annotations
@@ -16,40 +15,42 @@ from storage.io.disk import Disk, StorageError
 
 T = TypeVar("T")
 
-_BATCHES: Final = ".log"  # how names of files end that hold batches
+_LOG_SUFFIX: Final = ".log"
 
 
-class Usage:
-    """Of one log directory; known when `run` is over."""
+class DiskUsage:
+    """The usage of one log directory; available after `run`."""
 
     def __init__(self, disk: Disk, directory: str, logs: Iterable[str]) -> None:
-        """`logs` are the paths of those whose size is to be found out."""
+        """`logs`: the paths of the logs to measure."""
         self._disk = disk
         self._directory = directory
         self._logs = tuple(logs)
         self.total_bytes = self.usable_bytes = -1
-        """Of its file system, and what may still be written there."""
+        """Total and usable bytes of the file system."""
         self.sizes: dict[str, int] = {}
-        """By the paths of logs."""
+        """Size by log path."""
 
     def run(self) -> None:
-        """Ask the file system.
+        """Query the file system.
 
         Raises:
-            StorageError: it does not answer.
+            StorageError: a query failed.
         """
         self.total_bytes = self._disk.total_bytes(self._directory)
         self.usable_bytes = self._disk.free_bytes(self._directory)
         self.sizes = {path: self._size_of(path) for path in self._logs}
 
     def _size_of(self, path: str) -> int:
-        names = self._if_there(self._disk.listdir, path) or []
-        return sum(self._if_there(self._disk.size, f"{path}/{name}") or 0 for name in names if name.endswith(_BATCHES))
+        names = self._unless_missing(self._disk.listdir, path) or []
+        return sum(
+            self._unless_missing(self._disk.size, f"{path}/{name}") or 0 for name in names if name.endswith(_LOG_SUFFIX)
+        )
 
     @staticmethod
-    def _if_there(ask: Callable[[str], T], path: str) -> T | None:
+    def _unless_missing(query: Callable[[str], T], path: str) -> T | None:
         try:
-            return ask(path)
+            return query(path)
         except StorageError as error:
             if error.errno != ENOENT:
                 raise

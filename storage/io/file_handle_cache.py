@@ -1,20 +1,19 @@
-"""How many files may be open: above that, what nobody has used for longest is closed.
+"""The limit of open log files: above it, the least recently used ones are closed.
 
-RULES    1. The disk counts every file and every mapping, also what threads have open at this moment and what is open only
-            because an answer is still being sent from it. A part of what is allowed is left for those: beyond the rest files
-            are closed.
-         2. Whoever keeps files open says so once (`hold`), and at each use no more than `usage = USED`. Who was not used
-            since it was last looked at is closed, the others get another round, at most two at a time.
-         3. What was opened since the last look survives it: whoever had it opened has yet to use it.
-         4. What cannot be closed now, since something of it is still to be written, is asked again at the next look.
-         5. Closing happens when nobody is amid anything: `on_surplus` sees to that. By itself it happens at once.
-NOT HERE Who keeps files open (segments/segment.py), how many the process may have (broker/process/file_limits.py).
+RULES    1. The disk counts all open files and mappings, including those that threads or pending responses hold. A share of
+            the limit is reserved for these; above the rest, files are closed.
+         2. An owner of open files registers once (`register`) and sets `usage = USED` at each use. An owner without a use
+            since its last check is closed, the others get another round, at most two per call.
+         3. Files opened since the last check are kept: their first use is still to come.
+         4. Files that cannot be closed because writes are pending are checked again next time.
+         5. `on_eviction_needed` schedules the closing for a time when no file is in use. By default it runs at once.
+NOT HERE The owners (segments/segment.py), the process limit (broker/process/resource_limits.py).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Protocol, TypeVar
 
 from storage.io.disk import Disk
@@ -24,101 +23,134 @@ USED: Final = 1
 NEW: Final = 2
 
 UNLIMITED: Final = 1 << 60
-LEAST: Final = 64
-"""A limit below this leaves too little room."""
+MIN_LIMIT: Final = 64
+"""The smallest accepted limit."""
 _RESERVED: Final = 8
-_LEAST_RESERVED: Final = 32
-"""One in so many, and at least so many, are left for files that are open for a moment: what readers have opened and the
-loop does not know of yet (broker/io/reader_pool.py) is most of it."""
-_ROUNDS: Final = 2
-_AT_A_TURN: Final = 128
+_MIN_RESERVED: Final = 32
+"""The reserved share (1/8) and its minimum, for files that are open briefly: mostly those that the reader pool has opened and
+the event loop does not know yet (broker/io/reader_pool.py).
+"""
+_MAX_ROUNDS: Final = 2
+_OWNERS_PER_STEP: Final = 128
 
 
-class Holder(Protocol):
-    """Keeps files open."""
+class HandleOwner(Protocol):
+    """An object with open files."""
 
     usage: int
-    """IDLE, USED or NEW: since it was last looked at."""
+    """IDLE, USED or NEW since the last check."""
 
 
-H = TypeVar("H", bound=Holder)
+H = TypeVar("H", bound=HandleOwner)
 Close = Callable[[H], bool]
 
 
-class OpenFiles:
-    """Those who keep files of a disk open; threads may say that they do."""
+class FileHandleCache:
+    """The owners of a disk's open files; threads may register them."""
 
     def __init__(self, disk: Disk, limit: int = UNLIMITED) -> None:
-        """`limit`: of all files and mappings of the disk that are open at the same time."""
+        """`limit`: the maximum number of open files and mappings of the disk."""
         self._disk = disk
         self._limit = limit
-        self._most_kept = limit - max(limit // _RESERVED, _LEAST_RESERVED)
-        self._held: OrderedDict[Holder, Close[Any]] = OrderedDict()  # the next to be looked at first
-        self._new: list[Holder] = []  # since the last look
-        self._is_told = False
+        self._target = limit - max(limit // _RESERVED, _MIN_RESERVED)
+        self._owners: OrderedDict[HandleOwner, Close[Any]] = OrderedDict()  # the next to check is first
+        self._new: list[HandleOwner] = []  # since the last check
+        self._is_eviction_requested = False
         self.closed = 0
-        """How many were closed for others so far."""
-        self.on_surplus: Callable[[], None] = self.close_surplus
-        """Has `close_surplus` called soon; may itself be called by any thread."""
+        """Number of owners closed so far because of the limit."""
+        self.on_eviction_needed: Callable[[], None] = self.close_surplus
+        """Schedules `close_surplus`; called by any thread."""
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._owners)
 
     def __str__(self) -> str:
-        return f"{self._disk.open_files} of at most {self._limit} files of logs are open"
+        return f"{self._disk.open_files} of at most {self._limit} log files are open"
 
-    def is_crowded(self, wanted: int = 0) -> bool:
-        """Whether the limit is reached with so many more that are going to be opened: who can should ask for none now."""
+    def at_file_limit(self, wanted: int = 0) -> bool:
+        """Whether `wanted` more files would reach the limit: callers should retry large reads later."""
         return self._disk.open_files + wanted >= self._limit
 
-    def hold(self, holder: H, close: Callable[[H], bool]) -> None:
-        """Files were opened; `close` closes them and says whether that was possible."""
-        holder.usage = NEW
-        self._held[holder] = close
-        self._new.append(holder)
-        if self._disk.open_files > self._most_kept and not self._is_told:
-            self._is_told = True
-            self.on_surplus()
+    def register(self, owner: H, close: Callable[[H], bool]) -> None:
+        """Register an owner that has opened files; `close` closes them and returns whether it did."""
+        owner.usage = NEW
+        self._owners[owner] = close
+        self._new.append(owner)
+        if self._disk.open_files > self._target and not self._is_eviction_requested:
+            self._is_eviction_requested = True
+            self.on_eviction_needed()
 
-    def forget(self, holder: Holder) -> None:
-        """Its files are closed; harmless when that is known."""
-        self._held.pop(holder, None)
+    def unregister(self, owner: HandleOwner) -> None:
+        """Remove an owner whose files are closed."""
+        self._owners.pop(owner, None)
 
     def close_surplus(self) -> None:
-        """Close as many files as there are too many."""
-        self._is_told = False
+        """Close files until the target is reached."""
+        self._is_eviction_requested = False
         new = self._take_new()
-        for _ in range(_ROUNDS * len(self._held)):
-            if not self._held or self._disk.open_files <= self._most_kept:
+        for _ in range(_MAX_ROUNDS * len(self._owners)):
+            if not self._owners or self._disk.open_files <= self._target:
                 break
-            self.closed += self._look_at(*self._held.popitem(last=False))  # in one piece: threads add to it
+            self.closed += self._try_close(*self._owners.popitem(last=False))  # one atomic call: threads add owners
         _age(new)
 
     def close_idle(self) -> Iterator[None]:
-        """Close what was not used since this was done last, some at a step."""
+        """Close the files without a use since the last call, some per step."""
         _age(self._take_new())
-        held = list(self._held)
-        for begin in range(0, len(held), _AT_A_TURN):
-            for holder in held[begin : begin + _AT_A_TURN]:
-                close = self._held.pop(holder, None)
+        held = list(self._owners)
+        for begin in range(0, len(held), _OWNERS_PER_STEP):
+            for owner in held[begin : begin + _OWNERS_PER_STEP]:
+                close = self._owners.pop(owner, None)
                 if close is not None:
-                    self._look_at(holder, close)
+                    self._try_close(owner, close)
             yield
 
-    def _look_at(self, holder: Holder, close: Close[Any]) -> bool:
-        """Whether its files are closed now; else it comes to the end."""
-        if holder.usage == IDLE and close(holder):
+    def _try_close(self, owner: HandleOwner, close: Close[Any]) -> bool:
+        """Close an idle owner's files; otherwise move the owner to the end."""
+        if owner.usage == IDLE and close(owner):
             return True
-        if holder.usage == USED:
-            holder.usage = IDLE
-        self._held[holder] = close
+        if owner.usage == USED:
+            owner.usage = IDLE
+        self._owners[owner] = close
         return False
 
-    def _take_new(self) -> list[Holder]:
+    def _take_new(self) -> list[HandleOwner]:
         new, self._new = self._new, []
         return new
 
 
-def _age(holders: list[Holder]) -> None:
-    for holder in holders:
-        holder.usage = min(holder.usage, USED)
+class HandleRegistration:
+    """Registers the owners of one engine, from `begin` to `end`."""
+
+    __slots__ = ("_cache", "_close")
+
+    def __init__(self, cache: FileHandleCache | None) -> None:
+        self._cache = cache
+        self._close: Callable[[Any], bool] | None = None
+
+    def begin(self, owners: Iterable[HandleOwner], close: Callable[[Any], bool]) -> None:
+        """Register the owners with open files, and later ones when they open files."""
+        self._close = close
+        for owner in owners:
+            self.files_opened(owner)
+
+    def end(self, owners: Iterable[HandleOwner]) -> None:
+        """Unregister all owners."""
+        self._close = None
+        for owner in owners:
+            self.files_closed(owner)
+
+    def files_opened(self, owner: HandleOwner) -> None:
+        """Register an owner that has opened files."""
+        if self._cache is not None and self._close is not None:
+            self._cache.register(owner, self._close)
+
+    def files_closed(self, owner: HandleOwner) -> None:
+        """Unregister an owner that has closed its files."""
+        if self._cache is not None:
+            self._cache.unregister(owner)
+
+
+def _age(holders: list[HandleOwner]) -> None:
+    for owner in holders:
+        owner.usage = min(owner.usage, USED)

@@ -1,138 +1,133 @@
-"""What makes a log durable, as work for a thread; that of many logs is done together (group commit).
+"""Flush tasks: make logs durable in a thread, many of them together (group commit).
 
-RULES    1. What is still to be written is written; then all files are synced, those of all logs at a time; then what was
-            written beside a file takes its place; then the directories are synced, each once. So a name is durable only
-            behind its bytes, and a thousand new partitions cost two turns of the disk.
-         2. A failure counts only while the log is in service: what was deleted meanwhile need not be durable.
-         3. One log's failure says nothing of the others: what that means is for whoever asked.
-         4. Where nothing more can be written for want of room, the open files are synced and let go of all the same: what
-            was deleted meanwhile gives its room back only then. The rest is done when there is room.
-         5. What is found, written or renamed by its path is so in a visit to the log (path_guard.py).
-NOT HERE Which files (segments/durability.py, openable_log.py), how they are synced (disk.py).
+RULES    1. A flush writes pending replacement files, syncs all files of all tasks together, renames the replacements into
+            place, then syncs each directory once. So a name is never durable before its bytes, and a thousand new
+            partitions cost two rounds of disk syncs.
+         2. A failure counts only while the log is in service: a deleted log need not be durable.
+         3. Each task has its own result; the caller handles it.
+         4. If the disk is full, the open files are synced and closed nevertheless: deleted files release
+            their space only then. The rest is retried when space is free.
+         5. Paths are opened, written and renamed under the log's path guard (path_guard.py).
+NOT HERE Which files (segments/durability.py, openable_log.py), the sync calls (disk.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from storage.io.deferred_file_ops import Later, at_once
+from storage.io.deferred_file_ops import Submit, run_now
 from storage.io.disk import Disk, File, StorageError
 
 SEGMENTS_AT_A_TIME: Final = 16
-"""Of one log, in a sync: each has up to five files open until it is over."""
+"""Segments of one log per flush: each has up to five open files during it."""
 
 T = TypeVar("T")
 
 
-class Sync:
-    """What makes one log durable; calling it does it.
+@dataclass(slots=True, eq=False)
+class FlushTask:
+    """Makes one log durable when called."""
 
-    Args:
-        disk: where it lies.
-        files: open ones, to be synced.
-        is_wanted: whether the log is in service.
-        replaced: files by their paths, that get these contents.
-        written: further files that were written, by their paths, and may not be there.
-        names: directories.
-        visit: does something at the log's files, unless it is gone.
-    """
-
-    __slots__ = ("disk", "end_offset", "files", "is_complete", "is_wanted", "names", "replaced", "visit", "written")
-
-    def __init__(
-        self,
-        disk: Disk,
-        files: Sequence[File],
-        is_wanted: Callable[[], bool],
-        *,
-        replaced: Sequence[tuple[str, bytes]] = (),
-        written: Sequence[str] = (),
-        names: Sequence[str] = (),
-        visit: Later = at_once,
-    ) -> None:
-        self.disk = disk
-        self.files = files
-        self.is_wanted = is_wanted
-        self.replaced = replaced
-        self.written = written
-        self.names = names
-        self.visit = visit
-        self.end_offset = 0
-        """Up to here the log is durable then."""
-        self.is_complete = True
-        """Whether nothing is left for a further one."""
+    disk: Disk
+    files: Sequence[File]
+    """Open files to sync."""
+    is_in_service: Callable[[], bool]
+    """Whether the log is in service."""
+    replacements: Sequence[tuple[str, bytes]] = field(default=(), kw_only=True)
+    """(path, new contents) of files to replace."""
+    written: Sequence[str] = field(default=(), kw_only=True)
+    """Paths of files that were written; a missing one is ignored."""
+    directories: Sequence[str] = field(default=(), kw_only=True)
+    """Directories to sync."""
+    run_guarded: Submit = field(default=run_now, kw_only=True)
+    """Runs work on the log's paths, unless the log is deleted."""
+    end_offset: int = 0
+    """After success, the log is durable up to this offset."""
+    is_complete: bool = True
+    """Whether no further flush is needed."""
 
     def __call__(self) -> None:
-        """Do it alone."""
-        (error,) = sync_together([self])
+        """Run this task alone.
+
+        Raises:
+            StorageError: the flush failed.
+        """
+        (error,) = flush_together([self])
         if error is not None:
             raise error
 
     @property
-    def is_of_files(self) -> bool:
-        """Whether nothing is to be done but to sync the files."""
-        return not (self.replaced or self.written or self.names)
+    def only_syncs(self) -> bool:
+        """Whether the task only syncs open files."""
+        return not (self.replacements or self.written or self.directories)
 
-    def all_files(self) -> list[File]:
-        """Write what is still to be written; all that is to be synced."""
+    def write_and_list_files(self) -> list[File]:
+        """Write the temporary files; returns all files to sync."""
         files = list(self.files)
 
         def write() -> None:
             files.extend(self.disk.open(path, write=True) for path in self.written if self.disk.exists(path))
-            files.extend(self.disk.write_beside(path, data) for path, data in self.replaced)
+            files.extend(self.disk.write_temporary(path, data) for path, data in self.replacements)
 
-        if not self.is_of_files and self.is_wanted():
-            self.visit(write)
+        if not self.only_syncs and self.is_in_service():
+            self.run_guarded(write)
         return files
 
-    def put_in_place(self) -> None:
-        """What was written beside a file is durable."""
+    def commit_temporary(self) -> None:
+        """Rename the durable temporary files into place."""
 
         def put() -> None:
-            for path, _ in self.replaced:
-                self.disk.put_in_place(path)
+            for path, _ in self.replacements:
+                self.disk.commit_temporary(path)
 
-        if self.is_wanted():
-            self.visit(put)
+        if self.is_in_service():
+            self.run_guarded(put)
 
 
-def sync_together(syncs: Sequence[Sync]) -> list[StorageError | None]:
-    """Do all of them, which lie on one disk; what became of each."""
-    disk = syncs[0].disk
-    errors: list[StorageError | None] = [None] * len(syncs)
-    files: list[list[File]] = [[] for _ in syncs]
-    for place, sync in enumerate(syncs):
-        error, files[place] = _attempt(sync.all_files, files[place])
+def flush_together(tasks: Sequence[FlushTask]) -> list[StorageError | None]:
+    """Run tasks of one disk together; returns the error of each, or None."""
+    disk = tasks[0].disk
+    errors: list[StorageError | None] = [None] * len(tasks)
+    files: list[list[File]] = [[] for _ in tasks]
+    for index, task in enumerate(tasks):
+        error, files[index] = _attempt(task.write_and_list_files, files[index])
         if error is not None and error.is_full:
-            files[place] = list(sync.files)
-        errors[place] = error
-    failures = disk.sync_together([file for some in files for file in some])
-    for place, sync in enumerate(syncs):
-        failure = next((failures[file] for file in files[place] if file in failures), None)
-        if errors[place] is not None and failure is None:
-            sync.files = ()
-        errors[place] = failure or errors[place]
-        if errors[place] is None and sync.replaced:
-            errors[place], _ = _attempt(sync.put_in_place, None)
-    sound = [sync for place, sync in enumerate(syncs) if errors[place] is None and sync.names and sync.is_wanted()]
-    nameless = disk.sync_dirs(list({path: None for sync in sound for path in sync.names})) if sound else {}
-    for place, sync in enumerate(syncs):
-        errors[place] = errors[place] or next((nameless[path] for path in sync.names if path in nameless), None)
-    return _that_count(syncs, errors)
-
-
-def errors_of(syncs: Sequence[Sync], failures: dict[File, StorageError]) -> list[StorageError | None]:
-    """What became of each, where these files have failed."""
-    if not failures:
-        return [None] * len(syncs)
-    return _that_count(
-        syncs, [next((failures[file] for file in sync.files if file in failures), None) for sync in syncs]
+            files[index] = list(task.files)
+        errors[index] = error
+    failures = disk.sync_files([file for some in files for file in some])
+    for index, task in enumerate(tasks):
+        failure = next((failures[file] for file in files[index] if file in failures), None)
+        if errors[index] is not None and failure is None:
+            task.files = ()
+        errors[index] = failure or errors[index]
+        if errors[index] is None and task.replacements:
+            errors[index], _ = _attempt(task.commit_temporary, None)
+    written_tasks = [
+        task for index, task in enumerate(tasks) if errors[index] is None and task.directories and task.is_in_service()
+    ]
+    directory_failures = (
+        disk.sync_dirs(list({path: None for task in written_tasks for path in task.directories}))
+        if written_tasks
+        else {}
     )
+    for index, task in enumerate(tasks):
+        errors[index] = errors[index] or next(
+            (directory_failures[path] for path in task.directories if path in directory_failures), None
+        )
+    return _relevant(tasks, errors)
 
 
-def _that_count(syncs: Sequence[Sync], errors: list[StorageError | None]) -> list[StorageError | None]:
-    return [error if sync.is_wanted() else None for sync, error in zip(syncs, errors, strict=True)]
+def flush_errors(tasks: Sequence[FlushTask], failures: dict[File, StorageError]) -> list[StorageError | None]:
+    """The error of each task, given the failed files."""
+    if not failures:
+        return [None] * len(tasks)
+    return _relevant(tasks, [next((failures[file] for file in task.files if file in failures), None) for task in tasks])
+
+
+def _relevant(tasks: Sequence[FlushTask], errors: list[StorageError | None]) -> list[StorageError | None]:
+    return [error if task.is_in_service() else None for task, error in zip(tasks, errors, strict=True)]
 
 
 def _attempt(act: Callable[[], T], otherwise: T) -> tuple[StorageError | None, T]:

@@ -1,13 +1,12 @@
-"""What of a file lies in the page cache, asked of the kernel without waiting.
+"""Queries the page cache without blocking.
 
-RULES    1. cachestat(2) counts the pages of a range. Pages that are being read count too; a reader would wait for
-            them. They are the last ones of a range nearly always, so the last byte is asked for in a way that may
-            not wait (preadv2 with RWF_NOWAIT).
-         2. Where the kernel has no cachestat, or it does not know this file system, the first and the last byte
-            speak for all; where it cannot be asked at all, everything counts as resident.
-         3. ctypes is loaded by the first question: a start does not pay for it.
-         4. The structures of the call are made once, so one object serves one thread.
-NOT HERE Why, and what it costs: docs/decisions/0014-reads-never-block-the-loop.md
+RULES    1. cachestat(2) counts the pages of a range, including pages that are still being read, for which a reader would
+            wait. These are nearly always the last of a range, so the last byte is also read with preadv2(RWF_NOWAIT).
+         2. Without cachestat, or on a file system without support, the first and last byte represent the range; without
+            RWF_NOWAIT, everything counts as resident.
+         3. ctypes is imported at the first query, so that it does not slow down the start.
+         4. The structures of the call are allocated once: one object serves one thread.
+NOT HERE Why, and the cost: docs/decisions/0014-reads-do-not-block-the-event-loop.md
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 _NO_ANSWER: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 Count = Callable[[int, int, int], int]
-"""Descriptor, position, length: how many pages of the range are in the cache; -1 where that cannot be told."""
+"""Descriptor, position, length -> number of cached pages; -1 if unknown."""
 
 
-class Residency:
-    """Asks the kernel, for one thread."""
+class PageCache:
+    """Queries for one thread."""
 
     __slots__ = ("_count", "_scratch")
 
@@ -36,21 +35,21 @@ class Residency:
         self._count: Count | None = None
         self._scratch = [bytearray(1)]
 
-    def covers(self, descriptor: int, position: int, length: int) -> bool:
+    def is_resident(self, descriptor: int, position: int, length: int) -> bool:
         """Whether a read of the range would not wait for the disk."""
         if length <= 0:
             return True
         last = position + length - 1
-        if not self._is_at_hand(descriptor, last):
+        if not self._is_byte_resident(descriptor, last):
             return False
         pages = last // _PAGE - position // _PAGE + 1
         if pages == 1:
             return True
         cached = (self._count or self._load())(descriptor, position, length)
-        return cached >= pages or (cached < 0 and self._is_at_hand(descriptor, position))
+        return cached >= pages or (cached < 0 and self._is_byte_resident(descriptor, position))
 
-    def read(self, descriptor: int, position: int, length: int) -> bytearray | None:
-        """What of the range can be read without waiting, in one call; None where the kernel has no such call."""
+    def read_resident(self, descriptor: int, position: int, length: int) -> bytearray | None:
+        """The resident part of the range, in one call; None if the kernel does not support it."""
         if not _NOWAIT:
             return None
         data = bytearray(length)
@@ -65,11 +64,11 @@ class Residency:
         return data if count == length else data[:count]
 
     def cached_bytes(self, descriptor: int, position: int, length: int) -> int:
-        """About how many bytes of the range are in the cache."""
+        """The approximate number of cached bytes in the range."""
         pages = (self._count or self._load())(descriptor, position, length)
         return length if pages < 0 else min(length, pages * _PAGE)
 
-    def _is_at_hand(self, descriptor: int, position: int) -> bool:
+    def _is_byte_resident(self, descriptor: int, position: int) -> bool:
         if not _NOWAIT:
             return True
         try:
@@ -79,10 +78,10 @@ class Residency:
         except OSError as error:
             if error.errno not in _NO_ANSWER:
                 raise
-            return self._is_counted(descriptor, position)
+            return self._is_page_cached(descriptor, position)
         return True
 
-    def _is_counted(self, descriptor: int, position: int) -> bool:
+    def _is_page_cached(self, descriptor: int, position: int) -> bool:
         return (self._count or self._load())(descriptor, position, 1) != 0
 
     def _load(self) -> Count:
@@ -101,16 +100,18 @@ def _cachestat() -> Count:
         _fields_ = (("position", ctypes.c_uint64), ("length", ctypes.c_uint64))
 
     class Statistics(ctypes.Structure):
-        _fields_ = tuple((name, ctypes.c_uint64) for name in ("cached", "dirty", "written_back", "gone", "gone_lately"))
+        _fields_ = tuple(
+            (name, ctypes.c_uint64) for name in ("cached", "dirty", "written_back", "evicted", "recently_evicted")
+        )
 
-    asked, found = Range(), Statistics()
-    asked_pointer, found_pointer = ctypes.byref(asked), ctypes.byref(found)
+    request, result = Range(), Statistics()
+    request_pointer, result_pointer = ctypes.byref(request), ctypes.byref(result)
     system_call = ctypes.CDLL(None).syscall
 
     def count(descriptor: int, position: int, length: int) -> int:
-        asked.position, asked.length = position, length
-        if system_call(_CACHESTAT, descriptor, asked_pointer, found_pointer, 0):
+        request.position, request.length = position, length
+        if system_call(_CACHESTAT, descriptor, request_pointer, result_pointer, 0):
             return -1
-        return int(found.cached)
+        return int(result.cached)
 
     return count

@@ -1,10 +1,10 @@
-"""Who is at the files of a log at this moment, by their names: so that nobody else gets these names meanwhile.
+"""Guards the paths of a log's files: a directory is renamed only when no thread uses them.
 
-RULES    1. Work that finds files by their paths is done as a visit to their log. Nobody visits a log that was taken away.
-         2. Before a log's directory gets another name, the visits end that were begun before: what they still open, make,
-            rename or delete could else lie in the directory of a topic that was made again under the same name.
-         3. Nobody waits for a visit but who renames, and visits wait for nothing but the disk.
-NOT HERE Locks that are any: where there are threads, they bring them.
+RULES    1. Work that addresses files by path runs under the guard; for an offline or deleted log it does not run.
+         2. A rename of a log's directory waits for the users that started before it: their paths could otherwise refer
+            to a topic that was created again with the same name.
+         3. Only a rename waits for users of the path to finish; users wait only for the disk.
+NOT HERE Real locks: the broker passes a factory for them.
 """
 
 from __future__ import annotations
@@ -13,49 +13,49 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Protocol
 
-Work = Callable[[], None]
-OneAtATime = AbstractContextManager[object]
+PathWork = Callable[[], None]
+LockContext = AbstractContextManager[object]
 
 
-class Host(Protocol):
+class GuardedLog(Protocol):
     """A log."""
 
     is_offline: bool
-    """Whether it was taken away, or its directory failed."""
+    """Whether the log was deleted or its directory failed."""
 
 
-class Visits:
-    """The visits to all logs of a broker."""
+class PathGuard:
+    """The current users of all log paths of a broker."""
 
-    __slots__ = ("_new_lock", "_one_at_a_time", "_under_way")
+    __slots__ = ("_mutex", "_new_lock", "_users")
 
-    def __init__(self, new_lock: Callable[[], OneAtATime]) -> None:
+    def __init__(self, new_lock: Callable[[], LockContext]) -> None:
         self._new_lock = new_lock
-        self._one_at_a_time = new_lock()
-        self._under_way: dict[OneAtATime, Host] = {}
+        self._mutex = new_lock()
+        self._users: dict[LockContext, GuardedLog] = {}
 
-    def visit(self, host: Host, work: Work) -> None:
-        """Do something at a log's files (in any thread), unless it is gone."""
-        stay = self._new_lock()
-        with stay:
-            with self._one_at_a_time:
-                if host.is_offline:
+    def run(self, log: GuardedLog, work: PathWork) -> None:
+        """Run work on a log's paths, in any thread, unless the log is offline."""
+        lock = self._new_lock()
+        with lock:
+            with self._mutex:
+                if log.is_offline:
                     return
-                self._under_way[stay] = host
+                self._users[lock] = log
             try:
                 work()
             finally:
-                with self._one_at_a_time:
-                    del self._under_way[stay]
+                with self._mutex:
+                    del self._users[lock]
 
-    def await_end(self, host: Host) -> None:
-        """Return when nobody is at the files of a log that was taken away (in a thread that may wait)."""
-        with self._one_at_a_time:
-            stays = [stay for stay, visited in self._under_way.items() if visited is host]
-        for stay in stays:
-            with stay:
+    def wait_for_users(self, log: GuardedLog) -> None:
+        """Return when no thread uses the paths of an offline log; blocks."""
+        with self._mutex:
+            locks = [lock for lock, used in self._users.items() if used is log]
+        for lock in locks:
+            with lock:
                 pass
 
 
-ALONE: Final = Visits(nullcontext)
-"""Where there are no threads."""
+UNGUARDED: Final = PathGuard(nullcontext)
+"""For use without threads."""

@@ -1,15 +1,13 @@
-"""What would wait for the disk, as closed work for a thread: news from a log to whoever may not wait (design D6).
+"""WouldBlock: raised instead of waiting for the disk; carries the lookup as self-contained work for a thread.
 
-RULES    1. Only who asks with `may_block=False` hears of it; nothing has happened then, and the same question may be
-            asked again once `run` and `finish` are done. What `run` found is at hand then: the next asking gets
-            further, however cold the disk stays.
-         2. `run` sees what was closed over and nothing else; it may run in any thread. A KafkaError (damaged batches) is
-            what it found, a StorageError is raised.
-         3. `finish` runs on the thread that asked, and makes what was found known. By then the world may have changed:
-            what does not fit any more is dropped.
-         4. When all who waited have asked again, `forget` drops what nobody else may be told.
-         5. Who finds the same thing being looked for already is handed the same object, so it is done once.
-NOT HERE Threads, and who waits (`replication/partition/replica_manager.py`).
+RULES    1. Only calls with `may_block=False` raise it. The call had no effect and is repeated after `run` and `finish`; the
+            result of `run` is then available, even if the page cache lost the data again.
+         2. `run` uses only what it captured, in any thread. It records a KafkaError (invalid batches) as its result and raises
+            a StorageError.
+         3. `finish` runs on the calling thread and publishes the result, unless it is obsolete.
+         4. `done` discards a result that is not cached, after all waiting callers have retried.
+         5. Callers of the same lookup share one object, so the lookup runs once.
+NOT HERE Threads and waiting requests (`replication/partition/replica_manager.py`).
 """
 
 from __future__ import annotations
@@ -23,37 +21,37 @@ T = TypeVar("T")
 
 
 class WouldBlock(Exception, Generic[T]):
-    """The answer needs the disk, and the caller did not want to wait."""
+    """The result needs the disk, and the caller must not block."""
 
     def __init__(
         self,
-        look: Callable[[], T],
-        adopt: Callable[[T | KafkaError], object],
-        forget: Callable[[], object] | None = None,
+        lookup: Callable[[], T],
+        on_result: Callable[[T | KafkaError], object],
+        on_done: Callable[[], object] | None = None,
     ) -> None:
-        """`look` is the closed work, `adopt` takes what it returned, or the KafkaError that it raised."""
+        """`lookup`: the work; `on_result` receives its result or KafkaError; `on_done` discards the result."""
         super().__init__()
-        self._look = look
-        self._adopt = adopt
-        self._forget = forget
+        self._lookup = lookup
+        self._on_result = on_result
+        self._on_done = on_done
         self._outcome: T | KafkaError | None = None
 
     def run(self) -> None:
-        """Wait for the disk.
+        """Run the lookup; blocks.
 
         Raises:
             StorageError: the disk failed.
         """
         try:
-            self._outcome = self._look()
+            self._outcome = self._lookup()
         except KafkaError as error:
             self._outcome = error
 
     def finish(self) -> None:
-        """Make known what `run` found; not to be called when it raised."""
-        self._adopt(self._outcome)  # type: ignore[arg-type]  # `run` came before
+        """Publish the result of `run`; not called if that raised."""
+        self._on_result(self._outcome)  # type: ignore[arg-type]  # `run` has set it
 
-    def forget(self) -> None:
-        """Those who waited have asked again."""
-        if self._forget is not None:
-            self._forget()
+    def done(self) -> None:
+        """Discard the result: all waiting callers have retried."""
+        if self._on_done is not None:
+            self._on_done()

@@ -1,1 +1,1 @@
-"""The log of one partition: appends, reads, producer state, leader epochs, recovery."""
+"""The log of one partition."""

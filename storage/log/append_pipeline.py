@@ -1,16 +1,16 @@
-"""The three steps of an append to one log: prepare, write, then commit or abort (design D12a).
+"""The steps of an append to one log: prepare, write, then commit or abort.
 
-RULES    1. `prepare` checks and assigns offsets, `write` may run in another thread and touches bytes only, `commit`
-            lets the records be read. Several appends may be under way; commits come in the order of the prepares, and
-            an abort also ends all that was prepared later.
-         2. `prepare` writes base offset and leader epoch, perhaps timestamps, into the caller's bytes: they are a
-            `bytearray` or a writable memoryview (over the request's frame), left alone until the commit.
-         3. A repeated batch of an idempotent producer is not written: it is told where it lies already.
-         4. A leader epoch is known from the first batch that carries it; an append prepared in an earlier epoch does
-            not bring that one back.
-         5. The producers' snapshot for a new segment is made when its place is reserved and written when it is
-            committed, so it never knows of what was aborted.
-NOT HERE What a batch must be (log_validator.py), sequences (producer_state.py), bytes on disk (engine.py).
+RULES    1. `prepare` validates and assigns offsets, `write` only writes bytes and may run in another thread, `commit` makes
+            the records readable. Several appends may be pending; they are committed in the order of their prepares, and
+            an abort also aborts all later ones.
+         2. `prepare` writes base offset, leader epoch and possibly timestamps into the caller's buffer: a
+            `bytearray` or writable memoryview of the request frame that must not change before the commit.
+         3. A duplicate batch of an idempotent producer is not written: the result is its existing offset.
+         4. A leader epoch starts with the first batch that carries it; an append of an earlier epoch does not change the
+            latest one.
+         5. The producer snapshot of a new segment is taken at the reservation and written at the commit, so it contains
+            no aborted batch.
+NOT HERE Batch validation (log_validator.py), sequences (producer_state.py), bytes on disk (engine.py).
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.records import CONTROL_BIT, LOG_OVERHEAD, BatchHeader, patch
 from storage.config.log_config import LogConfig
 from storage.engine import BatchInfo, Buffer, Engine, Reservation
-from storage.log.leader_epoch_cache import LeaderEpochs
-from storage.log.log_validator import BatchRules, Origin, validate
-from storage.log.producer_snapshots import Snapshots
-from storage.log.producer_state import Duplicate, EndTxn, ProducerState, end_txn_of
-from storage.log.recovery import OpenParts, aborted_by
+from storage.log.leader_epoch_cache import LeaderEpochCache
+from storage.log.log_validator import AppendOrigin, BatchRules, validate
+from storage.log.producer_snapshots import ProducerSnapshots
+from storage.log.producer_state import Duplicate, EndTransactionMarker, ProducerState, read_end_transaction_marker
+from storage.log.recovery import OpenedLog, aborted_transaction
 
 NO_TIMESTAMP: Final = -1
 
 _new_tuple = tuple.__new__
 
-Placed = tuple[int, BatchHeader]
+PositionedBatch = tuple[int, BatchHeader]
 """A batch's position in the buffer and its header."""
 
 
 class AppendInfo(NamedTuple):
-    """Where records lie after an append."""
+    """The result of an append."""
 
     base_offset: int
     last_offset: int
     log_append_time_ms: int
-    """-1 where the records keep their own times."""
+    """-1 if the records keep their own timestamps."""
     log_start_offset: int
     duplicate: bool
-    """Whether they lay there before."""
+    """Whether the records were in the log before."""
     leader_epoch: int
 
 
 class PreparedAppend:
-    """Records that have their place, until they are committed or aborted."""
+    """Records with assigned offsets, until commit or abort."""
 
     __slots__ = (
         "duplicate", "headers", "is_aborted", "leader_epoch", "log_append_time_ms", "markers", "records",
@@ -64,55 +64,60 @@ class PreparedAppend:
         self.log_append_time_ms = log_append_time_ms
         self.is_aborted = False
         self.duplicate: AppendInfo | None = None
-        """The answer already: there is nothing to write (rule 3)."""
-        # What the log remembers for the further steps.
+        """The result for a duplicate batch: nothing is written (rule 3)."""
+        # State for the later steps.
         self.reservation: Reservation | None = None
-        self.headers: list[BatchHeader] = []  # of producers' batches, with their offsets
-        self.markers: list[EndTxn | None] = []  # what each of these ends, if it does
-        self.snapshot: bytes | None = None  # of the producers before it, when it begins a segment
+        self.headers: list[BatchHeader] = []  # of batches with a producer id, with their offsets
+        self.markers: list[EndTransactionMarker | None] = []  # for each of them: its transaction marker
+        self.snapshot: bytes | None = None  # of the producer state, if this append starts a segment
 
     @property
     def end_offset(self) -> int:
-        """The offset behind its last record, where it is to be written."""
+        """The offset after its last record, if it is to be written."""
         assert self.reservation is not None
         return self.reservation.batches[-1].last_offset + 1
 
 
-class Appends:
-    """What is being appended to one open log."""
+class AppendPipeline:
+    """The pending appends of one open log."""
 
     __slots__ = (
-        "_engine", "_epochs", "_name", "_producers", "_rules", "_segment_bytes", "_snapshots", "_under_way",
+        "_engine", "_epochs", "_name", "_pending", "_producers", "_rules", "_segment_bytes", "_snapshots",
         "has_rolled", "next_offset",
     )  # fmt: skip
 
-    def __init__(self, name: str, parts: OpenParts, config: LogConfig) -> None:
+    def __init__(self, name: str, parts: OpenedLog, config: LogConfig) -> None:
         self._name = name
         self._engine: Engine = parts.engine
-        self._epochs: LeaderEpochs = parts.epochs
+        self._epochs: LeaderEpochCache = parts.epochs
         self._producers: ProducerState = parts.producers
-        self._snapshots: Snapshots = parts.snapshots
-        self._under_way: deque[PreparedAppend] = deque()
+        self._snapshots: ProducerSnapshots = parts.snapshots
+        self._pending: deque[PreparedAppend] = deque()
         self.next_offset = parts.engine.end_offset
-        """The offset that the next prepared record gets."""
+        """The offset of the next prepared record."""
         self.has_rolled = False
-        """Whether a segment was begun since somebody said no: the one before wants to be flushed."""
-        self.obey(config)
+        """Whether a segment was started since the last flush, so that the previous one is due."""
+        self.update_config(config)
 
     @property
-    def are_under_way(self) -> bool:
-        """Whether anything is prepared and neither committed nor aborted."""
-        return bool(self._under_way)
+    def has_pending(self) -> bool:
+        """Whether an append is prepared and neither committed nor aborted."""
+        return bool(self._pending)
 
-    def obey(self, config: LogConfig) -> None:
-        """Take other settings from the next append on."""
+    def update_config(self, config: LogConfig) -> None:
+        """Apply new settings from the next append on."""
         self._rules = BatchRules(config, self._name)
         self._segment_bytes = config.segment_bytes
 
     def prepare(
-        self, records: bytearray | memoryview, leader_epoch: int, wall_ms: int, origin: Origin, log_start_offset: int
+        self,
+        records: bytearray | memoryview,
+        leader_epoch: int,
+        wall_ms: int,
+        origin: AppendOrigin,
+        log_start_offset: int,
     ) -> PreparedAppend:
-        """Check a leader's records and give them their offsets, in place (rule 2)."""
+        """Validate a leader's records and assign their offsets, in place (rule 2)."""
         valid, batches, log_append_time_ms = validate(records, self._rules, wall_ms=wall_ms, origin=origin)
         prepared = PreparedAppend(valid, leader_epoch, log_append_time_ms)
         if prepared.size > self._segment_bytes:
@@ -130,7 +135,7 @@ class Appends:
                 return prepared
         infos = []
         for position, header in batches:
-            patch(valid, position, offset, leader_epoch)  # type: ignore[arg-type]  # rule 2: it is writable
+            patch(valid, position, offset, leader_epoch)  # type: ignore[arg-type]  # rule 2: writable
             last = offset + header[6]
             infos.append(
                 _new_tuple(BatchInfo, (position, header[1] + LOG_OVERHEAD, offset, last, header[8], leader_epoch))
@@ -139,8 +144,8 @@ class Appends:
         self._reserve(prepared, batches, markers, infos, wall_ms)
         return prepared
 
-    def prepare_as_follower(self, records: Buffer, batches: list[Placed], wall_ms: int) -> PreparedAppend:
-        """Find the place for a leader's batches, which keep their offsets; those that would fill a segment come again."""
+    def prepare_as_follower(self, records: Buffer, batches: list[PositionedBatch], wall_ms: int) -> PreparedAppend:
+        """Reserve the place for a leader's batches, which keep their offsets; batches beyond `segment.bytes` are left out."""
         while len(batches) > 1 and batches[-1][0] + batches[-1][1].size > self._segment_bytes:
             batches.pop()
         position, last = batches[-1]
@@ -155,28 +160,28 @@ class Appends:
             )
         infos = [
             BatchInfo(
-                at, header.size, header.base_offset, header.last_offset, header.max_timestamp, header.leader_epoch
+                position, header.size, header.base_offset, header.last_offset, header.max_timestamp, header.leader_epoch
             )
-            for at, header in batches
+            for position, header in batches
         ]
         self._reserve(prepared, batches, _markers(records, batches), infos, wall_ms)
         return prepared
 
     def write(self, prepared: PreparedAppend) -> None:
-        """Write the bytes; may run in another thread."""
+        """Write the bytes; any thread."""
         if prepared.reservation is not None:
             self._engine.write(prepared.reservation, prepared.records)
 
     def commit(self, prepared: PreparedAppend, log_start_offset: int) -> AppendInfo:
-        """Let the records be read."""
+        """Make the records readable."""
         reservation = prepared.reservation
         if prepared.is_aborted or reservation is None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"An append to {self._name} did not succeed")
-        first = self._under_way.popleft()
+        first = self._pending.popleft()
         assert first is prepared, "appends are committed in the order in which they were prepared"
         infos = reservation.batches
         if prepared.snapshot is not None:
-            self._snapshots.take(infos[0][2], prepared.snapshot)
+            self._snapshots.write(infos[0][2], prepared.snapshot)
             self.has_rolled = True
         self._engine.publish(reservation)
         epochs = self._epochs
@@ -191,28 +196,28 @@ class Appends:
         )
 
     def abort(self, prepared: PreparedAppend) -> None:
-        """Undo what was prepared: this append and all later ones."""
+        """Abort this append and all later ones."""
         reservation = prepared.reservation
         if reservation is None or prepared.is_aborted:
             return
-        assert prepared in self._under_way, "what is committed cannot be aborted"
+        assert prepared in self._pending, "a committed append cannot be aborted"
         while not prepared.is_aborted:
-            self._under_way.pop().is_aborted = True
+            self._pending.pop().is_aborted = True
         self.next_offset = reservation.batches[0].base_offset
         self._producers.abandon(self.next_offset)
         self._engine.abandon(reservation)
 
-    def give_up(self) -> None:
-        """Nothing that is under way will be committed; files are left as they are."""
-        for prepared in self._under_way:
+    def abort_all(self) -> None:
+        """Mark all pending appends as aborted; files are not changed."""
+        for prepared in self._pending:
             prepared.is_aborted = True
-        self._under_way.clear()
+        self._pending.clear()
 
     def _reserve(
         self,
         prepared: PreparedAppend,
-        batches: list[Placed],
-        markers: list[EndTxn | None],
+        batches: list[PositionedBatch],
+        markers: list[EndTransactionMarker | None],
         infos: list[BatchInfo],
         wall_ms: int,
     ) -> None:
@@ -227,11 +232,15 @@ class Appends:
                 prepared.headers.append(placed)
                 prepared.markers.append(marker)
         prepared.reservation = reservation
-        self._under_way.append(prepared)
+        self._pending.append(prepared)
         self.next_offset = infos[-1][3] + 1
 
     def _check_producers(
-        self, batches: list[Placed], markers: list[EndTxn | None], offset: int, origin: Origin
+        self,
+        batches: list[PositionedBatch],
+        markers: list[EndTransactionMarker | None],
+        offset: int,
+        origin: AppendOrigin,
     ) -> Duplicate | None:
         producers = self._producers
         for (_, header), marker in zip(batches, markers, strict=True):
@@ -243,7 +252,7 @@ class Appends:
                         header,
                         offset,
                         is_client=origin.is_client,
-                        begins_at_0=origin == Origin.CLIENT_FROM_0,
+                        begins_at_0=origin == AppendOrigin.CLIENT_FROM_0,
                     )
                     if duplicate is not None:
                         return duplicate
@@ -254,7 +263,7 @@ class Appends:
         for header, marker in zip(prepared.headers, prepared.markers, strict=True):
             completed = self._producers.update(header, marker)
             if completed is not None and completed.is_aborted:
-                self._engine.add_aborted(aborted_by(completed))
+                self._engine.add_aborted(aborted_transaction(completed))
 
     def _too_large(self, size: int) -> KafkaError:
         return KafkaError(
@@ -264,6 +273,9 @@ class Appends:
         )
 
 
-def _markers(records: Buffer, batches: list[Placed]) -> list[EndTxn | None]:
-    """What each batch says if it ends a transaction."""
-    return [end_txn_of(records, position, header) if header[5] & CONTROL_BIT else None for position, header in batches]
+def _markers(records: Buffer, batches: list[PositionedBatch]) -> list[EndTransactionMarker | None]:
+    """For each batch: its transaction marker, or None."""
+    return [
+        read_end_transaction_marker(records, position, header) if header[5] & CONTROL_BIT else None
+        for position, header in batches
+    ]

@@ -1,8 +1,8 @@
-"""Questions to an open log that only reading can answer, looked up by a thread in a copy of the engine.
+"""Lookups in an open log that need the disk: another thread runs them on a copy of the engine.
 
-RULES    1. An answer is told to those who asked while it was looked for, and then forgotten: a later one asks anew.
-         2. When the log is cut or closed meanwhile, nobody gets the answer, and an error of the disk means nothing.
-NOT HERE Finding a batch for a Fetch, where the answer is remembered (segments/lookups.py).
+RULES    1. A result is delivered to the callers that requested it during the lookup, and is then discarded.
+         2. After a truncation or close the results of pending lookups are discarded, and their disk errors are ignored.
+NOT HERE Finding a batch for a Fetch, whose result is cached (segments/lookups.py).
 """
 
 from __future__ import annotations
@@ -18,55 +18,55 @@ from storage.io.would_block import WouldBlock
 T = TypeVar("T")
 
 
-class Elsewhere:
-    """The questions to one engine."""
+class AsyncLookups:
+    """The lookups in one engine."""
 
-    __slots__ = ("_answers", "_engine", "_under_way")
+    __slots__ = ("_engine", "_pending", "_results")
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._under_way: dict[Hashable, WouldBlock[object]] = {}
-        self._answers: dict[Hashable, object] = {}
+        self._pending: dict[Hashable, WouldBlock[object]] = {}
+        self._results: dict[Hashable, object] = {}
 
-    def ask(self, question: Hashable, look: Callable[[Engine], T]) -> T:
-        """What `look` finds in a copy of the engine.
+    def get(self, key: Hashable, find: Callable[[Engine], T]) -> T:
+        """The result of `find` on a copy of the engine.
 
         Raises:
-            WouldBlock: nobody has looked yet.
-            KafkaError: what was read makes no sense.
+            WouldBlock: there is no result yet.
+            KafkaError: the data read is invalid.
         """
-        if question in self._answers:
-            answer = self._answers[question]
-            if isinstance(answer, KafkaError):
-                raise answer
-            return cast("T", answer)
-        if question not in self._under_way:
-            self._under_way[question] = self._question(question, look)
-        raise self._under_way[question]  # which no name here may stand for: it would keep itself, by its own trace
+        if key in self._results:
+            result = self._results[key]
+            if isinstance(result, KafkaError):
+                raise result
+            return cast("T", result)
+        if key not in self._pending:
+            self._pending[key] = self._new_lookup(key, find)
+        raise self._pending[key]  # no local name: the traceback would form a reference cycle
 
-    def give_up(self) -> None:
-        """The log is cut or closed (rule 2)."""
-        under_way, self._under_way = self._under_way, {}
-        under_way.clear()  # each knows where it stood
+    def cancel(self) -> None:
+        """Discard all pending lookups (rule 2)."""
+        pending, self._pending = self._pending, {}
+        pending.clear()  # each lookup refers to this dict
 
-    def _question(self, question: Hashable, look: Callable[[Engine], object]) -> WouldBlock[object]:
-        engine, under_way, copy = self._engine, self._under_way, self._engine.copy()
+    def _new_lookup(self, key: Hashable, find: Callable[[Engine], object]) -> WouldBlock[object]:
+        engine, pending, copy = self._engine, self._pending, self._engine.copy()
 
         def is_obsolete() -> bool:
-            return under_way is not self._under_way or engine.start_offset != copy.start_offset
+            return pending is not self._pending or engine.start_offset != copy.start_offset
 
-        def closed_look() -> object:
+        def run() -> object:
             try:
-                return look(copy)
+                return find(copy)
             except StorageError:
                 if is_obsolete():
                     return None
                 raise
 
-        def adopt(answer: object) -> None:
-            under_way.pop(question, None)
+        def on_result(result: object) -> None:
+            pending.pop(key, None)
             if not is_obsolete():
-                engine.learn(copy)
-                self._answers[question] = answer
+                engine.adopt_files(copy)
+                self._results[key] = result
 
-        return WouldBlock(closed_look, adopt, lambda: self._answers.pop(question, None))
+        return WouldBlock(run, on_result, lambda: self._results.pop(key, None))

@@ -1,14 +1,14 @@
-"""Which leader epoch began at which offset: where a replica that was cut off left the common history.
+"""The leader epochs of a log with their start offsets (Kafka: LeaderEpochFileCache).
 
-RULES    1. Epochs and start offsets both ascend. A new entry drops the entries that contradict it.
-         2. The table follows the log: an entry stands for the batches from its start offset to the next entry's.
-         3. The file may be behind the table, but not further than recovery reads the log again: it is written before
-            the log's recovery point moves, when the log is cut, and on close. It is replaced by what is durable only: a
-            name may survive a loss of power without its bytes, and nobody looks at the batches then.
-         4. Two threads may write it, one with a sync and one for a log that is let go of. What was collected later wins:
-            the other is left out, and where both were at it, it is written once more.
-         5. A file that cannot be understood is replaced by what the batches tell (recovery.py).
-NOT HERE Who asks for a diverging epoch, and what a leader's epoch permits (replication/partition/partition.py).
+RULES    1. Epochs and start offsets both ascend. A new entry removes the entries that contradict it.
+         2. An entry covers the batches from its start offset up to the next entry's.
+         3. The file may be older than the cache, but not older than the range that recovery scans: it is written before
+            the recovery point advances, at a truncation and at a close. It is replaced only by durable data: after a loss of
+            power a renamed file could be empty, and the batches would not be scanned.
+         4. Two threads may write it: a flush, and the release of an idle log. The later snapshot wins; if both ran at the
+            same time, the file is written again.
+         5. An unreadable file is rebuilt from the batches (recovery.py).
+NOT HERE OffsetForLeaderEpoch requests and fencing (replication/partition/partition.py).
 """
 
 from __future__ import annotations
@@ -27,37 +27,40 @@ UNDEFINED: Final = -1
 _log = logging.getLogger("barnabas.storage")
 
 
-class LeaderEpochs:
-    """The table of one partition and its checkpoint file."""
+class LeaderEpochCache:
+    """The leader epochs of one partition and their checkpoint file."""
 
-    __slots__ = ("_collected", "_disk", "_epochs", "_is_beside", "_is_written", "_offsets", "is_lost", "latest", "path")
+    __slots__ = (
+        "_disk", "_epochs", "_has_temporary", "_is_up_to_date", "_offsets", "_writes_started", "is_unreadable",
+        "latest", "path",
+    )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self.path = path
         self._epochs: list[int] = []
         self._offsets: list[int] = []
-        self._collected = 0  # how often
-        self._is_beside = False  # written, but not in the file's place yet
+        self._writes_started = 0  # number of writes
+        self._has_temporary = False  # the temporary file is written, but not renamed
         self.latest = UNDEFINED
-        """The last epoch in the table; -1 when there is none."""
-        self.is_lost = False
-        """Whether nobody can understand the file: the batches have to tell."""
+        """The last epoch; -1 if there is none."""
+        self.is_unreadable = False
+        """Whether the file is corrupt, so that the batches have to be scanned."""
         try:
             entries = read_epochs(disk, path)
         except CorruptCheckpoint as error:
-            _log.warning("%s The batches tell instead", error)
-            entries, self.is_lost = [], True
+            _log.warning("%s Rebuilding the leader epochs from the batches", error)
+            entries, self.is_unreadable = [], True
         for epoch, offset in entries:
             self.assign(epoch, offset)
-        self._is_written = self.entries() == entries and not self.is_lost
+        self._is_up_to_date = self.entries() == entries and not self.is_unreadable
 
     def entries(self) -> list[tuple[int, int]]:
         """(epoch, start offset), ascending."""
         return list(zip(self._epochs, self._offsets, strict=True))
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Begin an epoch at an offset, unless it has begun there or before."""
+        """Start an epoch at an offset; a no-op if it started there or before."""
         epochs, offsets = self._epochs, self._offsets
         if epoch < 0 or (epoch == self.latest and start_offset >= offsets[-1]):
             return
@@ -65,10 +68,10 @@ class LeaderEpochs:
         epochs[keep:] = [epoch]
         offsets[keep:] = [start_offset]
         self.latest = epoch
-        self._is_written = False
+        self._is_up_to_date = False
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest epoch known that is not above `epoch`, and where it ended; (-1, -1) when that is unknown."""
+        """The largest known epoch up to `epoch` and its end offset; (-1, -1) if unknown."""
         if epoch < 0:
             return UNDEFINED, UNDEFINED
         if epoch == self.latest:
@@ -79,69 +82,69 @@ class LeaderEpochs:
         return (self._epochs[above - 1] if above else epoch), self._offsets[above]
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch that an offset belongs to; -1 before the first entry."""
+        """The epoch of an offset; -1 before the first entry."""
         slot = bisect_right(self._offsets, offset) - 1
         return self._epochs[slot] if slot >= 0 else UNDEFINED
 
     def truncate(self, end_offset: int) -> None:
-        """Forget the epochs that began at or behind the log's new end."""
+        """Remove the epochs that started at or above the new log end offset."""
         keep = bisect_left(self._offsets, end_offset)
         if keep < len(self._offsets):
-            self._keep(self._epochs[:keep], self._offsets[:keep])
+            self._set_entries(self._epochs[:keep], self._offsets[:keep])
 
     def trim(self, start_offset: int) -> None:
-        """Forget the epochs that ended at or before the log's new start; the one that holds it begins there now."""
+        """Remove the epochs that ended at or below the new log start offset, where the current one now starts."""
         first = bisect_right(self._offsets, start_offset) - 1
         if first < 0 or self._offsets[first] == start_offset == self._offsets[0]:
             return
-        self._keep(self._epochs[first:], [start_offset, *self._offsets[first + 1 :]])
+        self._set_entries(self._epochs[first:], [start_offset, *self._offsets[first + 1 :]])
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all epochs."""
         if self._epochs:
-            self._keep([], [])
+            self._set_entries([], [])
 
     def write(self) -> None:
-        """Bring the file up to date now."""
-        if not self._is_written:
+        """Write the file now if it is out of date."""
+        if not self._is_up_to_date:
             write_epochs(self._disk, self.path, self.entries())
-            self._is_written = True
+            self._is_up_to_date = True
 
-    def write_beside(self) -> None:
-        """Write what the file lacks beside it, without a sync: somebody makes it durable, and says `put_in_place` then."""
-        if not self._is_written:
-            self._disk.write_beside(self.path, epochs_text(self.entries())).close()
-            self._is_beside = True
+    def write_temporary(self) -> None:
+        """Write the temporary file without a sync if the file is out of date; the caller syncs it, then `commit_temporary`."""
+        if not self._is_up_to_date:
+            self._disk.write_temporary(self.path, epochs_text(self.entries())).close()
+            self._has_temporary = True
 
-    def put_in_place(self) -> None:
-        """What was written beside the file is durable; its new name is not yet."""
-        if self._is_beside:
-            self._disk.put_in_place(self.path)
-            self._is_beside, self._is_written = False, True
+    def commit_temporary(self) -> None:
+        """Rename the temporary file, which is durable, into place; the new name is not durable yet."""
+        if self._has_temporary:
+            self._disk.commit_temporary(self.path)
+            self._has_temporary, self._is_up_to_date = False, True
 
-    def collect_write(self) -> Callable[[], None] | None:
-        """The write as closed work for a thread, or None; counts as done, since a failure takes the directory away."""
-        if self._is_written:
+    def take_write(self) -> Callable[[], None] | None:
+        """The write as self-contained work for a thread, or None. It counts as done: a failure takes the directory offline."""
+        if self._is_up_to_date:
             return None
-        self._is_written = True
-        self._collected += 1
-        return partial(self._write, self._collected, self.entries())
+        self._is_up_to_date = True
+        self._writes_started += 1
+        return partial(self._write, self._writes_started, self.entries())
 
-    def collect(self) -> list[tuple[str, bytes]]:
-        """The same as what is to be written, by its path."""
-        if self._is_written:
+    def take_replacement(self) -> list[tuple[str, bytes]]:
+        """The same as (path, new contents); empty if the file is up to date."""
+        if self._is_up_to_date:
             return []
-        self._is_written = True
-        self._collected += 1
+        self._is_up_to_date = True
+        self._writes_started += 1
         return [(self.path, epochs_text(self.entries()))]
 
     def _write(self, number: int, entries: list[tuple[int, int]]) -> None:
-        if number == self._collected:
-            write_epochs(self._disk, self.path, entries, beside=".let-go")
-        if number != self._collected:
-            self._is_written = False
+        if number == self._writes_started:
+            write_epochs(self._disk, self.path, entries, suffix=".let-go")
+        if number != self._writes_started:
+            self._is_up_to_date = False
 
-    def _keep(self, epochs: list[int], offsets: list[int]) -> None:
+    def _set_entries(self, epochs: list[int], offsets: list[int]) -> None:
         self._epochs, self._offsets = epochs, offsets
         self.latest = epochs[-1] if epochs else UNDEFINED
-        self._is_written = False
+        self._is_up_to_date = False

@@ -1,18 +1,17 @@
-"""What a batch must be to enter a log: checked by its header and CRC, its records opened only where it matters.
+"""Validation of batches before an append: header and CRC always, records only where necessary (Kafka: LogValidator).
 
-RULES    1. A client sends exactly one whole batch of format v2 per partition; bytes behind it that cannot be one
-            more are cut off.
-         2. Always checked: sizes, CRC, offsets and counts that agree, no control batch, no producer without
-            sequence, a codec that exists and whose frame the body begins with. Of an uncompressed or small batch
-            also the whole first record and the lengths of the first 32.
-         3. Every record is checked, as Kafka does for every batch, where there are no more than 8, a topic is
-            compacted, the header shows timestamps out of range or of the wrong type, or a compressed batch claims
-            very many records.
-         4. A refused batch has not been changed, unless it grew too large when it was recompressed. An accepted one
-            may have been, in place: its timestamp type and max timestamp, and the CRC with them.
-         5. What the broker has made itself (origin not CLIENT) is not doubted.
-NOT HERE Sequences and transactions (producer_state.py), offsets (log.py). Why so little is opened:
-         docs/decisions/0003-what-is-checked-in-a-produced-batch.md
+RULES    1. A client sends exactly one whole batch of format v2 per partition; trailing bytes that are too short for another
+            batch are dropped.
+         2. Always checked: sizes, CRC, consistent offsets and counts, no control batch, no producer without sequence, a
+            known codec, and a body that starts with the codec's frame header. In an uncompressed or small batch also
+            the whole first record and the lengths of the first 32.
+         3. All records are checked, as Kafka does for every batch, if there are at most 8, the topic is compacted, the
+            header has timestamps out of range or of the wrong type, or a compressed batch claims very many records.
+         4. A rejected batch is unchanged, unless recompression made it too large. An accepted one may be changed in place:
+            timestamp type, max timestamp and CRC.
+         5. Batches of the broker itself (an origin other than CLIENT) are trusted.
+NOT HERE Sequences and transactions (producer_state.py), offsets (log.py). Why few records are decoded:
+         docs/decisions/0003-validation-of-produced-batches.md
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from crc32c import crc32c
 from protocol.compression import XERIAL_MAGIC, Compression, compress
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import Buffer
-from protocol.record_codec import SMALLEST_RECORD, check_first, invalid_record, scan
+from protocol.record_codec import MIN_RECORD_BYTES, check_first, invalid_record, scan
 from protocol.records import (
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
@@ -48,11 +47,11 @@ from protocol.records import (
 from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig
 
-FEW_RECORDS: Final = 8  # of so few each one is checked, which takes 0.7 us
-FIRST_RECORDS: Final = 32  # else the lengths of so many are walked, which takes 4 us
-SMALL_BATCH_BYTES: Final = 4096  # a compressed batch up to this size is decompressed, at most to so much:
+FEW_RECORDS: Final = 8  # up to this number all records are checked (0.7 us)
+CHECKED_RECORDS: Final = 32  # else the lengths of this number are checked (4 us)
+SMALL_BATCH_BYTES: Final = 4096  # a compressed batch up to this size is decompressed, at most to:
 SMALL_BODY_BYTES: Final = 64 * 1024
-BELIEVED_COUNT: Final = 100_000  # a compressed batch that claims more records is opened and counted
+MAX_UNCHECKED_COUNT: Final = 100_000  # a compressed batch with a larger count is decompressed and counted
 MAX_OPENED_BYTES: Final = 64 * 1024 * 1024
 MAX_RECORD_ERRORS: Final = 1000
 FIRST_PRODUCE_VERSION_WITH_ZSTD: Final = 7
@@ -60,28 +59,28 @@ FIRST_PRODUCE_VERSION_WITH_ZSTD: Final = 7
 _CODEC_OF_SETTING: Final = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 _GZIP_START: Final = b"\x1f\x8b\x08"
 _LZ4_START: Final = b"\x04\x22\x4d\x18"
-_LZ4_VERSION_AND_INDEPENDENCE: Final = 0x60  # flags: version 01, and blocks that do not refer to earlier ones
+_LZ4_VERSION_AND_INDEPENDENCE: Final = 0x60  # flags: version 01, independent blocks
 _ZSTD_START: Final = b"\x28\xb5\x2f\xfd"
 
 
-class Origin(IntEnum):
-    """Who appends, and so how much is doubted."""
+class AppendOrigin(IntEnum):
+    """The source of an append; only clients' batches are validated fully."""
 
     CLIENT = 0
     CLIENT_FROM_0 = 1
-    """A client whose records begin at sequence 0 where nothing is known of it (transactions of version 2, KIP-890)."""
+    """A client whose sequences start at 0 if the producer is unknown (transactions v2, KIP-890)."""
     COORDINATOR = 2
     RAFT_LEADER = 3
     REPLICATION = 4
 
     @property
     def is_client(self) -> bool:
-        """Whether its sequences are checked, and it may be told to come again."""
-        return self <= Origin.CLIENT_FROM_0
+        """Whether sequences are checked and retriable errors are possible."""
+        return self <= AppendOrigin.CLIENT_FROM_0
 
 
 class RejectedRecords(KafkaError):
-    """Some records of a batch are the reason; `record_errors` names them as (index in the batch, why)."""
+    """A batch with invalid records; `record_errors` has (index in the batch, reason)."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: list[tuple[int, str]]) -> None:
         super().__init__(code, message)
@@ -89,28 +88,28 @@ class RejectedRecords(KafkaError):
 
 
 class BatchRules:
-    """What one partition asks of a batch: made once from its settings, asked for every append."""
+    """The limits for batches of one partition, computed once from its settings."""
 
     __slots__ = (
-        "_config", "after_max_ms", "before_max_ms", "codec", "is_compacted", "max_message_bytes", "max_opened_bytes",
-        "opens_all", "partition", "stamps",
+        "_config", "after_max_ms", "before_max_ms", "checks_all_records", "codec", "is_compacted",
+        "max_message_bytes", "max_opened_bytes", "partition", "uses_log_append_time",
     )  # fmt: skip
 
-    def __init__(self, config: LogConfig, partition: str, *, opens_all: bool = False) -> None:
+    def __init__(self, config: LogConfig, partition: str, *, checks_all_records: bool = False) -> None:
         self._config = config
         self.partition = partition
         self.max_message_bytes = config.max_message_bytes
         self.is_compacted = "compact" in config.cleanup_policy
-        self.opens_all = opens_all or self.is_compacted
-        self.stamps = config.message_timestamp_type == "LogAppendTime"
+        self.checks_all_records = checks_all_records or self.is_compacted
+        self.uses_log_append_time = config.message_timestamp_type == "LogAppendTime"
         self.before_max_ms = config.message_timestamp_before_max_ms
         self.after_max_ms = config.message_timestamp_after_max_ms
-        self.codec: int | None = _CODEC_OF_SETTING.get(config.compression_type)  # None: as the producer chose
+        self.codec: int | None = _CODEC_OF_SETTING.get(config.compression_type)  # None: the producer's codec
         self.max_opened_bytes = MAX_OPENED_BYTES
 
     @property
     def level(self) -> int | None:
-        """How hard the codec tries; None where it has no levels."""
+        """The compression level; None for a codec without levels."""
         config = self._config
         return {
             Compression.GZIP: config.compression_gzip_level,
@@ -122,27 +121,31 @@ class BatchRules:
 class Validated(NamedTuple):
     """Batches that may be appended."""
 
-    records: Buffer  # the bytes to write: what came, cut to its batches, or a rebuilt batch
+    records: Buffer  # the bytes to write: the request's batch, or a recompressed one
     batches: list[tuple[int, BatchHeader]]
-    log_append_time_ms: int  # -1 when the records keep their own
+    log_append_time_ms: int  # -1 if the records keep their timestamps
 
 
 def validate(
-    records: bytearray | memoryview | None, rules: BatchRules, *, wall_ms: int, origin: Origin = Origin.CLIENT
+    records: bytearray | memoryview | None,
+    rules: BatchRules,
+    *,
+    wall_ms: int,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
 ) -> Validated:
-    """Check what is to be appended and stamp it; its offsets stay as they are.
+    """Validate and timestamp a batch; offsets are not changed.
 
     Raises:
-        KafkaError: as Kafka refuses it; RejectedRecords where single records are to blame.
+        KafkaError: the same error as Apache Kafka; RejectedRecords for invalid records.
     """
     if not origin.is_client:
-        return _validate_own(records, rules, wall_ms, origin)
+        return _validate_internal(records, rules, wall_ms, origin)
     if records is None or len(records) < BATCH_OVERHEAD:
         _refuse_short(records)
     header = parse_header_of_client(records)
     size = header[1] + LOG_OVERHEAD
     if size != len(records):
-        records = _cut(records, size)
+        records = _first_batch(records, size)
     if header[0]:
         _refuse_base_offset(header, rules)
     if size > rules.max_message_bytes:
@@ -163,39 +166,39 @@ def validate(
         _check_frame(records, codec)
     body: Buffer | None
     if (
-        rules.opens_all
-        or (codec and count > BELIEVED_COUNT)
+        rules.checks_all_records
+        or (codec and count > MAX_UNCHECKED_COUNT)
         or attributes & LOG_APPEND_TIME_BIT
-        or (not rules.stamps and _is_out_of_range(header, rules, wall_ms))
+        or (not rules.uses_log_append_time and _is_out_of_range(header, rules, wall_ms))
     ):
-        body, is_each_checked = open_body(records, header, rules, rules.max_opened_bytes), True
+        body, checks_all = open_body(records, header, rules, rules.max_opened_bytes), True
     else:
         body = None
         if not codec:
             body = memoryview(records)[BATCH_OVERHEAD:]
         elif size <= SMALL_BATCH_BYTES:
             body = _open_small_body(records, header, rules)
-        is_each_checked = count <= FEW_RECORDS and body is not None
-    if is_each_checked:
+        checks_all = count <= FEW_RECORDS and body is not None
+    if checks_all:
         assert body is not None
         header = _check_all_records(records, header, body, rules, wall_ms)
     elif body is not None:
-        check_first(body, count, FIRST_RECORDS)
+        check_first(body, count, CHECKED_RECORDS)
     if rules.codec is not None and rules.codec != codec:
         records, header = _rebuilt(records, header, body, rules)
-    if rules.stamps:
+    if rules.uses_log_append_time:
         header = set_max_timestamp(records, 0, header, TimestampType.LOG_APPEND_TIME, wall_ms)
         return Validated(records, [(0, header)], wall_ms)
     return Validated(records, [(0, header)], -1)
 
 
 def validate_replicated(records: Buffer, *, leader_epoch: int) -> list[tuple[int, BatchHeader]]:
-    """The batches that a follower may append: whole, valid, in ascending offsets, of no later epoch than known."""
+    """The batches that a follower may append: whole, valid, ascending, and not of a later epoch than `leader_epoch`."""
     found: list[tuple[int, BatchHeader]] = []
     end = 0
     for position, header in headers(records):
         if header.leader_epoch > leader_epoch >= 0:
-            break  # sent by a leader of whom this replica has not heard yet; it will come again
+            break  # from a leader that this replica does not know yet; it is fetched again
         if not crc_is_valid(records, position, header):
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Record is corrupt (stored crc = {header.crc})")
         if header.base_offset < end or header.last_offset_delta < 0:
@@ -208,7 +211,7 @@ def validate_replicated(records: Buffer, *, leader_epoch: int) -> list[tuple[int
 
 
 def refuse_zstd(records: Buffer | None, produce_version: int) -> None:
-    """Zstandard is allowed from Produce v7 on: older clients are told by UNSUPPORTED_COMPRESSION_TYPE."""
+    """Reject zstd before Produce v7 with UNSUPPORTED_COMPRESSION_TYPE."""
     if produce_version >= FIRST_PRODUCE_VERSION_WITH_ZSTD or records is None or len(records) < BATCH_OVERHEAD:
         return
     if parse_header_of_client(records).compression == Compression.ZSTD:
@@ -219,7 +222,7 @@ def refuse_zstd(records: Buffer | None, produce_version: int) -> None:
 
 
 def parse_header_of_client(records: Buffer) -> BatchHeader:
-    """The first batch's header; the formats before v2 are refused as Produce refuses them."""
+    """The first batch's header; formats before v2 are rejected as by Produce."""
     try:
         header = parse_header(records)
     except KafkaError as error:
@@ -229,32 +232,32 @@ def parse_header_of_client(records: Buffer) -> BatchHeader:
     return header
 
 
-# ---- opening a batch -------------------------------------------------------------------------------------
+# ---- decoding a batch ------------------------------------------------------------------------------------
 
 
 def _check_all_records(
     records: bytearray | memoryview, header: BatchHeader, body: Buffer, rules: BatchRules, wall_ms: int
 ) -> BatchHeader:
-    """All that Kafka checks; the header, which tells the true max timestamp then."""
+    """Check every record; returns the header with the true max timestamp."""
     timestamps, keyless = scan(body, header.record_count)
     first, last = header.base_timestamp + min(timestamps), header.base_timestamp + max(timestamps)
     errors = _keyless_errors(keyless, rules) if rules.is_compacted and keyless else []
-    late: list[tuple[int, str]] = []
-    if rules.stamps:
+    timestamp_errors: list[tuple[int, str]] = []
+    if rules.uses_log_append_time:
         if header.is_log_append_time:
             text = "Invalid timestamp type in message. Producer should not set timestamp type to LogAppendTime."
-            late = [(index, text) for index in range(header.record_count)]
+            timestamp_errors = [(index, text) for index in range(header.record_count)]
     elif last - wall_ms > rules.after_max_ms or wall_ms - first > rules.before_max_ms:
-        late = _timestamp_errors(header, timestamps, rules, wall_ms)
-    if late:
+        timestamp_errors = _timestamp_errors(header, timestamps, rules, wall_ms)
+    if timestamp_errors:
         raise RejectedRecords(
             ErrorCode.INVALID_TIMESTAMP,
             "One or more records have been rejected due to invalid timestamp",
-            sorted(dict(late + errors).items())[:MAX_RECORD_ERRORS],
+            sorted(dict(timestamp_errors + errors).items())[:MAX_RECORD_ERRORS],
         )
     if errors:
         raise RejectedRecords(ErrorCode.INVALID_RECORD, _summary(errors), errors[:MAX_RECORD_ERRORS])
-    if rules.stamps or (last == header.max_timestamp and not header.is_log_append_time):
+    if rules.uses_log_append_time or (last == header.max_timestamp and not header.is_log_append_time):
         return header
     last = min(max(last, NO_TIMESTAMP), MAX_LONG)
     return set_max_timestamp(records, 0, header, TimestampType.CREATE_TIME, last)
@@ -263,11 +266,11 @@ def _check_all_records(
 def _rebuilt(
     records: bytearray | memoryview, header: BatchHeader, body: Buffer | None, rules: BatchRules
 ) -> tuple[bytearray, BatchHeader]:
-    """The batch in the topic's own codec; where its records have not been opened yet, the first are checked."""
+    """The batch in the topic's codec; its first records are checked if they were not decoded before."""
     assert rules.codec is not None
     if body is None:
         body = open_body(records, header, rules, rules.max_opened_bytes)
-        check_first(body, header.record_count, FIRST_RECORDS)
+        check_first(body, header.record_count, CHECKED_RECORDS)
     rebuilt = recompress(header, body, rules.codec, rules.level)
     if len(rebuilt) > rules.max_message_bytes:
         _refuse_size(len(rebuilt), rules)
@@ -275,23 +278,23 @@ def _rebuilt(
 
 
 def open_body(records: Buffer, header: BatchHeader, rules: BatchRules, max_bytes: int) -> Buffer:
-    """The records uncompressed; a broken frame is none that sending it again will mend."""
+    """The uncompressed records; a corrupt frame is a final error, because a retry cannot succeed."""
     try:
         return record_bytes(records, 0, header, max_bytes)
     except KafkaError as error:
         if error.code == ErrorCode.CORRUPT_MESSAGE:
-            raise _unreadable(f"{error.message} in topic partition {rules.partition}") from None
+            raise _unreadable_batch(f"{error.message} in topic partition {rules.partition}") from None
         raise
 
 
 def recompress(header: BatchHeader, body: Buffer, codec: int, level: int | None) -> bytearray:
-    """The same batch with its records stored in another codec; needs nothing but its arguments."""
+    """The batch with its records in another codec."""
     attributes = header.attributes & ~COMPRESSION_MASK | codec
     return assemble(header._replace(attributes=attributes), compress(codec, body, level))
 
 
 def _is_out_of_range(header: BatchHeader, rules: BatchRules, wall_ms: int) -> bool:
-    """Does the header show a timestamp that the topic refuses?"""
+    """Whether the header has a timestamp outside the topic's limits."""
     return header[8] - wall_ms > rules.after_max_ms or (
         wall_ms - header[7] > rules.before_max_ms and header[7] != NO_TIMESTAMP
     )
@@ -324,23 +327,23 @@ def _summary(errors: list[tuple[int, str]]) -> str:
     )
 
 
-# ---- looking without opening -----------------------------------------------------------------------------
+# ---- checks without decompression ------------------------------------------------------------------------
 
 
 def _check_frame(records: bytearray | memoryview, codec: int) -> None:
-    """Does the body begin as its codec does, and as every consumer can read it?"""
+    """Check that the body starts with its codec's frame header, in a form that all consumers can read."""
     start = bytes(records[BATCH_OVERHEAD : BATCH_OVERHEAD + 8])
     if codec == Compression.GZIP:
-        is_one = start.startswith(_GZIP_START)
+        is_valid = start.startswith(_GZIP_START)
     elif codec == Compression.LZ4:
         flags = _LZ4_VERSION_AND_INDEPENDENCE
-        is_one = start.startswith(_LZ4_START) and len(start) > 4 and start[4] & flags == flags
+        is_valid = start.startswith(_LZ4_START) and len(start) > 4 and start[4] & flags == flags
     elif codec == Compression.ZSTD:
-        is_one = start.startswith(_ZSTD_START)
+        is_valid = start.startswith(_ZSTD_START)
     else:
-        is_one = start == XERIAL_MAGIC or _is_raw_snappy(start, len(records) - BATCH_OVERHEAD)
-    if not is_one:
-        raise _unreadable(f"The records do not begin as {Compression(codec).name.lower()} does")
+        is_valid = start == XERIAL_MAGIC or _is_raw_snappy(start, len(records) - BATCH_OVERHEAD)
+    if not is_valid:
+        raise _unreadable_batch(f"The records do not begin as {Compression(codec).name.lower()} does")
 
 
 def _open_small_body(records: Buffer, header: BatchHeader, rules: BatchRules) -> Buffer | None:
@@ -348,38 +351,42 @@ def _open_small_body(records: Buffer, header: BatchHeader, rules: BatchRules) ->
         return open_body(records, header, rules, SMALL_BODY_BYTES)
     except KafkaError as error:
         if error.code == ErrorCode.MESSAGE_TOO_LARGE:
-            return None  # not so small after all
+            return None  # not small after decompression
         raise
 
 
 def _is_raw_snappy(start: bytes, size: int) -> bool:
-    """Does a raw block declare a length that so few bytes can hold?"""
+    """Whether a raw snappy block declares a length that its bytes can contain."""
     length = shift = 0
     for byte in start[:5]:
         length |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return SMALLEST_RECORD <= length <= 64 * size
+            return MIN_RECORD_BYTES <= length <= 64 * size
         shift += 7
     return False
 
 
-def _validate_own(records: bytearray | memoryview | None, rules: BatchRules, wall_ms: int, origin: Origin) -> Validated:
+def _validate_internal(
+    records: bytearray | memoryview | None, rules: BatchRules, wall_ms: int, origin: AppendOrigin
+) -> Validated:
     assert records is not None, "the broker appends bytes"
     batches = headers(records)
     assert batches, "the broker appends whole batches"
     last = batches[-1]
-    if origin == Origin.COORDINATOR:
+    if origin == AppendOrigin.COORDINATOR:
         for index, (position, header) in enumerate(batches):
             if header.size > rules.max_message_bytes:
                 _refuse_size(header.size, rules)
-            if rules.stamps:
+            if rules.uses_log_append_time:
                 stamped = set_max_timestamp(records, position, header, TimestampType.LOG_APPEND_TIME, wall_ms)
                 batches[index] = (position, stamped)
     assert last[0] + last[1].size == len(records), "the broker appends whole batches"
-    return Validated(records, batches, wall_ms if rules.stamps and origin == Origin.COORDINATOR else -1)
+    return Validated(
+        records, batches, wall_ms if rules.uses_log_append_time and origin == AppendOrigin.COORDINATOR else -1
+    )
 
 
-# ---- refusals --------------------------------------------------------------------------------------------
+# ---- errors ----------------------------------------------------------------------------------------------
 
 
 def _only_v2() -> KafkaError:
@@ -396,8 +403,8 @@ def _refuse_short(records: Buffer | None) -> NoReturn:
     raise _not_one_batch()
 
 
-def _cut(records: bytearray | memoryview, size: int) -> memoryview:
-    """The first batch alone; what follows must be too short to be one."""
+def _first_batch(records: bytearray | memoryview, size: int) -> memoryview:
+    """The first batch alone; the trailing bytes must be too short for another one."""
     if size > len(records):
         raise _not_one_batch()
     if headers(memoryview(records)[size:]):
@@ -427,8 +434,8 @@ def _refuse_crc(header: BatchHeader, rules: BatchRules) -> NoReturn:
     )
 
 
-def _unreadable(message: str) -> KafkaError:
-    """A codec or frame that cannot be opened, under the code that Apache Kafka gives it: final for every client."""
+def _unreadable_batch(message: str) -> KafkaError:
+    """The error for an unknown codec or a corrupt frame: Apache Kafka's code, final for every client."""
     return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message)
 
 
@@ -445,7 +452,7 @@ def _refuse_header(header: BatchHeader, rules: BatchRules) -> NoReturn:
     if header.is_control:
         raise invalid_record(f"Clients are not allowed to write control records {where}")
     if header.compression > Compression.ZSTD:
-        raise _unreadable(f"Unknown compression type id: {header.compression} {where}")
+        raise _unreadable_batch(f"Unknown compression type id: {header.compression} {where}")
     raise invalid_record(
         f"Invalid sequence number {header.base_sequence} in record batch with producerId {header.producer_id} {where}"
     )

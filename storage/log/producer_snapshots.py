@@ -1,15 +1,15 @@
-"""The producer snapshots of one partition on disk: which there are, the newest that can be believed, which may go.
+"""The producer snapshot files of one partition.
 
-RULES    1. A snapshot of an offset holds what all batches before that offset have left behind; one that cannot be
-            believed is deleted, and an earlier one with a longer replay takes its place.
-         2. There is one where each segment but the first begins, and one at the end of a log that was closed. Those of
-            segments that are gone, and those behind the end, are deleted. What an earlier end has left gets a name for
-            deletion when the log is opened: deleting it may take longer than all the rest.
-         3. A snapshot becomes durable with one of the log's next flushes; what is lost before is found by replaying batches.
-         4. After an unclean stop those behind the recovery's beginning are doubted: they may not be written to their ends.
-            Nobody reads them, until they are taken anew.
-         5. While a log is in use, files are written and deleted through `later` (deferred_file_ops.py); when it is cut they go at once.
-NOT HERE Its bytes (producer_state.py); when to take one (log.py).
+RULES    1. The snapshot at an offset contains the effects of all batches before it. A corrupt snapshot is deleted and
+            an earlier one is used, with a longer replay.
+         2. There is one at the start of each segment but the first, and one at the end of a closed log. Snapshots of deleted
+            segments and above the log end are deleted. Others are renamed when the log is opened and deleted later, because
+            deletion can take longer than the rest of the open.
+         3. A flush of the log makes its snapshots durable; a lost one is replaced by replaying batches.
+         4. After an unclean stop, snapshots above the start of the recovery may be incomplete: they are invalid until
+            they are written again.
+         5. In an open log files are written and deleted through `submit` (deferred_file_ops.py), at a truncation at once.
+NOT HERE The format (producer_state.py); when to write one (log.py).
 """
 
 from __future__ import annotations
@@ -18,94 +18,94 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from functools import partial
 
-from storage.io.deferred_file_ops import Later, at_once
+from storage.io.deferred_file_ops import Submit, run_now
 from storage.io.disk import DELETED, Disk, File
 from storage.log.producer_state import CorruptSnapshot, ProducerState, snapshot_name, snapshot_offset
 
 
-class Snapshots:
-    """The snapshot files in one partition's directory."""
+class ProducerSnapshots:
+    """The snapshots in one partition's directory."""
 
-    __slots__ = ("_directory", "_disk", "_doubted", "_unsynced", "later", "offsets")
+    __slots__ = ("_directory", "_disk", "_invalid", "_unsynced", "offsets", "submit")
 
     def __init__(self, disk: Disk, directory: str, names: Iterable[str]) -> None:
-        """`names`: what lies in the directory."""
+        """`names`: the files in the directory."""
         self._disk = disk
         self._directory = directory
         self._unsynced: list[str] = []
-        self._doubted: set[int] = set()
-        self.later: Later = at_once
+        self._invalid: set[int] = set()
+        self.submit: Submit = run_now
         self.offsets: list[int] = sorted(offset for name in names if (offset := snapshot_offset(name)) is not None)
 
-    def take(self, offset: int, data: bytes, *, sync: bool = False) -> None:
-        """Write the snapshot of an offset."""
+    def write(self, offset: int, data: bytes, *, sync: bool = False) -> None:
+        """Write the snapshot at an offset."""
         path = self._path(offset)
 
-        def change() -> None:
+        def op() -> None:
             self._disk.replace_atomically(path, data, sync=sync)
             if not sync:
                 self._unsynced.append(path)
 
-        self.later(change)
-        self._doubted.discard(offset)
-        place = bisect_left(self.offsets, offset)
-        if self.offsets[place : place + 1] != [offset]:
-            self.offsets.insert(place, offset)
+        self.submit(op)
+        self._invalid.discard(offset)
+        index = bisect_left(self.offsets, offset)
+        if self.offsets[index : index + 1] != [offset]:
+            self.offsets.insert(index, offset)
 
     def has(self, offset: int) -> bool:
-        """Whether there is one of an offset that is not doubted."""
-        return offset in self.offsets and offset not in self._doubted
+        """Whether there is a valid snapshot at an offset."""
+        return offset in self.offsets and offset not in self._invalid
 
-    def doubt(self, offset: int) -> None:
-        """Believe none behind an offset (rule 4)."""
-        self._doubted.update(known for known in self.offsets if known > offset)
+    def invalidate(self, offset: int) -> None:
+        """Invalidate the snapshots above an offset (rule 4)."""
+        self._invalid.update(known for known in self.offsets if known > offset)
 
     @property
-    def are_synced(self) -> bool:
-        """Whether there is none to be synced."""
+    def all_synced(self) -> bool:
+        """Whether no snapshot is waiting for a sync."""
         return not self._unsynced
 
-    def collect_sync(self, most: int | None = None) -> list[File]:
-        """What has to be synced, and then the directory, so that they are durable, or the oldest of them."""
-        # Opened here: one may be deleted before the thread comes to it.
-        unsynced = self._unsynced[:most]
+    def collect_sync(self, limit: int | None = None) -> list[File]:
+        """The snapshot files to sync, or the oldest of them; the caller then syncs the directory."""
+        # Opened here: a file may be deleted before the thread syncs it.
+        unsynced = self._unsynced[:limit]
         del self._unsynced[: len(unsynced)]
         return [self._disk.open(path, write=True) for path in unsynced if self._disk.exists(path)]
 
     def restore(self, producers: ProducerState, end_offset: int) -> int | None:
-        """Make `producers` know what the newest snapshot at or before `end_offset` holds; its offset, or None."""
+        """Restore `producers` from the newest valid snapshot at or below `end_offset`; its offset, or None."""
         producers.clear()
         for offset in reversed([offset for offset in self.offsets if offset <= end_offset]):
-            if offset in self._doubted:
+            if offset in self._invalid:
                 continue
             try:
-                producers.restore(self._disk.read(self._path(offset)), wall_ms=0)  # time, so expiry, comes later
+                producers.restore(self._disk.read(self._path(offset)), wall_ms=0)  # expiration runs later
             except CorruptSnapshot:
                 self._delete([offset])
             else:
                 return offset
         return None
 
-    def truncate(self, end_offset: int) -> bool:
-        """Delete those behind the log's end; whether there are any."""
-        behind = [offset for offset in self.offsets if offset > end_offset]
-        self._delete(behind, at_once)
-        return bool(behind)
+    def delete_after(self, end_offset: int) -> bool:
+        """Delete the snapshots above the log end; whether there were any."""
+        later = [offset for offset in self.offsets if offset > end_offset]
+        self._delete(later, run_now)
+        return bool(later)
 
-    def trim(self, start_offset: int, ahead: Later | None = None) -> None:
-        """Delete those before the first segment; `ahead`: before changes that were handed in earlier."""
-        self._delete([offset for offset in self.offsets if offset < start_offset], ahead)
+    def delete_before(self, start_offset: int, submit_first: Submit | None = None) -> None:
+        """Delete the snapshots below the first segment; `submit_first` runs before operations that were submitted earlier."""
+        self._delete([offset for offset in self.offsets if offset < start_offset], submit_first)
 
-    def drop(self, offsets: Iterable[int]) -> None:
-        """Delete those of segments that were made one with the one before."""
+    def delete(self, offsets: Iterable[int]) -> None:
+        """Delete the snapshots of segments that were merged into the previous one."""
         self._delete([offset for offset in offsets if offset in self.offsets])
 
-    def clear(self) -> None:
-        """Delete all."""
-        self._delete(self.offsets.copy(), at_once)
+    def delete_all(self) -> None:
+        """Delete all snapshots."""
+        self._delete(self.offsets.copy(), run_now)
 
-    def set_strays_aside(self, bases: set[int]) -> list[str]:
-        """Keep those where a segment begins and the newest; the others get names for deletion, which are told."""
+    def rename_strays(self, bases: set[int]) -> list[str]:
+        """Keep the newest and those at a segment start; rename the others for deletion and return their new paths."""
         strays = [offset for offset in self.offsets[:-1] if offset not in bases]
         paths = [self._path(offset) for offset in strays]
         for path in paths:
@@ -113,11 +113,11 @@ class Snapshots:
         self.offsets = [offset for offset in self.offsets if offset not in strays]
         return [path + DELETED for path in paths]
 
-    def _delete(self, offsets: list[int], later: Later | None = None) -> None:
+    def _delete(self, offsets: list[int], submit: Submit | None = None) -> None:
         for offset in offsets:
-            (later or self.later)(partial(self._disk.unlink, self._path(offset), missing_ok=True))
-        gone = set(offsets)
-        self.offsets = [offset for offset in self.offsets if offset not in gone]
+            (submit or self.submit)(partial(self._disk.unlink, self._path(offset), missing_ok=True))
+        deleted = set(offsets)
+        self.offsets = [offset for offset in self.offsets if offset not in deleted]
 
     def _path(self, offset: int) -> str:
         return f"{self._directory}/{snapshot_name(offset)}"

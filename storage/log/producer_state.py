@@ -1,4 +1,4 @@
-"""What one log knows of its producers: the last batches of each, and the transactions that are open.
+"""Producer state of one log: the last batches of each producer and the open transactions (Kafka: ProducerStateManager).
 
 FORMAT   `<20-digit offset>.snapshot`, big-endian: i16 version 1, u32 CRC-32C of all that follows, i32 entries, each
               0  i64  producer id                    26  i64  timestamp of the last batch
@@ -6,20 +6,20 @@ FORMAT   `<20-digit offset>.snapshot`, big-endian: i16 version 1, u32 CRC-32C of
              10  i32  last sequence, -1 for none     38  i64  first offset of the open transaction, -1 for none
              14  i64  last offset, -1 for none
              22  i32  last offset delta
-         It holds what all batches below its offset have left behind.
-RULES    1. A batch that is one of a producer's last five is a duplicate: it is not appended, the old offset is told.
-         2. A batch follows its producer's last one without a gap, 0 comes after 2**31 - 1, and a new epoch starts
-            at 0. A producer of whom nothing is known may start anywhere: what it did before may have been deleted;
-            but not one of transactions of version 2, whose every transaction is a new epoch.
-         3. An older epoch is refused for ever. Only a client's sequences are checked; followers and recovery check
-            nothing, they repeat what a leader has decided.
-         4. `check` changes nothing. `reserve` is said when a batch has its offset, `update` when it is in the log,
-            in the same order; checks see what is reserved. `abandon` forgets the reserved ones that failed.
-         5. Whoever repeats a batch that is reserved but not in the log is told to come again, never that it is there.
-         6. A transaction counts as open until its marker lies below the high watermark.
-         7. Idle producers are forgotten, but never one with an open transaction.
-NOT HERE Files and when to write them (log.py), the index of aborted transactions (segments/indexes.py), whether the
-         coordinator knows of a transaction.
+         It contains the effects of all batches below its offset.
+RULES    1. A batch equal to one of the producer's last five is a duplicate: it is not appended, and its offset is returned.
+         2. A producer's sequences have no gap, 0 follows 2**31 - 1, and a new epoch starts at 0. An unknown producer may
+            start anywhere, because its records may have been deleted; with transactions v2 it must start at 0, since every
+            transaction is a new epoch (KIP-890).
+         3. An older epoch is always rejected. Only client sequences are checked: followers and recovery
+            repeat what a leader has accepted.
+         4. `check` changes nothing. `reserve` follows when a batch has its offset, `update` when it is in the log, in the
+            same order; checks include reserved batches. `abandon` removes the reserved batches that failed.
+         5. A retry of a reserved batch that is not in the log yet gets a retriable error.
+         6. A transaction counts as open until its marker is below the high watermark.
+         7. Idle producers expire, unless they have an open transaction.
+NOT HERE Files and when they are written (log.py), the index of aborted transactions (segments/indexes.py), the
+         coordinator's view of a transaction.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ MAX_SEQUENCE: Final = 0x7FFFFFFF
 DEFAULT_EXPIRATION_MS: Final = 24 * 3600 * 1000
 MAX_MARKER_BYTES: Final = 1024 * 1024
 
-# The only record of a marker as every broker writes it: lengths, no deltas, versions, and between them what it says.
+# The only record of a marker as every broker writes it: lengths, zero deltas, versions, and the variable fields between.
 _MARKER = Struct(">7sh3sis")
 _AROUND: Final = (b"\x20\0\0\0\x08\0\0", b"\x0c\0\0", b"\0")
 _MARKER_BYTES: Final = BATCH_OVERHEAD + _MARKER.size
@@ -68,7 +68,7 @@ _ENTRY = Struct(">qhiqiqiq")
 
 
 class CorruptSnapshot(Exception):
-    """A snapshot file that cannot be believed; an earlier one and the log itself can still be."""
+    """A snapshot file is corrupt; an earlier snapshot and the log are still usable."""
 
 
 class Duplicate(NamedTuple):
@@ -79,8 +79,8 @@ class Duplicate(NamedTuple):
     timestamp_ms: int
 
 
-class EndTxn(NamedTuple):
-    """What a marker says."""
+class EndTransactionMarker(NamedTuple):
+    """The contents of a transaction marker."""
 
     is_commit: bool
     coordinator_epoch: int
@@ -94,11 +94,11 @@ class CompletedTransaction(NamedTuple):
     first_offset: int
     last_offset: int  # of the marker
     is_aborted: bool
-    last_stable_offset: int  # of the log then, high watermark aside
+    last_stable_offset: int  # of the log at the marker, ignoring the high watermark
 
 
-class Producer:
-    """One producer's last batches, each as (first sequence, last sequence, last offset, offset delta, timestamp)."""
+class ProducerEntry:
+    """The state of one producer; a batch is (first sequence, last sequence, last offset, offset delta, timestamp)."""
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "txn_first_offset")
 
@@ -118,15 +118,17 @@ class Producer:
 
     @property
     def last_sequence(self) -> int:
-        """Of the last batch of this epoch; -1 when there is none."""
+        """The last sequence of this epoch; -1 if there is none."""
         return self.batches[-1][1] if self.batches else NO_SEQUENCE
 
-    def copy(self) -> Producer:
-        """The same, to go on from."""
-        return Producer(self.epoch, self.batches, self.last_timestamp, self.coordinator_epoch, self.txn_first_offset)
+    def copy(self) -> ProducerEntry:
+        """A copy that can be updated independently."""
+        return ProducerEntry(
+            self.epoch, self.batches, self.last_timestamp, self.coordinator_epoch, self.txn_first_offset
+        )
 
     def add(self, header: BatchHeader) -> None:
-        """Another batch of records."""
+        """Add a batch of records."""
         first, delta, timestamp = header[11], header[6], header[8]
         last = (first + delta) & MAX_SEQUENCE if first != NO_SEQUENCE else NO_SEQUENCE
         batch = (first, last, header[0] + delta, delta, timestamp)
@@ -139,8 +141,8 @@ class Producer:
         if self.txn_first_offset < 0 and header[5] & TRANSACTIONAL_BIT:
             self.txn_first_offset = header[0]
 
-    def recall(self, header: BatchHeader) -> bool:
-        """The batch right before those that are known, of the same epoch; False where it is not, or there are enough."""
+    def prepend(self, header: BatchHeader) -> bool:
+        """Add the batch directly before the known ones; False if it is not, or five are known."""
         if len(self.batches) in {0, REMEMBERED_BATCHES} or header[10] != self.epoch:
             return False
         first, delta = header[11], header[6]
@@ -150,8 +152,8 @@ class Producer:
         self.batches = ((first, last, header[0] + delta, delta, header[8]), *self.batches)
         return True
 
-    def end(self, epoch: int, marker: EndTxn) -> None:
-        """The marker that ends its transaction, perhaps with a higher epoch."""
+    def end(self, epoch: int, marker: EndTransactionMarker) -> None:
+        """Apply the marker that ends the transaction, possibly with a higher epoch."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches = ()
@@ -161,35 +163,37 @@ class Producer:
 
 
 class ProducerState:
-    """All producers of one log."""
+    """The state of all producers of one log."""
 
     __slots__ = (
-        "_ahead_of", "_completed", "_counted", "_open", "_reserved", "partition", "producers",
+        "_applied_reservations", "_completed", "_open", "_reserved", "_reserved_entries", "partition", "producers",
     )  # fmt: skip
 
     def __init__(self, partition: str) -> None:
         self.partition = partition
-        self.producers: dict[int, Producer] = {}
+        self.producers: dict[int, ProducerEntry] = {}
         self._open: dict[int, int] = {}  # first offset -> producer id, ascending
-        self._completed: dict[int, int] = {}  # first offset -> marker's offset, not yet below the high watermark
-        self._reserved: deque[tuple[BatchHeader, EndTxn | None]] = deque()
-        self._ahead_of: dict[int, Producer] = {}  # with the first `_counted` of the reserved batches added
-        self._counted = 0
+        self._completed: dict[int, int] = {}  # first offset -> marker's offset at or above the high watermark
+        self._reserved: deque[tuple[BatchHeader, EndTransactionMarker | None]] = deque()
+        self._reserved_entries: dict[
+            int, ProducerEntry
+        ] = {}  # `producers` after the first `_applied_reservations` reserved batches
+        self._applied_reservations = 0
 
-    # ---- an append, step by step --------------------------------------------------------------------------
+    # ---- the steps of an append ----------------------------------------------------------------------------
 
     def check(
         self, header: BatchHeader, offset: int, *, is_client: bool = True, begins_at_0: bool = False
     ) -> Duplicate | None:
-        """May this batch of a producer, not a marker, come next, at `offset`? A duplicate is not an error.
+        """Check a producer's data batch at `offset`; returns the original of a duplicate.
 
         Raises:
-            KafkaError: as Kafka refuses it.
+            KafkaError: the same error as Apache Kafka.
         """
         producer_id = header[9]
         known = self.producers.get(producer_id)
         if self._reserved:
-            known = self._ahead(producer_id, known)
+            known = self._with_reserved(producer_id, known)
         if known is None:
             if header[10] < NO_PRODUCER_EPOCH:
                 raise self._older_epoch(header, offset, NO_PRODUCER_EPOCH)
@@ -222,9 +226,9 @@ class ProducerState:
             )
         return None
 
-    def check_marker(self, header: BatchHeader, marker: EndTxn, offset: int) -> None:
-        """May this marker be written? An older epoch, of producer or coordinator, may not."""
-        known = self._ahead(header.producer_id, self.producers.get(header.producer_id))
+    def check_marker(self, header: BatchHeader, marker: EndTransactionMarker, offset: int) -> None:
+        """Check a transaction marker: an older producer or coordinator epoch is rejected."""
+        known = self._with_reserved(header.producer_id, self.producers.get(header.producer_id))
         if known is None:
             return
         if header.producer_epoch < known.epoch:
@@ -236,29 +240,29 @@ class ProducerState:
                 f"{self.partition}: {marker.coordinator_epoch} (zombie), {known.coordinator_epoch} (current)",
             )
 
-    def reserve(self, header: BatchHeader, marker: EndTxn | None = None) -> None:
-        """A checked batch has its offset (in the header) and is on its way into the log."""
+    def reserve(self, header: BatchHeader, marker: EndTransactionMarker | None = None) -> None:
+        """Record a checked batch whose offset is assigned (in the header) and whose write is pending."""
         self._reserved.append((header, marker))
 
-    def update(self, header: BatchHeader, marker: EndTxn | None = None) -> CompletedTransaction | None:
-        """A batch of a producer is in the log; a marker may have ended a transaction."""
+    def update(self, header: BatchHeader, marker: EndTransactionMarker | None = None) -> CompletedTransaction | None:
+        """Apply a batch that is in the log; returns the transaction that its marker has ended."""
         if self._reserved:
             reserved = self._reserved.popleft()[0]
             assert reserved[0] == header[0], "batches reach the log in the order in which they were reserved"
             if not self._reserved:
-                self._forget_ahead()
-            elif self._counted:
-                self._counted -= 1
+                self._clear_reserved_entries()
+            elif self._applied_reservations:
+                self._applied_reservations -= 1
             else:
-                self._ahead_of.pop(header[9], None)
+                self._reserved_entries.pop(header[9], None)
         producer_id = header[9]
         producer = self.producers.get(producer_id)
         if producer is None:
-            self.producers[producer_id] = producer = Producer()
+            self.producers[producer_id] = producer = ProducerEntry()
         if marker is not None:
             return self._complete(producer, header, marker)
         if header[5] & CONTROL_BIT:
-            return None  # a marker whose record has been compacted away
+            return None  # a marker whose record was removed by compaction
         was_open = producer.txn_first_offset
         producer.add(header)
         if producer.txn_first_offset != was_open:
@@ -266,39 +270,41 @@ class ProducerState:
         return None
 
     def abandon(self, base_offset: int) -> None:
-        """What was reserved at or behind `base_offset` has not been written."""
+        """Remove the reserved batches from `base_offset` on: they were not written."""
         while self._reserved and self._reserved[-1][0].base_offset >= base_offset:
             self._reserved.pop()
-        self._forget_ahead()
+        self._clear_reserved_entries()
 
-    def _complete(self, producer: Producer, header: BatchHeader, marker: EndTxn) -> CompletedTransaction | None:
+    def _complete(
+        self, producer: ProducerEntry, header: BatchHeader, marker: EndTransactionMarker
+    ) -> CompletedTransaction | None:
         first = producer.txn_first_offset
         producer.end(header.producer_epoch, marker)
         if first < 0:
-            return None  # a transaction without records in this partition
+            return None  # the transaction has no records in this partition
         self._open.pop(first, None)
         self._completed[first] = header.base_offset
         stable = next(iter(self._open), header.base_offset + 1)
         return CompletedTransaction(header.producer_id, first, header.base_offset, not marker.is_commit, stable)
 
-    def _ahead(self, producer_id: int, known: Producer | None) -> Producer | None:
-        """The producer as it will be when all that is reserved is in the log."""
-        ahead = self._ahead_of
-        for header, marker in islice(self._reserved, self._counted, None):
+    def _with_reserved(self, producer_id: int, known: ProducerEntry | None) -> ProducerEntry | None:
+        """The producer after all reserved batches."""
+        ahead = self._reserved_entries
+        for header, marker in islice(self._reserved, self._applied_reservations, None):
             producer = ahead.get(header[9])
             if producer is None:
                 committed = self.producers.get(header[9])
-                ahead[header[9]] = producer = Producer() if committed is None else committed.copy()
+                ahead[header[9]] = producer = ProducerEntry() if committed is None else committed.copy()
             if marker is None:
                 producer.add(header)
             else:
                 producer.end(header.producer_epoch, marker)
-        self._counted = len(self._reserved)
+        self._applied_reservations = len(self._reserved)
         return ahead.get(producer_id, known)
 
-    def _forget_ahead(self) -> None:
-        self._ahead_of.clear()
-        self._counted = 0
+    def _clear_reserved_entries(self) -> None:
+        self._reserved_entries.clear()
+        self._applied_reservations = 0
 
     def _duplicate(self, header: BatchHeader, batches: tuple[tuple[int, int, int, int, int], ...]) -> Duplicate | None:
         first, last = header.base_sequence, header.last_sequence
@@ -324,7 +330,7 @@ class ProducerState:
             "idempotent producer with no existing state.",
         )
 
-    def _out_of_order(self, header: BatchHeader, offset: int, known: Producer) -> KafkaError:
+    def _out_of_order(self, header: BatchHeader, offset: int, known: ProducerEntry) -> KafkaError:
         return KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"Out of order sequence number for producer {header.producer_id} at offset {offset} in partition "
@@ -336,35 +342,35 @@ class ProducerState:
 
     @property
     def first_undecided_offset(self) -> int | None:
-        """Of the oldest transaction that no marker has ended."""
+        """The first offset of the oldest transaction without a marker."""
         return next(iter(self._open), None)
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Rule 6: what lies from here on may not be shown to a read_committed consumer."""
+        """The lower bound of what a read_committed consumer may not read yet (rule 6)."""
         undecided = next(iter(self._open), None)
         if not self._completed:
             return undecided
         unreplicated = min(self._completed)
         return unreplicated if undecided is None else min(undecided, unreplicated)
 
-    def high_watermark_moved(self, high_watermark: int) -> None:
-        """Markers below the high watermark are decided for good."""
+    def on_high_watermark_updated(self, high_watermark: int) -> None:
+        """Forget completed transactions whose markers are below the high watermark."""
         if self._completed:
             self._completed = {first: marker for first, marker in self._completed.items() if marker >= high_watermark}
 
-    # ---- life -----------------------------------------------------------------------------------------------
+    # ---- expiration and snapshots ---------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Know nothing."""
+        """Remove all producers."""
         self.producers.clear()
         self._open.clear()
         self._completed.clear()
         self._reserved.clear()
-        self._forget_ahead()
+        self._clear_reserved_entries()
 
     def expire(self, wall_ms: int, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> int:
-        """Forget producers that have been idle for too long; how many."""
+        """Remove idle producers; returns their number."""
         idle = [
             producer_id
             for producer_id, producer in self.producers.items()
@@ -375,11 +381,11 @@ class ProducerState:
         return len(idle)
 
     def snapshot(self) -> bytes:
-        """The snapshot's bytes, for the offset behind all that is reserved or in the log."""
+        """The snapshot after all batches that are reserved or in the log."""
         entries = [_COUNT.pack(0)]
         ids = {header.producer_id for header, _ in self._reserved}
         for producer_id in (*self.producers, *(ids - self.producers.keys())):
-            producer = self._ahead(producer_id, self.producers.get(producer_id))
+            producer = self._with_reserved(producer_id, self.producers.get(producer_id))
             assert producer is not None
             sequence, offset, delta = NO_SEQUENCE, NO_OFFSET, 0
             if producer.batches:
@@ -401,10 +407,10 @@ class ProducerState:
         return _HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
 
     def restore(self, snapshot: Buffer, wall_ms: int) -> None:
-        """Know what a snapshot holds and nothing else, without producers that have been idle for too long.
+        """Replace the state by a snapshot's, without expired producers.
 
         Raises:
-            CorruptSnapshot: nothing has been restored.
+            CorruptSnapshot: the state is unchanged.
         """
         found = _read_snapshot(snapshot)
         self.clear()
@@ -420,50 +426,50 @@ class ProducerState:
         )
 
 
-def _is_idle(producer: Producer, wall_ms: int, expiration_ms: int) -> bool:
+def _is_idle(producer: ProducerEntry, wall_ms: int, expiration_ms: int) -> bool:
     return producer.txn_first_offset < 0 and wall_ms - producer.last_timestamp >= expiration_ms
 
 
-def _read_snapshot(snapshot: Buffer) -> list[tuple[int, Producer]]:
+def _read_snapshot(snapshot: Buffer) -> list[tuple[int, ProducerEntry]]:
     try:
         version, crc = _HEAD.unpack_from(snapshot)
         (count,) = _COUNT.unpack_from(snapshot, _HEAD.size)
     except struct.error:
-        raise CorruptSnapshot(f"a snapshot of {len(snapshot)} bytes is cut off") from None
+        raise CorruptSnapshot(f"a snapshot of {len(snapshot)} bytes is truncated") from None
     if version != SNAPSHOT_VERSION:
-        raise CorruptSnapshot(f"a snapshot of version {version} is not known here")
+        raise CorruptSnapshot(f"snapshot version {version} is not supported")
     if crc32c(memoryview(snapshot)[_HEAD.size :]) != crc:
         raise CorruptSnapshot("the checksum does not match")
     start = _HEAD.size + _COUNT.size
     if count < 0 or start + count * _ENTRY.size != len(snapshot):
         raise CorruptSnapshot(f"{len(snapshot)} bytes cannot hold {count} producers")
-    found: list[tuple[int, Producer]] = []
+    found: list[tuple[int, ProducerEntry]] = []
     for position in range(start, len(snapshot), _ENTRY.size):
         producer_id, epoch, last, offset, delta, timestamp, coordinator_epoch, first = _ENTRY.unpack_from(
             snapshot, position
         )
         batches = (((last - delta) & MAX_SEQUENCE, last, offset, delta, timestamp),) if offset >= 0 else ()
-        found.append((producer_id, Producer(epoch, batches, timestamp, coordinator_epoch, first)))
+        found.append((producer_id, ProducerEntry(epoch, batches, timestamp, coordinator_epoch, first)))
     return found
 
 
-def end_txn_of(buffer: Buffer, position: int, header: BatchHeader) -> EndTxn | None:
-    """What the marker in a control batch says; None where it is no transaction's, or has been compacted away."""
+def read_end_transaction_marker(buffer: Buffer, position: int, header: BatchHeader) -> EndTransactionMarker | None:
+    """The marker in a control batch; None if it is not a transaction's, or was removed by compaction."""
     if not header.is_control or header.producer_id < 0 or not header.record_count:
         return None
     if header.size == _MARKER_BYTES and header.attributes == _MARKER_ATTRIBUTES:
         before, kind, between, coordinator_epoch, after = _MARKER.unpack_from(buffer, position + BATCH_OVERHEAD)
         if (before, between, after) == _AROUND and kind in _KINDS:
-            return EndTxn(kind == ControlType.COMMIT, coordinator_epoch, header.base_timestamp)
+            return EndTransactionMarker(kind == ControlType.COMMIT, coordinator_epoch, header.base_timestamp)
     record = records(buffer, position, header, max_bytes=MAX_MARKER_BYTES)[0]
     kind = control_type(record.key)
     if kind not in _KINDS:
         return None
-    return EndTxn(kind == ControlType.COMMIT, coordinator_epoch_of(record.value), record.timestamp_ms)
+    return EndTransactionMarker(kind == ControlType.COMMIT, coordinator_epoch_of(record.value), record.timestamp_ms)
 
 
 def snapshot_name(offset: int) -> str:
-    """The file that a snapshot lies in."""
+    """The file name of the snapshot at an offset."""
     return f"{offset:020d}{SNAPSHOT_SUFFIX}"
 
 

@@ -1,6 +1,6 @@
-"""What a read of one log asks for and finds.
+"""Isolation levels and the result of a log read.
 
-NOT HERE Finding it (log.py, engine.py).
+NOT HERE Reading (log.py, engine.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from storage.engine import AbortedTransaction
 
 
 class Isolation(IntEnum):
-    """Up to where a reader may see (seeds.md F2)."""
+    """The upper bound of a read: log end offset, high watermark or last stable offset."""
 
     LOG_END = 0
     HIGH_WATERMARK = 1
@@ -22,7 +22,7 @@ class Isolation(IntEnum):
 
 
 class ReadInfo(NamedTuple):
-    """What a read found."""
+    """The result of a read."""
 
     regions: tuple[FileRegion, ...]
     size: int
@@ -31,14 +31,14 @@ class ReadInfo(NamedTuple):
     log_start_offset: int
     log_end_offset: int
     aborted: list[AbortedTransaction] | None
-    """Those in the returned range, for a read up to the last stable offset; None for any other."""
+    """The aborted transactions in the returned range for a read up to the last stable offset; else None."""
 
 
 LOG_END, HIGH_WATERMARK, LAST_STABLE = Isolation
 
 
 def out_of_range(name: str, offset: int, start_offset: int, end_offset: int) -> KafkaError:
-    """The refusal of a read before the log's start or behind its end."""
+    """The error for an offset below the log start or above the log end."""
     return KafkaError(
         ErrorCode.OFFSET_OUT_OF_RANGE,
         f"Received request for offset {offset} for partition {name}, but we only have log segments from "

@@ -1,17 +1,16 @@
-"""Opening a log: what lies on disk made into an engine, leader epochs and producers that agree.
+"""Opening a log: engine, leader epochs and producer state, made consistent with each other.
 
-RULES    1. After a clean close nothing is scanned: the newest snapshot tells the producers, and only batches behind it
-            (there are none, if the close was ours) are read.
-         2. Otherwise every batch from the segment of the recovery point on is checked, the log is cut at the first
-            that is not whole, and epochs, producers and aborted transactions of that range come from the batches.
-         3. Producers are known at the start of what is scanned: from a snapshot, and from the batches between it and
-            there. Later snapshots may be torn or missing; they are taken anew on the way, where segments begin, and
-            nobody reads the others.
-         4. Leader epochs that nobody can read are found in all the batches.
-         5. A snapshot tells the last batch of each producer, and a client may repeat any of the last five: the others are
-            looked for in what lies right before it, as far as it can be read and is not long.
-         6. A log that ends before its start offset (all of it was deleted, then the rest was lost) is empty there.
-NOT HERE Checking batches (the engine's `recover`); which logs need it and when (log_manager.py).
+RULES    1. After a clean close nothing is scanned: the newest snapshot restores the producers, and only batches after it
+            are read (none after a close by this broker).
+         2. Otherwise all batches from the segment of the recovery point on are checked, the log is truncated at the first
+            invalid one, and epochs, producers and aborted transactions of that range are rebuilt from the batches.
+         3. The producer state at the start of the scan is restored from a snapshot and the batches after it. Later
+            snapshots may be torn or missing: they are written again at each segment start, and are not read before.
+         4. An unreadable leader epoch file is rebuilt from all batches.
+         5. A snapshot contains the last batch of each producer, but a client may retry any of the last five: the
+            other four are read from the batches before the snapshot, within RECALLED_BYTES.
+         6. A log that ends below its log start offset (all records were deleted, then the rest was lost) restarts empty there.
+NOT HERE Checking batches (the engine's `recover`); which logs are recovered, and when (log_manager.py).
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from protocol.records import BatchHeader, headers
 from storage.engine import AbortedTransaction, Buffer, Engine
 from storage.io.checkpoint_file import LEADER_EPOCHS
 from storage.io.disk import Disk
-from storage.log.leader_epoch_cache import LeaderEpochs
-from storage.log.producer_snapshots import Snapshots
-from storage.log.producer_state import CompletedTransaction, ProducerState, end_txn_of
+from storage.log.leader_epoch_cache import LeaderEpochCache
+from storage.log.producer_snapshots import ProducerSnapshots
+from storage.log.producer_state import CompletedTransaction, ProducerState, read_end_transaction_marker
 
 REPLAY_BYTES = 1024 * 1024
 RECALLED_BYTES = 128 * 1024
@@ -36,49 +35,49 @@ RECALLED_BYTES = 128 * 1024
 _log = logging.getLogger("barnabas.storage")
 
 
-class OpenParts(NamedTuple):
-    """What an open log consists of."""
+class OpenedLog(NamedTuple):
+    """The parts of an open log."""
 
     engine: Engine
-    epochs: LeaderEpochs
+    epochs: LeaderEpochCache
     producers: ProducerState
-    snapshots: Snapshots
+    snapshots: ProducerSnapshots
     log_start_offset: int
-    doomed: list[str]
-    """Files that may be deleted."""
+    deleted_files: list[str]
+    """Files to be deleted."""
 
 
-def open_parts(
+def open_log(
     disk: Disk, directory: str, name: str, engine: Engine, *, recovery_point: int | None, log_start_offset: int
-) -> OpenParts:
-    """Open the log that lies in a partition's directory.
+) -> OpenedLog:
+    """Open the log in a partition's directory.
 
     Args:
         disk: the file system.
-        directory: the partition's.
-        name: of the partition, for what producers are told.
+        directory: the partition's directory.
+        name: the partition's name, for error messages.
         engine: not opened yet.
         recovery_point: None after a clean close.
-        log_start_offset: as it was checkpointed.
+        log_start_offset: the checkpointed one.
     """
     names = disk.listdir(directory)
     start_offset = engine.open(recovery_point, names)
-    epochs = LeaderEpochs(disk, f"{directory}/{LEADER_EPOCHS}")
-    snapshots = Snapshots(disk, directory, names)
-    snapshots.trim(engine.start_offset)  # one that came back after a loss of power knows nothing of what came after it
+    epochs = LeaderEpochCache(disk, f"{directory}/{LEADER_EPOCHS}")
+    snapshots = ProducerSnapshots(disk, directory, names)
+    snapshots.delete_before(engine.start_offset)  # an older one may reappear after a loss of power
     producers = ProducerState(name)
     if start_offset is not None:
         _recover(engine, epochs, producers, snapshots, start_offset)
-        if snapshots.truncate(engine.end_offset):
-            disk.sync_dir(directory)  # else they could come back, for what is appended in the place of their batches
+        if snapshots.delete_after(engine.end_offset):
+            disk.sync_dir(directory)  # else they could reappear and be applied to other batches
     if recovery_point is not None and engine.end_offset < recovery_point:
         _log.warning(
-            "%s ends at %d and was durable up to %d: records are lost", name, engine.end_offset, recovery_point
+            "%s ends at offset %d, but was durable up to %d: records are lost", name, engine.end_offset, recovery_point
         )
-    if epochs.is_lost:
+    if epochs.is_unreadable:
         _find_epochs(engine, epochs)
     if engine.end_offset < log_start_offset:
-        snapshots.clear()  # before the engine makes it durable
+        snapshots.delete_all()  # before the engine syncs the directory
         engine.reset(log_start_offset)
         epochs.clear()
         producers.clear()
@@ -86,28 +85,30 @@ def open_parts(
     log_start_offset = max(log_start_offset, engine.start_offset)
     epochs.truncate(end_offset)
     epochs.trim(log_start_offset)
-    snapshots.truncate(end_offset)
+    snapshots.delete_after(end_offset)
     if start_offset is None:
         restore_producers(engine, producers, snapshots, end_offset, is_clean=True)
-    doomed = []
+    deleted_files = []
     if len(snapshots.offsets) > 1:
-        doomed = snapshots.set_strays_aside({segment.base_offset for segment in engine.segments()})
-    return OpenParts(engine, epochs, producers, snapshots, log_start_offset, doomed)
+        deleted_files = snapshots.rename_strays({segment.base_offset for segment in engine.segments()})
+    return OpenedLog(engine, epochs, producers, snapshots, log_start_offset, deleted_files)
 
 
 def _recover(
-    engine: Engine, epochs: LeaderEpochs, producers: ProducerState, snapshots: Snapshots, start_offset: int
+    engine: Engine, epochs: LeaderEpochCache, producers: ProducerState, snapshots: ProducerSnapshots, start_offset: int
 ) -> None:
     restore_producers(engine, producers, snapshots, start_offset, is_clean=False)
     epochs.truncate(start_offset)
-    snapshots.doubt(start_offset)
+    snapshots.invalidate(start_offset)
     if start_offset > engine.start_offset and not snapshots.has(start_offset):
-        snapshots.take(start_offset, producers.snapshot())
-    marks = [segment.base_offset for segment in engine.segments() if segment.base_offset >= max(start_offset, 1)]
+        snapshots.write(start_offset, producers.snapshot())
+    segment_starts = [
+        segment.base_offset for segment in engine.segments() if segment.base_offset >= max(start_offset, 1)
+    ]
 
-    def visit(buffer: Buffer, position: int, header: BatchHeader) -> None:
-        while marks and marks[0] <= header.base_offset:
-            snapshots.take(marks.pop(0), producers.snapshot())
+    def on_batch(buffer: Buffer, position: int, header: BatchHeader) -> None:
+        while segment_starts and segment_starts[0] <= header.base_offset:
+            snapshots.write(segment_starts.pop(0), producers.snapshot())
         if header.leader_epoch > epochs.latest:
             epochs.assign(header.leader_epoch, header.base_offset)
         if header.producer_id >= 0:
@@ -115,13 +116,13 @@ def _recover(
             if aborted is not None:
                 engine.add_aborted(aborted)
 
-    engine.recover(start_offset, visit)
-    for offset in marks:
+    engine.recover(start_offset, on_batch)
+    for offset in segment_starts:
         if offset <= engine.end_offset:
-            snapshots.take(offset, producers.snapshot())
+            snapshots.write(offset, producers.snapshot())
 
 
-def _find_epochs(engine: Engine, epochs: LeaderEpochs) -> None:
+def _find_epochs(engine: Engine, epochs: LeaderEpochCache) -> None:
     epochs.clear()
     for header in _headers(engine, engine.start_offset):
         if header.leader_epoch > epochs.latest:
@@ -136,18 +137,18 @@ def _headers(engine: Engine, offset: int) -> Iterator[BatchHeader]:
 
 
 def restore_producers(
-    engine: Engine, producers: ProducerState, snapshots: Snapshots, end_offset: int, *, is_clean: bool
+    engine: Engine, producers: ProducerState, snapshots: ProducerSnapshots, end_offset: int, *, is_clean: bool
 ) -> None:
-    """Make `producers` know what all batches before `end_offset` have left behind."""
-    had_snapshots = bool(snapshots.offsets)  # those that cannot be believed go
+    """Restore the producer state at `end_offset`: the newest valid snapshot, then the batches after it."""
+    had_snapshots = bool(snapshots.offsets)  # corrupt ones are deleted below
     offset = snapshots.restore(producers, end_offset)
     if offset is None:
         if is_clean and not had_snapshots:
-            return  # as Kafka does: a cleanly closed log without a snapshot never had producers
+            return  # as in Kafka: a cleanly closed log without a snapshot never had producers
         offset = engine.start_offset
     offset = max(offset, engine.start_offset)
     if producers.producers:
-        _recall(engine, producers, offset)
+        _restore_recent_batches(engine, producers, offset)
     while offset < end_offset:
         batches = headers(buffer := engine.read_batches(offset, REPLAY_BYTES))
         if not batches:
@@ -158,17 +159,17 @@ def restore_producers(
         offset = batches[-1][1].next_offset
 
 
-def _recall(engine: Engine, producers: ProducerState, end_offset: int) -> None:
-    """Rule 5."""
-    with suppress(KafkaError):  # nobody has checked what lies there
-        for header in reversed(list(_shortly_before(engine, end_offset))):
+def _restore_recent_batches(engine: Engine, producers: ProducerState, end_offset: int) -> None:
+    """Restore the batches before the last one of each producer (rule 5)."""
+    with suppress(KafkaError):  # these batches are not checked
+        for header in reversed(list(_preceding_headers(engine, end_offset))):
             producer = producers.producers.get(header.producer_id)
             if producer is not None and not header.is_control and header.next_offset <= end_offset:
-                producer.recall(header)
+                producer.prepend(header)
 
 
-def _shortly_before(engine: Engine, end_offset: int) -> Iterator[BatchHeader]:
-    """The batches of about so many bytes, offsets being about equally far from each other in a segment."""
+def _preceding_headers(engine: Engine, end_offset: int) -> Iterator[BatchHeader]:
+    """The headers of about RECALLED_BYTES before `end_offset`, assuming evenly sized batches in a segment."""
     begin, left = end_offset, RECALLED_BYTES
     for base_offset, segment_end, size in reversed(engine.segments()):
         if base_offset < end_offset and size and left > 0:
@@ -185,12 +186,12 @@ def _shortly_before(engine: Engine, end_offset: int) -> Iterator[BatchHeader]:
 
 
 def replay(producers: ProducerState, buffer: Buffer, position: int, header: BatchHeader) -> AbortedTransaction | None:
-    """Let producers learn of one batch that is in the log; the transaction that it aborts, if it does."""
-    completed = producers.update(header, end_txn_of(buffer, position, header))
-    return aborted_by(completed) if completed is not None and completed.is_aborted else None
+    """Apply one batch of the log to the producer state; returns the transaction that it aborts."""
+    completed = producers.update(header, read_end_transaction_marker(buffer, position, header))
+    return aborted_transaction(completed) if completed is not None and completed.is_aborted else None
 
 
-def aborted_by(completed: CompletedTransaction) -> AbortedTransaction:
-    """What the index of aborted transactions has to say of a transaction that was aborted."""
+def aborted_transaction(completed: CompletedTransaction) -> AbortedTransaction:
+    """The transaction index entry of an aborted transaction."""
     producer_id, first_offset, last_offset, _, last_stable_offset = completed
     return AbortedTransaction(producer_id, first_offset, last_offset, last_stable_offset)

@@ -1,11 +1,11 @@
-"""How much of a log's old end has to go.
+"""Retention: how many of the oldest segments have expired.
 
-RULES    1. Oldest first, whole segments, and nothing at or above the high watermark.
-         2. A segment goes when it lies before the log's start, when its greatest timestamp is older than
-            `retention.ms`, or when what would be left without it is still `retention.bytes` or more.
-         3. Without the policy `delete` only what lies before the log's start goes.
-         4. At most AT_A_TIME segments go at once: the others have to wait for another look, so that nobody else has to.
-NOT HERE Deleting (log.py); when to look (log_manager.py).
+RULES    1. Whole segments, oldest first; nothing at or above the high watermark.
+         2. A segment expires when it ends at or below the log start offset, when its greatest timestamp is older than
+            `retention.ms`, or when the remaining log still has `retention.bytes` or more.
+         3. Without the policy `delete`, only segments below the log start offset expire.
+         4. A pass deletes at most MAX_SEGMENTS_PER_PASS segments, so that it does not block other work.
+NOT HERE Deletion (log.py); when to check (log_manager.py).
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig
 from storage.engine import Engine
 
-AT_A_TIME: Final = 16
+MAX_SEGMENTS_PER_PASS: Final = 16
 
 
-def expired_end(engine: Engine, config: LogConfig, log_start_offset: int, high_watermark: int, wall_ms: int) -> int:
-    """All segments before this offset have expired; the engine's start when none has, and no more than rule 4 says."""
+def expired_end_offset(
+    engine: Engine, config: LogConfig, log_start_offset: int, high_watermark: int, wall_ms: int
+) -> int:
+    """The end offset of the last expired segment (rule 4); the engine's start offset if none has expired."""
     deletes = "delete" in config.cleanup_policy
     retention_ms = config.retention_ms if deletes else -1
     surplus = engine.size_bytes - config.retention_bytes if deletes and config.retention_bytes >= 0 else -1
     end_offset = engine.start_offset
-    for base_offset, next_offset, size in engine.segments(AT_A_TIME):
+    for base_offset, next_offset, size in engine.segments(MAX_SEGMENTS_PER_PASS):
         if next_offset > high_watermark or next_offset == base_offset:
             break
         if next_offset <= log_start_offset or surplus >= size:
@@ -37,7 +39,7 @@ def expired_end(engine: Engine, config: LogConfig, log_start_offset: int, high_w
 
 
 def next_expiry_ms(engine: Engine, config: LogConfig) -> int:
-    """Until when nothing expires by time, if nothing is appended."""
+    """The time before which no segment expires by age, if nothing is appended."""
     (oldest,) = engine.segments(1)
     if config.retention_ms < 0 or not oldest.size:
         return MAX_LONG

@@ -1,10 +1,10 @@
-"""Which record is the first at or after a time.
+"""Offset lookup by timestamp.
 
-RULES    1. The batch's max timestamp is a hint of where to look; a record's own timestamp decides.
-         2. With log append time every record has the batch's max timestamp.
-         3. No key, value or header is looked at: a record costs its length, its timestamp and its offset.
-         4. One batch is opened at a time, nearly always only one; it is the engine that knows which.
-NOT HERE What a client may ask for, and see (replication/partition/partition.py).
+RULES    1. The batch's max timestamp selects a batch; the record's own timestamp decides.
+         2. With LogAppendTime every record has the batch's max timestamp.
+         3. Keys, values and headers are not decoded.
+         4. One batch is decompressed at a time, almost always only one in total.
+NOT HERE Which timestamps a client may request and see (replication/partition/partition.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage.log.log_validator import MAX_OPENED_BYTES
 
 
 def first_record(engine: Engine, target_ms: int, start_offset: int) -> tuple[int, int, int] | None:
-    """(timestamp, offset, leader epoch) of the first record at or behind `start_offset` not before `target_ms`."""
+    """(timestamp, offset, leader epoch) of the first record from `start_offset` on that is not before `target_ms`."""
     offset = start_offset
     while (base_offset := engine.find_timestamp(target_ms, offset)) is not None:
         buffer = engine.read_batches(base_offset, 1)
@@ -25,7 +25,7 @@ def first_record(engine: Engine, target_ms: int, start_offset: int) -> tuple[int
         found = first_at_or_after(buffer, 0, header, target_ms, start_offset, max_bytes=MAX_OPENED_BYTES)
         if found is not None:
             return *found, header.leader_epoch
-        offset = header.next_offset  # its latest record lies before the log's start
+        offset = header.next_offset  # the matching records are below the log start offset
     return None
 
 
@@ -44,10 +44,10 @@ def latest_record(engine: Engine) -> tuple[int, int, int] | None:
 def first_at_or_after(
     buffer: Buffer, position: int, header: BatchHeader, target_ms: int, start_offset: int, *, max_bytes: int
 ) -> tuple[int, int] | None:
-    """(timestamp, offset) of the first record at or behind `start_offset` that is not before `target_ms`.
+    """(timestamp, offset) of the first record from `start_offset` on that is not before `target_ms`.
 
     Raises:
-        KafkaError: the records cannot be read.
+        KafkaError: the records are invalid.
     """
     fixed = header.max_timestamp if header.is_log_append_time else None
     if fixed is not None and fixed < target_ms:

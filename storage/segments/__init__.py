@@ -1,1 +1,1 @@
-"""The segments engine: Kafka's own layout, one directory per partition."""
+"""Kafka's storage layout: one directory per partition, with segment files."""

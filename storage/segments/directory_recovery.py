@@ -1,15 +1,15 @@
-"""How a partition's directory is laid out, and how it is put in order when a partition is opened.
+"""The files of a partition's directory, and their recovery when the partition is opened.
 
-FORMAT   `<20-digit base offset>` and one of the suffixes below. A further `.deleted` marks a file that is to be
-         deleted, `.cleaned` one that a compaction was writing, `.swap` one that is to replace the segments whose
+FORMAT   `<20-digit base offset>` and one of the suffixes below. An additional `.deleted` marks a file to be
+         deleted, `.cleaned` one that a compaction was writing, `.swap` one that replaces the segments whose
          offsets it covers.
-RULES    1. As Apache Kafka does at its start: `.deleted` and `.cleaned` files go; a `.swap` file takes its place, and
-            the segments that it replaces go, unless a `.cleaned` file at or before it shows that the set was not
-            complete. An index without a log goes. A `.swap` log that is no log replaces nothing: nobody of ours, nor Kafka,
-            gives that name before all is written.
-         2. A directory in which nothing is out of order is listed once and nothing else happens.
-         3. Snapshots of the metadata log (`.checkpoint.deleted`) are not ours to delete; every other name that is
-            not a segment's is left alone: whoever looks after the producers' snapshots knows which there are.
+RULES    1. As Apache Kafka at its start: `.deleted` and `.cleaned` files are deleted; a `.swap` file is renamed, and
+            the segments that it replaces are deleted, unless a `.cleaned` file at or before it shows that the set was
+            incomplete. An index without a log is deleted. An invalid `.swap` log replaces nothing: both brokers rename
+            a file to `.swap` only after it is fully written.
+         2. A consistent directory is listed once and not changed.
+         3. Snapshots of the metadata log (`.checkpoint.deleted`) and all other names are left alone; producer snapshots
+            have their own module.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ _DIGITS = 20
 _log = logging.getLogger("barnabas.storage")
 
 
-class Layout(NamedTuple):
-    """The segments in a directory that is in order."""
+class SegmentListing(NamedTuple):
+    """The segments in a recovered directory."""
 
     bases: list[int]
     """Base offsets, ascending."""
     without_index: list[int]
-    """Those that lack an index."""
+    """Segments without an offset or time index."""
     with_aborted: list[int]
-    """Those that have a transaction index."""
+    """Segments with a transaction index."""
 
 
-def settle(disk: Disk, directory: str, names: Sequence[str] | None = None) -> Layout:
-    """Put a directory in order, made when it is missing, and say which segments it holds.
+def recover_directory(disk: Disk, directory: str, names: Sequence[str] | None = None) -> SegmentListing:
+    """Recover a directory, created if missing, and return its segments.
 
     Args:
-        disk: where it lies.
+        disk: the file system.
         directory: its path.
-        names: what is in it, where somebody has just looked.
+        names: its contents, if already listed.
     """
     if names is None:
         if not disk.is_dir(directory):
             disk.make_dirs(directory)
         names = disk.listdir(directory)
     if any(name.endswith((DELETED, CLEANED, SWAP)) for name in names):
-        _finish_what_was_begun(disk, directory, names)
+        _finish_interrupted(disk, directory, names)
         names = disk.listdir(directory)
     bases: dict[str, set[int]] = {suffix: set() for suffix in (LOG, *INDEXES)}
     for name in names:
@@ -67,24 +67,24 @@ def settle(disk: Disk, directory: str, names: Sequence[str] | None = None) -> La
     for suffix in INDEXES:
         for base in bases[suffix] - logs:
             disk.unlink(f"{directory}/{base:020d}{suffix}", missing_ok=True)
-    return Layout(
+    return SegmentListing(
         sorted(logs),
         sorted(logs - (bases[OFFSET_INDEX] & bases[TIME_INDEX])),
         sorted(logs & bases[TRANSACTION_INDEX]),
     )
 
 
-def _finish_what_was_begun(disk: Disk, directory: str, names: Sequence[str]) -> None:
+def _finish_interrupted(disk: Disk, directory: str, names: Sequence[str]) -> None:
     def remove(name: str) -> None:
         disk.unlink(f"{directory}/{name}", missing_ok=True)
 
     cleaned = [name for name in names if name.endswith(CLEANED) and _is_numbered(name)]
     swaps = [name for name in names if name.endswith(SWAP) and _is_numbered(name)]
-    least_cleaned = min((_base(name) for name in cleaned), default=None)
+    min_cleaned = min((_base(name) for name in cleaned), default=None)
     for name in names:
         if name.endswith(DELETED) and not name.endswith(_SNAPSHOT_DELETED):
             remove(name)
-    for name in [swap for swap in swaps if least_cleaned is not None and _base(swap) >= least_cleaned]:
+    for name in [swap for swap in swaps if min_cleaned is not None and _base(swap) >= min_cleaned]:
         remove(name)
         swaps.remove(name)
     for name in cleaned:
@@ -92,16 +92,18 @@ def _finish_what_was_begun(disk: Disk, directory: str, names: Sequence[str]) -> 
     damaged = {
         _base(name)
         for name in swaps
-        if name.endswith(LOG + SWAP) and name.removesuffix(SWAP) in names and not _is_whole(disk, f"{directory}/{name}")
+        if name.endswith(LOG + SWAP)
+        and name.removesuffix(SWAP) in names
+        and not _is_complete_log(disk, f"{directory}/{name}")
     }
     for name in [swap for swap in swaps if _base(swap) in damaged]:
-        _log.warning("Removing %s/%s, which nobody has written to its end; its sources stay", directory, name)
+        _log.warning("Removing incomplete compacted segment %s/%s; its source segments stay", directory, name)
         remove(name)
         swaps.remove(name)
-    replacing = [name for name in swaps if name.endswith(LOG + SWAP)]
-    if replacing:
-        start = min(_base(name) for name in replacing)
-        end = max(start + 1, *(_next_offset(disk, f"{directory}/{name}", _base(name)) for name in replacing))
+    replacements = [name for name in swaps if name.endswith(LOG + SWAP)]
+    if replacements:
+        start = min(_base(name) for name in replacements)
+        end = max(start + 1, *(_next_offset(disk, f"{directory}/{name}", _base(name)) for name in replacements))
         for name in names:
             if name[_DIGITS:] in (LOG, *INDEXES) and _is_numbered(name) and start <= _base(name) < end:
                 remove(name)
@@ -117,8 +119,8 @@ def _base(name: str) -> int:
     return int(name[:_DIGITS])
 
 
-def _is_whole(disk: Disk, path: str) -> bool:
-    """Whether a log is batches and nothing else, as their headers say."""
+def _is_complete_log(disk: Disk, path: str) -> bool:
+    """Whether a log consists of whole batches, by their headers."""
     file = disk.open(path, write=False)
     size, position = file.size(), 0
     while position + BATCH_OVERHEAD <= size:
@@ -130,7 +132,7 @@ def _is_whole(disk: Disk, path: str) -> bool:
 
 
 def _next_offset(disk: Disk, path: str, base_offset: int) -> int:
-    """Behind the last whole batch of a log that has no index yet."""
+    """The offset after the last whole batch of a log without an index."""
     file = disk.open(path, write=False)
     size = file.size()
     position, end_offset = 0, base_offset

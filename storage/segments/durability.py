@@ -1,16 +1,16 @@
-"""How much of a partition is durable, and what has to be synced so that more is.
+"""The flushed end and recovery point of one partition, and the files of its next sync.
 
-RULES    1. A sync covers the logs from the flushed end on, and of a segment that was finished since the last sync its
-            indexes too. Those of the active segment are built anew after a crash and need no sync.
-         2. The recovery point stays at a finished segment until a sync has covered its indexes: nobody would build
-            them anew. (An ordered file system rarely loses them; "rarely" is what recovery is for.)
-         3. What was cut off while a sync was under way does not count when the sync is done.
-         4. The directory is synced when it got new names.
-         5. What is trimmed before it was synced is synced all the same: a loss of power may bring it back, and a hole in it
-            would take what lies behind.
-         6. There may be thousands of segments, each with a few files: who asks for the oldest of them only, gets these.
-         7. A finished segment whose indexes are still to be written (storage/io/deferred_file_ops.py) waits for a later sync.
-NOT HERE Running a sync, in whichever thread; when to ask for one (log.py).
+RULES    1. A sync covers the logs from the flushed end on, and the indexes of segments finished since the last sync.
+            The active segment's indexes are rebuilt after a crash and need no sync.
+         2. The recovery point stays at a finished segment until a sync has covered its indexes, which would otherwise not be
+            rebuilt after a crash.
+         3. Data truncated during a sync does not count when the sync completes.
+         4. The directory is synced after files were created or renamed.
+         5. A trimmed segment is still synced: a loss of power may bring it back, and a hole in it would truncate the
+            log there.
+         6. There may be thousands of finished segments; a caller may limit a sync to the oldest ones.
+         7. A finished segment with pending index writes (storage/io/deferred_file_ops.py) is left to a later sync.
+NOT HERE Running a sync; when to run one (log.py).
 """
 
 from __future__ import annotations
@@ -19,104 +19,104 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from storage.engine import SyncWork
-from storage.io.deferred_file_ops import Change
+from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk, File
 from storage.segments.segment import Segment
 
 UNKNOWN = -1
 
 
-class _Sync:
-    """A sync under way."""
+class _PendingFlush:
+    """A sync in progress."""
 
-    __slots__ = ("counts", "end_offset", "finished")
+    __slots__ = ("end_offset", "finished", "valid_end")
 
     def __init__(self, end_offset: int, finished: list[Segment]) -> None:
         self.end_offset = end_offset
-        self.counts = end_offset  # what of it has not been cut off since
+        self.valid_end = end_offset  # lowered by a truncation
         self.finished = finished
 
 
 class Durability:
-    """The flushed end of one partition, and what waits for a sync."""
+    """The flushed end of one partition, and the segments to sync."""
 
-    __slots__ = ("_disk", "_finished", "_has_new_names", "_leaving", "_syncing", "flushed_end")
+    __slots__ = ("_disk", "_finished", "_names_changed", "_pending", "_trimmed_files", "flushed_end")
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self.flushed_end = UNKNOWN
-        self._finished: dict[int, Segment] = {}  # since the last sync, by base offset: there may be thousands
-        self._syncing: list[_Sync] = []
-        self._has_new_names = False
-        self._leaving: list[File] = []  # of segments that were trimmed (rule 5)
+        self._finished: dict[int, Segment] = {}  # by base offset, since the last sync; there may be thousands
+        self._pending: list[_PendingFlush] = []
+        self._names_changed = False
+        self._trimmed_files: list[File] = []  # rule 5
 
-    def finished(self, segment: Segment) -> None:
-        """Its indexes are complete and were written."""
+    def add_finished(self, segment: Segment) -> None:
+        """Record a segment whose indexes are complete and written."""
         self._finished[segment.base_offset] = segment
 
     def is_unsynced(self, segment: Segment) -> bool:
-        """Whether its indexes are still to be synced."""
+        """Whether the segment's indexes are still to be synced."""
         return self._finished.get(segment.base_offset) is segment
 
-    def unfinished(self, segment: Segment) -> None:
-        """It is gone, or appended to again."""
+    def remove_finished(self, segment: Segment) -> None:
+        """Record that a segment is deleted, or appended to again."""
         if self._finished.get(segment.base_offset) is segment:
             del self._finished[segment.base_offset]
 
-    def leaving(self, segment: Segment, end_offset: int, *, is_kept: bool) -> list[Change]:
-        """It ends there, and is about to be trimmed: what comes first, unless its file may be kept open until a sync."""
-        self.unfinished(segment)
+    def before_trim(self, segment: Segment, end_offset: int, *, keep_open: bool) -> list[FileOp]:
+        """The operations before the trim of a segment that ends at `end_offset`; `keep_open`: a later sync may use its file."""
+        self.remove_finished(segment)
         if not segment.size or not 0 <= self.flushed_end < end_offset:
             return []
-        if not is_kept:
+        if not keep_open:
             return [segment.file.sync]
-        self._leaving.append(segment.file)
+        self._trimmed_files.append(segment.file)
         return []
 
-    def new_names(self) -> None:
-        """Files were made."""
-        self._has_new_names = True
+    def mark_names_changed(self) -> None:
+        """Record that files were created or renamed."""
+        self._names_changed = True
 
-    def cut(self, end_offset: int) -> None:
-        """Nothing from here on is there any more."""
+    def truncate(self, end_offset: int) -> None:
+        """Lower the flushed end to `end_offset`."""
         self.flushed_end = min(self.flushed_end, end_offset)
-        for sync in self._syncing:
-            sync.counts = min(sync.counts, end_offset)
+        for flush in self._pending:
+            flush.valid_end = min(flush.valid_end, end_offset)
 
     def recovery_point(self) -> int:
-        """Where a recovery would have to begin."""
-        syncing = (segment.base_offset for sync in self._syncing for segment in sync.finished)
+        """The start of a recovery after a crash."""
+        syncing = (segment.base_offset for flush in self._pending for segment in flush.finished)
         return min([self.flushed_end, *self._finished, *syncing])
 
     def collect(
-        self, directory: str, end_offset: int, unflushed: Iterable[Segment], most: int | None = None
+        self, directory: str, end_offset: int, unflushed: Iterable[Segment], limit: int | None = None
     ) -> SyncWork:
-        """What makes all before `end_offset` durable: it lies in segments finished lately and in those `unflushed`.
+        """The files to sync so that all before `end_offset` is durable: the finished segments and those in `unflushed`.
 
-        `most`: with so many of the finished ones, which are to be made durable as well.
+        `limit`: only this number of finished segments.
         """
-        finished = list(islice(self._written(), most))
+        finished = list(islice(self._written(), limit))
         for segment in finished:
             del self._finished[segment.base_offset]
-        self._syncing.append(_Sync(end_offset, finished))
-        files, self._leaving = self._leaving, []
+        self._pending.append(_PendingFlush(end_offset, finished))
+        files, self._trimmed_files = self._trimmed_files, []
         for segment in finished:
             files += segment.index_files()
         with_data = [segment for segment in (*finished, *unflushed) if segment.size]
         files += {segment.base_offset: segment.file for segment in with_data}.values()
-        if self._has_new_names:
-            self._has_new_names = False
+        if self._names_changed:
+            self._names_changed = False
             files.append(self._disk.open_directory(directory))
         return SyncWork(end_offset, files, next(self._written(), None) is None)
 
     def _written(self) -> Iterator[Segment]:
-        """The finished ones that wait for nothing else (rule 7)."""
+        """The finished segments without pending writes (rule 7)."""
         return (segment for segment in self._finished.values() if segment.is_written)
 
-    def done(self, end_offset: int) -> None:
-        """The sync with this end has succeeded; those begun before it count with it."""
-        for number, sync in enumerate(self._syncing):
-            if sync.end_offset == end_offset:
-                del self._syncing[: number + 1]
-                self.flushed_end = max(self.flushed_end, sync.counts)
+    def mark_flushed(self, end_offset: int) -> None:
+        """Record that the sync with this end offset has succeeded, and with it those that started before."""
+        for number, flush in enumerate(self._pending):
+            if flush.end_offset == end_offset:
+                del self._pending[: number + 1]
+                self.flushed_end = max(self.flushed_end, flush.valid_end)
                 break

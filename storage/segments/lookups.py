@@ -1,10 +1,9 @@
-"""Looking a batch up by its offset; and the look-ups of one segment that a thread does, or did lately, because they
-would have waited for the disk.
+"""The search of a batch by offset, and the lookups of one segment that run in another thread.
 
-RULES    1. Who asks for an offset that is being looked up is handed the look-up that is under way.
-         2. An answer is kept until so many later ones have come that nobody can be waiting for it any more.
-         3. The batch at the place that an index names begins at or before the wanted offset: else the index is wrong, and
-            what is wanted may lie before that place.
+RULES    1. Callers of a pending lookup share it.
+         2. A result is cached until _MAX_CACHED later ones exist: by then every waiting caller has retried.
+         3. The batch at an index entry's position starts at or below the wanted offset; otherwise the index is wrong, and
+            the wanted batch may be before that position.
 """
 
 from __future__ import annotations
@@ -20,107 +19,105 @@ from storage.io.disk import File
 from storage.io.would_block import WouldBlock
 from storage.segments.indexes import CorruptIndex, OffsetIndex, TimeIndex, TransactionIndex
 
-_KEPT: Final = 64
+_MAX_CACHED: Final = 64
 
 _LENGTH: Final = Struct(">i")
 _SHORT_HEADER: Final = Struct(">qi11xi")  # base offset, batch length, last offset delta
-_ENTRY_HEADER: Final = Struct(">qi4xb6xi")  # with the magic number
+_ENTRY_HEADER: Final = Struct(">qi4xb6xi")  # with the magic byte
 _SMALLEST_LENGTH: Final = BATCH_OVERHEAD - LOG_OVERHEAD
-FIRST_READ_BYTES: Final = 4096  # as far as an index entry reaches
-LONG_READ_BYTES: Final = 65536  # when there is more to pass over than that
+FIRST_READ_BYTES: Final = 4096  # the default index interval
+LONG_READ_BYTES: Final = 65536  # for longer scans
 
-Place = tuple[int, int] | None
-"""Position and size of a batch, if there is one."""
-
-
-class NotAtHand(Exception):
-    """A header would have to be read from the disk."""
+BatchPosition = tuple[int, int] | None
+"""Position and size of a batch, or None."""
 
 
-class Opened(NamedTuple):
-    """What a copy of a segment has open."""
+class NotResident(Exception):
+    """The header is not in the page cache."""
+
+
+class OpenedFiles(NamedTuple):
+    """The files that a copy of a segment has opened."""
 
     file: File | None
     indexes: tuple[OffsetIndex, TimeIndex] | None
     transactions: TransactionIndex | None
     copied_size: int
-    """How large the segment was when it was copied, if its indexes were not open then."""
+    """The segment's size when it was copied, if its indexes were not open then."""
     size: int
-    """Less than that where building the indexes anew found damage."""
+    """Smaller than `copied_size` if the index rebuild found an invalid batch."""
     last_time: tuple[int, int] | None
-    """The last entry of the time index, where that alone was read."""
+    """The last entry of the time index, if only that was read."""
 
 
-class Lookups:
-    """By offset: what is under way, and what was found."""
+class PendingLookups:
+    """Pending lookups and cached results by offset."""
 
-    __slots__ = ("_found", "under_way")
+    __slots__ = ("_results", "pending")
 
     def __init__(self) -> None:
-        self.under_way: dict[int, WouldBlock[Place]] = {}
-        self._found: dict[int, Place | KafkaError] = {}
+        self.pending: dict[int, WouldBlock[BatchPosition]] = {}
+        self._results: dict[int, BatchPosition | KafkaError] = {}
 
     def has(self, offset: int) -> bool:
-        """Whether the offset's batch was found, or seen not to be there."""
-        return offset in self._found
+        """Whether there is a result for the offset."""
+        return offset in self._results
 
-    def answer(self, offset: int) -> Place:
-        """What was found.
+    def result(self, offset: int) -> BatchPosition:
+        """The result of a lookup.
 
         Raises:
-            KafkaError: damage, which is told once; the next look-up looks again.
+            KafkaError: an invalid batch; the error is removed, so that the next lookup runs again.
         """
-        found = self._found[offset]
+        found = self._results[offset]
         if isinstance(found, KafkaError):
-            del self._found[offset]
+            del self._results[offset]
             raise found
         return found
 
-    def give_up(self) -> None:
-        """Nobody is told what is under way; each look-up knows these, and would keep them, and the files that it opens."""
-        self.under_way.clear()
+    def cancel(self) -> None:
+        """Discard the pending lookups, which would otherwise keep these results and their open files alive."""
+        self.pending.clear()
 
-    def keep(self, offset: int, found: Place | KafkaError) -> None:
-        """Remember an answer."""
-        self._found[offset] = found
-        if len(self._found) > _KEPT:
-            del self._found[next(iter(self._found))]
+    def store(self, offset: int, found: BatchPosition | KafkaError) -> None:
+        """Cache a result."""
+        self._results[offset] = found
+        if len(self._results) > _MAX_CACHED:
+            del self._results[next(iter(self._results))]
 
 
 def search(
     path: str, base_offset: int, size: int, position: int, offset: int, read: Callable[[int, int], Buffer | None]
-) -> Place:
-    """Place of the first batch, at or behind `position`, whose last offset is at or above `offset`.
+) -> BatchPosition:
+    """The position of the first batch from `position` on whose last offset is at or above `offset`.
 
     Args:
-        path: of the log, for messages.
-        base_offset: of its segment.
+        path: of the log, for error messages.
+        base_offset: of the segment.
         size: of the log.
-        position: where a batch begins; unless it is 0, as an index says.
-        offset: what is looked for.
-        read: gives so many bytes at a position, or None for `NotAtHand`.
+        position: of a batch; unless 0, it is from the index.
+        offset: the wanted offset.
+        read: reads up to a number of bytes at a position; None raises `NotResident`.
 
     Raises:
-        CorruptIndex: what lies at `position` cannot be what an index would name (rule 3).
+        CorruptIndex: the batch at `position` contradicts the index (rule 3).
         KafkaError: CORRUPT_MESSAGE.
     """
     if position > 0 and position + BATCH_OVERHEAD > size:
-        raise CorruptIndex("its index points behind its end")
-    is_told = position > 0
+        raise CorruptIndex("its index points beyond its end")
+    is_indexed = position > 0
     stride = FIRST_READ_BYTES
     while position + BATCH_OVERHEAD <= size:
         data = read(min(stride, size - position), position)
         if data is None:
-            raise NotAtHand
+            raise NotResident
         stride = BATCH_OVERHEAD if stride == FIRST_READ_BYTES else LONG_READ_BYTES
         at, end = 0, len(data) - _SHORT_HEADER.size
         if end < 0:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{path} ends before position {position}")
-        if is_told and not _may_be_named(data, base_offset, offset):
-            raise CorruptIndex(
-                f"its index names position {position} for offset {offset}, where another batch is, or none"
-            )
-        is_told = False
+        if is_indexed and not _matches_index(data, base_offset, offset):
+            raise CorruptIndex(f"its index has position {position} for offset {offset}, which is another batch or none")
+        is_indexed = False
         while at <= end:
             first, length, delta = _SHORT_HEADER.unpack_from(data, at)
             if length < _SMALLEST_LENGTH:
@@ -132,13 +129,13 @@ def search(
     return None
 
 
-def _may_be_named(data: Buffer, base_offset: int, offset: int) -> bool:
+def _matches_index(data: Buffer, base_offset: int, offset: int) -> bool:
     first, length, magic, delta = _ENTRY_HEADER.unpack_from(data)
     return bool(magic == MAGIC and length >= _SMALLEST_LENGTH and delta >= 0 and base_offset <= first <= offset)
 
 
 def whole_batches(data: bytes) -> bytes | memoryview:
-    """Without the batch that is cut off at the end, if one is."""
+    """The data without a truncated batch at its end."""
     whole, end = 0, len(data) - LOG_OVERHEAD
     while whole <= end:
         (length,) = _LENGTH.unpack_from(data, whole + LENGTH_POSITION)

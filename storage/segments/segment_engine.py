@@ -1,22 +1,21 @@
-"""Kafka's storage engine: a partition is a directory of segments, the last of which is appended to.
+"""Kafka's storage engine: a partition is a directory of segments; appends go to the last one.
 
-RULES    1. A segment is rolled before the append for which it has no place (rolling.py).
-         2. A read is answered from one segment, as Kafka's: the one that holds the offset, or the next that has
-            anything at or behind it.
-         3. Opening a partition lists its directory and asks the sizes of the logs; nothing is opened or read before
-            it is needed. What was cut off or half done when the broker stopped (`.deleted`, `.cleaned`, `.swap`,
-            indexes without log) is put in order as Kafka does.
-         4. Segments are deleted oldest first by `trim`, youngest first by everything else, so that what is left
-            after a crash has no hole. What `truncate`, `reset` or `recover` take off the end is gone durably before they
-            return: else a loss of power could bring it back behind what was appended in its place.
-         5. A segment that begins behind the end of the one before may mean a loss, and then the log is cut there. It does
-            not before the recovery point (all was durable) and before `compacted_end`; nor where the topic is compacted
-            and the segment before lacks offsets inside, behind that point: what was just appended lacks none.
-            Our own compactions leave no such gap, at least a header ends every segment (compaction/cleaner.py).
-            A segment that begins before that end was to go, or had just been made, when the power failed: it goes.
-         6. In service, files that are not in use at the moment may be closed between any two calls (storage/io/file_handle_cache.py).
-            Of what is not appended to any more everything is forgotten with them.
-NOT HERE What a sync covers (durability.py); one segment's files (segment.py); what may be appended (validation.py);
+RULES    1. A segment is rolled before an append that does not fit (roll_policy.py).
+         2. A read is answered from one segment, as in Kafka: the one that contains the offset, or the next one with a
+            batch at or above it.
+         3. Opening a partition lists its directory and gets the log sizes; files are opened when needed. Interrupted
+            operations (`.deleted`, `.cleaned`, `.swap`, indexes without log) are completed as in Kafka.
+         4. `trim` deletes segments oldest first, everything else newest first, so that a crash leaves no
+            hole. A truncation by `truncate`, `reset` or `recover` is durable before it returns: a loss of power must not
+            bring the data back after newer appends.
+         5. A segment that starts above the end of the previous one may mean a loss, and then the log is truncated there.
+            Exceptions: below the recovery point (all was durable) and below `compacted_end`; and in a compacted topic, if
+            the previous segment has gaps above that point, since recent appends have none.
+            Our own compaction leaves no such gap: at least a header ends every segment (compaction/cleaner.py).
+            An empty segment that starts below that end was being deleted or created at the loss of power: it is deleted.
+         6. With `register_files`, unused files may be closed between any two calls (storage/io/file_handle_cache.py). A
+            segment without appends then also drops its state in memory.
+NOT HERE The files of a sync (durability.py); one segment (segment.py); validation (log_validator.py);
          when to flush or delete (log.py).
 """
 
@@ -38,38 +37,52 @@ from storage.engine import (
     BatchInfo,
     Buffer,
     Engine,
-    Located,
+    LocatedBatches,
     OffsetPosition,
+    OnBatch,
     Reservation,
     SegmentInfo,
     SyncWork,
-    Visit,
 )
-from storage.io.deferred_file_ops import Change, Later, at_once, in_order
+from storage.io.deferred_file_ops import FileOp, Submit, run_now, sequential
 from storage.io.disk import Disk
-from storage.io.file_handle_cache import OpenFiles
-from storage.segments.directory_recovery import LOG, settle
+from storage.io.file_handle_cache import FileHandleCache, HandleRegistration
+from storage.segments.directory_recovery import LOG, recover_directory
 from storage.segments.durability import UNKNOWN, Durability
 from storage.segments.indexes import NO_TIMESTAMP
-from storage.segments.lookups import Opened, whole_batches
-from storage.segments.preallocation import give_back, set_aside
-from storage.segments.reservations import SegmentReservation
-from storage.segments.rolling import drawn_roll_ms, must_roll
+from storage.segments.lookups import OpenedFiles, whole_batches
+from storage.segments.roll_policy import draw_roll_ms, must_roll
 from storage.segments.segment import Segment
-from storage.segments.segment_swap import replaced
-from storage.segments.segment_views import Copies
-from storage.segments.service import Service
+from storage.segments.segment_files import preallocate, release_preallocated
+from storage.segments.segment_swap import swap_segments
+from storage.segments.segment_views import SegmentViews
 
 _log = logging.getLogger("barnabas.storage")
 
 
 def no_jitter(limit_ms: int) -> int:  # noqa: ARG001
-    """Let every segment live equally long."""
+    """No jitter for `segment.ms`."""
     return 0
 
 
+class SegmentReservation(Reservation):
+    """A reserved range of one segment's log."""
+
+    __slots__ = ("is_abandoned", "position", "segment")
+
+    def __init__(
+        self, size: int, batches: Sequence[BatchInfo], segment: Segment, position: int, *, rolled: bool
+    ) -> None:
+        self.size = size
+        self.batches = batches
+        self.rolled = rolled
+        self.segment = segment
+        self.position = position
+        self.is_abandoned = False
+
+
 class SegmentEngine:
-    """The segments of one partition; there is always one, except in an object that was not opened."""
+    """The segments of one partition; after `open` there is at least one."""
 
     def __init__(
         self,
@@ -77,9 +90,9 @@ class SegmentEngine:
         directory: str,
         config: LogConfig,
         jitter: Callable[[int], int] = no_jitter,
-        open_files: OpenFiles | None = None,
+        open_files: FileHandleCache | None = None,
     ) -> None:
-        """`open_files`: who closes what is not in use; None: nobody."""
+        """`open_files`: the cache that closes unused files; None: files stay open."""
         self._disk = disk
         self._directory = directory
         self._jitter = jitter
@@ -88,32 +101,32 @@ class SegmentEngine:
         self._with_aborted: set[int] = set()
         self._outstanding: deque[SegmentReservation] = deque()
         self._end_offset = UNKNOWN  # until the active segment is loaded
-        self._durability = Durability(disk)  # its end is not known either after a clean close: all of the log
-        self._service = Service(open_files)
-        self._durable_end = 0  # before it nothing can have been lost
-        self.later: Later = at_once
+        self._durability = Durability(disk)  # unknown after a clean close: all of the log
+        self._handles = HandleRegistration(open_files)
+        self._durable_end = 0  # no loss is possible below it
+        self.submit: Submit = run_now
         self.compacted_end = 0
         self.update_config(config)
 
-    # ---- life --------------------------------------------------------------------------------------------
+    # ---- open and close ----------------------------------------------------------------------------------
 
     def open(self, recovery_point: int | None, names: Sequence[str] | None = None) -> int | None:
-        """Get to know the segments; the offset from which they have to be recovered, if any."""
+        """List the segments; returns the offset from which they must be recovered, or None."""
         disk, directory, interval = self._disk, self._directory, self._config.index_interval_bytes
-        layout = settle(disk, directory, names)
+        listing = recover_directory(disk, directory, names)
         self._durable_end = MAX_LONG if recovery_point is None else recovery_point
-        self._with_aborted.update(layout.with_aborted)
+        self._with_aborted.update(listing.with_aborted)
         starts = []
-        for base_offset in layout.bases:
+        for base_offset in listing.bases:
             size = disk.size(f"{directory}/{base_offset:020d}{LOG}")
             self._add(Segment(disk, directory, base_offset, size, interval))
-            if size and base_offset in layout.without_index:
+            if size and base_offset in listing.without_index:
                 starts.append(base_offset)
         if not self._segments:
-            self._create(0, UNKNOWN, at_once)
+            self._create(0, UNKNOWN, run_now)
             recovery_point = None
         if recovery_point is not None:
-            self._durability.new_names()  # a process that was killed has not synced them, perhaps
+            self._durability.mark_names_changed()  # a killed process may not have synced them
             self._durability.flushed_end = recovery_point
             starts.append(self._bases[self._slot(recovery_point)])
         aborted = self._with_aborted
@@ -127,60 +140,62 @@ class SegmentEngine:
         return None
 
     def bytes_to_recover(self, start_offset: int) -> int:
-        """How much `recover` would have to read."""
+        """The bytes that `recover` will read."""
         return sum([segment.size for segment in self._segments[self._slot(start_offset) :]])
 
-    def recover(self, start_offset: int, visit: Visit) -> None:
-        """Check all from the segment that holds `start_offset` on; cut at the first damage."""
-        for _ in self.recovery(start_offset, visit):
+    def recover(self, start_offset: int, on_batch: OnBatch) -> None:
+        """Check all from the segment that contains `start_offset`; truncate at the first invalid batch."""
+        for _ in self.recovery(start_offset, on_batch):
             pass
 
-    def recovery(self, start_offset: int, visit: Visit) -> Iterator[int]:
-        """Do the same in slices of about a MiB; yields the offset reached."""
-        lacks_offsets = False
+    def recovery(self, start_offset: int, on_batch: OnBatch) -> Iterator[int]:
+        """The same in slices of about 1 MiB; yields the offset reached."""
+        has_gaps = False
         durable_end = self._durable_end or -1
 
         def publish(buffer: Buffer, position: int, header: BatchHeader) -> None:
-            nonlocal lacks_offsets
+            nonlocal has_gaps
             if (header[0] > self._end_offset > durable_end) or (
                 header[0] > durable_end and header.record_count <= header.last_offset_delta
             ):
-                lacks_offsets = True
+                has_gaps = True
             self._end_offset = header.next_offset
-            visit(buffer, position, header)
+            on_batch(buffer, position, header)
 
         slot = self._slot(start_offset)
-        ahead = self._segments[slot:]
+        remaining = self._segments[slot:]
         del self._segments[slot:], self._bases[slot:]
-        while ahead:
-            segment = ahead.pop(0)
+        while remaining:
+            segment = remaining.pop(0)
             self._add(segment)
             if segment.base_offset in self._with_aborted:
                 self._with_aborted.discard(segment.base_offset)
                 segment.drop_transactions()
             self._end_offset = segment.base_offset
-            lacks_offsets = False
+            has_gaps = False
             size = segment.size
             for _ in segment.recover(publish):
                 yield self._end_offset
-            while ahead and ahead[0].base_offset < self._end_offset and not ahead[0].size:
-                ahead.pop(0).unlink()
-            if segment.size < size or (ahead and self._is_hole(ahead[0], lacks_offsets=lacks_offsets)):
-                if ahead:
-                    _log.warning("Dropping %d segments of %s behind a loss", len(ahead), self._directory)
-                while ahead:
-                    ahead.pop().unlink()
+            while remaining and remaining[0].base_offset < self._end_offset and not remaining[0].size:
+                remaining.pop(0).unlink()
+            if segment.size < size or (remaining and self._is_hole(remaining[0], has_gaps=has_gaps)):
+                if remaining:
+                    _log.warning(
+                        "Deleting %d segments of %s after a missing or invalid batch", len(remaining), self._directory
+                    )
+                while remaining:
+                    remaining.pop().unlink()
                 self._disk.sync_dir(self._directory)
-            elif ahead:
-                self._durability.finished(segment)
+            elif remaining:
+                self._durability.add_finished(segment)
                 segment.release(forget=True)
         if self._end_offset <= self._durable_end and self._active.size:
-            self._active.sync()  # the next may begin at a recovery point that is written down already
+            self._active.sync()  # the next recovery may start at a recovery point that is already checkpointed
         if not 0 <= self._durability.flushed_end <= self._end_offset:
             self._durability.flushed_end = self._end_offset
 
     def close(self, *, sync: bool = False) -> None:
-        """Write out the indexes and let go; what lies behind the published end is cut off."""
+        """Write the indexes and close the files; unpublished bytes are truncated."""
         active = self._active
         if active.is_loaded:
             active.finish()
@@ -193,68 +208,68 @@ class SegmentEngine:
             segment.release(forget=True)
 
     def delete(self) -> None:
-        """Let go and write nothing more."""
+        """Close the files and write nothing more."""
         for segment in self._segments:
             segment.drop()
 
     def update_config(self, config: LogConfig) -> None:
-        """Obey these settings from the next append on."""
+        """Apply new settings from the next append on."""
         self._config = config
         for segment in self._segments[-1:]:
             segment.interval = config.index_interval_bytes
-        self._roll_ms = drawn_roll_ms(self._config, self._jitter)
+        self._roll_ms = draw_roll_ms(self._config, self._jitter)
 
-    def enter_service(self) -> None:
-        """Let files be closed when they are not in use (rule 6)."""
-        self._service.begin([segment for segment in self._segments if segment.is_open], self.put_away)
+    def register_files(self) -> None:
+        """Allow unused files to be closed (rule 6)."""
+        self._handles.begin([segment for segment in self._segments if segment.is_open], self.close_if_written)
 
-    def leave_service(self) -> None:
-        """Keep to oneself from now on."""
-        self._service.end(self._segments)
+    def unregister_files(self) -> None:
+        """Keep files open from now on."""
+        self._handles.end(self._segments)
 
-    def put_away(self, segment: Segment) -> bool:
-        """Close a segment's files, where that need not wait; what is still to be written to the active one opens it."""
+    def close_if_written(self, segment: Segment) -> bool:
+        """Close a segment's files if nothing is pending; returns whether they are closed."""
         is_active = segment is self._active
         if is_active or segment.size == segment.reserved:
-            segment.put_away(self.later, forget=not is_active)
+            segment.close_if_written(self.submit, forget=not is_active)
         return not segment.is_open
 
     # ---- append ------------------------------------------------------------------------------------------
 
-    def be_ready_to_append(self) -> None:
-        """Raise WouldBlock where the active segment's files have to be opened first."""
-        self._active.be_ready_to_append()
+    def check_append_ready(self) -> None:
+        """Raise WouldBlock if the active segment's files have to be opened first."""
+        self._active.check_append_ready()
 
     def reserve(self, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> SegmentReservation:
-        """Set bytes aside at the end of the active segment, or at the start of a new one."""
+        """Reserve bytes at the end of the active segment, or at the start of a new one."""
         segment = self._active
         if not segment.is_loaded:
             self._load()
         rolled = must_roll(segment, size, batches, wall_ms, self._config, self._roll_ms)
         if rolled:
             segment = self._roll(batches[0].base_offset, wall_ms)
-        reservation = SegmentReservation(size, batches, segment, segment.claim(batches, size), rolled=rolled)
+        reservation = SegmentReservation(size, batches, segment, segment.reserve(batches, size), rolled=rolled)
         self._outstanding.append(reservation)
         return reservation
 
     def write(self, reservation: Reservation, buffer: Buffer) -> None:
-        """Put the bytes at their place; may run in another thread."""
+        """Write the bytes; any thread."""
         assert isinstance(reservation, SegmentReservation)
         if not reservation.is_abandoned:
             reservation.segment.write(buffer, reservation.position)
 
     def publish(self, reservation: Reservation) -> None:
-        """Let the batches be read and index them."""
+        """Make the batches readable and index them."""
         first = self._outstanding.popleft()
         assert first is reservation
         segment = first.segment
         self._end_offset = first.batches[-1][3] + 1
-        segment.publish(first.batches, self.later)
+        segment.publish(first.batches, self.submit)
         if segment is not self._active and segment.size == segment.reserved:
             self._finish(segment)
 
     def abandon(self, reservation: Reservation) -> None:
-        """Give up this reservation and all behind it, with the segments that they began."""
+        """Drop this reservation and all later ones, with the segments that they started."""
         assert isinstance(reservation, SegmentReservation)
         while not reservation.is_abandoned:
             last = self._outstanding.pop()
@@ -270,45 +285,45 @@ class SegmentEngine:
 
     @property
     def start_offset(self) -> int:
-        """Base offset of the oldest segment."""
+        """The base offset of the oldest segment."""
         return self._bases[0]
 
     @property
     def end_offset(self) -> int:
-        """Behind the last published offset."""
+        """The offset after the last published one."""
         if self._end_offset == UNKNOWN:
             self._load()
         return self._end_offset
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the published batches."""
+        """The size of the published batches."""
         return sum([segment.size for segment in self._segments])
 
     @property
     def flushed_end_offset(self) -> int:
-        """All before it is durable."""
+        """All before this offset is durable."""
         flushed_end = self._durability.flushed_end
         return flushed_end if flushed_end != UNKNOWN else self.end_offset
 
     @property
     def recovery_point(self) -> int:
-        """Where a recovery would have to begin after a crash."""
+        """The start of a recovery after a crash."""
         flushed_end = self.flushed_end_offset
         point = self._durability.recovery_point() if flushed_end else 0
-        # Not the active segment's end: the next one may begin there, and nobody would look at the indexes of this one.
+        # Not the active segment's end: if the next segment starts there, this one's indexes would not be checked.
         return point - 1 if point == self._end_offset and self._active.size else point
 
     def locate(
         self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool, may_block: bool = True
-    ) -> Located:
-        """Where the batches from `offset` on lie: in one segment, one region."""
+    ) -> LocatedBatches:
+        """The location of the batches from `offset` on: one region of one segment."""
         end_offset = self.end_offset
         if offset >= max_offset:
-            return Located((), 0, max_offset, self._end_position() if offset == end_offset else None)
+            return LocatedBatches((), 0, max_offset, self._end_position() if offset == end_offset else None)
         found = self._find(offset, may_block=may_block)
         if found is None:
-            return Located((), 0, max_offset, self._end_position())
+            return LocatedBatches((), 0, max_offset, self._end_position())
         slot, (position, size) = found
         segment = self._segments[slot]
         limit = segment.size
@@ -316,24 +331,24 @@ class SegmentEngine:
         if slot + 1 < len(self._bases) and self._bases[slot + 1] <= max_offset:
             region_end = self._bases[slot + 1]
         elif max_offset < end_offset:
-            behind = segment.find(max_offset, may_block=may_block)
-            if behind is not None:
-                limit = behind[0]
+            next_batch = segment.find(max_offset, may_block=may_block)
+            if next_batch is not None:
+                limit = next_batch[0]
         length = limit - position
         if length > max_bytes:
             length = max_bytes if size <= max_bytes else size if min_one_batch else 0
-            # Else nobody asks where the region ends, or it shall not cost a wait: further is right too.
-            if self._with_aborted and (may_block or segment.is_index_at_hand):
+            # Otherwise the end is not needed, or would block; a higher end is correct too.
+            if self._with_aborted and (may_block or segment.is_index_resident):
                 bound = segment.offset_index.offset_at_or_after(position + length)
                 if bound is not None and bound < region_end:
                     region_end = bound
         where = OffsetPosition(segment.base_offset, position)
         if length <= 0:
-            return Located((), 0, offset, where)
-        return Located((FileRegion(segment.file, position, length),), length, region_end, where)
+            return LocatedBatches((), 0, offset, where)
+        return LocatedBatches((FileRegion(segment.file, position, length),), length, region_end, where)
 
     def read_batches(self, offset: int, max_bytes: int) -> Buffer:
-        """Whole batches from the one that `locate` would find, in memory."""
+        """Whole batches in memory from the one that `locate` finds."""
         found = self._find(offset) if offset < self.end_offset else None
         if found is None:
             return b""
@@ -345,7 +360,7 @@ class SegmentEngine:
         return whole_batches(data)
 
     def find_timestamp(self, target_ms: int, offset: int) -> int | None:
-        """Base offset of the first batch, at or behind `offset`, with a record as late as `target_ms`."""
+        """The base offset of the first batch from `offset` on whose max timestamp is at least `target_ms`."""
         if offset >= self.end_offset:
             return None
         for segment in self._segments[self._slot(offset) :]:
@@ -356,45 +371,45 @@ class SegmentEngine:
         return None
 
     def max_timestamp(self) -> tuple[int, int] | None:
-        """The greatest timestamp in the log and the last offset of the first batch that has it."""
+        """The greatest timestamp in the log and the last offset of the first batch with it."""
         if not self.size_bytes:
             return None
-        self.end_offset  # noqa: B018  (the active segment's index may be behind until it is loaded)
+        self.end_offset  # noqa: B018  (loads the active segment, whose index may lack entries)
         return max([segment.max_timestamp for segment in self._segments if segment.size], key=itemgetter(0))
 
     def copy(self) -> SegmentEngine:
-        """Copies of all segments, for looking only (segment_views.py)."""
-        twin = copy(self)
-        twin.detach()
-        return twin
+        """A copy with read-only copies of all segments (segment_views.py)."""
+        copied = copy(self)
+        copied.detach()
+        return copied
 
     def detach(self) -> None:
-        """Become a copy: share nothing with the original that either changes."""
-        self._segments = Copies(self._segments)
+        """Become a copy: share no mutable state with the original."""
+        self._segments = SegmentViews(self._segments)
         self._bases = self._bases[:]
         self._with_aborted = self._with_aborted.copy()
 
-    def learn(self, copy: Engine) -> None:
-        """Take over the files that a copy has opened meanwhile, of the segments that are still there."""
+    def adopt_files(self, copy: Engine) -> None:
+        """Take over the files that a copy has opened, of segments that still exist."""
         assert isinstance(copy, SegmentEngine)
         for base_offset, opened in copy.opened():
             segment = self._segments[self._slot(base_offset)]
             if segment.base_offset == base_offset:
-                segment.learn(opened)
+                segment.adopt_files(opened)
 
-    def opened(self) -> Iterator[tuple[int, Opened]]:
-        """What this copy has open, with the segments' base offsets."""
-        assert isinstance(self._segments, Copies)
-        return ((base_offset, segment.opened()) for base_offset, segment in self._segments.made.items())
+    def opened(self) -> Iterator[tuple[int, OpenedFiles]]:
+        """The files that this copy has opened, by base offset."""
+        assert isinstance(self._segments, SegmentViews)
+        return ((base_offset, segment.opened()) for base_offset, segment in self._segments.views.items())
 
-    def segments(self, most: int | None = None) -> list[SegmentInfo]:
-        """The segments from the oldest to the active one, or the first of them."""
-        some = self._segments[:most]
+    def segments(self, limit: int | None = None) -> list[SegmentInfo]:
+        """The segments from the oldest to the active one, at most `limit`."""
+        some = self._segments[:limit]
         ends = [*self._bases[1 : len(some) + 1], self.end_offset]
         return [SegmentInfo(s.base_offset, end, s.size) for s, end in zip(some, ends, strict=False)]
 
     def segment_max_timestamp(self, base_offset: int) -> int:
-        """The greatest timestamp in one segment; where no batch has one, when it was last written."""
+        """The greatest timestamp in a segment; without timestamps, its modification time."""
         self.end_offset  # noqa: B018  (as above)
         segment = self._segments[self._slot(base_offset)]
         timestamp = segment.max_timestamp[0]
@@ -403,9 +418,9 @@ class SegmentEngine:
     # ---- aborted transactions ----------------------------------------------------------------------------
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
-        """Remember a transaction in the segment of its marker."""
+        """Index a transaction in the segment of its marker."""
         segment = self._segments[self._slot(transaction.last_offset)]
-        segment.transactions.append(transaction, self.later)
+        segment.transactions.append(transaction, self.submit)
         self._with_aborted.add(segment.base_offset)
 
     def aborted(self, start_offset: int, end_offset: int, *, may_block: bool = True) -> list[AbortedTransaction]:
@@ -415,17 +430,17 @@ class SegmentEngine:
             for segment in self._segments[self._slot(start_offset) :]:
                 if segment.base_offset in self._with_aborted:
                     if not may_block:
-                        segment.have_transactions()
+                        segment.check_transactions_loaded()
                     more, is_complete = segment.transactions.overlapping(start_offset, end_offset)
                     found += more
                     if is_complete:
                         break
         return found
 
-    # ---- cutting -----------------------------------------------------------------------------------------
+    # ---- truncation and deletion -------------------------------------------------------------------------
 
     def roll(self, wall_ms: int) -> bool:
-        """Begin a new segment at the end of the log, unless the active one is empty already."""
+        """Start a new segment at the log end; False if the active one is empty."""
         end_offset = self.end_offset
         if not self._active.size:
             return False
@@ -433,7 +448,7 @@ class SegmentEngine:
         return True
 
     def truncate(self, offset: int) -> None:
-        """Drop every batch that reaches to `offset` or behind it."""
+        """Delete every batch that reaches to `offset` or above."""
         if offset >= self.end_offset:
             return
         while self._bases[-1] > offset:
@@ -441,19 +456,19 @@ class SegmentEngine:
         self._disk.sync_dir(self._directory)
         active = self._active
         active.truncate(offset)
-        self._durability.unfinished(active)
+        self._durability.remove_finished(active)
         self._set_end(active.end_offset)
 
     def reset(self, offset: int) -> None:
-        """Drop everything and begin anew, empty, at `offset`."""
+        """Delete everything; the log continues empty at `offset`."""
         old = self._segments
         self._segments, self._bases = [], []
         self._with_aborted.clear()
-        # The new one comes first, so that a crash leaves a log that ends at or behind `offset`.
+        # The new segment is created first, so that a crash leaves a log that ends at or above `offset`.
         for segment in old:
             segment.drop()
-            self._durability.unfinished(segment)
-        self._create(offset, UNKNOWN, at_once).file.sync()
+            self._durability.remove_finished(segment)
+        self._create(offset, UNKNOWN, run_now).file.sync()
         for segment in reversed(old):
             if segment.base_offset != offset:
                 segment.unlink()
@@ -461,62 +476,62 @@ class SegmentEngine:
         self._set_end(offset)
 
     def replace(self, bases: Sequence[int], size: int, *, has_aborted: bool) -> list[str]:
-        """Put a compacted segment, whose files lie ready, in the place of neighbouring ones."""
+        """Replace neighbouring segments by a compacted one whose files are ready."""
         slot = self._bases.index(bases[0])
         old = self._segments[slot : slot + len(bases)]
         assert [segment.base_offset for segment in old] == list(bases), "neighbours are compacted"
         assert slot + len(bases) < len(self._segments), "the active segment is not compacted"
-        doomed: list[str] = []
+        deleted_paths: list[str] = []
         has_unsynced = any(self._durability.is_unsynced(segment) for segment in old)
-        new, change = replaced(self._disk, old, size, self._config.index_interval_bytes, doomed)
+        new, op = swap_segments(self._disk, old, size, self._config.index_interval_bytes, deleted_paths)
         for segment in old:
-            self._forget(segment)
+            self._discard(segment)
         self._segments[slot : slot + len(old)] = [new]
         self._bases[slot : slot + len(old)] = [new.base_offset]
-        new.service = self._service
+        new.handles = self._handles
         if has_aborted:
             self._with_aborted.add(new.base_offset)
-        self.later(change)
-        self.later(self._durability.new_names)
-        if has_unsynced:  # a loss of power may bring them back before the names are synced
-            self._durability.finished(new)
-        return doomed
+        self.submit(op)
+        self.submit(self._durability.mark_names_changed)
+        if has_unsynced:  # a loss of power may bring the old ones back before the names are synced
+            self._durability.add_finished(new)
+        return deleted_paths
 
-    def trim(self, offset: int, ahead: Later | None = None) -> list[str]:
-        """Rename the segments wholly before `offset` for deletion; never the active one."""
-        doomed: list[str] = []
-        steps: list[Change] = []
+    def trim(self, offset: int, submit_first: Submit | None = None) -> list[str]:
+        """Rename the segments wholly below `offset` for deletion; never the active one."""
+        deleted_paths: list[str] = []
+        steps: list[FileOp] = []
         while len(self._bases) > 1 and self._bases[1] <= offset:
             segment = self._segments[0]
-            if segment.size != segment.reserved or (ahead is not None and not segment.is_written):
+            if segment.size != segment.reserved or (submit_first is not None and not segment.is_written):
                 break
-            steps += self._durability.leaving(segment, self._bases[1], is_kept=ahead is None)
-            steps.append(partial(segment.doom, doomed))
+            steps += self._durability.before_trim(segment, self._bases[1], keep_open=submit_first is None)
+            steps.append(partial(segment.mark_deleted, deleted_paths))
             del self._segments[0], self._bases[0]
-            self._forget(segment)
+            self._discard(segment)
         if steps:
-            (ahead or self.later)(in_order(steps))
-        return doomed
+            (submit_first or self.submit)(sequential(steps))
+        return deleted_paths
 
     # ---- durability --------------------------------------------------------------------------------------
 
-    def collect_sync(self, most: int | None = None) -> SyncWork:
-        """What has to be synced so that all published batches are durable, or those of the oldest segments."""
+    def collect_sync(self, limit: int | None = None) -> SyncWork:
+        """The files to sync so that all published batches are durable, or only those of the oldest segments."""
         end_offset, flushed_end = self.end_offset, self.flushed_end_offset
         first = self._slot(flushed_end)
-        behind = len(self._bases) if most is None else first + most
-        unflushed = self._segments[first:behind] if flushed_end < end_offset else []
-        if not unflushed or behind >= len(self._bases) or self._bases[behind] >= end_offset:  # of an append under way
-            return self._durability.collect(self._directory, end_offset, unflushed, most)
-        return self._durability.collect(self._directory, self._bases[behind], unflushed, most)._replace(
+        end_slot = len(self._bases) if limit is None else first + limit
+        unflushed = self._segments[first:end_slot] if flushed_end < end_offset else []
+        if not unflushed or end_slot >= len(self._bases) or self._bases[end_slot] >= end_offset:  # of a pending append
+            return self._durability.collect(self._directory, end_offset, unflushed, limit)
+        return self._durability.collect(self._directory, self._bases[end_slot], unflushed, limit)._replace(
             is_complete=False
         )
 
     def mark_flushed(self, end_offset: int) -> None:
-        """The sync work with this end offset has succeeded."""
-        self._durability.done(end_offset)
+        """Record that the sync with this end offset has succeeded."""
+        self._durability.mark_flushed(end_offset)
 
-    # ---- inside ------------------------------------------------------------------------------------------
+    # ---- private -----------------------------------------------------------------------------------------
 
     @property
     def _active(self) -> Segment:
@@ -526,7 +541,7 @@ class SegmentEngine:
         return max(bisect_right(self._bases, offset) - 1, 0)
 
     def _find(self, offset: int, *, may_block: bool = True) -> tuple[int, tuple[int, int]] | None:
-        """Slot of the segment, position and size of the first batch that reaches to `offset`."""
+        """The segment's slot, and position and size of the first batch that reaches to `offset`."""
         segments = self._segments
         slot = len(segments) - 1
         if offset < self._bases[slot]:
@@ -537,13 +552,13 @@ class SegmentEngine:
                 return number, found
         return None
 
-    def _is_hole(self, following: Segment, *, lacks_offsets: bool) -> bool:
-        """Whether the end of the segment before was lost, so that the log has to end there (rule 5)."""
+    def _is_hole(self, following: Segment, *, has_gaps: bool) -> bool:
+        """Whether the gap before this segment is a loss, so that the log ends before it (rule 5)."""
         begins_at = following.base_offset
         if begins_at <= self._end_offset:
             return begins_at < self._end_offset
         is_whole = begins_at <= max(self._durable_end, self.compacted_end)
-        return not is_whole and not (self._config.is_compacted and lacks_offsets)
+        return not is_whole and not (self._config.is_compacted and has_gaps)
 
     def _end_position(self) -> OffsetPosition:
         segment = self._segments[self._slot(self._end_offset)]
@@ -559,41 +574,41 @@ class SegmentEngine:
     def _add(self, segment: Segment) -> None:
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
-        segment.service = self._service
+        segment.handles = self._handles
 
-    def _create(self, base_offset: int, wall_ms: int, later: Later) -> Segment:
+    def _create(self, base_offset: int, wall_ms: int, submit: Submit) -> Segment:
         segment = Segment(self._disk, self._directory, base_offset, 0, self._config.index_interval_bytes)
-        segment.create(wall_ms, later)
+        segment.create(wall_ms, submit)
         if self._config.preallocate:
-            later(set_aside(self._disk, segment.path(LOG), self._config.segment_bytes))
-        later(self._durability.new_names)
+            submit(partial(preallocate, self._disk, segment.path(LOG), self._config.segment_bytes))
+        submit(self._durability.mark_names_changed)
         self._add(segment)
-        self._roll_ms = drawn_roll_ms(self._config, self._jitter)
+        self._roll_ms = draw_roll_ms(self._config, self._jitter)
         return segment
 
     def _roll(self, base_offset: int, wall_ms: int) -> Segment:
         previous = self._active
         if previous.size == previous.reserved:
             self._finish(previous)
-        return self._create(base_offset, wall_ms, self.later)
+        return self._create(base_offset, wall_ms, self.submit)
 
     def _finish(self, segment: Segment) -> None:
-        segment.finish(self.later)
+        segment.finish(self.submit)
         if self._config.preallocate:
-            self.later(give_back(self._disk, segment.path(LOG), segment.size))
-        self._durability.finished(segment)
+            self.submit(partial(release_preallocated, self._disk, segment.path(LOG), segment.size))
+        self._durability.add_finished(segment)
 
     def _drop_last(self) -> Segment:
         self._bases.pop()
         segment = self._segments.pop()
-        self._forget(segment)
+        self._discard(segment)
         return segment
 
-    def _forget(self, segment: Segment) -> None:
+    def _discard(self, segment: Segment) -> None:
         self._with_aborted.discard(segment.base_offset)
-        self._durability.unfinished(segment)
+        self._durability.remove_finished(segment)
         segment.drop()
 
     def _set_end(self, end_offset: int) -> None:
         self._end_offset = end_offset
-        self._durability.cut(end_offset)
+        self._durability.truncate(end_offset)

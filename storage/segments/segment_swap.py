@@ -1,11 +1,11 @@
-"""Compacted segments take the places of those that they were made of.
+"""Replaces segments by their compacted segment.
 
-RULES    1. A segment is written under `.cleaned` names, then all its files are called `.swap`, then the files of those
-            that it replaces get their names for deletion, then it gets its own. A crash leaves, for directory_recovery.py, either
-            the old ones or all that is needed of the new one.
-         2. Names are changed once for all, later, in a thread perhaps; the new segment can be read at once, wherever its
-            files are just now: they only ever go forward, so who looks for them in this order finds them.
-NOT HERE Making such a segment (compaction/cleaner.py), what a crash leaves (directory_recovery.py).
+RULES    1. The new segment is written with the suffix `.cleaned`; all its files are renamed to `.swap`, then the replaced
+            files to `.deleted`, then the new ones to their final names. After a crash directory_recovery.py finds either
+            the old segments or all files of the new one.
+         2. The renames run later, possibly in a thread; the new segment is readable before. Names only advance
+            in the order of the suffixes, so a lookup in this order finds each file.
+NOT HERE Compaction (compaction/cleaner.py), recovery after a crash (directory_recovery.py).
 """
 
 from __future__ import annotations
@@ -15,87 +15,89 @@ from errno import ENOENT
 from functools import partial
 from typing import TypeVar
 
-from storage.io.deferred_file_ops import Change, in_order
+from storage.io.deferred_file_ops import FileOp, sequential
 from storage.io.disk import Disk, File, StorageError
 from storage.segments.directory_recovery import CLEANED, INDEXES, LOG, SWAP
 from storage.segments.segment import Segment
 
 _SUFFIXES = (LOG, *INDEXES)
-_ON_THE_WAY = (CLEANED, SWAP)
+_TEMPORARY_SUFFIXES = (CLEANED, SWAP)
 
 T = TypeVar("T")
 
 
-class FollowingDisk(Disk):
-    """Finds the files of one segment while they change their names."""
+class RenameTrackingDisk(Disk):
+    """Finds the files of one segment while they are renamed."""
 
     def __init__(self, disk: Disk) -> None:
         super().__init__()
-        self._real = disk
-        self.has_arrived = False
-        """Whether all of them have their own names."""
+        self._disk = disk
+        self.is_renamed = False
+        """Whether all files have their final names."""
 
     def open(self, path: str, *, write: bool, create: bool = False) -> File:
-        """Open a file under the name that it has now."""
-        found = self._on_the_way(path, lambda now: self._real.open(now, write=write))
-        return self._real.open(path, write=write, create=create) if found is None else found
+        """Open a file under its current name."""
+        found = self._find(path, lambda current: self._disk.open(current, write=write))
+        return self._disk.open(path, write=write, create=create) if found is None else found
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file, under any of its names."""
-        return self._on_the_way(path, lambda _: True) or self._real.exists(path)
+        """Whether the file exists under any of its names."""
+        return self._find(path, lambda _: True) or self._disk.exists(path)
 
     def read(self, path: str) -> bytes:
-        """All of a file."""
-        found = self._on_the_way(path, self._real.read)
-        return self._real.read(path) if found is None else found
+        """The contents of a file."""
+        found = self._find(path, self._disk.read)
+        return self._disk.read(path) if found is None else found
 
     def modified_ms(self, path: str) -> int:
-        """When a file was last written."""
-        found = self._on_the_way(path, self._real.modified_ms)
-        return self._real.modified_ms(path) if found is None else found
+        """The time of the last modification."""
+        found = self._find(path, self._disk.modified_ms)
+        return self._disk.modified_ms(path) if found is None else found
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file that has arrived another name."""
-        self._real.rename(source, target)
+        """Rename a file with a final name."""
+        self._disk.rename(source, target)
 
     def unlink(self, path: str, *, missing_ok: bool = False) -> None:
-        """Remove a file that has arrived."""
-        self._real.unlink(path, missing_ok=missing_ok)
+        """Delete a file with a final name."""
+        self._disk.unlink(path, missing_ok=missing_ok)
 
-    def _on_the_way(self, path: str, look: Callable[[str], T]) -> T | None:
-        for ending in () if self.has_arrived else _ON_THE_WAY:
-            now = path + ending
-            if self._real.exists(now):
+    def _find(self, path: str, action: Callable[[str], T]) -> T | None:
+        for suffix in () if self.is_renamed else _TEMPORARY_SUFFIXES:
+            current = path + suffix
+            if self._disk.exists(current):
                 try:
-                    return look(now)
+                    return action(current)
                 except StorageError:
-                    if self._real.exists(now):  # else it went on in between
+                    if self._disk.exists(current):  # else it was renamed in between
                         raise
         return None
 
 
-def replaced(disk: Disk, old: Sequence[Segment], size: int, interval: int, doomed: list[str]) -> tuple[Segment, Change]:
-    """The segment that takes the places of `old`, and what changes the names; `doomed` is as in Segment.doom."""
-    following = FollowingDisk(disk)
+def swap_segments(
+    disk: Disk, old: Sequence[Segment], size: int, interval: int, deleted_paths: list[str]
+) -> tuple[Segment, FileOp]:
+    """The segment that replaces `old`, and the operation that renames the files; `deleted_paths` as in Segment.mark_deleted."""
+    tracking = RenameTrackingDisk(disk)
     directory, base_offset = old[0].directory, old[0].base_offset
 
-    steps: list[Change] = []  # when there was no room for one, it goes on with that
+    steps: list[FileOp] = []  # a retry on a full disk resumes at the failed step
 
     def begin() -> None:
         paths = [f"{directory}/{base_offset:020d}{suffix}" for suffix in _SUFFIXES]
-        there = [path for path in paths if disk.exists(path + CLEANED)]
-        if paths[0] not in there:  # then the old ones had better stay
-            raise StorageError("put a compacted segment in place of", paths[0], OSError(ENOENT, "it is gone"))
-        steps.extend(partial(disk.rename, path + CLEANED, path + SWAP) for path in there)
-        steps.extend(partial(segment.doom, doomed) for segment in old)
-        steps.extend(partial(disk.rename, path + SWAP, path) for path in there)
+        existing = [path for path in paths if disk.exists(path + CLEANED)]
+        if paths[0] not in existing:  # then the old segments stay
+            raise StorageError("put a compacted segment in place of", paths[0], OSError(ENOENT, "it does not exist"))
+        steps.extend(partial(disk.rename, path + CLEANED, path + SWAP) for path in existing)
+        steps.extend(partial(segment.mark_deleted, deleted_paths) for segment in old)
+        steps.extend(partial(disk.rename, path + SWAP, path) for path in existing)
 
-    def change() -> None:
+    def op() -> None:
         names()
-        following.has_arrived = new.is_made = True
+        tracking.is_renamed = new.is_created = True
 
     steps.append(begin)
-    names = in_order(steps)
-    new = Segment(following, directory, base_offset, size, interval)
-    new.is_made = False
-    return new, change
+    names = sequential(steps)
+    new = Segment(tracking, directory, base_offset, size, interval)
+    new.is_created = False
+    return new, op

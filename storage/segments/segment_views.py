@@ -1,9 +1,8 @@
-"""The segments of a log as a thread may look at them while the log goes on; there may be thousands, and it looks at few.
+"""Read-only copies of a log's segments for another thread, created on demand: a lookup uses few of thousands.
 
-RULES    1. A segment that has indexes in memory is copied at once: what it holds may not be on the disk yet. That are those
-            that are written to, and those in use.
-         2. Any other is on the disk as it stays. It is copied when somebody looks at it, and opens its files by itself.
-NOT HERE What a copy shares with its original, and what that learns of it (segment.py).
+RULES    1. A segment with indexes in memory (written or in use) is copied at once: the disk may lack its entries.
+         2. Any other segment does not change on disk. It is copied at its first use, and the copy opens its own files.
+NOT HERE The state that a copy shares, and what the original adopts from it (segment.py).
 """
 
 from __future__ import annotations
@@ -14,29 +13,29 @@ from typing import SupportsIndex, overload
 from storage.segments.segment import Segment
 
 
-class Copies(list[Segment]):
-    """Holds the originals, and shows copies."""
+class SegmentViews(list[Segment]):
+    """A list of segments whose items are copies."""
 
     def __init__(self, originals: Sequence[Segment]) -> None:
         super().__init__(originals)
-        self.made = {segment.base_offset: segment.copy() for segment in originals if segment.has_indexes}
-        """The copies so far, by their base offsets."""
+        self.views = {segment.base_offset: segment.copy() for segment in originals if segment.has_indexes}
+        """The copies created so far, by base offset."""
 
     @overload
-    def __getitem__(self, place: SupportsIndex) -> Segment: ...
+    def __getitem__(self, index: SupportsIndex) -> Segment: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Segment]: ...
-    def __getitem__(self, place: SupportsIndex | slice) -> Segment | list[Segment]:
+    def __getitem__(self, index: slice) -> list[Segment]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Segment | list[Segment]:
         """A copy, or several."""
-        found = super().__getitem__(place)
-        return [self._copy(segment) for segment in found] if isinstance(found, list) else self._copy(found)
+        found = super().__getitem__(index)
+        return [self._view(segment) for segment in found] if isinstance(found, list) else self._view(found)
 
     def __iter__(self) -> Iterator[Segment]:
-        """All, one after the other."""
-        return map(self._copy, super().__iter__())
+        """All copies."""
+        return map(self._view, super().__iter__())
 
-    def _copy(self, original: Segment) -> Segment:
-        made = self.made.get(original.base_offset)
-        if made is None:
-            made = self.made[original.base_offset] = original.anew()
-        return made
+    def _view(self, segment: Segment) -> Segment:
+        view = self.views.get(segment.base_offset)
+        if view is None:
+            view = self.views[segment.base_offset] = segment.reopened_copy()
+        return view

@@ -37,7 +37,6 @@ def batch(count: int, size: int, codec: Compression = Compression.NONE) -> bytea
 
 
 def cost(work: Callable[[], object], times: int) -> float:
-    """CPU microseconds of one call."""
     best = float("inf")
     for _ in range(ROUNDS):
         started = time.process_time()
@@ -62,7 +61,6 @@ def of_validation() -> None:
 
 
 def tell(name: str, count: int, size: int, data: bytearray, rules: BatchRules) -> None:
-    """One line."""
     times = max(2, 200_000 // len(data))
     us = cost(lambda: validate(bytearray(data), rules, wall_ms=NOW_MS), times) - cost(lambda: bytearray(data), times)
     sys.stdout.write(f"{name:14} {count:6} x {size:<5} {len(data):8} bytes {us:10.1f} us\n")

@@ -19,9 +19,9 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from tests.benchmark.load import catalogue, fresh
+from tests.benchmark.load import catalogue, startup
 from tests.benchmark.load.catalogue import Group, Scale
-from tests.benchmark.load.site import Site, at_rest, running
+from tests.benchmark.load.running_broker import Site, at_rest, running
 from tests.benchmark.report.publish import measured
 from tests.benchmark.report.rows import Results
 from tests.benchmark.report.terminal import only, options, results_name, say, wishes
@@ -45,10 +45,9 @@ def measure(results: Results, sites: list[Site], group: Group, scale: Scale, war
 
 
 def measure_fresh(results: Results, wanted: argparse.Namespace) -> None:
-    """New nodes in every round."""
     for turn in range(wanted.rounds):
         say(f"round {turn + 1} of {wanted.rounds}: start and rest")
-        fresh.measure(results, fresh.QUICK if wanted.quick else fresh.FULL, alone=wanted.alone)
+        startup.measure(results, startup.QUICK if wanted.quick else startup.FULL, alone=wanted.alone)
 
 
 def measure_loads(results: Results, wanted: argparse.Namespace, chosen: Callable[[str], bool]) -> None:
@@ -63,7 +62,7 @@ def measure_loads(results: Results, wanted: argparse.Namespace, chosen: Callable
         if one.loads:
             measure(results, sites, one, scale, warm_up, wanted.rounds)
         if chosen(REST):
-            for name, outcome in at_rest(sites, *(fresh.QUICK if wanted.quick else fresh.FULL)).items():
+            for name, outcome in at_rest(sites, *(startup.QUICK if wanted.quick else startup.FULL)).items():
                 results.add(REST, name, outcome)
         if many.loads:
             measure(results, sites, many, scale, warm_up, wanted.rounds)
@@ -78,7 +77,7 @@ def main() -> int:
         return not wanted.only or any(text.lower() in name.lower() for text in wanted.only)
 
     def measure() -> None:
-        if any(map(chosen, fresh.NAMES)):
+        if any(map(chosen, startup.NAMES)):
             measure_fresh(results, wanted)
         measure_loads(results, wanted, chosen)
 

@@ -67,7 +67,6 @@ class Run:
             self._add("at rest after it", three, at_rest(three), **{"memory MiB": 0.15})
 
     def fill(self) -> None:
-        """The topics of all rounds."""
         for three in self._clusters:
             three.create(_LOAD, NODES[0])
             if self._is_wanted("1,000"):

@@ -14,7 +14,7 @@ other, the first one changing from round to round.
 Commits are of the offsets of one partition, or of a hundred, one behind the other on each connection, each connection for
 a group of its own. Members come to a new group, all at the same time; then one more comes, and one goes; each time until all
 have their shares (`load/classic_members.py`, `load/groups.py`). Last, each broker, alone, starts over a million commits
-(`load/reloading.py`).
+(`load/coordinator_loading.py`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from typing import NamedTuple
 
 from tests.benchmark.load import groups
 from tests.benchmark.load.catalogue import SMALL_INDEXES
+from tests.benchmark.load.coordinator_loading import reload
 from tests.benchmark.load.meter import Outcome
 from tests.benchmark.load.raw import create_topic
-from tests.benchmark.load.reloading import reload
-from tests.benchmark.load.site import Site, nodes, running
+from tests.benchmark.load.running_broker import Site, nodes, running
 from tests.benchmark.load.transactions import transactions
 from tests.benchmark.report.publish import measured
 from tests.benchmark.report.rows import Results
@@ -69,8 +69,6 @@ def transacting(partitions: int, count: int, at_a_time: int = 1) -> Load:
 
 
 def committing(partitions: int, count: int, at_a_time: int) -> Load:
-    """Commits of offsets."""
-
     def run(site: Site, name: str, part: float) -> Mapping[str, Outcome]:
         with RawClient(site.bootstrap) as client:
             create_topic(client, name, partitions)

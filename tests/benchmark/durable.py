@@ -16,7 +16,7 @@ import argparse
 import sys
 
 from tests.benchmark.load.durable import acknowledged
-from tests.benchmark.load.site import running
+from tests.benchmark.load.running_broker import running
 from tests.benchmark.report.publish import measured
 from tests.benchmark.report.rows import Results
 from tests.benchmark.report.terminal import options, say, wishes

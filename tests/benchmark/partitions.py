@@ -24,9 +24,9 @@ import psutil
 
 from tests.benchmark.load import raw
 from tests.benchmark.load.catalogue import SMALL_INDEXES
-from tests.benchmark.load.fresh import FULL as PATIENCE
 from tests.benchmark.load.meter import Meter, Outcome
-from tests.benchmark.load.site import Node, Site, at_rest, nodes, start
+from tests.benchmark.load.running_broker import Node, Site, at_rest, nodes, start
+from tests.benchmark.load.startup import FULL as PATIENCE
 from tests.benchmark.report.publish import FOLDER, measured
 from tests.benchmark.report.rows import OURS, THEIRS, Results
 from tests.benchmark.report.terminal import options, say, wishes
@@ -83,7 +83,6 @@ class Pair:
             node.stop()
 
     def restart_killed(self, turn: int) -> None:
-        """Write, kill, start, read."""
         for name, node in self._in_turn(turn):
             site, _ = start(name, node)
             self._write_to_all(site)
@@ -111,7 +110,6 @@ class Pair:
             raw.append(site.bootstrap, topic, batch, partitions)
 
     def _read_of_all(self, site: Site) -> Outcome:
-        """The first batch of every partition, in one request."""
         positions = {
             (topic, _NO_ID, index): 0 for topic, partitions in self._topics.items() for index in range(partitions)
         }
@@ -148,7 +146,6 @@ def main() -> int:
 
 
 def measure(results: Results, wanted: argparse.Namespace) -> None:
-    """All widths, one after another."""
     for width in wanted.width or (QUICK_WIDTHS if wanted.quick else WIDTHS):
         with nodes(alone=wanted.alone or wanted.only == "barnabas") as made:
             pair = Pair(_chosen(made, wanted.only), results, width)

@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from barnabas.pipeline.sources import checksums
-from barnabas.pipeline.sources.decoding import Wanted
+from barnabas.pipeline.sources.decoding import ReadRequest
 from barnabas.pipeline.sources.segment_files import path_of
-from barnabas.pipeline.sources.segment_reading import Part, read_part
+from barnabas.pipeline.sources.segment_reading import SegmentRead, read_segment
 from protocol.compression import Compression
 from protocol.records import BatchBuilder
 
@@ -29,27 +29,27 @@ BATCHES = {"16 KiB": 75, "1 MiB": 4800}
 """Records in a batch."""
 
 
-def written(directory: Path, count: int, per_batch: int, codec: Compression) -> Part:
+def written(directory: Path, count: int, per_batch: int, codec: Compression) -> SegmentRead:
     """A segment of about so many records; values compress to about half."""
-    dice = random.Random(per_batch)
-    words = [dice.randbytes(10).hex().encode() for _ in range(200)]
+    rng = random.Random(per_batch)
+    words = [rng.randbytes(10).hex().encode() for _ in range(200)]
     offset = 0
     with path_of(str(directory), 0, ".log").open("wb") as file:
         while offset < count:
             builder = BatchBuilder(offset, compression=codec)
             for number in range(per_batch):
-                value = b" ".join(dice.choices(words, k=10))[:VALUE_BYTES].ljust(VALUE_BYTES)
-                builder.append(NOW_MS + number, b"key-%d" % dice.randrange(1000), value)
+                value = b" ".join(rng.choices(words, k=10))[:VALUE_BYTES].ljust(VALUE_BYTES)
+                builder.append(NOW_MS + number, b"key-%d" % rng.randrange(1000), value)
             file.write(builder.build())
             offset = builder.next_offset
-    return Part(str(directory), 0, 0, offset, True, 0, False, True)
+    return SegmentRead(str(directory), 0, 0, offset, True, 0, False, True)
 
 
-def read(part: Part) -> float:
+def read(segment: SegmentRead) -> float:
     """Records per second of processor time."""
     started = time.process_time()
-    rows = sum(batch.num_rows for batch in read_part(part, Wanted("bench", 0)))
-    assert rows == part.end_offset, f"{rows} of {part.end_offset} records came"
+    rows = sum(batch.num_rows for batch in read_segment(segment, ReadRequest("bench", 0)))
+    assert rows == segment.end_offset, f"{rows} of {segment.end_offset} records came"
     return rows / (time.process_time() - started)
 
 
@@ -65,13 +65,13 @@ def main() -> int:
     for name, per_batch in BATCHES.items():
         for codec in Compression:
             with tempfile.TemporaryDirectory() as folder:
-                part = written(Path(folder), wanted.records, per_batch, codec)
+                segment = written(Path(folder), wanted.records, per_batch, codec)
                 variants = {codec.name.lower(): fast}
                 if codec is Compression.NONE:
                     variants["none, CRC by numpy"] = None
                 for label, crc in variants.items():
                     checksums.crc32c = crc
-                    rates = sorted(read(part) for _ in range(wanted.rounds))
+                    rates = sorted(read(segment) for _ in range(wanted.rounds))
                     shown = (rates[0], rates[len(rates) // 2], rates[-1])
                     table.add_row(name, label, *(f"{rate / 1e6:.2f}" for rate in shown))
                 checksums.crc32c = fast

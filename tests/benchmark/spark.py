@@ -27,7 +27,7 @@ from barnabas.pipeline.session import SessionSettings, start_session
 from barnabas.pipeline.sources.segments import NAME, register
 from tests.benchmark.load import librdkafka, raw
 from tests.benchmark.load.meter import Meter, Outcome
-from tests.benchmark.load.site import Node, Site, nodes, start
+from tests.benchmark.load.running_broker import Node, Site, nodes, start
 from tests.benchmark.report.publish import measured
 from tests.benchmark.report.rows import Results
 from tests.benchmark.report.terminal import only, options, results_name, say, wishes
@@ -42,20 +42,17 @@ AIMS = {"records/s": 1.0, "CPU s/GiB": 1.0}
 TIMES = "times the Kafka source"
 
 
-class Shape(NamedTuple):
-    """Records of one size."""
-
+class WindowSpec(NamedTuple):
     name: str
     count: int
     value_bytes: int
 
     @property
     def topic(self) -> str:
-        """Where they lie."""
         return f"records-of-{self.value_bytes}"
 
 
-SHAPES = (Shape("5 M x 200 B", 5_000_000, 200), Shape("1 M x 1 KiB", 1_000_000, 1024))
+SHAPES = (WindowSpec("5 M x 200 B", 5_000_000, 200), WindowSpec("1 M x 1 KiB", 1_000_000, 1024))
 
 
 class Loads:
@@ -67,24 +64,24 @@ class Loads:
         self._site = site
         self._data_dir = node.data_dir
 
-    def fill(self, shape: Shape) -> None:
+    def fill(self, shape: WindowSpec) -> None:
         """The topic, as librdkafka fills it."""
         with RawClient(self._site.bootstrap) as client:
             raw.create_topic(client, shape.topic, PARTITIONS)
         librdkafka.produce(self._site, shape.topic, shape.count, shape.value_bytes)
 
-    def batch(self, shape: Shape) -> Outcome:
+    def batch(self, shape: WindowSpec) -> Outcome:
         """All of it, through the broker."""
         return self._added_up(shape, self._spark.read.format("kafka").options(**self._source(shape)).load())
 
-    def segments(self, shape: Shape) -> Outcome:
+    def segments(self, shape: WindowSpec) -> Outcome:
         """All of it, from its files; the Kafka source right before."""
         through = self.batch(shape).figures["records/s"]
         frame = self._spark.read.format(NAME).options(**self._source(shape)).load(str(self._data_dir))
         outcome = self._added_up(shape, frame)
         return Outcome({**outcome.figures, TIMES: outcome.figures["records/s"] / through})
 
-    def stream(self, shape: Shape) -> Outcome:
+    def stream(self, shape: WindowSpec) -> Outcome:
         """All of it, in some triggers."""
         source = {**self._source(shape), "maxOffsetsPerTrigger": str(shape.count // TRIGGERS + 1)}
         frame = self._spark.readStream.format("kafka").options(**source).load()
@@ -96,7 +93,7 @@ class Loads:
         assert rows == shape.count + PARTITIONS, f"the stream saw {rows} of {shape.count + PARTITIONS} records"
         return self._outcome(meter, shape.count, shape.value_bytes)
 
-    def sink(self, shape: Shape) -> Outcome:
+    def sink(self, shape: WindowSpec) -> Outcome:
         """A tenth of it, into a topic of its own."""
         topic, count = f"sink-{time.monotonic_ns()}", shape.count // SINK_SHARE
         with RawClient(self._site.bootstrap) as client:
@@ -109,7 +106,7 @@ class Loads:
             raw.delete_topic(client, topic)
         return self._outcome(meter, count, shape.value_bytes)
 
-    def _added_up(self, shape: Shape, frame: Any) -> Outcome:
+    def _added_up(self, shape: WindowSpec, frame: Any) -> Outcome:
         with Meter(self._site.pid) as meter:
             row = frame.selectExpr("count(1) as records", "sum(length(value)) as bytes").first()
         everything = (shape.count + PARTITIONS, shape.count * shape.value_bytes + PARTITIONS * TOUCH_BYTES)
@@ -123,7 +120,7 @@ class Loads:
     def _broker(self) -> dict[str, str]:
         return {"kafka.bootstrap.servers": self._site.bootstrap}
 
-    def _source(self, shape: Shape) -> dict[str, str]:
+    def _source(self, shape: WindowSpec) -> dict[str, str]:
         return {**self._broker(), "subscribe": shape.topic, "startingOffsets": "earliest"}
 
 
@@ -140,7 +137,7 @@ def measure_loads(results: Results, wanted: argparse.Namespace, all_loads: dict[
         return not wanted.only or any(text.lower() in name.lower() for text in wanted.only)
 
     for shape in (shape._replace(count=shape.count // 10) if wanted.quick else shape for shape in SHAPES):
-        chosen: dict[str, Callable[[Loads, Shape], Outcome]] = {
+        chosen: dict[str, Callable[[Loads, WindowSpec], Outcome]] = {
             f"{shape.name}, {kind.__name__}": kind
             for kind in (Loads.batch, Loads.stream, Loads.sink, Loads.segments)
             if is_wanted(f"{shape.name}, {kind.__name__}")
@@ -161,11 +158,10 @@ def measure_loads(results: Results, wanted: argparse.Namespace, all_loads: dict[
 
 @contextlib.contextmanager
 def session_and_brokers(*, alone: bool) -> Iterator[dict[str, Loads]]:
-    """A session and the brokers."""
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as folder, nodes(alone=alone) as made:
         scratch = Path(folder)
-        wishes_of_session = SessionSettings(master="local[2]", driver_memory="3g")
-        spark, _ = start_session("bench", scratch, scratch / "spark.log", wishes=wishes_of_session)
+        session_settings = SessionSettings(master="local[2]", driver_memory="3g")
+        spark, _ = start_session("bench", scratch, scratch / "spark.log", session_settings=session_settings)
         try:
             register(spark)
             yield {name: Loads(spark, scratch, start(name, node)[0], node) for name, node in made.items()}

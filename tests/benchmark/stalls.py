@@ -1,62 +1,66 @@
-"""Quiet producers while their broker is kept busy with disks: python -m tests.benchmark stalls [OPTION]...
+"""Paced producers while their broker does other work: make bench ARGS="stalls [OPTION]..."
 
-    --quick              one short round of everything in about three minutes; else three longer ones
-    --rounds N           so many rounds
-    --only TEXT          scenes whose name contains TEXT; may be repeated
+    --quick              one short round of everything in about three minutes; else longer rounds
+    --rounds N           number of rounds; 3 by default
+    --only TEXT          scenarios whose name contains TEXT; may be repeated
     --alone              Barnabas alone, without Apache Kafka
-    --directory DIR      where the brokers' data lie: the disk that is measured; a temporary one unless said
-    --output FILE        where everything goes, as JSON; build/bench/stalls.json unless said
-    --figure FILE        where the chart goes; build/bench/stalls.svg unless said
+    --directory DIR      the brokers' data directories are created here, on the disk to be measured; default: a temporary one
+    --docs               the plots into docs/figures too, and the table in Markdown on the terminal
 
-Twenty producers send fifty records a second each to one topic, acks=1, and each answer is timed from when its request
-was due. Meanwhile, in turn: nothing else; a consumer scans cold data; four producers have every record synced; a large
-topic is deleted; topics of 1,000 partitions come and go; and a second log directory takes 200 ms for every write, read
-and rename, while it is written to, rolled, committed to, and topics are made and deleted in it. The reference of each
-scene is the same work on the same disk by another program, the broker serving the quiet producers only.
+Twenty producers send fifty records a second each to one topic, acks=1. The latency of a request counts from the time it was
+due. Meanwhile, in turn: nothing else; a consumer scans data that is not in the page cache; four producers flush every record;
+a large topic is deleted; topics of 1,000 partitions are created and deleted; and a second log directory delays every write,
+read and rename by 200 ms, while clients write to it, commit offsets and create and delete topics in it. The reference of each
+scenario is the same work on the same disk by another program, while the broker serves the paced producers only.
 
-It answers 0 when the p99 of the producers is at most twice the reference's, and no stall of Barnabas' loop was longer
-than 50 ms.
+The exit code is 0 when the p99 of the producers is at most twice the reference's, and no stall of Barnabas' event loop was
+longer than 50 ms.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import platform
+import re
+import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from barnabas.embedded import Broker
-from tests.benchmark.standing import results
-from tests.benchmark.standing.disturbances import going_on
-from tests.benchmark.standing.producers import measure
-from tests.benchmark.standing.results import BROKER, PROGRAM, Phase
-from tests.benchmark.standing.scenes import FULL, QUICK, QUIET, SCENES, Actor, Scale, Scene, Stage, prepare
+from tests.benchmark.load.background_work import running_task
+from tests.benchmark.load.meter import Outcome
+from tests.benchmark.load.paced_producers import Sample, measure
+from tests.benchmark.load.stall_scenarios import FULL, QUICK, QUIET, SCENARIOS, Actor, Scale, Scenario, Stage, prepare
+from tests.benchmark.report.publish import measured
+from tests.benchmark.report.rows import OURS, THEIRS, Results
+from tests.benchmark.report.terminal import only, options, results_name, say, wishes
 from tests.support.faulty_directory import TroubledDirectory, why_no_troubled_directory
-from tests.support.kafka import STOCK_JVM, ApacheKafka, why_no_kafka
+from tests.support.kafka import STOCK_JVM, ApacheKafka
+from tests.support.stall_lines import lines_of
 
-OURS, THEIRS = "Barnabas", "Apache Kafka"
 WARM_UP_S = 3.0
 REST_S = 0.5
 SETTLE_S = 2.5
-"""Longer than the watchdog keeps quiet after a line: then all stalls of a phase are told of."""
+"""Longer than the watchdog's pause after a log line, so that all stalls of a measurement are logged."""
+AIM_RATIO = 2.0
+AIM_STALL_MS = 50.0
+REFERENCE = "reference"
+P99, STALL = "p99 ms", "longest stall ms"
 SETTINGS = {
     "offsets.topic.num.partitions": 4,
     "offsets.topic.replication.factor": 1,
     "log.segment.delete.delay.ms": 0,
     "log.initial.task.delay.ms": 0,
 }
-"""The last two have files go as soon as their topic is deleted, in the scene that is about that."""
+"""The last two: files are deleted as soon as their topic is."""
 
 
 @contextlib.contextmanager
 def stages(root: Path, *, alone: bool) -> Iterator[list[Stage]]:
-    """One node of each with two log directories, started."""
+    """One running broker of each kind, with two log directories."""
     with contextlib.ExitStack() as held:
         found = []
         for name in (OURS,) if alone else (OURS, THEIRS):
@@ -78,98 +82,81 @@ def stages(root: Path, *, alone: bool) -> Iterator[list[Stage]]:
         yield found
 
 
-def play(stage: Stage, scene: Scene, beside: str, scale: Scale, actor: Actor) -> Phase:
-    """One phase of one scene."""
+def run(stage: Stage, scale: Scale, actor: Actor) -> Outcome:
+    """One scenario's work on one broker, or its reference."""
     with actor(stage, scale) as task:
         time.sleep(REST_S)
         log_end = len(stage.log())
-        with going_on(task):
+        with running_task(task):
             samples = measure(stage.bootstrap, QUIET, scale.seconds)
     time.sleep(SETTLE_S if stage.name == OURS else REST_S)
-    return results.phase(stage.name, scene.name, beside, samples, stage.log()[log_end:])
+    stalls = [float(found[1]) for line in lines_of(stage.log()[log_end:]) if (found := re.search(r"(\d+) ms", line))]
+    latencies_ms = _sorted_ms(samples.produced)
+    count = len(latencies_ms)
+    quantiles = {"p50 ms": 0.5, P99: 0.99, "p99.9 ms": 0.999}
+    figures = {name: latencies_ms[min(count - 1, int(count * quantile))] for name, quantile in quantiles.items()}
+    figures |= {"max ms": latencies_ms[-1], "probe max ms": _sorted_ms(samples.probed)[-1]}
+    if stage.name == OURS:
+        figures[STALL] = max(stalls, default=0.0)
+    return Outcome(figures, [latency_ms / 1000 for latency_ms in latencies_ms])
 
 
-def play_all(found: list[Stage], scenes: list[Scene], scale: Scale) -> list[Phase]:
-    """Every scene in every round on every broker, the first one changing."""
-    for stage in found:
-        prepare(stage, scale)
-        measure(stage.bootstrap, QUIET, WARM_UP_S)
-    phases = []
-    for turn in range(scale.rounds):
-        for scene in scenes:
-            for stage in found if turn % 2 == 0 else reversed(found):
-                for beside, actor in ((BROKER, scene.beside_broker), (PROGRAM, scene.beside_program)):
-                    if actor is None:
-                        continue
-                    phases.append(play(stage, scene, beside, scale, actor))
-                    say(turn, phases[-1])
-    return phases
+def _sorted_ms(samples: list[Sample]) -> list[float]:
+    return sorted(1000 * sample.latency_s for sample in samples)
 
 
-def say(turn: int, one: Phase) -> None:
-    """Tell whoever looks on how it goes."""
-    figures = " ".join(f"{name} {value:g}" for name, value in one.produced.items() if name != "count")
-    where = "; ".join(f"{stall['times']} x, {stall['longest_ms']:.0f} ms in {stall['in']}" for stall in one.stalls)
-    print(
-        f"{turn + 1} {one.scene}, {one.broker} beside {one.beside}: {figures} ms {where}", file=sys.stderr, flush=True
-    )
-
-
-def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="stalls", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--only", action="append", default=[])
-    parser.add_argument("--alone", action="store_true")
-    parser.add_argument("--directory", type=Path)
-    parser.add_argument("--output", type=Path, default=Path("build/bench/stalls.json"))
-    parser.add_argument("--figure", type=Path, default=Path("build/bench/stalls.svg"))
-    return parser.parse_args()
-
-
-def chosen(wanted: argparse.Namespace) -> list[Scene]:
-    """The scenes that were asked for and can be played here."""
-    scenes = [s for s in SCENES if not wanted.only or any(text.lower() in s.name.lower() for text in wanted.only)]
-    if (reason := why_no_troubled_directory()) is not None:
-        print(f"Without a slow directory: {reason}")
-        scenes = [scene for scene in scenes if not scene.needs_slow_directory]
-    return scenes
-
-
-def settings(scale: Scale, started_s: float) -> dict[str, Any]:
-    """What one must know to understand the figures."""
-    return {
-        "scale": scale._asdict(),
-        "seconds": round(time.monotonic() - started_s),
-        "cores": os.cpu_count(),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "load_average_at_the_end": os.getloadavg(),
-    }
-
-
-def main() -> int:
-    wanted = options()
-    if not wanted.alone and (reason := why_no_kafka()) is not None:
-        print(f"Nothing to compare with, so Barnabas alone: {reason}")
-        wanted.alone = True
-    scale = QUICK if wanted.quick else FULL
-    if wanted.rounds:
-        scale = scale._replace(rounds=wanted.rounds)
-    started_s = time.monotonic()
+def run_all(results: Results, wanted: argparse.Namespace, scale: Scale) -> None:
+    """Every scenario in every round on every broker; the order of the brokers alternates."""
     with (
         tempfile.TemporaryDirectory(prefix="stalls-", dir=wanted.directory) as root,
         stages(Path(root), alone=wanted.alone) as found,
     ):
-        phases = play_all(found, chosen(wanted), scale)
-    lines = results.lines(phases)
-    results.show(lines)
-    results.write(wanted.output, phases, settings(scale, started_s))
-    results.draw(wanted.figure, lines)
-    print(
-        f"{scale.rounds} rounds, {time.monotonic() - started_s:.0f} s; everything in {wanted.output}, {wanted.figure}"
-    )
-    missed = results.missed(lines, OURS)
+        for stage in found:
+            prepare(stage, scale)
+            measure(stage.bootstrap, QUIET, WARM_UP_S)
+        for turn in range(wanted.rounds):
+            for scenario in chosen(wanted):
+                for stage in found if turn % 2 == 0 else reversed(found):
+                    say(f"round {turn + 1} of {wanted.rounds}: {scenario.name}: {stage.name}")
+                    results.add(scenario.name, stage.name, run(stage, scale, scenario.beside_broker))
+                    if scenario.beside_program is not None:
+                        outcome = run(stage, scale, scenario.beside_program)
+                        results.add(f"{scenario.name}, {REFERENCE}", stage.name, outcome)
+
+
+def chosen(wanted: argparse.Namespace) -> list[Scenario]:
+    """The scenarios that are wanted and possible here."""
+    scenarios = [s for s in SCENARIOS if not wanted.only or any(text.lower() in s.name.lower() for text in wanted.only)]
+    if why_no_troubled_directory() is not None:
+        scenarios = [scenario for scenario in scenarios if not scenario.needs_slow_directory]
+    return scenarios
+
+
+def missed_aims(results: Results) -> list[str]:
+    """The aims that Barnabas missed, one sentence each."""
+    samples = {(row.load, row.figure): row.samples[OURS] for row in results.rows}
+    sentences = []
+    for (load, figure), values in samples.items():
+        if figure == P99 and (reference := samples.get((f"{load}, {REFERENCE}", P99))):
+            ratio = statistics.median(ours / other for ours, other in zip(values, reference, strict=True))
+            if ratio > AIM_RATIO:
+                sentences.append(f"{load}: p99 is {ratio:.1f} x of the reference")
+        if figure == STALL and not load.endswith(REFERENCE) and max(values) > AIM_STALL_MS:
+            sentences.append(f"{load}: the event loop stalled for {max(values):.0f} ms")
+    return sentences
+
+
+def main() -> int:
+    parser = only(options("stalls", __doc__))
+    parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
+    wanted = wishes(parser)
+    scale = QUICK if wanted.quick else FULL
+    wanted.rounds = 1 if wanted.quick else wanted.rounds
+    if (reason := why_no_troubled_directory()) is not None:
+        print(f"Without a slow directory: {reason}")
+    results = Results(results_name("stalls", wanted), {"rounds": wanted.rounds, "scale": scale._asdict()})
+    measured(results, lambda: run_all(results, wanted, scale), docs=wanted.docs)
+    missed = missed_aims(results)
     print("\n".join(f"behind the aim: {sentence}" for sentence in missed) or "all aims reached")
     return 1 if missed else 0
 

@@ -1,16 +1,16 @@
-"""Random lives of clusters, decided by us and by Apache Kafka's classes: `make compare-decisions ARGS="[OPTION]..."`.
+"""Random histories of clusters, decided by us and by Apache Kafka's classes: `make compare-decisions ARGS="[OPTION]..."`.
 
-    --seed N             the first life; printed
-    --lives N            so many of them
+    --seed N             the first history; printed
+    --lives N            number of histories
     --steps N            steps in each
 
-What differs is printed with its step and the cluster before it: `--seed` plays it again. Not drawn is what differs on
-purpose, or not even with Kafka itself:
-- a replica that is taken back while it comes (`replication/controller/partitions/partition_changes.py` rule 4),
-- the directory of a replica whose partition has no leader, and directories out of service (`directories.py` rule 2),
-- the last active broker that wants to be fenced (`heartbeats.py` rule 1),
+A difference is printed with its step and the cluster state before it: `--seed` replays it. Not generated are steps that differ
+on purpose, or that are not deterministic in Kafka:
+- a replica that is removed while it is being added (`replication/controller/partitions/partition_changes.py` rule 4),
+- the directory of a replica whose partition has no leader, and offline directories (`directories.py` rule 2),
+- the last active broker requesting to be fenced (`heartbeats.py` rule 1),
 - a change of min.insync.replicas while there are eligible leaders: Kafka's controller then forgets them in one of two places.
-A life ends where Kafka's classes fail: when the last known leader is no replica any more.
+A history ends where Kafka's classes fail: when the last known leader is no replica any more.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ LEVELS = (
 )
 
 
-class Life:
-    """What happens to one cluster."""
+class RandomCluster:
+    """A generator of random steps for one cluster."""
 
     def __init__(self, seed: int) -> None:
-        self.dice = random.Random(seed)
+        self.random = random.Random(seed)
         self.levels = LEVELS[seed % len(LEVELS)]
-        self.min_isr = self.dice.choice((1, 2, 2, 3))
-        self.racks = {broker: self.dice.choice((None, "a", "b")) for broker in BROKERS}
+        self.min_isr = self.random.choice((1, 2, 2, 3))
+        self.racks = {broker: self.random.choice((None, "a", "b")) for broker in BROKERS}
         self._topics = 0
         self._incarnations = 0
         self._kinds: list[tuple[int, Callable[[MetadataImage], Step | None]]] = [
@@ -101,14 +101,13 @@ class Life:
         ]
 
     def first(self) -> list[Step]:
-        """Brokers and a topic to begin with."""
+        """The first registrations."""
         return [self._registration(broker, -1) for broker in BROKERS[:3]]
 
     def next(self, image: MetadataImage) -> Step:
-        """What happens next."""
         weights = [weight for weight, _ in self._kinds]
         while True:
-            ((_, draw),) = self.dice.choices(self._kinds, weights)
+            ((_, draw),) = self.random.choices(self._kinds, weights)
             step = draw(image)
             if step is not None:
                 return step
@@ -131,49 +130,49 @@ class Life:
         )
 
     def _register(self, image: MetadataImage) -> Step:
-        broker = self.dice.choice(BROKERS)
+        broker = self.random.choice(BROKERS)
         known = image.brokers.get(broker)
-        was_clean = known is not None and self.dice.random() < 0.5
+        was_clean = known is not None and self.random.random() < 0.5
         return self._registration(broker, known.epoch if was_clean and known is not None else -1)
 
     def _beat(self, image: MetadataImage) -> Step | None:
         broker = self._broker(image)
         if broker is None:
             return None
-        leaves = self.dice.random() < 0.15
-        failed = [broker.directories[-1]] if len(broker.directories) > 1 and self.dice.random() < 0.05 else []
+        leaves = self.random.random() < 0.15
+        failed = [broker.directories[-1]] if len(broker.directories) > 1 and self.random.random() < 0.05 else []
         return BrokerHeartbeatRequest(
             broker_id=broker.broker_id,
-            broker_epoch=broker.epoch - (self.dice.random() < 0.05),
-            current_metadata_offset=self.dice.choice((FAR, FAR, FAR, 0)),
-            want_fence=self.dice.random() < 0.1 and _has_others(image, broker.broker_id),
+            broker_epoch=broker.epoch - (self.random.random() < 0.05),
+            current_metadata_offset=self.random.choice((FAR, FAR, FAR, 0)),
+            want_fence=self.random.random() < 0.1 and _has_others(image, broker.broker_id),
             want_shut_down=leaves or broker.is_shutting_down,
             offline_log_dirs=failed,
-            cordoned_log_dirs=list(broker.directories) if self.dice.random() < 0.05 else [],
+            cordoned_log_dirs=list(broker.directories) if self.random.random() < 0.05 else [],
         )
 
     def _silent(self, image: MetadataImage) -> Step | None:
         active = [broker_id for broker_id, broker in image.brokers.items() if not broker.is_fenced]
-        return f"silent {self.dice.choice(active)}" if active else None
+        return f"silent {self.random.choice(active)}" if active else None
 
     def _unregister(self, image: MetadataImage) -> Step:
         fenced = [broker_id for broker_id, broker in image.brokers.items() if broker.is_fenced]
-        return UnregisterBrokerRequest(broker_id=self.dice.choice([*fenced, 9]))
+        return UnregisterBrokerRequest(broker_id=self.random.choice([*fenced, 9]))
 
     def _broker(self, image: MetadataImage) -> BrokerImage | None:
-        return self.dice.choice(list(image.brokers.values())) if image.brokers else None
+        return self.random.choice(list(image.brokers.values())) if image.brokers else None
 
     # ------------------------------------------------------------ topics
     def _replicas(self, count: int | None = None) -> list[int]:
-        count = self.dice.choice((1, 2, 2, 3, 3, 4)) if count is None else count
-        return self.dice.sample(BROKERS, min(count, len(BROKERS)))
+        count = self.random.choice((1, 2, 2, 3, 3, 4)) if count is None else count
+        return self.random.sample(BROKERS, min(count, len(BROKERS)))
 
     def _create(self, image: MetadataImage) -> Step | None:
         if self._topics > 4:
             return None
         self._topics += 1
-        by_hand = self.dice.random() < 0.7
-        factor = self.dice.choice((1, 2, 3))
+        by_hand = self.random.random() < 0.7
+        factor = self.random.choice((1, 2, 3))
         topic = CreatableTopic(
             name=f"t{self._topics}",
             num_partitions=-1 if by_hand else 2,
@@ -191,22 +190,22 @@ class Life:
             return None
         factors = {len(state.replicas) for state in topic.partitions.values()}
         if len(factors) > 1:
-            return None  # Kafka takes that of any partition
+            return None  # Kafka uses the factor of an arbitrary partition
         count, (factor,) = len(topic.partitions) + 1, factors
         wanted = None
-        if self.dice.random() < 0.5:
+        if self.random.random() < 0.5:
             wanted = [CreatePartitionsAssignment(broker_ids=self._replicas(factor))]
-        asked = CreatePartitionsTopic(name=topic.name, count=count, assignments=wanted)
-        return CreatePartitionsRequest(topics=[asked], timeout_ms=1000, validate_only=False)
+        request = CreatePartitionsTopic(name=topic.name, count=count, assignments=wanted)
+        return CreatePartitionsRequest(topics=[request], timeout_ms=1000, validate_only=False)
 
     def _topic(self, image: MetadataImage) -> TopicImage | None:
-        return self.dice.choice(list(image.topics_by_id.values())) if image.topics_by_id else None
+        return self.random.choice(list(image.topics_by_id.values())) if image.topics_by_id else None
 
     def _partition(self, image: MetadataImage) -> tuple[TopicImage, int, PartitionState] | None:
         topic = self._topic(image)
         if topic is None:
             return None
-        index = self.dice.choice(list(topic.partitions))
+        index = self.random.choice(list(topic.partitions))
         return topic, index, topic.partitions[index]
 
     def _alter_isr(self, image: MetadataImage) -> Step | None:
@@ -214,13 +213,13 @@ class Life:
         if found is None or found[2].leader == NO_LEADER or found[2].leader not in image.brokers:
             return None
         topic, index, state = found
-        members = [replica for replica in state.replicas if replica == state.leader or self.dice.random() < 0.7]
-        wrong = self.dice.random() < 0.1
+        members = [replica for replica in state.replicas if replica == state.leader or self.random.random() < 0.7]
+        wrong = self.random.random() < 0.1
         wanted = AlterPartitionRequestPartition(
             partition_index=index,
-            leader_epoch=state.leader_epoch + (self.dice.choice((-1, 1)) if wrong else 0),
-            partition_epoch=state.partition_epoch + (self.dice.choice((-1, 0, 1)) if wrong else 0),
-            leader_recovery_state=0 if self.dice.random() < 0.9 else 1,
+            leader_epoch=state.leader_epoch + (self.random.choice((-1, 1)) if wrong else 0),
+            partition_epoch=state.partition_epoch + (self.random.choice((-1, 0, 1)) if wrong else 0),
+            leader_recovery_state=0 if self.random.random() < 0.9 else 1,
             new_isr_with_epochs=[
                 BrokerState(
                     broker_id=member, broker_epoch=image.brokers[member].epoch if member in image.brokers else -1
@@ -237,12 +236,12 @@ class Life:
         if found is None:
             return None
         topic, index, state = found
-        replicas = None if self.dice.random() < 0.25 else self._replicas()
+        replicas = None if self.random.random() < 0.25 else self._replicas()
         if replicas is not None and (set(state.adding) - set(replicas)) and not set(replicas) - set(state.replicas):
             return None
         wanted = ReassignablePartition(partition_index=index, replicas=replicas)
         topics = [ReassignableTopic(name=topic.name, partitions=[wanted])]
-        grows = self.dice.random() < 0.7
+        grows = self.random.random() < 0.7
         return AlterPartitionReassignmentsRequest(allow_replication_factor_change=grows, topics=topics)
 
     def _elect(self, image: MetadataImage) -> Step | None:
@@ -250,16 +249,16 @@ class Life:
         if topic is None:
             return None
         partitions = [ElectedPartitions(topic=topic.name, partitions=[*topic.partitions, 9])]
-        return ElectLeadersRequest(election_type=self.dice.choice((0, 1)), topic_partitions=partitions)
+        return ElectLeadersRequest(election_type=self.random.choice((0, 1)), topic_partitions=partitions)
 
     def _assign(self, image: MetadataImage) -> Step | None:
         found, broker = self._partition(image), self._broker(image)
         if found is None or broker is None or found[2].leader == NO_LEADER or not broker.directories:
             return None
         topic, index, _ = found
-        partitions = [AssignReplicasToDirsPartition(partition_index=self.dice.choice((index, index, 9)))]
+        partitions = [AssignReplicasToDirsPartition(partition_index=self.random.choice((index, index, 9)))]
         topics = [AssignReplicasToDirsTopic(topic_id=topic.topic_id, partitions=partitions)]
-        directories = [AssignReplicasToDirsDirectory(id=self.dice.choice(broker.directories), topics=topics)]
+        directories = [AssignReplicasToDirsDirectory(id=self.random.choice(broker.directories), topics=topics)]
         return AssignReplicasToDirsRequest(
             broker_id=broker.broker_id, broker_epoch=broker.epoch, directories=directories
         )
@@ -268,9 +267,9 @@ class Life:
         topic = self._topic(image)
         if topic is None:
             return None
-        name, value = "unclean.leader.election.enable", self.dice.choice(("true", "false"))
-        if "eligible.leader.replicas.version" not in self.levels and self.dice.random() < 0.5:
-            name, value = "min.insync.replicas", self.dice.choice(("1", "2", "3"))
+        name, value = "unclean.leader.election.enable", self.random.choice(("true", "false"))
+        if "eligible.leader.replicas.version" not in self.levels and self.random.random() < 0.5:
+            name, value = "min.insync.replicas", self.random.choice(("1", "2", "3"))
         change = AlterableConfig(name=name, config_operation=0, value=value)
         wanted = AlterConfigsResource(resource_type=2, resource_name=topic.name, configs=[change])
         return IncrementalAlterConfigsRequest(resources=[wanted], validate_only=False)
@@ -280,8 +279,8 @@ def _has_others(image: MetadataImage, broker_id: int) -> bool:
     return any(broker.is_active for other, broker in image.brokers.items() if other != broker_id)
 
 
-def told(decided: Decided) -> list[str]:
-    """A decision in lines that can be compared; records that do not depend on one another have no order."""
+def comparable_lines(decided: Decided) -> list[str]:
+    """A decision as comparable lines; independent records have no order."""
     answer = decided.answer
     if isinstance(answer, CreateTopicsResponse):
         for topic in answer.topics:
@@ -291,10 +290,10 @@ def told(decided: Decided) -> list[str]:
         for ongoing in answer.topics:
             ongoing.partitions.sort(key=lambda partition: partition.partition_index)
     lines = [f"code {decided.code}", *([] if answer is None else [repr(answer)])]
-    return lines + sorted(_told(record, version) for record, version in decided.records)
+    return lines + sorted(_comparable(record, version) for record, version in decided.records)
 
 
-def _told(record: Message, version: int) -> str:
+def _comparable(record: Message, version: int) -> str:
     if isinstance(record, stored_records.PartitionRecord | stored_records.PartitionChangeRecord):
         for name in ("isr", "eligible_leader_replicas"):
             members = getattr(record, name)
@@ -303,23 +302,23 @@ def _told(record: Message, version: int) -> str:
 
 
 def difference(kafka: KafkaDecisions, seed: int, steps: int) -> str:
-    """Play a life; what was decided otherwise, "" where nothing was."""
-    life = Life(seed)
-    ours = OurDecisions(life.min_isr, life.levels)
-    kafka.begin(life.min_isr, life.levels)
-    waiting: list[Step] = life.first()
+    """Runs a history; describes the first decision that differs, "" if none does."""
+    cluster = RandomCluster(seed)
+    ours = OurDecisions(cluster.min_isr, cluster.levels)
+    kafka.begin(cluster.min_isr, cluster.levels)
+    waiting: list[Step] = cluster.first()
     for number in range(steps):
         before = ours.image
-        step = waiting.pop(0) if waiting else life.next(before)
+        step = waiting.pop(0) if waiting else cluster.next(before)
         theirs = kafka.decide(step, ours.offset)
         if theirs.code == ErrorCode.UNKNOWN_SERVER_ERROR:
             return ""
         ours.topic_ids.clear()
         ours.topic_ids.extend(topic_ids(theirs.records))
         mine = ours.decide(step)
-        expected, found = told(theirs), told(mine)
+        expected, found = comparable_lines(theirs), comparable_lines(mine)
         if expected != found:
-            lines = [f"seed {seed}, step {number}, {life.levels}, min.insync.replicas {life.min_isr}: {step!r}"]
+            lines = [f"seed {seed}, step {number}, {cluster.levels}, min.insync.replicas {cluster.min_isr}: {step!r}"]
             lines += [f"  Kafka {line}" for line in (Counter(expected) - Counter(found)).elements()]
             lines += [f"  we    {line}" for line in (Counter(found) - Counter(expected)).elements()]
             return "\n".join([*lines, *_shown(before)])
@@ -336,7 +335,7 @@ def _shown(image: MetadataImage) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Play lives; 1 where a decision differs."""
+    """Runs histories; 1 if a decision differs."""
     parser = argparse.ArgumentParser(prog="make compare-decisions")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))  # no secret
     parser.add_argument("--lives", type=int, default=100)

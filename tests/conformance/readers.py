@@ -1,6 +1,6 @@
-"""Real consumers behind one small door, so that every scenario of reading runs with all of them.
+"""Consumers of four client libraries behind one interface, so that every scenario of reading runs with all of them.
 
-RULES    1. Settings are Kafka's, each client's own names for them stand here; no reader commits or joins a group.
+RULES    1. Options have Kafka's meaning; each reader translates their names. No reader commits or joins a group.
 NOT HERE What is read (`test_readers.py`), clients that also write (`clients.py`).
 """
 
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import inspect
 import shutil
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import aiokafka
 import confluent_kafka
@@ -23,12 +25,11 @@ from tests.support.kafka import tool_command, why_no_kafka
 POLL_MS = 300
 REQUEST_TIMEOUT_MS = 60_000
 
-Place = tuple[str, int]
-"""Topic and partition."""
+TopicPartition = tuple[str, int]
 
 
 class Options(NamedTuple):
-    """What a scenario may ask for; the rest is the client's default."""
+    """The settings that a scenario may choose; all others are the client's defaults."""
 
     isolation: str = "read_uncommitted"
     min_bytes: int = 1
@@ -39,40 +40,35 @@ class Options(NamedTuple):
     check_crcs: bool = True
 
 
-class Got(NamedTuple):
-    """A record as a consumer gave it out."""
-
+class ConsumedRecord(NamedTuple):
     topic: str
     partition: int
     offset: int
     value: bytes
 
 
-class Reader(Protocol):
-    """A consumer."""
+class Reader(ABC):
+    @abstractmethod
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Assigns partitions, each with the offset to start at."""
 
-    def assign(self, positions: Mapping[Place, int]) -> None:
-        """Read these, each from its offset on."""
+    @abstractmethod
+    def seek(self, partition: TopicPartition, offset: int) -> None: ...
 
-    def seek(self, place: Place, offset: int) -> None:
-        """Go on elsewhere."""
+    @abstractmethod
+    def pause(self, partitions: Iterable[TopicPartition]) -> None: ...
 
-    def pause(self, places: Iterable[Place]) -> None:
-        """Give out nothing of these until they are resumed."""
+    @abstractmethod
+    def resume(self, partitions: Iterable[TopicPartition]) -> None: ...
 
-    def resume(self, places: Iterable[Place]) -> None:
-        """Give them out again."""
+    @abstractmethod
+    def poll(self) -> list[ConsumedRecord]: ...
 
-    def poll(self) -> list[Got]:
-        """Some records, or none when none came in time."""
-
-    def close(self) -> None:
-        """Hang up."""
+    @abstractmethod
+    def close(self) -> None: ...
 
 
-class Librdkafka:
-    """confluent-kafka."""
-
+class Librdkafka(Reader):
     def __init__(self, bootstrap: str, options: Options) -> None:
         self._consumer = confluent_kafka.Consumer(
             {
@@ -91,145 +87,122 @@ class Librdkafka:
             }
         )
 
-    def assign(self, positions: Mapping[Place, int]) -> None:
-        """Read these."""
-        self._consumer.assign([confluent_kafka.TopicPartition(*place, offset) for place, offset in positions.items()])
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        self._consumer.assign([confluent_kafka.TopicPartition(*one, offset) for one, offset in positions.items()])
 
-    def seek(self, place: Place, offset: int) -> None:
-        """Go on elsewhere."""
-        self._consumer.seek(confluent_kafka.TopicPartition(*place, offset))
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self._consumer.seek(confluent_kafka.TopicPartition(*partition, offset))
 
-    def pause(self, places: Iterable[Place]) -> None:
-        """Give out nothing of these."""
-        self._consumer.pause([confluent_kafka.TopicPartition(*place) for place in places])
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        self._consumer.pause([confluent_kafka.TopicPartition(*one) for one in partitions])
 
-    def resume(self, places: Iterable[Place]) -> None:
-        """Give them out again."""
-        self._consumer.resume([confluent_kafka.TopicPartition(*place) for place in places])
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        self._consumer.resume([confluent_kafka.TopicPartition(*one) for one in partitions])
 
-    def poll(self) -> list[Got]:
-        """Some records."""
-        found = []
-        for message in self._consumer.consume(1000, POLL_MS / 1000):
+    def poll(self) -> list[ConsumedRecord]:
+        messages = self._consumer.consume(1000, POLL_MS / 1000)
+        for message in messages:
             if message.error() is not None:
                 raise confluent_kafka.KafkaException(message.error())
-            found.append(Got(message.topic(), message.partition(), message.offset(), message.value()))
-        return found
+        return [ConsumedRecord(one.topic(), one.partition(), one.offset(), one.value()) for one in messages]
 
     def close(self) -> None:
-        """Hang up."""
         self._consumer.close()
 
 
-def _settings(bootstrap: str, options: Options) -> dict[str, Any]:
-    """What kafka-python and aiokafka call by the same names."""
-    return {
-        "bootstrap_servers": bootstrap,
-        "isolation_level": options.isolation,
-        "fetch_min_bytes": options.min_bytes,
-        "fetch_max_wait_ms": options.max_wait_ms,
-        "max_partition_fetch_bytes": options.max_partition_bytes,
-        "fetch_max_bytes": options.max_bytes,
-        "client_rack": options.rack,
-        "check_crcs": options.check_crcs,
-        "request_timeout_ms": REQUEST_TIMEOUT_MS,
-    }
+class KeywordReader(Reader):
+    """kafka-python or aiokafka, whose consumers have the same settings and methods."""
 
+    topic_partition: Callable[[str, int], Any]
+    _consumer: Any
 
-class KafkaPython:
-    """kafka-python."""
+    @staticmethod
+    def settings(bootstrap: str, options: Options) -> dict[str, Any]:
+        return {
+            "bootstrap_servers": bootstrap,
+            "isolation_level": options.isolation,
+            "fetch_min_bytes": options.min_bytes,
+            "fetch_max_wait_ms": options.max_wait_ms,
+            "max_partition_fetch_bytes": options.max_partition_bytes,
+            "fetch_max_bytes": options.max_bytes,
+            "client_rack": options.rack,
+            "check_crcs": options.check_crcs,
+            "request_timeout_ms": REQUEST_TIMEOUT_MS,
+        }
 
-    def __init__(self, bootstrap: str, options: Options) -> None:
-        self._consumer = kafka.KafkaConsumer(**_settings(bootstrap, options))
+    def _call(self, name: str, *args: Any, **keywords: Any) -> Any:
+        return getattr(self._consumer, name)(*args, **keywords)
 
-    def assign(self, positions: Mapping[Place, int]) -> None:
-        """Read these."""
-        self._consumer.assign([kafka.TopicPartition(*place) for place in positions])
-        for place, offset in positions.items():
-            self.seek(place, offset)
+    def _partitions(self, partitions: Iterable[TopicPartition]) -> list[Any]:
+        return [self.topic_partition(*one) for one in partitions]
 
-    def seek(self, place: Place, offset: int) -> None:
-        """Go on elsewhere."""
-        self._consumer.seek(kafka.TopicPartition(*place), offset)
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        self._call("assign", self._partitions(positions))
+        for partition, offset in positions.items():
+            self.seek(partition, offset)
 
-    def pause(self, places: Iterable[Place]) -> None:
-        """Give out nothing of these."""
-        self._consumer.pause(*(kafka.TopicPartition(*place) for place in places))
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self._call("seek", self.topic_partition(*partition), offset)
 
-    def resume(self, places: Iterable[Place]) -> None:
-        """Give them out again."""
-        self._consumer.resume(*(kafka.TopicPartition(*place) for place in places))
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        self._call("pause", *self._partitions(partitions))
 
-    def poll(self) -> list[Got]:
-        """Some records."""
-        polled = self._consumer.poll(POLL_MS, max_records=1000)
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        self._call("resume", *self._partitions(partitions))
+
+    @staticmethod
+    def _records(polled: dict[Any, list[Any]]) -> list[ConsumedRecord]:
         return [
-            Got(record.topic, record.partition, record.offset, record.value)
-            for some in polled.values()
-            for record in some
+            ConsumedRecord(one.topic, one.partition, one.offset, one.value)
+            for records in polled.values()
+            for one in records
         ]
 
+
+class KafkaPython(KeywordReader):
+    topic_partition = staticmethod(kafka.TopicPartition)
+
+    def __init__(self, bootstrap: str, options: Options) -> None:
+        self._consumer = kafka.KafkaConsumer(**self.settings(bootstrap, options))
+
+    def poll(self) -> list[ConsumedRecord]:
+        return self._records(self._consumer.poll(POLL_MS, max_records=1000))
+
     def close(self) -> None:
-        """Hang up."""
         self._consumer.close()
 
 
-class AioKafka:
-    """aiokafka, on a loop of its own that runs while something is asked of it."""
+class AioKafka(KeywordReader):
+    """aiokafka, in an event loop that runs during each call."""
+
+    topic_partition = staticmethod(aiokafka.TopicPartition)
 
     def __init__(self, bootstrap: str, options: Options) -> None:
+        async def start() -> aiokafka.AIOKafkaConsumer:
+            consumer = aiokafka.AIOKafkaConsumer(**self.settings(bootstrap, options), enable_auto_commit=False)
+            await consumer.start()
+            return consumer
+
         self._runner = asyncio.Runner()
-        self._runner.run(self._start(bootstrap, options))
+        self._consumer = self._runner.run(start())
 
-    async def _start(self, bootstrap: str, options: Options) -> None:
-        self._consumer = aiokafka.AIOKafkaConsumer(**_settings(bootstrap, options), enable_auto_commit=False)
-        await self._consumer.start()
+    def _call(self, name: str, *args: Any, **keywords: Any) -> Any:
+        async def call() -> Any:
+            result = getattr(self._consumer, name)(*args, **keywords)
+            return await result if inspect.iscoroutine(result) else result
 
-    def assign(self, positions: Mapping[Place, int]) -> None:
-        """Read these."""
+        return self._runner.run(call())
 
-        async def assign() -> None:
-            self._consumer.assign([aiokafka.TopicPartition(*place) for place in positions])
-            for place, offset in positions.items():
-                self._consumer.seek(aiokafka.TopicPartition(*place), offset)
-
-        self._runner.run(assign())
-
-    def seek(self, place: Place, offset: int) -> None:
-        """Go on elsewhere."""
-        self._call(lambda: self._consumer.seek(aiokafka.TopicPartition(*place), offset))
-
-    def pause(self, places: Iterable[Place]) -> None:
-        """Give out nothing of these."""
-        self._call(lambda: self._consumer.pause(*(aiokafka.TopicPartition(*place) for place in places)))
-
-    def resume(self, places: Iterable[Place]) -> None:
-        """Give them out again."""
-        self._call(lambda: self._consumer.resume(*(aiokafka.TopicPartition(*place) for place in places)))
-
-    def poll(self) -> list[Got]:
-        """Some records."""
-        polled = self._runner.run(self._consumer.getmany(timeout_ms=POLL_MS))
-        return [
-            Got(record.topic, record.partition, record.offset, record.value)
-            for some in polled.values()
-            for record in some
-        ]
+    def poll(self) -> list[ConsumedRecord]:
+        return self._records(self._call("getmany", timeout_ms=POLL_MS))
 
     def close(self) -> None:
-        """Hang up."""
-        self._runner.run(self._consumer.stop())
+        self._call("stop")
         self._runner.close()
-
-    def _call(self, what: Callable[[], None]) -> None:
-        async def call() -> None:
-            what()
-
-        self._runner.run(call())
 
 
 class JavaProcess:
-    """One JVM for all of a run's Java readers."""
+    """One JVM for all Java readers of a run."""
 
     def __init__(self) -> None:
         source = Path(__file__).parent / "java" / "Reader.java"
@@ -238,7 +211,7 @@ class JavaProcess:
         )
 
     def ask(self, command: str, *words: object) -> list[list[str]]:
-        """Have a command done; the words of each line of its answer."""
+        """Runs a command; the words of each line of its answer."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(" ".join([command, *map(str, words)]) + "\n")
@@ -251,15 +224,12 @@ class JavaProcess:
         return [line.split() for line in lines]
 
     def stop(self) -> None:
-        """End the JVM: its input is over."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(30)
 
 
-class Java:
-    """Apache Kafka's own consumer."""
-
+class Java(Reader):
     def __init__(self, process: JavaProcess, bootstrap: str, options: Options) -> None:
         self._process = process
         settings = {
@@ -277,31 +247,25 @@ class Java:
         }
         process.ask("open", *(f"{name}={value}" for name, value in settings.items()))
 
-    def assign(self, positions: Mapping[Place, int]) -> None:
-        """Read these."""
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         self._process.ask("assign", *(f"{topic}:{index}:{offset}" for (topic, index), offset in positions.items()))
 
-    def seek(self, place: Place, offset: int) -> None:
-        """Go on elsewhere."""
-        self._process.ask("seek", f"{place[0]}:{place[1]}:{offset}")
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self._process.ask("seek", f"{partition[0]}:{partition[1]}:{offset}")
 
-    def pause(self, places: Iterable[Place]) -> None:
-        """Give out nothing of these."""
-        self._process.ask("pause", *(f"{topic}:{index}" for topic, index in places))
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        self._process.ask("pause", *(f"{topic}:{index}" for topic, index in partitions))
 
-    def resume(self, places: Iterable[Place]) -> None:
-        """Give them out again."""
-        self._process.ask("resume", *(f"{topic}:{index}" for topic, index in places))
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        self._process.ask("resume", *(f"{topic}:{index}" for topic, index in partitions))
 
-    def poll(self) -> list[Got]:
-        """Some records."""
+    def poll(self) -> list[ConsumedRecord]:
         return [
-            Got(topic, int(partition), int(offset), base64.b64decode(value))
+            ConsumedRecord(topic, int(partition), int(offset), base64.b64decode(value))
             for topic, partition, offset, value in self._process.ask("poll", POLL_MS)
         ]
 
     def close(self) -> None:
-        """Hang up."""
         self._process.ask("close")
 
 

@@ -1,4 +1,4 @@
-"""Both brokers answer admin requests as the table says (tests/support/admin_cases.py), and serve the same APIs."""
+"""Both brokers answer admin requests as the tables say (tests/support/admin_cases.py), and support the same APIs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = {"num.partitions": "1"}
 
 
 def prepared(bootstrap: str) -> RawClient:
-    """A client of a broker that has the table's topics."""
+    """A client of a broker with the tables' topics."""
     client = RawClient(bootstrap)
     topics = [topic("t1", 3), topic("t2", 2, configs=[("cleanup.policy", "compact,delete")]), topic("c.c")]
     made = client.ask(CreateTopicsRequest(topics=topics, timeout_ms=10_000), 7)
@@ -60,13 +60,13 @@ def compare(client: RawClient, api: str, expected: Callable[[Case], object]) -> 
 @needs_kafka
 @pytest.mark.parametrize("api", ALL)
 def test_kafka_answers_as_the_table_says(kafka: RawClient, api: str) -> None:
-    """The oracle: codes and sentences word for word."""
+    """The oracle: error codes and messages word for word."""
     compare(kafka, api, lambda case: case.answer)
 
 
 @pytest.mark.parametrize("api", ALL)
 def test_we_answer_as_the_table_says(ours: RawClient, api: str) -> None:
-    """Through socket, router, handler and controller; where we differ, the table says why."""
+    """Through socket, dispatcher, handler and controller; the tables give the reason for each deliberate difference."""
     compare(ours, api, lambda case: case.answer if case.ours is None else case.ours)
 
 
@@ -85,20 +85,20 @@ DIFFERENCES: dict[int, str] = {
     **dict.fromkeys((ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.STREAMS_GROUP_DESCRIBE), _STREAMS),
     **dict.fromkeys(range(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, ApiKey.DELETE_SHARE_GROUP_OFFSETS + 1), _SHARE),
 }
-"""The APIs that one of both serves, and why; all others have the same versions in both."""
+"""The APIs that only one of the brokers supports, and why; all others have the same versions in both."""
 
 
 def served(client: RawClient) -> tuple[dict[int, tuple[int, int]], dict[str, tuple[int, int]]]:
-    """APIs and features, with their lowest and highest versions."""
-    asked = ApiVersionsRequest(client_software_name="a", client_software_version="1")
-    told = client.ask(asked, 4)
-    apis = {row.api_key: (row.min_version, row.max_version) for row in told.api_keys}
-    return apis, {row.name: (row.min_version, row.max_version) for row in told.supported_features}
+    """APIs and features with their lowest and highest versions."""
+    query = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+    response = client.ask(query, 4)
+    apis = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
+    return apis, {row.name: (row.min_version, row.max_version) for row in response.supported_features}
 
 
 @needs_kafka
 def test_the_same_versions_of_the_same_apis_are_served(kafka: RawClient, ours: RawClient) -> None:
-    """But for the differences above, each of which is one."""
+    """Except for `DIFFERENCES`, each of which is real."""
     (theirs, their_features), (our, our_features) = served(kafka), served(ours)
     different = {ApiKey(key) for key in theirs | our if theirs.get(key) != our.get(key)}
     assert different == set(DIFFERENCES)
@@ -113,10 +113,10 @@ def test_the_same_versions_of_the_same_apis_are_served(kafka: RawClient, ours: R
         *((SaslAuthenticateRequest(auth_bytes=b"\0u\0p"), version) for version in range(3)),
     ],
 )
-def test_who_asks_to_log_in_is_told_the_same(
+def test_a_sasl_handshake_gets_the_same_answer(
     kafka: RawClient, ours: RawClient, request_: Message, version: int
 ) -> None:
-    """At a listener where nobody has to; the connection stays as it was."""
-    told = [client.ask(request_, version) for client in (kafka, ours)]
-    assert told[0] == told[1]
-    assert told[1].error_code == ErrorCode.ILLEGAL_SASL_STATE
+    """On a listener without SASL; the connection stays open."""
+    response = [client.ask(request_, version) for client in (kafka, ours)]
+    assert response[0] == response[1]
+    assert response[1].error_code == ErrorCode.ILLEGAL_SASL_STATE

@@ -1,6 +1,6 @@
-"""What each of three nodes answers to the same requests, whoever they were for: ours as Apache Kafka's, message by message.
+"""What each of three nodes answers to the same requests, compared with Apache Kafka message by message.
 
-Clients find leaders and coordinators by such answers: a refusal, and who is the one to ask (KIP-951).
+Clients find leaders and coordinators by such answers: errors, and the current leader (KIP-951).
 """
 
 from __future__ import annotations
@@ -59,23 +59,23 @@ from tests.support.waiting import until
 pytestmark = needs_kafka
 
 PATIENT = {**SETTINGS, "broker.session.timeout.ms": "20000", "log.retention.ms": "-1"}
-"""Nobody is missed but who says that it goes, and records of long ago stay, however long this takes."""
+"""No session expires unless a node shuts down, and old records stay, however long the test takes."""
 PARTITIONS = (0, 1, 2)
-"""Of topic t; of each one node has no replica."""
+"""Of topic t; each has one node without a replica."""
 PLACED = {"t": "1:2,2:3,3:1", "__consumer_offsets": "1:2:3,2:3:1,3:1:2", "__transaction_state": "1:2:3,2:3:1,3:1:2"}
 
 
 class Nodes(NamedTuple):
-    """Three nodes, of ours or of Apache Kafka's."""
+    """Three nodes, of Barnabas or of Apache Kafka."""
 
     cluster: Cluster | ApacheCluster
     addresses: list[str]
     topic_id: bytes
     ends: dict[int, int]
-    """Behind what was written into each partition of topic t."""
+    """The log end offset of each partition of topic t."""
 
     def answer(self, node: int, request: Message, version: int) -> str:
-        """What a node answers, without what differs from run to run."""
+        """A node's response without the fields that differ from run to run."""
         with RawClient(self.addresses[node - 1]) as client:
             answer = client.ask(request, version)
         if isinstance(answer, ProduceResponse):
@@ -87,23 +87,22 @@ class Nodes(NamedTuple):
         return text.replace(self.topic_id.hex(), "(the id)")
 
     def stop(self, node: int) -> None:
-        """End a node in peace."""
         if isinstance(self.cluster, ApacheCluster):
             self.cluster.stop(node)
         else:
             self.cluster.nodes[node].stop()
 
-    def is_without(self, gone: int, asked: int) -> bool:
-        """Whether a node knows that another is in sync nowhere, and that somebody leads everywhere."""
-        rows = [row for topic in PLACED for row in metadata(self.addresses[asked - 1], topic).topics[0].partitions]
+    def is_without(self, gone: int, query: int) -> bool:
+        """Whether a node's metadata has another one in no ISR, and a leader for every partition."""
+        rows = [row for topic in PLACED for row in metadata(self.addresses[query - 1], topic).topics[0].partitions]
         return all(gone not in row.isr_nodes and row.leader_id > 0 for row in rows)
 
-    def is_copied(self, asked: tuple[int, ...]) -> bool:
-        """Whether each of these nodes can serve all that was written to partitions that it has a replica of.
+    def is_copied(self, query: tuple[int, ...]) -> bool:
+        """Whether each node can serve all records of the partitions that it has a replica of.
 
-        A follower serves up to the high watermark that came with its last fetch, and that one may wait 500 ms for more.
+        A follower serves up to the high watermark of its last fetch, which may have waited 500 ms.
         """
-        for node in asked:
+        for node in query:
             with RawClient(self.addresses[node - 1]) as client:
                 rows = client.ask(fetch(self.topic_id), 13).responses[0].partitions
             if any(row.high_watermark < self.ends[row.partition_index] for row in rows if not row.error_code):
@@ -115,7 +114,7 @@ MASKED = {"throttle_time_ms", "controller_id", "cluster_id"}
 
 
 def plain(value: object) -> str:
-    """A message in words; partitions and brokers by their names, since Kafka's stand in the order of a hash set."""
+    """A message as text; lists are sorted, since Kafka's are in the order of a hash set."""
     if isinstance(value, Message):
         fields = (field.name for field in fields_of(type(value)) if field.name not in MASKED)
         return f"{type(value).__name__}({', '.join(f'{name}={plain(getattr(value, name))}' for name in fields)})"
@@ -127,9 +126,9 @@ def plain(value: object) -> str:
 
 
 def metadata(address: str, topic: str = "t") -> MetadataRequest:
-    asked = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    query = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
     with RawClient(address) as client:
-        return client.ask(asked, 13)
+        return client.ask(query, 13)
 
 
 def prepared(cluster: Cluster | ApacheCluster, addresses: list[str], tools: ApacheCluster) -> Nodes:
@@ -179,15 +178,15 @@ def offsets(epoch: int = -1, timestamp: int = -1) -> ListOffsetsRequest:
     return ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=parts)])
 
 
-def epochs(current: int = -1, asked: int = 0) -> OffsetForLeaderEpochRequest:
+def epochs(current: int = -1, query: int = 0) -> OffsetForLeaderEpochRequest:
     parts = [
-        OffsetForLeaderPartition(partition=i, current_leader_epoch=current, leader_epoch=asked) for i in PARTITIONS
+        OffsetForLeaderPartition(partition=i, current_leader_epoch=current, leader_epoch=query) for i in PARTITIONS
     ]
     return OffsetForLeaderEpochRequest(replica_id=-1, topics=[OffsetForLeaderTopic(topic="t", partitions=parts)])
 
 
 def writing(topic_id: bytes) -> Iterator[tuple[Message, int]]:
-    """What is asked at first, and in which version."""
+    """The first requests, with their versions."""
     for version in (3, 9, 10, 12, 13):
         yield produce(topic_id), version
     yield produce(topic_id, acks=-1), 13
@@ -195,7 +194,7 @@ def writing(topic_id: bytes) -> Iterator[tuple[Message, int]]:
 
 
 def reading(topic_id: bytes) -> Iterator[tuple[Message, int]]:
-    """What is asked when all of that is copied."""
+    """The requests after replication, with their versions."""
     for version in (4, 11, 12, 13, 15, 16, 18):
         yield fetch(topic_id), version
     for epoch in (0, 5):
@@ -206,8 +205,8 @@ def reading(topic_id: bytes) -> Iterator[tuple[Message, int]]:
         yield offsets(timestamp=timestamp), 11
     for epoch in (0, 5):
         yield offsets(epoch), 11
-    for current, asked in ((-1, 0), (0, 0), (5, 0), (-1, 9)):
-        yield epochs(current, asked), 4
+    for current, query in ((-1, 0), (0, 0), (5, 0), (-1, 9)):
+        yield epochs(current, query), 4
     parts = [DeleteRecordsPartition(partition_index=index, offset=1) for index in (*PARTITIONS, 7)]
     yield DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=parts)], timeout_ms=2000), 2
     yield DescribeProducersRequest(topics=[DescribeProducersRequestTopic(name="t", partition_indexes=[0, 1, 2, 7])]), 0
@@ -248,17 +247,17 @@ def of_transaction(key: str) -> Iterator[tuple[Message, int]]:
     yield EndTxnRequest(transactional_id=key, producer_id=7, producer_epoch=0, committed=True), 4
 
 
-Asked = Callable[[bytes], Iterable[tuple[Message, int]]]
+RequestsOf = Callable[[bytes], Iterable[tuple[Message, int]]]
 
 
-def differences(both: tuple[Nodes, Nodes], nodes: tuple[int, ...], requests: Asked) -> list[str]:
+def differences(both: tuple[Nodes, Nodes], nodes: tuple[int, ...], requests: RequestsOf) -> list[str]:
     theirs, ours = both
     found = []
-    for (asked, version), (ours_asked, _) in zip(requests(theirs.topic_id), requests(ours.topic_id), strict=True):
+    for (query, version), (ours_asked, _) in zip(requests(theirs.topic_id), requests(ours.topic_id), strict=True):
         for node in nodes:
-            expected, told = theirs.answer(node, asked, version), ours.answer(node, ours_asked, version)
-            if expected != told:
-                found.append(f"{type(asked).__name__} {version} to node {node}\n  Kafka {expected}\n  ours  {told}")
+            expected, response = theirs.answer(node, query, version), ours.answer(node, ours_asked, version)
+            if expected != response:
+                found.append(f"{type(query).__name__} {version} to node {node}\n  Kafka {expected}\n  ours  {response}")
     return found
 
 
@@ -270,10 +269,10 @@ def compare(both: tuple[Nodes, Nodes], nodes: tuple[int, ...]) -> None:
 
 
 def test_every_node_answers_as_kafkas(both: tuple[Nodes, Nodes]) -> None:
-    """Leaders, followers, and who has no replica; coordinators, and who is none; then the same while one node is gone."""
+    """Leaders, followers, nodes without a replica, coordinators and others; then again while one node is down."""
     compare(both, (1, 2, 3))
     for nodes in both:
         nodes.stop(3)
     for nodes in both:
-        until(lambda nodes=nodes: all(nodes.is_without(3, asked) for asked in (1, 2)), "node 3 is missed")
+        until(lambda nodes=nodes: all(nodes.is_without(3, query) for query in (1, 2)), "node 3 is missed")
     compare(both, (1, 2))

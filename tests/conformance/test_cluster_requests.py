@@ -1,4 +1,4 @@
-"""What clients ask a cluster of two brokers for: other replicas, other leaders, a broker given up; the same of Apache Kafka."""
+"""Reassignments, elections, unregistration and quorum changes in two-broker clusters of Barnabas and Apache Kafka."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.waiting import until
 
 E = ErrorCode
 FILE = 4
-"""Where a setting comes from, as on the wire."""
+"""The config source STATIC_BROKER_CONFIG."""
 
 
 @pytest.fixture(scope="module", params=BOTH)
@@ -52,7 +52,7 @@ def world(cluster: Cluster) -> Iterator[World]:
 
 
 def reassign(world: World, topic: str, replicas: list[int] | None, *, may_grow: bool = True) -> tuple[int, str | None]:
-    """Ask for other replicas of partition 0, or (None) for an end of what is under way."""
+    """Requests a replica list for partition 0, or (None) cancels its reassignment."""
     wanted = ReassignableTopic(name=topic, partitions=[ReassignablePartition(partition_index=0, replicas=replicas)])
     request = AlterPartitionReassignmentsRequest(topics=[wanted], allow_replication_factor_change=may_grow)
     (answer,) = world.client.raw.ask(request, 1).responses[0].partitions
@@ -60,14 +60,14 @@ def reassign(world: World, topic: str, replicas: list[int] | None, *, may_grow: 
 
 
 def ongoing(world: World, topic: str) -> list[tuple[list[int], list[int], list[int]]]:
-    """Replicas, those that come, those that go."""
-    asked = ListPartitionReassignmentsTopics(name=topic, partition_indexes=[0, 1])
-    told = world.client.raw.ask(ListPartitionReassignmentsRequest(topics=[asked]), 0)
-    return [(p.replicas, p.adding_replicas, p.removing_replicas) for row in told.topics for p in row.partitions]
+    """Replicas, adding replicas, removing replicas."""
+    query = ListPartitionReassignmentsTopics(name=topic, partition_indexes=[0, 1])
+    response = world.client.raw.ask(ListPartitionReassignmentsRequest(topics=[query]), 0)
+    return [(p.replicas, p.adding_replicas, p.removing_replicas) for row in response.topics for p in row.partitions]
 
 
 def test_a_partition_gets_other_replicas(world: World) -> None:
-    """Who comes is added, who goes stays until those are in sync; then it is over, and another leads."""
+    """A new replica is added; an old one stays until the new ones are in sync, then another replica leads."""
     world.join()
     topic = world.topic([1])
     name, _ = topic
@@ -92,23 +92,22 @@ def test_a_partition_gets_other_replicas(world: World) -> None:
 
 
 def elect(world: World, topic: str, kind: int) -> tuple[int, str | None]:
-    """Ask for an election of partition 0."""
     request = ElectLeadersRequest(election_type=kind, topic_partitions=[ElectedPartitions(topic=topic, partitions=[0])])
     (answer,) = world.client.raw.ask(request, 2).replica_election_results[0].partition_result
     return answer.error_code, answer.error_message
 
 
 def test_leaders_are_elected_on_request(world: World) -> None:
-    """The first replica, when it is in sync again; anybody, where there is no leader."""
+    """The preferred replica once it is in sync; any replica if there is no leader (unclean)."""
     world.join()
     topic = world.topic([world.id, 1])
-    alone = world.topic([world.id])
+    only_replica = world.topic([world.id])
     assert world.follower.live(want_fence=True).is_fenced
     until(lambda: world.seen(topic).leader == 1, "broker 1 leads")
     missing = (E.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available.")
     assert elect(world, topic[0], 0) == missing
     nobody = (E.ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available.")
-    assert elect(world, alone[0], 1) == nobody
+    assert elect(world, only_replica[0], 1) == nobody
     world.follower.live()
     world.fetch_until(topic, 0, [1, world.id])
     assert elect(world, topic[0], 1)[0] == E.ELECTION_NOT_NEEDED
@@ -118,16 +117,16 @@ def test_leaders_are_elected_on_request(world: World) -> None:
     assert world.seen(topic) == Seen(world.id, before + 1, [1, world.id], [], [])
 
 
-def test_a_broker_is_given_up(world: World) -> None:
-    """It leaves every ISR, and stays among the replicas; its next heartbeat finds that nobody knows it."""
+def test_an_offline_broker_is_unregistered(world: World) -> None:
+    """It leaves every ISR but stays in the replica lists; its next heartbeat is refused."""
     world.join()
     topic = world.topic()
-    alone = world.topic([world.id])
+    only_replica = world.topic([world.id])
     world.fetch_until(topic, 0, [1, world.id])
     assert world.client.raw.ask(UnregisterBrokerRequest(broker_id=world.id), 0).error_code == E.NONE
     until(lambda: world.id not in world.client.brokers(), "clients are not told of it")
     assert world.seen(topic) == Seen(1, 0, [1], [], [])
-    assert world.seen(alone) == Seen(-1, 1, [], [world.id], [world.id])
+    assert world.seen(only_replica) == Seen(-1, 1, [], [world.id], [world.id])
     again = world.client.raw.ask(UnregisterBrokerRequest(broker_id=world.id), 0)
     assert (again.error_code, again.error_message) == (
         E.BROKER_ID_NOT_REGISTERED,
@@ -139,25 +138,25 @@ def test_a_broker_is_given_up(world: World) -> None:
 
 
 def test_the_quorum_is_one_node(cluster: Cluster) -> None:
-    """Its leader, epoch and end, where its controller listens; whoever asks for another log is told that there is none."""
+    """Leader, epoch, log end offset and endpoint; other topics are unknown."""
 
     def ask(version: int, *partitions: int, topic: str = "__cluster_metadata") -> Any:
-        asked = [QuorumPartition(partition_index=index) for index in partitions]
-        request = DescribeQuorumRequest(topics=[QuorumTopic(topic_name=topic, partitions=asked)])
+        query = [QuorumPartition(partition_index=index) for index in partitions]
+        request = DescribeQuorumRequest(topics=[QuorumTopic(topic_name=topic, partitions=query)])
         return client.ask(request, version)
 
     host, _, port = cluster.controller.rpartition(":")
     with RawClient(cluster.bootstrap) as client:
         for version in (0, 1, 2):
-            told = ask(version, 0)
-            (quorum,) = told.topics[0].partitions
+            response = ask(version, 0)
+            (quorum,) = response.topics[0].partitions
             (voter,) = quorum.current_voters
-            assert (told.error_code, quorum.error_code, quorum.leader_id, quorum.observers) == (0, 0, 1, [])
+            assert (response.error_code, quorum.error_code, quorum.leader_id, quorum.observers) == (0, 0, 1, [])
             assert 0 < quorum.high_watermark <= voter.log_end_offset
             assert quorum.leader_epoch > 0
             assert (voter.replica_id, voter.replica_directory_id != bytes(16)) == (1, version == 2)
             assert (voter.last_fetch_timestamp > 0, voter.last_caught_up_timestamp > 0) == (version > 0, version > 0)
-        assert [(node.node_id, [(e.host, e.port) for e in node.listeners]) for node in told.nodes] == [
+        assert [(node.node_id, [(e.host, e.port) for e in node.listeners]) for node in response.nodes] == [
             (1, [(host, int(port))])
         ]
         for answer in (ask(2, 1), ask(2, 0, 1), ask(2, 0, topic="t1")):
@@ -172,14 +171,14 @@ NO_ENDPOINT = "Add voter request didn't include the endpoint ({}) for the defaul
 
 
 def test_the_only_voter_stays_the_only_one(cluster: Cluster) -> None:
-    """Who asks for others is told what is wrong; a voter that has not followed the log cannot become one."""
+    """Invalid requests are refused; a voter that has not caught up cannot be added."""
     with RawClient(cluster.bootstrap) as client:
         quorum = DescribeQuorumRequest(
             topics=[QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])]
         )
         (voter,) = client.ask(quorum, 2).topics[0].partitions[0].current_voters
         own = voter.replica_directory_id
-        told = f"[ReplicaKey(id=1, directoryId={uuid_text(own)})]"
+        response = f"[ReplicaKey(id=1, directoryId={uuid_text(own)})]"
 
         def add(
             voter_id: int, directory: bytes, listeners: Sequence[VoterListener] = ADDED, who: str | None = None
@@ -205,11 +204,11 @@ def test_the_only_voter_stays_the_only_one(cluster: Cluster) -> None:
         for key, directory in ((1, own), (1, OTHER), (2, OTHER)):
             name = f"ReplicaKey(id={key}, directoryId={uuid_text(directory)})"
             assert remove(key, directory) == (
-                E.VOTER_NOT_FOUND, f"Cannot remove voter {name} from the set of voters {told}"
+                E.VOTER_NOT_FOUND, f"Cannot remove voter {name} from the set of voters {response}"
             )  # fmt: skip
             if key == 1:
                 assert add(key, directory) == (
-                    E.DUPLICATE_VOTER, f"The voter id for {name} is already part of the set of voters {told}."
+                    E.DUPLICATE_VOTER, f"The voter id for {name} is already part of the set of voters {response}."
                 )  # fmt: skip
         for listeners, shown in (((), ""), (ODD, "ListenerName(X)=h/<unresolved>:5")):
             sentence = NO_ENDPOINT.format(f"Endpoints(endpoints={{{shown}}})")
@@ -218,7 +217,7 @@ def test_the_only_voter_stays_the_only_one(cluster: Cluster) -> None:
 
 
 def test_a_controller_describes_its_own_settings(cluster: Cluster) -> None:
-    """As kafka-configs --bootstrap-controller asks: of its own node, of all brokers, of topics; not of another node."""
+    """As kafka-configs --bootstrap-controller requests: its own node, all brokers, topics; not another node."""
     own = [("node.id", "1", FILE)]
     for kind, name, code, described in (
         (ResourceType.BROKER, "1", E.NONE, own),
@@ -226,8 +225,8 @@ def test_a_controller_describes_its_own_settings(cluster: Cluster) -> None:
         (ResourceType.BROKER, "", E.NONE, []),
         (ResourceType.TOPIC, "nowhere", E.UNKNOWN_TOPIC_OR_PARTITION, []),
     ):
-        asked = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=["node.id"])
+        query = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=["node.id"])
         with RawClient(cluster.controller) as client:
-            (answer,) = client.ask(DescribeConfigsRequest(resources=[asked]), 4).results
+            (answer,) = client.ask(DescribeConfigsRequest(resources=[query]), 4).results
         found = [(entry.name, entry.value, entry.config_source) for entry in answer.configs]
         assert (answer.error_code, found) == (code, described)

@@ -1,6 +1,7 @@
-"""Apache Kafka's command-line tools, each asked the same of three nodes of Apache Kafka and of ours, while nodes come and go.
+"""Apache Kafka's command-line tools print the same for three nodes of Barnabas as for three of Apache Kafka, while nodes stop
+and start.
 
-Replicas are placed by hand where it matters, since both draw lots.
+Where it matters replicas are assigned manually, since both brokers place them at random.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import pytest
 from tests.support.cluster import Cluster
 from tests.support.kafka import needs_kafka
 from tests.support.kafka_cluster import ApacheCluster
-from tests.support.tool_comparison import Asked, Masks, difference
+from tests.support.tool_comparison import ToolRunner, Masks, difference
 from tests.support.waiting import until
 
-pytestmark = [needs_kafka, pytest.mark.turn(5)]
+pytestmark = [needs_kafka, pytest.mark.long]
 
 SETTINGS = {
     "broker.heartbeat.interval.ms": "500",
@@ -35,7 +36,7 @@ SETTINGS = {
     "unclean.leader.election.interval.ms": "500",
 }
 
-# What is asked, in this order; {dir} is a folder with the files of FILES. "stop" and "start" are done to a node of each
+# The commands, in order; {dir} holds the files of FILES. "stop" and "start" apply to a node of each
 # cluster, "settle" waits until all replicas are in sync.
 LINES = """
 kafka-topics --create --topic a --replica-assignment 1:2:3,2:3:1,3:1:2
@@ -139,7 +140,7 @@ FILES = {
 
 
 def _in_order(found: re.Match[str]) -> str:
-    """An ISR: with Kafka its order is that of a hash set."""
+    """Kafka's ISR is in the order of a hash set."""
     return found[1] + ",".join(sorted(found[2].split(",")))
 
 
@@ -149,9 +150,9 @@ MASKS: Masks = [
     (r"(?m)^\d+\s*\(an id\).*(Leader|Follower).*\n", "(a voter)\n"),
     (r"CurrentVoters: .*", "CurrentVoters"),
     (r'"size":\d+', '"size"'),
-    (r"(?m)^.*Topic: (during|__consumer_offsets)\t.*\n", ""),  # placed by lot
+    (r"(?m)^.*Topic: (during|__consumer_offsets)\t.*\n", ""),  # placed at random
     (r"__consumer_offsets-\d+(, )?|, __consumer_offsets-\d+", ""),
-    (r"(?m)^\[\d{4}-.*\n", ""),  # what a client says of a node that is not there
+    (r"(?m)^\[\d{4}-.*\n", ""),  # client log lines about a node that is down
     (r"consumer-g-\d+-[-0-9a-f]+|(?<=g  )\S*/127.0.0.1", "(a member)"),
 ]
 
@@ -185,15 +186,15 @@ def ours() -> Iterator[Cluster]:
         yield running
 
 
-def is_in_sync(asked: Asked) -> bool:
-    code, text = asked.tell("kafka-topics --describe --under-replicated-partitions")
+def is_in_sync(request: ToolRunner) -> bool:
+    code, text = request.run("kafka-topics --describe --under-replicated-partitions")
     return code == 0 and "Partition:" not in text
 
 
 def test_every_tool_prints_what_it_prints_with_kafka(kafka: ApacheCluster, ours: Cluster, folder: Path) -> None:
-    """Word for word, but for what differs from run to run."""
-    asked_kafka = Asked(kafka, kafka.bootstrap, kafka.folder, folder, MASKS)
-    asked_ours = Asked(kafka, ours.bootstrap, ours.folder, folder, MASKS)
+    """Word for word, except for MASKS."""
+    asked_kafka = ToolRunner(kafka, kafka.bootstrap, kafka.folder, folder, MASKS)
+    asked_ours = ToolRunner(kafka, ours.bootstrap, ours.folder, folder, MASKS)
     different = []
     for line in filter(None, LINES.splitlines()):
         word, _, number = line.partition(" ")

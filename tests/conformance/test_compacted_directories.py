@@ -1,9 +1,9 @@
-"""Compacted logs, ours under Apache Kafka and Kafka's under us (design D1).
+"""Compacted logs: Barnabas' under Apache Kafka, and Kafka's under Barnabas.
 
-RULES    1. From the same log, Kafka's cleaner and ours keep the same records; of the batches only those differ that we
-            keep as headers where a new segment ends.
-         2. Kafka's DumpLogSegments accepts the files that we write; a Kafka broker serves them and goes on.
-         3. A directory that Kafka has compacted is served by us, to read_committed consumers too, and compacted further.
+RULES    1. Both cleaners keep the same records of a log; the batches differ only in the empty ones that Barnabas keeps at
+            the end of a segment.
+         2. Kafka's DumpLogSegments accepts our files; a Kafka broker serves them and compacts them further.
+         3. Barnabas serves a directory that Kafka has compacted, to read_committed consumers too, and compacts it further.
 """
 
 from __future__ import annotations
@@ -18,14 +18,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are its public names
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]  # they are its public names
 
 from barnabas import Broker
 from protocol.records import BatchHeader, headers, records
@@ -40,7 +33,7 @@ from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
 from tests.support.logs import EVERYTHING, bytes_of
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.turn(3)
+pytestmark = pytest.mark.long
 
 TOPIC = "compacted"
 SEGMENT_BYTES = 1_048_576
@@ -55,13 +48,11 @@ Seen = list[tuple[int, bytes | None, bytes | None]]
 
 
 def create(bootstrap: str, settings: dict[str, str]) -> None:
-    """The topic, one partition."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(TOPIC, 1, 1, config=settings)])[TOPIC].result(WAIT_S)
 
 
 def configure(bootstrap: str, settings: dict[str, str]) -> None:
-    """Change the topic's settings."""
     entries = [ConfigEntry(n, v, incremental_operation=AlterConfigOpType.SET) for n, v in settings.items()]
     resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -69,8 +60,8 @@ def configure(bootstrap: str, settings: dict[str, str]) -> None:
 
 
 def produce(bootstrap: str, seed: int, rounds: int = ROUNDS) -> None:
-    """Values and tombstones of few keys, by producers of every codec, idempotent ones among them."""
-    dice = random.Random(seed)
+    """Values and tombstones of few keys, by idempotent and other producers of every codec."""
+    rng = random.Random(seed)
     producers = [
         Producer(
             {"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 5, "enable.idempotence": idem}
@@ -79,28 +70,27 @@ def produce(bootstrap: str, seed: int, rounds: int = ROUNDS) -> None:
         for idem in (False, True)
     ]
     for _ in range(rounds):
-        producer = dice.choice(producers)
-        for _ in range(dice.choice((1, 5, 200))):
-            value = None if dice.random() < 0.1 else dice.randbytes(dice.choice((10, 500)))
-            producer.produce(TOPIC, key=b"k%d" % dice.randrange(60), value=value, headers=[("h", b"1")])
+        producer = rng.choice(producers)
+        for _ in range(rng.choice((1, 5, 200))):
+            value = None if rng.random() < 0.1 else rng.randbytes(rng.choice((10, 500)))
+            producer.produce(TOPIC, key=b"k%d" % rng.randrange(60), value=value, headers=[("h", b"1")])
         assert producer.flush(WAIT_S) == 0
 
 
 def transact(bootstrap: str, seed: int) -> None:
-    """Transactions, one in two aborted."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "x", "compression.type": "lz4"})
     producer.init_transactions(WAIT_S)
     for number in range(20):
         producer.begin_transaction()
-        for _ in range(dice.choice((1, 30))):
-            producer.produce(TOPIC, key=b"t%d" % dice.randrange(20), value=b"%d:" % number + dice.randbytes(20))
+        for _ in range(rng.choice((1, 30))):
+            producer.produce(TOPIC, key=b"t%d" % rng.randrange(20), value=b"%d:" % number + rng.randbytes(20))
         producer.flush(WAIT_S)
         (producer.abort_transaction if number % 2 else producer.commit_transaction)(WAIT_S)
 
 
 def consumed(bootstrap: str, isolation: str = "read_committed") -> Seen:
-    """Offset, key and value of all that a consumer is given."""
+    """Offset, key and value of all records that a consumer returns."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "c", "enable.partition.eof": True, "isolation.level": isolation}
     )
@@ -119,7 +109,6 @@ def consumed(bootstrap: str, isolation: str = "read_committed") -> Seen:
 
 
 def end_of(bootstrap: str) -> int:
-    """The log's end."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "c"})
     end: int = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), WAIT_S)[1]
     consumer.close()
@@ -127,17 +116,15 @@ def end_of(bootstrap: str) -> int:
 
 
 def cleaned_to(data: Path) -> int:
-    """What the cleaner's checkpoint says."""
     return read_offsets(Disk(), str(data / "cleaner-offset-checkpoint")).get((TOPIC, 0), 0)
 
 
 def active_base(data: Path) -> int:
-    """Where the active segment begins."""
     return max(int(path.stem) for path in (data / f"{TOPIC}-0").glob("*.log"))
 
 
 def log_in(data: Path, **settings: Any) -> Log:
-    """The partition's log, opened by us while nobody serves it."""
+    """The partition's log, opened while no broker serves it."""
     disk = Disk()
     config = replace(LogConfig(), cleanup_policy=frozenset({"compact"}), segment_bytes=SEGMENT_BYTES, **settings)
     log = Log(disk, lambda path, given: SegmentEngine(disk, path, given), str(data), TOPIC, 0, config)
@@ -147,14 +134,13 @@ def log_in(data: Path, **settings: Any) -> Log:
 
 
 def batches(log: Log) -> Iterator[tuple[BatchHeader, list[Any]]]:
-    """Headers and records."""
     data = bytes_of(log)
     for position, header in headers(data):
         yield header, records(data, position, header, max_bytes=EVERYTHING)
 
 
 def summary(log: Log) -> list[tuple[Any, ...]]:
-    """All that two cleaners must agree on: of a header all but sizes, checksums and times of a later deletion."""
+    """What both cleaners must produce: the headers except sizes, checksums and delete horizons."""
     return [
         (
             header.base_offset, header.last_offset, header.attributes, header.leader_epoch, header.max_timestamp,
@@ -166,13 +152,14 @@ def summary(log: Log) -> list[tuple[Any, ...]]:
 
 
 def empty(log: Log) -> set[int]:
-    """Base offsets of the batches that are headers only."""
+    """Base offsets of the batches without records."""
     return {header.base_offset for header, found in batches(log) if not found}
 
 
 def accepted(files: list[Path], *options: str) -> None:
-    """Kafka's tool finds no fault but what its own compaction has, too: offsets are missing, and an index of times may name
-    a batch that is a header by now, whose greatest timestamp no record has."""
+    """Kafka's tool reports only faults that its own compaction causes: missing offsets, and time index entries of a batch that
+    has become empty.
+    """
     done = run_tool(DUMP, *options, "--files", ",".join(str(file) for file in files))
     text = done.stdout + done.stderr
     assert done.returncode == 0, text[-3000:]
@@ -185,7 +172,7 @@ def accepted(files: list[Path], *options: str) -> None:
 
 @needs_kafka
 def test_both_cleaners_keep_the_same(tmp_path: Path) -> None:
-    """Rules 1 and 3: Kafka writes a log; one copy is compacted by us, the other by Kafka."""
+    """Rules 1 and 3: of a log that Kafka wrote one copy is compacted by Barnabas, the other by Kafka."""
     data, ours = tmp_path / "kafka", tmp_path / "ours"
     with ApacheKafka(SETTINGS, data_dir=data) as kafka:
         create(kafka.bootstrap, NEVER)
@@ -220,7 +207,7 @@ def test_both_cleaners_keep_the_same(tmp_path: Path) -> None:
 
 @needs_kafka
 def test_kafka_serves_what_we_have_compacted(tmp_path: Path) -> None:
-    """Rule 2, over several rounds, tombstones past their time among them; then Kafka's cleaner goes on."""
+    """Rule 2, over several rounds with expired tombstones; then Kafka's cleaner continues."""
     data = tmp_path / "data"
     ours = {"log.cleaner.backoff.ms": 100, "offsets.topic.num.partitions": 1}
     with Broker(data, settings=ours) as broker:

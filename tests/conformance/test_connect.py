@@ -1,7 +1,7 @@
-"""Kafka Connect as its users run it: a distributed worker copies lines of a file through a topic into another file.
+"""Kafka Connect: a distributed worker copies the lines of a file through a topic into another file.
 
-It needs much of a broker at once: compacted topics that it checks, a group of its own protocol type ("connect"), transactions
-of its source, committed offsets of its sink that are reset through it.
+It uses compacted topics whose policy it verifies, a group of its own protocol type ("connect"), transactions of its source,
+and committed offsets of its sink, which it resets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from barnabas import Broker
 from tests.support.kafka import CONNECT_JAR, free_port, kafka_home, needs_kafka, tool_command
 from tests.support.waiting import until
 
-pytestmark = [needs_kafka, pytest.mark.turn(1)]
+pytestmark = [needs_kafka, pytest.mark.long]
 
 WORKER = "org.apache.kafka.connect.cli.ConnectDistributed"
 FILES = "org.apache.kafka.connect.file.FileStream"
@@ -27,7 +27,7 @@ PATIENCE_S = 240.0
 
 
 class Worker:
-    """One worker, spoken to over HTTP."""
+    """One worker, controlled over HTTP."""
 
     def __init__(self, bootstrap: str, folder: Path) -> None:
         self.port = free_port()
@@ -55,11 +55,11 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()  # the sooner: what it has not finished is the next one's
+        self._process.kill()  # a graceful stop takes longer
         self._process.wait()
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """A request, tried again until the worker takes it; None where it says nothing."""
+        """Sends a request until the worker accepts it; None for an empty response."""
         data = None if body is None else json.dumps(body).encode()
         url = f"http://127.0.0.1:{self.port}{path}"
         request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
@@ -75,7 +75,6 @@ class Worker:
         return json.loads(until(answer, f"{method} {path}", PATIENCE_S, 0.1))
 
     def make(self, name: str, kind: str, **config: object) -> None:
-        """A connector of files."""
         self.ask("PUT", f"/connectors/{name}/config", {"connector.class": f"{FILES}{kind}Connector", **config})
 
 
@@ -84,7 +83,7 @@ def lines(path: Path) -> Counter[str]:
 
 
 def test_lines_pass_through_workers_that_are_killed(tmp_path: Path) -> None:
-    """Each of them once, though the first worker is killed; twice when the sink's offsets are reset."""
+    """Each line arrives once although the first worker is killed, and twice after the sink's offsets are reset."""
     source, sink = tmp_path / "in", tmp_path / "out"
     source.write_text("".join(f"first {n}\n" for n in range(200)))
     expected = lines(source)
@@ -96,8 +95,8 @@ def test_lines_pass_through_workers_that_are_killed(tmp_path: Path) -> None:
             until(lambda: lines(sink) == expected, "all lines have come", PATIENCE_S)
 
             def offset_of_sink() -> object:
-                told = worker.ask("GET", "/connectors/writes/offsets")["offsets"]
-                return [entry["offset"]["kafka_offset"] for entry in told if entry["offset"]]
+                result = worker.ask("GET", "/connectors/writes/offsets")["offsets"]
+                return [entry["offset"]["kafka_offset"] for entry in result if entry["offset"]]
 
             until(lambda: any(offset_of_sink()), "the sink's offset is committed", PATIENCE_S)
         with source.open("a") as more:

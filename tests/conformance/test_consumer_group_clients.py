@@ -1,6 +1,6 @@
-"""Consumer groups (KIP-848) by stock clients: librdkafka and Java's, with both assignors, across a restart of the broker.
+"""Consumer groups (KIP-848) with librdkafka and Java, both server-side assignors, and a broker restart.
 
-The broker is one with short heartbeats, so these tests cannot run against any other.
+The broker has short heartbeat intervals, so these tests do not run against other brokers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ def broker(tmp_path: Path) -> Iterator[barnabas.Broker]:
 
 
 def fill(bootstrap: str, topic: str) -> None:
-    """A topic with records in every partition."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
@@ -44,7 +43,7 @@ def fill(bootstrap: str, topic: str) -> None:
 
 
 def member(bootstrap: str, topic: str, **settings: str) -> Member:
-    """One of librdkafka, which speaks the consumer protocol."""
+    """A librdkafka consumer with the consumer protocol."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": topic, "group.protocol": "consumer",
          "auto.offset.reset": "earliest", "auto.commit.interval.ms": 100, **settings}
@@ -60,7 +59,7 @@ def member(bootstrap: str, topic: str, **settings: str) -> Member:
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
 def test_three_members_share_a_topic(broker: barnabas.Broker, assignor: str) -> None:
-    """Two partitions each at the end, no record missed; who leaves is followed by the others."""
+    """Two partitions each, no record missed; the partitions of a leaving member are reassigned."""
     bootstrap, topic = broker.bootstrap, f"shared-{assignor}"
     fill(bootstrap, topic)
     with ExitStack() as stack:
@@ -75,8 +74,8 @@ def test_three_members_share_a_topic(broker: barnabas.Broker, assignor: str) -> 
         until(lambda: [one.share for one in members] == [3, 3], "three partitions for those who stay")
 
 
-def test_members_go_on_after_a_restart_of_the_broker(tmp_path: Path) -> None:
-    """groups.py: members, epochs and targets are read back; nobody has to join anew, and offsets stay."""
+def test_members_continue_after_a_broker_restart(tmp_path: Path) -> None:
+    """Members, epochs and target assignments are loaded; no member rejoins, and offsets stay."""
     topic, port = "again", free_port()
     with ExitStack() as stack:
         with barnabas.Broker(tmp_path, port, QUICK) as broker:
@@ -111,9 +110,9 @@ def test_javas_console_consumer_reads_with_names_and_with_an_expression(broker: 
             "--consumer-property", "group.protocol=consumer",
         )  # fmt: skip
         assert {int(line) for line in read.stdout.split() if line.isdigit()} == set(range(RECORDS)), read.stderr
-        told = run_tool(
+        response = run_tool(
             "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--bootstrap-server", bootstrap,
             "--describe", "--group", group, "--state",
         )  # fmt: skip
-        assert "uniform" in told.stdout, told
-        assert "Empty" in told.stdout
+        assert "uniform" in response.stdout, response
+        assert "Empty" in response.stdout

@@ -1,4 +1,4 @@
-"""Lives of clusters, each decision compared with that of Apache Kafka's controller (deciding.py; `make compare-decisions`)."""
+"""Random cluster histories: each decision is compared with Apache Kafka's controller (deciding.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.kafka import needs_kafka
 
 pytestmark = needs_kafka
 
-LIVES, STEPS = 30, 150
+HISTORIES, STEPS = 30, 150
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def kafka() -> Iterator[KafkaDecisions]:
         yield running
 
 
-@pytest.mark.parametrize("seed", range(1, LIVES + 1))
-def test_what_is_decided_is_what_kafka_s_controller_decides(kafka: KafkaDecisions, seed: int) -> None:
-    """Registrations, heartbeats, placement, ISRs, elections, reassignments: the same answers and the same records."""
+@pytest.mark.parametrize("seed", range(1, HISTORIES + 1))
+def test_decisions_equal_those_of_kafkas_controller(kafka: KafkaDecisions, seed: int) -> None:
+    """Registrations, heartbeats, placement, ISRs, elections, reassignments: the same responses and records."""
     assert not difference(kafka, seed, STEPS)

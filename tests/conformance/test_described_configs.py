@@ -1,17 +1,13 @@
-"""DescribeConfigs beside Apache Kafka's: values, where they come from, what can be changed, in every layer.
+"""DescribeConfigs compared with Apache Kafka: values, sources, synonyms, read-only flags, on every level.
 
-Left out are settings that have to differ (addresses, directories, what the test's Kafka is started with), and those of TLS,
-SASL and listeners, which Kafka can change while it runs and we cannot.
+Excluded are configs that must differ (addresses, directories, those of the test's Kafka), and those of TLS, SASL and listeners,
+which only Kafka can change dynamically.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from barnabas import Broker
 from protocol.errors import ErrorCode
 from protocol.messages.admin import (
     AlterConfigsResource,
@@ -21,9 +17,10 @@ from protocol.messages.admin import (
     IncrementalAlterConfigsRequest,
     ListConfigResourcesRequest,
 )
+from tests.conformance.brokers import differences, run_on_both
 from tests.support.admin_cases import topic
 from tests.support.config_cases import BROKER, CLIENT_METRICS, GROUP, SET, TOPIC, resource
-from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.kafka import needs_kafka
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -49,9 +46,9 @@ principal.builder.class transaction.state.log.num.partitions transaction.state.l
 log.retention.minutes log.retention.hours log.roll.hours log.flush.scheduler.interval.ms
 """
 DIFFERENT = _DIFFERENT.split()
-"""The last four: once anything was changed Kafka shows none of the file's values under these names."""
+"""The last four: after any change Kafka shows none of the file's values under these names."""
 OF_FILES = ("ssl.key.", "ssl.keystore.", "ssl.truststore.")
-"""What Kafka has changed for one listener only."""
+"""Kafka changes these per listener only."""
 OWN = "barnabas."
 
 
@@ -60,11 +57,11 @@ def is_compared(name: str) -> bool:
 
 
 def described(client: RawClient, kind: int, name: str) -> dict[str, Any]:
-    """All that is told, by the settings' names."""
-    asked = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
-    request = DescribeConfigsRequest(resources=[asked], include_synonyms=True, include_documentation=True)
-    (told,) = client.ask(request, 4).results
-    assert told.error_code == 0, told
+    """Everything that the response says, by config name."""
+    query = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+    request = DescribeConfigsRequest(resources=[query], include_synonyms=True, include_documentation=True)
+    (response,) = client.ask(request, 4).results
+    assert response.error_code == 0, response
     return {
         row.name: (
             row.value,
@@ -74,35 +71,39 @@ def described(client: RawClient, kind: int, name: str) -> dict[str, Any]:
             int(row.config_type),
             [(synonym.name, synonym.value, synonym.source) for synonym in row.synonyms],
         )
-        for row in told.configs
+        for row in response.configs
         if is_compared(row.name)
     }
 
 
 def undocumented(client: RawClient) -> list[str]:
-    """Settings of topic and broker without a sentence."""
+    """Configs without documentation."""
     found = []
     for kind, name in ((TOPIC, "t"), (BROKER, "1"), (GROUP, "g"), (CLIENT_METRICS, "m")):
-        asked = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
-        (told,) = client.ask(DescribeConfigsRequest(resources=[asked], include_documentation=True), 4).results
-        found += [row.name for row in told.configs if not row.documentation]
+        query = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+        (response,) = client.ask(DescribeConfigsRequest(resources=[query], include_documentation=True), 4).results
+        found += [row.name for row in response.configs if not row.documentation]
     return found
 
 
 def listed(client: RawClient, *kinds: int) -> list[tuple[int, str]]:
-    """What has settings."""
-    told = client.ask(ListConfigResourcesRequest(resource_types=list(kinds)), 1)
-    assert told.error_code == 0
-    return sorted((row.resource_type, row.resource_name) for row in told.config_resources)
+    response = client.ask(ListConfigResourcesRequest(resource_types=list(kinds)), 1)
+    assert response.error_code == 0
+    return sorted((row.resource_type, row.resource_name) for row in response.config_resources)
 
 
 def change(client: RawClient, wanted: AlterConfigsResource) -> None:
-    (told,) = client.ask(IncrementalAlterConfigsRequest(resources=[wanted]), 1).responses
-    assert told.error_code == 0, told
+    (response,) = client.ask(IncrementalAlterConfigsRequest(resources=[wanted]), 1).responses
+    assert response.error_code == 0, response
 
 
-def story(client: RawClient) -> list[dict[str, Any]]:
-    """Everything that has settings, before and after some were changed."""
+def story(bootstrap: str) -> list[dict[str, Any]]:
+    """The configs of every resource, before and after changes."""
+    with RawClient(bootstrap) as client:
+        return _story(client)
+
+
+def _story(client: RawClient) -> list[dict[str, Any]]:
     client.ask(CreateTopicsRequest(topics=[topic("t")], timeout_ms=10_000), 7)
     resources = ((TOPIC, "t"), (BROKER, "1"), (BROKER, ""), (GROUP, "g"), (CLIENT_METRICS, "m"))
     until(lambda: "retention.ms" in described(client, TOPIC, "t"), "the topic is known")
@@ -121,20 +122,6 @@ def story(client: RawClient) -> list[dict[str, Any]]:
 
 
 @needs_kafka
-def test_settings_are_described_as_in_kafka(tmp_path: Path) -> None:
-    with (
-        ApacheKafka(SETTINGS, data_dir=tmp_path / "kafka") as kafka,
-        RawClient(kafka.bootstrap) as client,
-    ):
-        theirs = story(client)
-    with (
-        Broker(data_dir=tmp_path / "ours", settings=SETTINGS) as broker,
-        RawClient(broker.bootstrap) as client,
-    ):
-        ours = story(client)
-    for kafkas, our in zip(theirs, ours, strict=True):
-        different = {
-            name: (kafkas.get(name), our.get(name)) for name in kafkas | our if kafkas.get(name) != our.get(name)
-        }
-        if different:
-            pytest.fail("\n".join(f"{name}:\n  Kafka {row[0]}\n  we    {row[1]}" for name, row in different.items()))
+def test_configs_are_described_as_in_kafka() -> None:
+    for theirs, ours in zip(*run_on_both(story, SETTINGS), strict=True):
+        assert not (found := differences(theirs, ours)), found

@@ -1,4 +1,4 @@
-"""`barnabas dump-log` beside Apache Kafka's DumpLogSegments: the same lines for the same files."""
+"""`barnabas dump-log` prints the same lines as Apache Kafka's DumpLogSegments."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ GROUPS = ("__consumer_offsets-*/*.log",)
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory to look at."""
     path = tmp_path_factory.mktemp("dump") / "data"
     make_data_directory(path)
     return path
 
 
 def ours(data: Path, *args: str) -> tuple[list[str], str, int]:
-    """Lines, complaints and exit status of `barnabas dump-log`."""
+    """Output lines, errors and exit code of `barnabas dump-log`."""
     done = subprocess.run(
         [sys.executable, "-m", "barnabas", "dump-log", *args],
         cwd=data, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -37,14 +36,14 @@ def ours(data: Path, *args: str) -> tuple[list[str], str, int]:
 
 
 def kafkas(data: Path, *args: str) -> list[str]:
-    """Lines of Kafka's tool, which does not know where it is."""
+    """Output lines of Kafka's tool, with relative paths."""
     names = [str(data / name) for name in args[-1].split(",")]
     done = run_tool(DUMP, *args[:-1], ",".join(names))
     return done.stdout.replace(f"{data}/", "").splitlines()
 
 
 def files(data: Path, patterns: tuple[str, ...]) -> str:
-    """The files of some kinds, as one argument."""
+    """The files that match, comma-separated."""
     found = [str(path.relative_to(data)) for pattern in patterns for path in sorted(data.glob(pattern))]
     return ",".join(name for name in found if not name.endswith("partition.metadata"))
 
@@ -66,8 +65,7 @@ CASES = [
 
 @needs_kafka
 @pytest.mark.parametrize(("options", "patterns"), CASES, ids=lambda value: " ".join(value) or "batches")
-def test_the_lines_are_kafkas(data: Path, options: tuple[str, ...], patterns: tuple[str, ...]) -> None:
-    """Every kind of file that Kafka's tool knows, whole."""
+def test_the_dump_equals_kafkas(data: Path, options: tuple[str, ...], patterns: tuple[str, ...]) -> None:
     args = (*options, "--files", files(data, patterns))
     lines, complaints, status = ours(data, *args)
     assert len(lines) > 3
@@ -76,8 +74,8 @@ def test_the_lines_are_kafkas(data: Path, options: tuple[str, ...], patterns: tu
 
 
 @needs_kafka
-def test_the_lines_are_kafkas_where_a_file_is_damaged(data: Path, tmp_path: Path) -> None:
-    """A wrong CRC, half a batch at the end, an index entry that names another offset."""
+def test_the_dump_of_a_damaged_file_equals_kafkas(data: Path, tmp_path: Path) -> None:
+    """A wrong CRC, a torn batch at the end, an index entry with a wrong offset."""
     broken = copied(data, tmp_path / "broken")
     log = broken / "plain-1/00000000000000000000.log"
     content = bytearray(log.read_bytes())

@@ -1,7 +1,6 @@
-"""Settings of topics and brokers take effect without a restart: this broker and Apache Kafka alike.
+"""Dynamic configs of topics and brokers take effect without a restart, on this broker and on Apache Kafka alike.
 
-Each setting is changed by IncrementalAlterConfigs while a log is in use; what it does is seen from outside, in answers and
-in files.
+Each config is changed by IncrementalAlterConfigs while a log is in use; the effect is observed in responses and files.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from barnabas import Broker
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages.admin import (
@@ -29,16 +27,11 @@ from protocol.messages.produce_fetch import (
     FetchPartition,
     FetchRequest,
     FetchTopic,
-    ListOffsetsPartition,
     ListOffsetsRequest,
-    ListOffsetsTopic,
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
 )
 from protocol.records import BatchBuilder, headers
+from tests.conformance.brokers import BOTH, EARLIEST, append, offset_at, running
 from tests.support.admin_cases import topic
-from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -55,22 +48,21 @@ DAY_MS = 86_400_000
 
 
 class Node(NamedTuple):
-    """A broker, and where its logs lie."""
+    """A broker and its log directory."""
 
     client: RawClient
     directory: Path
 
 
-@pytest.fixture(scope="module", params=["barnabas", pytest.param("apache-kafka", marks=needs_kafka)])
+@pytest.fixture(scope="module", params=BOTH)
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     path = tmp_path_factory.mktemp("dynamic") / "data"
-    started: Any = ApacheKafka(SETTINGS, data_dir=path) if request.param == "apache-kafka" else None
-    with started or Broker(data_dir=path, settings=SETTINGS) as broker, RawClient(broker.bootstrap) as client:
+    with running(request.param, SETTINGS, path) as broker, RawClient(broker.bootstrap) as client:
         yield Node(client, path)
 
 
 def alter(client: RawClient, kind: int, name: str, values: dict[str, object]) -> None:
-    """Set settings, or take them back (None)."""
+    """Sets configs, or deletes them (None)."""
     configs = [
         AlterableConfig(
             name=key.replace("_", "."),
@@ -80,20 +72,20 @@ def alter(client: RawClient, kind: int, name: str, values: dict[str, object]) ->
         for key, value in values.items()
     ]
     resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
-    (told,) = client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses
-    assert told.error_code == 0, told
+    (response,) = client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses
+    assert response.error_code == 0, response
 
 
 @contextmanager
 def changed(node: Node, name: str = "", **values: object) -> Iterator[None]:
-    """Settings of the broker of this name ("": of all) while the block lasts."""
+    """Configs of the broker with this name ("" for all brokers) during the block."""
     alter(node.client, BROKER, name, values)
     yield
     alter(node.client, BROKER, name, dict.fromkeys(values))
 
 
 class Topic:
-    """One topic of one partition, in use."""
+    """A topic with one partition."""
 
     def __init__(self, node: Node, name: str) -> None:
         self.client = node.client
@@ -104,29 +96,23 @@ class Topic:
         until(lambda: self.produce() == E.NONE, "the topic takes records")
 
     def alter(self, **values: object) -> None:
-        """Set settings, or take them back (None)."""
         alter(self.client, TOPIC, self.name, values)
 
     def send(self, *, age_ms: int = 0, key: bytes | None = b"key", size: int = 10, acks: int = 1) -> Any:
-        """Append one record; the answer's row."""
+        """Appends one record; the partition's response."""
         builder = BatchBuilder()
         builder.append(int(time.time() * 1000) - age_ms, key, bytes(size))
-        data = PartitionProduceData(index=0, records=bytes(builder.build()))
-        request = ProduceRequest(
-            acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name=self.name, partition_data=[data])]
-        )
-        return self.client.ask(request, 9).responses[0].partition_responses[0]
+        return append(self.client, self.name, bytes(builder.build()), acks=acks)
 
     def produce(self, **record: Any) -> int:
-        """Append one record; the code."""
         return int(self.send(**record).error_code)
 
     def becomes(self, code: ErrorCode, **record: Any) -> None:
-        """Kafka's broker hears of a change a moment after the client did."""
+        """Kafka's broker applies a change shortly after the response."""
         until(lambda: self.produce(**record) == code, f"records are answered with {code.name}")
 
     def codec(self) -> int:
-        """Append one record; how it is stored."""
+        """Appends one record; the codec of the stored batch."""
         offset = self.send(size=1000).base_offset
         partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
         request = FetchRequest(
@@ -136,13 +122,9 @@ class Topic:
         return [header.attributes & 7 for _, header in headers(records)][-1]
 
     def start(self) -> int:
-        """The first offset."""
-        asked = ListOffsetsPartition(partition_index=0, timestamp=-2)
-        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=self.name, partitions=[asked])])
-        return int(self.client.ask(request, 7).topics[0].partitions[0].offset)
+        return int(offset_at(self.client, self.name, EARLIEST).offset)
 
     def segments(self) -> int:
-        """How many there are on disk."""
         return len(list(self.path.glob("*.log")))
 
 
@@ -156,11 +138,11 @@ def test_the_largest_batch(node: Node) -> None:
 
 
 def test_replicas_in_sync(node: Node) -> None:
-    """No more are asked for than there are: with one replica, two are as good as one."""
+    """min.insync.replicas above the number of replicas has no effect."""
     t = Topic(node, "in-sync")
     t.alter(min_insync_replicas=2)
     t.alter(max_message_bytes=500)
-    t.becomes(E.MESSAGE_TOO_LARGE, size=600)  # so the other change is known too
+    t.becomes(E.MESSAGE_TOO_LARGE, size=600)  # so the other change is applied too
     assert t.produce(acks=-1) == E.NONE
 
 
@@ -185,7 +167,7 @@ def test_compression(node: Node) -> None:
 
 
 def test_the_policy(node: Node) -> None:
-    """A compacted topic wants keys."""
+    """A compacted topic requires keys."""
     t = Topic(node, "policy")
     assert t.produce(key=None) == E.NONE
     t.alter(cleanup_policy="compact")
@@ -201,7 +183,7 @@ def test_segments_by_size(node: Node) -> None:
 
 
 def test_segments_by_time(node: Node) -> None:
-    """By the records' own time: the first one of a segment begins its age."""
+    """The record timestamps count, from the first one in the segment."""
     t = Topic(node, "by-time")
     t.alter(segment_ms=60_000)
     before = t.segments()
@@ -209,7 +191,7 @@ def test_segments_by_time(node: Node) -> None:
 
 
 def test_segments_by_the_size_of_an_index(node: Node) -> None:
-    """An index entry for each batch, and an index of four entries: from the next segment on."""
+    """One entry per batch and an index of four entries, from the next segment on."""
     t = Topic(node, "by-index")
     t.alter(index_interval_bytes=0, segment_index_bytes=48, segment_bytes=1 << 20)
     until(lambda: t.produce(size=900_000) == E.NONE and t.segments() > 1, "a segment is rolled by size")
@@ -220,7 +202,7 @@ def test_segments_by_the_size_of_an_index(node: Node) -> None:
 
 
 def test_preallocation(node: Node) -> None:
-    """The next segment has its space at once: Kafka's file is as long, ours is not, but the disk keeps it free."""
+    """The next segment's space is reserved: Kafka extends the file, Barnabas allocates blocks only."""
     t = Topic(node, "preallocated")
     t.alter(preallocate="true", segment_bytes=1 << 20)
 
@@ -233,7 +215,7 @@ def test_preallocation(node: Node) -> None:
 
 
 def test_retention_by_time(node: Node) -> None:
-    """What is older goes at the next look; with -1 nothing does."""
+    """Expired records are deleted at the next check; -1 keeps them."""
     t = Topic(node, "retention-time")
     other = Topic(node, "no-retention")
     for each in (t, other):
@@ -271,14 +253,14 @@ def test_a_topics_own_setting_wins_over_the_brokers_and_that_over_all_brokers(no
 
 
 def test_a_time_in_milliseconds_wins_over_one_in_minutes_and_hours(node: Node) -> None:
-    """log.retention.minutes is a week in this file, and cannot be changed; log.retention.ms can."""
+    """The file's log.retention.minutes is a week and not dynamic; log.retention.ms is."""
     t = Topic(node, "retention-of-all")
     with changed(node, log_retention_ms=1):
         until(lambda: t.start() > 0, "the records have gone")
 
 
 def test_segments_of_all_topics_by_time(node: Node) -> None:
-    """A week, unless log.roll.ms says something else; hours cannot be changed."""
+    """log.roll.ms replaces the default of a week."""
     t = Topic(node, "roll-of-all")
     before = t.segments()
     with changed(node, "1", log_roll_ms=60_000):
@@ -293,8 +275,8 @@ def test_timestamps_and_compression_of_all_topics(node: Node) -> None:
     until(lambda: t.codec() == Compression.NONE, "records are stored as they come")
 
 
-def test_how_often_is_looked_for_dirt(node: Node) -> None:
-    """The old log.cleaner.backoff.ms is an hour; the new one is not waited for until that is over."""
+def test_the_cleaner_interval(node: Node) -> None:
+    """The cleaner does not wait for the end of the old interval, which is an hour."""
     t = Topic(node, "dirty")
     t.alter(cleanup_policy="compact", segment_bytes=1 << 20, min_cleanable_dirty_ratio=0.01)
     for _ in range(4):
@@ -308,7 +290,7 @@ def test_how_often_is_looked_for_dirt(node: Node) -> None:
 
 
 def test_connections_of_one_address(node: Node) -> None:
-    """What is open stays open."""
+    """Existing connections stay."""
 
     def is_served() -> bool:
         try:
@@ -324,20 +306,20 @@ def test_connections_of_one_address(node: Node) -> None:
 
 
 def beat(client: RawClient, group: str, member: str) -> Any:
-    """Join a consumer group."""
+    """Joins a consumer group."""
     joining = ConsumerGroupHeartbeatRequest(group_id=group, member_id=member, member_epoch=0)
     joining.rebalance_timeout_ms, joining.subscribed_topic_names, joining.topic_partitions = 60_000, ["t"], []
     return client.ask(joining, 1)
 
 
 def coordinated(client: RawClient, group: str) -> bool:
-    """Whether the group has a coordinator; who asks makes its topic."""
+    """Whether the group has a coordinator; the first request creates __consumer_offsets."""
     (found,) = client.ask(FindCoordinatorRequest(coordinator_keys=[group]), 4).coordinators
     return bool(found.error_code == E.NONE and beat(client, group, "first").error_code == E.NONE)
 
 
 def test_the_time_between_two_assignments_of_consumer_groups(node: Node) -> None:
-    """Whoever comes second within a second is in the first one's epoch; without that time in one of its own."""
+    """A member that joins within the interval gets the same epoch as the first one; without an interval it gets its own."""
 
     def epoch_of_second() -> int:
         group = f"interval-{time.time()}"
@@ -351,7 +333,7 @@ def test_the_time_between_two_assignments_of_consumer_groups(node: Node) -> None
 
 
 def test_a_group_has_settings_of_its_own(node: Node) -> None:
-    """They count from the next heartbeat on."""
+    """They take effect at the next heartbeat."""
     group = "of-its-own"
     until(lambda: coordinated(node.client, group), "a coordinator")
     alter(node.client, GROUP, group, {"consumer_heartbeat_interval_ms": 7000})

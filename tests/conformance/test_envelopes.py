@@ -1,6 +1,6 @@
-"""Requests in envelopes at the controller's listener, as brokers of Apache Kafka hand them on: the same against Apache Kafka.
+"""Envelope requests on the controller listener, as Apache Kafka's brokers forward them; the same on Apache Kafka.
 
-Every line is asked of this broker and, where Kafka's jars are, of Apache Kafka 4.3: what is asserted is what Kafka answers.
+Every request goes to this broker and to Apache Kafka 4.3: the expectations are Kafka's responses.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ HERE = bytes((127, 0, 0, 1))
 FROM_KAFKA = base64.b64decode(
     "ADoAAAAAAAAAATEALgATAAcAAAADAAhhbi1hZG1pbgACCmZvcndhcmRlZAAAAAIAAQEBAAAAH0AAABQAAAVVc2VyCkFOT05ZTU9VUwAABX8AAAEA"
 )
-"""What a broker of Apache Kafka 4.3.1 sent to its controller when kafka-python's admin client asked it for a topic."""
+"""The bytes that a broker of Apache Kafka 4.3.1 sent to its controller when kafka-python's admin client created a topic."""
 
 
 @pytest.fixture(scope="module", params=BOTH)
@@ -72,7 +72,7 @@ def sent(cluster: Cluster, request: EnvelopeRequest) -> EnvelopeResponse:
 
 
 def inner(cluster: Cluster, request: Message, version: int) -> Any:
-    """The answer in the answer."""
+    """The response inside the envelope's response."""
     answer = sent(cluster, envelope(opened_up(request, version)))
     assert answer.error_code == E.NONE
     assert answer.response_data is not None
@@ -89,7 +89,7 @@ def topics(*names: str) -> CreateTopicsRequest:
 
 
 def test_the_bytes_of_a_broker_of_apache_kafka_make_a_topic(cluster: Cluster) -> None:
-    """Two partitions; the answer inside has the correlation id that the client gave."""
+    """Two partitions; the inner response has the client's correlation id."""
     with RawClient(cluster.controller) as client:
         client.send_frame(FROM_KAFKA)
         answer = client.receive(EnvelopeRequest(request_data=b"", request_principal=None, client_host_address=b""), 0)
@@ -100,8 +100,8 @@ def test_the_bytes_of_a_broker_of_apache_kafka_make_a_topic(cluster: Cluster) ->
     assert (made.name, made.error_code, made.num_partitions) == ("forwarded", E.NONE, 2)
 
 
-def test_whatever_is_handed_on_is_served_without_an_envelope_too(cluster: Cluster) -> None:
-    """Our own brokers ask so: what is missing here is asked for in vain where another node is the controller."""
+def test_forwarded_requests_are_also_served_without_an_envelope(cluster: Cluster) -> None:
+    """Barnabas' brokers forward without envelopes, so the controller listener needs every forwarded API."""
     with RawClient(cluster.controller) as client:
         served = {row.api_key for row in client.ask(ApiVersionsRequest(), 0).api_keys}
     assert served >= FORWARDED | {ApiKey.ENVELOPE}
@@ -109,7 +109,7 @@ def test_whatever_is_handed_on_is_served_without_an_envelope_too(cluster: Cluste
 
 @pytest.mark.parametrize("version", range(2, 8))
 def test_a_topic_is_made_and_deleted_in_every_version(cluster: Cluster, version: int) -> None:
-    """The client's header and version are those of the request inside, whatever the envelope's."""
+    """The inner request has its own header and version."""
     name = os.urandom(4).hex()
     (made,) = inner(cluster, topics(name), version).topics
     assert (made.name, made.error_code) == (name, E.NONE)
@@ -119,8 +119,8 @@ def test_a_topic_is_made_and_deleted_in_every_version(cluster: Cluster, version:
     assert (gone.name, gone.error_code) == (name, E.NONE)
 
 
-def test_what_else_a_broker_hands_on_is_served(cluster: Cluster) -> None:
-    """Settings, quotas, the quorum, reassignments, producer ids."""
+def test_other_forwarded_requests_are_served(cluster: Cluster) -> None:
+    """Configs, quotas, the quorum, reassignments, producer ids."""
     name = os.urandom(4).hex()
     inner(cluster, topics(name), 7)
     setting = AlterableConfig(name="retention.ms", config_operation=0, value="1000")
@@ -140,7 +140,7 @@ def test_what_else_a_broker_hands_on_is_served(cluster: Cluster) -> None:
 
 
 class Wrong(NamedTuple):
-    """An envelope that is refused, and as what."""
+    """An invalid envelope and its error."""
 
     envelope: EnvelopeRequest
     code: ErrorCode
@@ -161,9 +161,7 @@ WRONG = {
         E.INVALID_REQUEST,
     ),
     "ApiVersions": Wrong(
-        envelope(
-            opened_up(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3),
-        ),
+        envelope(opened_up(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)),
         E.INVALID_REQUEST,
     ),
     "an envelope": Wrong(envelope(opened_up(envelope(GOOD), 0)), E.INVALID_REQUEST),
@@ -183,13 +181,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_wrong_with_an_envelope_is_told_outside(cluster: Cluster, what: str) -> None:
-    """The connection stays, and nothing is inside the answer."""
+def test_envelope_errors_are_in_the_envelope_response(cluster: Cluster, what: str) -> None:
+    """The error is in the envelope's response, without an inner response; the connection stays open."""
     answer = sent(cluster, WRONG[what].envelope)
     assert (ErrorCode(answer.error_code), answer.response_data) == (WRONG[what].code, None)
 
 
 @pytest.mark.parametrize("address", [HERE, bytes(15) + b"\1"])
 def test_an_address_is_of_either_kind(cluster: Cluster, address: bytes) -> None:
-    """IPv4 or IPv6."""
     assert sent(cluster, envelope(GOOD, address=address)).error_code == E.NONE

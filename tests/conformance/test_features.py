@@ -1,4 +1,4 @@
-"""A cluster of Apache Kafka 3.9 is brought to 4.3, step by step, by both brokers: the same is told and written."""
+"""A cluster of Apache Kafka 3.9 is upgraded to 4.3 step by step, by both brokers: the same responses and the same records."""
 
 from __future__ import annotations
 
@@ -40,33 +40,33 @@ STEPS: list[list[Update]] = [
 
 
 def shown(client: RawClient) -> dict[str, tuple[int, int]]:
-    """The features of the cluster, as clients are told."""
-    asked = ApiVersionsRequest(client_software_name="a", client_software_version="1")
-    told = client.ask(asked, 4)
-    assert told.finalized_features_epoch >= 0
-    return {f.name: (f.min_version_level, f.max_version_level) for f in told.finalized_features}
+    """The finalized features of the ApiVersions response."""
+    request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+    response = client.ask(request, 4)
+    assert response.finalized_features_epoch >= 0
+    return {f.name: (f.min_version_level, f.max_version_level) for f in response.finalized_features}
 
 
 def story(client: RawClient) -> list[Any]:
-    """What is answered at each step, and the features at the end."""
+    """The response of each step, and the final features."""
     own = resource(BROKER, "1", ("min.insync.replicas", SET, "1"))
     (altered,) = client.ask(IncrementalAlterConfigsRequest(resources=[own]), 1).responses
-    told: list[Any] = [altered.error_code, shown(client)]
+    response: list[Any] = [altered.error_code, shown(client)]
     for number, step in enumerate(STEPS):
         answer = client.ask(updates(*step), 2)
-        told.append((step, answer.error_code, answer.error_message))
+        response.append((step, answer.error_code, answer.error_message))
         client.ask(CreateTopicsRequest(topics=[topic(f"t{number}", 1)], timeout_ms=10_000), 7)
     until(lambda: shown(client).get(METADATA) == (30, 30), "the last level is known")
-    told.append(shown(client))
+    response.append(shown(client))
     for version, how in ((0, UP), (1, UP), (1, SAFE)):
         answer = client.ask(updates((GROUP, 0, how)), version)
         results = [(row.feature, row.error_code, row.error_message) for row in answer.results]
-        told.append((answer.error_code, answer.error_message, results))
-    return told
+        response.append((answer.error_code, answer.error_message, results))
+    return response
 
 
 def written(directory: Path) -> list[Any]:
-    """What stands in the metadata log; a level that was there already, which Kafka writes down once more, left out."""
+    """The feature and config records of the metadata log, without repeated levels, which Kafka writes again."""
     (segment,) = (directory / "__cluster_metadata-0").glob("*.log")
     found = []
     level = 0
@@ -78,8 +78,8 @@ def written(directory: Path) -> list[Any]:
     return found
 
 
-def test_version_0_says_that_a_level_may_go_down() -> None:
-    """So says the protocol; Kafka 4.3 overlooks it."""
+def test_version_0_reports_that_a_level_may_be_downgraded() -> None:
+    """As the protocol defines it; Kafka 4.3 ignores the field."""
     update = FeatureUpdateKey(feature=GROUP, max_version_level=0, allow_downgrade=True)
     with Broker() as broker, RawClient(broker.bootstrap) as client:
         assert shown(client)[GROUP] == (1, 1)
@@ -90,7 +90,7 @@ def test_version_0_says_that_a_level_may_go_down() -> None:
 
 @needs_kafka
 def test_a_cluster_is_upgraded_as_in_kafka(tmp_path: Path) -> None:
-    """Answers, what clients are told, and what stands in the log; the directory is one that Kafka formatted for 3.9."""
+    """Responses, finalized features and metadata records; Kafka formatted the directory for 3.9."""
     ApacheKafka(data_dir=tmp_path / "kafka").format("--release-version", "3.9-IV0")
     shutil.copytree(tmp_path / "kafka", tmp_path / "ours")
     with ApacheKafka(data_dir=tmp_path / "kafka") as kafka, RawClient(kafka.bootstrap) as client:

@@ -1,11 +1,11 @@
-"""When logs are flushed, rolled and deleted, and what is served of a damaged one: this broker and Apache Kafka do the same.
+"""Flushing, rolling, deletion and damaged logs: this broker and Apache Kafka behave alike.
 
-RULES    1. One directory is made and stopped cleanly; some of its files are then damaged or made by hand. Each broker
-            starts with a copy of it.
-         2. Retention is looked after soon after the start, then every second: Apache Kafka's first look may come before a
-            partition is led again, and then nothing of it goes.
-         3. Nothing is waited for but what has to happen; where a segment ends is a matter of the records' own times.
-NOT HERE Segments by size and index, what expires (test_life_of_a_log.py); the answers of DeleteRecords (test_log_answers.py).
+RULES    1. One directory is filled and stopped cleanly; some of its files are then damaged or replaced. Each broker starts with
+            a copy of it.
+         2. The first retention check runs soon after the start, then one every second: Apache Kafka's first check may precede
+            the partition's leadership, and then deletes nothing.
+         3. Tests wait only for events that must happen; segments roll by record timestamps.
+NOT HERE Rolling by size and index, retention (test_segments_and_retention.py); DeleteRecords errors (test_log_answers.py).
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ from storage.config.log_config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.io.checkpoint_file import LOG_STARTS, RECOVERY_POINTS, read_offsets, write_offsets
 from storage.io.disk import Disk
+from tests.conformance.brokers import BOTH, KAFKA, offset_at, running
 from tests.support.admin_cases import topic
 from tests.support.data_directory import copied, with_logs
-from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
+from tests.support.kafka import needs_kafka, run_tool
 from tests.support.loading import end_offset, fetch_request, load, produce_request
+from tests.support.logs import append_records
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -71,11 +73,10 @@ TOPICS: dict[str, dict[str, str]] = {
     "jitter-of-one": {**JITTER, "segment.jitter.ms": "1"},
 }
 FAR = 2**31 - 1
-"""The last offset that lies in a segment that begins at 0."""
+"""The last offset that fits in a segment with base offset 0."""
 
 
 def record(timestamp_ms: int, count: int = 1, base_offset: int = 0, value: bytes = b"x" * 100) -> bytes:
-    """A batch."""
     builder = BatchBuilder(base_offset)
     for _ in range(count):
         builder.append(timestamp_ms, b"key", value)
@@ -114,7 +115,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, now_ms: int) -> Path:
 
 
 def fill(manager: LogManager, now_ms: int) -> None:
-    """What lies in the logs when the brokers start."""
+    """The content of the logs before the brokers start."""
     for name in ("damaged", "expired", "expired-gone", "trimmed", "trimmed-gone"):
         log = manager.get(name, 0)
         assert log is not None
@@ -123,12 +124,12 @@ def fill(manager: LogManager, now_ms: int) -> None:
         for number in range(5):
             value = b"value %d" % number if name == "damaged" else b"x" * 700
             batch = record(now_ms - age_ms * (number < 3) + number, value=value)
-            log.append(bytearray(batch), leader_epoch=0, wall_ms=now_ms)
+            append_records(log, bytearray(batch), wall_ms=now_ms)
         log.high_watermark = log.log_end_offset
 
 
 class Node(NamedTuple):
-    """A broker, and where its logs lie."""
+    """A broker and its log directory."""
 
     client: RawClient
     bootstrap: str
@@ -136,41 +137,34 @@ class Node(NamedTuple):
     is_kafka: bool = False
 
     def files(self, name: str, index: int = 0) -> list[str]:
-        """The names of a partition's segment files."""
         return sorted(path.name for path in (self.directory / f"{name}-{index}").iterdir() if path.name[0] == "0")
 
     def bases(self, name: str, index: int = 0) -> list[int]:
-        """Where the segments of a partition begin."""
+        """The base offsets of a partition's segments."""
         return [int(file.split(".")[0]) for file in self.files(name, index) if file.endswith(".log")]
 
     def begins_with(self, name: str, base: int) -> bool:
-        """Whether the first segment of partition 0 begins there."""
+        """Whether the first segment of partition 0 has this base offset."""
         return self.bases(name)[:1] == [base]
 
     def is_flushed(self, name: str, offset: int) -> bool:
-        """Whether this recovery point is written down for partition 0."""
+        """Whether the checkpoint has this recovery point for partition 0."""
         return self.recovery_points().get((name, 0)) == offset
 
     def start(self, name: str) -> int:
-        """The log start offset."""
         return self.found_at(name, -2)
 
     def found_at(self, name: str, timestamp_ms: int) -> int:
-        """What ListOffsets finds."""
-        asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp_ms)
-        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=name, partitions=[asked])])
-        (found,) = self.client.ask(request, 7).topics[0].partitions
+        found = offset_at(self.client, name, timestamp_ms)
         assert found.error_code == 0, found
         return int(found.offset)
 
     def fetched(self, name: str, offset: int) -> tuple[int, int, bytes]:
-        """Error code, high watermark, records."""
         request = fetch_request(12, {(name, ZERO_UUID, 0): offset})
         (found,) = self.client.ask(request, 12).responses[0].partitions
         return found.error_code, found.high_watermark, bytes(found.records or b"")
 
     def is_ready(self) -> bool:
-        """Whether all partitions are led."""
         topics = [
             ListOffsetsTopic(
                 name=name,
@@ -185,25 +179,23 @@ class Node(NamedTuple):
         return {row.error_code for found in answer.topics for row in found.partitions} == {0}
 
     def recovery_points(self) -> dict[tuple[str, int], int]:
-        """As they were written down last."""
+        """The recovery point checkpoint."""
         return dict(read_offsets(Disk(), str(self.directory / RECOVERY_POINTS)))
 
 
-@pytest.fixture(scope="module", params=["barnabas", pytest.param("apache-kafka", marks=needs_kafka)])
+@pytest.fixture(scope="module", params=BOTH)
 def node(request: pytest.FixtureRequest, made: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker that has started with a copy of the directory."""
     path = copied(made, tmp_path_factory.mktemp(request.param) / "data")
-    is_kafka = request.param == "apache-kafka"
-    started = ApacheKafka(SETTINGS, data_dir=path) if is_kafka else Broker(data_dir=path, settings=SETTINGS)
-    with started as broker, RawClient(broker.bootstrap) as client:
-        node = Node(client, broker.bootstrap, path, is_kafka)
+    with running(request.param, SETTINGS, path) as broker, RawClient(broker.bootstrap) as client:
+        node = Node(client, broker.bootstrap, path, request.param == KAFKA)
         until(node.is_ready, "all is led")
         yield node
 
 
 # ------------------------------------------------------------ a damaged batch
 def test_a_wrong_crc_below_the_recovery_point_is_left_to_the_reader(node: Node, made: Path) -> None:
-    """After a clean stop nobody reads the log: it ends where it did, and the bytes are served as they lie there."""
+    """After a clean shutdown there is no recovery: the end offset stays, and the damaged bytes are served unchanged."""
     content = (made / "damaged-0" / f"{FIRST}.log").read_bytes()
     valid = [crc_is_valid(content, position, header) for position, header in headers(content)]
     assert valid == [True, True, False, True, True]
@@ -211,7 +203,7 @@ def test_a_wrong_crc_below_the_recovery_point_is_left_to_the_reader(node: Node, 
     assert node.fetched("damaged", 0) == (0, 5, content)
 
 
-def test_a_consumer_that_checks_finds_the_damage_and_may_go_on_behind_it(node: Node) -> None:
+def test_a_consumer_that_checks_crcs_finds_the_damage_and_may_seek_past_it(node: Node) -> None:
     """librdkafka with check.crcs."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": node.bootstrap, "group.id": "none", "check.crcs": True, "enable.auto.commit": False}
@@ -224,7 +216,7 @@ def test_a_consumer_that_checks_finds_the_damage_and_may_go_on_behind_it(node: N
 
 
 def consumed(consumer: confluent_kafka.Consumer, offset: int) -> list[object]:
-    """Offsets, up to the last or the first error."""
+    """Offsets up to the last one or the first error."""
     consumer.assign([confluent_kafka.TopicPartition("damaged", 0, offset)])
     found: list[object] = []
     while not found or found[-1] not in (4, "_BAD_MSG"):
@@ -235,8 +227,8 @@ def consumed(consumer: confluent_kafka.Consumer, offset: int) -> list[object]:
     return found
 
 
-def test_times_are_found_before_and_behind_the_damage(node: Node, now_ms: int) -> None:
-    """The batch itself is found, too: only a reader checks its bytes."""
+def test_times_are_found_before_and_after_the_damage(node: Node, now_ms: int) -> None:
+    """The damaged batch is found too: only a reader verifies its CRC."""
     assert [node.found_at("damaged", now_ms + number) for number in (0, 2, 4, 5)] == [0, 2, 4, -1]
 
 
@@ -255,9 +247,9 @@ def test_both_dumps_show_the_damage_and_all_batches(node: Node) -> None:
 
 # ------------------------------------------------------------ flushing
 def test_the_recovery_point_follows_flush_ms_without_further_appends(node: Node, now_ms: int) -> None:
-    """By the broker's default and by the topic's own; a log that waits forever keeps its point.
+    """With the broker's default and the topic's own flush.ms; a log that is never flushed keeps its recovery point.
 
-    Ours stays before the last record of the active segment, whose indexes are looked at then.
+    Ours stays before the last record of the active segment, so that a start verifies its indexes.
     """
     names = ("flush-by-default", "flush-by-topic", "flush-never")
     for name in names:
@@ -269,8 +261,8 @@ def test_the_recovery_point_follows_flush_ms_without_further_appends(node: Node,
 
 
 # ------------------------------------------------------------ rolling
-def test_a_segment_lives_for_segment_ms_less_a_part_of_the_jitter(node: Node, now_ms: int) -> None:
-    """A batch every two seconds: each log rolls between 60 and 100 s, not all of them at once."""
+def test_a_segment_rolls_after_segment_ms_less_part_of_the_jitter(node: Node, now_ms: int) -> None:
+    """A batch every two seconds: each log rolls between 60 and 100 s, at different offsets."""
     for number in range(52):
         send_to_all(node.client, "jitter", record(now_ms - 200_000 + number * 2000))
     rolled = [node.bases("jitter", index)[1:] for index in range(LOGS)]
@@ -281,7 +273,7 @@ def test_a_segment_lives_for_segment_ms_less_a_part_of_the_jitter(node: Node, no
 
 
 def test_the_jitter_itself_is_never_reached(node: Node, now_ms: int) -> None:
-    """It is a bound: with one millisecond nothing is random."""
+    """The jitter is an exclusive bound: with one millisecond nothing is random."""
     for at_ms in (0, 100_000, 100_001):
         send_to_all(node.client, "jitter-of-one", record(now_ms - 200_000 + at_ms))
     assert [node.bases("jitter-of-one", index) for index in range(LOGS)] == [[0, 2]] * LOGS
@@ -294,7 +286,7 @@ def send_to_all(client: RawClient, name: str, batch: bytes) -> None:
 
 
 def test_a_segment_ends_where_relative_offsets_do(node: Node, now_ms: int) -> None:
-    """An offset that lies more than 2**31 - 1 behind the first of its segment begins another; a batch stays whole."""
+    """An offset more than 2**31 - 1 above the base offset starts a new segment; a batch is never split."""
     load(node.client, "far", [record(now_ms)] * 3)
     load(node.client, "far-within-a-batch", [record(now_ms, 3), record(now_ms)])
     assert node.bases("far") == [0, FAR + 1]
@@ -307,8 +299,8 @@ def test_a_segment_ends_where_relative_offsets_do(node: Node, now_ms: int) -> No
 
 # ------------------------------------------------------------ deleting
 @pytest.mark.parametrize("name", ["expired", "trimmed"])
-def test_files_are_renamed_and_go_after_the_delay(node: Node, name: str) -> None:
-    """Three of five segments have expired, or the log has begun behind two; a look (rule 2) renames them."""
+def test_files_are_renamed_and_deleted_after_the_delay(node: Node, name: str) -> None:
+    """Three of five segments have expired, or the log start offset is above two; a check (rule 2) renames them."""
     gone = 3 if name == "expired" else 2
     for topic_name in (name, f"{name}-gone"):
         until(partial(node.begins_with, topic_name, gone), f"the start of {topic_name} goes")
@@ -318,13 +310,13 @@ def test_files_are_renamed_and_go_after_the_delay(node: Node, name: str) -> None
     until(lambda: not any("deleted" in file for file in node.files(f"{name}-gone")), "files go")
 
 
-def test_files_that_a_stop_left_renamed_go_at_the_start(node: Node) -> None:
-    """The delay ends with the process."""
+def test_files_left_renamed_are_deleted_at_startup(node: Node) -> None:
+    """A restart does not wait for file.delete.delay.ms."""
     until(lambda: node.files("left-over") == [f"{FIRST}.{kind}" for kind in ("index", "log", "timeindex")], "they go")
 
 
 def test_deleting_records_within_a_segment_renames_nothing(node: Node) -> None:
-    """DeleteRecords moves the log's start only."""
+    """DeleteRecords moves the log start offset only."""
     load(node.client, "left-over", [record(0, value=b"")] * 2)
     partition = DeleteRecordsPartition(partition_index=0, offset=1)
     request = DeleteRecordsRequest(
@@ -335,7 +327,7 @@ def test_deleting_records_within_a_segment_renames_nothing(node: Node) -> None:
     assert (node.start("left-over"), node.bases("left-over")) == (1, [0])
 
 
-def test_what_expires_later_goes_at_another_look(node: Node, now_ms: int) -> None:
+def test_later_expiry_is_found_by_a_later_retention_check(node: Node, now_ms: int) -> None:
     """Rule 2."""
     until(partial(node.begins_with, "expired", 3), "the first look is over")
     load(node.client, "later", [record(now_ms - 9 * DAY_MS, value=b"x" * 700)] * 3)
@@ -343,8 +335,8 @@ def test_what_expires_later_goes_at_another_look(node: Node, now_ms: int) -> Non
     assert (node.start("later"), end_offset(node.client, "later")) == (3, 3)
 
 
-def test_the_first_look_waits_for_the_initial_delay_only(made: Path, tmp_path: Path) -> None:
-    """log.initial.task.delay.ms of ours, with an hour between the looks; Apache Kafka's may come too early (rule 2)."""
+def test_the_first_retention_check_waits_for_the_initial_delay_only(made: Path, tmp_path: Path) -> None:
+    """Our log.initial.task.delay.ms, with an hour between checks; Apache Kafka's first check may be too early (rule 2)."""
     path = copied(made, tmp_path / "data")
     settings = {**SETTINGS, "log.retention.check.interval.ms": HOUR_MS}
     with Broker(data_dir=path, settings=settings) as broker, RawClient(broker.bootstrap) as client:

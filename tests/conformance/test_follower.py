@@ -119,7 +119,7 @@ def test_acks_all_is_answered_when_the_follower_has_fetched_on(world: World) -> 
         producer.raw.close()
 
 
-def test_a_session_tells_a_follower_what_moved(world: World) -> None:
+def test_a_fetch_session_returns_changed_partitions_only(world: World) -> None:
     """F3, F11: an incremental fetch names nothing, and is told of new records and of the high watermark."""
     world.join()
     topic = world.topic()
@@ -129,20 +129,20 @@ def test_a_session_tells_a_follower_what_moved(world: World) -> None:
     assert world.follower.session_id != 0
     assert world.follower.fetch_in_session(None) is None
     assert world.produced(topic) == E.NONE
-    told = world.follower.fetch_in_session(None)
-    assert told is not None
-    assert len(bytes(told.records or b"")) == len(records())
+    response = world.follower.fetch_in_session(None)
+    assert response is not None
+    assert len(bytes(response.records or b"")) == len(records())
     assert world.follower.fetch_in_session(topic, 3) is None, "as before the fetch"
-    told = world.follower.fetch_in_session(None)
-    assert told is not None
-    assert (told.high_watermark, bytes(told.records or b"")) == (3, b"")
+    response = world.follower.fetch_in_session(None)
+    assert response is not None
+    assert (response.high_watermark, bytes(response.records or b"")) == (3, b"")
     assert world.follower.fetch_in_session(None) is None
 
 
 # ---- behind ----------------------------------------------------------------------------------------------
 
 
-def test_a_follower_that_stops_fetching_is_dropped_and_the_rest_goes_on(hasty: World) -> None:
+def test_a_follower_that_stops_fetching_leaves_the_isr_and_the_others_continue(hasty: World) -> None:
     """F5: after replica.lag.time.max.ms it leaves the ISR; the high watermark moves without it, and it may come back."""
     hasty.join()
     topic = hasty.topic()
@@ -224,7 +224,7 @@ def test_a_follower_with_other_epochs_is_refused(world: World) -> None:
     assert fetch(topic, 7).error_code == E.OFFSET_OUT_OF_RANGE
 
 
-def test_who_is_no_replica_may_not_fetch_as_one(world: World) -> None:
+def test_a_broker_that_is_no_replica_may_not_fetch_as_one(world: World) -> None:
     """F6: with an epoch it knows more than the leader and asks again, without it asks the wrong one."""
     world.join()
     topic = world.topic([1])
@@ -232,7 +232,7 @@ def test_who_is_no_replica_may_not_fetch_as_one(world: World) -> None:
     assert world.follower.fetch(topic, 0, leader_epoch=0).error_code == E.UNKNOWN_LEADER_EPOCH
 
 
-def test_a_follower_whose_log_is_another_one_is_told_where_it_parts(world: World) -> None:
+def test_a_follower_with_a_diverging_log_gets_the_diverging_epoch(world: World) -> None:
     """F6: diverging epoch and its end, in place of records."""
     world.join()
     topic = world.topic()
@@ -250,19 +250,19 @@ def test_a_follower_whose_log_is_another_one_is_told_where_it_parts(world: World
 # ---- its life --------------------------------------------------------------------------------------------
 
 
-def test_a_broker_that_falls_silent_is_fenced(hasty: World) -> None:
+def test_a_broker_without_heartbeats_is_fenced(hasty: World) -> None:
     """M4: it leaves all ISRs, clients are not told of it any more, and its next heartbeat brings it back."""
     hasty.join()
     topic = hasty.topic()
-    alone = hasty.topic([hasty.id])
-    assert hasty.seen(alone) == Seen(hasty.id, 0, [hasty.id], [], [])
+    only_replica = hasty.topic([hasty.id])
+    assert hasty.seen(only_replica) == Seen(hasty.id, 0, [hasty.id], [], [])
     until(lambda: hasty.id not in hasty.client.brokers(), "clients are not told of it")
     assert hasty.seen(topic) == Seen(1, 0, [1], [], [])
-    assert hasty.seen(alone) == Seen(-1, 1, [], [hasty.id], [hasty.id])
+    assert hasty.seen(only_replica) == Seen(-1, 1, [], [hasty.id], [hasty.id])
     answer = hasty.follower.live()
     assert (answer.error_code, answer.is_caught_up, answer.is_fenced) == (E.NONE, True, False)
     until(lambda: hasty.id in hasty.client.brokers(), "clients are told of it")
-    assert hasty.seen(alone) == Seen(hasty.id, 2, [hasty.id], [], [])
+    assert hasty.seen(only_replica) == Seen(hasty.id, 2, [hasty.id], [], [])
     hasty.fetch_until(topic, 0, [1, hasty.id])
 
 
@@ -271,8 +271,8 @@ def test_a_broker_is_fenced_until_it_has_caught_up_and_wants_to_serve(world: Wor
     epoch = world.follower.register().broker_epoch
     live = world.follower.live
 
-    def standing(**said: Any) -> tuple[bool, bool]:
-        answer = live(**said)
+    def standing(**output: Any) -> tuple[bool, bool]:
+        answer = live(**output)
         assert (answer.error_code, answer.should_shut_down) == (E.NONE, False)
         return answer.is_caught_up, answer.is_fenced
 
@@ -378,7 +378,7 @@ def test_a_broker_loses_a_directory(world: World) -> None:
 # ---- topics over two brokers -----------------------------------------------------------------------------
 
 
-def test_replicas_are_placed_on_two_brokers(world: World) -> None:
+def test_replicas_are_assigned_to_two_brokers(world: World) -> None:
     """replication.factor 2, with nobody chosen by hand."""
     world.join()
     name = f"placed-{world.id}"
@@ -396,7 +396,7 @@ def test_replicas_are_placed_on_two_brokers(world: World) -> None:
 # ---- AlterPartition --------------------------------------------------------------------------------------
 
 
-def test_what_a_leader_may_ask_for(world: World) -> None:
+def test_isr_changes_that_a_leader_may_request(world: World) -> None:
     """Codes and their order of Kafka's ReplicationControlManager; the follower leads, so it asks."""
     world.join()
     own = world.id
@@ -429,7 +429,7 @@ def test_what_a_leader_may_ask_for(world: World) -> None:
         assert until(lambda isr=isr: world.seen(topic).isr == sorted(isr), "clients are told of it")  # type: ignore[misc]
 
 
-def test_who_is_fenced_or_leaving_cannot_be_in_sync(world: World) -> None:
+def test_a_fenced_or_stopping_broker_cannot_be_in_sync(world: World) -> None:
     """INELIGIBLE_REPLICA; and only the leader may ask."""
     world.join()
     with beginning(world.cluster) as beside:

@@ -1,4 +1,4 @@
-"""`barnabas format` beside Apache Kafka's kafka-storage: the same sentences, the same files, for the same options."""
+"""`barnabas format` prints the same messages and writes the same files as kafka-storage for the same options."""
 
 from __future__ import annotations
 
@@ -17,16 +17,10 @@ from tests.support.kafka_tools import KafkaTools, Outcome
 pytestmark = needs_kafka
 
 ID = ("--cluster-id", "AAAAAAAAAAAAAAAAAAAAAQ")
-FOUNDERS = (
-    "--initial-controllers",
-    "1@127.0.0.1:9093:JEXY6aqzQY-32P5TStzaFg,2@127.0.0.1:9094:MvDxzVmcRsaTz33bUuRU6A",
-)
-OTHERS = "controller.quorum.bootstrap.servers=127.0.0.1:9093,127.0.0.1:9094"
+INITIAL_CONTROLLERS = ("--initial-controllers", "1@127.0.0.1:9093:JEXY6aqzQY-32P5TStzaFg,2@127.0.0.1:9094:MvDxzVmcRsaTz33bUuRU6A")
+BOOTSTRAP_SERVERS = "controller.quorum.bootstrap.servers=127.0.0.1:9093,127.0.0.1:9094"
 STATIC = "controller.quorum.voters=1@127.0.0.1:9093,2@127.0.0.1:9094"
-CONTROLLER = (
-    "process.roles=broker,controller",
-    "listeners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
-)
+CONTROLLER = ("process.roles=broker,controller", "listeners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093")
 RELEASES = ("3.3-IV3", "3.9", "4.0-IV1", "4.0", "4.1", "4.2-IV0")
 BROKER = ("process.roles=broker", "listeners=PLAINTEXT://127.0.0.1:9092")
 
@@ -37,8 +31,8 @@ def tools() -> Iterator[KafkaTools]:
         yield running
 
 
-class Place:
-    """One of the two, in a folder of its own."""
+class NodeFolder:
+    """The folder and the config file of one of the two."""
 
     def __init__(self, folder: Path, settings: tuple[str, ...]) -> None:
         self._folder = folder
@@ -48,20 +42,20 @@ class Place:
         lines = ["node.id=1", "controller.listener.names=CONTROLLER", dirs, *settings]
         self.config.write_text("\n".join(lines) + "\n")
 
-    def said(self, outcome: Outcome) -> tuple[bool, list[str]]:
-        """Whether it went well, and the sentences; Apache Kafka's directories have no order."""
+    def messages(self, outcome: Outcome) -> tuple[bool, list[str]]:
+        """Whether it succeeded, and the messages; Apache Kafka lists directories in any order."""
         text = (outcome.out + outcome.err).replace(str(self._folder), "DIR")
-        told = re.sub(r"Log directory DIR/\w", "Log directory DIR/?", text).splitlines()
+        response = re.sub(r"Log directory DIR/\w", "Log directory DIR/?", text).splitlines()
         kept = [
             line.removeprefix("barnabas: ")
-            for line in told
+            for line in response
             if "DIR" in line or "controller" in line or "eature" in line
         ]
         shown = {line for line in kept if not line.startswith(("Bootstrap metadata", "\tat", "["))}
         return outcome.code == 0, sorted(shown)
 
     def files(self) -> dict[str, list[Message] | str]:
-        """What was written, without what is drawn and when it was."""
+        """The files without random ids and times."""
         found: dict[str, list[Message] | str] = {}
         for path in sorted(self._folder.glob("[ab]/**/*")):
             name = str(path.relative_to(self._folder))
@@ -77,14 +71,14 @@ class Place:
 @pytest.mark.parametrize(
     ("settings", "options"),
     [
-        ((*CONTROLLER, OTHERS), FOUNDERS),
-        ((*CONTROLLER, OTHERS), ("--no-initial-controllers",)),
-        ((*CONTROLLER, OTHERS), ()),
+        ((*CONTROLLER, BOOTSTRAP_SERVERS), INITIAL_CONTROLLERS),
+        ((*CONTROLLER, BOOTSTRAP_SERVERS), ("--no-initial-controllers",)),
+        ((*CONTROLLER, BOOTSTRAP_SERVERS), ()),
         ((*CONTROLLER, STATIC), ()),
-        ((*CONTROLLER, STATIC), FOUNDERS),
-        ((*BROKER, OTHERS), ()),
-        ((*BROKER, OTHERS), FOUNDERS),
-        ((*BROKER, OTHERS), ("--standalone",)),
+        ((*CONTROLLER, STATIC), INITIAL_CONTROLLERS),
+        ((*BROKER, BOOTSTRAP_SERVERS), ()),
+        ((*BROKER, BOOTSTRAP_SERVERS), INITIAL_CONTROLLERS),
+        ((*BROKER, BOOTSTRAP_SERVERS), ("--standalone",)),
         *(
             ((*CONTROLLER, STATIC), ("--release-version", one))
             for one in ("3.3-IV3", "3.9", "4.0-IV1", "4.0", "4.1", "4.2-IV0")
@@ -103,10 +97,10 @@ def test_the_same_options_have_the_same_outcome(
     settings: tuple[str, ...],
     options: tuple[str, ...],
 ) -> None:
-    """Sentences and files; once more, when the directories are formatted, and once more, when that does not matter."""
-    kafka, ours = Place(tmp_path / "kafka", settings), Place(tmp_path / "ours", settings)
+    """Messages and files; then again for a formatted directory, without and with --ignore-formatted."""
+    kafka, ours = NodeFolder(tmp_path / "kafka", settings), NodeFolder(tmp_path / "ours", settings)
     for more in ((), (), ("--ignore-formatted",)):
         theirs = tools.run("kafka.tools.StorageTool", "format", "--config", kafka.config, *ID, *options, *more)
         code = cli.main(["format", "--config", str(ours.config), *ID, *options, *more])
-        assert ours.said(Outcome(code, *capsys.readouterr())) == kafka.said(theirs)
+        assert ours.messages(Outcome(code, *capsys.readouterr())) == kafka.messages(theirs)
         assert ours.files() == kafka.files()

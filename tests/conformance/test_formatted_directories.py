@@ -1,8 +1,8 @@
-"""Directories that `kafka-storage format` makes, in each way that users have: ours to begin with, then Kafka's, then ours.
+"""Directories from `kafka-storage format` with various options are served by Barnabas, then Kafka, then Barnabas.
 
-RULES    1. Whatever release and features a directory was formatted for, it starts, and Apache Kafka goes on with it.
-         2. What its features ask of a node, and what else its first records say, is kept.
-         3. What no release up to 4.4 writes is refused with a sentence, and no byte of the directory changes.
+RULES    1. A directory of any release and feature level starts, and Apache Kafka continues with it.
+         2. Its feature levels and its other bootstrap records are preserved.
+         3. Metadata that no release up to 4.4 writes is refused with an error, and the directory does not change.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from protocol.schema import Message
 from replication.metadata.metadata_records import encode_record
 from tests.support.kafka import ApacheKafka, needs_kafka
 
-pytestmark = pytest.mark.turn(0)
+pytestmark = pytest.mark.long
 
 WAIT_S = 30
-ELSEWHERE = "--no-initial-controllers"
+NO_CONTROLLERS = "--no-initial-controllers"
 SCRAM = "SCRAM-SHA-256=[name=alice,password=alice-secret,iterations=5000]"
 
 
-class Way(NamedTuple):
-    """How a directory is formatted."""
+class FormatCase(NamedTuple):
+    """The options of a format run."""
 
     node_id: int
     is_static: bool
@@ -38,31 +38,31 @@ class Way(NamedTuple):
     has_own_metadata_directory: bool = False
 
 
-WAYS = {
-    "defaults": Way(1, False, ()),
-    "of 3.3, static quorum": Way(7, True, ("--release-version", "3.3-IV3"), has_own_metadata_directory=True),
-    "of 3.9, with a password": Way(3000, False, ("--release-version", "3.9", "--add-scram", SCRAM)),
-    "without groups and shares, for a quorum that is elsewhere": Way(
-        1, True, (ELSEWHERE, *(f"--feature={name}.version=0" for name in ("group", "share", "streams", "transaction")))
+FORMAT_CASES = {
+    "defaults": FormatCase(1, False, ()),
+    "of 3.3, static quorum": FormatCase(7, True, ("--release-version", "3.3-IV3"), has_own_metadata_directory=True),
+    "of 3.9, with a password": FormatCase(3000, False, ("--release-version", "3.9", "--add-scram", SCRAM)),
+    "without groups and shares, for a quorum that is elsewhere": FormatCase(
+        1, True, (NO_CONTROLLERS, *(f"--feature={name}.version=0" for name in ("group", "share", "streams", "transaction")))
     ),
 }
 
 
-def settings_of(way: Way, path: Path) -> dict[str, object]:
+def settings_of(case: FormatCase, path: Path) -> dict[str, object]:
     """For either broker."""
     settings: dict[str, object] = {
-        "node.id": way.node_id,
+        "node.id": case.node_id,
         "log.dirs": f"{path / 'a'},{path / 'b'}",
         "offsets.topic.num.partitions": 2,
         "group.initial.rebalance.delay.ms": 0,
     }
-    if way.has_own_metadata_directory:
+    if case.has_own_metadata_directory:
         settings["metadata.log.dir"] = path / "metadata"
     return settings
 
 
 def visit(bootstrap: str, number: int) -> None:
-    """Find what those before have left, leave a topic and a record in each that there is."""
+    """Verifies what earlier visits have left, creates a topic, and produces a record to every topic."""
     client = {"bootstrap.servers": bootstrap}
     admin = AdminClient(client)
     topics = [name for name in admin.list_topics(timeout=WAIT_S).topics if not name.startswith("__")]
@@ -75,52 +75,52 @@ def visit(bootstrap: str, number: int) -> None:
     assert producer.flush(WAIT_S) == 0
     consumer = Consumer({**client, "group.id": "g", "enable.auto.commit": False})
     for n in range(number + 1):
-        places = [TopicPartition(f"topic-{n}", partition, 0) for partition in (0, 1)]
-        consumer.assign(places)
+        partitions = [TopicPartition(f"topic-{n}", partition, 0) for partition in (0, 1)]
+        consumer.assign(partitions)
         values = {consumer.poll(WAIT_S).value() for _ in range(n, number + 1)}  # type: ignore[union-attr]
         assert values == {f"visit {v}".encode() for v in range(n, number + 1)}
     consumer.close()
 
 
 def iterations_of(user: str, bootstrap: str) -> int:
-    """Of the user's password."""
+    """The SCRAM iterations of the user."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     found = admin.describe_user_scram_credentials([user])[user].result(WAIT_S)
     return int(found.scram_credential_infos[0].iterations)
 
 
 @needs_kafka
-@pytest.mark.parametrize("name", WAYS)
-def test_a_formatted_directory_starts_here_and_there(name: str, tmp_path: Path) -> None:
-    """Rules 1 and 2: begun by us, gone on with by Kafka, gone on with by us.
+@pytest.mark.parametrize("name", FORMAT_CASES)
+def test_a_formatted_directory_starts_both_brokers(name: str, tmp_path: Path) -> None:
+    """Rules 1 and 2.
 
-    One for a quorum elsewhere is led alone where no other controller is named, as a static quorum of one.
+    A directory for another quorum is served as a static quorum of one if no other controller is configured.
     """
-    way = WAYS[name]
-    settings = settings_of(way, tmp_path)
-    first = tmp_path / ("metadata" if way.has_own_metadata_directory else "a")
-    founder = ApacheKafka(settings, data_dir=first, is_static=way.is_static and ELSEWHERE not in way.arguments)
-    founder.format(*way.arguments)
+    case = FORMAT_CASES[name]
+    settings = settings_of(case, tmp_path)
+    first = tmp_path / ("metadata" if case.has_own_metadata_directory else "a")
+    kafka_storage = ApacheKafka(settings, data_dir=first, is_static=case.is_static and NO_CONTROLLERS not in case.arguments)
+    kafka_storage.format(*case.arguments)
     with Broker(data_dir=str(settings["log.dirs"]), settings=settings) as ours:
         visit(ours.bootstrap, 0)
-    with ApacheKafka(settings, data_dir=first, is_static=way.is_static) as kafka:
+    with ApacheKafka(settings, data_dir=first, is_static=case.is_static) as kafka:
         visit(kafka.bootstrap, 1)
-        assert SCRAM not in way.arguments or iterations_of("alice", kafka.bootstrap) == 5000
+        assert SCRAM not in case.arguments or iterations_of("alice", kafka.bootstrap) == 5000
     with Broker(data_dir=str(settings["log.dirs"]), settings=settings) as ours:
         visit(ours.bootstrap, 2)
 
 
-NOVELTIES: dict[str, tuple[Message, int, str]] = {
+UNKNOWN_METADATA: dict[str, tuple[Message, int, str]] = {
     "a level": (stored_records.FeatureLevelRecord(name="metadata.version", feature_level=34), 12, "works with 7 to 33"),
     "a feature": (stored_records.FeatureLevelRecord(name="warp.version", feature_level=1), 12, "warp.version 1"),
     "a record": (stored_records.NoOpRecord(), 99, "type 99, which this broker does not know"),
 }
 
 
-@pytest.mark.parametrize("name", NOVELTIES)
-def test_what_nobody_knows_is_refused_and_nothing_changes(name: str, tmp_path: Path) -> None:
-    """Rule 3, after a crash, so that everything would be to recover: files, names and times stay."""
-    message, kind, sentence = NOVELTIES[name]
+@pytest.mark.parametrize("name", UNKNOWN_METADATA)
+def test_unknown_metadata_is_refused_and_nothing_changes(name: str, tmp_path: Path) -> None:
+    """Rule 3, after a crash that would require recovery: names, contents and times of all files stay."""
+    message, kind, sentence = UNKNOWN_METADATA[name]
     directory = tmp_path / "data"
 
     with Broker(data_dir=directory) as broker:
@@ -140,6 +140,6 @@ def test_what_nobody_knows_is_refused_and_nothing_changes(name: str, tmp_path: P
 
 
 def everything(directory: Path) -> dict[str, tuple[int, bytes]]:
-    """Time and bytes of each file, by name."""
+    """Modification time and content of each file, by name."""
     files = (path for path in directory.rglob("*") if path.is_file())
     return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}

@@ -1,4 +1,4 @@
-"""Three members of one group, by every client and every assignor: who joins late gets a share, every record is read."""
+"""Three members of one group, with every client and assignor: late members get a share, and every record is read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALL = {(partition, offset) for partition in range(PARTITIONS) for offset in rang
 
 
 class Member:
-    """A consumer that polls in a thread of its own; what it was assigned last and what it has read."""
+    """A consumer that polls in its own thread; the size of its assignment and the records that it has read."""
 
     def __init__(
         self, poll: Callable[[], list[tuple[int, int]]], assigned: Callable[[], int], close: Callable[[], None]
@@ -43,13 +43,12 @@ class Member:
         self._close()
 
     def stop(self) -> None:
-        """Commit and leave."""
+        """Commits and leaves."""
         self._stop.set()
         self._thread.join()
 
 
 def confluent_member(bootstrap: str, topic: str, assignor: str, instance: str | None = None) -> Member:
-    """One of librdkafka."""
     static = {} if instance is None else {"group.instance.id": instance}
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest",
@@ -67,7 +66,6 @@ def confluent_member(bootstrap: str, topic: str, assignor: str, instance: str | 
 
 
 def kafka_python_member(bootstrap: str, topic: str, assignor: Any, instance: str | None = None) -> Member:
-    """One of kafka-python."""
     consumer = kafka.KafkaConsumer(
         topic,
         bootstrap_servers=bootstrap,
@@ -79,7 +77,7 @@ def kafka_python_member(bootstrap: str, topic: str, assignor: Any, instance: str
         session_timeout_ms=6000,
         auto_commit_interval_ms=100,
     )
-    consumer.partitions_for_topic(topic)  # else it may lose them: docs/conformance.md, "What kafka-python loses"
+    consumer.partitions_for_topic(topic)  # otherwise it may lose its assignment
 
     def poll() -> list[tuple[int, int]]:
         return [(record.partition, record.offset) for records in consumer.poll(100).values() for record in records]
@@ -100,7 +98,7 @@ CASES = [
 
 @contextmanager
 def joined(member: Member) -> Iterator[Member]:
-    """A member for as long as the block lasts."""
+    """A member during a block."""
     try:
         yield member
     finally:
@@ -113,7 +111,7 @@ def joined(member: Member) -> Iterator[Member]:
     ids=lambda value: getattr(value, "name", None) or getattr(value, "__name__", None) or str(value),
 )
 def test_three_members_share_a_topic(kafka_broker, kafka_topic, member, assignor, instance: str | None) -> None:
-    """Two partitions each at the end, no record missed, and the group stands at the end of every partition."""
+    """Two partitions each, no record missed, and the committed offsets are the ends of all partitions."""
     topic = f"{kafka_topic}.six"
     admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap})
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
@@ -132,7 +130,7 @@ def test_three_members_share_a_topic(kafka_broker, kafka_topic, member, assignor
             until(lambda: all(one.share for one in members), "a share for every member")
         until(lambda: [one.share for one in members] == [2, 2, 2], "two partitions for every member")
         until(lambda: set().union(*(one.seen for one in members)) >= ALL, "every record read")
-        # A commit that a rebalance overtook is lost, and who owns the partition then reads and commits again.
+        # A commit during a rebalance is lost; the new owner then reads and commits again.
         until(
             lambda: {found.offset for found in reader.committed(wanted, timeout=30)} == {RECORDS // PARTITIONS},
             "a commit at the end of every partition",

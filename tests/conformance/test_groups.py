@@ -1,4 +1,4 @@
-"""Groups beside Apache Kafka: the same scenarios, the same records, and each other's files.
+"""Groups compared with Apache Kafka: the same scenarios, the same records, and each other's files.
 
 Two scenarios take half a minute of real time: `python -m tests.scenarios --kafka` runs those too.
 """
@@ -17,11 +17,11 @@ from confluent_kafka import Consumer, TopicPartition
 from broker.coordinators.classic.group_records import (
     GROUP_METADATA,
     OFFSET_COMMIT,
-    committed_of,
-    is_usual_commit,
+    is_plain_commit,
     read_commit_key,
     read_commit_value,
     read_group_key,
+    to_offset_and_metadata,
 )
 from broker.coordinators.runtime.java_compat import abs_hash
 from protocol.codec import decode
@@ -37,7 +37,7 @@ from protocol.records import headers, records
 from protocol.schema import Message
 from tests.scenarios.comparing import differences, played, with_topics
 from tests.scenarios.kafka_brokers import Brokers, PatientWorld
-from tests.scenarios.random_lives import KINDS, Life
+from tests.scenarios.random_lives import KINDS, Life as History
 from tests.scenarios.run import SETTINGS, Runner, settings_of
 from tests.support.group_harness import FakeLog, LocalWorld, local_world
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
@@ -68,7 +68,7 @@ def brokers() -> Iterator[Brokers]:
 @needs_kafka
 @pytest.mark.parametrize("name", QUICK)
 def test_apache_kafka_gives_the_same_transcript(brokers: Brokers, name: str) -> None:
-    """rebalance.py rule 1: what the scenarios expect of us is what Kafka answers to the same bytes."""
+    """Kafka answers the same bytes as the scenarios expect of Barnabas."""
     text = (SCENARIOS / f"{name}.txt").read_text()
     assert brokers.run(text) == text
 
@@ -76,12 +76,12 @@ def test_apache_kafka_gives_the_same_transcript(brokers: Brokers, name: str) -> 
 @needs_kafka
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", KINDS)
-def test_apache_kafka_answers_a_random_life_the_same(brokers: Brokers, kind: str, seed: int) -> None:
-    """tests/scenarios/random_lives.py: `make compare-groups` plays others."""
-    life = Life(kind, seed)
-    text = life.text(25)
+def test_apache_kafka_decides_the_same_for_a_random_cluster(brokers: Brokers, kind: str, seed: int) -> None:
+    """tests/scenarios/random_lives.py; `make compare-groups` runs more."""
+    history = History(kind, seed)
+    text = history.text(25)
     bootstrap = brokers.bootstrap("")
-    topic_ids = with_topics(bootstrap, [life.topic])
+    topic_ids = with_topics(bootstrap, [history.topic])
     assert not list(differences(text, played(text, bootstrap, topic_ids)))
 
 
@@ -95,8 +95,8 @@ def log_of(directory: Path) -> FakeLog:
     return log
 
 
-def told(log: FakeLog, group: str) -> list[Any]:
-    """What a partition's records say of a group, without ids and times that differ from run to run."""
+def group_records(log: FakeLog, group: str) -> list[Any]:
+    """The records of a group, without ids and times that differ from run to run."""
     found: list[Any] = []
     for batch in log.batches:
         for at, header in headers(batch):
@@ -120,15 +120,15 @@ def _stored_group(value: bytes) -> tuple[int, str]:
 
 
 def _stored_commit(value: bytes) -> Any:
-    committed = committed_of(value) if is_usual_commit(value) else read_commit_value(value)
+    committed = to_offset_and_metadata(value) if is_plain_commit(value) else read_commit_value(value)
     return value[:2], committed._replace(
         commit_wall_ms=0, topic_id=b"", expire_wall_ms=min(committed.expire_wall_ms, 0)
     )
 
 
 @needs_kafka
-def test_the_same_life_leaves_the_same_records_and_reads_back_alike(tmp_path: Path) -> None:
-    """Design D1: record for record what Kafka writes; and what Kafka has written is what we read back."""
+def test_the_same_group_history_leaves_the_same_records(tmp_path: Path) -> None:
+    """Barnabas writes the records that Kafka writes, and loads the records that Kafka has written."""
     names = ["groups/joining", "groups/static_members", "groups/offsets"]
     texts = [(SCENARIOS / f"{name}.txt").read_text() for name in names]
     groups = sorted({group for text in texts for group in re.findall(r"group_id='([a-z]+-\d)'", text)})
@@ -156,9 +156,9 @@ def test_the_same_life_leaves_the_same_records_and_reads_back_alike(tmp_path: Pa
         theirs.close()
     logs = [log_of(tmp_path / "data" / f"__consumer_offsets-{index}") for index in range(5)]
     for group in groups:
-        wrote = [entry for log in logs for entry in told(log, group)]
-        we_wrote = [entry for log in ours.logs for entry in told(log, group)]
-        # The tombstones of a deletion come in the order of a Java map.
+        wrote = [entry for log in logs for entry in group_records(log, group)]
+        we_wrote = [entry for log in ours.logs for entry in group_records(log, group)]
+        # Tombstones of a deletion are in the order of a Java map.
         assert [entry for entry in we_wrote if not _is_tombstone(entry)] == [
             entry for entry in wrote if not _is_tombstone(entry)
         ], group
@@ -168,7 +168,7 @@ def test_the_same_life_leaves_the_same_records_and_reads_back_alike(tmp_path: Pa
     reader.logs = logs
     reader.restart()
     for (request, version), answer in zip(questions, answers, strict=True):
-        # A generation that was not synced yet is in no record.
+        # No record holds a generation that was not synced.
         settled = {group.group_id for group in answer.groups if "Rebalance" not in getattr(group, "group_state", "")}
         assert len(settled) >= 4
         assert _sorted(reader.ask(request, version), settled) == _sorted(answer, settled)
@@ -179,7 +179,7 @@ def _is_tombstone(entry: Any) -> bool:
 
 
 def _sorted(answer: Any, kept: set[str]) -> Any:
-    """What a Java map puts in any order in one order, and only the groups that matter."""
+    """The selected groups, with lists sorted that are in the order of a Java map."""
     answer.groups = sorted((one for one in answer.groups if one.group_id in kept), key=lambda one: one.group_id)
     for group in answer.groups:
         for topic in getattr(group, "topics", ()):
@@ -190,19 +190,19 @@ def _sorted(answer: Any, kept: set[str]) -> Any:
 
 
 def shown_of(group: str, formatter: str, bootstrap: str) -> dict[str, Any]:
-    """The last record of a group that Kafka's console consumer prints, of the partition that keeps the group.
+    """The last record of a group that Kafka's console consumer prints from the group's partition.
 
-    The consumer ends at what that partition holds now: other groups may go on writing meanwhile.
+    The consumer ends at the current high watermark, since other groups may continue to write.
     """
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "counts"})
     count = len(consumer.list_topics("__consumer_offsets", timeout=30).topics["__consumer_offsets"].partitions)
-    place = TopicPartition("__consumer_offsets", abs_hash(group) % count)
-    low, high = consumer.get_watermark_offsets(place, timeout=30)
+    topic_partition = TopicPartition("__consumer_offsets", abs_hash(group) % count)
+    low, high = consumer.get_watermark_offsets(topic_partition, timeout=30)
     consumer.close()
     shown = run_tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        *("--bootstrap-server", bootstrap, "--topic", place.topic),
-        *("--partition", place.partition, "--offset", "earliest", "--max-messages", high - low),
+        *("--bootstrap-server", bootstrap, "--topic", topic_partition.topic),
+        *("--partition", topic_partition.partition, "--offset", "earliest", "--max-messages", high - low),
         *("--timeout-ms", 8000, "--formatter", f"org.apache.kafka.tools.consumer.{formatter}"),
     )
     decoder = json.JSONDecoder()
@@ -216,7 +216,7 @@ def shown_of(group: str, formatter: str, bootstrap: str) -> dict[str, Any]:
 
 @needs_kafka
 def test_kafkas_formatters_read_our_records(kafka_broker: Any, kafka_topic: str) -> None:
-    """Console consumer on `__consumer_offsets`: offsets and groups as JSON, with Kafka's own classes."""
+    """The console consumer prints `__consumer_offsets` records as JSON, with Kafka's own classes."""
     offsets, group = f"offsets-{kafka_topic}", f"group-{kafka_topic}"
     with RawClient(kafka_broker.bootstrap) as client:
         from protocol.messages.metadata import FindCoordinatorRequest
@@ -235,7 +235,7 @@ def test_kafkas_formatters_read_our_records(kafka_broker: Any, kafka_topic: str)
 
 
 def test_quick_scenarios_are_there() -> None:
-    """A scenario that is renamed must not fall out of the comparison."""
+    """A renamed scenario must not be lost from the comparison."""
     assert {str(file.relative_to(SCENARIOS).with_suffix("")) for file in SCENARIOS.rglob("*.txt")} >= set(QUICK)
     own = {name for name in QUICK if settings_of((SCENARIOS / f"{name}.txt").read_text()) != SETTINGS}
     assert own == {"consumer_groups/timeouts"}, "each set of settings costs a start of Apache Kafka"

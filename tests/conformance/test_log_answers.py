@@ -1,4 +1,4 @@
-"""DeleteRecords, DescribeLogDirs, AlterReplicaLogDirs: this broker and Apache Kafka do and answer the same."""
+"""DeleteRecords, DescribeLogDirs, AlterReplicaLogDirs: this broker and Apache Kafka answer and act alike."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ from protocol.messages.logs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
 )
-from protocol.messages.produce_fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.primitives import ZERO_UUID
-from tests.conformance.clients import Sent, produce_kafka_python
+from tests.conformance.brokers import BOTH, EARLIEST, KAFKA, append, offset_at
 from tests.support.admin_cases import topic
 from tests.support.batches import batch
 from tests.support.kafka import ApacheKafka, needs_kafka
-from tests.support.loading import fetch_request, produce_request
+from tests.support.loading import fetch_request
 from tests.support.raw_client import RawClient
 from tests.support.timestamps import RECENT_MS
 from tests.support.waiting import until
@@ -47,13 +46,13 @@ POLICIES = {"plain": "delete", "compacted": "compact", "both": "compact,delete",
 BATCHES = 10
 
 
-@pytest.fixture(scope="module", params=["barnabas", pytest.param("apache-kafka", marks=needs_kafka)])
+@pytest.fixture(scope="module", params=BOTH)
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawClient]:
     """One broker with two log directories, and topics of ten batches each."""
     path = tmp_path_factory.mktemp(request.param)
     directories = f"{path / 'a'},{path / 'b'}"
     started: Any = None
-    if request.param == "apache-kafka":
+    if request.param == KAFKA:
         started = ApacheKafka({"log.dirs": directories}, data_dir=path / "a")
     with started or Broker(data_dir=directories) as broker, RawClient(broker.bootstrap) as client:
         made = client.ask(
@@ -71,26 +70,21 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def produce(client: RawClient, name: str) -> int:
-    return (
-        client.ask(produce_request({name: [bytes(batch(RECENT_MS, 1))]}), 9)
-        .responses[0]
-        .partition_responses[0]
-        .error_code
-    )
+    return append(client, name, bytes(batch(RECENT_MS, 1))).error_code
 
 
 def delete(client: RawClient, name: str, index: int, offset: int) -> tuple[int, ErrorCode]:
-    """What DeleteRecords answers: low watermark and code."""
+    """DeleteRecords; low watermark and error code."""
     partition = DeleteRecordsPartition(partition_index=index, offset=offset)
     request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=name, partitions=[partition])], timeout_ms=5000)
-    (told,) = client.ask(request, 2).topics
-    (row,) = told.partitions
-    assert (told.name, row.partition_index) == (name, index)
+    (response,) = client.ask(request, 2).topics
+    (row,) = response.partitions
+    assert (response.name, row.partition_index) == (name, index)
     return row.low_watermark, ErrorCode(row.error_code)
 
 
 def test_records_are_deleted_or_not_as_in_kafka(client: RawClient) -> None:
-    """Step by step on one partition, and the refusals."""
+    """Step by step on one partition, and the errors."""
     steps = [
         (("plain", 0, 0), (0, E.NONE)),
         (("plain", 0, 4), (4, E.NONE)),
@@ -105,7 +99,7 @@ def test_records_are_deleted_or_not_as_in_kafka(client: RawClient) -> None:
         (("compacted", 0, -2), (-1, E.POLICY_VIOLATION)),
         (("both", 0, 1), (1, E.NONE)),
     ]
-    assert [(asked, delete(client, *asked)) for asked, _ in steps] == steps
+    assert [(query, delete(client, *query)) for query, _ in steps] == steps
     assert [fetch(client, offset) for offset in (0, 3, 4)] == [E.OFFSET_OUT_OF_RANGE, E.OFFSET_OUT_OF_RANGE, E.NONE]
     assert earliest(client, "plain") == 4
     assert delete(client, "plain", 0, -1) == (BATCHES, E.NONE)
@@ -117,13 +111,11 @@ def fetch(client: RawClient, offset: int) -> int:
 
 
 def earliest(client: RawClient, name: str) -> int:
-    asked = ListOffsetsPartition(partition_index=0, timestamp=-2)
-    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=name, partitions=[asked])])
-    return client.ask(request, 7).topics[0].partitions[0].offset
+    return offset_at(client, name, EARLIEST).offset
 
 
 def test_directories_are_described_as_in_kafka(client: RawClient) -> None:
-    """All partitions, some, none; sizes to the byte."""
+    """All partitions, some, none; exact sizes."""
     size = len(batch(RECENT_MS, 1)) * BATCHES
     everything = client.ask(DescribeLogDirsRequest(topics=None), 5)
     assert everything.error_code == 0
@@ -144,35 +136,35 @@ def test_directories_are_described_as_in_kafka(client: RawClient) -> None:
         ]
     )
     for version in range(1, 6):
-        told = client.ask(some, version).results
-        assert [(t.name, len(t.partitions)) for r in told for t in r.topics] == [("free", 1)]
+        response = client.ask(some, version).results
+        assert [(t.name, len(t.partitions)) for r in response for t in r.topics] == [("free", 1)]
         assert [[t.name for t in r.topics] for r in client.ask(DescribeLogDirsRequest(topics=[]), version).results] == [
             [], []
         ]  # fmt: skip
 
 
 def lies_in(client: RawClient, name: str) -> list[tuple[str, int, bool]]:
-    """(directory, size, whether it is a copy) of each log of a partition."""
-    asked = DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic=name, partitions=[0])])
+    """(directory, size, is future replica) of each log of a partition."""
+    query = DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic=name, partitions=[0])])
     return [
         (result.log_dir, log.partition_size, log.is_future_key)
-        for result in client.ask(asked, 5).results
-        for told in result.topics
-        for log in told.partitions
+        for result in client.ask(query, 5).results
+        for response in result.topics
+        for log in response.partitions
     ]
 
 
 def alter(client: RawClient, name: str, index: int, path: str, version: int = 2) -> ErrorCode:
-    """What AlterReplicaLogDirs answers."""
+    """AlterReplicaLogDirs; the error code."""
     wanted = AlterReplicaLogDir(path=path, topics=[AlterReplicaLogDirTopic(name=name, partitions=[index])])
-    (told,) = client.ask(AlterReplicaLogDirsRequest(dirs=[wanted]), version).results
-    (row,) = told.partitions
-    assert (told.topic_name, row.partition_index) == (name, index)
+    (response,) = client.ask(AlterReplicaLogDirsRequest(dirs=[wanted]), version).results
+    (row,) = response.partitions
+    assert (response.topic_name, row.partition_index) == (name, index)
     return ErrorCode(row.error_code)
 
 
 def test_replicas_are_moved_as_in_kafka(client: RawClient) -> None:
-    """Refusals; there and back again with every byte, while records are appended; a wish for a topic to come."""
+    """Errors; there and back with all data during appends; the directory of a topic that does not exist yet."""
     paths = [result.log_dir for result in client.ask(DescribeLogDirsRequest(topics=[]), 5).results]
     assert alter(client, "free", 0, "/nowhere") == E.LOG_DIR_NOT_FOUND
     assert alter(client, "free", 7, paths[0]) == E.UNKNOWN_TOPIC_OR_PARTITION
@@ -199,18 +191,18 @@ def test_replicas_are_moved_as_in_kafka(client: RawClient) -> None:
 
 
 def cordon(client: RawClient, value: str | None) -> list[tuple[str, bool]]:
-    """Set cordoned.log.dirs; the directories with whether they are cordoned."""
+    """Sets cordoned.log.dirs; the directories and whether they are cordoned."""
     change = AlterableConfig(name="cordoned.log.dirs", config_operation=0 if value is not None else 1, value=value)
     resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=[change])
-    (told,) = client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses
-    assert told.error_code == E.NONE, told
+    (response,) = client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses
+    assert response.error_code == E.NONE, response
     return sorted(
         (result.log_dir, result.is_cordoned) for result in client.ask(DescribeLogDirsRequest(topics=[]), 5).results
     )
 
 
 def test_cordoned_directories_take_no_new_replicas(client: RawClient) -> None:
-    """KIP-1066, while the broker runs: neither new partitions nor moves; what is there stays."""
+    """KIP-1066, dynamically: they get neither new partitions nor moves; existing replicas stay."""
     first, second = sorted(result.log_dir for result in client.ask(DescribeLogDirsRequest(topics=[]), 5).results)
 
     def until_cordoned(value: str | None, *paths: str) -> None:
@@ -238,9 +230,9 @@ def test_cordoned_directories_take_no_new_replicas(client: RawClient) -> None:
 
 
 @needs_kafka
-@pytest.mark.turn(0)
+@pytest.mark.long
 def test_no_more_of_a_deletion_is_undone_by_a_kill_than_in_kafka(tmp_path: Path) -> None:
-    """Kafka forgets what was deleted within a segment since the checkpoint of a minute ago."""
+    """Kafka forgets a deletion within a segment since the last checkpoint, up to a minute ago."""
     with ApacheKafka(data_dir=tmp_path) as kafka, RawClient(kafka.bootstrap) as client:
         client.ask(CreateTopicsRequest(topics=[topic("plain")], timeout_ms=10_000), 7)
         for _ in range(BATCHES):
@@ -265,8 +257,8 @@ def test_static_cordons_hold_from_the_start_and_dynamic_ones_over_a_restart(tmp_
             assert [where for where, _, _ in lies_in(client, name)] == [paths[0]]
 
 
-def test_what_was_deleted_stays_deleted(tmp_path: Path) -> None:
-    """After a clean stop, and after a kill when log-start-offset-checkpoint was written."""
+def test_deleted_records_stay_deleted(tmp_path: Path) -> None:
+    """After a clean shutdown, and after a kill once log-start-offset-checkpoint is written."""
     settings = {"replica.high.watermark.checkpoint.interval.ms": "100"}
     checkpoint = tmp_path / "log-start-offset-checkpoint"
     with Broker(data_dir=tmp_path, settings=settings) as broker, RawClient(broker.bootstrap) as client:
@@ -287,7 +279,9 @@ def test_what_was_deleted_stays_deleted(tmp_path: Path) -> None:
 def test_clients_delete_records(kafka_broker, kafka_topic) -> None:
     """kafka-python's admin client, and confluent-kafka's."""
     bootstrap = kafka_broker.bootstrap
-    produce_kafka_python(bootstrap, kafka_topic, [Sent(None, b"x") for _ in range(5)], "none")
+    with RawClient(bootstrap) as client:
+        for _ in range(5):
+            until(lambda: produce(client, kafka_topic) == E.NONE, "the topic takes records")
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     deleted = admin.delete_records({TopicPartition(kafka_topic, 0): 2})
     assert next(iter(deleted.values()))["low_watermark"] == 2

@@ -1,4 +1,4 @@
-"""Snapshots of the metadata, taken by Barnabas and by Apache Kafka, each read by the other (design D1)."""
+"""Metadata snapshots of Barnabas and of Apache Kafka, each loaded by the other."""
 
 from __future__ import annotations
 
@@ -22,12 +22,7 @@ from protocol.messages import stored_records
 from protocol.schema import Message
 from replication.metadata.image import MetadataImage
 from replication.metadata.image_records import image_records
-from replication.metadata.metadata_records import (
-    SnapshotName,
-    read_batches,
-    read_snapshot,
-    snapshot_name,
-)
+from replication.metadata.metadata_records import SnapshotName, read_batches, read_snapshot, snapshot_name
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
 from tests.support.waiting import until
 
@@ -40,7 +35,7 @@ _TRANSACTION = (
 
 
 class Cluster:
-    """What is known of a cluster, and what a client can do about it."""
+    """What a client can change and describe."""
 
     def __init__(self, bootstrap: str) -> None:
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -51,7 +46,7 @@ class Cluster:
             future.result(WAIT_S)
 
     def change(self, prefix: str) -> None:
-        """A bit of everything that a client can change."""
+        """Topics, partitions, deletions and configs."""
         names = [f"{prefix}-{number}" for number in range(12)]
         self.create(*names)
         self.admin.create_partitions([NewPartitions(names[0], 5)])[names[0]].result(WAIT_S)
@@ -66,7 +61,7 @@ class Cluster:
             self.admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
 
     def check(self, *prefixes: str) -> None:
-        """All that `change` made for these prefixes, and no topic more but the cluster's own."""
+        """The result of `change` for these prefixes, and no other topic except internal ones."""
         topics = {
             name: len(topic.partitions)
             for name, topic in self.admin.list_topics(timeout=WAIT_S).topics.items()
@@ -84,14 +79,14 @@ class Cluster:
 
 
 def snapshots(directory: Path) -> list[SnapshotName]:
-    """Those of a data directory that hold something, from the oldest on."""
+    """The snapshots of a data directory with content, oldest first."""
     names = filter(None, map(snapshot_name, os.listdir(directory / "__cluster_metadata-0")))
     return sorted(name for name in names if name.end_offset)
 
 
 @needs_kafka
-def test_kafka_goes_on_from_a_snapshot_of_ours(tmp_path: Path) -> None:
-    """The log before it is gone: topics, partitions and settings are known from the snapshot alone; and back again."""
+def test_kafka_continues_from_our_snapshot(tmp_path: Path) -> None:
+    """The log before it is deleted, so Kafka has topics, partitions and configs from the snapshot; and back."""
     directory = tmp_path / "data"
     metadata = directory / "__cluster_metadata-0"
     often = {"metadata.log.max.record.bytes.between.snapshots": "1000", "metadata.max.retention.bytes": "1"}
@@ -114,14 +109,11 @@ def test_kafka_goes_on_from_a_snapshot_of_ours(tmp_path: Path) -> None:
 
 
 @needs_kafka
-def test_we_go_on_from_a_snapshot_of_kafka_s(tmp_path: Path) -> None:
-    """Likewise the other way round; and from the same log we would have written the same snapshot."""
+def test_we_continue_from_a_kafka_snapshot(tmp_path: Path) -> None:
+    """The reverse; and from the same log Barnabas would write the same snapshot."""
     directory = tmp_path / "data"
     metadata = directory / "__cluster_metadata-0"
-    often = {
-        "metadata.log.max.record.bytes.between.snapshots": 2000,
-        "internal.metadata.log.segment.bytes": 4000,
-    }
+    often = {"metadata.log.max.record.bytes.between.snapshots": 2000, "internal.metadata.log.segment.bytes": 4000}
     with ApacheKafka(often, data_dir=directory) as kafka:
         Cluster(kafka.bootstrap).change("a")
         until(lambda: snapshots(directory), "a snapshot")
@@ -143,7 +135,7 @@ def test_we_go_on_from_a_snapshot_of_kafka_s(tmp_path: Path) -> None:
 
 
 def _written(records: list[Message]) -> list[str]:
-    """The records as text, with the features of a broker in an order: Kafka's comes from a hash map."""
+    """The records as text; a broker's features are sorted, since Kafka's are in the order of a hash map."""
     for record in records:
         if isinstance(record, stored_records.RegisterBrokerRecord | stored_records.RegisterControllerRecord):
             record.features.sort(key=lambda feature: feature.name)
@@ -151,7 +143,7 @@ def _written(records: list[Message]) -> list[str]:
 
 
 def _written_from_the_log(metadata: Path, name: SnapshotName) -> list[str]:
-    """The records of the snapshot that we would take there."""
+    """The records of the snapshot that Barnabas would write at that offset."""
     data = b"".join(path.read_bytes() for path in sorted(metadata.glob("*.log")))
     batches = [batch for batch in read_batches(data) if not batch.is_control and batch.last_offset < name.end_offset]
     seen = [message for batch in batches for message in batch.messages if not isinstance(message, _TRANSACTION)]
@@ -160,7 +152,7 @@ def _written_from_the_log(metadata: Path, name: SnapshotName) -> list[str]:
 
 
 def _trim_as_kafka_does(metadata: Path, newest: SnapshotName) -> None:
-    """What its cleaner does a minute later: older snapshots go, and segments wholly before the newest."""
+    """What Kafka's cleaner does a minute later: deletes older snapshots, and segments below the newest."""
     for name in (SnapshotName(0, 0), *snapshots(metadata.parent)[:-1]):
         (metadata / str(name)).unlink()
     segments = sorted(metadata.glob("*.log"))

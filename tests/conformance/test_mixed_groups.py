@@ -1,4 +1,4 @@
-"""Groups with members of both protocols: the records beside Apache Kafka's, and stock clients that are exchanged one by one."""
+"""Groups with members of both protocols: the records compared with Apache Kafka, and rolling upgrades of stock clients."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from tests.support.waiting import until
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios" / "mixed_groups"
 DRAWN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=')[0-9A-Za-z_][0-9A-Za-z_-]{21}(?=')")
-"""UUIDs, Java's and those of topics."""
+"""UUIDs of Java and of topics."""
 TIMES_AND_HASHES = re.compile(r"'(metadataHash|assignmentTimestamp|currentStateTimestamp)': '?-?\d+'?")
 
 
-def told(log: FakeLog, group: str) -> list[str]:
-    """What the records of a partition say of a group's kind and members, in order, without what is drawn or measured.
+def group_records(log: FakeLog, group: str) -> list[str]:
+    """The records of a group's type and members, in order, without random ids and times.
 
-    Members follow each other as Java's maps have them: those that are told of in a row are sorted.
+    Consecutive records of one type are sorted, since Kafka writes members in the order of Java's maps.
     """
     found: list[tuple[int, str]] = []
     for batch in log.batches:
@@ -84,7 +84,7 @@ def _shown(kind: int, key: bytes, value: bytes | None, group: str) -> str | None
 
 
 def _in_order(value: Any) -> Any:
-    """Partitions, and the epochs beside them, in ascending order."""
+    """Partitions and their epochs in ascending order."""
     if isinstance(value, list):
         return [_in_order(one) for one in value]
     if not isinstance(value, dict):
@@ -97,7 +97,7 @@ def _in_order(value: Any) -> Any:
 
 @needs_kafka
 def test_the_same_migrations_leave_the_same_records(tmp_path: Path) -> None:
-    """migration.py rule 3: record for record what Apache Kafka writes, in its order."""
+    """Record for record what Apache Kafka writes, in its order."""
     texts = {name: (SCENARIOS / f"{name}.txt").read_text() for name in ("migrating", "static_members")}
     ours = local_world(SETTINGS)
     with ApacheKafka({**SETTINGS, "auto.create.topics.enable": "false"}, data_dir=tmp_path / "data") as kafka:
@@ -109,13 +109,13 @@ def test_the_same_migrations_leave_the_same_records(tmp_path: Path) -> None:
         theirs.close()
     logs = [log_of(tmp_path / "data" / f"__consumer_offsets-{index}") for index in range(5)]
     for group in ("mg-up", "mg-st"):
-        wrote = comparable([entry for log in logs for entry in told(log, group)])
-        assert comparable([entry for log in ours.logs for entry in told(log, group)]) == wrote
+        wrote = comparable([entry for log in logs for entry in group_records(log, group)])
+        assert comparable([entry for log in ours.logs for entry in group_records(log, group)]) == wrote
         assert len(wrote) > 30
 
 
 def comparable(told_of: list[str]) -> list[str]:
-    """Up to the third member: which of three is given what, and has to wait for whom, is up to the ids that are drawn."""
+    """Up to the third member: with three members the assignment depends on random ids."""
     return list(takewhile(lambda text: "'memberId': 'm-c'" not in text, told_of))
 
 
@@ -129,13 +129,13 @@ def broker(tmp_path: Path) -> Iterator[barnabas.Broker]:
 
 
 def kind_of(bootstrap: str, group: str) -> str:
-    """Which kind of group it is."""
+    """The group's type."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     listed = admin.list_consumer_groups().result(30)
     return next(str(one.type.name) for one in listed.valid if one.group_id == group)
 
 
-CLASSIC = [  # not librdkafka's cooperative-sticky: its assignments carry data, which forbids an upgrade, as in Apache Kafka
+CLASSIC = [  # librdkafka's cooperative-sticky has user data in its assignments, which prevents an upgrade, as in Apache Kafka
     (confluent_member, "range"),
     (confluent_member, "roundrobin"),
     (kafka_python_member, RangePartitionAssignor),
@@ -149,7 +149,7 @@ CLASSIC = [  # not librdkafka's cooperative-sticky: its assignments carry data, 
     ids=lambda value: getattr(value, "name", None) or getattr(value, "__name__", value),
 )
 def test_members_are_exchanged_one_by_one_and_back(broker: barnabas.Broker, classic: Any, assignor: Any) -> None:
-    """migration.py rules 1 and 2: a rolling upgrade and its reverse, under load; every record is read, offsets stay."""
+    """A rolling upgrade and downgrade under load; every record is read, and offsets stay."""
     bootstrap, topic = broker.bootstrap, "rolling"
     fill(bootstrap, topic)
 
@@ -186,7 +186,7 @@ def seen(members: list[Member]) -> set[tuple[int, int]]:
 
 
 def write_more(bootstrap: str, topic: str, count: int) -> int:
-    """One record more in every partition."""
+    """One more record in every partition."""
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
     for partition in range(PARTITIONS):
         producer.produce(topic, b"more %d" % count, partition=partition)
@@ -194,12 +194,12 @@ def write_more(bootstrap: str, topic: str, count: int) -> int:
 
 
 def newest(members: list[Member], count: int) -> bool:
-    """Whether the record that was written last in every partition is read."""
+    """Whether the last record of every partition is read."""
     return seen(members) >= {(partition, RECORDS // PARTITIONS + count) for partition in range(PARTITIONS)}
 
 
 @needs_kafka
-def test_javas_consumer_upgrades_a_group_of_kafka_python_and_downgrades_it_by_going(broker: barnabas.Broker) -> None:
+def test_a_java_consumer_upgrades_a_kafka_python_group_and_downgrades_it_when_leaving(broker: barnabas.Broker) -> None:
     """The Java client of either protocol beside a member of the other."""
     bootstrap, topic = broker.bootstrap, "java"
     fill(bootstrap, topic)

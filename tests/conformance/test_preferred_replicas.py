@@ -1,4 +1,4 @@
-"""KIP-392 on the wire: to whom a leader sends a consumer that tells its rack; the same against Apache Kafka."""
+"""KIP-392: the preferred read replica for a consumer with a rack, against Barnabas and Apache Kafka."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from protocol.errors import ErrorCode
 from protocol.messages.produce_fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.support.follower_harness import BOTH, Cluster, World, beginning, running
 
-NOBODY = -1
+NO_REPLICA = -1
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _VERSION = 12
 
 
-class Told(NamedTuple):
-    """What a consumer is told of a partition."""
+class FetchedPartition(NamedTuple):
+    """A partition's part of the Fetch response."""
 
     code: int
     preferred: int
@@ -27,7 +27,7 @@ class Told(NamedTuple):
 
 @pytest.fixture(scope="module", params=BOTH)
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Broker 1, of the rack `here`."""
+    """Broker 1, in the rack `here`."""
     settings = {"replica_selector_class": SELECTOR, "broker_rack": "here", "replica_lag_time_max_ms": 5000}
     with running(request.param, **settings) as made:
         yield made
@@ -40,8 +40,8 @@ def world(cluster: Cluster) -> Iterator[World]:
         yield made.join(rack="there")
 
 
-def told(world: World, topic: tuple[str, bytes], rack: str, offset: int = 0, version: int = _VERSION) -> Told:
-    """The answer to a Fetch from that rack, which waits half a second where there is nothing."""
+def fetch_with_rack(world: World, topic: tuple[str, bytes], rack: str, offset: int = 0, version: int = _VERSION) -> FetchedPartition:
+    """Fetch with a rack; waits half a second if there are no records."""
     partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     request = FetchRequest(
         max_wait_ms=500,
@@ -50,29 +50,29 @@ def told(world: World, topic: tuple[str, bytes], rack: str, offset: int = 0, ver
         topics=[FetchTopic(topic=topic[0], partitions=[partition])],
     )
     (data,) = world.client.raw.ask(request, version).responses[0].partitions
-    preferred = data.preferred_read_replica if version >= 11 else NOBODY
-    return Told(data.error_code, preferred, data.high_watermark, bool(data.records))
+    preferred = data.preferred_read_replica if version >= 11 else NO_REPLICA
+    return FetchedPartition(data.error_code, preferred, data.high_watermark, bool(data.records))
 
 
-def test_a_consumer_is_sent_to_its_rack(world: World) -> None:
-    """Without records; whoever is in the leader's rack, or in no replica's, reads from the leader."""
+def test_a_consumer_is_directed_to_the_replica_of_its_rack(world: World) -> None:
+    """Without records; a consumer in the leader's rack, or in no replica's rack, reads from the leader."""
     topic = world.topic()
     assert world.produced(topic) == ErrorCode.NONE
     world.fetch_until(topic, 3, [1, world.id])
-    assert told(world, topic, "there") == Told(0, world.id, 3, has_records=False)
+    assert fetch_with_rack(world, topic, "there") == FetchedPartition(0, world.id, 3, has_records=False)
     for rack in ("here", "elsewhere", ""):
-        assert told(world, topic, rack) == Told(0, NOBODY, 3, has_records=True), rack
-    assert told(world, topic, "there", version=10) == Told(0, NOBODY, 3, has_records=True)
+        assert fetch_with_rack(world, topic, rack) == FetchedPartition(0, NO_REPLICA, 3, has_records=True), rack
+    assert fetch_with_rack(world, topic, "there", version=10) == FetchedPartition(0, NO_REPLICA, 3, has_records=True)
 
 
 def test_a_follower_that_does_not_hold_the_offset_is_not_read_from(world: World) -> None:
-    """Nor one that is not in sync."""
+    """Nor a follower outside of the ISR."""
     topic = world.topic()
     world.follower.fetch(topic, 0)
     assert world.produced(topic) == ErrorCode.NONE
     assert world.produced(topic) == ErrorCode.NONE
     world.fetch_until(topic, 3, [1, world.id])
-    assert told(world, topic, "there", 3).preferred == world.id
-    assert told(world, topic, "there", 4).preferred == NOBODY
+    assert fetch_with_rack(world, topic, "there", 3).preferred == world.id
+    assert fetch_with_rack(world, topic, "there", 4).preferred == NO_REPLICA
     world.live_until(topic, [1])
-    assert told(world, topic, "there") == Told(0, NOBODY, 6, has_records=True)
+    assert fetch_with_rack(world, topic, "there") == FetchedPartition(0, NO_REPLICA, 6, has_records=True)

@@ -1,16 +1,13 @@
 """Produce, Fetch, ListOffsets and OffsetForLeaderEpoch answer as Apache Kafka's do, field by field.
 
-The same requests go to both brokers; what they answer is written down as a transcript and compared.
+The same requests go to both brokers; the transcripts of their responses are compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-from barnabas import Broker
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -34,7 +31,8 @@ from protocol.messages.produce_fetch import (
 from protocol.messages.transactions import InitProducerIdRequest
 from protocol.primitives import ZERO_UUID
 from protocol.records import BatchBuilder, headers
-from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.conformance.brokers import differences, run_on_both
+from tests.support.kafka import needs_kafka
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -49,7 +47,7 @@ UNKNOWN_ID = b"unknown topic id"
 
 
 class Script:
-    """Asks one broker, and writes down what it answers."""
+    """Sends requests to one broker and records its responses."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -60,7 +58,7 @@ class Script:
 
     # ------------------------------------------------------------ set-up
     def create_topics(self) -> None:
-        """Make the topics, three partitions each, and wait until all are served."""
+        """Creates the topics with three partitions each and waits for their leaders."""
         topics = [
             CreatableTopic(
                 name=name,
@@ -80,13 +78,13 @@ class Script:
         until(self.are_topics_ready, "topics that are served")
 
     def are_topics_ready(self) -> bool:
-        """Whether every partition has a leader that knows of it."""
+        """Whether every partition has a leader."""
         answer = self.list_offsets({name: {0: -1, 1: -1, 2: -1} for name in TOPICS})
         return not any(part.error_code for topic in answer.topics for part in topic.partitions)
 
     # ------------------------------------------------------------ requests
     def produce(self, batches: list[tuple[str, int, bytes]], version: int = 9, acks: int = -1, **more: Any) -> Any:
-        """Send Produce; an unknown topic has the unknown id."""
+        """An unknown topic has the unknown id."""
         topics: list[TopicProduceData] = []
         for name, index, records in batches:
             if not topics or topics[-1].name != name:
@@ -100,7 +98,6 @@ class Script:
         most: int = 1 << 25, part_most: int = 1 << 20, session: tuple[int, int] = (0, -1), replica: int = -1,
         epoch: int = -1, fetched_epoch: int = -1, isolation: int = 0, forget: list[tuple[str, int]] | None = None,
     ) -> Any:  # fmt: skip
-        """Send Fetch."""
         topics: list[FetchTopic] = []
         for (name, index), offset in positions.items():
             if not topics or topics[-1].topic != name:
@@ -124,7 +121,7 @@ class Script:
         return self.client.ask(request, version)
 
     def list_offsets(self, wanted: dict[str, dict[int, int]], version: int = 6, **more: Any) -> Any:
-        """Send ListOffsets: topic -> partition -> time."""
+        """ListOffsets: topic -> partition -> timestamp."""
         epoch = more.pop("epoch", -1)
         topics = [
             ListOffsetsTopic(
@@ -139,25 +136,24 @@ class Script:
         return self.client.ask(ListOffsetsRequest(topics=topics, **more), version)
 
     def end_of_epoch(self, name: str, epoch: int, current: int = -1, index: int = 0, version: int = 4) -> Any:
-        """Send OffsetForLeaderEpoch."""
         part = OffsetForLeaderPartition(partition=index, current_leader_epoch=current, leader_epoch=epoch)
         topics = [OffsetForLeaderTopic(topic=name, partitions=[part])]
         return self.client.ask(OffsetForLeaderEpochRequest(replica_id=-1, topics=topics), version)
 
     def new_producer_id(self, version: int) -> Any:
-        """Send InitProducerId; None while the broker has no block of ids yet, as Kafka at first."""
+        """InitProducerId; None while the broker has no block of ids, as Kafka at first."""
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
         answer = self.client.ask(request, version)
         return None if answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else answer
 
     # ------------------------------------------------------------ the transcript
     def note(self, step: str, *lines: str) -> None:
-        """Write down what a step gave; Kafka's hash tables order partitions as they like."""
+        """Records a step; the lines are sorted, since Kafka's hash tables have no defined order."""
         assert step not in self.lines, step
         self.lines[step] = sorted(lines)
 
     def note_produce(self, step: str, answer: Any) -> None:
-        """All fields of a Produce answer that do not depend on the clock."""
+        """All fields of a Produce response that do not depend on the clock."""
         lines = []
         for topic in answer.responses:
             for part in topic.partition_responses:
@@ -171,7 +167,7 @@ class Script:
         self.note(step, *lines)
 
     def note_fetch(self, step: str, answer: Any) -> None:
-        """All fields of a Fetch answer; records as the base offsets of their batches, and their bytes."""
+        """All fields of a Fetch response; records as base offsets and sizes."""
         has_session = "session" if answer.session_id else "no session"
         lines = [f"{ErrorCode(answer.error_code).name} {has_session} {len(answer.node_endpoints)} endpoints"]
         for topic in answer.responses:
@@ -193,7 +189,7 @@ class Script:
         return name or next((known for known, topic_id in self.ids.items() if topic_id == topic.topic_id), "unknown")
 
     def note_offsets(self, step: str, answer: Any) -> None:
-        """All fields of a ListOffsets answer."""
+        """All fields of a ListOffsets response."""
         self.note(
             step,
             *(
@@ -205,12 +201,12 @@ class Script:
         )
 
     def note_end(self, step: str, answer: Any) -> None:
-        """All fields of an OffsetForLeaderEpoch answer."""
+        """All fields of an OffsetForLeaderEpoch response."""
         part = answer.topics[0].partitions[0]
         self.note(step, f"{ErrorCode(part.error_code).name} {part.partition} {part.leader_epoch} {part.end_offset}")
 
     def note_outcome(self, step: str, ask: Callable[[], Any]) -> None:
-        """Whether the broker answers at all; a new connection afterwards if it hung up."""
+        """Whether the broker answers at all; reconnects if it closed the connection."""
         try:
             answer = ask()
             self.note(step, "answered" if answer is not None else "silent")
@@ -220,7 +216,7 @@ class Script:
             self.client = RawClient(self.bootstrap)
 
     def batch(self, *timestamps: int, key: bytes | None = b"k", size: int = 20, **builder: Any) -> bytes:
-        """A batch; times count from `now_ms`."""
+        """A batch; timestamps are relative to `now_ms`."""
         made = BatchBuilder(**builder)
         for timestamp in timestamps or (0,):
             made.append(self.now_ms + timestamp, key, bytes(size))
@@ -228,7 +224,7 @@ class Script:
 
 
 def write(script: Script) -> None:
-    """Produce: what is told of good and refused batches."""
+    """Produce: valid and invalid batches."""
     one = script.batch()
     for version in range(3, 14):
         script.note_produce(f"produce v{version}", script.produce([("plain", 0, one)], version))
@@ -294,7 +290,7 @@ def read(script: Script) -> None:
 
 
 def use_sessions(script: Script, version: int) -> None:
-    """Fetch with a session: epochs, news, forgetting, errors."""
+    """Fetch sessions: epochs, changes, forgotten partitions, errors."""
 
     def fetch(step: str, session: tuple[int, int], positions: dict[tuple[str, int], int], **more: Any) -> Any:
         answer = script.fetch(positions, version, session=session, **more)
@@ -332,7 +328,6 @@ def use_sessions(script: Script, version: int) -> None:
 
 
 def look_up(script: Script) -> None:
-    """ListOffsets and OffsetForLeaderEpoch."""
     script.produce([("plain", 2, script.batch(100, 300, 200)), ("stamped", 1, script.batch(5, 1))])
     script.produce([("plain", 2, script.batch(250, 500, compression=Compression.GZIP))])
     for version in range(1, 12):
@@ -364,7 +359,6 @@ def look_up(script: Script) -> None:
 
 
 def identify(script: Script) -> None:
-    """InitProducerId without a transactional id."""
     for version in range(6):
         answer = until(lambda version=version: script.new_producer_id(version), "a block of producer ids")
         script.note(f"producer id v{version}", f"{answer.error_code} {answer.producer_epoch} {answer.producer_id >= 0}")
@@ -379,7 +373,6 @@ def identify(script: Script) -> None:
 
 
 def transcript(bootstrap: str) -> dict[str, list[str]]:
-    """Everything, against one broker."""
     script = Script(bootstrap)
     script.create_topics()
     write(script)
@@ -392,27 +385,9 @@ def transcript(bootstrap: str) -> dict[str, list[str]]:
     return script.lines
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[dict[str, list[str]]]:
-    """What Apache Kafka answers."""
-    with ApacheKafka() as node:
-        yield transcript(node.bootstrap)
-
-
-@pytest.fixture(scope="module")
-def ours() -> Iterator[dict[str, list[str]]]:
-    """What this broker answers."""
-    with Broker() as broker:
-        yield transcript(broker.bootstrap)
-
-
 @needs_kafka
-def test_answers_are_those_of_apache_kafka(kafka: dict[str, list[str]], ours: dict[str, list[str]]) -> None:
-    """Each step, field by field; what depends on the clock or on chance is left out."""
-    differing = [
-        f"{step}:\n  Kafka {expected}\n  ours  {ours[step]}"
-        for step, expected in kafka.items()
-        if ours.get(step) != expected
-    ]
-    assert not differing, "\n".join(differing)
-    assert list(ours) == list(kafka)
+def test_answers_are_those_of_apache_kafka() -> None:
+    """Every field of every step that does not depend on the clock or on chance."""
+    theirs, ours = run_on_both(transcript)
+    assert not (found := differences(theirs, ours)), found
+    assert list(ours) == list(theirs)

@@ -1,7 +1,7 @@
-"""What a consumer may ask of Fetch, by real consumers: each scenario runs with each of them (seeds.md F2-F4, F8, F9).
+"""What consumers may request of Fetch, with four client libraries.
 
-A proxy notes what was asked and what was answered, so the claims are about the broker's answers and not about time:
-the same for this broker and, with --kafka-bootstrap, for Apache Kafka.
+A proxy records requests and responses, so the claims are about the broker and not about time: the same for this broker and,
+with --kafka-bootstrap, for Apache Kafka.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from protocol.messages.produce_fetch import ListOffsetsPartition, ListOffsetsReq
 from protocol.records import BatchBuilder
 from tests.conformance.readers import (
     PYTHON_READERS,
-    Got,
+    ConsumedRecord,
     Java,
     JavaProcess,
     Options,
@@ -33,7 +33,7 @@ from tests.support.waiting import until
 WAIT_S = 40
 COMMITTED = 1
 EARLY_MS = 50
-"""How much sooner than asked an answer may come: clocks are counted in ticks, and a proxy sees a little less."""
+"""The tolerance for early responses: clocks have ticks, and the proxy measures a little less."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def java() -> Iterator[JavaProcess]:
 
 @pytest.fixture(params=[*PYTHON_READERS, "java"])
 def make(request: pytest.FixtureRequest) -> Callable[[str, Options], Reader]:
-    """How a reader of one kind is made."""
+    """The constructor of one kind of reader."""
     if request.param in PYTHON_READERS:
         return PYTHON_READERS[request.param]
     process = request.getfixturevalue("java")
@@ -66,19 +66,19 @@ class World(NamedTuple):
     opened: list[Reader]
 
     def read(self, positions: dict[int, int], **options: object) -> Reader:
-        """A consumer of some partitions from these offsets on."""
+        """A consumer of some partitions, from these offsets."""
         reader = self.make(self.proxy.bootstrap, Options(**options))
         self.opened.append(reader)
         reader.assign({(self.topic, index): offset for index, offset in positions.items()})
         return reader
 
     def write(self, *batches: bytes) -> None:
-        """Append a batch to each of the first partitions."""
+        """Appends a batch to each of the first partitions."""
         produce(self.direct, {self.topic: list(batches)})
 
     @property
     def with_records(self) -> list[Exchange]:
-        """Fetches that were answered with records."""
+        """Fetches whose response has records."""
         return [fetch for fetch in self.proxy.fetches if fetch.record_bytes]
 
 
@@ -96,14 +96,14 @@ def world(kafka_broker, kafka_topic, make) -> Iterator[World]:
 
 
 def is_served(client: RawClient, topic: str, partitions: int) -> bool:
-    """Whether every partition has a leader that knows of it: Apache Kafka answers before that."""
+    """Whether every partition has a leader: Apache Kafka creates partitions after the response."""
     wanted = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(partitions)]
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=wanted)])
     return not any(part.error_code for part in client.ask(request, 6).topics[0].partitions)
 
 
 def is_complete(fetch: Exchange) -> bool:
-    """Whether there was a reason to answer: enough bytes, or the wait was over, or nothing was asked, or an error."""
+    """Whether the response was due: enough bytes, the maximum wait, an empty request, or an error."""
     request = fetch.request
     return (
         fetch.record_bytes >= min(request.min_bytes, request.max_bytes)
@@ -114,7 +114,7 @@ def is_complete(fetch: Exchange) -> bool:
 
 
 def batch(partition: int, start: int, count: int, size: int = 10, codec: int = Compression.NONE) -> bytes:
-    """Records that say where they stand."""
+    """Records whose values name their offsets."""
     builder = BatchBuilder(compression=codec)
     for number in range(start, start + count):
         builder.append(RECENT_MS, None, value(partition, number, size))
@@ -125,9 +125,9 @@ def value(partition: int, offset: int, size: int = 10) -> bytes:
     return f"{partition}-{offset} ".encode().ljust(size, b".")
 
 
-def take(reader: Reader, count: int) -> list[Got]:
-    """Poll until there are so many records."""
-    found: list[Got] = []
+def take(reader: Reader, count: int) -> list[ConsumedRecord]:
+    """Polls until `count` records have arrived."""
+    found: list[ConsumedRecord] = []
     deadline = time.monotonic() + WAIT_S
     while len(found) < count:
         assert time.monotonic() < deadline, f"{len(found)} of {count} records came"
@@ -135,13 +135,13 @@ def take(reader: Reader, count: int) -> list[Got]:
     return found
 
 
-def expected(topic: str, partition: int, offsets: range, size: int = 10) -> list[Got]:
-    return [Got(topic, partition, offset, value(partition, offset, size)) for offset in offsets]
+def expected(topic: str, partition: int, offsets: range, size: int = 10) -> list[ConsumedRecord]:
+    return [ConsumedRecord(topic, partition, offset, value(partition, offset, size)) for offset in offsets]
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_both_isolation_levels_see_everything_where_nobody_has_transactions(world, isolation: str) -> None:
-    """seeds.md F2: the last stable offset is the high watermark, and no transaction was aborted."""
+def test_both_isolation_levels_read_everything_without_transactions(world, isolation: str) -> None:
+    """Without transactions the last stable offset is the high watermark, and there are no aborted transactions."""
     world.write(batch(0, 0, 5))
     reader = world.read({0: 0}, isolation=isolation)
     assert take(reader, 5) == expected(world.topic, 0, range(5))
@@ -156,7 +156,7 @@ def test_both_isolation_levels_see_everything_where_nobody_has_transactions(worl
 
 
 def test_a_fetch_waits_for_fetch_min_bytes(world) -> None:
-    """seeds.md F4: 10,000 bytes are not enough; they come together with what makes them 50,000."""
+    """10,000 bytes are not enough; they arrive together with those that make them 50,000."""
     world.write(batch(0, 0, 10, 1000))
     reader = world.read({0: 0}, min_bytes=50_000, max_wait_ms=20_000)
     assert reader.poll() == []
@@ -167,11 +167,11 @@ def test_a_fetch_waits_for_fetch_min_bytes(world) -> None:
     assert (first.request.min_bytes, first.request.max_wait_ms) == (50_000, 20_000)
     assert first.record_bytes >= 50_000
     assert first.batches[0].base_offset == 0
-    world.write(batch(0, 60, 50, 1000))  # a parked request is answered before the consumer hangs up
+    world.write(batch(0, 60, 50, 1000))  # the delayed fetch completes before the consumer closes
 
 
 def test_a_fetch_waits_no_longer_than_fetch_max_wait_ms(world) -> None:
-    """seeds.md F4: too few bytes come when the time is over, and an empty answer as well."""
+    """After the wait the response has too few bytes, or none."""
     world.write(batch(0, 0, 3))
     reader = world.read({0: 0}, min_bytes=50_000, max_wait_ms=300)
     assert take(reader, 3) == expected(world.topic, 0, range(3))
@@ -181,7 +181,7 @@ def test_a_fetch_waits_no_longer_than_fetch_max_wait_ms(world) -> None:
 
 
 def test_a_batch_larger_than_max_partition_fetch_bytes_comes_whole(world) -> None:
-    """seeds.md F8, F9: a consumer with small buffers is not stuck behind a large batch."""
+    """A consumer with small buffers makes progress at a large batch."""
     world.write(batch(0, 0, 30, 10_000))
     world.write(batch(0, 30, 1, 500_000))
     world.write(batch(0, 31, 2))
@@ -194,14 +194,14 @@ def test_a_batch_larger_than_max_partition_fetch_bytes_comes_whole(world) -> Non
         (32, 10),
     ]
     for fetch in world.with_records:
-        asked = fetch.request.topics[0].partitions[0].partition_max_bytes if fetch.request.topics else 1000
-        assert asked == 1000
+        query = fetch.request.topics[0].partitions[0].partition_max_bytes if fetch.request.topics else 1000
+        assert query == 1000
     assert [len(fetch.batches) for fetch in world.with_records[:2]] == [1, 1]
     assert [fetch.batches[0].base_offset for fetch in world.with_records[:2]] == [0, 30]
 
 
 def read_four(world: World, count: int, step: int, size: int, **options: int) -> None:
-    """So many records of a size in each of four partitions, some to a batch, are read as they were written."""
+    """Records in each of four partitions, `step` per batch, are read as they were produced."""
     for start in range(0, count, step):
         world.write(*(batch(index, start, step, size) for index in range(4)))
     got = take(world.read(dict.fromkeys(range(4), 0), **options), 4 * count)
@@ -211,7 +211,7 @@ def read_four(world: World, count: int, step: int, size: int, **options: int) ->
 
 
 def test_max_partition_fetch_bytes_bounds_what_comes_of_each_partition(world) -> None:
-    """seeds.md F9: four partitions, 3,000 bytes of each at most, a first batch aside."""
+    """Four partitions, at most 3,000 bytes of each, except for a first batch."""
     read_four(world, 20, 2, 500, max_partition_bytes=3000)
     for fetch in world.with_records:
         for topic in fetch.answer.responses:
@@ -219,14 +219,14 @@ def test_max_partition_fetch_bytes_bounds_what_comes_of_each_partition(world) ->
 
 
 def test_fetch_max_bytes_bounds_the_whole_answer(world) -> None:
-    """seeds.md F9: four partitions with 60,000 bytes each, 50,000 in one answer at most."""
+    """Four partitions with 60,000 bytes each, at most 50,000 in one response."""
     read_four(world, 60, 10, 1000, max_bytes=50_000)
     assert {fetch.request.max_bytes for fetch in world.proxy.fetches} == {50_000}
     assert all(fetch.record_bytes <= 50_000 for fetch in world.with_records)
 
 
-def test_a_consumer_tells_its_rack_and_reads_from_the_leader(world) -> None:
-    """client.rack: there is no replica in that rack to send it to."""
+def test_a_consumer_with_a_rack_reads_from_the_leader(world) -> None:
+    """No replica is in the rack of client.rack."""
     world.write(batch(0, 0, 5))
     reader = world.read({0: 0}, rack="somewhere-1a")
     assert take(reader, 5) == expected(world.topic, 0, range(5))
@@ -237,7 +237,7 @@ def test_a_consumer_tells_its_rack_and_reads_from_the_leader(world) -> None:
 
 @pytest.mark.parametrize("check_crcs", [True, False])
 def test_batches_of_every_codec_pass_the_consumers_checks(world, check_crcs: bool) -> None:
-    """check.crcs: what was written by the producer is what the consumer checks."""
+    """check.crcs: the stored batch is the produced one."""
     for number, codec in enumerate(Compression):
         world.write(batch(0, number * 7, 7, 300, codec))
     reader = world.read({0: 0}, check_crcs=check_crcs)
@@ -246,7 +246,7 @@ def test_batches_of_every_codec_pass_the_consumers_checks(world, check_crcs: boo
 
 
 def test_one_consumer_reads_many_partitions(world) -> None:
-    """seeds.md F3: sixty partitions, then news of two; every record once, and the session tells only of news."""
+    """Sixty partitions, then new records in two: every record once, and the session's responses name only those two."""
     topic = f"{world.topic}-many"
     create(world.direct, topic, partitions=60)
     until(lambda: is_served(world.direct, topic, 60), "a topic that is served")
@@ -262,27 +262,27 @@ def test_one_consumer_reads_many_partitions(world) -> None:
     assert sorted(take(reader, 2)) == [expected(topic, index, range(3, 4))[0] for index in range(2)]
     for fetch in world.proxy.fetches[seen:]:
         if fetch.request.session_epoch > 0:  # librdkafka and aiokafka have no sessions
-            told = [data.partition_index for topic in fetch.answer.responses for data in topic.partitions]
-            assert set(told) <= {0, 1}
+            response = [data.partition_index for topic in fetch.answer.responses for data in topic.partitions]
+            assert set(response) <= {0, 1}
 
 
 def test_seeking_back_and_forth(world) -> None:
-    """seeds.md F8: into the middle of a batch, back to the start, to the end."""
+    """Into the middle of a batch, to the start, to the end."""
     for start in range(0, 100, 10):
         world.write(batch(0, start, 10))
-    place = (world.topic, 0)
+    topic_partition = (world.topic, 0)
     reader = world.read({0: 55})
     assert take(reader, 45) == expected(world.topic, 0, range(55, 100))
     for target in (0, 99, 7, 50):
-        reader.seek(place, target)
+        reader.seek(topic_partition, target)
         assert take(reader, 100 - target) == expected(world.topic, 0, range(target, 100))
-    reader.seek(place, 100)
+    reader.seek(topic_partition, 100)
     world.write(batch(0, 100, 1))
     assert take(reader, 1) == expected(world.topic, 0, range(100, 101))
 
 
 def test_a_paused_partition_waits_until_it_is_resumed(world) -> None:
-    """The other one goes on; what came meanwhile is there afterwards."""
+    """The other partition continues; records that arrived meanwhile are read after `resume`."""
     world.write(batch(0, 0, 5), batch(1, 0, 5))
     reader = world.read({0: 0, 1: 0})
     assert sorted(take(reader, 10)) == expected(world.topic, 0, range(5)) + expected(world.topic, 1, range(5))

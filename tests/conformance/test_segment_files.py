@@ -1,8 +1,8 @@
-"""Segment files, ours read by Apache Kafka's DumpLogSegments and Kafka's read by our engine (design D1).
+"""Segment files: ours read by Apache Kafka's DumpLogSegments, Kafka's read by our engine.
 
-RULES    1. Kafka's tool accepts every file: logs record by record, indexes entry by entry against their log.
-         2. What Kafka has written is opened, read, found by offset and time, and recovered; the indexes that we build
-            for Kafka's log are Kafka's, byte by byte.
+RULES    1. Kafka's tool accepts every file: logs record by record, indexes entry by entry.
+         2. Our engine opens, reads, searches and recovers Kafka's files; the indexes that it rebuilds for Kafka's log are
+            Kafka's byte for byte.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOT_A_FAULT = "-1 is followed by"  # of the first offset in a file, when it is n
 
 
 def dump(files: list[Path], *options: str) -> str:
-    """What Kafka's tool says of all these files, one JVM for all of them."""
+    """The output of Kafka's tool for these files, in one JVM."""
     done = run_tool(DUMP, *options, "--files", ",".join(str(file) for file in files))
     text = done.stdout + done.stderr
     assert done.returncode == 0, text[-3000:]
@@ -44,18 +44,18 @@ def dump(files: list[Path], *options: str) -> str:
     return text
 
 
-def random_batch(dice: random.Random, offset: int, now_ms: int) -> bytes:
-    """A batch as a producer might send it, at its place in the log."""
-    builder = BatchBuilder(offset, compression=dice.choice(list(Compression)), leader_epoch=3)
-    for _ in range(dice.choice((1, 1, 2, 20))):
-        value = None if dice.random() < 0.05 else dice.randbytes(dice.choice((0, 10, 300, 3000)))
-        builder.append(now_ms + dice.randrange(-500, 500), dice.choice((None, b"", b"key")), value, [("h", b"1")])
+def random_batch(rng: random.Random, offset: int, now_ms: int) -> bytes:
+    """A random batch with this base offset."""
+    builder = BatchBuilder(offset, compression=rng.choice(list(Compression)), leader_epoch=3)
+    for _ in range(rng.choice((1, 1, 2, 20))):
+        value = None if rng.random() < 0.05 else rng.randbytes(rng.choice((0, 10, 300, 3000)))
+        builder.append(now_ms + rng.randrange(-500, 500), rng.choice((None, b"", b"key")), value, [("h", b"1")])
     return bytes(builder.build())
 
 
 def write_log(directory: Path, seed: int, batches: int, config: LogConfig) -> SegmentEngine:
-    """A log of random batches with an aborted transaction here and there."""
-    dice = random.Random(seed)
+    """A log of random batches with some aborted transactions."""
+    rng = random.Random(seed)
     engine = opened(directory, config)
     for number in range(batches):
         if number % 50 == 49:
@@ -74,7 +74,7 @@ def write_log(directory: Path, seed: int, batches: int, config: LogConfig) -> Se
             )
             append(engine, bytes(marker))
             engine.add_aborted(AbortedTransaction(9, first, first + 1, first))
-        append(engine, random_batch(dice, engine.end_offset, NOW_MS + 100 * number))
+        append(engine, random_batch(rng, engine.end_offset, NOW_MS + 100 * number))
     return engine
 
 
@@ -87,13 +87,13 @@ def test_kafka_accepts_every_file_we_write(tmp_path: Path) -> None:
 
     cut = write_log(tmp_path / "cut-0", 3, 200, small)
     cut.truncate(cut.end_offset // 2)
-    dice = random.Random(4)
+    rng = random.Random(4)
     for number in range(100):
-        append(cut, random_batch(dice, cut.end_offset, NOW_MS + 10_000 + number))
+        append(cut, random_batch(rng, cut.end_offset, NOW_MS + 10_000 + number))
     cut.trim(cut.segments()[1].base_offset)
     cut.close()
 
-    write_log(tmp_path / "torn-0", 5, 200, small)  # and never closed: its indexes are behind
+    write_log(tmp_path / "torn-0", 5, 200, small)  # not closed, so its indexes are incomplete
     last = max((tmp_path / "torn-0").glob("*.log"))
     last.write_bytes(last.read_bytes()[:-30])
     torn = SegmentEngine(Disk(), str(tmp_path / "torn-0"), small)
@@ -114,7 +114,7 @@ def test_kafka_accepts_every_file_we_write(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def kafkas(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Partition directories that Kafka has written: one a codec, closed, and one whose broker was killed."""
+    """Partition directories from Kafka: one per codec after a clean shutdown, and one after a kill."""
     data, copies = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("copies")
     settings = {"log.segment.bytes": 1_048_576, "log.index.interval.bytes": 2000, "log.retention.ms": -1}
     with ApacheKafka(settings, data_dir=data) as kafka:
@@ -137,28 +137,28 @@ def kafkas(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def produce(bootstrap: str, topic: str, codec: str, seed: int) -> None:
-    """Records of all sizes, with times that go up and down, in batches large and small."""
-    dice = random.Random(seed)
+    """Records of various sizes with unordered timestamps, in batches of various sizes."""
+    rng = random.Random(seed)
     producer = Producer(
         {"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 2, "batch.size": 20_000, "acks": 1}
     )
     for number in range(1500):
-        value = dice.randbytes(dice.choice((1, 100, 1000, 4000)))
-        producer.produce(topic, value, b"k%d" % number, timestamp=NOW_MS + 10 * number + dice.randrange(-99, 99))
+        value = rng.randbytes(rng.choice((1, 100, 1000, 4000)))
+        producer.produce(topic, value, b"k%d" % number, timestamp=NOW_MS + 10 * number + rng.randrange(-99, 99))
         if number % 50 == 0:
             producer.flush(30)
     assert producer.flush(30) == 0
 
 
 def partition(data: Path, name: str, target: Path) -> Path:
-    """A copy of one partition's directory."""
+    """A copy of a partition's directory."""
     return Path(shutil.copytree(data / f"{name}-0", target / f"{name}-0"))
 
 
 @needs_kafka
 @pytest.mark.parametrize("codec", CODECS)
 def test_what_kafka_wrote_is_opened_read_and_found(kafkas: Path, tmp_path: Path, codec: str) -> None:
-    """Rule 2: every batch by every way of looking for it."""
+    """Rule 2: every batch, by offset and by timestamp."""
     directory = partition(kafkas, codec, tmp_path)
     engine = SegmentEngine(Disk(), str(directory), LogConfig(segment_bytes=1_048_576, index_interval_bytes=2000))
     assert engine.open(None) is None
@@ -185,7 +185,7 @@ def test_what_kafka_wrote_is_opened_read_and_found(kafkas: Path, tmp_path: Path,
 @needs_kafka
 @pytest.mark.parametrize("codec", CODECS)
 def test_indexes_built_for_kafkas_log_are_kafkas(kafkas: Path, tmp_path: Path, codec: str) -> None:
-    """Rule 2: after recovery each file is what it was."""
+    """Rule 2: recovery rebuilds the same files."""
     directory = partition(kafkas, codec, tmp_path)
     before = contents(directory)
     engine = SegmentEngine(Disk(), str(directory), LogConfig(segment_bytes=1_048_576, index_interval_bytes=2000))
@@ -195,7 +195,7 @@ def test_indexes_built_for_kafkas_log_are_kafkas(kafkas: Path, tmp_path: Path, c
     engine.close()
     after = contents(directory)
     differing = [name for name in before if before[name] != after[name]]
-    # The broker was stopped and started in one segment, where Kafka begins to count bytes anew.
+    # The restart is within one segment, where Kafka restarts the byte count of the index interval.
     assert len({name[:20] for name in differing}) <= 1
     assert len(before) > 6
     for name in differing:
@@ -206,7 +206,6 @@ def test_indexes_built_for_kafkas_log_are_kafkas(kafkas: Path, tmp_path: Path, c
 
 
 def entries(kind: type[OffsetIndex | TimeIndex], data: bytes, directory: Path) -> list[tuple[int, int]]:
-    """All entries of an index file."""
     path = directory / "entries"
     path.write_bytes(data)
     index = kind(Disk(), str(path), 0)
@@ -215,7 +214,7 @@ def entries(kind: type[OffsetIndex | TimeIndex], data: bytes, directory: Path) -
 
 @needs_kafka
 def test_a_partition_of_a_killed_kafka_is_recovered(kafkas: Path, tmp_path: Path) -> None:
-    """Rule 2: preallocated indexes full of zeros, and a tail that may be torn."""
+    """Rule 2: preallocated indexes filled with zeros, and a log end that may be torn."""
     directory = partition(kafkas, "killed", tmp_path)
     logs = {name: data for name, data in contents(directory).items() if name.endswith(".log")}
     sizes = [path.stat().st_size for path in directory.glob("*index")]

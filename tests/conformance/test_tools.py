@@ -1,7 +1,7 @@
-"""Apache Kafka's command-line tools, each asked the same of a fresh node of both brokers: what they print is the same.
+"""Apache Kafka's command-line tools print the same for a new node of Barnabas as for one of Apache Kafka.
 
-Left out are tools that are compared elsewhere (test_java_tools.py, test_dump_log.py), and the versions of APIs
-(test_admin_answers.py). The tools run in one JVM, but for one whose end takes that of its process.
+Other tests cover the console tools (test_java_tools.py), DumpLogSegments (test_dump_log.py) and API versions
+(test_admin_answers.py). The tools run in one JVM, except for one that prints at the exit of its process.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import pytest
 from barnabas import Broker
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.kafka_tools import KafkaTools
-from tests.support.tool_comparison import Asked, difference
+from tests.support.tool_comparison import ToolRunner, difference
 
 pytestmark = needs_kafka
 
-# What each tool is asked, in this order; {dir} is a folder with the files of FILES.
+# The commands, in order; {dir} holds the files of FILES.
 LINES = """
 kafka-topics --create --topic t --partitions 3 --config retention.ms=100000 --config cleanup.policy=compact,delete
 kafka-topics --create --topic t
@@ -248,11 +248,11 @@ def tools() -> Iterator[KafkaTools]:
 
 
 def test_every_tool_prints_what_it_prints_with_kafka(tools: KafkaTools, folder: Path, tmp_path: Path) -> None:
-    """Word for word, but for what differs from run to run."""
+    """Word for word, except for MASKS."""
     settings = {"group.initial.rebalance.delay.ms": "0"}
     kafka, broker = ApacheKafka(data_dir=tmp_path / "kafka"), Broker(data_dir=tmp_path / "ours", settings=settings)
     with kafka, broker:
-        theirs = Asked(tools, kafka.bootstrap, tmp_path / "kafka", folder)
-        ours = Asked(tools, broker.bootstrap, tmp_path / "ours", folder)
+        theirs = ToolRunner(tools, kafka.bootstrap, tmp_path / "kafka", folder)
+        ours = ToolRunner(tools, broker.bootstrap, tmp_path / "ours", folder)
         different = [difference(line, theirs, ours) for line in filter(None, LINES.splitlines())]
     assert not any(different), "\n".join(filter(None, different))

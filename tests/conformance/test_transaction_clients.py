@@ -1,4 +1,4 @@
-"""Transactions of real clients, and Apache Kafka's tools for them, unchanged."""
+"""Transactions of real clients, and Apache Kafka's tools for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from protocol.messages.produce_fetch import PartitionProduceData, ProduceRequest
 from protocol.messages.transactions import InitProducerIdRequest
 from protocol.records import BatchBuilder
 from tests.support.kafka import needs_kafka
-from tests.support.kafka_tools import alone
+from tests.support.kafka_tools import run_in_own_jvm
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -29,16 +29,15 @@ TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 COPIER = "org.apache.kafka.tools.TransactionalMessageCopier"
 
 Batches = list[tuple[list[str], bool]]
-"""Values of one transaction each, and whether it is committed."""
+"""The values of each transaction, and whether it is committed."""
 
 
 def run(cls: str, bootstrap: str, *args: object) -> str:
-    """Run a tool against the broker; what it printed."""
-    return alone(cls, "--bootstrap-server", bootstrap, *args).printed
+    """Runs a tool; its output."""
+    return run_in_own_jvm(cls, "--bootstrap-server", bootstrap, *args).stdout
 
 
 def with_confluent(bootstrap: str, topic: str, batches: Batches) -> None:
-    """librdkafka: transactions before version 2."""
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": f"confluent-{topic}"})
     producer.init_transactions(WAIT_S)
     for values, is_commit in batches:
@@ -50,7 +49,6 @@ def with_confluent(bootstrap: str, topic: str, batches: Batches) -> None:
 
 
 def with_kafka_python(bootstrap: str, topic: str, batches: Batches) -> None:
-    """kafka-python."""
     producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"kafka-python-{topic}")
     try:
         producer.init_transactions()
@@ -65,8 +63,6 @@ def with_kafka_python(bootstrap: str, topic: str, batches: Batches) -> None:
 
 
 def with_aiokafka(bootstrap: str, topic: str, batches: Batches) -> None:
-    """aiokafka."""
-
     async def send() -> None:
         producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"aiokafka-{topic}")
         await producer.start()
@@ -90,7 +86,7 @@ PRODUCERS: dict[str, Callable[[str, str, Batches], None]] = {
 
 
 def read(bootstrap: str, topic: str, *, committed: bool) -> list[str]:
-    """Everything in a topic, as one isolation level shows it, up to its end now."""
+    """All values of a topic up to its current end, with one isolation level."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -120,8 +116,8 @@ def read(bootstrap: str, topic: str, *, committed: bool) -> list[str]:
 
 @pytest.mark.parametrize("client", PRODUCERS)
 def test_committed_readers_see_what_was_committed(kafka_broker, kafka_topic, client: str) -> None:
-    """Every client commits and aborts; an uncommitted reader sees both, a committed one no aborted record."""
-    batches = [([f"{number}-{place}" for place in range(5)], number % 2 == 0) for number in range(6)]
+    """Every client commits and aborts; a read_uncommitted consumer reads both, a read_committed one no aborted record."""
+    batches = [([f"{number}-{index}" for index in range(5)], number % 2 == 0) for number in range(6)]
     PRODUCERS[client](kafka_broker.bootstrap, kafka_topic, batches)
     kept = sorted(value for values, is_commit in batches if is_commit for value in values)
     assert read(kafka_broker.bootstrap, kafka_topic, committed=True) == kept
@@ -129,8 +125,8 @@ def test_committed_readers_see_what_was_committed(kafka_broker, kafka_topic, cli
     assert read(kafka_broker.bootstrap, kafka_topic, committed=False) == everything
 
 
-def test_the_later_of_two_producers_shuts_out_the_other(kafka_broker, kafka_topic) -> None:
-    """Fencing as a client sees it: a fatal error for the old one, nothing of it is seen."""
+def test_the_later_of_two_producers_fences_the_other(kafka_broker, kafka_topic) -> None:
+    """The fenced producer gets a fatal error, and its records are not visible."""
     config = {"bootstrap.servers": kafka_broker.bootstrap, "transactional.id": f"fenced-{kafka_topic}"}
     old, new = confluent_kafka.Producer(config), confluent_kafka.Producer(config)
     old.init_transactions(WAIT_S)
@@ -157,12 +153,12 @@ def consumer_of(bootstrap: str, topic: str, group: str) -> Any:
 
 
 def a_few_of(consumer: Any) -> list[Any]:
-    """Seven messages, or what has come within half a second."""
+    """Up to seven messages within half a second."""
     return [message for message in consumer.consume(7, 0.5) if message.error() is None]
 
 
 def carry_over(bootstrap: str, source: str, target: str, count: int, stop_after: int | None = None) -> None:
-    """Consume, transform, produce, commit the offsets with it; leave a transaction open after so many records."""
+    """Consume, transform, produce, commit offsets; after `stop_after` records it leaves a transaction open."""
     group = f"group-of-{target}"
     consumer = consumer_of(bootstrap, source, group)
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": f"carry-{target}"})
@@ -185,8 +181,8 @@ def carry_over(bootstrap: str, source: str, target: str, count: int, stop_after:
         consumer.close()
 
 
-def test_what_is_carried_over_is_carried_over_once() -> None:
-    """Consume, transform, produce: a worker dies in the middle, and the broker too; each record arrives exactly once."""
+def test_records_are_transferred_exactly_once() -> None:
+    """A worker stops within a transaction and the broker is killed; each record arrives exactly once."""
     values = [f"{number:03}" for number in range(60)]
     with Broker(settings=SETTINGS) as broker:
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
@@ -203,7 +199,7 @@ def test_what_is_carried_over_is_carried_over_once() -> None:
 
 
 def test_a_killed_broker_keeps_what_was_committed_and_ends_what_was_open() -> None:
-    """SIGKILL while a transaction is open: it stays open, holds committed readers back, and its producer can go on."""
+    """After SIGKILL the transaction is still open, limits read_committed consumers, and its producer can continue."""
     settings = {**SETTINGS, "transaction.abort.timed.out.transaction.cleanup.interval.ms": 100}
     with Broker(settings=settings) as broker:
         with_confluent(broker.bootstrap, "t", [(["kept"], True), (["gone"], False)])
@@ -228,11 +224,11 @@ def test_a_killed_broker_keeps_what_was_committed_and_ends_what_was_open() -> No
 @needs_kafka
 def test_the_performance_tool_writes_in_transactions(kafka_broker, kafka_topic) -> None:
     """kafka-producer-perf-test.sh --transactional-id: Java's producer, transactions of version 2."""
-    written = alone(
+    written = run_in_own_jvm(
         PRODUCER_PERFORMANCE, "--topic", kafka_topic, "--num-records", 5000, "--record-size", 100, "--throughput",
         -1, "--command-property", f"bootstrap.servers={kafka_broker.bootstrap}", "--transactional-id", kafka_topic,
         "--transaction-duration-ms", 100,
-    ).printed  # fmt: skip
+    ).stdout  # fmt: skip
     assert "5000 records sent" in written
     assert len(read(kafka_broker.bootstrap, kafka_topic, committed=True)) == 5000
     described = run(TRANSACTIONS, kafka_broker.bootstrap, "describe", "--transactional-id", kafka_topic)
@@ -241,24 +237,24 @@ def test_the_performance_tool_writes_in_transactions(kafka_broker, kafka_topic) 
 
 @needs_kafka
 def test_the_message_copier_copies_exactly_once(kafka_broker, kafka_topic) -> None:
-    """kafka-transactional-message-copier.sh, which Kafka's own system tests of transactions are made of: random aborts."""
+    """kafka-transactional-message-copier.sh with random aborts, as in Kafka's own system tests."""
     bootstrap, values = kafka_broker.bootstrap, [f"{number:04}" for number in range(300)]
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
     for value in values:
         producer.produce(kafka_topic, value, partition=0)
     assert producer.flush(WAIT_S) == 0
-    copied = alone(
+    copied = run_in_own_jvm(
         COPIER, "--broker-list", bootstrap, "--input-topic", kafka_topic, "--input-partition", 0,
         "--output-topic", f"{kafka_topic}.copy", "--consumer-group", kafka_topic, "--transactional-id", kafka_topic,
         "--transaction-size", 20, "--enable-random-aborts", "--group-mode", "--use-group-metadata",
-    ).printed  # fmt: skip
+    ).stdout  # fmt: skip
     assert '"remaining":0' in copied.splitlines()[-1]
     assert read(bootstrap, f"{kafka_topic}.copy", committed=True) == values
 
 
 @needs_kafka
 def test_administrators_see_and_end_open_transactions(kafka_broker, kafka_topic) -> None:
-    """kafka-transactions.sh list, describe and forceTerminateTransaction, which shuts the producer out."""
+    """kafka-transactions.sh list, describe and forceTerminateTransaction, which fences the producer."""
     bootstrap, name = kafka_broker.bootstrap, f"open-{kafka_topic}"
     with_confluent(bootstrap, kafka_topic, [(["kept"], True)])
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
@@ -279,7 +275,7 @@ def test_administrators_see_and_end_open_transactions(kafka_broker, kafka_topic)
 
 
 def hang(bootstrap: str, topic: str) -> None:
-    """Records of a transaction that its coordinator knows nothing of, of an hour ago: nobody will ever end it."""
+    """Appends hour-old records of a transaction that its coordinator does not know, so nothing ends it."""
     with RawClient(bootstrap) as client:
         begin = InitProducerIdRequest(transactional_id=f"hangs-{topic}", transaction_timeout_ms=60_000)
 
@@ -301,8 +297,8 @@ def hang(bootstrap: str, topic: str) -> None:
 
 
 @needs_kafka
-def test_administrators_find_and_abort_what_hangs() -> None:
-    """kafka-transactions.sh find-hanging, describe-producers and abort, where producers are believed (as before KIP-890)."""
+def test_administrators_find_and_abort_hanging_transactions() -> None:
+    """kafka-transactions.sh find-hanging, describe-producers and abort, without verification (as before KIP-890)."""
     with Broker(settings={**SETTINGS, "transaction.partition.verification.enable": "false"}) as broker:
         bootstrap = broker.bootstrap
         with_confluent(bootstrap, "t", [(["kept"], True)])

@@ -1,4 +1,4 @@
-"""Transactions beside Apache Kafka: the same scenarios, the same answers to the same bytes, and each other's records."""
+"""Transactions compared with Apache Kafka: the same scenarios, the same responses to the same bytes, each other's records."""
 
 from __future__ import annotations
 
@@ -70,34 +70,31 @@ def brokers() -> Iterator[Brokers]:
 @needs_kafka
 @pytest.mark.parametrize("file", SCENARIOS, ids=lambda file: file.stem)
 def test_apache_kafka_gives_the_same_transcript(brokers: Brokers, file: Path) -> None:
-    """transactions.py: what the scenarios expect of us is what Kafka answers to the same bytes."""
+    """Kafka answers the same bytes as the scenarios expect of Barnabas."""
     text = file.read_text()
     assert brokers.run(text) == text
 
 
 class Script:
-    """Asks one broker, and writes down what it answers; producer ids are shown as they come, from 0 on."""
+    """Sends requests to one broker and records its responses; both brokers assign producer ids from 0 on."""
 
     def __init__(self, bootstrap: str) -> None:
         self.client = RawClient(bootstrap)
         self.lines: list[str] = []
 
-    def note(self, what: str, *told: object) -> None:
-        """A line of the transcript."""
-        self.lines.append(f"{what}: {', '.join(map(str, told))}")
+    def note(self, what: str, *responses: object) -> None:
+        self.lines.append(f"{what}: {', '.join(map(str, responses))}")
 
     def prepare(self) -> None:
-        """Topics and coordinators are there."""
         topics = [CreatableTopic(name="t", num_partitions=3, replication_factor=1)]
         assert not self.client.ask(CreateTopicsRequest(topics=topics), 5).topics[0].error_code
-        asked = FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"])
-        until(lambda: not self.client.ask(asked, 4).coordinators[0].error_code, "a coordinator")
+        query = FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"])
+        until(lambda: not self.client.ask(query, 4).coordinators[0].error_code, "a coordinator")
         until(lambda: self.producers(2)[0] == "NONE", "a partition")
 
     def init(self, name: str, version: int = 5) -> tuple[int, int]:
-        """Begin with a transactional id."""
-        asked = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
-        answer = until(lambda: _if_it_succeeds(self.client.ask(asked, version)), "a producer id")
+        query = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
+        answer = until(lambda: _if_it_succeeds(self.client.ask(query, version)), "a producer id")
         self.note(f"init {name}", answer.producer_id, answer.producer_epoch)
         return answer.producer_id, answer.producer_epoch
 
@@ -109,15 +106,14 @@ class Script:
         ]
         request = ProduceRequest(transactional_id=name, acks=-1, timeout_ms=5000, topic_data=topics)
         answer = self.client.ask(request, version)
-        told = [
+        responses = [
             (topic.name, one.index, ErrorCode(one.error_code).name, one.base_offset)
             for topic in answer.responses
             for one in topic.partition_responses
         ]
-        self.note(f"produce {what}", *sorted(told))
+        self.note(f"produce {what}", *sorted(responses))
 
     def add(self, name: str, producer: tuple[int, int], index: int) -> None:
-        """AddPartitionsToTxn of a client."""
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=name,
             v3_and_below_producer_id=producer[0],
@@ -128,7 +124,7 @@ class Script:
         self.note("add", ErrorCode(topic.results_by_partition[0].partition_error_code).name)
 
     def end(self, name: str, producer: tuple[int, int], *, commit: bool, version: int = 5) -> tuple[int, int]:
-        """End a transaction, and wait until all markers are there."""
+        """Ends a transaction and waits until all markers are written."""
         request = EndTxnRequest(
             transactional_id=name, producer_id=producer[0], producer_epoch=producer[1], committed=commit
         )
@@ -145,7 +141,6 @@ class Script:
         self, what: str, producer: tuple[int, int], index: int, *, commit: bool, version: int = 0, epoch: int = 0,
         topic: str = "t",
     ) -> None:  # fmt: skip
-        """Write a marker by hand."""
         marker = WritableTxnMarker(
             producer_id=producer[0],
             producer_epoch=producer[1],
@@ -158,30 +153,29 @@ class Script:
         self.note(f"marker {what}", ErrorCode(answer.markers[0].topics[0].partitions[0].error_code).name)
 
     def producers(self, index: int, topic: str = "t") -> tuple[str, str | None, list[Any]]:
-        """Who writes to a partition."""
-        asked = DescribeProducersRequest(topics=[DescribeProducersRequestTopic(name=topic, partition_indexes=[index])])
-        one = self.client.ask(asked, 0).topics[0].partitions[0]
+        query = DescribeProducersRequest(topics=[DescribeProducersRequestTopic(name=topic, partition_indexes=[index])])
+        one = self.client.ask(query, 0).topics[0].partitions[0]
         known = [
             (
-                who.producer_id,
-                who.producer_epoch,
-                who.last_sequence,
-                who.coordinator_epoch,
-                who.current_txn_start_offset,
+                sender.producer_id,
+                sender.producer_epoch,
+                sender.last_sequence,
+                sender.coordinator_epoch,
+                sender.current_txn_start_offset,
             )
-            for who in one.active_producers
+            for sender in one.active_producers
         ]
         return ErrorCode(one.error_code).name, one.error_message, sorted(known)
 
     def visible(self, index: int) -> None:
-        """What a committed reader sees: where it ends, and what is to be skipped."""
+        """The end offsets, and the aborted transactions of a read_committed fetch."""
         ends = []
         for isolation in (0, 1):
             part = ListOffsetsPartition(partition_index=index, timestamp=-1)
-            asked = ListOffsetsRequest(
+            query = ListOffsetsRequest(
                 isolation_level=isolation, topics=[ListOffsetsTopic(name="t", partitions=[part])]
             )
-            ends.append(self.client.ask(asked, 6).topics[0].partitions[0].offset)
+            ends.append(self.client.ask(query, 6).topics[0].partitions[0].offset)
         part = FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20)
         fetch = FetchRequest(
             max_wait_ms=0, min_bytes=0, isolation_level=1, topics=[FetchTopic(topic="t", partitions=[part])]
@@ -206,7 +200,7 @@ def batch(producer: tuple[int, int], sequence: int, *, transactional: bool = Tru
 
 
 def new_producers(script: Script) -> None:
-    """Their records begin, and go on with, a transaction; its end raises the epoch."""
+    """Produce adds partitions to the transaction (version 2); its end increments the epoch."""
     one = script.init("new")
     script.produce("the first", "new", [("t", 0, batch(one, 0)), ("t", 1, batch(one, 0)), ("u", 0, batch(one, 0))])
     script.note("producers", script.producers(0))
@@ -230,7 +224,7 @@ def new_producers(script: Script) -> None:
 
 
 def old_producers(script: Script) -> None:
-    """They add their partitions, and what they did not add is refused, as each version can be told."""
+    """Partitions must be added first; the error depends on the Produce version."""
     one = script.init("old", 4)
     for version in (9, 11):
         script.produce("that was not added", "old", [("t", 1, batch(one, 0))], version)
@@ -247,7 +241,7 @@ def old_producers(script: Script) -> None:
 
 
 def markers_by_hand(script: Script) -> None:
-    """What a coordinator that is late, or an administrator, may and may not end."""
+    """Which markers of an old coordinator, or of an administrator, are accepted."""
     nobody = (STRANGER, 3)
     script.marker("where there is nothing", nobody, 0, commit=True)
     script.marker("again", nobody, 0, commit=True)
@@ -271,7 +265,7 @@ def markers_by_hand(script: Script) -> None:
 
 
 def records_out_of_order(script: Script) -> None:
-    """What comes before what lies before it, or after what came after it."""
+    """Sequence numbers and epochs that are too low or too high."""
     one = script.init("order")
     script.produce("not its first", "order", [("t", 1, batch(one, 2))])
     script.produce("its first", "order", [("t", 1, batch(one, 0))])
@@ -287,7 +281,7 @@ def records_out_of_order(script: Script) -> None:
 
 
 def no_verification(script: Script) -> None:
-    """An older producer is believed where nobody is to look; transaction.partition.verification.enable changes at once."""
+    """transaction.partition.verification.enable takes effect at once."""
     one = script.init("unseen")
     script.produce("that nobody has added", "unseen", [("t", 0, batch(one, 0))], 11)
     change = AlterableConfig(name="transaction.partition.verification.enable", config_operation=0, value="false")
@@ -306,7 +300,7 @@ def no_verification(script: Script) -> None:
     script.visible(0)
 
 
-def told(directory: Path) -> list[Any]:
+def transaction_log_records(directory: Path) -> list[Any]:
     """What a partition of `__transaction_state` says, without times."""
     found: list[Any] = []
     data = (directory / "00000000000000000000.log").read_bytes()
@@ -335,7 +329,7 @@ STEPS: list[Callable[[Script], None]] = [
 
 @needs_kafka
 def test_the_same_requests_get_the_same_answers_and_leave_the_same_records(tmp_path: Path) -> None:
-    """Design D1: field by field what Kafka answers, record by record what it writes; and what it wrote we can read."""
+    """Responses field by field, records one by one; and Barnabas loads Kafka's records."""
     scripts = []
     dumps = []
     ours = Broker(data_dir=tmp_path / "ours", settings=SETTINGS)
@@ -349,7 +343,7 @@ def test_the_same_requests_get_the_same_answers_and_leave_the_same_records(tmp_p
             describe: Message = DescribeTransactionsRequest(transactional_ids=["new", "old", "hand", "other"])
             states = script.client.ask(describe, 0).transaction_states
             scripts.append(script.lines)
-        dumps.append(told(broker.data_dir / "__transaction_state-0"))
+        dumps.append(transaction_log_records(broker.data_dir / "__transaction_state-0"))
     assert "\n".join(scripts[1]) == "\n".join(scripts[0])
     assert "\n".join(map(str, dumps[1])) == "\n".join(map(str, dumps[0]))
     reader = LocalWorld()

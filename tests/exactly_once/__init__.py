@@ -1,1 +1,1 @@
-"""Exactly once, end to end: clients and brokers that are killed again and again, and what their histories tell."""
+"""Exactly-once semantics end to end: clients and brokers are killed repeatedly, and the clients' histories are checked."""

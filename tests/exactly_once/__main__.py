@@ -1,4 +1,4 @@
-"""`make exactly-once`: both applications, killed so many times each; here, or with --kafka against Apache Kafka."""
+"""`make exactly-once`: both applications, each through COUNT kills, on Barnabas or, with --kafka, on Apache Kafka."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from barnabas import Broker
 from tests.exactly_once import loop, word_count
 from tests.support.kafka import ApacheKafka, why_no_kafka
 
-Application = Callable[[Path, loop.AnyBroker, int, int], Counter[str]]
+Application = Callable[[Path, loop.StartedBroker, int, int], Counter[str]]
 APPLICATIONS: dict[str, Application] = {"loop": loop.run, "streams": word_count.run}
 
 
 def play(application: Application, seed: int, count: int, *, with_kafka: bool) -> Counter[str]:
-    """One application on a broker of its own; what it leaves is kept when something is wrong."""
+    """Runs one application on its own broker; after a failure its histories and logs are kept."""
     folder = Path(tempfile.mkdtemp(prefix="barnabas-exactly-once-"))
     broker = ApacheKafka(loop.SETTINGS) if with_kafka else Broker(settings=loop.SETTINGS)
     with broker:
@@ -36,14 +36,14 @@ def play(application: Application, seed: int, count: int, *, with_kafka: bool) -
 
 
 def main() -> None:
-    """Kill so many times, print what was done."""
-    parser = argparse.ArgumentParser(prog="make exactly-once", description="Exactly once while everybody is killed.")
+    """Parses the options, runs the applications and prints their counts."""
+    parser = argparse.ArgumentParser(prog="make exactly-once", description="Exactly-once semantics under kills.")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     parser.add_argument("--only", choices=APPLICATIONS)
     parser.add_argument("--kafka", action="store_true", help="against Apache Kafka")
     options = parser.parse_args()
-    # Whoever is asked to end, as by timeout(1), ends the broker and the programs too.
+    # SIGTERM, as timeout(1) sends it, ends the broker and the programs too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     print(f"seed {options.seed}", flush=True)
     names = [options.only] if options.only else list(APPLICATIONS)

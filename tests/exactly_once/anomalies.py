@@ -1,21 +1,21 @@
-"""Reads what clients wrote down of their transactions, and finds what may not happen: Jepsen's list for such logs.
+"""Finds anomalies in the histories that clients write of their transactions: Jepsen's list for logs.
 
-FORMAT   an event says who did what, in which transaction, with which record:
-           sends       a record is given to the producer                 (transaction, topic, partition, value)
-           sent        the broker has said where it lies                 (the same, offset)
-           commits     the client asks for the commit; nothing is sent in this transaction from here on
-           committed   ... and was told that it is done
-           aborted     the client was told that its transaction is aborted
-           assigned    a consumer begins anew in a partition             (topic, partition)
-           polled      a committed reader was given a record             (topic, partition, offset, value), and who carries it
-                       on does so in this transaction
-           again       a consumer has aborted, and goes back to what its group has committed   (transaction, topic, partition)
-RULES    1. Events of one client stand in the order in which they happened; between clients no order is known.
-         2. Within a topic no two records that are meant to be different have the same value, wherever they are sent. A value
-            that was aborted may be sent again, in another transaction.
-         3. Somebody has read every partition to its end, or `lost`, `unseen` and `torn` cannot be told.
-         4. A transaction whose end nobody was told of may have been committed if its client had asked for that.
-NOT HERE How histories are written down (`history.py`), what an application makes of the records (`loop.py`, `word_count.py`).
+FORMAT   An event names the client, what it did, the transaction and the record:
+           sends       a record was passed to the producer               (transaction, topic, partition, value)
+           sent        the broker acknowledged it                        (the same, offset)
+           commits     the client requests the commit; it sends nothing more in this transaction
+           committed   the commit succeeded
+           aborted     the abort succeeded
+           assigned    a consumer starts to read a partition             (topic, partition)
+           polled      a read_committed consumer returned a record       (topic, partition, offset, value); with a transaction
+                       if the client processes the record in it
+           again       a consumer aborted and seeks to the group's committed offset   (transaction, topic, partition)
+RULES    1. Events of one client are in the order in which they happened; there is no order between clients.
+         2. Within a topic, two different records have different values. An aborted value may be sent again in another
+            transaction.
+         3. `lost`, `unseen` and `torn` require that some client has read every partition to its end.
+         4. A transaction without an outcome may have been committed if its client had requested the commit.
+NOT HERE How histories are stored (`history.py`), what an application makes of the records (`loop.py`, `word_count.py`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from typing import Final, NamedTuple
 AT_ANY_TIME: Final = frozenset(
     {"inconsistent offset", "duplicate", "non-monotonic poll", "non-monotonic send", "offset of an aborted transaction"}
 )
-"""What is wrong already while clients are still writing their histories."""
+"""The anomalies that can be found while clients are still writing their histories."""
 
 Partition = tuple[str, int]
-Place = tuple[str, int, int]
-Value = tuple[str, str]
+Position = tuple[str, int, int]
+RecordId = tuple[str, str]
 
 COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"
@@ -43,8 +43,8 @@ OPEN: Final = "open"
 class Event(NamedTuple):
     """One line of a history."""
 
-    who: str
-    what: str
+    client: str
+    kind: str
     transaction: str = ""
     topic: str = ""
     partition: int = -1
@@ -52,31 +52,30 @@ class Event(NamedTuple):
     value: str = ""
 
     @property
-    def where(self) -> Partition:
-        """The partition."""
+    def topic_partition(self) -> Partition:
         return self.topic, self.partition
 
     @property
-    def place(self) -> Place:
-        """Where the record lies."""
+    def position(self) -> Position:
+        """The record's topic, partition and offset."""
         return self.topic, self.partition, self.offset
 
     @property
-    def named(self) -> Value:
-        """The record's value, which is its name within the topic."""
+    def record_id(self) -> RecordId:
+        """The topic and the value, which identify a record (rule 2)."""
         return self.topic, self.value
 
 
 class Anomaly(NamedTuple):
-    """Something that may not happen, and where it was seen."""
+    """One violation."""
 
     kind: str
     sentence: str
 
 
 def anomalies(history: Iterable[Event]) -> list[Anomaly]:
-    """All that may not happen and did."""
-    seen = _Seen(history)
+    """All violations in a history."""
+    seen = _HistoryIndex(history)
     kinds = (
         ("inconsistent offset", seen.inconsistent_offsets()),
         ("duplicate", seen.duplicates()),
@@ -92,8 +91,8 @@ def anomalies(history: Iterable[Event]) -> list[Anomaly]:
     return [Anomaly(kind, sentence) for kind, sentences in kinds for sentence in sentences]
 
 
-class _Seen:
-    """A history, put in order for the questions that are asked of it."""
+class _HistoryIndex:
+    """The events of a history, grouped for the checks."""
 
     def __init__(self, history: Iterable[Event]) -> None:
         self.sends: dict[str, list[Event]] = defaultdict(list)
@@ -101,38 +100,38 @@ class _Seen:
         self.outcomes: dict[str, str] = {}
         self.reads: dict[str, list[Event]] = defaultdict(list)
         """What each client was assigned and polled."""
-        self.carriers: dict[Place, set[str]] = defaultdict(set)
-        """Who took each record into a transaction."""
+        self.processors: dict[Position, set[str]] = defaultdict(set)
+        """The clients that processed each record in a transaction."""
         self.targets: dict[str, set[str]] = defaultdict(set)
         """The topics that each client sends to."""
-        self.polled: dict[Value, set[Place]] = defaultdict(set)
-        self.values: dict[Place, set[str]] = defaultdict(set)
+        self.polled: dict[RecordId, set[Position]] = defaultdict(set)
+        self.values: dict[Position, set[str]] = defaultdict(set)
         self.furthest: dict[Partition, int] = {}
         for event in history:
             self._note(event)
-        self.transactions_of: dict[Value, set[str]] = defaultdict(set)
+        self.transactions_of: dict[RecordId, set[str]] = defaultdict(set)
         for transaction, sends in self.sends.items():
             for send in sends:
-                self.transactions_of[send.named].add(transaction)
+                self.transactions_of[send.record_id].add(transaction)
 
     def _note(self, event: Event) -> None:
-        if event.what == "sends":
+        if event.kind == "sends":
             self.sends[event.transaction].append(event)
-            self.targets[event.who].add(event.topic)
-        elif event.what == "sent":
+            self.targets[event.client].add(event.topic)
+        elif event.kind == "sent":
             self.sent.append(event)
-            self.values[event.place].add(event.value)
-        elif event.what == "polled":
-            self.reads[event.who].append(event)
-            self.polled[event.named].add(event.place)
-            self.values[event.place].add(event.value)
-            self.furthest[event.where] = max(event.offset, self.furthest.get(event.where, -1))
+            self.values[event.position].add(event.value)
+        elif event.kind == "polled":
+            self.reads[event.client].append(event)
+            self.polled[event.record_id].add(event.position)
+            self.values[event.position].add(event.value)
+            self.furthest[event.topic_partition] = max(event.offset, self.furthest.get(event.topic_partition, -1))
             if event.transaction:
-                self.carriers[event.place].add(event.who)
-        elif event.what in {"assigned", "again"}:
-            self.reads[event.who].append(event)
+                self.processors[event.position].add(event.client)
+        elif event.kind in {"assigned", "again"}:
+            self.reads[event.client].append(event)
         else:
-            self.outcomes[event.transaction] = event.what
+            self.outcomes[event.transaction] = event.kind
 
     def _outcome(self, transaction: str) -> str:
         return self.outcomes.get(transaction, OPEN)
@@ -141,137 +140,138 @@ class _Seen:
 
     def inconsistent_offsets(self) -> Iterator[str]:
         """Two records at one offset."""
-        for place, values in self.values.items():
+        for position, values in self.values.items():
             if len(values) > 1:
-                yield f"at {_shown(place)} lie {sorted(values)}"
+                yield f"at {_shown(position)} lie {sorted(values)}"
 
     def duplicates(self) -> Iterator[str]:
-        """One record at two offsets: as committed readers saw it, and as the producer was told."""
-        committed: dict[Value, set[Place]] = defaultdict(set)
+        """One record at two offsets, as consumers read it or as it was acknowledged."""
+        committed: dict[RecordId, set[Position]] = defaultdict(set)
         for event in self.sent:
             if self._outcome(event.transaction) == COMMITTED:
-                committed[event.named].add(event.place)
+                committed[event.record_id].add(event.position)
         for value in self.polled.keys() | committed.keys():
             places = self.polled.get(value, set()) | committed.get(value, set())
             if len(places) > 1:
                 yield f"{value[1]} lies at {', '.join(map(_shown, sorted(places)))}"
 
     def aborted_reads(self) -> Iterator[str]:
-        """A committed reader saw what was aborted, or was never to be committed."""
+        """A read_committed consumer read a record that was aborted, or whose commit nobody requested."""
         never = {ABORTED, OPEN}
         for value in self.polled:
             outcomes = {self._outcome(transaction) for transaction in self.transactions_of.get(value, ())}
             if outcomes and outcomes <= never:
                 yield f"{value[1]} was read, and was {' or '.join(sorted(outcomes))}"
         for event in self.sent:
-            is_sent_again = len(self.transactions_of[event.named]) > 1  # else it is told already
-            is_read = event.place in self.polled.get(event.named, ())
+            is_sent_again = len(self.transactions_of[event.record_id]) > 1  # otherwise the loop above reports it
+            is_read = event.position in self.polled.get(event.record_id, ())
             if is_sent_again and is_read and self._outcome(event.transaction) in never:
-                yield f"{event.value} was read at {_shown(event.place)}, where it was aborted"
+                yield f"{event.value} was read at {_shown(event.position)}, where it was aborted"
 
     def _missing(self) -> Iterator[tuple[Event, bool]]:
-        """Committed records that nobody has read, and whether somebody has read on behind them."""
-        offsets = {(event.transaction, event.named): event.offset for event in self.sent}
+        """Committed records that no consumer read, and whether a consumer read a later offset."""
+        offsets = {(event.transaction, event.record_id): event.offset for event in self.sent}
         for transaction, sends in self.sends.items():
             if self._outcome(transaction) == COMMITTED:
                 for send in sends:
-                    if send.named not in self.polled:
-                        offset = offsets.get((transaction, send.named))
-                        yield send, offset is not None and offset < self.furthest.get(send.where, -1)
+                    if send.record_id not in self.polled:
+                        offset = offsets.get((transaction, send.record_id))
+                        yield send, offset is not None and offset < self.furthest.get(send.topic_partition, -1)
 
     def lost_writes(self) -> Iterator[str]:
-        """Committed, passed by readers, and not there."""
+        """A committed record is missing although a consumer read a later offset."""
         for send, is_passed in self._missing():
             if is_passed:
                 yield f"{send.value} of {send.transaction} is not in {send.topic}-{send.partition}"
 
     def unseen(self) -> Iterator[str]:
-        """Committed, and never shown to anybody."""
+        """A committed record that no consumer read."""
         for send, is_passed in self._missing():
             if not is_passed:
                 yield f"{send.value} of {send.transaction} was not shown in {send.topic}-{send.partition}"
 
     def torn(self) -> Iterator[str]:
-        """A part of a transaction was committed, another was not; where all of it was, `lost writes` tell."""
+        """Some records of a transaction with unknown outcome are readable, others are not."""
         for transaction, sends in self.sends.items():
             if self._outcome(transaction) != ASKED:
                 continue
-            own = [send for send in sends if len(self.transactions_of[send.named]) == 1]
-            there = [send for send in own if send.named in self.polled]
+            own = [send for send in sends if len(self.transactions_of[send.record_id]) == 1]
+            there = [send for send in own if send.record_id in self.polled]
             if there and len(there) < len(own):
                 yield f"of {transaction} {len(there)} records of {len(own)} are there"
 
     # ---- order
 
     def polls_backwards(self) -> Iterator[str]:
-        """A client was given a record again, or an earlier one, without having begun anew."""
+        """A client polled a record again, or an earlier one, without a new assignment."""
         for earlier, later in self._polls():
             if later.offset <= earlier.offset:
-                yield f"{later.who} was given {_shown(later.place)} after {_shown(earlier.place)}"
+                yield f"{later.client} was given {_shown(later.position)} after {_shown(earlier.position)}"
 
     def polls_that_skip(self) -> Iterator[str]:
-        """A client was not given what others were given between two of its records."""
+        """A client skipped a record that others read."""
         known: dict[Partition, list[int]] = defaultdict(list)
-        for topic, partition, offset in {place for places in self.polled.values() for place in places}:
+        for topic, partition, offset in {position for places in self.polled.values() for position in places}:
             known[topic, partition].append(offset)
-        following = {
-            (*where, one): other for where, offsets in known.items() for one, other in pairwise(sorted(offsets))
+        next_offsets = {
+            (*key, one): other for key, offsets in known.items() for one, other in pairwise(sorted(offsets))
         }
         for earlier, later in self._polls():
-            skipped = following.get(earlier.place, later.offset)
+            skipped = next_offsets.get(earlier.position, later.offset)
             if skipped < later.offset:
-                yield f"{later.who} was not given {_shown((*later.where, skipped))}"
+                yield f"{later.client} was not given {_shown((*later.topic_partition, skipped))}"
 
     def offsets_of_aborted(self) -> Iterator[str]:
-        """After an abort a client was not given again what it had read, nor anybody who carries it to the same place."""
-        for who, events in self.reads.items():
-            first: dict[Partition, Event] = {}  # of what it has read in each partition in its last transaction
-            owed: dict[Partition, Event] = {}
+        """After an abort neither the client nor another one with the same targets processed the aborted records again."""
+        for client, events in self.reads.items():
+            first: dict[Partition, Event] = {}  # polled in each partition in the last transaction
+            expected_again: dict[Partition, Event] = {}
             for event in events:
-                where = event.where
-                if event.what == "polled":
-                    due = owed.pop(where, event)
-                    if due.offset < event.offset and not self._is_carried_by_another(due.place, who):
-                        yield f"{who} was not given {_shown(due.place)} again, but {_shown(event.place)}"
-                    if where not in first or first[where].transaction != event.transaction:
-                        first[where] = event
+                topic_partition = event.topic_partition
+                if event.kind == "polled":
+                    due = expected_again.pop(topic_partition, event)
+                    if due.offset < event.offset and not self._is_processed_by_another(due.position, client):
+                        yield f"{client} was not given {_shown(due.position)} again, but {_shown(event.position)}"
+                    if topic_partition not in first or first[topic_partition].transaction != event.transaction:
+                        first[topic_partition] = event
                     continue
-                owed.pop(where, None)
-                begun = first.pop(where, event)
-                if event.what == "again" and begun.what == "polled" and begun.transaction == event.transaction:
-                    owed[where] = begun
+                expected_again.pop(topic_partition, None)
+                begun = first.pop(topic_partition, event)
+                if event.kind == "again" and begun.kind == "polled" and begun.transaction == event.transaction:
+                    expected_again[topic_partition] = begun
 
-    def _is_carried_by_another(self, place: Place, who: str) -> bool:
-        return any(self.targets[other] == self.targets[who] for other in self.carriers[place] - {who})
+    def _is_processed_by_another(self, position: Position, client: str) -> bool:
+        return any(self.targets[other] == self.targets[client] for other in self.processors[position] - {client})
 
     def _polls(self) -> Iterator[tuple[Event, Event]]:
-        """Records that a client was given one after the other in one partition."""
+        """Consecutive records of a client in one partition."""
         for events in self.reads.values():
             last: dict[Partition, Event] = {}
             for event in events:
-                if event.what != "polled":
-                    last.pop(event.where, None)
+                if event.kind != "polled":
+                    last.pop(event.topic_partition, None)
                     continue
-                if event.where in last:
-                    yield last[event.where], event
-                last[event.where] = event
+                if event.topic_partition in last:
+                    yield last[event.topic_partition], event
+                last[event.topic_partition] = event
 
     def sends_backwards(self) -> Iterator[str]:
-        """Records of one client lie in another order than it sent them."""
-        offsets = {(event.transaction, event.named): event.offset for event in self.sent}
+        """The records of one client are stored in another order than it sent them."""
+        offsets = {(event.transaction, event.record_id): event.offset for event in self.sent}
         last: dict[tuple[str, Partition], Event] = {}
         for transaction, sends in self.sends.items():
             for send in sends:
-                offset = offsets.get((transaction, send.named))
+                offset = offsets.get((transaction, send.record_id))
                 if offset is None:
                     continue
                 now = send._replace(offset=offset)
-                before = last.get((send.who, send.where))
+                before = last.get((send.client, send.topic_partition))
                 if before is not None and now.offset <= before.offset:
-                    yield f"{now.who} sent {now.value} to {_shown(now.place)} after {before.value} to {_shown(before.place)}"
-                last[send.who, send.where] = now
+                    first, second = (f"{one.value} to {_shown(one.position)}" for one in (before, now))
+                    yield f"{now.client} sent {second} after {first}"
+                last[send.client, send.topic_partition] = now
 
 
-def _shown(place: Place) -> str:
-    topic, partition, offset = place
+def _shown(position: Position) -> str:
+    topic, partition, offset = position
     return f"{topic}-{partition}@{offset}"

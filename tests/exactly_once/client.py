@@ -1,9 +1,9 @@
-"""What the programs that get killed have in common: how they are called, how they end, and transactions of librdkafka.
+"""What the programs share: their command line, how they exit, and transactional producers of librdkafka.
 
-RULES    1. SIGTERM asks for the end of what is begun, and nothing more; SIGKILL asks nobody.
-         2. An error that the client library calls abortable aborts the transaction, a passing one is tried again; with any
-            other the program ends, as if it had been killed, and another life of it goes on.
-         3. So it is where the library does not come back from a call, long after the time that it was given.
+RULES    1. SIGTERM asks a program to finish what it has started; SIGKILL ends it at once.
+         2. An abortable error aborts the transaction, a retriable one is retried; any other error ends the program, and the
+            next process of it continues.
+         3. A library call that does not return within STALLED_S ends the program by SIGALRM.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from tests.exactly_once.history import History
 FAILED = 3
 CALL_S = 5.0
 STALLED_S = 8
-"""Librdkafka 2.16 may wait for ever, whatever time it was given, for a group's coordinator that has left the metadata:
-its issues 5456 and 5511."""
+"""librdkafka 2.16 may wait forever for a group coordinator that has left the metadata: its issues 5456 and 5511."""
 QUICK = {
     "reconnect.backoff.ms": 10,
     "reconnect.backoff.max.ms": 200,
@@ -34,27 +33,28 @@ QUICK = {
     "socket.connection.setup.timeout.ms": 3000,
     "topic.metadata.refresh.interval.ms": 3000,
 }
-"""Librdkafka 2.16 that begins again with its bootstrap servers, which it does when its only broker is away, may wait for a
-connection of before for ever: with any broker, so also when Apache Kafka is killed."""
+"""When librdkafka 2.16 rebootstraps, which it does when its only broker is down, it may wait forever for an earlier connection,
+with any broker: so the recovery strategy is `none`.
+"""
 
 
 class Client:
-    """One life of a program: called with BOOTSTRAP FOLDER NAME LIFE and what else it wants."""
+    """One process of a program; its arguments are BOOTSTRAP FOLDER NAME INCARNATION and the program's own."""
 
     def __init__(self) -> None:
-        self.bootstrap, folder, self.name, self.life, *self.arguments = sys.argv[1:]
-        self.history = History(Path(folder), f"{self.name}-{self.life}")
-        self.over = threading.Event()
+        self.bootstrap, folder, self.name, self.incarnation, *self.arguments = sys.argv[1:]
+        self.history = History(Path(folder), f"{self.name}-{self.incarnation}")
+        self.stop_requested = threading.Event()
         self._transactions = 0
-        signal.signal(signal.SIGTERM, self._ask_to_end)
+        signal.signal(signal.SIGTERM, self._on_sigterm)
 
-    def _ask_to_end(self, _signal: int, _frame: FrameType | None) -> None:
-        self.over.set()
+    def _on_sigterm(self, _signal: int, _frame: FrameType | None) -> None:
+        self.stop_requested.set()
 
     def next_transaction(self) -> str:
-        """A name for it that nobody else gives."""
+        """A unique name."""
         self._transactions += 1
-        return f"{self.name}-{self.life}-{self._transactions}"
+        return f"{self.name}-{self.incarnation}-{self._transactions}"
 
 
 class Producer:
@@ -70,16 +70,14 @@ class Producer:
             }
         )  # fmt: skip
         self.transaction = ""
-        """The one that is open, or was open last."""
-        self._again(lambda: self._producer.init_transactions(CALL_S))
+        """The current transaction, or the last one."""
+        self._retry(lambda: self._producer.init_transactions(CALL_S))
 
     def begin(self) -> None:
-        """The next transaction."""
         self.transaction = self._client.next_transaction()
         self._producer.begin_transaction()
 
     def send(self, topic: str, partition: int, value: str) -> None:
-        """A record."""
         transaction = self.transaction
 
         def delivered(error: Any, message: Any) -> None:
@@ -89,19 +87,16 @@ class Producer:
         self._note("sends", transaction, topic, partition, -1, value)
         self._producer.produce(topic, value, partition=partition, on_delivery=delivered)
 
-    def commit(self, offsets: list[Any] | None = None, group: Any = None, *, regrets: bool = False) -> bool:
-        """Commit, with the offsets of a group; whether it came to that, or was aborted.
-
-        Who `regrets` aborts when all is ready to be committed.
-        """
+    def commit(self, offsets: list[Any] | None = None, group: Any = None, *, abort: bool = False) -> bool:
+        """Commits, with the offsets of a group; False if the transaction was aborted, as with `abort`."""
         try:
             if offsets is not None:
-                self._again(lambda: self._producer.send_offsets_to_transaction(offsets, group, CALL_S))
-            if regrets:
+                self._retry(lambda: self._producer.send_offsets_to_transaction(offsets, group, CALL_S))
+            if abort:
                 self.abort()
                 return False
             self._note("commits", self.transaction)
-            self._again(lambda: self._producer.commit_transaction(CALL_S))
+            self._retry(lambda: self._producer.commit_transaction(CALL_S))
         except confluent_kafka.KafkaException as error:
             if not error.args[0].txn_requires_abort():
                 raise
@@ -111,21 +106,21 @@ class Producer:
         return True
 
     def abort(self) -> None:
-        """Abort, when no record is on its way any more; else this life ends.
+        """Aborts once no record is in flight; exits if some remain in flight.
 
-        Librdkafka gives the sequence numbers of records that it will not send again to the next ones. If the first are there,
-        these are out of order, or taken for the same, with any broker.
+        librdkafka reuses the sequence numbers of records that it gives up. If the broker has the old records, the new ones
+        are out of order, or are taken for duplicates, with any broker.
         """
         if left := self._producer.flush(CALL_S):
-            print(f"{self.transaction}: {left} records are on their way, so it cannot be aborted", file=sys.stderr)
+            print(f"{self.transaction}: {left} records are in flight, so it cannot be aborted", file=sys.stderr)
             sys.exit(FAILED)
-        self._again(lambda: self._producer.abort_transaction(CALL_S))
+        self._retry(lambda: self._producer.abort_transaction(CALL_S))
         self._note("aborted", self.transaction)
 
     @staticmethod
-    def _again(call: Callable[[], None]) -> None:
+    def _retry(call: Callable[[], None]) -> None:
         while True:
-            signal.alarm(STALLED_S)  # whom nobody stops it ends
+            signal.alarm(STALLED_S)  # rule 3
             try:
                 return call()
             except confluent_kafka.KafkaException as error:
@@ -136,11 +131,11 @@ class Producer:
 
 
 def run(main: Callable[[Client], None]) -> None:
-    """Live once."""
+    """Runs the program; a KafkaException ends it with FAILED."""
     client = Client()
     try:
         main(client)
     except confluent_kafka.KafkaException as error:
-        print(f"{client.name}-{client.life}: {error}", file=sys.stderr)
+        print(f"{client.name}-{client.incarnation}: {error}", file=sys.stderr)
         sys.exit(FAILED)
     client.history.close()

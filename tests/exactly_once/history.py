@@ -1,7 +1,7 @@
-"""Histories on disk: each client writes its own, line by line, so that whoever kills it leaves what it had written.
+"""Histories on disk: each process writes its own file, line by line, so a kill keeps all complete lines.
 
-FORMAT   a line is a JSON array: an Event without its client, whose name is that of the file
-RULES    1. A line that a kill cut off is the last one of its file, and has not happened.
+FORMAT   A line is a JSON array: an Event without its client; the client is the file's name.
+RULES    1. A line without a newline is the last one of its file; it is ignored.
 """
 
 from __future__ import annotations
@@ -13,26 +13,19 @@ from tests.exactly_once.anomalies import Event
 
 
 class History:
-    """What one life of a client writes down."""
+    """The history of one process."""
 
-    def __init__(self, folder: Path, who: str) -> None:
-        self._who = who
-        self._file = (folder / f"{who}.jsonl").open("w", buffering=1, encoding="utf-8")
+    def __init__(self, folder: Path, client: str) -> None:
+        self._client = client
+        self._file = (folder / f"{client}.jsonl").open("w", buffering=1, encoding="utf-8")
 
     def note(
-        self,
-        what: str,
-        transaction: str = "",
-        topic: str = "",
-        partition: int = -1,
-        offset: int = -1,
-        value: str = "",
+        self, kind: str, transaction: str = "", topic: str = "", partition: int = -1, offset: int = -1, value: str = ""
     ) -> None:
-        """Write down that something happened."""
-        self._file.write(json.dumps([what, transaction, topic, partition, offset, value]) + "\n")
+        """Appends an event."""
+        self._file.write(json.dumps([kind, transaction, topic, partition, offset, value]) + "\n")
 
     def close(self) -> None:
-        """Nothing more happens."""
         self._file.close()
 
 

@@ -1,10 +1,9 @@
-"""Consume, transform, produce, killed again and again: each record that was committed arrives once, in its order.
+"""The consume-transform-produce loop under kills: every committed record arrives exactly once, in order.
 
-RULES    1. A writer fills a topic in transactions, of which some are aborted; two members of a group carry it into a second
-            topic, a third carrier takes one partition of it into a third topic; a committed reader watches all three.
-         2. Who is killed next, and how much is carried before, comes from the seed.
-         3. In the end each target holds, partition by partition, what the source holds, and the histories of all clients hold
-            no anomaly.
+RULES    1. A writer fills a topic in transactions, some of them aborted; two members of a group process it into a second topic;
+            a third processor copies one partition into a third topic; a read_committed reader follows all three.
+         2. The seed determines the victims, and how many records are processed before each kill.
+         3. At the end each target holds, partition by partition, the records of the source, and the histories hold no anomaly.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.exactly_once.anomalies import AT_ANY_TIME, Partition, anomalies
-from tests.exactly_once.carrier import transformed
 from tests.exactly_once.client import QUICK
 from tests.exactly_once.history import read_histories
-from tests.exactly_once.lives import Following, Lives
+from tests.exactly_once.processes import ProcessGroup, ReadProgress
+from tests.exactly_once.processor import transformed
 from tests.support.waiting import until
 
-SOURCE, TARGET, BY_HAND = "source", "target", "by-hand"
+SOURCE, TARGET, MANUAL = "source", "target", "by-hand"
 PARTITIONS = 3
-CARRIERS = ("carrier-a", "carrier-b", "hand")
-GROUP = "carriers"
-VICTIMS = (*CARRIERS, "writer", "watcher")
+PROCESSORS = ("processor-a", "processor-b", "manual")
+GROUP = "processors"
+VICTIMS = (*PROCESSORS, "writer", "watcher")
 BROKER = "broker"
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
@@ -41,11 +40,11 @@ SETTINGS = {
     "auto.create.topics.enable": "false",
 }
 STALLED_S = 90
-"""So long nothing may arrive: somebody who was killed is missed after some seconds, and a machine may be busy."""
+"""The limit without any progress: a killed member is replaced after seconds, and the machine may be busy."""
 
 
-class AnyBroker(Protocol):
-    """What is done to a broker, ours or another."""
+class StartedBroker(Protocol):
+    """A broker that can be killed and started."""
 
     @property
     def bootstrap(self) -> str: ...
@@ -54,117 +53,117 @@ class AnyBroker(Protocol):
 
 
 def make_topics(bootstrap: str, topics: dict[str, int], replicas: int = 1) -> None:
-    """Topics, each with its number of partitions."""
+    """Creates topics with their numbers of partitions."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for made in admin.create_topics([NewTopic(name, count, replicas) for name, count in topics.items()]).values():
         made.result(60)
 
 
-def begin_at_the_beginning(bootstrap: str, group: str, topic: str, partitions: int) -> None:
-    """A group whose offsets in the first partitions of a topic are 0, and not unknown."""
+def commit_offset_zero(bootstrap: str, group: str, topic: str, partitions: int) -> None:
+    """Commits offset 0 for a group in the first partitions of a topic, so that no offset is missing."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, **QUICK})
 
-    def is_told() -> bool:
+    def is_committed() -> bool:
         try:
             offsets = [TopicPartition(topic, partition, 0) for partition in range(partitions)]
-            told = consumer.commit(offsets=offsets, asynchronous=False)
-        except KafkaException:  # the coordinator is not there yet
+            committed = consumer.commit(offsets=offsets, asynchronous=False)
+        except KafkaException:  # there is no coordinator yet
             return False
-        return not any(place.error for place in told)
+        return not any(topic_partition.error for topic_partition in committed)
 
-    until(is_told, "the first offset of a group", 60)
+    until(is_committed, "the first offset of a group", 60)
     consumer.close()
 
 
-def kill_again_and_again(
-    lives: Lives, broker: AnyBroker, seed: int, count: int, victims: tuple[str, ...], topic: str
+def kill_repeatedly(
+    processes: ProcessGroup, broker: StartedBroker, seed: int, count: int, victims: tuple[str, ...], topic: str
 ) -> None:
-    """Kill so many times, now a client and now the broker; before each time something has arrived, and nothing is wrong."""
-    dice = random.Random(seed)
-    watched = Following(lives.folder, "watcher")
+    """Kills a client and the broker in turn, `count` times; before each kill records have arrived and there is no anomaly."""
+    rng = random.Random(seed)
+    progress = ReadProgress(processes.folder, "watcher")
     for number in range(count):
-        some = dice.randint(1, 40)
-        wait_for_more(lives, watched, topic, watched.of_its_latest_life()[topic] + some)
-        look_for_anomalies(lives.folder, AT_ANY_TIME)
+        some = rng.randint(1, 40)
+        wait_for_records(processes, progress, topic, progress.latest_counts()[topic] + some)
+        check_for_anomalies(processes.folder, AT_ANY_TIME)
         if number % 2:
             broker.kill()
             broker.start()
-            lives.kills[BROKER] += 1
+            processes.kills[BROKER] += 1
         else:
-            lives.kill(dice.choice(victims))
+            processes.kill(rng.choice(victims))
 
 
-def wait_for_more(lives: Lives, watched: Following, topic: str, count: int) -> None:
-    """Until the watcher has seen so many records of a topic, whoever fails meanwhile; if they do not come, what is wrong."""
+def wait_for_records(processes: ProcessGroup, progress: ReadProgress, topic: str, count: int) -> None:
+    """Waits until the watcher has read `count` records of a topic; on a timeout it reports the counts and any anomaly."""
 
     def arrived() -> bool:
-        lives.look()
-        return watched.of_its_latest_life()[topic] >= count
+        processes.check_running()
+        return progress.latest_counts()[topic] >= count
 
     try:
         until(arrived, f"{count} records in {topic}", STALLED_S)
     except AssertionError as error:
-        error.add_note(f"There are {dict(watched.of_its_latest_life())}.\n{lives.last_words()}")
-        look_for_anomalies(lives.folder)
+        error.add_note(f"There are {dict(progress.latest_counts())}.\n{processes.last_lines()}")
+        check_for_anomalies(processes.folder)
         raise
 
 
-def words_of(topics: dict[str, int]) -> list[object]:
-    """Topics with their numbers of partitions, as programs take them."""
+def topic_arguments(topics: dict[str, int]) -> list[object]:
+    """Topics with their numbers of partitions, as program arguments."""
     return [word for pair in topics.items() for word in pair]
 
 
-def read_to_the_end(lives: Lives, name: str, topics: dict[str, int]) -> dict[Partition, list[str]]:
-    """What a committed reader sees in the end, by partition; it becomes part of the histories."""
-    reader = lives.see_through("reader", name, "to-the-end", *words_of(topics))
+def read_all(processes: ProcessGroup, name: str, topics: dict[str, int]) -> dict[Partition, list[str]]:
+    """What a read_committed consumer reads at the end, by partition; also part of the histories."""
+    reader = processes.run_to_completion("reader", name, "to-the-end", *topic_arguments(topics))
     found: dict[Partition, list[str]] = defaultdict(list)
-    for event in read_histories(lives.folder):
-        if event.who == f"{name}-{reader.life}" and event.what == "polled":
-            found[event.where].append(event.value)
+    for event in read_histories(processes.folder):
+        if event.client == f"{name}-{reader.incarnation}" and event.kind == "polled":
+            found[event.topic_partition].append(event.value)
     return found
 
 
-def look_for_anomalies(folder: Path, kinds: frozenset[str] | None = None) -> None:
-    """Nothing that may not happen is in the histories, or nothing of some kinds."""
-    for _ in range(2):  # what is half written the first time is whole the second time
+def check_for_anomalies(folder: Path, kinds: frozenset[str] | None = None) -> None:
+    """Raises if the histories hold an anomaly, or one of these kinds."""
+    for _ in range(2):  # a line that is half written at first is complete the second time
         found = [one for one in anomalies(read_histories(folder)) if kinds is None or one.kind in kinds]
         if not found:
             return
     raise AssertionError("\n".join(f"{kind}: {sentence}" for kind, sentence in found[:20]))
 
 
-def compare(what: str, found: Sequence[object], wanted: Sequence[object]) -> None:
-    """They are the same, one by one."""
+def assert_equal_records(name: str, found: Sequence[object], wanted: Sequence[object]) -> None:
+    """Raises at the first record that differs."""
     for number, (one, other) in enumerate(zip_longest(found, wanted)):
-        assert one == other, f"{what}: record {number} of {len(wanted)} is {one} and should be {other}"
+        assert one == other, f"{name}: record {number} of {len(wanted)} is {one} and should be {other}"
 
 
-def run(folder: Path, broker: AnyBroker, seed: int, count: int) -> Counter[str]:
-    """The whole of it; what was done."""
-    topics = {SOURCE: PARTITIONS, TARGET: PARTITIONS, BY_HAND: 1}
+def run(folder: Path, broker: StartedBroker, seed: int, count: int) -> Counter[str]:
+    """Runs the loop; the counts of kills, failures and records."""
+    topics = {SOURCE: PARTITIONS, TARGET: PARTITIONS, MANUAL: 1}
     make_topics(broker.bootstrap, topics)
-    begin_at_the_beginning(broker.bootstrap, GROUP, SOURCE, PARTITIONS)
-    begin_at_the_beginning(broker.bootstrap, CARRIERS[2], SOURCE, 1)
-    with Lives(broker.bootstrap, folder) as lives:
-        lives.begin("writer", "writer", SOURCE, PARTITIONS)
-        lives.begin("reader", "watcher", *words_of(topics))
-        for name in CARRIERS[:2]:
-            lives.begin("carrier", name, SOURCE, TARGET, GROUP)
-        lives.begin("carrier_by_hand", CARRIERS[2], SOURCE, BY_HAND)
-        kill_again_and_again(lives, broker, seed, count, VICTIMS, TARGET)
-        lives.end("writer")
-        source = read_to_the_end(lives, "last-of-source", {SOURCE: PARTITIONS})
-        watched = Following(folder, "watcher")
-        wait_for_more(lives, watched, TARGET, sum(map(len, source.values())))
-        wait_for_more(lives, watched, BY_HAND, len(source[SOURCE, 0]))
-        done = Counter(lives.told())
-        lives.end(*CARRIERS, "watcher")
-        there = read_to_the_end(lives, "last", topics)
-    look_for_anomalies(folder)
+    commit_offset_zero(broker.bootstrap, GROUP, SOURCE, PARTITIONS)
+    commit_offset_zero(broker.bootstrap, PROCESSORS[2], SOURCE, 1)
+    with ProcessGroup(broker.bootstrap, folder) as processes:
+        processes.start("writer", "writer", SOURCE, PARTITIONS)
+        processes.start("reader", "watcher", *topic_arguments(topics))
+        for name in PROCESSORS[:2]:
+            processes.start("processor", name, SOURCE, TARGET, GROUP)
+        processes.start("processor_aiokafka", PROCESSORS[2], SOURCE, MANUAL)
+        kill_repeatedly(processes, broker, seed, count, VICTIMS, TARGET)
+        processes.stop("writer")
+        source = read_all(processes, "last-of-source", {SOURCE: PARTITIONS})
+        progress = ReadProgress(folder, "watcher")
+        wait_for_records(processes, progress, TARGET, sum(map(len, source.values())))
+        wait_for_records(processes, progress, MANUAL, len(source[SOURCE, 0]))
+        done = Counter(processes.counts())
+        processes.stop(*PROCESSORS, "watcher")
+        there = read_all(processes, "last", topics)
+    check_for_anomalies(folder)
     for partition in range(PARTITIONS):
         carried = [transformed(value) for value in source[SOURCE, partition]]
-        compare(f"{TARGET}-{partition}", there[TARGET, partition], carried)
+        assert_equal_records(f"{TARGET}-{partition}", there[TARGET, partition], carried)
         if partition == 0:
-            compare(f"{BY_HAND}-0", there[BY_HAND, 0], carried)
+            assert_equal_records(f"{MANUAL}-0", there[MANUAL, 0], carried)
     done["records"] = sum(map(len, source.values()))
     return done

@@ -1,6 +1,6 @@
-"""A program that reads topics as committed readers see them, from their beginnings: TOPIC PARTITIONS [TOPIC PARTITIONS]...
+"""Reads topics with read_committed from their beginnings: [to-the-end] TOPIC PARTITIONS [TOPIC PARTITIONS]...
 
-With the word `to-the-end` before the topics it ends where they end.
+With `to-the-end` it exits at the end of the topics.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ POLL_S = 0.1
 
 
 def follow(client: Client) -> None:
-    """Read until it is asked to end, or until all is read."""
+    """Reads until SIGTERM, or until all is read."""
     words = client.arguments
     stops = words[0] == "to-the-end"
     topics = words[1:] if stops else words
-    places = [
+    partitions = [
         confluent_kafka.TopicPartition(topic, partition, 0)
         for topic, count in zip(topics[::2], topics[1::2], strict=True)
         for partition in range(int(count))
@@ -28,17 +28,17 @@ def follow(client: Client) -> None:
             "isolation.level": "read_committed", "enable.partition.eof": stops, "fetch.wait.max.ms": 50, **QUICK,
         }
     )  # fmt: skip
-    consumer.assign(places)
-    for place in places:
-        client.history.note("assigned", "", place.topic, place.partition)
-    left = {(place.topic, place.partition) for place in places}
-    while left and not client.over.is_set():
+    consumer.assign(partitions)
+    for topic_partition in partitions:
+        client.history.note("assigned", "", topic_partition.topic, topic_partition.partition)
+    left = {(topic_partition.topic, topic_partition.partition) for topic_partition in partitions}
+    while left and not client.stop_requested.is_set():
         for message in consumer.consume(500, POLL_S):
-            where = message.topic(), message.partition()
+            topic_and_partition = message.topic(), message.partition()
             if message.error() is None:
-                client.history.note("polled", "", *where, message.offset(), message.value().decode())
+                client.history.note("polled", "", *topic_and_partition, message.offset(), message.value().decode())
             elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                left.discard(where)
+                left.discard(topic_and_partition)
     consumer.close()
 
 

@@ -1,4 +1,4 @@
-"""The checker finds each anomaly where it was planted, and nothing in a history that is right."""
+"""The checker finds each planted anomaly, and none in a correct history."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ BLANK = ["", "-1", "-1", ""]
 
 
 def history(text: str) -> list[Event]:
-    """Events out of lines; what a line leaves out is blank."""
+    """Events from lines; omitted fields are blank."""
     found = []
     for fields in (line.split(maxsplit=6) for line in text.splitlines() if line):
-        who, what, transaction, topic, partition, offset, value = fields + BLANK[len(fields) - 3 :]
-        found.append(Event(who, what, transaction.strip("-"), topic, int(partition), int(offset), value))
+        client, what, transaction, topic, partition, offset, value = fields + BLANK[len(fields) - 3 :]
+        found.append(Event(client, what, transaction.strip("-"), topic, int(partition), int(offset), value))
     return found
 
 
-def test_nothing_is_found_where_all_is_right() -> None:
-    """Aborts, repeats after an abort, ends that nobody was told of, and consumers that begin anew are no anomalies."""
+def test_a_correct_history_has_no_anomaly() -> None:
+    """Aborts, retries after an abort, unknown outcomes and new assignments are no anomalies."""
     assert anomalies(history(RIGHT)) == []
 
 
@@ -82,16 +82,16 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("kind", PLANTED)
-def test_each_anomaly_is_found_where_it_was_planted(kind: str) -> None:
-    """One change of a right history for each kind; it may be seen as another kind too."""
+def test_each_planted_anomaly_is_found(kind: str) -> None:
+    """Each change of the correct history plants one kind; it may show as another kind too."""
     was, becomes = PLANTED[kind]
     assert was in RIGHT
     assert kind in {found.kind for found in anomalies(history(RIGHT.replace(was, becomes, 1)))}
 
 
 @pytest.mark.parametrize(("target", "is_found"), [("c", True), ("b", False)])
-def test_only_who_carries_to_the_same_place_carries_for_another(target: str, is_found: bool) -> None:
-    """What a client aborts and does not read again is lost, though another group reads the same topic."""
+def test_only_a_client_with_the_same_targets_replaces_an_aborted_read(target: str, is_found: bool) -> None:
+    """A record that a client aborts and does not read again is lost, even if another group reads the same topic."""
     aborted = "d polled d1 a 0 0 x\nd sends d1 b 0 -1 x\nd aborted d1\nd again d1 a 0\nd polled d2 a 0 1 y"
     other = f"e polled e1 a 0 0 x\ne sends e1 {target} 0 -1 x"
     found = {one.kind for one in anomalies(history(f"{RIGHT}\n{aborted}\n{other}"))}
@@ -99,28 +99,25 @@ def test_only_who_carries_to_the_same_place_carries_for_another(target: str, is_
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "sentence"),
     [
         ("r polled - a 0 10 never", "never was read, and was open"),
         ("r polled - a 0 10 gone", "gone was read, and was aborted"),
         ("r polled - a 0 4 again", "again was read at a-0@4, where it was aborted"),
     ],
 )
-def test_what_was_aborted_is_told_from_what_was_sent_again(line: str, told: str) -> None:
-    """An aborted value, one whose producer never asked for a commit, and the aborted one of two attempts."""
+def test_an_aborted_record_is_distinguished_from_its_retry(line: str, sentence: str) -> None:
+    """An aborted value, a value without a commit request, and the aborted one of two attempts."""
     found = anomalies(history(f"{RIGHT}\nr assigned - a 0\n{line}"))
-    assert told in {one.sentence for one in found if one.kind == "aborted read"}
+    assert sentence in {one.sentence for one in found if one.kind == "aborted read"}
 
 
-def test_a_history_is_read_back_up_to_where_its_client_was_killed(tmp_path: Path) -> None:
-    """history.py: each client's own file, without the line that was cut off."""
+def test_a_history_ends_at_its_last_complete_line(tmp_path: Path) -> None:
+    """A line that the kill cut off is left out."""
     written = History(tmp_path, "w-1")
     written.note("sends", "t", "a", 2, -1, "x")
     written.note("committed", "t")
     written.close()
     with (tmp_path / "w-1.jsonl").open("a") as file:
         file.write('["polled", "", "a"')
-    assert read_histories(tmp_path) == [
-        Event("w-1", "sends", "t", "a", 2, -1, "x"),
-        Event("w-1", "committed", "t"),
-    ]
+    assert read_histories(tmp_path) == [Event("w-1", "sends", "t", "a", 2, -1, "x"), Event("w-1", "committed", "t")]

@@ -1,4 +1,4 @@
-"""A program that writes transactions into a topic, and aborts some of them: TOPIC PARTITIONS."""
+"""Writes transactions to a topic and aborts some of them: TOPIC PARTITIONS."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import random
 
 from tests.exactly_once.client import Client, Producer, run
 
-ABORTED = 0.2
+ABORT_RATE = 0.2
 PAUSE_S = 0.02
 
 
 def write(client: Client) -> None:
-    """Write until it is asked to end; no value is ever written twice."""
+    """Runs until SIGTERM; no value is written twice."""
     topic, partitions = client.arguments[0], int(client.arguments[1])
-    dice = random.Random(f"{client.name}-{client.life}")
+    rng = random.Random(f"{client.name}-{client.incarnation}")
     producer = Producer(client)
     number = 0
-    while not client.over.wait(PAUSE_S):
+    while not client.stop_requested.wait(PAUSE_S):
         producer.begin()
-        for _ in range(dice.randint(1, 6)):
-            producer.send(topic, dice.randrange(partitions), f"{client.name}-{client.life}-{number:05}")
+        for _ in range(rng.randint(1, 6)):
+            producer.send(topic, rng.randrange(partitions), f"{client.name}-{client.incarnation}-{number:05}")
             number += 1
-        if dice.random() < ABORTED:
+        if rng.random() < ABORT_RATE:
             producer.abort()
         else:
             producer.commit()

@@ -1,1 +1,1 @@
-"""Clusters of real nodes to which everything happens while clients work: `make cluster-faults`, docs/cluster-faults.md."""
+"""Faults injected into clusters of real nodes while clients work: `make cluster-faults`, docs/cluster-faults.md."""

@@ -1,4 +1,4 @@
-"""The clock of a node: the time of day jumps there, outside the node's own code (`wrong_clock.c`)."""
+"""A node's wall clock, shifted by a preloaded library (`wrong_clock.c`)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from pathlib import Path
 WRONG_BY = "clock-is-wrong-by"
 
 
-def jump(disk: Path, seconds: int) -> None:
-    """From now on the time of day is wrong by so much, on the machine with this disk."""
+def shift_clock(disk: Path, seconds: int) -> None:
+    """Shifts the wall clock of the machine with this disk."""
     made = disk / "clock-being-set"
     made.symlink_to(str(seconds))
     made.rename(disk / WRONG_BY)
 
 
-def jump_back(disk: Path) -> None:
-    """It is right again."""
+def restore_clock(disk: Path) -> None:
     (disk / WRONG_BY).unlink(missing_ok=True)

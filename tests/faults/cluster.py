@@ -1,9 +1,9 @@
-"""A cluster of nodes on machines of their own, with lines between them.
+"""A cluster whose nodes run on separate machines (network namespaces), connected by links that can fail.
 
-RULES    1. What is done to a node is done to its process; its machine stays, with its disk.
-         2. A node that is stopped (SIGSTOP) is let go on before it ends.
-         3. A node does not end unless it is asked to, or its disk is not well.
-NOT HERE Kinds of nodes (`nodes.py`), lines (`network.py`), what happens when (`faults.py`).
+RULES    1. A fault of a node affects its process; its machine and disk stay.
+         2. A node that is stopped by SIGSTOP is resumed before it ends.
+         3. A node's exit is an error unless it is expected.
+NOT HERE Kinds of nodes (`nodes.py`), links (`network.py`), the faults (`faults.py`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.faults import libraries
+from tests.faults import preload
+from tests.faults.cluster_state import NO_LEADER, View, quorum_of, view_of, why_unhealthy
 from tests.faults.network import Network
-from tests.faults.nodes import CONTROLLER_PORT, KINDS, Node, Place
-from tests.faults.views import NOBODY, View, quorum_of, view_of, why_not_whole
+from tests.faults.nodes import CONTROLLER_PORT, KINDS, Node, NodeSpec
 from tests.support.waiting import until
 
 CONTROLLERS = 3
@@ -45,12 +45,12 @@ SETTINGS: dict[str, Any] = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1000,
     "log.segment.bytes": 1_048_576,
 }
-WHOLE_WITHIN_S = 60.0
-"""So long after the last fault is mended a cluster may take to be whole. Most of it are lines whose TCP waits."""
+HEALTHY_WITHIN_S = 60.0
+"""The limit for recovery after the last fault; most of it is TCP's retransmission timeout."""
 
 
 class Cluster:
-    """So many brokers, of which the first three are controllers too; or three more nodes are controllers, and only that."""
+    """`count` brokers; the first three are controllers too, or with `apart` three more nodes are dedicated controllers."""
 
     def __init__(self, kind: str = "barnabas", count: int = 3, *, apart: bool = False) -> None:
         self.network = Network(count + CONTROLLERS * apart)
@@ -58,20 +58,22 @@ class Cluster:
         self.brokers = self.numbers[:count]
         self.controllers = self.numbers[count:] if apart else self.numbers[:CONTROLLERS]
         self.stopped: set[int] = set()
-        """Whose process is stopped by SIGSTOP."""
+        """Nodes stopped by SIGSTOP."""
         self._wanted: set[int] = set()
-        """Who has no reason to end."""
+        """Nodes whose exit is an error."""
         voters = ",".join(f"{number}@{self.network.address(number)}:{CONTROLLER_PORT}" for number in self.controllers)
         self.nodes: dict[int, Node] = {}
         self._library_folder = tempfile.TemporaryDirectory(prefix="barnabas-faults-library-")
-        built = libraries.libraries(Path(self._library_folder.name))
+        built = preload.libraries(Path(self._library_folder.name))
         for number in self.numbers:
             roles = ["broker"] * (number in self.brokers) + ["controller"] * (number in self.controllers)
             own = {**SETTINGS, "process.roles": ",".join(roles), "controller.quorum.voters": voters}
             network = self.network
-            entering = [*network.entering(number), *libraries.environment(built, network.disk)]
-            place = Place(number, network.address(number), network.disk, network.disk_of(number), entering, own)
-            self.nodes[number] = KINDS[kind](place)
+            command_prefix = [*network.command_prefix(number), *preload.environment(built, network.disk)]
+            partition = NodeSpec(
+                number, network.address(number), network.disk, network.disk_of(number), command_prefix, own
+            )
+            self.nodes[number] = KINDS[kind](partition)
 
     def __enter__(self) -> Self:
         try:
@@ -85,7 +87,7 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for number, node in self.nodes.items():
-            self.go_on(number)
+            self.resume(number)
             node.kill()
             node.close()
         self.network.__exit__(kind, error, trace)
@@ -93,75 +95,70 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """Where clients find the nodes."""
         return ",".join(self.nodes[number].bootstrap for number in self.brokers)
 
-    def any_bootstrap(self, dice: random.Random) -> str:
-        """Where some broker is found."""
-        return self.nodes[dice.choice(self.brokers)].bootstrap
+    def any_bootstrap(self, rng: random.Random) -> str:
+        return self.nodes[rng.choice(self.brokers)].bootstrap
 
     def disk_of(self, number: int) -> Path:
-        """A node's disk as it is reached from here."""
+        """A node's disk, as a path of this host."""
         return self.network.disk_of(number)
 
-    # ---- what is done to nodes
+    # ---- node operations
 
     def start(self, numbers: Iterable[int]) -> None:
-        """Start those that do not run, at the same time: one alone would wait for the others."""
+        """Starts the nodes that are down, concurrently: a single node would wait for a quorum."""
         numbers = list(numbers)
         ended = [self.nodes[number] for number in numbers if not self.nodes[number].is_running]
         with ThreadPoolExecutor(len(ended) or 1) as pool:
             for node in ended:
-                node.kill()  # what an end that nobody asked for leaves
+                node.kill()  # reaps a process that has exited
             for started in [pool.submit(node.start) for node in ended]:
                 started.result()
         self._wanted.update(numbers)
 
-    def look(self) -> None:
-        """Rule 3."""
+    def check_running(self) -> None:
         for number in self._wanted:
-            assert self.nodes[number].is_running, f"node {number} has ended, and nobody asked it to: its log says why"
+            assert self.nodes[number].is_running, f"node {number} has exited unexpectedly: its log gives the reason"
 
-    def may_end(self, number: int) -> None:
-        """Until it is started again."""
+    def expect_exit(self, number: int) -> None:
+        """Until its next start."""
         self._wanted.discard(number)
 
     def stop(self, number: int) -> None:
-        """SIGTERM, and it has time to hand over."""
-        self.may_end(number)
+        """SIGTERM: controlled shutdown."""
+        self.expect_exit(number)
         self.nodes[number].stop()
 
     def kill(self, number: int) -> None:
-        """SIGKILL."""
-        self.may_end(number)
+        self.expect_exit(number)
         self.stopped.discard(number)
         self.nodes[number].kill()
 
     def pause(self, number: int) -> None:
-        """SIGSTOP: it holds its connections and says nothing."""
+        """SIGSTOP: it keeps its connections and does not answer."""
         self.stopped.add(number)
         os.kill(self.nodes[number].pid, signal.SIGSTOP)
 
-    def go_on(self, number: int) -> None:
-        """SIGCONT."""
+    def resume(self, number: int) -> None:
         if number in self.stopped:
             self.stopped.discard(number)
             os.kill(self.nodes[number].pid, signal.SIGCONT)
 
-    # ---- what is known of it
+    # ---- state
 
     def view(self) -> View:
-        """What some node says."""
-        return until(lambda: self._ask(view_of), "a node says who leads what", WHOLE_WITHIN_S)
+        """Brokers and partitions, from the first node that answers."""
+        return until(lambda: self._ask(view_of), "a node answers Metadata", HEALTHY_WITHIN_S)
 
     def controller(self) -> int:
-        """Who leads the quorum, as some node says."""
+        """The quorum's leader, from the first node that answers."""
 
         def ask() -> int | None:
             quorum = self._ask(quorum_of)
-            return None if quorum is None or quorum.leader == NOBODY else quorum.leader
+            return None if quorum is None or quorum.leader == NO_LEADER else quorum.leader
 
-        return until(ask, "a node says who leads the quorum", WHOLE_WITHIN_S)
+        return until(ask, "a node names the quorum leader", HEALTHY_WITHIN_S)
 
     def _ask(self, what: Any) -> Any:
         for number in self.brokers:
@@ -171,20 +168,20 @@ class Cluster:
                 continue
         return None
 
-    def wait_until_whole(self) -> None:
-        """All is as it was before anything happened, within a bounded time."""
-        said = ""
+    def wait_until_healthy(self) -> None:
+        """Raises if the cluster has not recovered within HEALTHY_WITHIN_S."""
+        output = ""
 
-        def is_whole() -> bool:
-            nonlocal said
-            self.look()
-            said = why_not_whole({number: self.nodes[number].bootstrap for number in self.brokers}, self.numbers)
-            return not said
+        def is_healthy() -> bool:
+            nonlocal output
+            self.check_running()
+            output = why_unhealthy({number: self.nodes[number].bootstrap for number in self.brokers}, self.numbers)
+            return not output
 
         try:
-            until(is_whole, "the cluster is whole", WHOLE_WITHIN_S, 0.2)
+            until(is_healthy, "the cluster is healthy", HEALTHY_WITHIN_S, 0.2)
         except AssertionError as error:
-            raise AssertionError(f"{error}: {said}") from None
+            raise AssertionError(f"{error}: {output}") from None
 
     def keep_logs(self, folder: Path) -> None:
         """Copy what the nodes have logged."""

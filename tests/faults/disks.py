@@ -1,9 +1,8 @@
-"""What happens to a node's disk: it is full, fails, is slow, or what was not synced is lost with the power.
+"""Disk faults of a node: full, failing or slow disks, and the loss of unflushed data.
 
-RULES    1. A disk that fails does so outside the node's own code: a library that is loaded before the C library answers an
-            error, or waits (`failing_disk.c`); where there is no C compiler, disks do not fail.
-         2. With the power goes what a log holds behind its recovery point, up to a random byte; the metadata log is synced
-            by whoever votes with it, so nothing of it is lost.
+RULES    1. A preloaded library returns errors or delays calls (`failing_disk.c`); without a C compiler disks do not fail.
+         2. A power loss truncates each log at a random byte above its recovery point. The metadata log is flushed before its
+            votes and acknowledgements, so it stays complete.
 """
 
 from __future__ import annotations
@@ -14,24 +13,24 @@ import random
 from contextlib import suppress
 from pathlib import Path
 
-ORDERS = "orders"
+FAULT_FILE = "orders"
 _BALLAST = "ballast"
 _CHECKPOINT = "recovery-point-offset-checkpoint"
 _METADATA = "__cluster_metadata-0"
 
 
 def fail(disk: Path, kinds: str, below: Path, error: int = errno.EIO, after_s: float = 0.0) -> None:
-    """From now on: writes (w), syncs (s) and reads (r) of what lies below a path, as the node sees it.
+    """From now on writes (w), flushes (s) and reads (r) below a path, as the node sees it, fail with an errno after a delay.
 
-    They fail with this error, after so long; with none (0) they are only late.
+    With errno 0 they are only delayed.
     """
     made = disk / "orders-being-made"
     made.write_text(f"{kinds} {error} {after_s * 1e6:.0f} {below}\n")
-    made.rename(disk / ORDERS)
+    made.rename(disk / FAULT_FILE)
 
 
 def fill(disk: Path) -> None:
-    """Leave nothing, whoever else writes meanwhile."""
+    """Uses all free space, despite concurrent writers."""
     with (disk / _BALLAST).open("wb", buffering=0) as file:
         for chunk in (bytes(1024 * 1024), bytes(4096)):
             with suppress(OSError):  # no space left
@@ -39,14 +38,14 @@ def fill(disk: Path) -> None:
                     pass
 
 
-def make_well(disk: Path) -> None:
-    """Neither full nor failing nor slow."""
-    for name in (ORDERS, _BALLAST):
+def clear_faults(disk: Path) -> None:
+    """Ends all disk faults."""
+    for name in (FAULT_FILE, _BALLAST):
         (disk / name).unlink(missing_ok=True)
 
 
-def lose_power(directory: Path, dice: random.Random) -> int:
-    """Cut the ends of logs that nobody has synced, in a log directory that nobody uses; how many lost something."""
+def lose_power(directory: Path, rng: random.Random) -> int:
+    """Truncates the unflushed ends of the logs in an unused log directory; the number of logs that lost data."""
     synced = _recovery_points(directory / _CHECKPOINT)
     lost = 0
     for partition in sorted(one for one in directory.glob("*-*") if one.is_dir() and one.name != _METADATA):
@@ -55,7 +54,7 @@ def lose_power(directory: Path, dice: random.Random) -> int:
             size = segments[-1].stat().st_size
             firm = _position_of(segments[-1], synced.get(partition.name, 0))
             if firm < size:
-                os.truncate(segments[-1], dice.randint(firm, size - 1))
+                os.truncate(segments[-1], rng.randint(firm, size - 1))
                 lost += 1
     return lost
 
@@ -69,7 +68,7 @@ def _recovery_points(checkpoint: Path) -> dict[str, int]:
 
 
 def _position_of(segment: Path, offset: int) -> int:
-    """Where the first batch begins that does not lie wholly before an offset; where the batches end, if none does."""
+    """The byte position of the first batch that ends at or above an offset, or the end of the valid batches."""
     data = segment.read_bytes()
     at = 0
     while at + 27 <= len(data):

@@ -1,10 +1,9 @@
-"""What happens to a cluster: each fault begins with its `with` block, says whom it harms, and is mended where the block ends.
+"""The faults: each starts with its `with` block, names the nodes it affects, and is repaired at the end of the block.
 
-RULES    1. Chance is an argument: the same seed brings the same faults, to nodes with the same parts in the cluster.
-         2. A fault that harms one node only leaves a cluster that works: min.insync.replicas is 2 of 3.
-         3. To mend is to take away the cause, and to start a node that has ended. That the cluster gets over it is what is
-            looked at afterwards.
-NOT HERE What is played when (`playing.py`), lines (`network.py`), disks (`disks.py`).
+RULES    1. The random source is an argument: the same seed gives the same faults, to nodes with the same roles.
+         2. A fault that affects one node leaves a working cluster: min.insync.replicas is 2 of 3.
+         3. A repair removes the cause and starts nodes that are down. The recovery of the cluster is checked afterwards.
+NOT HERE The order of faults (`fault_run.py`), links (`network.py`), disks (`disks.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
-from tests.faults import clocks, disks, moves
+from tests.faults import clocks, disks, reassignments
 from tests.faults.cluster import Cluster
 from tests.faults.machines import OUTSIDE
 from tests.faults.network import between, of_clients
@@ -23,25 +22,25 @@ from tests.faults.nodes import CONTROLLER_PORT, DIRECTORIES, PORT, metadata_dire
 from tests.support.waiting import until
 
 STEADY, PYTHON = "steady", "python"
-"""Topics to which something is written all the time: no coordinator is asked for them."""
+"""Topics written without transactions and coordinators."""
 
 
-class Harm(NamedTuple):
-    """What was done."""
+class InjectedFault(NamedTuple):
+    """What was done, and to which nodes."""
 
     words: str
-    harmed: frozenset[int]
-    """Who cannot do its part; of all the others it is expected."""
+    affected: frozenset[int]
+    """All other nodes must keep working."""
 
 
-Fault = Callable[[Cluster, random.Random], AbstractContextManager[Harm]]
+Fault = Callable[[Cluster, random.Random], AbstractContextManager[InjectedFault]]
 
 
-def victim(cluster: Cluster, dice: random.Random) -> tuple[int, str]:
-    """A node, chosen for the part that it has, and what to call it."""
-    part = dice.choice(("any", "controller", "leader", "coordinator of groups", "coordinator of transactions"))
+def victim(cluster: Cluster, rng: random.Random) -> tuple[int, str]:
+    """A node, chosen at random or by its role, and its description."""
+    part = rng.choice(("any", "controller", "leader", "coordinator of groups", "coordinator of transactions"))
     if part == "any":
-        number = dice.choice(cluster.numbers)
+        number = rng.choice(cluster.numbers)
     elif part == "controller":
         number = cluster.controller()
     else:
@@ -51,321 +50,327 @@ def victim(cluster: Cluster, dice: random.Random) -> tuple[int, str]:
         }.get(part)
         partitions = cluster.view().partitions
         wanted = [
-            led.leader
-            for (topic, _), led in sorted(partitions.items())
-            if led.leader in cluster.nodes and (topic == internal if internal else not topic.startswith("__"))
+            state.leader
+            for (topic, _), state in sorted(partitions.items())
+            if state.leader in cluster.nodes and (topic == internal if internal else not topic.startswith("__"))
         ]
-        number = dice.choice(wanted or cluster.numbers)
+        number = rng.choice(wanted or cluster.numbers)
     return number, f"node {number} ({part})"
 
 
 @contextmanager
-def killed(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """SIGKILL, and it is started again later."""
-    number, name = victim(cluster, dice)
+def killed(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    """SIGKILL; started again at the repair."""
+    number, name = victim(cluster, rng)
     cluster.kill(number)
-    yield Harm(f"{name} is killed", frozenset({number}))
+    yield InjectedFault(f"{name} is killed", frozenset({number}))
     cluster.start([number])
 
 
 @contextmanager
-def killed_for_a_moment(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """SIGKILL, and it is back before anybody misses it."""
-    number, name = victim(cluster, dice)
+def killed_and_restarted(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    """SIGKILL and an immediate start, before its session expires."""
+    number, name = victim(cluster, rng)
     cluster.kill(number)
     cluster.start([number])
-    yield Harm(f"{name} is killed and started at once", frozenset({number}))
+    yield InjectedFault(f"{name} is killed and started at once", frozenset({number}))
 
 
 @contextmanager
-def all_killed(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """SIGKILL for all, one right after the other, and they are started at the same time."""
-    order = dice.sample(cluster.numbers, len(cluster.numbers))
+def all_killed(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    """SIGKILL for all nodes in turn; all start together."""
+    order = rng.sample(cluster.numbers, len(cluster.numbers))
     for number in order:
         cluster.kill(number)
-    yield Harm(f"all are killed: {order}", frozenset(order))
+    yield InjectedFault(f"all are killed: {order}", frozenset(order))
     cluster.start(cluster.numbers)
 
 
 @contextmanager
-def paused(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """SIGSTOP and SIGCONT: it does not know that time has passed."""
-    number, name = victim(cluster, dice)
+def paused(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    """SIGSTOP and SIGCONT."""
+    number, name = victim(cluster, rng)
     cluster.pause(number)
-    yield Harm(f"{name} is stopped", frozenset({number}))
-    cluster.go_on(number)
+    yield InjectedFault(f"{name} is stopped", frozenset({number}))
+    cluster.resume(number)
 
 
 @contextmanager
-def several_paused(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """SIGSTOP for two or more, all perhaps, and SIGCONT at the same time."""
-    chosen = dice.sample(cluster.numbers, dice.randint(2, len(cluster.numbers)))
+def several_paused(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    """SIGSTOP for two or more nodes, and SIGCONT for all of them together."""
+    chosen = rng.sample(cluster.numbers, rng.randint(2, len(cluster.numbers)))
     for number in chosen:
         cluster.pause(number)
-    yield Harm(f"{chosen} are stopped", frozenset(chosen))
+    yield InjectedFault(f"{chosen} are stopped", frozenset(chosen))
     for number in chosen:
-        cluster.go_on(number)
+        cluster.resume(number)
 
 
 @contextmanager
-def restarted_in_turns(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """Every node is asked to stop and started again, one after the other."""
-    first, *others = dice.sample(cluster.numbers, len(cluster.numbers))
+def restarted_in_turns(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    """A rolling restart."""
+    first, *others = rng.sample(cluster.numbers, len(cluster.numbers))
     cluster.stop(first)
-    yield Harm(f"rolling restart: {[first, *others]}", frozenset({first}))
+    yield InjectedFault(f"rolling restart: {[first, *others]}", frozenset({first}))
     cluster.start([first])
     for number in others:
-        cluster.wait_until_whole()
+        cluster.wait_until_healthy()
         cluster.stop(number)
         cluster.start([number])
 
 
-@contextmanager
-def cut_off(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """One node is cut off from the others: both ways or one; with the clients or without them."""
-    number, name = victim(cluster, dice)
-    ways = list(between([number], cluster.numbers))
-    way = dice.choice(("both ways", "hears nothing", "is not heard"))
-    if way != "both ways":
-        at = 1 if way == "hears nothing" else 0
-        ways = [one for one in ways if one[at] == number]
-    clients = dice.random() < 0.4
-    cluster.network.cut("cut off", [*ways, *(of_clients([number]) if clients else ())])
-    words = f"{name} is cut off from the others{' and the clients' if clients else ''}: {way}"
-    # A coordinator that knows of no successor keeps the clients that still reach it, here as with Apache Kafka.
-    yield Harm(words, frozenset({number} if clients else cluster.numbers))
-    cluster.network.mend("cut off")
+def _some_directions(number: int, cluster: Cluster, rng: random.Random) -> tuple[list[tuple[int, int]], str]:
+    """The links between a node and the others: both directions, only to it, or only from it."""
+    links = list(between([number], cluster.numbers))
+    direction = rng.choice(("both directions", "receives nothing", "sends nothing"))
+    if direction == "receives nothing":
+        links = [link for link in links if link[1] == number]
+    if direction == "sends nothing":
+        links = [link for link in links if link[0] == number]
+    return links, direction
 
 
 @contextmanager
-def split(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """The cluster falls into two; the clients reach both parts, or one."""
-    order = dice.sample(cluster.numbers, len(cluster.numbers))
-    at = dice.randint(1, len(order) - 1)
+def cut_off(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    """One node is partitioned from the others, in both directions or one, with or without the clients."""
+    number, name = victim(cluster, rng)
+    links, direction = _some_directions(number, cluster, rng)
+    clients = rng.random() < 0.4
+    cluster.network.cut("cut off", [*links, *(of_clients([number]) if clients else ())])
+    words = f"{name} is cut off from the others{' and the clients' if clients else ''}: {direction}"
+    # A coordinator without a successor keeps the clients that still reach it, as with Apache Kafka.
+    yield InjectedFault(words, frozenset({number} if clients else cluster.numbers))
+    cluster.network.restore("cut off")
+
+
+@contextmanager
+def split(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    """A partition into two parts; the clients reach both, or one."""
+    order = rng.sample(cluster.numbers, len(cluster.numbers))
+    at = rng.randint(1, len(order) - 1)
     parts = order[:at], order[at:]
-    away = dice.choice((None, 0, 1))
-    ways = [*between(*parts), *(of_clients(parts[away]) if away is not None else ())]
-    cluster.network.cut("split", ways)
-    told = "both" if away is None else f"{parts[1 - away]}"
-    yield Harm(f"split into {parts[0]} and {parts[1]}, clients reach {told}", frozenset(order))
-    cluster.network.mend("split")
+    away = rng.choice((None, 0, 1))
+    links = [*between(*parts), *(of_clients(parts[away]) if away is not None else ())]
+    cluster.network.cut("split", links)
+    response = "both" if away is None else f"{parts[1 - away]}"
+    yield InjectedFault(f"split into {parts[0]} and {parts[1]}, clients reach {response}", frozenset(order))
+    cluster.network.restore("split")
 
 
 @contextmanager
-def bridge(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """The cluster falls into two halves, and one node reaches both; the clients reach all."""
-    middle, *others = dice.sample(cluster.numbers, len(cluster.numbers))
+def bridge(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    """A partition into two halves with one node that reaches both; the clients reach all nodes."""
+    middle, *others = rng.sample(cluster.numbers, len(cluster.numbers))
     halves = others[: len(others) // 2], others[len(others) // 2 :]
     cluster.network.cut("bridge", between(*halves))
-    yield Harm(f"node {middle} alone reaches both {halves[0]} and {halves[1]}", frozenset(cluster.numbers))
-    cluster.network.mend("bridge")
+    yield InjectedFault(f"node {middle} alone reaches both {halves[0]} and {halves[1]}", frozenset(cluster.numbers))
+    cluster.network.restore("bridge")
 
 
 @contextmanager
-def one_port_cut(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """Of a node and the others only what controllers are asked gets lost, or only what brokers are; both ways or one."""
-    number, name = victim(cluster, dice)
-    port, what = dice.choice(((CONTROLLER_PORT, "controllers"), (PORT, "brokers")))
-    ways = list(between([number], cluster.numbers))
-    way = dice.choice(("both ways", "hears nothing", "is not heard"))
-    if way != "both ways":
-        at = 1 if way == "hears nothing" else 0
-        ways = [one for one in ways if one[at] == number]
-    cluster.network.cut("port", ways, port)
-    # It goes on leading though others lead, or leads while nobody follows, and the clients reach it.
-    yield Harm(f"{name} is cut off from the others' {what}: {way}", frozenset(cluster.numbers))
-    cluster.network.mend("port")
+def one_port_cut(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    """Only the controller port, or only the broker port, between a node and the others, in both directions or one."""
+    number, name = victim(cluster, rng)
+    port, what = rng.choice(((CONTROLLER_PORT, "controllers"), (PORT, "brokers")))
+    links, direction = _some_directions(number, cluster, rng)
+    cluster.network.cut("port", links, port)
+    # It keeps leading although another leader exists, or it leads without followers, and the clients reach it.
+    yield InjectedFault(f"{name} is cut off from the others' {what}: {direction}", frozenset(cluster.numbers))
+    cluster.network.restore("port")
 
 
 @contextmanager
-def line_cut(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """Two nodes do not reach each other, all others reach both; or only one of the two is not heard."""
-    one, other = dice.sample(cluster.numbers, 2)
-    ways = [(one, other), (other, one)][: dice.randint(1, 2)]
-    cluster.network.cut("line", ways)
-    # Markers of transactions go from a coordinator to leaders, and wait for the line, here as with Apache Kafka.
-    yield Harm(f"nothing gets over {ways}", frozenset({one, other}))
-    cluster.network.mend("line")
+def line_cut(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    """The link between two nodes, in both directions or one."""
+    one, other = rng.sample(cluster.numbers, 2)
+    links = [(one, other), (other, one)][: rng.randint(1, 2)]
+    cluster.network.cut("line", links)
+    # WriteTxnMarkers requests from the coordinator wait for the link, as with Apache Kafka.
+    yield InjectedFault(f"nothing gets over {links}", frozenset({one, other}))
+    cluster.network.restore("line")
 
 
 @contextmanager
-def all_alone(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
+def all_alone(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
     """No node reaches another; the clients reach all."""
-    del dice
+    del rng
     cluster.network.cut("alone", between(cluster.numbers, cluster.numbers))
-    yield Harm("every node is alone", frozenset(cluster.numbers))
-    cluster.network.mend("alone")
+    yield InjectedFault("every node is isolated", frozenset(cluster.numbers))
+    cluster.network.restore("alone")
 
 
 @contextmanager
-def bad_lines(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """On one node's lines or on all packets are lost, late, twice, out of order, all or none in turns, or only so many pass."""
-    number, name = victim(cluster, dice)
-    everybody = [*cluster.numbers, OUTSIDE]
-    is_all = dice.random() < 0.4
-    ways = list(between(everybody, everybody) if is_all else between([number], everybody))
-    how = dice.choice(
+def bad_lines(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    """Packet loss, delay, duplication, reordering, intermittent loss or a low bandwidth on one node's links, or on all."""
+    number, name = victim(cluster, rng)
+    all_machines = [*cluster.numbers, OUTSIDE]
+    is_all = rng.random() < 0.4
+    links = list(between(all_machines, all_machines) if is_all else between([number], all_machines))
+    how = rng.choice(
         (
-            {"loss": dice.uniform(0.02, 0.2)},
-            {"delay_s": dice.uniform(0.01, 0.3)},
-            {"delay_s": 0.005, "jitter_s": dice.uniform(0.02, 0.2), "twice": 0.1},
-            {"bytes_per_s": dice.uniform(20_000, 200_000)},
-            {"turns_s": dice.uniform(0.2, 1.5)},
+            {"loss": rng.uniform(0.02, 0.2)},
+            {"delay_s": rng.uniform(0.01, 0.3)},
+            {"delay_s": 0.005, "jitter_s": rng.uniform(0.02, 0.2), "twice": 0.1},
+            {"bytes_per_s": rng.uniform(20_000, 200_000)},
+            {"turns_s": rng.uniform(0.2, 1.5)},
         )
     )
-    cluster.network.make_bad("bad", ways, **how)
-    told = ", ".join(f"{what} {amount:.3g}" for what, amount in how.items())
-    yield Harm(f"bad lines of {'all' if is_all else name}: {told}", frozenset(cluster.numbers if is_all else {number}))
-    cluster.network.mend("bad")
+    cluster.network.degrade("bad", links, **how)
+    response = ", ".join(f"{what} {amount:.3g}" for what, amount in how.items())
+    yield InjectedFault(
+        f"bad lines of {'all' if is_all else name}: {response}", frozenset(cluster.numbers if is_all else {number})
+    )
+    cluster.network.restore("bad")
 
 
 @contextmanager
-def full_disk(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """A node's disk is full."""
-    number, name = victim(cluster, dice)
-    cluster.may_end(number)
+def full_disk(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    number, name = victim(cluster, rng)
+    cluster.expect_exit(number)
     disks.fill(cluster.disk_of(number))
-    yield Harm(f"the disk of {name} is full", frozenset({number}))
-    disks.make_well(cluster.disk_of(number))
+    yield InjectedFault(f"the disk of {name} is full", frozenset({number}))
+    disks.clear_faults(cluster.disk_of(number))
     cluster.start([number])
 
 
 @contextmanager
-def all_disks_full(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """The disks of all nodes are full."""
-    order = dice.sample(cluster.numbers, len(cluster.numbers))
+def all_disks_full(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    order = rng.sample(cluster.numbers, len(cluster.numbers))
     for number in order:
-        cluster.may_end(number)
+        cluster.expect_exit(number)
         disks.fill(cluster.disk_of(number))
-    yield Harm(f"the disks of all are full: {order}", frozenset(order))
+    yield InjectedFault(f"the disks of all are full: {order}", frozenset(order))
     for number in order:
-        disks.make_well(cluster.disk_of(number))
+        disks.clear_faults(cluster.disk_of(number))
     cluster.start(order)
 
 
 @contextmanager
-def full_directory(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """ENOSPC for what is written to one of a node's directories, as if it had a disk of its own."""
-    number, name = victim(cluster, dice)
-    where = dice.choice((*DIRECTORIES, metadata_directory(number)))
-    cluster.may_end(number)
+def full_directory(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    """ENOSPC for one of a node's log directories, as if it were a disk of its own."""
+    number, name = victim(cluster, rng)
+    where = rng.choice((*DIRECTORIES, metadata_directory(number)))
+    cluster.expect_exit(number)
     disks.fail(cluster.disk_of(number), "w", cluster.network.disk / where, errno.ENOSPC)
     has_metadata = ", with its metadata," if where == metadata_directory(number) else ""
-    yield Harm(f"directory {where} of {name}{has_metadata} is full", frozenset({number}))
-    disks.make_well(cluster.disk_of(number))
+    yield InjectedFault(f"directory {where} of {name}{has_metadata} is full", frozenset({number}))
+    disks.clear_faults(cluster.disk_of(number))
     cluster.start([number])
 
 
 @contextmanager
-def slow_disk(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """Each write and each sync takes long, or only each sync."""
-    number, name = victim(cluster, dice)
-    kinds, after_s = dice.choice(("ws", "s")), dice.uniform(0.02, 1.0)
+def slow_disk(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    """Each write and flush, or each flush only, is delayed."""
+    number, name = victim(cluster, rng)
+    kinds, after_s = rng.choice(("ws", "s")), rng.uniform(0.02, 1.0)
     disks.fail(cluster.disk_of(number), kinds, cluster.network.disk, 0, after_s)
-    yield Harm(f"the disk of {name} takes {after_s:.2f} s: {kinds}", frozenset({number}))
-    disks.make_well(cluster.disk_of(number))
+    yield InjectedFault(f"the disk of {name} takes {after_s:.2f} s: {kinds}", frozenset({number}))
+    disks.clear_faults(cluster.disk_of(number))
 
 
 @contextmanager
-def clock_jumps(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """The time of day of a node is wrong by up to 20 minutes, and right again afterwards."""
-    number, name = victim(cluster, dice)
-    seconds = dice.choice((-1, 1)) * dice.randint(10, 1200)
-    clocks.jump(cluster.disk_of(number), seconds)
-    yield Harm(f"the clock of {name} jumps by {seconds} s", frozenset({number}))
-    clocks.jump_back(cluster.disk_of(number))
+def clock_jumps(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    """A node's wall clock is wrong by up to 20 minutes until the repair."""
+    number, name = victim(cluster, rng)
+    seconds = rng.choice((-1, 1)) * rng.randint(10, 1200)
+    clocks.shift_clock(cluster.disk_of(number), seconds)
+    yield InjectedFault(f"the clock of {name} jumps by {seconds} s", frozenset({number}))
+    clocks.restore_clock(cluster.disk_of(number))
 
 
 @contextmanager
-def failing_disk(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """EIO from a node's disk, or from one log directory; it is killed and started when it is well again."""
-    number, name = victim(cluster, dice)
-    kinds, where = dice.choice(("w", "s", "ws", "r", "wsr")), dice.choice((*DIRECTORIES, ""))
-    cluster.may_end(number)
+def failing_disk(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    """EIO from a node's disk or one log directory; the repair kills and starts the node."""
+    number, name = victim(cluster, rng)
+    kinds, where = rng.choice(("w", "s", "ws", "r", "wsr")), rng.choice((*DIRECTORIES, ""))
+    cluster.expect_exit(number)
     disks.fail(cluster.disk_of(number), kinds, cluster.network.disk / where)
-    yield Harm(f"the disk of {name} fails: {kinds} of {where or 'all'}", frozenset({number}))
-    disks.make_well(cluster.disk_of(number))
+    yield InjectedFault(f"the disk of {name} fails: {kinds} of {where or 'all'}", frozenset({number}))
+    disks.clear_faults(cluster.disk_of(number))
     cluster.kill(number)
     cluster.start([number])
 
 
 @contextmanager
-def power_lost(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """SIGKILL, and what was not synced is gone when it is started again: at once or after a while."""
-    number, name = victim(cluster, dice)
+def power_lost(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    """SIGKILL and the loss of unflushed data; started at once or at the repair."""
+    number, name = victim(cluster, rng)
     cluster.kill(number)
-    lost = sum(disks.lose_power(cluster.disk_of(number) / directory, dice) for directory in DIRECTORIES)
-    is_soon = dice.random() < 0.5
+    lost = sum(disks.lose_power(cluster.disk_of(number) / directory, rng) for directory in DIRECTORIES)
+    is_soon = rng.random() < 0.5
     if is_soon:
         cluster.start([number])
-    yield Harm(f"{name} has no power{' for a moment' if is_soon else ''}: {lost} logs cut", frozenset({number}))
+    yield InjectedFault(
+        f"{name} has no power{' for a moment' if is_soon else ''}: {lost} logs cut", frozenset({number})
+    )
     cluster.start([number])
 
 
 @contextmanager
-def last_in_sync(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """KIP-966: two followers do not follow until the leader is alone in sync, then it loses its power, and they come back.
+def last_in_sync(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    """KIP-966: two followers leave the ISR, then the last in-sync replica loses its power, and they return.
 
-    They are stopped where the quorum stays: if one controller at most is among the three. Else only what brokers ask each
-    other is lost between them and the leader: who does not hear of new records only falls behind.
+    If at most one controller is among the three replicas they are paused. Otherwise only the broker port between them and the
+    leader is cut, so that the quorum keeps working.
     """
     partitions = sorted(cluster.view().partitions.items())
-    place, led = dice.choice([one for one in partitions if one[0][0] in (STEADY, PYTHON)])
-    others = [number for number in led.replicas if number != led.leader]
-    quorum_stays = len(set(led.replicas) & set(cluster.controllers)) < 2
+    partition, state = rng.choice([one for one in partitions if one[0][0] in (STEADY, PYTHON)])
+    others = [number for number in state.replicas if number != state.leader]
+    quorum_stays = len(set(state.replicas) & set(cluster.controllers)) < 2
     for count, number in enumerate(others, 1):
         if quorum_stays:
             cluster.pause(number)
         else:
-            cluster.network.cut("last in sync", between([led.leader], others[:count]), PORT)
-        until(lambda count=count: len(cluster.view().partitions[place].isr) <= 3 - count, "it leaves the ISR", 60)
-    cluster.kill(led.leader)
-    lost = sum(disks.lose_power(cluster.disk_of(led.leader) / directory, dice) for directory in DIRECTORIES)
+            cluster.network.cut("last in sync", between([state.leader], others[:count]), PORT)
+        until(lambda count=count: len(cluster.view().partitions[partition].isr) <= 3 - count, "it leaves the ISR", 60)
+    cluster.kill(state.leader)
+    lost = sum(disks.lose_power(cluster.disk_of(state.leader) / directory, rng) for directory in DIRECTORIES)
     for number in others:
-        cluster.go_on(number)
-    cluster.network.mend("last in sync")
+        cluster.resume(number)
+    cluster.network.restore("last in sync")
     how = "stopped" if quorum_stays else "cut off"
     words = (
-        f"node {led.leader}, the last in sync of {place[0]}-{place[1]}, has lost its power: "
+        f"node {state.leader}, the last in sync of {partition[0]}-{partition[1]}, has lost its power: "
         f"{lost} logs cut; {how} were {others}"
     )
-    yield Harm(words, frozenset({led.leader}))
-    cluster.start([led.leader])
+    yield InjectedFault(words, frozenset({state.leader}))
+    cluster.start([state.leader])
 
 
 @contextmanager
-def restarted(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """Asked to stop, and started later."""
-    number, name = victim(cluster, dice)
+def restarted(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    """SIGTERM; started again at the repair."""
+    number, name = victim(cluster, rng)
     cluster.stop(number)
-    yield Harm(f"{name} is asked to stop", frozenset({number}))
+    yield InjectedFault(f"{name} stops (SIGTERM)", frozenset({number}))
     cluster.start([number])
 
 
 @contextmanager
-def leaders_moved(cluster: Cluster, dice: random.Random) -> Iterator[Harm]:
-    """Every partition gets its replicas in another order, or others, and is led by the first of them."""
+def leaders_moved(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+    """Every partition gets another replica list, and its preferred leader."""
     wanted = {
-        place: dice.sample(cluster.brokers, len(led.replicas))
-        for place, led in sorted(cluster.view().partitions.items())
+        partition: rng.sample(cluster.brokers, len(state.replicas))
+        for partition, state in sorted(cluster.view().partitions.items())
     }
-    refused = moves.give_replicas(cluster.any_bootstrap(dice), wanted)
-    yield Harm(f"all {len(wanted)} partitions get other replicas, {refused} refused", frozenset())
-    cluster.wait_until_whole()
-    moves.elect_preferred(cluster.any_bootstrap(dice), list(wanted))
+    refused = reassignments.give_replicas(cluster.any_bootstrap(rng), wanted)
+    yield InjectedFault(f"all {len(wanted)} partitions get other replicas, {refused} refused", frozenset())
+    cluster.wait_until_healthy()
+    reassignments.elect_preferred(cluster.any_bootstrap(rng), list(wanted))
 
 
-_LEAVE_NOBODY = ("all killed", "all alone", "several paused", "all disks full")
-ALONE = frozenset({"power lost", "last in sync", "leaders moved", "restarted in turns", *_LEAVE_NOBODY})
-"""Only one replica may lose what was acknowledged; some of these wait for a cluster that is whole but for them; and others
-leave nobody who could say which node has which part."""
+_AFFECT_ALL = ("all killed", "all alone", "several paused", "all disks full")
+ALONE = frozenset({"power lost", "last in sync", "leaders moved", "restarted in turns", *_AFFECT_ALL})
+"""Never combined with another fault: only one replica may lose acknowledged data, some wait for a cluster that is otherwise
+healthy, and some leave no node that could report the roles.
+"""
 
 NODES = {"bridge": 4}
-"""So many nodes some need."""
+"""The minimum numbers of nodes."""
 
 FAULTS: dict[str, Fault] = {
     "killed": killed,
-    "killed for a moment": killed_for_a_moment,
+    "killed for a moment": killed_and_restarted,
     "all killed": all_killed,
     "paused": paused,
     "several paused": several_paused,

@@ -1,6 +1,6 @@
-"""A program that reads a topic as a member of a group, and commits its offsets: TOPIC GROUP PROTOCOL (classic or consumer).
+"""Reads a topic as a group member and commits its offsets: TOPIC GROUP PROTOCOL (classic or consumer).
 
-RULES    1. Its group has offsets before it begins, as a carrier's has (`tests/exactly_once/carrier.py` rule 3).
+RULES    1. Its group has offsets before it starts, as a processor's has (`tests/exactly_once/processor.py` rule 3).
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from typing import Any
 
 import confluent_kafka
 
-from tests.exactly_once.carrier import is_record
 from tests.exactly_once.client import QUICK, Client, run
+from tests.exactly_once.processor import is_record
 
 POLL_S = 0.1
 SESSION_MS = 3000
 
 
 def read(client: Client) -> None:
-    """Read until it is asked to end."""
+    """Runs until SIGTERM."""
     topic, group, protocol = client.arguments
     note = client.history.note
     classic = {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": 300}
@@ -34,11 +34,11 @@ def read(client: Client) -> None:
             note("assigned", "", one.topic, one.partition)
 
     consumer.subscribe([topic], on_assign=assigned)
-    while not client.over.is_set():
+    while not client.stop_requested.is_set():
         for message in consumer.consume(100, POLL_S):
             if is_record(message):
-                where = message.topic(), message.partition()
-                note("polled", "", *where, message.offset(), message.value().decode())
+                topic_and_partition = message.topic(), message.partition()
+                note("polled", "", *topic_and_partition, message.offset(), message.value().decode())
     consumer.close()
 
 

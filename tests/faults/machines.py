@@ -1,15 +1,14 @@
-"""A program that is so many machines, and the wire between them: NETWORK COUNT FOLDER DISK_BYTES.
+"""The machines of a cluster and the network between them, in one program: NETWORK COUNT FOLDER DISK_BYTES.
 
-FORMAT   It writes a line of JSON: for each machine its directory below /proc, whose `ns/net` and `ns/mnt` are what
-         nsenter(1) wants, and whose `root` is its file system as seen from outside. Then each line of JSON that it reads,
-         [[from, to, port, {what: how much}], ...], says how all links are, and is answered by an empty line. With a port
-         only the packets suffer that go to it or come from it; port 0 is all of them, and goes first.
-RULES    1. Machine 1 to COUNT have the addresses NETWORK.1 and so on; 254 is the machine on which this runs.
-         2. Each has a network of its own, made of one TUN device, and a small disk of its own, mounted at FOLDER.
-            Nothing of that has a name outside, and all of it is gone when this program ends, however it ends. It ends when
-            nobody holds the other end of its input, and what still runs on the machines ends with it.
-         3. A link is one way. What is lost, delayed, sent twice or out of order are packets, so TCP sees what it would on a
-            bad line. What does not go out in time, at so many bytes a second, is lost, as in a router.
+FORMAT   The program prints one JSON line: for each machine its directory below /proc, whose `ns/net` and `ns/mnt` are the
+         arguments for nsenter(1) and whose `root` is its file system. It answers each JSON line of its input,
+         [[from, to, port, {property: amount}], ...], which replaces the properties of all links, with an empty line. A link
+         with a port affects only packets from or to that port; port 0 affects all packets and takes precedence.
+RULES    1. Machines 1 to COUNT have the addresses NETWORK.1 and so on; 254 is the host.
+         2. Each machine has a network namespace with one TUN device, and a small tmpfs mounted at FOLDER. Both vanish when the
+            program ends, however it ends. It ends at the end of its input; processes on the machines end with it.
+         3. A link has one direction. Packets are lost, delayed, duplicated or reordered, so TCP sees a bad link. A packet that
+            would wait too long for the bandwidth is dropped, as in a router.
 NOT HERE Which links are bad (`network.py`), what runs on a machine (`nodes.py`).
 """
 
@@ -41,40 +40,40 @@ _UP_AND_RUNNING = 0x41
 _NEW_MOUNTS, _NEW_NETWORK, _OWN_ROOT = 0x00020000, 0x40000000, 0x00000200
 _PRIVATE = 0x44000
 _QUEUE_S = 1.0
-"""So long a packet waits where only so many bytes go out in a second; who would wait longer is lost."""
+"""The longest wait for the bandwidth; packets that would wait longer are dropped."""
 _AT_A_TIME = 64
 _WITH_PORTS = (socket.IPPROTO_TCP, socket.IPPROTO_UDP)
-Way = tuple[int, int, int]
+LinkKey = tuple[int, int, int]
 """From, to, port."""
 
 
 class Link(NamedTuple):
-    """How one way of a line is."""
+    """The properties of one direction of a link."""
 
     loss: float = 0.0
     delay_s: float = 0.0
     jitter_s: float = 0.0
-    """Drawn for each packet: so later ones overtake earlier ones."""
+    """Random for each packet, so packets are reordered."""
     twice: float = 0.0
     bytes_per_s: float = 0.0
     turns_s: float = 0.0
-    """In turns nothing gets through for so long, and all of it."""
+    """All packets are lost and delivered in alternating periods of this length."""
 
 
 class Machine:
-    """A thread that lives in a network and a file system of its own, and holds them."""
+    """A thread with its own network and mount namespace, which keeps them alive."""
 
     def __init__(self, address: str, folder: str, disk_bytes: int) -> None:
         self.tun = -1
         self.where = ""
         self._made = threading.Event()
         self._error: OSError | None = None
-        threading.Thread(target=self._live, args=(address, folder, disk_bytes), daemon=True).start()
+        threading.Thread(target=self._run, args=(address, folder, disk_bytes), daemon=True).start()
         self._made.wait()
         if self._error is not None:
             raise self._error
 
-    def _live(self, address: str, folder: str, disk_bytes: int) -> None:
+    def _run(self, address: str, folder: str, disk_bytes: int) -> None:
         try:
             _call("unshare", _OWN_ROOT)
             _call("unshare", _NEW_MOUNTS | _NEW_NETWORK)
@@ -96,10 +95,10 @@ def _call(name: str, *arguments: object) -> None:
 
 
 def open_tun(address: str) -> int:
-    """A TUN device in the network of this thread, with this address in a network of 256."""
+    """Opens a TUN device in the thread's network namespace, with this address in a /24 network."""
     tun = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
-    told = fcntl.ioctl(tun, _TUNSETIFF, struct.pack("16sH22x", b"faults%d", _TUN_WITHOUT_HEADER))
-    _bring_up(told[:16].rstrip(b"\0").decode(), address)
+    response = fcntl.ioctl(tun, _TUNSETIFF, struct.pack("16sH22x", b"faults%d", _TUN_WITHOUT_HEADER))
+    _bring_up(response[:16].rstrip(b"\0").decode(), address)
     return tun
 
 
@@ -114,39 +113,39 @@ def _bring_up(name: str, address: str) -> None:
         fcntl.ioctl(any_socket, _SET_FLAGS, named + struct.pack("=H22x", _UP_AND_RUNNING))
 
 
-class Wire:
-    """Carries packets from device to device."""
+class PacketForwarder:
+    """Forwards packets between the TUN devices."""
 
     def __init__(self, tuns: dict[int, int]) -> None:
         self._tuns = tuns
         self._machines = {tun: machine for machine, tun in tuns.items()}
-        self._links: dict[Way, Link] = {}
-        self._free_at: dict[Way, float] = defaultdict(float)
-        self._later: list[tuple[float, int, int, bytes]] = []
+        self._links: dict[LinkKey, Link] = {}
+        self._free_at: dict[LinkKey, float] = defaultdict(float)
+        self._delayed: list[tuple[float, int, int, bytes]] = []
         self._count = 0
 
     def run(self) -> None:
-        """Carry until the input ends."""
+        """Runs until the end of the input."""
         poll = select.epoll()
         for tun in self._machines:
             poll.register(tun, select.EPOLLIN)
         poll.register(sys.stdin.fileno(), select.EPOLLIN)
-        said = b""
+        output = b""
         while True:
-            left_s = max(0.0, self._later[0][0] - time.monotonic()) if self._later else -1
+            left_s = max(0.0, self._delayed[0][0] - time.monotonic()) if self._delayed else -1
             for ready, _ in poll.poll(left_s):
                 if ready in self._machines:
                     self._read(ready)
                     continue
-                heard = os.read(ready, 65536)
-                if not heard:
+                echoes = os.read(ready, 65536)
+                if not echoes:
                     return
-                *lines, said = (said + heard).split(b"\n")
+                *lines, output = (output + echoes).split(b"\n")
                 for line in lines:
-                    self._hear(json.loads(line))
-            self._send_what_is_due()
+                    self._set_links(json.loads(line))
+            self._send_due()
 
-    def _hear(self, links: list[tuple[int, int, int, dict[str, float]]]) -> None:
+    def _set_links(self, links: list[tuple[int, int, int, dict[str, float]]]) -> None:
         self._links = {(source, target, port): Link(**how) for source, target, port, how in links}
         self._free_at.clear()
         print(flush=True)
@@ -159,50 +158,52 @@ class Wire:
             except BlockingIOError:
                 return
             target = packet[19]
-            if packet[0] >> 4 != 4 or target not in self._tuns:  # multicast, and what IPv6 asks its neighbours
+            if packet[0] >> 4 != 4 or target not in self._tuns:  # multicast and IPv6 neighbour discovery
                 continue
-            way = self._way(source, target, packet) if self._links else None
-            if way is None:
+            path = self._impaired_link(source, target, packet) if self._links else None
+            if path is None:
                 self._send(target, packet)
             else:
-                self._send_over(self._links[way], way, packet)
+                self._send_over(self._links[path], path, packet)
 
-    def _way(self, source: int, target: int, packet: bytes) -> Way | None:
-        """The link that a packet has to take."""
+    def _impaired_link(self, source: int, target: int, packet: bytes) -> LinkKey | None:
+        """The impaired link that a packet uses, if any."""
         ports = struct.unpack_from("!HH", packet, 4 * (packet[0] & 15)) if packet[9] in _WITH_PORTS else ()
         ways = ((source, target, port) for port in (0, *ports))
-        return next((way for way in ways if way in self._links), None)
+        return next((path for path in ways if path in self._links), None)
 
-    def _send_over(self, link: Link, way: Way, packet: bytes) -> None:
+    def _send_over(self, link: Link, path: LinkKey, packet: bytes) -> None:
         now = time.monotonic()
         if random.random() < link.loss or (link.turns_s and int(now / link.turns_s) % 2):
             return
         if link.bytes_per_s:
-            begins = max(now, self._free_at[way])
+            begins = max(now, self._free_at[path])
             if begins - now > _QUEUE_S:
                 return
-            self._free_at[way] = now = begins + len(packet) / link.bytes_per_s
+            self._free_at[path] = now = begins + len(packet) / link.bytes_per_s
         for _ in range(2 if random.random() < link.twice else 1):
             self._count += 1
             due = now + link.delay_s + random.random() * link.jitter_s
-            heapq.heappush(self._later, (due, self._count, way[1], packet))
+            heapq.heappush(self._delayed, (due, self._count, path[1], packet))
 
-    def _send_what_is_due(self) -> None:
+    def _send_due(self) -> None:
         now = time.monotonic()
-        while self._later and self._later[0][0] <= now:
-            self._send(*heapq.heappop(self._later)[2:])
+        while self._delayed and self._delayed[0][0] <= now:
+            self._send(*heapq.heappop(self._delayed)[2:])
 
     def _send(self, target: int, packet: bytes) -> None:
-        with suppress(BlockingIOError):  # its queue is full: lost, as in any network
+        with suppress(BlockingIOError):  # the device's queue is full: the packet is lost
             os.write(self._tuns[target], packet)
 
 
 def main() -> None:
-    """Make the machines, say where they are, carry."""
+    """Creates the machines, prints where they are, and forwards packets."""
     network, count, folder, disk_bytes = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
     machines = {number: Machine(f"{network}.{number}", folder, disk_bytes) for number in range(1, count + 1)}
-    wire = Wire({OUTSIDE: open_tun(f"{network}.{OUTSIDE}")} | {number: one.tun for number, one in machines.items()})
-    os.nice(-10)  # a wire does not wait for processor time
+    wire = PacketForwarder(
+        {OUTSIDE: open_tun(f"{network}.{OUTSIDE}")} | {number: one.tun for number, one in machines.items()}
+    )
+    os.nice(-10)  # forwarding needs CPU time promptly
     print(json.dumps({number: one.where for number, one in machines.items()}), flush=True)
     try:
         wire.run()
@@ -211,7 +212,7 @@ def main() -> None:
 
 
 def switch_off(machines: list[str]) -> None:
-    """End all that runs on them."""
+    """Kills all processes on the machines."""
     networks = {os.readlink(f"{where}/ns/net") for where in machines}
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         with suppress(ProcessLookupError, FileNotFoundError, PermissionError):

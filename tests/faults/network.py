@@ -1,8 +1,8 @@
-"""The network between the nodes of a cluster and their clients, and all that is bad about it.
+"""The network between nodes and clients, and its impairments.
 
-RULES    1. Several things may be bad at a time, each under a name: what a link suffers is the worst of each kind.
-         2. The clients are machine `OUTSIDE`; a cut between nodes does not cut off the clients, unless they are named.
-         3. What is bad for one port is so for the packets that go to it or come from it.
+RULES    1. Several impairments exist at a time, each under a name; a link has the worst value of each property.
+         2. The clients are machine `OUTSIDE`; a cut between nodes does not affect the clients unless it names them.
+         3. An impairment of one port affects the packets from and to that port.
 NOT HERE The packets (`machines.py`).
 """
 
@@ -22,18 +22,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.faults.machines import OUTSIDE, Way
+from tests.faults.machines import OUTSIDE, LinkKey
 
 ROOT = Path(__file__).parents[2]
 DISK_BYTES = 192 * 1024 * 1024
-Badness = dict[str, float]
-Ways = Iterable[tuple[int, int]]
+Impairment = dict[str, float]
+Links = Iterable[tuple[int, int]]
 
 
-def why_no_machines() -> str | None:
-    """Why there can be no machines here, in a sentence; None when there can."""
+def why_no_namespaces() -> str | None:
+    """Why this host cannot create the machines; None if it can."""
     if os.geteuid() != 0:
-        return "network namespaces and disks of their own need root"
+        return "network namespaces and mounts need root"
     if shutil.which("nsenter") is None:
         return "there is no nsenter (util-linux)"
     if not os.path.exists("/dev/net/tun"):
@@ -42,19 +42,19 @@ def why_no_machines() -> str | None:
     if pid == 0:
         os._exit(0 if ctypes.CDLL(None).unshare(0x40020000) == 0 else 1)
     if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0:
-        return "this process may not make namespaces"
+        return "this process may not create namespaces"
     return None
 
 
 class Network:
-    """So many machines, their lines, and a folder on which each has a disk of its own."""
+    """The machines, their links, and a folder at which each has its own disk."""
 
     def __init__(self, count: int) -> None:
         self.numbers = range(1, count + 1)
         self._folder = tempfile.TemporaryDirectory(prefix="barnabas-faults-")
         self.disk = Path(self._folder.name)
         self._prefix = _free_prefix()
-        self._bad: dict[str, dict[Way, Badness]] = {}
+        self._impairments: dict[str, dict[LinkKey, Impairment]] = {}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.machines", self._prefix, str(count), self.disk, str(DISK_BYTES)],
             stdin=subprocess.PIPE,
@@ -63,9 +63,9 @@ class Network:
             cwd=ROOT,
         )
         assert self._process.stdout is not None
-        told = self._process.stdout.readline()
-        assert told, "the machines could not be made: what is above says why"
-        self._machines: dict[str, str] = json.loads(told)
+        response = self._process.stdout.readline()
+        assert response, "the machines were not created: the reason is above"
+        self._machines: dict[str, str] = json.loads(response)
 
     def __enter__(self) -> Self:
         return self
@@ -79,48 +79,47 @@ class Network:
         self._folder.cleanup()
 
     def address(self, number: int) -> str:
-        """Of a machine."""
         return f"{self._prefix}.{number}"
 
-    def entering(self, number: int) -> list[str]:
-        """What stands before a command that is to run on a machine."""
+    def command_prefix(self, number: int) -> list[str]:
+        """The words before a command that runs on a machine."""
         where = self._machines[str(number)]
         return ["nsenter", f"--net={where}/ns/net", f"--mount={where}/ns/mnt"]
 
     def disk_of(self, number: int) -> Path:
-        """A machine's disk as it is reached from here."""
+        """A machine's disk, as a path of this host."""
         return Path(self._machines[str(number)], "root", *self.disk.parts[1:])
 
-    def make_bad(self, name: str, ways: Ways, port: int = 0, **how: float) -> None:
-        """All these ways suffer: `loss`, `delay_s`, `jitter_s`, `twice`, `bytes_per_s`, `turns_s` (see `machines.Link`)."""
-        self._bad[name] = {(*way, port): how for way in ways}
-        self._tell()
+    def degrade(self, name: str, ways: Links, port: int = 0, **how: float) -> None:
+        """Sets `loss`, `delay_s`, `jitter_s`, `twice`, `bytes_per_s` or `turns_s` of these links (`machines.Link`)."""
+        self._impairments[name] = {(*link, port): how for link in ways}
+        self._send_links()
 
-    def cut(self, name: str, ways: Ways, port: int = 0) -> None:
-        """Nothing gets through, of one port or of all (0)."""
-        self.make_bad(name, ways, port, loss=1.0)
+    def cut(self, name: str, ways: Links, port: int = 0) -> None:
+        """Drops all packets, of one port or of all (0)."""
+        self.degrade(name, ways, port, loss=1.0)
 
-    def mend(self, name: str) -> None:
-        """What was bad under this name is no more."""
-        self._bad.pop(name, None)
-        self._tell()
+    def restore(self, name: str) -> None:
+        """Removes the impairment of this name."""
+        self._impairments.pop(name, None)
+        self._send_links()
 
-    def _tell(self) -> None:
-        links: dict[Way, Badness] = defaultdict(dict)
-        for bad in self._bad.values():
-            for way, how in bad.items():
+    def _send_links(self) -> None:
+        links: dict[LinkKey, Impairment] = defaultdict(dict)
+        for bad in self._impairments.values():
+            for link, how in bad.items():
                 for what, amount in how.items():
                     worse = min if what == "bytes_per_s" else max
-                    links[way][what] = worse(amount, links[way].get(what, amount))
+                    links[link][what] = worse(amount, links[link].get(what, amount))
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([[*way, how] for way, how in links.items()]) + "\n")
+        self._process.stdin.write(json.dumps([[*link, how] for link, how in links.items()]) + "\n")
         self._process.stdin.flush()
-        assert self._process.stdout.readline() == "\n", "the wire has ended"
+        assert self._process.stdout.readline() == "\n", "the packet forwarder has ended"
 
 
 def _free_prefix() -> str:
-    """One of the networks of RFC 2544, which are there for tests, that nobody on this machine has now."""
+    """An unused network of RFC 2544, which are reserved for tests."""
     routes = {line.split()[1] for line in Path("/proc/net/route").read_text().splitlines()[1:]}
     while True:
         numbers = 198, random.choice((18, 19)), random.randrange(256), 0
@@ -129,7 +128,7 @@ def _free_prefix() -> str:
 
 
 def between(some: Iterable[int], others: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Both ways between each of some and each of others."""
+    """Both directions between each of some and each of others."""
     others = list(others)
     for one in some:
         for other in others:
@@ -139,5 +138,5 @@ def between(some: Iterable[int], others: Iterable[int]) -> Iterator[tuple[int, i
 
 
 def of_clients(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Both ways between these machines and the clients."""
+    """Both directions between these machines and the clients."""
     return between(numbers, [OUTSIDE])

@@ -1,9 +1,9 @@
-"""A node of a cluster on a machine of its own: ours, or one of Apache Kafka.
+"""A cluster node on a machine: Barnabas or Apache Kafka.
 
-RULES    1. Nothing above this file knows which kind it is: the harness has to pass with Apache Kafka.
-         2. A node keeps its data on its machine's disk, in two log directories. The first one has the metadata too, or,
-            with every other node, a directory has nothing else.
-NOT HERE What happens to nodes (`cluster.py`, `faults.py`).
+RULES    1. All other modules are independent of the kind of node: the harness also passes with Apache Kafka.
+         2. A node has two log directories on its machine's disk. The metadata log is in the first one or, for every other node,
+            in a separate directory.
+NOT HERE The faults of nodes (`cluster.py`, `faults.py`).
 """
 
 from __future__ import annotations
@@ -38,23 +38,21 @@ class Node(Protocol):
     def close(self) -> None: ...
 
 
-class Place(NamedTuple):
-    """Where a node is to run, and how."""
+class NodeSpec(NamedTuple):
+    """Where a node runs, and its settings."""
 
     number: int
     address: str
     disk: Path
     """As the node sees it."""
-    disk_from_here: Path
-    entering: Sequence[str]
-    """What stands before its command."""
+    disk_on_host: Path
+    command_prefix: Sequence[str]
+    """The words before its command."""
     settings: Mapping[str, Any]
 
 
-class _Ours(Broker):
-    """A Barnabas daemon on a machine."""
-
-    def __init__(self, place: Place) -> None:
+class _BarnabasNode(Broker):
+    def __init__(self, place: NodeSpec) -> None:
         super().__init__(
             ",".join(str(place.disk / name) for name in DIRECTORIES),
             PORT,
@@ -63,31 +61,28 @@ class _Ours(Broker):
             arguments=["--cluster-id", CLUSTER_ID],
             start_timeout_s=START_LIMIT_S,
         )
-        self._entering = place.entering
+        self._entering = place.command_prefix
 
     def _command(self) -> list[str]:
         return [*self._entering, *super()._command()]
 
 
-class _Kafka(ApacheKafka):
-    """A node of Apache Kafka on a machine."""
-
-    def __init__(self, place: Place) -> None:
+class _KafkaNode(ApacheKafka):
+    def __init__(self, place: NodeSpec) -> None:
         logs = ",".join(str(place.disk / name) for name in DIRECTORIES)
         super().__init__(
             {**_settings(place), "advertised.listeners": _listeners(place), "log.dirs": logs},
-            data_dir=place.disk_from_here / DIRECTORIES[0],
+            data_dir=place.disk_on_host / DIRECTORIES[0],
             is_static=True,
-            entering=place.entering,
+            command_prefix=place.command_prefix,
             address=(place.address, PORT),
         )
 
     def close(self) -> None:
-        """End it, and remove its log."""
         self.__exit__(None, None, None)
 
 
-def _listeners(place: Place) -> str:
+def _listeners(place: NodeSpec) -> str:
     doors = {
         "broker": f"PLAINTEXT://{place.address}:{PORT}",
         "controller": f"CONTROLLER://{place.address}:{CONTROLLER_PORT}",
@@ -96,11 +91,11 @@ def _listeners(place: Place) -> str:
 
 
 def metadata_directory(number: int) -> str:
-    """Where a node has its metadata log."""
+    """The directory of a node's metadata log."""
     return DIRECTORIES[0] if number % 2 else METADATA_APART
 
 
-def _settings(place: Place) -> dict[str, Any]:
+def _settings(place: NodeSpec) -> dict[str, Any]:
     own = {
         "node.id": place.number, "listeners": _listeners(place), "controller.listener.names": "CONTROLLER",
         "metadata.log.dir": str(place.disk / metadata_directory(place.number)),
@@ -108,4 +103,4 @@ def _settings(place: Place) -> dict[str, Any]:
     return {**place.settings, **own}
 
 
-KINDS: dict[str, Callable[[Place], Node]] = {"barnabas": _Ours, "kafka": _Kafka}
+KINDS: dict[str, Callable[[NodeSpec], Node]] = {"barnabas": _BarnabasNode, "kafka": _KafkaNode}

@@ -1,4 +1,4 @@
-"""The same as the steady writer with kafka-python, an idempotent producer of its own making: TOPIC PARTITIONS."""
+"""The steady writer with kafka-python's idempotent producer: TOPIC PARTITIONS."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LAST_S = 20.0
 
 
 def write(client: Client) -> None:
-    """Write until it is asked to end."""
+    """Runs until SIGTERM."""
     topic, partitions = client.arguments[0], int(client.arguments[1])
-    dice = random.Random(f"{client.name}-{client.life}")
+    rng = random.Random(f"{client.name}-{client.incarnation}")
     note = client.history.note
     producer = KafkaProducer(
         bootstrap_servers=client.bootstrap.split(","), acks="all", enable_idempotence=True, linger_ms=5,
@@ -29,17 +29,17 @@ def write(client: Client) -> None:
     )  # fmt: skip
 
     def acknowledged(value: str, partition: int) -> Any:
-        def note_it(told: Any) -> None:
-            if told.offset is not None:  # as when it was told of a batch that had come already
-                note("sent", value, topic, partition, told.offset, value)
+        def note_it(response: Any) -> None:
+            if response.offset is not None:  # None for a duplicate batch
+                note("sent", value, topic, partition, response.offset, value)
             note("committed", value)
 
         return note_it
 
     number = 0
-    while not client.over.wait(PAUSE_S):
-        value = f"{client.name}-{client.life}-{number:05}"
-        partition = dice.randrange(partitions)
+    while not client.stop_requested.wait(PAUSE_S):
+        value = f"{client.name}-{client.incarnation}-{number:05}"
+        partition = rng.randrange(partitions)
         number += 1
         note("sends", value, topic, partition, -1, value)
         note("commits", value)
@@ -53,6 +53,6 @@ if __name__ == "__main__":
     try:
         write(this)
     except KafkaError as failure:
-        print(f"{this.name}-{this.life}: {failure!r}", file=sys.stderr, flush=True)
-        os._exit(FAILED)  # what it has in flight has no say in how it ends
+        print(f"{this.name}-{this.incarnation}: {failure!r}", file=sys.stderr, flush=True)
+        os._exit(FAILED)  # exits without waiting for records in flight
     this.history.close()

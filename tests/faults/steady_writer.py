@@ -1,8 +1,8 @@
-"""A program that writes records one by one, idempotent and with acks=all, without transactions: TOPIC PARTITIONS.
+"""Writes records one by one, idempotent and with acks=all, without transactions: TOPIC PARTITIONS.
 
-RULES    1. For the history each record is a transaction of its own: asked for as soon as it is sent, committed when it is
-            acknowledged. What is not acknowledged may be there or not.
-         2. No value is ever written twice, whatever became of it.
+RULES    1. In the history each record is a transaction: its commit is requested when it is sent, and it is committed when it is
+            acknowledged. An unacknowledged record may exist or not.
+         2. No value is written twice.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from tests.exactly_once.client import QUICK, Client, run
 
 PAUSE_S = 0.02
 AT_MOST = 500
-"""So many may be on their way."""
+"""The limit of records in flight."""
 LAST_S = 20.0
 TIMEOUT_MS = 180_000
-"""Longer than any fault: librdkafka that gives up a record on its way begins a new epoch, and what it sends again then may be
-there already, with any broker."""
+"""Longer than any fault: when librdkafka gives up a record in flight it raises the epoch, and a record that it then sends again
+may be a duplicate, with any broker.
+"""
 
 
 def write(client: Client) -> None:
-    """Write until it is asked to end."""
+    """Runs until SIGTERM."""
     topic, partitions = client.arguments[0], int(client.arguments[1])
-    dice = random.Random(f"{client.name}-{client.life}")
+    rng = random.Random(f"{client.name}-{client.incarnation}")
     note = client.history.note
     producer = confluent_kafka.Producer(
         {
@@ -36,12 +37,12 @@ def write(client: Client) -> None:
     )  # fmt: skip
 
     def send(number: int) -> None:
-        value = f"{client.name}-{client.life}-{number:05}"
-        partition = dice.randrange(partitions)
+        value = f"{client.name}-{client.incarnation}-{number:05}"
+        partition = rng.randrange(partitions)
 
         def delivered(error: Any, message: Any) -> None:
             if error is None:
-                if message.offset() is not None:  # a batch that had come already has no offset
+                if message.offset() is not None:  # a duplicate batch has no offset
                     note("sent", value, topic, partition, message.offset(), value)
                 note("committed", value)
 
@@ -50,9 +51,9 @@ def write(client: Client) -> None:
         producer.produce(topic, value, partition=partition, on_delivery=delivered)
 
     number = 0
-    while not client.over.wait(PAUSE_S):
+    while not client.stop_requested.wait(PAUSE_S):
         if len(producer) < AT_MOST:
-            for _ in range(dice.randint(1, 5)):
+            for _ in range(rng.randint(1, 5)):
                 send(number)
                 number += 1
         producer.poll(0)

@@ -1,6 +1,6 @@
-"""Some faults on three real nodes, as `make cluster-faults` plays them for longer; and the checker of what it leaves.
+"""Some faults on three real nodes, as `make cluster-faults` runs them for longer; and the checks of a run.
 
-CLUSTER_FAULTS_SEED has the same faults played again.
+CLUSTER_FAULTS_SEED replays a run.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ from pathlib import Path
 import pytest
 
 from tests.exactly_once.history import History
-from tests.exactly_once.loop import BY_HAND, SOURCE, TARGET
+from tests.exactly_once.loop import MANUAL, SOURCE, TARGET
 from tests.faults.cluster import Cluster
+from tests.faults.cluster_state import PartitionState, Quorum, View, why_quorum_unhealthy, why_view_unhealthy
+from tests.faults.fault_run import Run, check, nodes_logged_to
 from tests.faults.faults import FAULTS
-from tests.faults.network import why_no_machines
-from tests.faults.playing import Run, check, kept
-from tests.faults.views import Led, Quorum, View, why_no_quorum, why_not_one
+from tests.faults.network import why_no_namespaces
 from tests.support.seeds import seed_of
 
 SEED = seed_of("CLUSTER_FAULTS_SEED")
 SAMPLE_S = 8.0
 SAMPLE = [name for name in FAULTS if name not in {"restarted in turns", "last in sync", "bridge"}]
-"""The others take long, or more than three nodes: `make cluster-faults` plays them all."""
+"""The others take long or need more nodes; `make cluster-faults` runs them all."""
 
 
-@pytest.mark.skipif(why_no_machines() is not None, reason=why_no_machines() or "machines can be made")
-def test_nothing_is_lost_torn_or_seen_twice_whatever_happens(tmp_path: Path) -> None:
-    """Issue 7, part 4: with min.insync.replicas=2 of 3 no anomaly, and the cluster gets over everything."""
+@pytest.mark.skipif(why_no_namespaces() is not None, reason=why_no_namespaces() or "machines can be made")
+def test_faults_lose_tear_and_duplicate_nothing(tmp_path: Path) -> None:
+    """With min.insync.replicas=2 of 3 there is no anomaly, and the cluster recovers from every fault."""
     print(f"replay with CLUSTER_FAULTS_SEED={SEED}; histories and logs are in {tmp_path}")
-    with Cluster() as cluster, kept(tmp_path, cluster):
+    with Cluster() as cluster, nodes_logged_to(tmp_path, cluster):
         run = Run(tmp_path, cluster, SEED, SAMPLE)
         run.play(2, time.monotonic() + SAMPLE_S)
     print(dict(run.done))
 
 
-def leave(folder: Path, carried: list[str]) -> None:
-    """Histories of a small run in which this was carried on from a, b, c."""
+def write_histories(folder: Path, carried: list[str]) -> None:
+    """Writes the histories of a small run in which a, b, c were processed into these values."""
     writer, reader = History(folder, "writer-0"), History(folder, "last-0")
-    for topic in (SOURCE, TARGET, BY_HAND):
-        values = ["a", "b", "c"] if topic == SOURCE else ["<a>", "<b>", "<c>"] if topic == BY_HAND else carried
+    for topic in (SOURCE, TARGET, MANUAL):
+        values = ["a", "b", "c"] if topic == SOURCE else ["<a>", "<b>", "<c>"] if topic == MANUAL else carried
         for offset, value in enumerate(values):
             writer.note("sends", f"{topic}{offset}", topic, 0, -1, value)
             writer.note("sent", f"{topic}{offset}", topic, 0, offset, value)
@@ -49,23 +49,22 @@ def leave(folder: Path, carried: list[str]) -> None:
     reader.close()
 
 
-def test_a_folder_that_was_kept_is_looked_at_again(tmp_path: Path) -> None:
-    """What is right is right again."""
-    leave(tmp_path, ["<a>", "<b>", "<c>"])
+def test_the_folder_of_a_correct_run_passes_the_check(tmp_path: Path) -> None:
+    write_histories(tmp_path, ["<a>", "<b>", "<c>"])
     check(tmp_path)
 
 
 @pytest.mark.parametrize("carried", [["<a>", "<c>"], ["<b>", "<a>", "<c>"], ["<a>", "<b>", "<b>", "<c>"]])
-def test_what_was_not_carried_on_as_it_was_is_found(tmp_path: Path, carried: list[str]) -> None:
-    """Left out, in another order, twice."""
-    leave(tmp_path, carried)
+def test_a_target_that_differs_from_its_source_fails_the_check(tmp_path: Path, carried: list[str]) -> None:
+    """A missing, a reordered and a duplicate record."""
+    write_histories(tmp_path, carried)
     with pytest.raises(AssertionError):
         check(tmp_path)
 
 
-def test_a_lost_write_is_found_in_a_folder(tmp_path: Path) -> None:
-    """An anomaly that the histories show by themselves."""
-    leave(tmp_path, ["<a>", "<b>", "<c>"])
+def test_a_lost_write_fails_the_check(tmp_path: Path) -> None:
+    """An anomaly that the histories alone show."""
+    write_histories(tmp_path, ["<a>", "<b>", "<c>"])
     other = History(tmp_path, "steady-0")
     other.note("sends", "s", "steady", 0, -1, "s")
     other.note("committed", "s")
@@ -75,15 +74,14 @@ def test_a_lost_write_is_found_in_a_folder(tmp_path: Path) -> None:
 
 
 NODES = {1: "one", 2: "two", 3: "three"}
-LED = Led(1, 4, (1, 2, 3), (1, 2, 3))
+LED = PartitionState(1, 4, (1, 2, 3), (1, 2, 3))
 WHOLE = View(frozenset(NODES), {("t", 0): LED})
 QUORUM = Quorum(2, 50, {1: 50, 2: 51, 3: 50}, {})
 
 
-def test_a_whole_cluster_is_whole() -> None:
-    """All brokers, all in sync, all voters with the log."""
-    assert why_not_one(1, WHOLE, NODES) == ""
-    assert why_no_quorum(1, QUORUM, NODES) == ""
+def test_a_healthy_cluster_is_healthy() -> None:
+    assert why_view_unhealthy(1, WHOLE, NODES) == ""
+    assert why_quorum_unhealthy(1, QUORUM, NODES) == ""
 
 
 @pytest.mark.parametrize(
@@ -94,15 +92,15 @@ def test_a_whole_cluster_is_whole() -> None:
         WHOLE._replace(partitions={("t", 0): LED._replace(leader=-1)}),
     ],
 )
-def test_a_cluster_that_misses_somebody_is_not_whole(view: View) -> None:
-    """A broker, a replica in sync, a leader."""
-    assert why_not_one(1, view, NODES)
+def test_an_incomplete_cluster_is_unhealthy(view: View) -> None:
+    """A broker, an in-sync replica or a leader is missing."""
+    assert why_view_unhealthy(1, view, NODES)
 
 
 @pytest.mark.parametrize(
     "quorum",
     [QUORUM._replace(leader=-1), QUORUM._replace(voters={1: 50, 2: 51}), QUORUM._replace(voters={1: 9, 2: 51, 3: 50})],
 )
-def test_a_quorum_that_misses_somebody_is_not_whole(quorum: Quorum) -> None:
-    """Nobody leads, a voter is gone, a voter is behind."""
-    assert why_no_quorum(1, quorum, NODES)
+def test_an_incomplete_quorum_is_unhealthy(quorum: Quorum) -> None:
+    """The leader or a voter is missing, or a voter lags."""
+    assert why_quorum_unhealthy(1, quorum, NODES)

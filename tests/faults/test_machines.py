@@ -1,4 +1,4 @@
-"""The harness itself: lines that are cut, bad or whole; disks that are full, fail, or lose what was not synced."""
+"""The harness itself: links that are cut or impaired, disks that are full or fail, power loss, clocks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from pathlib import Path
 import pytest
 
 from tests.faults import clocks, disks
-from tests.faults.libraries import environment, libraries
 from tests.faults.machines import OUTSIDE
-from tests.faults.network import Network, of_clients, why_no_machines
+from tests.faults.network import Network, of_clients, why_no_namespaces
+from tests.faults.preload import environment, libraries
 from tests.support.batches import batch, with_fields
 from tests.support.waiting import until
 
-needs_machines = pytest.mark.skipif(why_no_machines() is not None, reason=why_no_machines() or "machines can be made")
+needs_machines = pytest.mark.skipif(
+    why_no_namespaces() is not None, reason=why_no_namespaces() or "machines can be made"
+)
 ECHO = """
 import socket, sys
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
@@ -40,9 +42,9 @@ def network() -> Iterator[Network]:
 
 
 @pytest.fixture
-def echo(network: Network) -> Iterator[tuple[str, int]]:
-    """Somebody on machine 1 who says what he hears."""
-    command = [*network.entering(1), sys.executable, "-c", ECHO, network.address(1)]
+def echo_address(network: Network) -> Iterator[tuple[str, int]]:
+    """A UDP echo server on machine 1."""
+    command = [*network.command_prefix(1), sys.executable, "-c", ECHO, network.address(1)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -50,8 +52,8 @@ def echo(network: Network) -> Iterator[tuple[str, int]]:
         process.kill()
 
 
-def heard(where: tuple[str, int], count: int = 1, within_s: float = 0.3) -> list[bytes]:
-    """What comes back of so many packets, in its order."""
+def echoes(where: tuple[str, int], count: int = 1, within_s: float = 0.3) -> list[bytes]:
+    """The echoes of `count` packets, in the order of their arrival."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
         own.settimeout(within_s)
         for number in range(count):
@@ -65,60 +67,57 @@ def heard(where: tuple[str, int], count: int = 1, within_s: float = 0.3) -> list
 
 
 @needs_machines
-def test_a_line_is_cut_one_way_or_both_and_mended(network: Network, echo: tuple[str, int]) -> None:
-    """Packets between the clients and a machine pass only while nothing is cut."""
-    until(lambda: heard(echo) == [b"0"], "the echo answers")
+def test_a_link_is_cut_in_one_direction_or_both_and_restored(network: Network, echo_address: tuple[str, int]) -> None:
+    until(lambda: echoes(echo_address) == [b"0"], "the echo answers")
     for ways in ([(OUTSIDE, 1)], [(1, OUTSIDE)], list(of_clients([1]))):
         network.cut("test", ways)
-        assert heard(echo) == []
-        network.mend("test")
-        until(lambda: heard(echo) == [b"0"], "the echo answers again")
+        assert echoes(echo_address) == []
+        network.restore("test")
+        until(lambda: echoes(echo_address) == [b"0"], "the echo answers again")
 
 
 @needs_machines
-def test_a_line_is_cut_for_one_port_alone(network: Network, echo: tuple[str, int]) -> None:
-    """What goes to it, and what comes from it."""
-    until(lambda: heard(echo) == [b"0"], "the echo answers")
-    for way in ((OUTSIDE, 1), (1, OUTSIDE)):
-        network.cut("test", [way], 8)
-        until(lambda: heard(echo) == [b"0"], "the echo answers still")
-        network.cut("test", [way], 7)
-        assert heard(echo) == []
-        network.mend("test")
+def test_a_link_is_cut_for_one_port(network: Network, echo_address: tuple[str, int]) -> None:
+    """In either direction."""
+    until(lambda: echoes(echo_address) == [b"0"], "the echo answers")
+    for link in ((OUTSIDE, 1), (1, OUTSIDE)):
+        network.cut("test", [link], 8)
+        until(lambda: echoes(echo_address) == [b"0"], "the echo answers still")
+        network.cut("test", [link], 7)
+        assert echoes(echo_address) == []
+        network.restore("test")
 
 
 @needs_machines
-def test_a_line_that_comes_and_goes_does_both(network: Network, echo: tuple[str, int]) -> None:
-    """In turns."""
-    until(lambda: heard(echo) == [b"0"], "the echo answers")
-    network.make_bad("test", [(OUTSIDE, 1)], turns_s=1.0)
+def test_an_intermittent_link_loses_and_delivers_in_turns(network: Network, echo_address: tuple[str, int]) -> None:
+    until(lambda: echoes(echo_address) == [b"0"], "the echo answers")
+    network.degrade("test", [(OUTSIDE, 1)], turns_s=1.0)
     for is_there in (True, False, True):
-        until(lambda is_there=is_there: (heard(echo) == [b"0"]) == is_there, "its turn")
-    network.mend("test")
+        until(lambda is_there=is_there: (echoes(echo_address) == [b"0"]) == is_there, "its turn")
+    network.restore("test")
 
 
 @needs_machines
-def test_a_bad_line_loses_repeats_and_disorders_packets(network: Network, echo: tuple[str, int]) -> None:
-    """Of 200 packets some are lost; with others all come, some twice, in another order."""
-    until(lambda: heard(echo) == [b"0"], "the echo answers")
-    network.make_bad("test", [(OUTSIDE, 1)], loss=0.5)
-    until(lambda: 0 < len(heard(echo, 200)) < 200, "some are lost")
-    network.make_bad("test", [(OUTSIDE, 1)], twice=0.5, jitter_s=0.05)
+def test_a_bad_link_loses_duplicates_and_reorders_packets(network: Network, echo_address: tuple[str, int]) -> None:
+    until(lambda: echoes(echo_address) == [b"0"], "the echo answers")
+    network.degrade("test", [(OUTSIDE, 1)], loss=0.5)
+    until(lambda: 0 < len(echoes(echo_address, 200)) < 200, "some are lost")
+    network.degrade("test", [(OUTSIDE, 1)], twice=0.5, jitter_s=0.05)
 
     def all_came_twice_and_late() -> bool:
-        back = heard(echo, 100)
+        back = echoes(echo_address, 100)
         is_all = set(back) == {b"%d" % number for number in range(100)}
         return is_all and len(back) > 100 and back != sorted(back, key=int)
 
     until(all_came_twice_and_late, "all come, some twice, in another order")
-    network.mend("test")
+    network.restore("test")
 
 
 @needs_machines
-def test_nothing_is_left_of_machines_that_nobody_holds() -> None:
-    """Their devices, networks and disks have no names outside, and go with the program; so does what runs on them."""
+def test_machines_leave_nothing_behind() -> None:
+    """Devices, namespaces, disks and processes end with the program."""
     with Network(1) as made:
-        running = subprocess.Popen([*made.entering(1), "cat"], stdin=subprocess.PIPE)
+        running = subprocess.Popen([*made.command_prefix(1), "cat"], stdin=subprocess.PIPE)
         until(lambda: os.readlink(f"/proc/{running.pid}/ns/net") != os.readlink("/proc/self/ns/net"), "it is there")
         (made.disk_of(1) / "x").write_bytes(b"x")
         assert not (made.disk / "x").exists(), "its disk is its own"
@@ -131,13 +130,12 @@ def test_nothing_is_left_of_machines_that_nobody_holds() -> None:
 
 
 @needs_machines
-def test_a_full_disk_takes_nothing(network: Network) -> None:
-    """Until it is well again."""
+def test_a_full_disk_refuses_writes(network: Network) -> None:
     disk = network.disk_of(2)
     disks.fill(disk)
     with pytest.raises(OSError, match="No space"):
         (disk / "more").write_bytes(bytes(100_000))
-    disks.make_well(disk)
+    disks.clear_faults(disk)
     (disk / "more").write_bytes(bytes(100_000))
 
 
@@ -148,10 +146,8 @@ def built(tmp_path: Path) -> list[Path]:
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize(("kinds", "refused"), [("w", {"w"}), ("s", {"s"}), ("r", {"r"}), ("wsr", {"w", "s", "r"})])
-def test_a_disk_fails_where_and_how_it_is_told_to(
-    tmp_path: Path, built: list[Path], kinds: str, refused: set[str], code: int
-) -> None:
-    """With the error and for the calls that are named, below the path that is named; nowhere else, and not afterwards."""
+def test_a_disk_fails_as_ordered(tmp_path: Path, built: list[Path], kinds: str, refused: set[str], code: int) -> None:
+    """With the given errno, for the given calls, below the given path only, and only until the fault is cleared."""
     program = """
 import os, sys
 for path in sys.argv[1:]:
@@ -178,12 +174,12 @@ for path in sys.argv[1:]:
     assert failures() == {f"b{name}" for name in refused} | {str(code)}
     disks.fail(tmp_path, kinds, tmp_path / "two", 0, 0.001)
     assert failures() == set(), "late only"
-    disks.make_well(tmp_path)
+    disks.clear_faults(tmp_path)
     assert failures() == set()
 
 
-def test_a_clock_is_wrong_by_what_it_is_told_and_only_that_of_the_day(tmp_path: Path, built: list[Path]) -> None:
-    """Forward, back, and right again; a clock that only counts does not jump."""
+def test_only_the_wall_clock_is_shifted(tmp_path: Path, built: list[Path]) -> None:
+    """Forward, back and restored; the monotonic clock does not jump."""
     program = "import time; print(time.time(), time.monotonic())"
 
     def wrong_by() -> tuple[float, float]:
@@ -193,16 +189,16 @@ def test_a_clock_is_wrong_by_what_it_is_told_and_only_that_of_the_day(tmp_path: 
         return day - time.time(), count - time.monotonic()
 
     for seconds in (1_000_000, -1_000_000):
-        clocks.jump(tmp_path, seconds)
+        clocks.shift_clock(tmp_path, seconds)
         day, count = wrong_by()
         assert round(day / seconds, 2) == 1
         assert round(count / seconds, 2) == 0
-    clocks.jump_back(tmp_path)
+    clocks.restore_clock(tmp_path)
     assert round(wrong_by()[0] / 1_000_000, 2) == 0
 
 
-def test_what_was_not_synced_is_lost_and_nothing_else(tmp_path: Path) -> None:
-    """A log is cut somewhere behind its recovery point; the metadata log never."""
+def test_a_power_loss_truncates_only_unflushed_data(tmp_path: Path) -> None:
+    """A log is truncated above its recovery point; the metadata log is never truncated."""
     whole = b"".join(bytes(with_fields(batch(0, 1), base_offset=at)) for at in range(4))
     one = len(whole) // 4
     for name in ("t-0", "t-1", "__cluster_metadata-0"):

@@ -1,1 +1,1 @@
-"""Other implementations of the protocol, to compare ours with."""
+"""Other implementations of the protocol, as references for tests."""

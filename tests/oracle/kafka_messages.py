@@ -1,7 +1,7 @@
-"""Apache Kafka's own message classes, asked through one small Java process.
+"""Apache Kafka's message classes, called through one small Java process.
 
-RULES    1. One process serves all tests of a run; it starts with the first question and ends with the run.
-NOT HERE The Java side (`KafkaMessages.java`), where jars come from (`tests/support/kafka.py`).
+RULES    1. One process serves all tests of a run; it starts at the first call and ends with the run.
+NOT HERE The Java side (`KafkaMessages.java`), the jars (`tests/support/kafka.py`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from protocol.schema import Message
 from replication.metadata.metadata_records import RECORD_TYPES
 from tests.support.kafka import tool_command
 
-_REQUESTS_AND_ANSWERS = {message for api in APIS.values() for message in api} | {RequestHeader, ResponseHeader}
+_REQUESTS_AND_RESPONSES = {message for api in APIS.values() for message in api} | {RequestHeader, ResponseHeader}
 
 
 class Reading(NamedTuple):
-    """What Kafka made of some bytes: what it would write, how many bytes it left, the values as JSON."""
+    """Kafka's result for a frame: the bytes it encodes again, the number of unread bytes, and the values as JSON."""
 
     written: bytes
     left_over: int
@@ -32,11 +32,11 @@ class Reading(NamedTuple):
 
 
 class KafkaRefuses(Exception):
-    """Kafka cannot read the bytes."""
+    """Kafka cannot decode the bytes."""
 
 
 class KafkaMessages:
-    """The process."""
+    """The Java process."""
 
     def __init__(self) -> None:
         source = Path(__file__).with_name("KafkaMessages.java")
@@ -46,22 +46,22 @@ class KafkaMessages:
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """End the process: its questions are over."""
+        """Ends the process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(10)
 
     def read(self, cls: type[Message], version: int, frame: bytes) -> Reading:
-        """What Kafka reads in a frame; KafkaRefuses when it cannot."""
+        """Decodes a frame with Kafka's class; raises KafkaRefuses if that fails."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        question = f"{java_name(cls)} {version} {base64.b64encode(frame).decode()}\n"
-        self._process.stdin.write(question.encode())
+        request_line = f"{java_name(cls)} {version} {base64.b64encode(frame).decode()}\n"
+        self._process.stdin.write(request_line.encode())
         self._process.stdin.flush()
-        answer = self._process.stdout.readline().decode()
-        assert answer, "the Java process has ended"
-        verdict, rest = answer.split(" ", maxsplit=1)
-        if verdict == "no":
+        response_line = self._process.stdout.readline().decode()
+        assert response_line, "the Java process has ended"
+        status, rest = response_line.split(" ", maxsplit=1)
+        if status == "no":
             raise KafkaRefuses(rest)
         written, left_over, values = rest.split(" ", maxsplit=2)
         return Reading(base64.b64decode(written), int(left_over), json.loads(values))
@@ -69,16 +69,16 @@ class KafkaMessages:
 
 @functools.cache
 def kafka_messages() -> KafkaMessages:
-    """The one process of this run."""
+    """The process of this test run."""
     return KafkaMessages()
 
 
 def java_name(cls: type[Message]) -> str:
-    """Where Kafka has the class of a message."""
+    """The Java class of a message."""
     if cls in RECORD_TYPES.values():
         return f"org.apache.kafka.common.metadata.{cls.__name__}"
     if cls.__module__.endswith(".stored_records") and cls.API_KEY >= 0:
         coordinator = "transaction" if cls.__name__.startswith("TransactionLog") else "group"
         return f"org.apache.kafka.coordinator.{coordinator}.generated.{cls.__name__}"
-    suffix = "Data" if cls in _REQUESTS_AND_ANSWERS else ""
+    suffix = "Data" if cls in _REQUESTS_AND_RESPONSES else ""
     return f"org.apache.kafka.common.message.{cls.__name__}{suffix}"

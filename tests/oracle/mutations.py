@@ -1,4 +1,4 @@
-"""Frames for fuzzing: valid ones made with a seeded random, and what can happen to them."""
+"""Frames for fuzzing: valid ones with random values, and damaged ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protocol.schema import Message, Wire, fields_of
 from tests.oracle.values import is_flexible
 
 _LENGTH_BOMBS = (
-    b"\x7f\xff\xff\xff",  # as an int32 or a varint: far more than there is
+    b"\x7f\xff\xff\xff",  # as an int32 or a varint: larger than any frame
     b"\x80\x00\x00\x00",
     b"\xff\xff\xff\xff\x07",
     b"\xff\xff\xff\xff\x0f",
@@ -26,7 +26,7 @@ _LENGTH_BOMBS = (
 
 
 def valid_frame(cls: type[Message], version: int, rng: random.Random) -> bytes:
-    """The bytes of a message with random values."""
+    """An encoded message with random values."""
     return encode(_message(cls, version, is_flexible(cls, version), rng), version)
 
 
@@ -61,7 +61,7 @@ def _value(wire: Wire, version: int, flexible: bool, rng: random.Random) -> Any:
 
 
 def damaged(frame: bytes, rng: random.Random) -> bytes:
-    """The frame after one to three accidents."""
+    """The frame with one to three random changes."""
     data = bytearray(frame)
     for _ in range(rng.choice((1, 1, 2, 3))):
         position = rng.randrange(len(data) + 1)

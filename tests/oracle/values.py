@@ -1,72 +1,54 @@
-"""Hypothesis strategies for messages: any value that a version can carry."""
+"""Hypothesis strategies for messages: any value that a version can encode."""
 
 from __future__ import annotations
 
 import functools
+import importlib
+import pkgutil
 import string
 from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from protocol.messages import (
-    admin,
-    cluster,
-    consumer_groups,
-    forwarding,
-    groups,
-    metadata,
-    produce_fetch,
-    quorum,
-    quotas_scram,
-    raft,
-    stored_records,
-    telemetry,
-    transactions,
-)
-from protocol.messages.headers import RequestHeader, ResponseHeader
+import protocol.messages
+from protocol.messages import stored_records
 from protocol.schema import Field, Message, Wire, blank, fields_of
 
 _BITS = {"b": 8, "h": 16, "i": 32, "q": 64}
-_LENGTHS = (0, 1, 126, 127, 128, 255, 256, 16_382, 16_383, 32_767)  # where the length takes another byte
-_MODULES = (
-    produce_fetch,
-    metadata,
-    consumer_groups,
-    groups,
-    transactions,
-    admin,
-    cluster,
-    quotas_scram,
-    telemetry,
-    quorum,
-    raft,
-    forwarding,
-    stored_records,
-)
-
-_OF_A_LATER_RELEASE = {stored_records.UnregisterControllerRecord}  # than the jars that are asked
-MESSAGES: list[type[Message]] = [
+_LENGTHS = (
+    0,
+    1,
+    126,
+    127,
+    128,
+    255,
+    256,
+    16_382,
+    16_383,
+    32_767,
+)  # around the lengths whose encoding needs another byte
+_OF_A_LATER_RELEASE = {stored_records.UnregisterControllerRecord}  # than the jars of the tests
+CLASSES: list[type[Message]] = [
     cls
-    for module in _MODULES
-    for cls in vars(module).values()
-    if isinstance(cls, type) and issubclass(cls, Message) and cls is not Message and cls.MAX_VERSION >= 0
-    if cls not in _OF_A_LATER_RELEASE
-] + [RequestHeader, ResponseHeader]
+    for module in pkgutil.iter_modules(protocol.messages.__path__, "protocol.messages.")
+    for cls in vars(importlib.import_module(module.name)).values()
+    if isinstance(cls, type) and issubclass(cls, Message) and cls is not Message
+]
+MESSAGES = [cls for cls in CLASSES if cls.MAX_VERSION >= 0 and cls not in _OF_A_LATER_RELEASE]
 
 VERSIONS = [(cls, version) for cls in MESSAGES for version in range(cls.MIN_VERSION, cls.MAX_VERSION + 1)]
 
 
 def version_id(value: object) -> str:
-    """How a (class, version) is called in a test's name."""
+    """The test id of a class or version."""
     return value.__name__ if isinstance(value, type) else str(value)
 
 
 class Limits:
-    """What may be drawn; other implementations cannot hold everything that the wire can.
+    """Restrictions for implementations that do not support all values.
 
-    `error_codes` and `times` restrict the fields that hold them; `with_unknown_tags` adds tagged fields that nobody
-    has heard of.
+    `error_codes` and `times` restrict error codes and timestamps; `with_unknown_tags` adds unknown tagged fields.
     """
 
     def __init__(
@@ -86,7 +68,7 @@ NO_LIMITS = Limits()
 
 @functools.cache
 def messages(cls: type[Message], version: int, limits: Limits = NO_LIMITS) -> SearchStrategy[Message]:
-    """Messages of one class with values for the fields that the version carries."""
+    """Messages of one class with values for the fields of the version."""
     return _structs(cls, version, is_flexible(cls, version), limits)
 
 
@@ -111,12 +93,14 @@ def _structs(cls: type[Message], version: int, flexible: bool, limits: Limits) -
 
 
 def _field(field: Field, version: int, flexible: bool, limits: Limits) -> SearchStrategy[Any]:
-    values = _named(field, limits) or _values(field.wire, version, flexible, limits)
+    values = _named(field, limits)
+    if values is None:
+        values = _values(field.wire, version, flexible, limits)
     if field.tag is not None and field.wire.kind != "struct":
         values = st.one_of(st.just([] if field.default == () else field.default), values)
     if field.tag is not None and field.wire.kind == "struct":
         assert field.wire.message is not None
-        plain = blank(field.wire.message)  # is not written, so it would come back as None
+        plain = blank(field.wire.message)  # is omitted, so it would decode to None
         values = st.one_of(st.none(), values.filter(lambda value: value != plain))
     elif field.is_nullable_in(version):
         values = st.one_of(st.none(), values)
@@ -124,7 +108,7 @@ def _field(field: Field, version: int, flexible: bool, limits: Limits) -> Search
 
 
 def _named(field: Field, limits: Limits) -> SearchStrategy[Any] | None:
-    """The values of a field whose name says that it is more than a number."""
+    """Values of a field that are restricted by its name."""
     if limits.error_codes is not None and field.name.endswith("error_code"):
         return st.sampled_from(limits.error_codes)
     if limits.times is not None and field.wire.code == "q" and field.name.endswith(("_ms", "timestamp")):

@@ -84,8 +84,10 @@ def test_a_compose_file_names_only_what_is_there(path: Path) -> None:
             assert source in content.get("volumes", {}) or (DOCKER / source).exists()
         if "build" in service:
             assert (DOCKER / service["build"]["context"] / service["build"]["dockerfile"]).exists()
-        told = re.findall(r"//localhost:(\d+)", service.get("environment", {}).get("KAFKA_ADVERTISED_LISTENERS", ""))
-        assert told == [port.split(":")[0] for port in service.get("ports", [])]
+        response = re.findall(
+            r"//localhost:(\d+)", service.get("environment", {}).get("KAFKA_ADVERTISED_LISTENERS", "")
+        )
+        assert response == [port.split(":")[0] for port in service.get("ports", [])]
 
 
 def test_the_image_is_small_and_runs_without_root() -> None:
@@ -127,7 +129,7 @@ def test_the_jobs_beside_the_brokers_are_told_what_is_there() -> None:
     pytest.importorskip("pyspark")
     from barnabas.pipeline.command import all_jobs
     from barnabas.pipeline.session import SessionSettings
-    from barnabas.pipeline.settings import filled, read_settings
+    from barnabas.pipeline.settings import build_settings, read_settings
 
     every = services(DOCKER / "spark.yml")
     jobs = {job.name: job.settings for job in all_jobs()}
@@ -135,13 +137,15 @@ def test_the_jobs_beside_the_brokers_are_told_what_is_there() -> None:
     for name in tomllib.loads((DOCKER / "spark.toml").read_text()):
         if name not in jobs:
             continue
-        said = read_settings(DOCKER / "spark.toml", name, kinds)
-        settings = filled(name, jobs[name], said)
+        output = read_settings(DOCKER / "spark.toml", name, kinds)
+        settings = build_settings(name, jobs[name], output)
         hosts = {every[address.split(":")[0]]["hostname"] for address in settings.bootstrap.split(",")}
         assert hosts == {node["hostname"] for node in every.values() if node["image"] == "barnabas"}
-        assert filled(name, SessionSettings, said).master == f"spark://{every['spark-master']['hostname']}:7077"
+        assert (
+            build_settings(name, SessionSettings, output).master == f"spark://{every['spark-master']['hostname']}:7077"
+        )
         assert getattr(settings, "into", None) or settings.archive
-        assert all(str(said[place]).startswith("/data/") for place in ("into", "archive") if place in said)
+        assert all(str(output[folder]).startswith("/data/") for folder in ("into", "archive") if folder in output)
     on_spark = [service for service in every.values() if service["image"] == "barnabas-pipeline"]
     assert all("data:/data" in service["volumes"] for service in on_spark)
     master = every["spark-master"]["entrypoint"]

@@ -1,4 +1,4 @@
-"""One Spark session for all test files of a process: it costs ten seconds and a gigabyte."""
+"""One Spark session per test process: it costs ten seconds and 1 GiB."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A session with the Kafka connector and, where they can be had, the jars of all formats."""
+    """A session with the Kafka connector and, if available, the jars of all formats."""
     pytest.importorskip("pyspark")
     from barnabas.pipeline.session import NoJava, java_version, start_session
     from barnabas.pipeline.spark.jars import FORMATS, find_connector

@@ -1,4 +1,4 @@
-"""Windows over a topic: runs that go on, late records, cut rounds, an archive instead of the topic, and what is refused."""
+"""Windows over a topic: successive runs, late records, interrupted rounds, an archive as input, and refused settings."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ pytest.importorskip("pyspark")
 import pyarrow.parquet as pq
 
 from barnabas.pipeline import AggregateSettings, ArchiveSettings, aggregate, archive
-from barnabas.pipeline.brokers import Place
+from barnabas.pipeline.brokers import TopicPartition
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.aggregate import aggregate_files
 from barnabas.pipeline.store.versions import Versions
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, send
 
-pytestmark = pytest.mark.turn(3)
+pytestmark = pytest.mark.long
 
 HOUR = 60
 Rows = dict[tuple[int, str | None], tuple[int, float | None, bool]]
@@ -51,8 +51,8 @@ def hourly(bootstrap: str, topic: str, into: Path, **more: Any) -> AggregateSett
     )
 
 
-def seen(into: Path, name: str = "windows") -> Rows:
-    """What a stranger reads who knows nothing of Spark; each window and group is there once."""
+def rows_in(into: Path, name: str = "windows") -> Rows:
+    """The rows of the current version, read with pyarrow; asserts that each window and group is there once."""
     found: Rows = {}
     for row in pq.read_table(into / "current" / name).to_pylist():
         start = round((row["window_start"].timestamp() * 1000 - START_MS) / MINUTE_MS / HOUR)
@@ -62,8 +62,7 @@ def seen(into: Path, name: str = "windows") -> Rows:
     return found
 
 
-def counted(flights: list[dict[str, Any]]) -> dict[tuple[int, str], tuple[int, int]]:
-    """The same in plain Python."""
+def expected_rows(flights: list[dict[str, Any]]) -> dict[tuple[int, str], tuple[int, int]]:
     sums: dict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0])
     for one in flights:
         value = json.loads(one["value"])
@@ -77,10 +76,9 @@ def without_finality(rows: Rows) -> dict[tuple[int, str | None], tuple[int, floa
     return {place: row[:2] for place, row in rows.items()}
 
 
-def test_windows_are_brought_up_to_date_and_late_records_are_kept_beside(
+def test_open_windows_are_updated_and_late_records_are_stored_separately(
     spark: Any, kafka_broker: Any, tmp_path: Path
 ) -> None:
-    """aggregate.py rules 1 to 3: open windows are corrected, final ones never, and nothing is dropped silently."""
     topic = f"windows-{tmp_path.name}"
     brokers = create(kafka_broker.bootstrap, topic)
     settings = hourly(kafka_broker.bootstrap, topic, tmp_path / "w")
@@ -88,7 +86,7 @@ def test_windows_are_brought_up_to_date_and_late_records_are_kept_beside(
     first = aggregate(spark, settings)
     assert (first.records, first.rounds, first.windows, first.final) == (3, 1, 2, 0)
     assert first.watermark == "2026-01-01T00:35:00+00:00"
-    assert seen(settings.into) == {(0, "UA"): (2, 10, False), (1, "AA"): (1, 1, False)}
+    assert rows_in(settings.into) == {(0, "UA"): (2, 10, False), (1, "AA"): (1, 1, False)}
 
     send(
         kafka_broker.bootstrap,
@@ -99,8 +97,8 @@ def test_windows_are_brought_up_to_date_and_late_records_are_kept_beside(
     second = aggregate(spark, settings, steps.append)
     assert (second.records, second.malformed, second.late, second.final) == (3, 1, 0, 1)
     assert steps[0]["malformed"] == 1
-    assert seen(settings.into) == {(0, "UA"): (3, 15, True), (1, "AA"): (2, 3, False)}
-    assert seen(settings.into, "late") == {}
+    assert rows_in(settings.into) == {(0, "UA"): (3, 15, True), (1, "AA"): (2, 3, False)}
+    assert rows_in(settings.into, "late") == {}
 
     send(
         kafka_broker.bootstrap,
@@ -109,8 +107,8 @@ def test_windows_are_brought_up_to_date_and_late_records_are_kept_beside(
     )
     third = aggregate(spark, settings)
     assert (third.records, third.late, third.late_ever) == (4, 2, 2)
-    assert seen(settings.into) == {(0, "UA"): (3, 15, True), (1, "AA"): (3, 3, False), (1, "UA"): (1, 1, False)}
-    assert seen(settings.into, "late") == {(0, "UA"): (1, 7, True), (0, "DL"): (1, 8, True)}
+    assert rows_in(settings.into) == {(0, "UA"): (3, 15, True), (1, "AA"): (3, 3, False), (1, "UA"): (1, 1, False)}
+    assert rows_in(settings.into, "late") == {(0, "UA"): (1, 7, True), (0, "DL"): (1, 8, True)}
 
     before = sorted((tmp_path / "w" / "versions").rglob("*"))
     nothing = aggregate(spark, settings)
@@ -118,15 +116,15 @@ def test_windows_are_brought_up_to_date_and_late_records_are_kept_beside(
     assert sorted((tmp_path / "w" / "versions").rglob("*")) == before, "a run without news does nothing"
     state = Versions(settings.into, "aggregate").state()
     assert state is not None
-    places = {Place(topic, 0): 6, Place(topic, 1): 4}
+    places = {TopicPartition(topic, 0): 6, TopicPartition(topic, 1): 4}
     assert brokers.committed(f"barnabas-aggregate-{state['id']}", places) == places
 
     send(kafka_broker.bootstrap, topic, [flight(62, "DL", 0, 1), flight(63, "DL", 0, 1)])
-    brokers.delete_records({Place(topic, 1): 5})
+    brokers.delete_records({TopicPartition(topic, 1): 5})
     with pytest.raises(JobError, match=r"offsets 4 to 4 of .*-1 are gone from the broker and were not read"):
         aggregate(spark, settings)
     fourth = aggregate(spark, replace(settings, fail_on_data_loss=False))
-    assert (fourth.records, fourth.lost, seen(settings.into)[1, "DL"]) == (1, 1, (1, 0, False))
+    assert (fourth.records, fourth.lost, rows_in(settings.into)[1, "DL"]) == (1, 1, (1, 0, False))
 
     with pytest.raises(JobError, match="--window takes a duration"):
         replace(settings, window="often")
@@ -140,10 +138,10 @@ def test_windows_are_brought_up_to_date_and_late_records_are_kept_beside(
         aggregate(spark, replace(settings, topic=other))
 
 
-def test_many_rounds_come_to_what_one_comes_to(
+def test_many_rounds_give_the_same_result_as_one(
     spark: Any, kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """watermark.py rule 2: partitions far apart in time and in length make nothing late; small files are joined."""
+    """Partitions of different lengths and times make nothing late; small files are merged."""
     topic = f"rounds-{tmp_path.name}"
     create(kafka_broker.bootstrap, topic)
     flights = [flight(5 * n, ("UA", "AA")[n % 3 % 2], n, 0) for n in range(120)]
@@ -153,8 +151,8 @@ def test_many_rounds_come_to_what_one_comes_to(
     settings = hourly(kafka_broker.bootstrap, topic, tmp_path / "w", max_offsets_per_trigger=40)
     report = aggregate(spark, settings)
     assert (report.records, report.rounds, report.late) == (150, 4, 0)
-    assert without_finality(seen(settings.into)) == counted(flights)
-    assert report.final == sum(row[2] for row in seen(settings.into).values())
+    assert without_finality(rows_in(settings.into)) == expected_rows(flights)
+    assert report.final == sum(row[2] for row in rows_in(settings.into).values())
     assert len(list((settings.into / "current" / "windows").glob("final-*"))) <= 3
 
 
@@ -166,10 +164,10 @@ def killed(*_: Any, **__: Any) -> None:
     raise Killed
 
 
-def test_a_round_that_is_cut_is_done_again_and_counted_once(
+def test_an_interrupted_round_is_repeated_and_counted_once(
     spark: Any, kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """aggregate.py rule 1: killed before the commit or right behind it (test_versions.py cuts the commit itself)."""
+    """Killed before the commit, and right after it (test_versions.py interrupts the commit itself)."""
     topic = f"cut-{tmp_path.name}"
     create(kafka_broker.bootstrap, topic)
     settings = hourly(kafka_broker.bootstrap, topic, tmp_path / "w")
@@ -177,32 +175,32 @@ def test_a_round_that_is_cut_is_done_again_and_counted_once(
     send(kafka_broker.bootstrap, topic, flights[:150])
     aggregate(spark, settings)
     send(kafka_broker.bootstrap, topic, flights[150:])
-    really = Versions.settle
+    really = Versions.clean_up
     for place, name, held in (
-        (aggregate_files.Draft, "late", flights[:150]),
+        (aggregate_files.VersionWriter, "late", flights[:150]),
         (Versions, "commit", flights[:150]),
-        (Versions, "settle", flights),
+        (Versions, "clean_up", flights),
     ):
         with monkeypatch.context() as patched:
             alive = iter([True])
 
-            def settle(versions: Versions, alive: Iterator[bool] = alive) -> None:
+            def clean_up(versions: Versions, alive: Iterator[bool] = alive) -> None:
                 if not next(alive, False):
                     raise Killed
                 really(versions)
 
-            if name != "settle":
+            if name != "clean_up":
                 patched.setattr(place, name, killed)
-            patched.setattr(Versions, "settle", settle)
+            patched.setattr(Versions, "clean_up", clean_up)
             with pytest.raises(Killed):
                 aggregate(spark, settings)
         assert sum(row[1] for row in _rows_of_state(settings.into)) == len(held)
     assert aggregate(spark, settings).rounds == 0, "the last one was committed"
-    assert without_finality(seen(settings.into)) == counted(flights)
+    assert without_finality(rows_in(settings.into)) == expected_rows(flights)
 
 
 def _rows_of_state(into: Path) -> list[tuple[int, int, int]]:
-    """Rows of the version that the state names: `current` may still be behind."""
+    """The rows of the committed version; `current` may still point at the previous one."""
     versions = Versions(into, "aggregate")
     state = versions.state()
     assert state is not None
@@ -210,8 +208,9 @@ def _rows_of_state(into: Path) -> list[tuple[int, int, int]]:
     return [(row["window_start"], row["records"], row["delays"]) for row in table]
 
 
-def test_an_archive_is_as_good_as_its_topic(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
-    """origin.py rule 1: begun with the archive, gone on with from the topic."""
+def test_an_aggregate_starts_with_the_archive_and_continues_with_the_topic(
+    spark: Any, kafka_broker: Any, tmp_path: Path
+) -> None:
     topic = f"archived-{tmp_path.name}"
     create(kafka_broker.bootstrap, topic)
     flights = [flight(n, "UA", n, n % 2) for n in range(100)]
@@ -220,11 +219,11 @@ def test_an_archive_is_as_good_as_its_topic(spark: Any, kafka_broker: Any, tmp_p
     send(kafka_broker.bootstrap, topic, flights[60:])
     live = hourly(kafka_broker.bootstrap, topic, tmp_path / "w", max_offsets_per_trigger=35)
     stored = replace(live, archive=tmp_path / "a", bootstrap="nobody:1")
-    assert (live.asks_broker, stored.asks_broker) == (True, False)
+    assert (live.needs_broker, stored.needs_broker) == (True, False)
     assert aggregate(spark, stored).records == 60
     assert aggregate(spark, stored).rounds == 0
-    assert without_finality(seen(live.into)) == counted(flights[:60])
+    assert without_finality(rows_in(live.into)) == expected_rows(flights[:60])
     assert aggregate(spark, live).records == 40
-    assert without_finality(seen(live.into)) == counted(flights)
+    assert without_finality(rows_in(live.into)) == expected_rows(flights)
     with pytest.raises(JobError, match="holds no topic nothing"):
         aggregate(spark, replace(stored, topic="nothing"))

@@ -1,4 +1,4 @@
-"""The archive job on a broker: what a run adds, what a reader finds, and when it refuses."""
+"""The archive job on a broker: the records of each run, what readers find, and refused settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from barnabas.pipeline import ArchiveSettings, archive
-from barnabas.pipeline.brokers import Place
+from barnabas.pipeline.brokers import TopicPartition
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.store.archive_reader import read_archive
 from barnabas.pipeline.store.folder import ArchiveFolder
@@ -27,8 +27,8 @@ def as_sent(row: Any) -> tuple[Any, ...]:
     return row.partition, key, value, round(row.timestamp.timestamp() * 1000), headers
 
 
-def test_runs_add_up_to_every_record_once(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
-    """jobs/archive/archive.py rules 1 and 2: three runs, several rounds, a day's small files joined, bytes and nulls as they were."""
+def test_runs_archive_every_record_once(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
+    """Three runs, several rounds, one compaction; bytes and nulls are unchanged."""
     topic = f"days-{tmp_path.name}"
     brokers = create(kafka_broker.bootstrap, topic)
     sent = minutes(2 * DAY_MINUTES)
@@ -48,8 +48,8 @@ def test_runs_add_up_to_every_record_once(spark: Any, kafka_broker: Any, tmp_pat
     second = archive(spark, replace(settings, max_offsets_per_trigger=1_000_000))
     assert second.records == len(sent) - 1000
     assert second.compacted == 3, "the first day had a file of each round"
-    group = f"barnabas-archive-{ArchiveFolder(settings.into).identity().id}"
-    brokers.commit(group, {Place(topic, 0): 7})  # as if the run before was killed at its last commit
+    group = f"barnabas-archive-{ArchiveFolder(settings.into).metadata().id}"
+    brokers.commit(group, {TopicPartition(topic, 0): 7})  # as if the run before was killed at its last commit
     assert archive(spark, settings).rounds == 0
 
     listed = sorted(str(path.relative_to(settings.into)) for path in settings.into.glob("topic=*/date=*/*"))
@@ -62,19 +62,14 @@ def test_runs_add_up_to_every_record_once(spark: Any, kafka_broker: Any, tmp_pat
     assert foreign.select("partition", "offset").distinct().count() == foreign.count() == len(sent)
 
     half = len(sent) // 2
-    assert brokers.committed(group, [Place(topic, 0), Place(topic, 1)]) == {
-        Place(topic, 0): half,
-        Place(topic, 1): half,
+    assert brokers.committed(group, [TopicPartition(topic, 0), TopicPartition(topic, 1)]) == {
+        TopicPartition(topic, 0): half,
+        TopicPartition(topic, 1): half,
     }, "any tool shows the lag"
 
 
-def test_malformed_records_are_counted_kept_and_sent_to_their_topic(
-    spark: Any, kafka_broker: Any, tmp_path: Path
-) -> None:
-    """dead_letters.py rules 1 to 3: a round that is done again, after a kill before its commit, sends nothing again.
-
-    Also when it is told otherwise the second time: smaller rounds, and another group for the lag.
-    """
+def test_malformed_records_are_counted_archived_and_sent_once(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
+    """A round that is repeated after a crash sends nothing again, also with smaller rounds and another group."""
     topic = f"json-{tmp_path.name}"
     create(kafka_broker.bootstrap, topic)
     values = [b"no json %d" % n if n % 10 == 0 else b'{"n": %d}' % n for n in range(100)]
@@ -107,10 +102,7 @@ def test_malformed_records_are_counted_kept_and_sent_to_their_topic(
     assert data == sum(n for n in range(100) if n % 10)
 
 
-def test_another_topic_cluster_or_folder_is_refused_in_a_sentence(
-    spark: Any, kafka_broker: Any, tmp_path: Path
-) -> None:
-    """jobs/archive/archive.py rule 3; nothing is written by a refused run."""
+def test_another_topic_cluster_or_folder_is_refused(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
     one, other = f"one-{tmp_path.name}", f"other-{tmp_path.name}"
     for topic in (one, other):
         create(kafka_broker.bootstrap, topic, 1)
@@ -129,7 +121,7 @@ def test_another_topic_cluster_or_folder_is_refused_in_a_sentence(
             archive(spark, wish)
     both = archive(spark, replace(settings, topic=(one, other)))
     assert (both.records, both.behind) == (3, 0), "what was archived before is not behind"
-    identity = settings.into / "_barnabas" / "archive.json"
-    identity.write_text(json.dumps({**json.loads(identity.read_text()), "cluster": "elsewhere"}))
+    metadata = settings.into / "_barnabas" / "archive.json"
+    metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "cluster": "elsewhere"}))
     with pytest.raises(JobError, match="the archive of another cluster"):
         archive(spark, replace(settings, pattern=".*"))

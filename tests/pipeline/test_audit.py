@@ -1,4 +1,4 @@
-"""Audits of an archive that agrees, and of archives that somebody damaged; what an audit allows to be trimmed."""
+"""Audits of intact and of damaged archives, and what an audit permits to trim."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ import pyarrow.parquet as pq
 
 from barnabas.pipeline import ArchiveSettings, AuditSettings, archive, audit
 from barnabas.pipeline.batch_header import CONTROL, BatchHeader
-from barnabas.pipeline.brokers import Place, Span
+from barnabas.pipeline.brokers import Span, TopicPartition
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.audit.comparison import differences, gaps, steps_back
-from barnabas.pipeline.kafka.batch_lookup import Explained, explain
+from barnabas.pipeline.kafka.batch_lookup import GapCounts, count_gap
 from tests.pipeline.topics import create, minutes, send_transaction, transactional
 
-pytestmark = pytest.mark.turn(0)
+pytestmark = pytest.mark.long
 
 HASHED = "topic string, partition int, offset bigint, hash bigint"
 
 
-def test_each_kind_of_difference_is_told_from_the_others(spark: Any) -> None:
-    """comparing.py rule 2, on literal rows."""
+def test_each_kind_of_difference_is_classified(spark: Any) -> None:
     topic = spark.createDataFrame([("t", 0, offset, offset * 10) for offset in range(6)], HASHED)
     kept = [(0, 0), (2, 20), (2, 20), (3, 31), (4, 40), (4, 41), (5, 50), (9, 90)]
     held = spark.createDataFrame([("t", 0, *row) for row in kept], HASHED)
@@ -38,8 +37,7 @@ def test_each_kind_of_difference_is_told_from_the_others(spark: Any) -> None:
     assert found == {1: ("lost", 0), 2: ("doubled", 2), 3: ("altered", 1), 4: ("altered", 2), 9: ("strange", 1)}
 
 
-def test_gaps_and_steps_back_in_time(spark: Any) -> None:
-    """comparing.py: offsets that are missing between records, and timestamps that go back."""
+def test_gaps_and_decreasing_timestamps_are_found(spark: Any) -> None:
     rows = [("t", 0, 3, 1000), ("t", 0, 4, 900), ("t", 0, 8, 2000), ("t", 0, 9, 500), ("t", 1, 7, 1)]
     records = spark.createDataFrame(rows, "topic string, partition int, offset bigint, ms bigint").selectExpr(
         "*", "timestamp_millis(ms) as timestamp"
@@ -48,20 +46,19 @@ def test_gaps_and_steps_back_in_time(spark: Any) -> None:
     assert [tuple(row) for row in steps_back(records.drop("ms")).collect()] == [("t", 0, 2, 1500)]
 
 
-def test_missing_offsets_are_told_by_the_batches_that_cover_them() -> None:
-    """gaps.py rule 2."""
+def test_missing_offsets_are_explained_by_the_batches_that_cover_them() -> None:
     nothing = BatchHeader(*(0,) * len(BatchHeader._fields))
     heads = [
         nothing._replace(base_offset=0, last_offset_delta=4),
         nothing._replace(base_offset=5, attributes=CONTROL),
         nothing._replace(base_offset=8, last_offset_delta=1),
     ]
-    assert explain(iter(heads), Span(3, 9)) == Explained(markers=1, removed=3, holes=2)
+    assert count_gap(iter(heads), Span(3, 9)) == GapCounts(markers=1, removed=3, holes=2)
 
 
 @pytest.fixture(scope="module")
 def archived(spark: Any, kafka_broker: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    """A topic with transactions, one of them aborted, and its archive; what tests damage they mend."""
+    """A topic with transactions, one of them aborted, and its archive; tests restore what they damage."""
     folder = tmp_path_factory.mktemp("audited")
     topic = f"audited-{folder.name}"
     brokers = create(kafka_broker.bootstrap, topic)
@@ -78,16 +75,16 @@ def data_file(settings: AuditSettings) -> Path:
 
 
 @pytest.fixture
-def mended(archived: tuple[AuditSettings, Any]) -> Iterator[Path]:
-    """The one data file, put back afterwards."""
+def restored_file(archived: tuple[AuditSettings, Any]) -> Iterator[Path]:
+    """The data file, restored after the test."""
     path = data_file(archived[0])
     good = path.read_bytes()
     yield path
     path.write_bytes(good)
 
 
-def test_an_archive_that_was_left_alone_agrees(spark: Any, archived: tuple[AuditSettings, Any]) -> None:
-    """audit.py rule 3: aborted records and markers explain every offset without a record."""
+def test_an_intact_archive_agrees(spark: Any, archived: tuple[AuditSettings, Any]) -> None:
+    """Aborted records and markers explain every offset without a record."""
     report = audit(spark, archived[0])
     assert report.agrees, report
     assert report.records == 200
@@ -98,9 +95,10 @@ def test_an_archive_that_was_left_alone_agrees(spark: Any, archived: tuple[Audit
 
 
 @pytest.mark.parametrize("kind", ["lost", "doubled", "altered"])
-def test_one_planted_record_is_found(spark: Any, archived: tuple[AuditSettings, Any], mended: Path, kind: str) -> None:
-    """audit.py: one record among two hundred, and the audit names it."""
-    records = pq.ParquetFile(mended).read()
+def test_one_changed_record_is_found(
+    spark: Any, archived: tuple[AuditSettings, Any], restored_file: Path, kind: str
+) -> None:
+    records = pq.ParquetFile(restored_file).read()
     at = 17
     place = {name: records.column(name)[at].as_py() for name in ("partition", "offset")}
     if kind == "lost":
@@ -110,7 +108,7 @@ def test_one_planted_record_is_found(spark: Any, archived: tuple[AuditSettings, 
     else:
         keys = [b"other" if n == at else key for n, key in enumerate(records.column("key").to_pylist())]
         records = records.set_column(records.schema.get_field_index("key"), "key", pa.array(keys, pa.binary()))
-    pq.write_table(records, mended)
+    pq.write_table(records, restored_file)
     report = audit(spark, archived[0])
     assert not report.agrees
     assert {name: getattr(report, name) for name in ("lost", "doubled", "altered", "strange")} == {
@@ -119,30 +117,29 @@ def test_one_planted_record_is_found(spark: Any, archived: tuple[AuditSettings, 
     }
     [example] = report.examples
     assert (example["kind"], example["partition"], example["offset"]) == (kind, place["partition"], place["offset"])
-    assert report.altered_files == [str(mended.relative_to(archived[0].archive))]
+    assert report.altered_files == [str(restored_file.relative_to(archived[0].archive))]
     assert json.loads((Path(archived[0].archive) / "_barnabas" / "audit.json").read_text())["verified"] == []
 
 
-def test_a_file_that_is_cut_copied_or_gone_is_named(
-    spark: Any, archived: tuple[AuditSettings, Any], mended: Path
+def test_a_truncated_copied_or_missing_file_is_reported(
+    spark: Any, archived: tuple[AuditSettings, Any], restored_file: Path
 ) -> None:
-    """audit.py rule 1: what lies there counts, whether the manifest knows it or not."""
-    name = str(mended.relative_to(archived[0].archive))
-    copy = mended.with_name("copy.parquet")
-    copy.write_bytes(mended.read_bytes())
+    name = str(restored_file.relative_to(archived[0].archive))
+    copy = restored_file.with_name("copy.parquet")
+    copy.write_bytes(restored_file.read_bytes())
     report = audit(spark, archived[0])
-    assert (report.doubled, report.unknown_files) == (200, [name.replace(mended.name, copy.name)])
+    assert (report.doubled, report.unknown_files) == (200, [name.replace(restored_file.name, copy.name)])
     copy.unlink()
-    mended.write_bytes(mended.read_bytes()[:200])
+    restored_file.write_bytes(restored_file.read_bytes()[:200])
     report = audit(spark, archived[0])
     assert (report.lost, report.unreadable_files) == (200, [name])
-    mended.unlink()
+    restored_file.unlink()
     report = audit(spark, archived[0])
     assert (report.lost, report.missing_files, report.agrees) == (200, [name], False)
 
 
-def test_only_what_an_audit_verified_is_trimmed(spark: Any, archived: tuple[AuditSettings, Any]) -> None:
-    """trimming.py rules 1 and 2; afterwards the archive still agrees, with the manifest alone."""
+def test_only_verified_records_are_trimmed(spark: Any, archived: tuple[AuditSettings, Any]) -> None:
+    """The trimmed archive still agrees, checked against the manifest alone."""
     settings, brokers = archived
     [topic] = {path.name.partition("=")[2] for path in Path(settings.archive).glob("topic=*")}
     archiving = ArchiveSettings(bootstrap=settings.bootstrap, into=settings.archive, topic=(topic,), trim=True)
@@ -156,7 +153,7 @@ def test_only_what_an_audit_verified_is_trimmed(spark: Any, archived: tuple[Audi
         archive(spark, archiving)
     path.write_bytes(good)
     assert archive(spark, archiving).trimmed == 2
-    places = [Place(topic, 0), Place(topic, 1)]
+    places = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
     assert set(brokers.starts(places).values()) == {153}, "the last twenty were not audited"
     report = audit(spark, replace(settings, topic=(topic,)))
     assert (report.agrees, report.records) == (True, 20)

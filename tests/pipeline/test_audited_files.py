@@ -1,4 +1,4 @@
-"""What an audit takes for a file of an archive: all that a reader would, wherever it lies and however it is hidden."""
+"""The files that an audit checks: every file that a reader would find."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.jobs.audit.files_check import listed
+from barnabas.pipeline.jobs.audit.files_check import manifest_and_files
 from barnabas.pipeline.store.folder import ArchiveFolder
 
 DAY = Path("topic=t", "date=2026-01-01")
@@ -18,9 +18,9 @@ DAY = Path("topic=t", "date=2026-01-01")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> ArchiveFolder:
-    """An archive of one file that its manifest does not know."""
+    """An archive with one file that is not in its manifest."""
     folder = ArchiveFolder(tmp_path / "archive")
-    with folder.held():
+    with folder.lock():
         folder.begin("cluster", {"format": "raw", "schema": "", "framing": "plain"})
     (folder.path / DAY).mkdir(parents=True)
     (folder.path / DAY / "a.parquet").touch()
@@ -28,22 +28,21 @@ def folder(tmp_path: Path) -> ArchiveFolder:
 
 
 def found(folder: ArchiveFolder) -> list[str]:
-    return [path.removeprefix(f"{DAY}/") for path in listed(folder)[1]]
+    return [path.removeprefix(f"{DAY}/") for path in manifest_and_files(folder)[1]]
 
 
-def test_hidden_names_are_left_out_but_for_those_that_a_glob_takes(folder: ArchiveFolder) -> None:
-    """audited_files.py rule 1: Spark and Arrow leave hidden names out; `*.parquet` of a shell's kind takes `_b.parquet`."""
+def test_hidden_names_are_ignored_unless_a_glob_matches_them(folder: ArchiveFolder) -> None:
+    """Spark and Arrow ignore hidden names; a glob for `*.parquet` matches `_b.parquet`."""
     day = folder.path / DAY
     for name in ("_b.parquet", ".c.parquet", "_SUCCESS", ".a.parquet.crc"):
         (day / name).touch()
     (day / "_old").mkdir()
     (day / "_old" / "d.parquet").touch()
-    (folder.own / "e.parquet").touch()
+    (folder.internal / "e.parquet").touch()
     assert found(folder) == [".c.parquet", "_b.parquet", "a.parquet"]
 
 
-def test_links_are_followed_and_circles_are_named(folder: ArchiveFolder, tmp_path: Path) -> None:
-    """audited_files.py rule 1: a reader follows them; one that leads nowhere, or is no file, is something unknown."""
+def test_links_are_followed_and_cycles_are_reported(folder: ArchiveFolder, tmp_path: Path) -> None:
     day = folder.path / DAY
     (elsewhere := tmp_path / "elsewhere").mkdir()
     (elsewhere / "x.parquet").touch()
@@ -56,10 +55,7 @@ def test_links_are_followed_and_circles_are_named(folder: ArchiveFolder, tmp_pat
     assert found(folder) == seen
 
 
-def test_a_folder_that_may_not_be_listed_is_one_sentence(
-    folder: ArchiveFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """audited_files.py rule 1: what cannot be looked at is never taken for empty."""
+def test_an_unreadable_folder_is_an_error(folder: ArchiveFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     really = os.scandir
 
     def refused(path: str) -> object:
@@ -69,4 +65,4 @@ def test_a_folder_that_may_not_be_listed_is_one_sentence(
 
     monkeypatch.setattr(os, "scandir", refused)
     with pytest.raises(JobError, match=r"date=2026-01-01 cannot be read: Permission denied"):
-        listed(folder)
+        manifest_and_files(folder)

@@ -1,4 +1,4 @@
-"""Audits of archives that somebody damaged, and of topics that changed: a finding or a sentence, never "agrees"."""
+"""Audits of damaged archives and of changed topics: a fault or an error, never "agrees"."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ import pyarrow.parquet as pq
 
 from barnabas import Broker
 from barnabas.pipeline import ArchiveSettings, AuditSettings, archive, audit
-from barnabas.pipeline.brokers import Brokers, Place
+from barnabas.pipeline.brokers import Brokers, TopicPartition
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.trim import write_verified
 from barnabas.pipeline.store.folder import ArchiveFolder
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, send
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.turn(4)
+pytestmark = pytest.mark.long
 
 ROUND = 60
 KINDS = ("lost", "doubled", "altered", "strange")
@@ -36,7 +36,7 @@ SOON = {"log.cleaner.backoff.ms": 200, "log.initial.task.delay.ms": 200}
 
 
 def hours(start: int) -> list[dict[str, Any]]:
-    """Records an hour apart: a round of them is three days."""
+    """Records an hour apart: a round covers three days."""
     return [
         {
             "key": b"key %d" % (number % 5),
@@ -56,9 +56,9 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="module")
-def whole(spark: Any, broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> AuditSettings:
-    """Two topics, archived in two rounds; three files of each topic and round."""
-    folder = tmp_path_factory.mktemp("whole") / "archive"
+def intact(spark: Any, broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> AuditSettings:
+    """Two topics, archived in two rounds; three files per topic and round."""
+    folder = tmp_path_factory.mktemp("intact") / "archive"
     for topic in ("one", "two"):
         create(broker.bootstrap, topic)
     for start in (0, ROUND):
@@ -69,18 +69,17 @@ def whole(spark: Any, broker: Broker, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture
-def copy(whole: AuditSettings, tmp_path: Path) -> AuditSettings:
-    """The archive, to be damaged."""
-    shutil.copytree(whole.archive, tmp_path / "archive")
-    return replace(whole, archive=tmp_path / "archive")
+def copy(intact: AuditSettings, tmp_path: Path) -> AuditSettings:
+    """A copy of the archive."""
+    shutil.copytree(intact.archive, tmp_path / "archive")
+    return replace(intact, archive=tmp_path / "archive")
 
 
 def files_of(settings: AuditSettings, topic: str = "one") -> list[Path]:
     return sorted(settings.archive.glob(f"topic={topic}/date=*/*.parquet"))
 
 
-def found(spark: Any, settings: AuditSettings) -> dict[str, Any]:
-    """What an audit finds fault with."""
+def faults_of(spark: Any, settings: AuditSettings) -> dict[str, Any]:
     report = audit(spark, settings)
     faults = {name: getattr(report, name) for name in (*KINDS, *FILES) if getattr(report, name)}
     assert report.agrees == (not faults)
@@ -93,14 +92,12 @@ def names(settings: AuditSettings, *paths: Path) -> list[str]:
     return sorted(str(path.relative_to(settings.archive)) for path in paths)
 
 
-def test_the_whole_archive_agrees_and_a_copy_of_it_does(spark: Any, whole: AuditSettings, copy: AuditSettings) -> None:
-    """Nothing is found where nothing is."""
-    assert len(files_of(whole)) == 6
-    assert found(spark, copy) == {}
+def test_a_copy_of_an_intact_archive_agrees(spark: Any, intact: AuditSettings, copy: AuditSettings) -> None:
+    assert len(files_of(intact)) == 6
+    assert faults_of(spark, copy) == {}
 
 
-def test_every_part_of_a_record_counts(spark: Any, copy: AuditSettings) -> None:
-    """checksums.py rule 1: header, time, a null that became empty, two offsets exchanged; each is named."""
+def test_a_change_in_any_part_of_a_record_is_found(spark: Any, copy: AuditSettings) -> None:
     path = files_of(copy)[0]
     table = pq.ParquetFile(path).read()
     rows = table.to_pylist()
@@ -118,16 +115,15 @@ def test_every_part_of_a_record_counts(spark: Any, copy: AuditSettings) -> None:
     assert report.altered_files == names(copy, path)
 
 
-def test_a_file_that_was_written_anew_is_not_what_it_was(spark: Any, copy: AuditSettings) -> None:
-    """audited_files.py rule 2: the same records in another order."""
+def test_a_rewritten_file_is_altered(spark: Any, copy: AuditSettings) -> None:
+    """The same records in another order."""
     path = files_of(copy)[0]
     table = pq.ParquetFile(path).read()
     pq.write_table(table.take(list(reversed(range(table.num_rows)))), path)
-    assert found(spark, copy) == {"altered_files": names(copy, path)}
+    assert faults_of(spark, copy) == {"altered_files": names(copy, path)}
 
 
-def test_exchanged_and_moved_files_are_named(spark: Any, copy: AuditSettings) -> None:
-    """audited_files.py rule 2: two files exchanged, one in another day's folder, one in another topic's."""
+def test_exchanged_and_moved_files_are_reported(spark: Any, copy: AuditSettings) -> None:
     first, second, third, fourth, *_ = files_of(copy)
     held = first.read_bytes()
     first.write_bytes(second.read_bytes())
@@ -136,7 +132,7 @@ def test_exchanged_and_moved_files_are_named(spark: Any, copy: AuditSettings) ->
     count = pq.ParquetFile(fourth).metadata.num_rows
     third.rename(day)
     fourth.rename(topic)
-    assert found(spark, copy) == {
+    assert faults_of(spark, copy) == {
         "missing_files": names(copy, third, fourth),
         "unknown_files": names(copy, day, topic),
         "altered_files": names(copy, first, second),
@@ -145,8 +141,7 @@ def test_exchanged_and_moved_files_are_named(spark: Any, copy: AuditSettings) ->
     }
 
 
-def test_what_is_no_file_of_ours_is_named_and_the_rest_is_read(spark: Any, copy: AuditSettings) -> None:
-    """audited_files.py rules 1 and 3: wherever a reader would take it, whatever it is."""
+def test_foreign_files_are_reported_and_the_others_are_read(spark: Any, copy: AuditSettings) -> None:
     data, damaged, *_ = files_of(copy)
     day = data.parent
     strangers = {
@@ -171,19 +166,18 @@ def test_what_is_no_file_of_ours_is_named_and_the_rest_is_read(spark: Any, copy:
     content = bytearray(damaged.read_bytes())
     content[40:400] = bytes(360)
     damaged.write_bytes(content)
-    assert found(spark, copy) == {
+    assert faults_of(spark, copy) == {
         "unknown_files": names(copy, *strangers, *tables),
         "unreadable_files": names(copy, damaged, day / "notes.txt", *tables),
         "lost": count,
     }
 
 
-def test_a_manifest_that_lost_its_last_entry_is_seen(spark: Any, copy: AuditSettings) -> None:
-    """What the last round wrote is in no entry then, and behind what the archive says that it holds."""
+def test_a_missing_last_entry_is_found(spark: Any, copy: AuditSettings) -> None:
     entries = sorted((copy.archive / "_barnabas" / "manifest").glob("*.json"))
     said = json.loads(entries[-1].read_text())
     entries[-1].unlink()
-    faults = found(spark, copy)
+    faults = faults_of(spark, copy)
     assert faults["unknown_files"] == sorted(file["path"] for file in said["files"])
     assert faults["strange"] == sum(read["count"] for read in said["ranges"])
     for entry in entries[:-1]:
@@ -192,8 +186,8 @@ def test_a_manifest_that_lost_its_last_entry_is_seen(spark: Any, copy: AuditSett
         audit(spark, copy)
 
 
-def test_a_manifest_that_was_altered_is_seen(spark: Any, copy: AuditSettings) -> None:
-    """Of ranges alone it contradicts itself; of files too it contradicts these."""
+def test_a_manifest_with_altered_counts_is_found(spark: Any, copy: AuditSettings) -> None:
+    """Altered ranges contradict the files' contents; altered contents contradict the files."""
     [*_, path] = sorted((copy.archive / "_barnabas" / "manifest").glob("*.json"))
     said = json.loads(path.read_text())
     said["ranges"][0]["count"] += 1
@@ -205,11 +199,10 @@ def test_a_manifest_that_was_altered_is_seen(spark: Any, copy: AuditSettings) ->
     file = next(one for one in said["files"] if "topic=one" in one["path"])
     next(one for one in file["contents"] if one["partition"] == 0)["checksum"] += 1
     path.write_text(json.dumps(said))
-    assert found(spark, copy) == {"altered_files": [file["path"]]}
+    assert faults_of(spark, copy) == {"altered_files": [file["path"]]}
 
 
-def test_a_manifest_whose_offsets_were_altered_is_seen(spark: Any, copy: AuditSettings) -> None:
-    """audit.py: what was written lies within what was read, and of a partition that nobody read nothing was written."""
+def test_a_manifest_with_altered_offsets_is_found(spark: Any, copy: AuditSettings) -> None:
     entries = sorted((copy.archive / "_barnabas" / "manifest").glob("*.json"))
     good = [path.read_text() for path in entries]
     said = json.loads(good[0])
@@ -227,12 +220,12 @@ def test_a_manifest_whose_offsets_were_altered_is_seen(spark: Any, copy: AuditSe
         audit(spark, copy)
 
 
-def test_files_of_other_kinds_and_links_are_named(spark: Any, copy: AuditSettings, tmp_path: Path) -> None:
-    """audited_files.py rule 1: a day that was moved and linked is whole; a day linked twice is there twice."""
+def test_links_and_special_files_are_reported(spark: Any, copy: AuditSettings, tmp_path: Path) -> None:
+    """A day that was moved and linked is intact; a day linked twice is doubled."""
     first, second, third, *_ = files_of(copy)
     first.parent.rename(tmp_path / "moved")
     first.parent.symlink_to(tmp_path / "moved")
-    assert found(spark, copy) == {}
+    assert faults_of(spark, copy) == {}
     twin = copy.archive / "topic=one" / "date=2027-01-01"
     twin.symlink_to(tmp_path / "moved")
     hidden = second.with_name("_hidden.parquet")
@@ -242,7 +235,7 @@ def test_files_of_other_kinds_and_links_are_named(spark: Any, copy: AuditSetting
     third.unlink()
     os.mkfifo(third)
     lost = ROUND - sum(pq.ParquetFile(path).metadata.num_rows for path in (first, second))
-    assert found(spark, copy) == {
+    assert faults_of(spark, copy) == {
         "unknown_files": names(copy, hidden, *(twin / path.name for path in first.parent.iterdir())),
         "unreadable_files": names(copy, third),
         "doubled": count,
@@ -250,19 +243,17 @@ def test_files_of_other_kinds_and_links_are_named(spark: Any, copy: AuditSetting
     }
 
 
-def test_a_timestamp_of_microseconds_is_archived_and_audited(spark: Any, broker: Broker, tmp_path: Path) -> None:
-    """manifest.py rule 4: a year of five digits, and more of it in another run."""
+def test_a_year_of_five_digits_is_archived_and_audited(spark: Any, broker: Broker, tmp_path: Path) -> None:
     create(broker.bootstrap, "far", 1, message_timestamp_after_max_ms=str(2**63 - 1))
     audited = AuditSettings(bootstrap=broker.bootstrap, archive=tmp_path / "archive")
     for _ in range(2):
         send(broker.bootstrap, "far", [{"value": b"x", "timestamp": START_MS * 1000}])
         archive(spark, ArchiveSettings(bootstrap=broker.bootstrap, into=audited.archive, topic=("far",)))
     assert [path.parent.name for path in files_of(audited, "far")] == ["date=+57971-02-25"] * 2
-    assert found(spark, audited) == {}
+    assert faults_of(spark, audited) == {}
 
 
-def test_what_was_decoded_is_decoded_again(spark: Any, broker: Broker, tmp_path: Path) -> None:
-    """audited_decoding.py rule 1: `data` and `error` altered, made up, and taken away; a map, a time, a tombstone."""
+def test_altered_decoded_data_is_found(spark: Any, broker: Broker, tmp_path: Path) -> None:
     create(broker.bootstrap, "decoded", 1)
     texts = [b'{"a": %d, "m": {"x": %d, "y": null}, "t": "2026-01-01T00:00:00.123456Z"}' % (n, n) for n in range(10)]
     values = [*texts, b"no JSON", b'{"a": "b"}', b'{"a": null}', b"{}", None]
@@ -271,7 +262,7 @@ def test_what_was_decoded_is_decoded_again(spark: Any, broker: Broker, tmp_path:
     audited = AuditSettings(bootstrap=broker.bootstrap, archive=tmp_path / "archive")
     archiving = ArchiveSettings(bootstrap=broker.bootstrap, into=audited.archive, topic=("decoded",))
     assert archive(spark, replace(archiving, decode="json", schema=schema)).malformed == 2
-    assert found(spark, audited) == {}
+    assert faults_of(spark, audited) == {}
     [path] = files_of(audited, "decoded")
     good = path.read_bytes()
     table = pq.ParquetFile(path).read()
@@ -299,8 +290,7 @@ def test_what_was_decoded_is_decoded_again(spark: Any, broker: Broker, tmp_path:
     assert audit(spark, audited).unreadable_files == names(audited, path), "another schema than it was written with"
 
 
-def test_what_an_archive_is_of_is_held_against_the_topics(spark: Any, copy: AuditSettings) -> None:
-    """audit.py: another cluster, a topic that it does not hold, no archive, and a file that says nothing sensible."""
+def test_another_cluster_topic_or_damaged_metadata_is_an_error(spark: Any, copy: AuditSettings) -> None:
     file = copy.archive / "_barnabas" / "archive.json"
     said = json.loads(file.read_text())
     for text, sentence in (
@@ -321,32 +311,30 @@ def test_what_an_archive_is_of_is_held_against_the_topics(spark: Any, copy: Audi
         audit(spark, copy)
 
 
-def test_a_report_that_cannot_be_written_is_one_sentence(spark: Any, copy: AuditSettings, tmp_path: Path) -> None:
-    """audit.py: nobody is told that it agrees."""
+def test_a_report_that_cannot_be_written_is_an_error(spark: Any, copy: AuditSettings, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(JobError, match="The report cannot be written to"):
         audit(spark, replace(copy, page=tmp_path / "file" / "audit.html"))
     (copy.archive / "_barnabas" / "audit.json").unlink()
     (copy.archive / "_barnabas" / "audit.json").mkdir()
-    with pytest.raises(JobError, match="The finding cannot be written to"):
+    with pytest.raises(JobError, match="The result cannot be written to"):
         write_verified(ArchiveFolder(copy.archive), "now", [], {})
 
 
-def test_topics_without_a_record_are_archived_too(spark: Any, broker: Broker, tmp_path: Path) -> None:
-    """archive.py: the manifest knows them; a manifest without an entry is none that anybody left so."""
+def test_empty_topics_are_archived(spark: Any, broker: Broker, tmp_path: Path) -> None:
+    """The manifest holds their start offsets, so records lost before the next run are noticed."""
     brokers = create(broker.bootstrap, "silent")
     settings = AuditSettings(bootstrap=broker.bootstrap, archive=tmp_path / "archive")
     archiving = ArchiveSettings(bootstrap=broker.bootstrap, into=settings.archive, topic=("silent",))
     assert (archive(spark, archiving).records, archive(spark, archiving).rounds) == (0, 0)
-    assert found(spark, settings) == {}
+    assert faults_of(spark, settings) == {}
     send(broker.bootstrap, "silent", hours(0))
-    brokers.delete_records({Place("silent", number): 30 for number in range(2)})
+    brokers.delete_records({TopicPartition("silent", number): 30 for number in range(2)})
     with pytest.raises(JobError, match="The offsets 0 to 29 of silent-0 are gone"):
         archive(spark, archiving)
 
 
-def test_a_topic_that_shrank_grew_and_came_anew(spark: Any, broker: Broker, tmp_path: Path) -> None:
-    """audit.py rule 2: trimmed below and beyond what is archived, with more partitions; then another topic of the name."""
+def test_a_topic_that_is_trimmed_extended_or_replaced(spark: Any, broker: Broker, tmp_path: Path) -> None:
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewPartitions
 
@@ -355,7 +343,7 @@ def test_a_topic_that_shrank_grew_and_came_anew(spark: Any, broker: Broker, tmp_
     settings = AuditSettings(bootstrap=broker.bootstrap, archive=tmp_path / "archive")
     archive(spark, ArchiveSettings(bootstrap=broker.bootstrap, into=settings.archive, topic=("moving",)))
     send(broker.bootstrap, "moving", hours(ROUND))
-    brokers.delete_records({Place("moving", 0): 10, Place("moving", 1): 40})
+    brokers.delete_records({TopicPartition("moving", 0): 10, TopicPartition("moving", 1): 40})
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_partitions([NewPartitions("moving", 3)])["moving"].result(30)
     send(broker.bootstrap, "moving", [{"value": b"x", "partition": 2, "timestamp": START_MS}] * 4)
@@ -364,17 +352,17 @@ def test_a_topic_that_shrank_grew_and_came_anew(spark: Any, broker: Broker, tmp_
     assert [(one["topic_records"], one["pending"]) for one in report.partitions] == [(20, 30), (0, 30), (0, 4)]
     table = pq.ParquetFile(path := files_of(settings, "moving")[0]).read()
     pq.write_table(table.slice(1), path)
-    assert found(spark, settings) == {"altered_files": names(settings, path)}, "of what the broker has no more"
+    assert faults_of(spark, settings) == {"altered_files": names(settings, path)}, "of what the broker has no more"
     admin.delete_topics(["moving"])["moving"].result(30)
     with pytest.raises(JobError, match="There is no topic moving"):
         audit(spark, settings)
     create(broker.bootstrap, "moving")
-    with pytest.raises(JobError, match="deleted and made again"):
+    with pytest.raises(JobError, match="deleted and created again"):
         audit(spark, settings)
 
 
-def test_a_topic_that_is_compacted_meanwhile(spark: Any, broker: Broker, tmp_path: Path) -> None:
-    """audit.py rule 3: what the broker took away agrees; what somebody took from the archive does not."""
+def test_records_that_the_broker_compacts_are_not_faults(spark: Any, broker: Broker, tmp_path: Path) -> None:
+    """A record that is missing from the archive is one."""
     settings = {"cleanup_policy": "compact", "segment_ms": "100", "min_cleanable_dirty_ratio": "0.01"}
     brokers = create(broker.bootstrap, "squeezed", **settings)
     send(broker.bootstrap, "squeezed", hours(0))
@@ -388,12 +376,12 @@ def test_a_topic_that_is_compacted_meanwhile(spark: Any, broker: Broker, tmp_pat
     path = files_of(audited, "squeezed")[0]
     table = pq.ParquetFile(path).read()
     pq.write_table(table.slice(1), path)
-    faults = found(spark, audited)
+    faults = faults_of(spark, audited)
     assert faults["altered_files"] == names(audited, path)
 
 
 def left_of(brokers: Brokers, end: int) -> int:
-    """How many records the broker still has below an offset of each partition."""
+    """The number of records below an offset of each partition."""
     from barnabas.pipeline.brokers import Span
 
-    return sum(1 for _ in brokers.records({Place("squeezed", number): Span(0, end) for number in range(2)}))
+    return sum(1 for _ in brokers.records({TopicPartition("squeezed", number): Span(0, end) for number in range(2)}))

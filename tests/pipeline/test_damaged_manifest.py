@@ -1,4 +1,4 @@
-"""A manifest that somebody damaged: one sentence that names the file or the entry, and never a manifest that is believed."""
+"""A damaged manifest: an error that names the file or the entry."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def folder(tmp_path: Path) -> Path:
     """Three rounds, and the compaction of the first two."""
     for sequence in range(3):
         write_entry(tmp_path, entry(sequence))
-    joined = DataFile("topic=t/date=2026-01-01/000000000003-00000.parquet", 200, (Contents(0, 20, 0, 19, 14),))
+    compacted = DataFile("topic=t/date=2026-01-01/000000000003-00000.parquet", 200, (Contents(0, 20, 0, 19, 14),))
     old = tuple(file.path for sequence in range(2) for file in entry(sequence).files)
-    write_entry(tmp_path, Entry(3, "compact", "now", (), (joined,), old))
+    write_entry(tmp_path, Entry(3, "compact", "now", (), (compacted,), old))
     assert read_manifest(tmp_path).next_sequence == 4
     return tmp_path
 
@@ -38,36 +38,30 @@ def name(sequence: int) -> str:
     return f"{sequence:012d}.json"
 
 
-def test_what_the_archive_writes_is_believed(folder: Path) -> None:
-    """manifest.py rule 2, and a range behind a gap that was written down."""
+def test_a_valid_manifest_is_read(folder: Path) -> None:
+    """Also a range after a recorded gap."""
     write_entry(folder, Entry(4, "append", "now", (Range("t", "id", 0, 90, 95, 5, 1, lost_before=30),)))
-    assert read_manifest(folder).spans(("t", 0)) == [(0, 30), (90, 95)]  # type: ignore[arg-type]
+    ranges = read_manifest(folder).ranges["t", 0]  # type: ignore[index]
+    assert [(read.start, read.end) for read in ranges] == [(0, 10), (10, 20), (20, 30), (90, 95)]
 
 
 @pytest.mark.parametrize(
-    ("sequence", "sentence"),
-    [
-        (0, "from entry -1 to 1: one is missing"),
-        (1, "from entry 0 to 2: one is missing"),
-    ],
+    ("sequence", "sentence"), [(0, "from entry -1 to 1: one is missing"), (1, "from entry 0 to 2: one is missing")]
 )
-def test_an_entry_that_is_gone_is_missed(folder: Path, sequence: int, sentence: str) -> None:
-    """manifest.py: they are numbered without gaps. The last one is missed by its files, which nobody knows then."""
+def test_a_missing_entry_is_found(folder: Path, sequence: int, sentence: str) -> None:
     (folder / name(sequence)).unlink()
     with pytest.raises(JobError, match=sentence):
         read_manifest(folder)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '"text"', "17", "{}", "\x00\x01", '{"ranges": 3}', "[" * 5000])
-def test_what_is_no_entry_is_refused(folder: Path, text: str) -> None:
-    """manifest.py rule 4: no JSON, other JSON, nothing."""
+def test_a_file_that_is_not_an_entry_is_refused(folder: Path, text: str) -> None:
     (folder / name(1)).write_text(text)
     with pytest.raises(JobError, match=r"000000000001\.json is damaged"):
         read_manifest(folder)
 
 
-def test_bytes_that_are_no_text_and_a_folder_in_its_place_are_refused(folder: Path) -> None:
-    """manifest.py rule 4."""
+def test_binary_content_and_folders_are_refused(folder: Path) -> None:
     (folder / name(1)).write_bytes(b"\xff\xfe{")
     with pytest.raises(JobError, match="is damaged"):
         read_manifest(folder)
@@ -80,7 +74,7 @@ def test_bytes_that_are_no_text_and_a_folder_in_its_place_are_refused(folder: Pa
 
 
 def changed(path: str, value: Any) -> Callable[[Said], None]:
-    """Set what lies at a path like ranges.0.start."""
+    """Sets the value at a path like ranges.0.start."""
 
     def change(said: Said) -> None:
         *way, last = [int(part) if part.isdigit() else part for part in path.split(".")]
@@ -129,8 +123,7 @@ def changed(path: str, value: Any) -> Callable[[Said], None]:
         (changed("replaces", [7]), "is damaged"),
     ],
 )
-def test_what_does_not_fit_is_said(folder: Path, change: Callable[[Said], None], sentence: str) -> None:
-    """manifest.py rules 4 and 5: kinds, the order of entries, ranges that follow each other, files that are there once."""
+def test_an_inconsistent_entry_is_refused(folder: Path, change: Callable[[Said], None], sentence: str) -> None:
     said = json.loads((folder / name(1)).read_text())
     change(said)
     (folder / name(1)).write_text(json.dumps(said))
@@ -139,7 +132,6 @@ def test_what_does_not_fit_is_said(folder: Path, change: Callable[[Said], None],
 
 
 def test_a_compaction_that_lost_records_is_refused(folder: Path) -> None:
-    """manifest.py rule 5: the new file must hold what the old ones held."""
     said = json.loads((folder / name(3)).read_text())
     said["files"][0]["contents"][0]["count"] = 19
     (folder / name(3)).write_text(json.dumps(said))
@@ -147,16 +139,15 @@ def test_a_compaction_that_lost_records_is_refused(folder: Path) -> None:
         read_manifest(folder)
 
 
-def test_a_day_of_a_far_year_is_a_day(folder: Path) -> None:
-    """manifest.py rule 4: some producers take microseconds for milliseconds."""
+def test_a_year_of_five_digits_is_accepted(folder: Path) -> None:
+    """Some producers use microseconds instead of milliseconds."""
     said = json.loads((folder / name(2)).read_text())
     said["files"][0]["path"] = path = "topic=t/date=+57971-02-25/000000000002-00000.parquet"
     (folder / name(2)).write_text(json.dumps(said))
     assert path in read_manifest(folder).files
 
 
-def test_an_entry_too_many_is_refused(folder: Path) -> None:
-    """manifest.py rule 4: a copy under the next name, and one that was made to look like the next."""
+def test_a_duplicate_entry_is_refused(folder: Path) -> None:
     last = (folder / name(2)).read_text()
     (folder / name(4)).write_text(last)
     with pytest.raises(JobError, match="says that it is entry 2"):

@@ -1,4 +1,4 @@
-"""Decoding on literal rows: what fits, what is malformed, and what is no value at all."""
+"""Decoding of literal rows: valid, malformed and null values."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.jobs.dead_letters import letters_of
-from barnabas.pipeline.spark.value_decoding import Decoding, decode, decoded_fields, settle_decoding
+from barnabas.pipeline.jobs.dead_letters import dead_letters_of
+from barnabas.pipeline.spark.value_decoding import Decoding, choose_decoding, decode, decoded_fields
 
 RECORD = {
     "type": "record",
@@ -33,10 +33,10 @@ def records(spark: Any, *values: bytes | None) -> Any:
     return spark.createDataFrame(rows, COLUMNS).withColumn("timestamp", f.timestamp_millis(f.lit(5)))
 
 
-def test_json_is_decoded_by_an_inferred_schema_and_the_rest_is_malformed(spark: Any) -> None:
-    """decoding.py rules 1 to 3: a tombstone is not malformed; a value of another kind is."""
+def test_json_is_decoded_by_an_inferred_schema(spark: Any) -> None:
+    """A tombstone is not malformed; a value of another type is."""
     rows = records(spark, b'{"a": 1, "b": "x"}', b"{broken", None, b'{"a": "one"}', b'{"b": "y", "c": 3}', b"[]")
-    decoding = settle_decoding(spark, "json", None, "plain", rows.limit(1))
+    decoding = choose_decoding(spark, "json", None, "plain", rows.limit(1))
     found = decode(rows, decoding).orderBy("offset").collect()
     assert [None if row.data is None else (row.data.a, row.data.b) for row in found] == [
         (1, "x"),
@@ -51,10 +51,9 @@ def test_json_is_decoded_by_an_inferred_schema_and_the_rest_is_malformed(spark: 
     assert decoded_fields(spark, decoding) == ", data struct<a:bigint,b:string>, error string"
 
 
-def test_a_dead_letter_says_why_and_where_it_came_from(spark: Any) -> None:
-    """dead_letters.py rule 1."""
+def test_a_dead_letter_has_reason_and_origin(spark: Any) -> None:
     decoded = decode(records(spark, b"{broken", b'{"a": 1}'), Decoding("json", schema_of("a int")))
-    [letter] = letters_of(decoded, "dlq", 1).collect()
+    [letter] = dead_letters_of(decoded, "dlq", 1).collect()
     assert (letter.to_topic, letter.to_partition, letter.key, letter.value, letter.ms) == (
         "dlq",
         0,
@@ -72,8 +71,8 @@ def test_a_dead_letter_says_why_and_where_it_came_from(spark: Any) -> None:
 
 
 @pytest.mark.parametrize("framing", ["plain", "confluent"])
-def test_avro_is_decoded_by_sparks_own_reader(spark: Any, tmp_path: Path, framing: str) -> None:
-    """decoding.py rule 4: the five bytes of a registry are dropped, and missed where they are missing."""
+def test_avro_is_decoded_by_sparks_reader(spark: Any, tmp_path: Path, framing: str) -> None:
+    """With `confluent` framing a record without the five bytes is malformed."""
     from pyspark.sql.avro.functions import to_avro
 
     schema = tmp_path / "flight.avsc"
@@ -87,7 +86,7 @@ def test_avro_is_decoded_by_sparks_own_reader(spark: Any, tmp_path: Path, framin
         pytest.skip("the jar spark-avro is not here")
     head = b"\0\0\0\0\7" if framing == "confluent" else b""
     rows = records(spark, *(head + value for value in plain), None, b"\xff\xff\xff\xff", b"")
-    found = decode(rows, settle_decoding(spark, "avro", schema, framing, rows)).orderBy("offset").collect()
+    found = decode(rows, choose_decoding(spark, "avro", schema, framing, rows)).orderBy("offset").collect()
     assert [None if row.data is None else tuple(row.data) for row in found] == [
         ("UA", 5),
         ("AA", None),
@@ -98,20 +97,19 @@ def test_avro_is_decoded_by_sparks_own_reader(spark: Any, tmp_path: Path, framin
     assert [row.error is not None for row in found] == [False, False, False, True, True]
 
 
-def test_what_cannot_be_decoded_is_said_before_anything_is_read(spark: Any, tmp_path: Path) -> None:
-    """settle_decoding's refusals, a sentence each."""
+def test_invalid_decoding_settings_are_refused(spark: Any, tmp_path: Path) -> None:
     for wish, schema, words in (
         ("xml", None, "not as 'xml'"),
         ("avro", None, "Avro needs --schema"),
         ("json", tmp_path / "nothing", "cannot be read"),
     ):
         with pytest.raises(JobError, match=words):
-            settle_decoding(spark, wish, schema, "plain", records(spark))
+            choose_decoding(spark, wish, schema, "plain", records(spark))
     (tmp_path / "bad").write_text("carrier strin")
     with pytest.raises(JobError, match="is no DDL"):
-        settle_decoding(spark, "json", tmp_path / "bad", "plain", records(spark))
+        choose_decoding(spark, "json", tmp_path / "bad", "plain", records(spark))
     with pytest.raises(JobError, match="No schema can be inferred"):
-        settle_decoding(spark, "json", None, "plain", records(spark, None))
+        choose_decoding(spark, "json", None, "plain", records(spark, None))
 
 
 def schema_of(ddl: str) -> str:

@@ -1,4 +1,4 @@
-"""The demo's judgement: what agrees, what does not, and the exit code; Spark is replaced, everything else is real."""
+"""The demo's checks and exit code; Spark is replaced."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POLLS = 8
 
 
 class NoSpark:
-    """Stands in for a session."""
+    """Replaces a session."""
 
     version = "none"
 
@@ -48,8 +48,7 @@ def job(kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figu
     return Demo(Options(kafka_broker.bootstrap, ROWS, tmp_path), Console(width=100))
 
 
-def test_everything_agrees(job: Demo, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """demo.py rule 1, on a small part of the data: producer, group, look-up by time, table and picture."""
+def test_correct_figures_agree(job: Demo, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert job.run(), job.disagreements
     said = capsys.readouterr().out
     assert "DISAGREES" not in said
@@ -58,10 +57,9 @@ def test_everything_agrees(job: Demo, tmp_path: Path, capsys: pytest.CaptureFixt
     assert (tmp_path / "delays.png").exists()
 
 
-def test_one_wrong_figure_of_spark_fails_the_job(
+def test_one_wrong_figure_of_spark_fails_the_demo(
     job: Demo, figures: Delays, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """demo.py rule 2: a single minute is enough, it is named, and the others are still checked."""
     right = figures["UA", 1]
     wrong = {**figures, ("UA", 1): Delay(right.flights, right.departures, right.delay_minutes + 1)}
     monkeypatch.setattr(demo, "read_batch", lambda *_: wrong)
@@ -70,8 +68,7 @@ def test_one_wrong_figure_of_spark_fails_the_job(
     assert "1 of " in capsys.readouterr().out
 
 
-def test_a_record_that_the_group_missed_fails_the_job(job: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """demo.py rule 1, for the group."""
+def test_a_record_missed_by_the_group_fails_the_demo(job: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
     really = demo.read_with_group
 
     def one_less(*args: Any) -> Any:
@@ -83,8 +80,7 @@ def test_a_record_that_the_group_missed_fails_the_job(job: Demo, monkeypatch: py
     assert job.disagreements == ["flights read by the group", "checksum of what the group read"]
 
 
-def test_a_wrong_answer_to_a_look_up_fails_the_job(job: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """demo.py rule 1, for the look-up by time: an answer one record early is no answer."""
+def test_a_wrong_look_up_by_time_fails_the_demo(job: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
     really = demo.seek_by_time
 
     def one_early(*args: Any) -> Any:
@@ -97,8 +93,7 @@ def test_a_wrong_answer_to_a_look_up_fails_the_job(job: Demo, monkeypatch: pytes
     assert job.disagreements == ["first offsets at or after the moment"]
 
 
-def test_a_member_that_still_polls_when_all_is_read_keeps_its_share(job: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """consume.py rule 3: nobody leaves the group before all have committed."""
+def test_no_member_leaves_the_group_before_all_have_committed(job: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
     read = {"records": 0}
 
     class Polling(KafkaConsumer):  # type: ignore[misc]

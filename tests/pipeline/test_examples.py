@@ -1,4 +1,4 @@
-"""docs/examples: the lines of its README are run as they stand there, on fewer records."""
+"""Runs the commands in the README of docs/examples, on fewer records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from barnabas.pipeline.command import main
 from barnabas.pipeline.demo.flights import read_flights
 from barnabas.pipeline.demo.produce import create_topic, produce_flights
 
-pytestmark = pytest.mark.turn(5)
+pytestmark = pytest.mark.long
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", (EXAMPLES / "README.md").read_text(), re.DOTALL | re.MULTILINE)
@@ -32,17 +32,17 @@ ROWS = 2_000
 
 
 class Done(BaseException):
-    """A program has ended, and well."""
+    """Replaces SystemExit."""
 
 
 def ended(code: object = None) -> None:
-    """What a program's sys.exit does here."""
+    """Replaces sys.exit."""
     assert not code, code
     raise Done
 
 
 class Example:
-    """A copy of the folder, where its commands are run in this process, with the session that there is."""
+    """A copy of the folder; its commands run in this process with the test's session."""
 
     def __init__(self, spark: Any, bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self._bootstrap = bootstrap
@@ -52,7 +52,7 @@ class Example:
         monkeypatch.setattr(session, "start_session", lambda *_, **__: (spark, "the session of the tests"))
 
     def run(self, line: str, *more: str) -> None:
-        """Run a line of the README."""
+        """Runs a line of the README."""
         name, *words = [*shlex.split(line), "--bootstrap", self._bootstrap, *more]
         if name == "barnabas":
             assert words[0] == "pipeline"
@@ -71,7 +71,6 @@ def example(spark: Any, kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_flights_are_archived_audited_and_counted(example: Example, capsys: pytest.CaptureFixture[str]) -> None:
-    """Topic, archive, table and windows agree with the CSV."""
     lines = BLOCKS[0].splitlines()
     assert [line.split()[2] for line in lines if line.startswith("barnabas")] == [
         "archive",
@@ -89,8 +88,7 @@ def test_the_flights_are_archived_audited_and_counted(example: Example, capsys: 
     assert latest == {flight.carrier for flight in read_flights(ROWS)}
 
 
-def test_a_brokers_numbers_become_a_table_and_windows(example: Example) -> None:
-    """What the broker says of a topic is in the windows: records, bytes, and the lag of a group."""
+def test_broker_metrics_become_a_table_and_windows(example: Example) -> None:
     sampling, *jobs = BLOCKS[1].splitlines()
     assert [line.split()[2] for line in jobs] == ["table", "aggregate"]
     example.run(sampling, "--every", "0.1", "--times", "3")
@@ -108,8 +106,8 @@ def test_a_brokers_numbers_become_a_table_and_windows(example: Example) -> None:
     assert any(str(row["group"]).startswith("barnabas-aggregate-") and row["lag"] >= 0 for row in rows)
 
 
-def test_the_python_of_the_docs_runs_as_it_stands(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/pipeline.md: its blocks one after the other, in one notebook; folders and the broker are the test's."""
+def test_the_python_blocks_of_the_docs_run(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/pipeline.md, as one notebook; folders and broker are replaced."""
     blocks = re.findall(
         r"^```python\n(.*?)^```", EXAMPLES.with_name("pipeline.md").read_text(), re.DOTALL | re.MULTILINE
     )

@@ -1,4 +1,4 @@
-"""The flights as they are read and counted, without Kafka and Spark."""
+"""Reading and counting the flights, without Kafka and Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ def flight(carrier: str, month: int, delay: int | None) -> Flight:
 
 
 def test_a_cancelled_flight_has_no_departure_and_no_delay() -> None:
-    """flights.py rules 1 and 2."""
     flights = [flight("UA", 1, 5), flight("UA", 1, None), flight("UA", 1, -2), flight("UA", 2, None)]
     assert count_delays(flights) == {("UA", 1): Delay(3, 2, 3), ("UA", 2): Delay(1, 0, 0)}
     assert Delay(3, 2, 3).average == 1.5
@@ -28,7 +27,6 @@ def test_a_cancelled_flight_has_no_departure_and_no_delay() -> None:
 
 
 def test_a_row_becomes_a_typed_record() -> None:
-    """Key, JSON value and the scheduled departure as the event's time (flights.py rule 3)."""
     first = next(read_flights(1))
     assert first.key == b"UA"
     value = json.loads(first.value)
@@ -39,8 +37,7 @@ def test_a_row_becomes_a_typed_record() -> None:
     assert scheduled.isoformat() == "2013-01-01T10:15:00+00:00", "05:15 in New York"
 
 
-def test_days_come_in_order_and_times_go_back_and_forth() -> None:
-    """flights.py rule 3: in the file October follows January; here it does not."""
+def test_days_are_sorted_and_times_are_out_of_order() -> None:
     flights = list(read_flights(30_000))
     days = [(one.row["month"], one.row["day"]) for one in flights]
     assert days == sorted(days)
@@ -50,8 +47,7 @@ def test_days_come_in_order_and_times_go_back_and_forth() -> None:
     assert any(one.delay_minutes is None and one.row["dep_time"] is None for one in flights)
 
 
-def test_a_look_up_by_time_names_the_first_at_or_after() -> None:
-    """consume.py rule 3: the first offset whose own timestamp qualifies, though later ones may lie before it."""
+def test_a_look_up_by_time_finds_the_first_offset_at_or_after() -> None:
     sent = [Sent(0, timestamp, checksum) for checksum, timestamp in enumerate([10, 30, 20, 30, 40])]
     produced = Produced({0: sent, 1: [], 2: [Sent(2, 5, 9)]}, {}, 0)
     expected = expected_seek(produced, 25)
@@ -60,8 +56,7 @@ def test_a_look_up_by_time_names_the_first_at_or_after() -> None:
     assert expected.records == 4
 
 
-def test_the_report_shows_every_carrier_and_draws_a_picture(tmp_path) -> None:
-    """report.py rule 1: the largest first; a month without departures is no fault."""
+def test_the_report_shows_every_carrier_and_draws_a_plot(tmp_path) -> None:
     delays = {("UA", 1): Delay(9, 8, 80), ("OO", 1): Delay(1, 0, 0), ("AA", 2): Delay(20, 20, -10)}
     assert carriers_by_size(delays) == ["AA", "UA", "OO"]
     assert year_of(delays, "AA").average == -0.5

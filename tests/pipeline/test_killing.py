@@ -1,4 +1,4 @@
-"""A small sample of `make kill-pipeline`, on this machine: jobs that are killed, and then the rest."""
+"""A small sample of `make kill-pipeline` on this machine."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ pytest.importorskip("pyarrow")
 from barnabas import Broker
 from barnabas.pipeline.session import NoJava, java_version
 from tests.pipeline.killing.archives import Archive
-from tests.pipeline.killing.life import LOCAL, Life
-from tests.pipeline.killing.story import Story
+from tests.pipeline.killing.kill_run import LOCAL, KillRun
+from tests.pipeline.killing.scenario import Scenario
 from tests.pipeline.killing.tables import Table
-from tests.pipeline.killing.warm import WarmDriver
+from tests.pipeline.killing.warm_driver import WarmDriver
 from tests.support.seeds import seed_of
 
-pytestmark = pytest.mark.turn(1)
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def warm() -> Iterator[WarmDriver]:
-    """Spark, once for all stories."""
+def warm_driver() -> Iterator[WarmDriver]:
+    """Spark, started once."""
     try:
         java_version()
     except NoJava as missing:
@@ -34,11 +34,10 @@ def warm() -> Iterator[WarmDriver]:
 
 
 @pytest.mark.parametrize("kind", [Archive, Table], ids=lambda kind: kind.name)
-def test_what_is_killed_holds_every_record_once(kind: type[Story], warm: WarmDriver, tmp_path: Path) -> None:
-    """archives.py and tables.py, all rules: killed by somebody, and before a step of its own commit."""
+def test_a_killed_job_keeps_every_record_once(kind: type[Scenario], warm_driver: WarmDriver, tmp_path: Path) -> None:
     seed = seed_of()
     print(f"seed {seed}")
-    with Broker() as broker, Life(kind, tmp_path / "life", broker, seed, None, warm) as life:
-        life.turn(("python",))
-        life.turn((), die_at=9)
-        life.finish()
+    with Broker() as broker, KillRun(kind, tmp_path / "life", broker, seed, None, warm_driver) as kill_run:
+        kill_run.run_job(("python",))
+        kill_run.run_job((), kill_at=9)
+        kill_run.finish()

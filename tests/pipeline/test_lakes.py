@@ -1,4 +1,4 @@
-"""An archive in a table of Delta or Iceberg: every record once, whichever step of a round was the last one."""
+"""Archives in Delta and Iceberg tables: every record once, after a crash in any step of a round."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from barnabas.pipeline import ArchiveSettings, AuditSettings, archive, audit
-from barnabas.pipeline.brokers import Brokers, Place
+from barnabas.pipeline.brokers import Brokers, TopicPartition
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.archive import sinks
 from barnabas.pipeline.store import lakes
@@ -39,32 +39,25 @@ def needs_jars(kind: str) -> None:
         pytest.skip(f"the jars of {kind} cannot be had here")
 
 
-def found(spark: Any, kind: str, folder: Path) -> list[tuple[int, int, bytes | None]]:
-    """What somebody reads who knows nothing of us."""
+def table_rows(spark: Any, kind: str, folder: Path) -> list[tuple[int, int, bytes | None]]:
+    """The table's rows, read with Spark's reader of the format."""
     rows = spark.read.format(kind).load(str(folder / "records")).select("partition", "offset", "value").collect()
     return sorted((row.partition, row.offset, row.value and bytes(row.value)) for row in rows)
 
 
-def sent(count: int) -> list[tuple[int, int, bytes | None]]:
-    """What was sent to the topic."""
+def expected_rows(count: int) -> list[tuple[int, int, bytes | None]]:
     records = minutes(count, PARTITIONS)
     return sorted((r["partition"], number // PARTITIONS, r["value"]) for number, r in enumerate(records))
 
 
 @pytest.mark.parametrize(
     ("kind", "decode"),
-    [
-        pytest.param("delta", "raw", marks=pytest.mark.turn(3)),
-        pytest.param("iceberg", "json", marks=pytest.mark.turn(0)),
-    ],
+    [pytest.param("delta", "raw", marks=pytest.mark.long), pytest.param("iceberg", "json", marks=pytest.mark.long)],
 )
-def test_a_round_that_is_cut_anywhere_is_there_once(
+def test_a_round_interrupted_at_any_step_is_appended_once(
     spark: Any, kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, decode: str
 ) -> None:
-    """store/lakes.py rules 1 to 3: the process ends after the plan, after the table's commit, after the manifest's.
-
-    More records come each time, which the round that is done again must not take.
-    """
+    """After the plan, after the table's commit, after the manifest entry. New records arrive before each retry."""
     needs_jars(kind)
     topic = f"lake-{tmp_path.name}"
     create(kafka_broker.bootstrap, topic, PARTITIONS)
@@ -92,17 +85,17 @@ def test_a_round_that_is_cut_anywhere_is_there_once(
     assert (report.records, report.behind) == (80, 0)
     if decode == "json":
         letters = [letter.value() for letter in read_all(kafka_broker.bootstrap, f"{topic}-malformed", 1)[0]]
-        assert sorted(letters) == sorted(value for _, _, value in sent(120) if value is not None), (
+        assert sorted(letters) == sorted(value for _, _, value in expected_rows(120) if value is not None), (
             "none of them is JSON"
         )
-    assert found(spark, kind, settings.into) == sent(120)
+    assert table_rows(spark, kind, settings.into) == expected_rows(120)
     finding = audit(spark, AuditSettings(bootstrap=kafka_broker.bootstrap, archive=settings.into))
     assert (finding.agrees, finding.records) == (True, 120)
 
 
 @pytest.fixture
 def lake(spark: Any, kafka_broker: Any, tmp_path: Path, request: pytest.FixtureRequest) -> ArchiveSettings:
-    """Twenty records of a topic, decoded, in two rounds in a table."""
+    """Twenty decoded records in two rounds."""
     kind = request.param
     needs_jars(kind)
     topic = f"changed-{tmp_path.name}"
@@ -110,12 +103,7 @@ def lake(spark: Any, kafka_broker: Any, tmp_path: Path, request: pytest.FixtureR
     (schema := tmp_path / "schema.ddl").write_text("a int")
     values = [{**record, "value": b'{"a": %d}' % number} for number, record in enumerate(minutes(20, PARTITIONS))]
     settings = ArchiveSettings(
-        bootstrap=kafka_broker.bootstrap,
-        into=tmp_path / "a",
-        topic=(topic,),
-        format=kind,
-        decode="json",
-        schema=schema,
+        bootstrap=kafka_broker.bootstrap, into=tmp_path / "a", topic=(topic,), format=kind, decode="json", schema=schema
     )
     for half in (values[:10], values[10:]):
         send(kafka_broker.bootstrap, topic, half)
@@ -128,15 +116,14 @@ def finding_of(spark: Any, settings: ArchiveSettings) -> Any:
 
 
 def faults(report: Any) -> dict[str, Any]:
-    found = {name: getattr(report, name) for name in FOUND if getattr(report, name)}
-    assert report.agrees == (not found)
-    return found
+    table_rows = {name: getattr(report, name) for name in FOUND if getattr(report, name)}
+    assert report.agrees == (not table_rows)
+    return table_rows
 
 
-@pytest.mark.turn(1)
+@pytest.mark.long
 @pytest.mark.parametrize("lake", ["delta"], indirect=True)
-def test_a_table_that_somebody_changed_is_found_by_an_audit(spark: Any, lake: ArchiveSettings) -> None:
-    """jobs/audit/table_check.py rules 1 and 2: a day alone, which no checksum covers; then all else at once."""
+def test_an_audit_finds_changes_of_a_table(spark: Any, lake: ArchiveSettings) -> None:
     [topic] = lake.topic
     for wish, words in (
         (replace(lake, format="iceberg"), "was begun with --format delta"),
@@ -168,10 +155,9 @@ def test_a_table_that_somebody_changed_is_found_by_an_audit(spark: Any, lake: Ar
     }
 
 
-@pytest.mark.turn(2)
+@pytest.mark.long
 @pytest.mark.parametrize("lake", ["delta"], indirect=True)
-def test_a_log_of_delta_that_lost_a_commit_is_found(spark: Any, lake: ArchiveSettings) -> None:
-    """jobs/audit/table_check.py rule 1: the last one is a table without its last round; another one is no table at all."""
+def test_an_audit_finds_a_missing_delta_commit(spark: Any, lake: ArchiveSettings) -> None:
     forget = spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache
     commits = sorted((lake.into / "records" / "_delta_log").glob("*.json"))
     assert len(commits) == 2
@@ -188,10 +174,9 @@ def test_a_log_of_delta_that_lost_a_commit_is_found(spark: Any, lake: ArchiveSet
         finding_of(spark, lake)
 
 
-@pytest.mark.turn(5)
+@pytest.mark.long
 @pytest.mark.parametrize("lake", ["iceberg"], indirect=True)
-def test_a_table_of_iceberg_that_was_taken_back_is_found(spark: Any, lake: ArchiveSettings) -> None:
-    """jobs/audit/table_check.py rule 1: the snapshot before the last counts again."""
+def test_an_audit_finds_an_iceberg_rollback(spark: Any, lake: ArchiveSettings) -> None:
     assert finding_of(spark, lake).agrees
     catalog = f"spark.sql.catalog.{lakes.CATALOG}"
     session = spark.newSession()
@@ -205,17 +190,16 @@ def test_a_table_of_iceberg_that_was_taken_back_is_found(spark: Any, lake: Archi
     assert (report.agrees, report.lost, len(report.altered_files)) == (False, 10, PARTITIONS)
 
 
-def test_a_manifest_that_lost_rounds_of_a_table_is_refused(tmp_path: Path) -> None:
-    """store/lakes.py rule 1: a round is begun when all before it are in the manifest."""
+def test_a_manifest_without_planned_rounds_is_refused(tmp_path: Path) -> None:
     folder = ArchiveFolder(tmp_path / "a")
-    with folder.held():
+    with folder.lock():
         folder.begin("cluster", {"format": "raw", "schema": "", "framing": "plain"}, "delta")
     assert not lakes.is_under_way(folder, 0)
-    lakes.write_plan(folder, 0, {Place("t", 0): 5})
+    lakes.write_plan(folder, 0, {TopicPartition("t", 0): 5})
     assert lakes.is_under_way(folder, 0)
-    assert lakes.read_plan(folder, 0) == {Place("t", 0): 5}
+    assert lakes.read_plan(folder, 0) == {TopicPartition("t", 0): 5}
     assert lakes.read_plan(folder, 1) == {}
-    lakes.write_plan(folder, 2, {Place("t", 0): 5})
+    lakes.write_plan(folder, 2, {TopicPartition("t", 0): 5})
     for look in (lakes.is_under_way, lakes.read_plan):
         with pytest.raises(JobError, match="ends before entry 0, and round 2 was begun: entries are missing"):
             look(folder, 0)

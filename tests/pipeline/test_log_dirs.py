@@ -1,4 +1,4 @@
-"""Search and stats on a topic, its archive, and the files of a broker that is gone: the same answers, counted by hand too."""
+"""Search and stats on a topic, its archive, and a stopped broker's files give the same results."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ pytest.importorskip("matplotlib")
 
 from barnabas import Broker
 from barnabas.pipeline import ArchiveSettings, SearchSettings, StatsSettings, archive, search, stats
-from barnabas.pipeline.brokers import Place
+from barnabas.pipeline.brokers import TopicPartition
 from barnabas.pipeline.errors import JobError
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, send, send_transaction, transactional
 
-pytestmark = pytest.mark.turn(1)
+pytestmark = pytest.mark.long
 
 COUNT, ARCHIVED = 120, 80
 GROUP = "readers"
@@ -29,7 +29,7 @@ BINARY_KEY = b"\xff\x00\x01"
 
 
 def record(number: int) -> dict[str, Any]:
-    """A flight, more or less: every ninth is no JSON, every tenth has no value."""
+    """A record; every ninth value is not JSON, every tenth is null."""
     flight = {"carrier": "UA" if number % 3 else "AA", "delay": number, "from": {"code": f"A{number % 4}"}}
     value = None if number % 10 == 0 else b"no JSON" if number % 9 == 0 else json.dumps(flight).encode()
     return {
@@ -41,8 +41,8 @@ def record(number: int) -> dict[str, Any]:
     }
 
 
-class World(NamedTuple):
-    """A topic in three places. The broker is running until `files` are asked for."""
+class Inputs(NamedTuple):
+    """A topic, its archive and its files. The broker runs until a test reads the files."""
 
     broker: Broker
     topic: str
@@ -51,9 +51,9 @@ class World(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def world(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Records, a part of them archived, some aborted, and a group that has read some."""
-    folder = tmp_path_factory.mktemp("world")
+def inputs(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inputs]:
+    """Records, some of them archived, some aborted, and a group that has read some."""
+    folder = tmp_path_factory.mktemp("inputs")
     with Broker(data_dir=folder / "data", settings={"offsets.topic.num.partitions": 4}) as broker:
         brokers = create(broker.bootstrap, "flights")
         send(broker.bootstrap, "flights", map(record, range(ARCHIVED)))
@@ -61,8 +61,8 @@ def world(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worl
         aborting = transactional(broker.bootstrap, "aborting")
         send_transaction(aborting, "flights", map(record, range(20)), commit=False)
         send(broker.bootstrap, "flights", map(record, range(ARCHIVED, COUNT)))
-        brokers.commit(GROUP, {Place("flights", 0): 25, Place("flights", 1): 40})
-        yield World(broker, "flights", folder / "archive", folder / "data")
+        brokers.commit(GROUP, {TopicPartition("flights", 0): 25, TopicPartition("flights", 1): 40})
+        yield Inputs(broker, "flights", folder / "archive", folder / "data")
 
 
 def late(number: int) -> int:
@@ -93,18 +93,17 @@ SELECTIONS: list[tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = [
 
 
 def expected(is_it: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-    """The lines of a search, by hand: in the order of time."""
     return [row for row in map(record, range(COUNT)) if is_it(row)]
 
 
-def told(lines: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+def result_lines(lines: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [
         (line["partition"], line["timestamp"][:16], line.get("key"), line["value"], len(line.get("headers", [])))
         for line in lines
     ]
 
 
-def by_hand(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+def expected_lines(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     found = []
     for row in rows:
         minute = (row["timestamp"] - START_MS) // MINUTE_MS
@@ -115,9 +114,8 @@ def by_hand(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return found
 
 
-def test_a_topic_and_its_archive_are_searched_as_one(spark: Any, world: World) -> None:
-    """search.py rules 1 to 4: with the archive and without, each record that is meant once, and none that was aborted."""
-    live = SearchSettings(bootstrap=world.broker.bootstrap, topic=("flights",), limit=COUNT)
+def test_topic_and_archive_are_searched_together(spark: Any, inputs: Inputs) -> None:
+    live = SearchSettings(bootstrap=inputs.broker.bootstrap, topic=("flights",), limit=COUNT)
     selections = {"header": ("trace=3",), "path": ("$.delay<110",), "start_time": str(late(9))}
     wanted = expected(
         lambda one: (
@@ -127,26 +125,22 @@ def test_a_topic_and_its_archive_are_searched_as_one(spark: Any, world: World) -
         )
     )
     assert 10 < len(wanted) < 20
-    for settings in (live, replace(live, archive=world.archive)):
+    for settings in (live, replace(live, archive=inputs.archive)):
         report = search(spark, replace(settings, **selections))
-        assert told(report.lines) == by_hand(wanted)
+        assert result_lines(report.lines) == expected_lines(wanted)
         assert report.is_all
     with pytest.raises(JobError, match="no regular expression"):
         search(spark, replace(live, key_pattern="(a"))
-    other = create(world.broker.bootstrap, "weather")
+    other = create(inputs.broker.bootstrap, "weather")
     assert other.exists("weather")
     with pytest.raises(JobError, match="holds none of these topics"):
-        search(spark, replace(live, topic=("weather",), archive=world.archive))
+        search(spark, replace(live, topic=("weather",), archive=inputs.archive))
 
 
-def test_figures_are_those_of_the_records(spark: Any, world: World, tmp_path: Path) -> None:
-    """stats.py: counted again in Python; through the broker and, when it is gone, from its files; so are the searches."""
+def test_stats_and_searches_agree_with_the_records(spark: Any, inputs: Inputs, tmp_path: Path) -> None:
+    """Through the broker, and from its files after it stopped."""
     settings = StatsSettings(
-        bootstrap=world.broker.bootstrap,
-        topic=("flights",),
-        group=(GROUP,),
-        window=1800,
-        into=tmp_path / "live",
+        bootstrap=inputs.broker.bootstrap, topic=("flights",), group=(GROUP,), window=1800, into=tmp_path / "live"
     )
     report = stats(spark, settings)
     rows = [record(number) for number in range(COUNT)]
@@ -161,27 +155,30 @@ def test_figures_are_those_of_the_records(spark: Any, world: World, tmp_path: Pa
         "0xFF0001" if key == BINARY_KEY else key.decode(): count / COUNT for key, count in keys.items()
     }
     assert [(row["partition"], row["share"]) for row in report.partitions] == [(0, 0.5), (1, 0.5)]
-    ends = {partition: 1 + max(row["offset"] for row in offsets(spark, world, partition)) for partition in (0, 1)}
+    ends = {partition: 1 + max(row["offset"] for row in offsets(spark, inputs, partition)) for partition in (0, 1)}
     assert [row["lag"] for row in report.lags] == [ends[0] - 25 + ends[1] - 40]
 
-    world.broker.stop()
-    straight = stats(spark, replace(settings, log_dir=world.files, into=tmp_path / "files"))
+    inputs.broker.stop()
+    straight = stats(spark, replace(settings, log_dir=inputs.files, into=tmp_path / "files"))
     assert replace(straight, plots="") == replace(report, plots="")
     for folder in (tmp_path / "live", tmp_path / "files"):
         assert {path.name for path in folder.iterdir()} == {"rates.png", "sizes.png", "keys.png", "lag.png"}
         assert all(path.read_bytes().startswith(b"\x89PNG") for path in folder.iterdir())
-    everything = SearchSettings(topic=("flights",), log_dir=world.files, limit=COUNT)
+    everything = SearchSettings(topic=("flights",), log_dir=inputs.files, limit=COUNT)
     for conditions, is_it in SELECTIONS:
         found = search(spark, replace(everything, **conditions))
-        assert told(found.lines) == by_hand(expected(is_it)), conditions
+        assert result_lines(found.lines) == expected_lines(expected(is_it)), conditions
         assert found.found > 3
     part = search(spark, replace(everything, limit=7))
-    assert (part.found, part.is_all, told(part.lines)) == (7, False, by_hand(expected(lambda _: True)[:7]))
+    assert (part.found, part.is_all, result_lines(part.lines)) == (
+        7,
+        False,
+        expected_lines(expected(lambda _: True)[:7]),
+    )
 
 
-def offsets(spark: Any, world: World, partition: int) -> list[Any]:
-    """All that Spark's own Kafka source shows of a partition."""
-    options = {"kafka.bootstrap.servers": world.broker.bootstrap, "assign": json.dumps({"flights": [partition]})}
+def offsets(spark: Any, inputs: Inputs, partition: int) -> list[Any]:
+    options = {"kafka.bootstrap.servers": inputs.broker.bootstrap, "assign": json.dumps({"flights": [partition]})}
     frame = spark.read.format("kafka").options(**options, **{"kafka.isolation.level": "read_committed"}).load()
     rows: list[Any] = frame.select("offset").collect()
     return rows

@@ -1,4 +1,4 @@
-"""A window sent again: what arrives, what a second run adds, and which targets are refused."""
+"""Replays: the sent records, repeated runs, and refused targets."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ pytest.importorskip("pyspark")
 from barnabas.pipeline import ArchiveSettings, ReplaySettings, archive, replay
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.replay import window_of
-from barnabas.pipeline.kafka.sender import _Pace, _portions
+from barnabas.pipeline.kafka.sender import RateLimiter, _transactions
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, minutes, read_all, send, transactional
 
-pytestmark = pytest.mark.turn(2)
+pytestmark = pytest.mark.long
 
 
 def as_sent(messages: list[Any]) -> list[tuple[Any, ...]]:
     return [(m.key(), m.value(), m.timestamp()[1], m.headers()) for m in messages]
 
 
-def wanted(records: list[dict[str, Any]], partition: int) -> list[tuple[Any, ...]]:
+def expected(records: list[dict[str, Any]], partition: int) -> list[tuple[Any, ...]]:
     return [(r["key"], r["value"], r["timestamp"], r["headers"]) for r in records if r["partition"] == partition]
 
 
-def test_a_window_of_time_arrives_once_however_often_it_is_sent(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
-    """replay.py rules 1, 2 and 4: partitions, keys, values, null among them, headers and timestamps as they were."""
+def test_a_repeated_replay_sends_nothing_twice(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
+    """Partitions, keys, values, nulls, headers and timestamps are unchanged."""
     topic, target = f"from-{tmp_path.name}", f"to-{tmp_path.name}"
     create(kafka_broker.bootstrap, topic)
     sent = minutes(300)
@@ -46,12 +46,12 @@ def test_a_window_of_time_arrives_once_however_often_it_is_sent(spark: Any, kafk
     assert (second.sent, second.skipped, second.name) == (0, 140, first.name)
     found = read_all(kafka_broker.bootstrap, target)
     for partition in (0, 1):
-        assert as_sent(found[partition]) == wanted(sent[60:200], partition)
+        assert as_sent(found[partition]) == expected(sent[60:200], partition)
     assert replay(spark, replace(settings, name="again")).sent == 140
 
 
-def test_an_interrupted_replay_goes_on_where_it_was(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
-    """sending.py rules 2 and 3: a part of it was committed, another part lies in an open transaction of a dead sender."""
+def test_an_interrupted_replay_continues_after_the_last_commit(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
+    """Some records are committed; others are in an open transaction of a killed sender."""
     topic, target = f"half-{tmp_path.name}", f"rest-{tmp_path.name}"
     create(kafka_broker.bootstrap, topic, 1)
     sent = minutes(60, 1)
@@ -70,11 +70,10 @@ def test_an_interrupted_replay_goes_on_where_it_was(spark: Any, kafka_broker: An
     assert (rest.sent, rest.skipped) == (40, 20)
     with pytest.raises(Exception, match=r"fenced|newer"):
         dead.commit_transaction(10)
-    assert as_sent(read_all(kafka_broker.bootstrap, target, 1)[0]) == wanted(sent, 0)
+    assert as_sent(read_all(kafka_broker.bootstrap, target, 1)[0]) == expected(sent, 0)
 
 
-def test_a_target_that_would_not_keep_the_records_is_refused(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
-    """replay.py rule 3."""
+def test_a_target_that_would_change_or_delete_records_is_refused(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
     topic = f"old-{tmp_path.name}"
     create(kafka_broker.bootstrap, topic)
     send(kafka_broker.bootstrap, topic, minutes(4))
@@ -94,8 +93,7 @@ def test_a_target_that_would_not_keep_the_records_is_refused(spark: Any, kafka_b
             replay(spark, replace(settings, to=target))
 
 
-def test_a_window_is_said_in_words_or_milliseconds() -> None:
-    """replay.py rule 2, and what is no moment."""
+def test_a_window_is_given_in_iso_8601_or_milliseconds() -> None:
     settings = ReplaySettings(
         topic="a", to="b", start_time="2026-01-01T01:00+01:00", end_time="5", partition=("2", "1")
     )
@@ -107,8 +105,7 @@ def test_a_window_is_said_in_words_or_milliseconds() -> None:
         window_of(replace(settings, rate=0.0))
 
 
-def test_rows_are_cut_into_transactions() -> None:
-    """sending.py rule 2: so many to each, none lost between two."""
-    parts = [list(part) for part in _portions(range(45_000), _Pace(None))]
+def test_rows_are_split_into_transactions() -> None:
+    parts = [list(part) for part in _transactions(range(45_000), RateLimiter(None))]
     assert [len(part) for part in parts] == [20_000, 20_000, 5_000]
     assert [row for part in parts for row in part] == list(range(45_000))

@@ -1,4 +1,4 @@
-"""Records looked for: every condition on literal rows, then in a topic, its archive, and its files."""
+"""Search: every condition on literal rows, then a topic with its archive."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ pytest.importorskip("pyspark")
 from barnabas.pipeline import ArchiveSettings, SearchSettings, archive, search
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.search import as_row, matching, query_of
-from barnabas.pipeline.reporting.reporter import Telling
+from barnabas.pipeline.reporting.reporter import Reporter
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, minutes, send
 
-pytestmark = pytest.mark.turn(2)
+pytestmark = pytest.mark.long
 
 SCHEMA = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int, "
@@ -54,7 +54,7 @@ def literal(spark: Any, *records: tuple[bytes | None, bytes | None, Any]) -> Any
     ],
 )
 def test_all_conditions_must_hold(spark: Any, conditions: dict[str, Any], offsets: list[int]) -> None:
-    """search.py rule 2: nulls and values that are no JSON meet no condition on them."""
+    """Nulls and values that are not JSON fulfil no condition on them."""
     records = literal(
         spark,
         (b"ab", b'{"delay": 5, "from": {"code": "EWR"}}', None),
@@ -66,8 +66,7 @@ def test_all_conditions_must_hold(spark: Any, conditions: dict[str, Any], offset
     assert sorted(row.offset for row in matching(records, query).collect()) == offsets
 
 
-def test_a_record_is_found_once_in_topic_and_archive_together(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
-    """search.py rules 1 and 3: the archive holds the first part, whatever the topic still holds of it."""
+def test_a_record_in_topic_and_archive_is_found_once(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
     topic = f"found-{tmp_path.name}"
     brokers = create(kafka_broker.bootstrap, topic)
     send(kafka_broker.bootstrap, topic, minutes(100))
@@ -90,21 +89,21 @@ def test_a_record_is_found_once_in_topic_and_archive_together(spark: Any, kafka_
     assert late.found == sum(row["timestamp"] >= START_MS + 130 * MINUTE_MS for row in expected)
 
 
-def test_a_record_is_told_as_text_or_base64(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """as_row, and telling.py rule 1: JSON lines for programs, a table for people."""
+def test_a_record_is_shown_as_text_or_base64(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON lines with --json, otherwise a table."""
     records = literal(spark, (b"k", b"\xff\x00", [("h", b"x"), ("n", None)]), (None, b"[bold]", None))
     lines = [as_row(record) for record in records.orderBy("offset").collect()]
     assert lines[0]["key"] == "k"
     assert lines[0]["value_base64"] == "/wA="
     assert lines[0]["headers"] == [{"key": "h", "value": "x"}, {"key": "n", "value": None}]
     assert lines[1]["key"] is None
-    telling = Telling("search", as_json=True)
-    telling._lines(lines)
+    reporter = Reporter("search", as_json=True)
+    reporter._lines(lines)
     assert [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()] == ["line", "line"]
-    Telling("search", as_json=False)._lines(lines)
-    shown = capsys.readouterr().out
-    assert "h=x n=null" in shown
-    assert "[bold]" in shown
+    Reporter("search", as_json=False)._lines(lines)
+    output = capsys.readouterr().out
+    assert "h=x n=null" in output
+    assert "[bold]" in output
 
 
 @pytest.mark.parametrize(
@@ -118,7 +117,6 @@ def test_a_record_is_told_as_text_or_base64(spark: Any, capsys: pytest.CaptureFi
         ({"archive": Path("a"), "log_dir": Path("b")}, "name one of them"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_a_sentence(settings: dict[str, Any], sentence: str) -> None:
-    """search.py: before Spark is asked for anything."""
+def test_invalid_settings_are_refused(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(JobError, match=sentence):
         query_of(SearchSettings(**{"topic": ("t",), **settings}))

@@ -1,4 +1,4 @@
-"""The segment source inside Spark, against Spark's own Kafka source on the same topic."""
+"""The segment source in Spark, compared with Spark's Kafka source on the same topic."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pytest
 pytest.importorskip("pyspark")
 
 from barnabas import Broker
-from barnabas.pipeline.errors import sentence_of
+from barnabas.pipeline.errors import describe_failure
 from barnabas.pipeline.sources.segments import NAME, register
 from tests.pipeline.sources.test_live_logs import TOPIC, TOPICS, fill
 
-pytestmark = pytest.mark.turn(3)
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
 def topic() -> Any:
-    """A broker with topics in which there is something of everything; none is compacted between two reads of it."""
+    """A broker with varied topics, without a cleaner that would change them between two reads."""
     with Broker(settings={"log.cleaner.enable": "false"}) as broker:
         fill(broker.bootstrap)
         yield broker
@@ -30,8 +30,7 @@ def rows(frame: Any) -> list[Any]:
     return sorted(frame.select(*columns).collect(), key=lambda row: (row.topic, row.partition, row.offset))
 
 
-def test_both_sources_give_the_same_frame(spark: Any, topic: Any) -> None:
-    """segments.py rule 1: the same options, columns, types and rows; then only some columns, and a part of the offsets."""
+def test_both_sources_return_the_same_frame(spark: Any, topic: Any) -> None:
     register(spark)
     starts = {name: {"0": 100, "1": -2} for name in TOPICS}
     ends = {name: {"0": -1, "1": 1000} for name in TOPICS}
@@ -52,12 +51,12 @@ def test_both_sources_give_the_same_frame(spark: Any, topic: Any) -> None:
     assert few.columns == ["offset", "key", "headers"]
 
 
-def test_what_is_wrong_is_said_in_a_sentence(spark: Any, topic: Any) -> None:
-    """damage.py: Spark wraps it, and the sentence is found again; nothing to read is no error."""
+def test_errors_are_found_in_sparks_exception(spark: Any, topic: Any) -> None:
+    """An empty result is not an error."""
     register(spark)
     with pytest.raises(Exception, match="There is no option colour") as caught:
         spark.read.format(NAME).options(subscribe=TOPIC, colour="red").load(str(topic.data_dir)).count()
-    assert sentence_of(caught.value).endswith("until.")
+    assert describe_failure(caught.value).endswith("until.")
     nothing = {"subscribe": TOPIC, "kafka.bootstrap.servers": topic.bootstrap, "startingTimestamp": str(1 << 42)}
     nothing["startingOffsetsByTimestampStrategy"] = "latest"
     assert spark.read.format(NAME).options(**nothing).load(str(topic.data_dir)).count() == 0

@@ -1,4 +1,4 @@
-"""Spark's steps on literal rows, and on a topic of the broker: one session for all of them."""
+"""The demo's Spark steps on literal rows and on a topic."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ def literal(spark: Any, *values: tuple[str, bytes]) -> Any:
     return spark.createDataFrame(rows, "partition int, offset long, timestamp timestamp, key binary, value binary")
 
 
-def test_a_session_leaves_the_environment_as_it_was(spark: Any) -> None:
-    """A session on a cluster that the same process starts next has other Pythons."""
+def test_a_session_restores_the_environment(spark: Any) -> None:
+    """A later session on a cluster needs another Python."""
     assert spark.sparkContext.pythonExec == sys.executable
     assert os.environ.get("PYSPARK_PYTHON") != sys.executable
 
 
-def test_steps_add_up_literal_rows(spark: Any) -> None:
-    """delays.py rule 1: the same steps without any source; a cancelled flight has no delay."""
+def test_delays_of_literal_rows(spark: Any) -> None:
     records = literal(
         spark,
         ("UA", b'{"carrier":"UA","month":1,"dep_delay":5,"origin":"EWR"}'),
@@ -48,15 +47,14 @@ def test_steps_add_up_literal_rows(spark: Any) -> None:
     assert as_delays(rows) == {("UA", 1): Delay(3, 2, 1), ("AA", 12): Delay(1, 0, 0)}
 
 
-def test_a_value_that_is_no_flight_stops_the_job(spark: Any) -> None:
-    """delays.py rule 2."""
+def test_an_invalid_flight_fails_the_job(spark: Any) -> None:
     records = literal(spark, ("UA", b'{"carrier":"UA","month":'))
     with pytest.raises(Exception, match="MALFORMED_RECORD"):
         delays_by_carrier_and_month(parse_flights(records)).collect()
 
 
 def test_batch_and_stream_agree_with_the_csv(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
-    """The main job in small: rows and figures agree exactly, and a stream started again finds nothing new."""
+    """A restarted stream reads nothing again."""
     topic = f"flights-{tmp_path.name}"
     create_topic(kafka_broker.bootstrap, topic)
     produced = produce_flights(kafka_broker.bootstrap, topic, read_flights(ROWS), lambda _: None)
@@ -73,8 +71,8 @@ def test_batch_and_stream_agree_with_the_csv(spark: Any, kafka_broker: Any, tmp_
     assert read_stream(spark, kafka_broker.bootstrap, topic, checkpoint, ROWS).rows == 0
 
 
-def test_the_job_of_the_compose_file_counts_words(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docker/count_words.py, once over what is there; it takes the session that there is."""
+def test_the_compose_files_job_counts_words(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docker/count_words.py in the test's session."""
     with Broker(settings={"group.initial.rebalance.delay.ms": 0}) as broker:
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
         for line in (b"to be or not to be", b"Be that word our sign"):

@@ -1,4 +1,4 @@
-"""A sample of what Spark does as a client, with Barnabas as with Apache Kafka; `make spark-client` plays all of it."""
+"""A sample of Spark's requests as a client, against Barnabas and Apache Kafka; `make spark-client` runs all scenarios."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from tests.pipeline.spark_client.comparing import chosen, play, row_of, two_brokers
+from tests.pipeline.spark_client.runner import chosen, play, row_of, two_brokers
 from tests.support.kafka import needs_kafka
 
 BY_TURNS = (
@@ -22,25 +22,23 @@ BY_TURNS = (
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[tuple[Any, Any]]:
-    """Ours and Apache Kafka's."""
+    """Barnabas and Apache Kafka."""
     with two_brokers() as both:
         yield both
 
 
 @needs_kafka
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.turn(2 * place)) for place, names in enumerate(BY_TURNS) for name in names],
+    "name", [pytest.param(name, marks=pytest.mark.long) for place, names in enumerate(BY_TURNS) for name in names]
 )
 def test_spark_finds_no_difference(spark: Any, brokers: tuple[Any, Any], name: str) -> None:
-    """Rows, batches and the names of errors are the same."""
     (played,) = play(spark, brokers, {name: chosen()[name]})
     assert played.ours == played.theirs
     assert played.agree, played.ours
 
 
-def test_the_page_names_every_scenario() -> None:
-    """docs/spark-client.md: a row each, with what its function says."""
+def test_the_docs_list_every_scenario() -> None:
+    """docs/spark-client.md has a row for each, with its docstring."""
     page = (Path(__file__).parents[2] / "docs" / "spark-client.md").read_text()
     tables = {**chosen(), **chosen(clusters=True)}
     missing = [row for name, scenario in tables.items() if (row := row_of(name, scenario)) not in page]

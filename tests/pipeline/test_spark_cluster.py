@@ -1,4 +1,4 @@
-"""Jobs on a standalone Spark cluster whose processes are killed: a sample of `make kill-pipeline ARGS=--cluster`."""
+"""Jobs on a standalone Spark cluster with killed processes: a sample of `make kill-pipeline ARGS=--cluster`."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ pytest.importorskip("pyarrow")
 
 from barnabas import Broker
 from barnabas.pipeline.session import NoJava, java_version
-from tests.pipeline.killing.archives import Decoded
+from tests.pipeline.killing.archives import DecodedArchive
 from tests.pipeline.killing.job import ROOT
-from tests.pipeline.killing.life import Life
-from tests.pipeline.killing.topics import brokers_of, high_watermarks, make, read_on
-from tests.pipeline.killing.warm import WarmDriver
+from tests.pipeline.killing.kill_run import KillRun
+from tests.pipeline.killing.topics import brokers_of, create_topic, high_watermarks, read_from
+from tests.pipeline.killing.warm_driver import WarmDriver
 from tests.support.seeds import seed_of
 from tests.support.spark_cluster import SparkCluster, has_ended
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.turn(5)
+pytestmark = pytest.mark.long
 
 ROWS = 1_600
-LIMIT_S = 300.0
+TIMEOUT_S = 300.0
 MASTER = "org.apache.spark.deploy.master.Master"
 
 
-class Place:
+class Setup:
     """A broker, a cluster, and a driver on it."""
 
     def __init__(self, broker: Broker, cluster: SparkCluster, driver: WarmDriver) -> None:
@@ -45,7 +45,7 @@ class Place:
         self.driver = driver
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """Something of plain Spark, on the driver."""
+        """Starts plain_spark on the driver."""
         return subprocess.Popen(
             [sys.executable, "-m", "tests.pipeline.killing.plain_spark", *words],
             stdout=subprocess.PIPE,
@@ -55,68 +55,64 @@ class Place:
         )
 
     def answer(self, process: subprocess.Popen[str]) -> Any:
-        """What it comes to."""
-        said, _ = process.communicate(timeout=LIMIT_S)
+        said, _ = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 0
         return json.loads(said)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """For all tests of the file: it takes seconds to start."""
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
+    """Shared by all tests of the file: it takes seconds to start."""
     try:
         java_version()
     except NoJava as missing:
         pytest.skip(str(missing))
     folder = tmp_path_factory.mktemp("cluster")
-    broker = Broker(start_timeout_s=LIMIT_S)
+    broker = Broker(start_timeout_s=TIMEOUT_S)
     with broker, SparkCluster(folder) as cluster, WarmDriver(cluster.submit_words) as driver:
-        yield Place(broker, cluster, driver)
+        yield Setup(broker, cluster, driver)
 
 
-def test_workers_have_nothing_of_the_pipeline(place: Place) -> None:
-    """spark_cluster.py rule 1: what the next tests do, they do with what came with the job."""
+def test_workers_have_no_module_of_the_pipeline(setup: Setup) -> None:
     names = ("barnabas", "confluent_kafka", "kafka", "click", "numpy", "pyarrow")
-    assert place.answer(place.start("imports", "pyspark", *names)) == [["pyspark"], ["pyspark"]]
+    assert setup.answer(setup.start("imports", "pyspark", *names)) == [["pyspark"], ["pyspark"]]
 
 
-def test_sparks_own_sink_loses_nothing_and_may_send_twice(place: Place, tmp_path: Path) -> None:
-    """docs/pipeline.md, "On a Spark cluster": executors are killed while they send, and their tasks are begun again."""
+def test_sparks_own_sink_loses_nothing_and_may_send_twice(setup: Setup, tmp_path: Path) -> None:
+    """Executors are killed while they send; Spark retries their tasks."""
     topic = f"plain-{secrets.token_hex(3)}"
-    make(place.broker.bootstrap, topic, 1)
-    brokers = brokers_of(place.broker.bootstrap)
+    create_topic(setup.broker.bootstrap, topic, 1)
+    brokers = brokers_of(setup.broker.bootstrap)
     gate = tmp_path / "gate"
     os.mkfifo(gate)
-    process = place.start("sink", place.broker.bootstrap, topic, str(ROWS), str(gate))
-    until(lambda: process.poll() is not None or high_watermarks(brokers, topic, 1), "some have arrived", LIMIT_S)
-    executors = place.cluster.executors()
+    process = setup.start("sink", setup.broker.bootstrap, topic, str(ROWS), str(gate))
+    until(lambda: process.poll() is not None or high_watermarks(brokers, topic, 1), "some have arrived", TIMEOUT_S)
+    executors = setup.cluster.executors()
     assert executors, "somebody sends"
     for executor in executors:
         executor.kill()
     with open(os.open(gate, os.O_RDWR), "wb"):
-        assert place.answer(process) == ROWS
-    found = Counter(int(record.value or b"") for _, record in read_on(place.broker.bootstrap, topic, {0: 0}))
+        assert setup.answer(process) == ROWS
+    found = Counter(int(record.value or b"") for _, record in read_from(setup.broker.bootstrap, topic, {0: 0}))
     assert found.keys() == set(range(ROWS))
     assert found.total() > ROWS, "a task that was begun again has sent again"
 
 
-def test_an_archive_and_its_dead_letters_hold_every_record_once_whoever_is_killed(place: Place, tmp_path: Path) -> None:
-    """archives.py rules 1 to 3; life.py rule 5: each is killed when a round has begun, and more rounds are to come."""
+def test_an_archive_and_its_dead_letters_hold_every_record_once_after_kills(setup: Setup, tmp_path: Path) -> None:
     seed = seed_of()
     print(f"seed {seed}")
-    with Life(Decoded, tmp_path / "life", place.broker, seed, place.cluster, place.driver) as life:
-        life.turn(("executor", "python"), moment="begun", portions=2)
-        life.turn(("broker",), moment="begun")
-        life.finish()
-        assert {victim: life.kills[victim] for victim in ("executor", "python", "broker")} == {
+    with KillRun(DecodedArchive, tmp_path / "life", setup.broker, seed, setup.cluster, setup.driver) as kill_run:
+        kill_run.run_job(("executor", "python"), trigger="begun", portions=2)
+        kill_run.run_job(("broker",), trigger="begun")
+        kill_run.finish()
+        assert {victim: kill_run.kills[victim] for victim in ("executor", "python", "broker")} == {
             "executor": 1,
             "python": 1,
             "broker": 1,
         }
 
 
-def test_a_cluster_does_not_outlive_whoever_started_it(tmp_path: Path) -> None:
-    """spark_cluster.py rule 2: a run of tests that is killed leaves no JVM behind."""
+def test_a_cluster_ends_with_its_parent_process(tmp_path: Path) -> None:
     start = "import sys; from pathlib import Path; from tests.support.spark_cluster import SparkCluster as Cluster\n"
     hold = "with Cluster(Path(sys.argv[1]), workers=0): print('there', flush=True); sys.stdin.read()"
     words = [sys.executable, "-c", start + hold, str(tmp_path / "cluster")]
@@ -127,7 +123,7 @@ def test_a_cluster_does_not_outlive_whoever_started_it(tmp_path: Path) -> None:
         assert MASTER in master.cmdline()
         starter.kill()
     try:
-        until(lambda: has_ended(master), "the master has ended", LIMIT_S)
+        until(lambda: has_ended(master), "the master has ended", TIMEOUT_S)
     finally:
         if not has_ended(master):
             master.kill()

@@ -1,4 +1,4 @@
-"""Figures counted by hand against the job's, on literal rows and on a topic with a group that is behind."""
+"""Statistics compared with figures counted by hand, on literal rows and on a topic with a lagging group."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ pytest.importorskip("pyspark")
 pytest.importorskip("matplotlib")
 
 from barnabas.pipeline import StatsSettings, stats
-from barnabas.pipeline.brokers import Place
+from barnabas.pipeline.brokers import TopicPartition
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.stats import committed, lags, partition_shares, rates, top_keys, totals
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, minutes, send
 
-pytestmark = pytest.mark.turn(0)
+pytestmark = pytest.mark.long
 
 SCHEMA = "topic string, partition int, offset long, timestamp timestamp, key binary, value binary"
 
 
 def literal(spark: Any, *rows: tuple[int, int, int, bytes | None, bytes | None]) -> Any:
-    """Partition, offset, second, key, value."""
+    """Rows: partition, offset, second, key, value."""
     return spark.createDataFrame(
         [("t", p, o, datetime.fromtimestamp(START_MS / 1000 + s, UTC), k, v) for p, o, s, k, v in rows], SCHEMA
     )
@@ -36,8 +36,7 @@ def commit(group: bytes, topic: bytes, partition: int, offset: int) -> tuple[byt
     return key, struct.pack(">hqihq", 3, offset, -1, 0, 0)
 
 
-def test_sizes_rates_and_skew_are_counted(spark: Any) -> None:
-    """stats.py rules 1 and 2: sizes of key and value, windows of the records' own time, shares of keys and partitions."""
+def test_sizes_rates_and_shares(spark: Any) -> None:
     records = literal(
         spark,
         (0, 0, 0, b"aa", b"12345678"),
@@ -57,8 +56,8 @@ def test_sizes_rates_and_skew_are_counted(spark: Any) -> None:
     assert {row.partition: row.share for row in partition_shares(records).collect()} == {0: 0.4, 1: 0.6}
 
 
-def test_commits_are_read_out_of_the_offsets_topic(spark: Any) -> None:
-    """committed: long and non-ASCII names, other kinds of records and tombstones left out."""
+def test_commits_are_parsed_from_the_offsets_topic(spark: Any) -> None:
+    """Long and non-ASCII names; other records and tombstones are ignored."""
     name = "größe-" + "x" * 300
     rows = [
         (0, 0, 0, *commit(name.encode(), b"t", 7, 1 << 40)),
@@ -69,8 +68,8 @@ def test_commits_are_read_out_of_the_offsets_topic(spark: Any) -> None:
     assert [(row.group, row.topic, row.partition, row.committed) for row in found] == [(name, "t", 7, 1 << 40)]
 
 
-def test_lag_is_what_was_there_less_what_was_committed(spark: Any) -> None:
-    """stats.py rule 3: over all partitions, carried on through windows in which nothing happened, unknown before the first."""
+def test_lag_is_the_end_offset_minus_the_committed_offset(spark: Any) -> None:
+    """Over all partitions, carried through windows without events, unknown before the first commit."""
     records = literal(
         spark, *((partition, offset, 10 * offset, b"k", b"v") for partition in (0, 1) for offset in range(5))
     )
@@ -93,30 +92,26 @@ def test_lag_is_what_was_there_less_what_was_committed(spark: Any) -> None:
     ]
 
 
-def test_lag_is_not_known_before_the_first_record_that_is_left(spark: Any) -> None:
-    """stats.py rule 3: how far a log went when its records of that time are gone, or not chosen, nobody can say."""
+def test_lag_is_unknown_before_the_first_remaining_record(spark: Any) -> None:
     records = literal(spark, *((0, offset, 10 * offset, b"k", b"v") for offset in (5, 6, 7)))
     commits = [(0, 0, 10, *commit(b"g", b"t", 0, 1)), (0, 1, 60, *commit(b"g", b"t", 0, 6))]
     found = lags(records, committed(literal(spark, *commits)), 10_000).orderBy("window_ms").collect()
     assert [((row.window_ms - START_MS) // 1000, row.lag) for row in found] == [(50, 5), (60, 1), (70, 2)]
 
 
-def test_a_key_that_is_no_text_is_shown_by_its_bytes(spark: Any) -> None:
-    """stats.py: Spark refuses to decode it."""
+def test_a_key_that_is_not_utf8_is_shown_in_hex(spark: Any) -> None:
     records = literal(spark, (0, 0, 0, b"\xff\x01", b"v"), (0, 1, 0, "größe".encode(), b"v"))
     assert {row.key for row in top_keys(records).collect()} == {"0xFF01", "größe"}
 
 
-def test_a_topic_and_its_group_are_drawn(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
-    """The whole job: the group's lag is what any tool would say, and there is a picture of each kind."""
+def test_a_topic_and_its_group_are_plotted(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
     topic = f"counted-{tmp_path.name}"
     brokers = create(kafka_broker.bootstrap, topic)
     send(kafka_broker.bootstrap, topic, minutes(240))
     group = f"behind-{tmp_path.name}"
-    brokers.commit(group, {Place(topic, 0): 100, Place(topic, 1): 70})
+    brokers.commit(group, {TopicPartition(topic, 0): 100, TopicPartition(topic, 1): 70})
     report = stats(
-        spark,
-        StatsSettings(bootstrap=kafka_broker.bootstrap, topic=(topic,), group=(group,), into=tmp_path / "plots"),
+        spark, StatsSettings(bootstrap=kafka_broker.bootstrap, topic=(topic,), group=(group,), into=tmp_path / "plots")
     )
     assert [(line["topic"], line["records"]) for line in report.lines] == [(topic, 240)]
     assert sum(row["records"] for row in report.rates) == 240
@@ -129,7 +124,6 @@ def test_a_topic_and_its_group_are_drawn(spark: Any, kafka_broker: Any, tmp_path
 @pytest.mark.parametrize(
     ("settings", "sentence"), [({"topic": ()}, "needs --topic"), ({"window": 0.0}, "--window takes more than 0")]
 )
-def test_what_cannot_be_meant_is_refused_in_a_sentence(settings: dict[str, Any], sentence: str) -> None:
-    """stats.py: before Spark is asked for anything."""
+def test_invalid_settings_are_refused(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(JobError, match=sentence):
         stats(None, StatsSettings(**{"topic": ("t",), **settings}))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The archive on disk without Spark: every step of a commit may be the last one before a kill."""
+"""The archive's files without Spark, with a crash at every step of a commit."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Killed(BaseException):
 @pytest.fixture
 def folder(tmp_path: Path) -> ArchiveFolder:
     folder = ArchiveFolder(tmp_path / "archive")
-    with folder.held():
+    with folder.lock():
         folder.begin("cluster", {"format": "raw", "schema": "", "framing": "plain"})
     return folder
 
 
 def staged_entry(folder: ArchiveFolder, sequence: int, replaces: tuple[str, ...] = ()) -> Entry:
-    """An entry with two files, which lie in staging."""
+    """An entry with two staged files."""
     paths = [f"topic=a/date=2026-01-0{day}/{sequence:012d}-0000{day}.parquet" for day in (1, 2)]
     for path in paths:
         staged = staging_of(folder, sequence) / path
@@ -40,13 +40,12 @@ def staged_entry(folder: ArchiveFolder, sequence: int, replaces: tuple[str, ...]
     return Entry(sequence, "compact" if replaces else "append", "now", ranges, files, replaces)
 
 
-def seen(folder: ArchiveFolder) -> set[str]:
-    """What a reader sees that lists the folder."""
+def listed(folder: ArchiveFolder) -> set[str]:
     return {str(path.relative_to(folder.path)) for path in folder.path.glob("topic=*/date=*/*.parquet")}
 
 
-def calls_of(name: str, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
-    """Kill before the call with this number of one of the steps that change the disk."""
+def kill_before(name: str, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
+    """Kills before the given call of a function that changes the disk."""
     counted = 0
 
     def wrap(really):
@@ -65,10 +64,10 @@ def calls_of(name: str, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
 
 
 @pytest.mark.parametrize("last", range(1, 40))
-def test_a_round_that_is_cut_anywhere_is_there_once_or_not_at_all(
+def test_a_round_interrupted_at_any_step_is_published_once_or_not_at_all(
     folder: ArchiveFolder, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
-    """publish.py rules 1 to 4: killed before any change of the disk, an append and then a compaction."""
+    """An append and then a compaction."""
     first = staged_entry(folder, 0)
     publish(folder, folder.manifest(), first)
     before = {file.path for file in first.files}
@@ -78,7 +77,7 @@ def test_a_round_that_is_cut_anywhere_is_there_once_or_not_at_all(
     after_all = {file.path for file in (*second.files, *third.files)}
     manifest = folder.manifest()
     with monkeypatch.context() as patched:
-        calls_of("step", patched, last)
+        kill_before("step", patched, last)
         try:
             publish(folder, manifest, second)
             publish(folder, manifest, third)
@@ -88,17 +87,15 @@ def test_a_round_that_is_cut_anywhere_is_there_once_or_not_at_all(
             assert last > 20, "a whole run has more steps than that"
     committed = folder.manifest().next_sequence
     wanted = {1: before, 2: after_append, 3: after_all}[committed]
-    assert seen(folder) <= (wanted if committed < 3 else after_all | before)
+    assert listed(folder) <= (wanted if committed < 3 else after_all | before)
     if committed == 3:
-        assert not (before & seen(folder) and {file.path for file in third.files} & seen(folder)), "a record twice"
+        assert not (before & listed(folder) and {file.path for file in third.files} & listed(folder)), "a record twice"
     recover(folder)
-    assert seen(folder) == wanted
+    assert listed(folder) == wanted
     assert not folder.staging.exists()
 
 
-def test_what_may_not_be_read_is_one_sentence(folder: ArchiveFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """folder.py: whoever looks, root or not, is told which file it is."""
-
+def test_unreadable_files_are_errors_with_their_path(folder: ArchiveFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(path: Path, **_: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -108,20 +105,18 @@ def test_what_may_not_be_read_is_one_sentence(folder: ArchiveFolder, monkeypatch
             folder.exists()
     monkeypatch.setattr(Path, "read_text", refused)
     with pytest.raises(JobError, match=r"archive.json cannot be read: Permission denied"):
-        folder.identity()
+        folder.metadata()
 
 
 @pytest.mark.parametrize("decoding", [{}, {"format": "raw"}, {"format": "raw", "schema": 5, "framing": "plain"}, 5])
-def test_an_archive_that_does_not_say_how_it_was_decoded_is_damaged(folder: ArchiveFolder, decoding: object) -> None:
-    """folder.py: nothing of ours writes such a file."""
-    file = folder.own / "archive.json"
+def test_metadata_without_a_valid_decoding_is_damaged(folder: ArchiveFolder, decoding: object) -> None:
+    file = folder.internal / "archive.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "decoding": decoding}))
     with pytest.raises(JobError, match=r"archive.json is damaged"):
-        folder.identity()
+        folder.metadata()
 
 
-def test_a_damaged_or_missing_entry_is_said(folder: ArchiveFolder) -> None:
-    """manifest.py rule 1: nothing of ours writes such a file, so somebody must look."""
+def test_a_damaged_or_missing_entry_is_an_error(folder: ArchiveFolder) -> None:
     for sequence in (0, 1):
         publish(folder, folder.manifest(), staged_entry(folder, sequence))
     path = folder.manifest_folder / f"{0:012d}.json"
@@ -134,8 +129,7 @@ def test_a_damaged_or_missing_entry_is_said(folder: ArchiveFolder) -> None:
         read_manifest(folder.manifest_folder)
 
 
-def test_nothing_is_moved_over_a_strangers_file(folder: ArchiveFolder) -> None:
-    """publish.py rule 5."""
+def test_publishing_never_replaces_a_foreign_file(folder: ArchiveFolder) -> None:
     entry = staged_entry(folder, 0)
     stranger = folder.path / entry.files[0].path
     stranger.parent.mkdir(parents=True)
@@ -145,17 +139,16 @@ def test_nothing_is_moved_over_a_strangers_file(folder: ArchiveFolder) -> None:
     assert stranger.read_text() == "mine"
 
 
-def test_a_folder_has_one_writer_and_one_purpose(tmp_path: Path) -> None:
-    """folder.py rules 2 and 3."""
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     taken = tmp_path / "mine"
     taken.mkdir()
     (taken / "letter.txt").write_text("dear")
     folder = ArchiveFolder(taken)
-    with pytest.raises(JobError, match=r"not empty \(letter.txt\)"), folder.held():
+    with pytest.raises(JobError, match=r"not empty \(letter.txt\)"), folder.lock():
         raise AssertionError("it is held")
     assert [path.name for path in taken.iterdir()] == ["letter.txt"], "nothing was made in it"
-    folder.own.mkdir()
-    with folder.held(), pytest.raises(JobError, match=r"not empty \(letter.txt\)"):
+    folder.internal.mkdir()
+    with folder.lock(), pytest.raises(JobError, match=r"not empty \(letter.txt\)"):
         folder.begin("cluster", {})
     with pytest.raises(JobError, match="names an object store"):
         ArchiveFolder("s3a://bucket/archive")
@@ -165,10 +158,9 @@ def test_a_folder_has_one_writer_and_one_purpose(tmp_path: Path) -> None:
 
 
 def test_a_second_writer_of_the_same_process_is_refused(folder: ArchiveFolder) -> None:
-    """holding.py: a job in another thread, or a reader who would move files, ends neither the round nor its lock."""
-    with folder.held():
+    with folder.lock():
         for _ in range(2):
-            with pytest.raises(JobError, match="Another job writes"), folder.held():
+            with pytest.raises(JobError, match="Another job writes"), folder.lock():
                 pass
-    with folder.held():
+    with folder.lock():
         pass

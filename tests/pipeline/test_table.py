@@ -10,12 +10,12 @@ import pytest
 pytest.importorskip("pyspark")
 
 from barnabas.pipeline import TableSettings, table
-from barnabas.pipeline.brokers import Place
+from barnabas.pipeline.brokers import TopicPartition
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.table import COLUMNS, latest_by_key, merge
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, send
 
-pytestmark = pytest.mark.turn(2)
+pytestmark = pytest.mark.long
 
 
 def literal(spark: Any, *rows: tuple[bytes | None, bytes | None, int, int, int]) -> Any:
@@ -27,8 +27,7 @@ def values(rows: Any) -> dict[bytes, bytes | None]:
     return {bytes(row.key): row.value and bytes(row.value) for row in rows.collect()}
 
 
-def test_the_highest_offset_of_a_partition_wins_and_the_later_time_among_partitions(spark: Any) -> None:
-    """table.py rules 2 and 3."""
+def test_the_highest_offset_wins_and_between_partitions_the_later_timestamp(spark: Any) -> None:
     records = literal(
         spark,
         (b"a", b"1", 0, 1, 900),
@@ -46,8 +45,8 @@ def test_the_highest_offset_of_a_partition_wins_and_the_later_time_among_partiti
     assert values(merge(old, news)) == {b"a": b"2", b"b": b"9", b"c": None, b"d": b"7"}
 
 
-def test_runs_bring_a_table_up_to_date(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
-    """table.py rule 1: `current` is the version that counts; a version that was cut is written again."""
+def test_runs_update_a_table(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
+    """An interrupted version is written again."""
     topic = f"table-{tmp_path.name}"
     brokers = create(kafka_broker.bootstrap, topic)
 
@@ -74,7 +73,7 @@ def test_runs_bring_a_table_up_to_date(spark: Any, kafka_broker: Any, tmp_path: 
     assert (second.records, second.rows, second.version) == (2, 3, 2)
     assert current() == {b"a": b"4", b"c": b"3", b"d": b"5"}
     assert [(step["records"], step["behind"]) for step in steps] == [(2, 0)]
-    read = {Place(topic, 0): 3, Place(topic, 1): 3}
+    read = {TopicPartition(topic, 0): 3, TopicPartition(topic, 1): 3}
     group = f"barnabas-table-{topic}"
     assert brokers.committed(group, read) == read, "any tool shows the lag"
     brokers.commit(group, dict.fromkeys(read, 0))  # as if that run had been killed at its last commit
@@ -87,10 +86,9 @@ def test_runs_bring_a_table_up_to_date(spark: Any, kafka_broker: Any, tmp_path: 
     assert COLUMNS.startswith("key binary")
 
 
-def test_an_older_record_of_a_later_round_brings_no_deleted_key_back(
+def test_an_older_record_of_a_later_round_does_not_restore_a_deleted_key(
     spark: Any, kafka_broker: Any, tmp_path: Path
 ) -> None:
-    """table.py rule 4: a key with records in two partitions, the deletion in the first round, what it deletes in the last."""
     topic = f"deleted-{tmp_path.name}"
     create(kafka_broker.bootstrap, topic)
     older = [

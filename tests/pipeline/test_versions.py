@@ -1,4 +1,4 @@
-"""A folder that changes as a whole: every step of a commit may be the last one before a kill."""
+"""A versioned folder, with a crash at every step of a commit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.store.versions import OWN, Versions
+from barnabas.pipeline.store.versions import INTERNAL, Versions
 
 
 class Killed(BaseException):
@@ -18,12 +18,12 @@ class Killed(BaseException):
 
 @pytest.fixture
 def versions(tmp_path: Path) -> Versions:
-    (tmp_path / "result" / OWN).mkdir(parents=True)
+    (tmp_path / "result" / INTERNAL).mkdir(parents=True)
     return Versions(tmp_path / "result", "result")
 
 
-def put(versions: Versions, number: int) -> None:
-    """Commit a version with a file that goes on and one of its own."""
+def commit_version(versions: Versions, number: int) -> None:
+    """Commits a version with a carried-over file and a new one."""
     staged = versions.stage()
     (staged / "rows").mkdir()
     if number > 1:
@@ -34,13 +34,12 @@ def put(versions: Versions, number: int) -> None:
     versions.commit(staged, number, {"version": number})
 
 
-def seen(versions: Versions) -> set[str]:
-    """What a reader finds."""
+def current_files(versions: Versions) -> set[str]:
     return {path.name for path in (versions.folder / "current" / "rows").glob("*")}
 
 
 def kill_before(monkeypatch: pytest.MonkeyPatch, last: int) -> None:
-    """End the process before its change of the disk with this number."""
+    """Kills before the given change of the disk."""
     counted = 0
 
     def counting(really: Any) -> Any:
@@ -60,16 +59,15 @@ def kill_before(monkeypatch: pytest.MonkeyPatch, last: int) -> None:
 
 
 @pytest.mark.parametrize("last", range(1, 30))
-def test_a_version_that_is_cut_anywhere_counts_whole_or_not_at_all(
+def test_a_version_interrupted_at_any_step_is_current_or_not_at_all(
     versions: Versions, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
-    """versions.py rules 1 to 3: killed before any change of the disk, a reader sees one version or the other."""
     for number in (1, 2):
-        put(versions, number)
+        commit_version(versions, number)
     with monkeypatch.context() as patched:
         kill_before(patched, last)
         try:
-            put(versions, 3)
+            commit_version(versions, 3)
         except Killed:
             pass
         else:
@@ -78,39 +76,37 @@ def test_a_version_that_is_cut_anywhere_counts_whole_or_not_at_all(
     assert state is not None
     number = state["version"]
     assert number in {2, 3}
-    assert seen(versions) in ({"kept", "of-2"}, {"kept", f"of-{number}"}), (
+    assert current_files(versions) in ({"kept", "of-2"}, {"kept", f"of-{number}"}), (
         "the link follows the state, never the other way"
     )
-    versions.settle()
-    assert seen(versions) == {"kept", f"of-{number}"}
-    assert not (versions.folder / OWN / "staging").exists()
-    put(versions, number + 1)
-    assert seen(versions) == {"kept", f"of-{number + 1}"}
+    versions.clean_up()
+    assert current_files(versions) == {"kept", f"of-{number}"}
+    assert not (versions.folder / INTERNAL / "staging").exists()
+    commit_version(versions, number + 1)
+    assert current_files(versions) == {"kept", f"of-{number + 1}"}
     assert sorted(path.name for path in (versions.folder / "versions").iterdir()) == [
         versions.path(number).name,
         versions.path(number + 1).name,
     ]
 
 
-def test_what_a_left_worker_still_writes_is_in_no_version(versions: Versions) -> None:
-    """versions.py rule 2."""
+def test_late_writes_of_a_worker_reach_no_version(versions: Versions) -> None:
     left = versions.stage()
-    versions.settle()
+    versions.clean_up()
     left.mkdir(parents=True)
     (left / "late").write_text("late")
-    put(versions, 1)
-    assert seen(versions) == {"kept", "of-1"}
+    commit_version(versions, 1)
+    assert current_files(versions) == {"kept", "of-1"}
 
 
-def test_a_folder_has_one_purpose_and_a_state_that_can_be_read(versions: Versions) -> None:
-    """versions.py: strangers are refused, and so is what none of ours has written."""
+def test_foreign_files_and_a_damaged_state_are_errors(versions: Versions) -> None:
     assert versions.state() is None
     stranger = versions.folder / "letter.txt"
     stranger.write_text("dear")
-    with pytest.raises(JobError, match=r"is no result and not empty \(letter.txt\)"):
+    with pytest.raises(JobError, match=r"is not a result and not empty \(letter.txt\)"):
         versions.state()
     stranger.unlink()
-    put(versions, 1)
+    commit_version(versions, 1)
     assert versions.state() == {"version": 1}
     versions.state_file.write_text('{"ver')
     with pytest.raises(JobError, match="is damaged"):

@@ -1,4 +1,4 @@
-"""Topics filled for a test of the pipeline, and read back."""
+"""Fills topics for tests of the pipeline and reads them back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOR_EVER = {"retention.ms": "-1"}
 
 
 def create(bootstrap: str, topic: str, partitions: int = 2, **settings: str) -> Brokers:
-    """A topic that keeps old timestamps."""
+    """Creates a topic without retention; `_` in a config name stands for a dot."""
     brokers = Brokers(BrokerSettings(bootstrap=bootstrap))
     brokers.create_topic(
         topic, partitions, 1, {**FOR_EVER, **{name.replace("_", "."): v for name, v in settings.items()}}
@@ -26,14 +26,13 @@ def create(bootstrap: str, topic: str, partitions: int = 2, **settings: str) -> 
 
 
 def send(bootstrap: str, topic: str, records: Iterable[dict[str, Any]]) -> None:
-    """Send records as confluent_kafka takes them, and wait for all."""
+    """Sends records, in the form of confluent_kafka, and waits for the acknowledgements."""
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
     _produce(producer, topic, records)
     assert producer.flush(30) == 0
 
 
 def send_transaction(producer: Producer, topic: str, records: Iterable[dict[str, Any]], *, commit: bool) -> None:
-    """One transaction of a producer that has begun them."""
     producer.begin_transaction()
     _produce(producer, topic, records)
     producer.flush(30)
@@ -44,7 +43,7 @@ def send_transaction(producer: Producer, topic: str, records: Iterable[dict[str,
 
 
 def transactional(bootstrap: str, name: str) -> Producer:
-    """A producer that is ready for transactions."""
+    """Returns a producer with initialised transactions."""
     patient = {"transactional.id": name, "transaction.timeout.ms": 600_000}
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, **patient})
     producer.init_transactions(30)
@@ -52,7 +51,7 @@ def transactional(bootstrap: str, name: str) -> Producer:
 
 
 def minutes(count: int, partitions: int = 2, start: int = 0) -> list[dict[str, Any]]:
-    """Records a minute apart, with keys, some with headers, some without a value."""
+    """Records a minute apart; some keys and values are null, some records have headers."""
     return [
         {
             "key": b"key %d" % (number % 5) if number % 7 else None,
@@ -66,7 +65,7 @@ def minutes(count: int, partitions: int = 2, start: int = 0) -> list[dict[str, A
 
 
 def read_all(bootstrap: str, topic: str, partitions: int = 2) -> dict[int, list[Any]]:
-    """Every committed record of a topic, by partition."""
+    """Returns every committed record, by partition."""
     brokers = Brokers(BrokerSettings(bootstrap=bootstrap))
     ends = brokers.ends([(topic, number) for number in range(partitions)])  # type: ignore[list-item]
     found: dict[int, list[Any]] = {number: [] for number in range(partitions)}

@@ -201,7 +201,7 @@ class Trial:
         """Have the doctor repair it; whether it says that it cannot."""
         visit = doctor(path, "--repair")
         self._no_fault(visit.stderr, "the repair")
-        return "refuses" in visit.stdout or "cannot do without" in visit.stdout or visit.returncode == 2
+        return "refuses" in visit.stdout or "a repair is not possible" in visit.stdout or visit.returncode == 2
 
     def _problem(self, text: str) -> None:
         self.problems.append(text)
@@ -271,7 +271,7 @@ class Trial:
         if lost:
             self.outcome = f"served without {lost} records"
             if not self.losses and not WORDS.search(self.broker.log()):
-                self._problem(f"{lost} records are not there, and no word about it: {self.broker.log()}")
+                self._problem(f"{lost} records are not there, without a message about it: {self.broker.log()}")
 
     def _again(self, first: dict[Place, Served]) -> None:
         self.broker.start()

@@ -1,4 +1,4 @@
-"""`barnabas cluster`: several nodes by one command, and their end."""
+"""`barnabas cluster`: several nodes with one command."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READY = re.compile(r"barnabas cluster ready on (?P<bootstrap>\S+) \((?P<count>\d
 
 @contextmanager
 def command(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The command, ready; its process and where clients connect."""
+    """The running command and its bootstrap servers."""
     words = [sys.executable, "-P", str(MAIN), "cluster", "--data-dir", str(folder), "--port", "0", *arguments]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -39,7 +39,7 @@ def command(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[st
 
 
 def nodes(process: subprocess.Popen[str]) -> dict[str, psutil.Process]:
-    """The nodes' processes, by their ids."""
+    """The nodes' process ids by node id."""
     found = {}
     for child in psutil.Process(process.pid).children():
         number = re.search(r"node\.id=(\d+)", " ".join(child.cmdline()))
@@ -49,13 +49,12 @@ def nodes(process: subprocess.Popen[str]) -> dict[str, psutil.Process]:
 
 
 def in_sync(admin: AdminClient) -> list[int]:
-    """How many are in sync for each partition of the topic, as whoever is asked knows by now."""
+    """The ISR size of each partition."""
     found = admin.list_topics("kept", timeout=30).topics["kept"].partitions
     return [len(partition.isrs) for partition in found.values()]
 
 
 def test_one_command_runs_three_nodes_whose_data_survive(tmp_path: Path) -> None:
-    """One line when all are ready; all end with it, cleanly, and come back under the same addresses with what they had."""
     with command(tmp_path) as (process, bootstrap):
         assert len(bootstrap.split(",")) == 3
         admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -73,8 +72,7 @@ def test_one_command_runs_three_nodes_whose_data_survive(tmp_path: Path) -> None
         until(lambda: in_sync(admin) == [3, 3, 3], "all replicas are in sync again")
 
 
-def test_a_node_that_dies_is_told_of_and_not_started_again(tmp_path: Path) -> None:
-    """What it died of must not be hidden; the others go on, and the exit status says that something was wrong."""
+def test_a_dead_node_is_reported_and_not_restarted(tmp_path: Path) -> None:
     with command(tmp_path, "--nodes", "1", "--controllers", "1") as (process, bootstrap):
         running = nodes(process)
         assert set(running) == {"1", "2"}
@@ -88,14 +86,12 @@ def test_a_node_that_dies_is_told_of_and_not_started_again(tmp_path: Path) -> No
 
 
 def test_the_command_ends_when_no_node_is_left(tmp_path: Path) -> None:
-    """There is nothing to wait for."""
     with command(tmp_path, "--nodes", "1") as (process, _):
         nodes(process)["1"].kill()
         assert process.wait(30) == 1
 
 
 def test_no_node_outlives_the_command(tmp_path: Path) -> None:
-    """However it ends: also by SIGKILL."""
     with command(tmp_path, "--nodes", "1") as (process, _):
         running = nodes(process)
         process.kill()
@@ -103,7 +99,6 @@ def test_no_node_outlives_the_command(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_another_cluster_is_not_touched(tmp_path: Path) -> None:
-    """What stands in cluster.json holds: ids and ports belong to the data."""
     Cluster(1, data_dir=tmp_path).close()
     before = (tmp_path / "cluster.json").read_text()
     with pytest.raises(
@@ -115,7 +110,6 @@ def test_a_folder_of_another_cluster_is_not_touched(tmp_path: Path) -> None:
 
 
 def test_a_folder_keeps_its_addresses(tmp_path: Path) -> None:
-    """Who asks for other ones is told so; who asks for none gets them, whatever the host was."""
     first = Cluster(1, data_dir=tmp_path, host="localhost")
     first.close()
     with pytest.raises(BrokerError, match=rf"holds a cluster on {first.bootstrap}, and its addresses cannot change"):
@@ -127,8 +121,7 @@ def test_a_folder_keeps_its_addresses(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_cluster_that_cannot_be_leaves_no_trace_in_its_folder(tmp_path: Path) -> None:
-    """So that the next try, with better words, is not held to this one's."""
+def test_a_failed_creation_leaves_no_plan_in_the_folder(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(BrokerError, match=rf"Cannot listen on 127\.0\.0\.1:{port}: Address already in use\."):
@@ -144,15 +137,13 @@ def test_a_cluster_that_cannot_be_leaves_no_trace_in_its_folder(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"nodes": {}}'])
-def test_a_folder_whose_plan_is_damaged_is_a_sentence(tmp_path: Path, text: str) -> None:
-    """It says what to do."""
+def test_a_damaged_plan_is_a_sentence(tmp_path: Path, text: str) -> None:
     (tmp_path / "cluster.json").write_text(text)
     with pytest.raises(BrokerError, match=r"cluster\.json .*: restore it, or choose another folder"):
         Cluster(3, data_dir=tmp_path)
 
 
-def test_the_command_says_in_a_sentence_why_it_cannot(tmp_path: Path) -> None:
-    """A file is no folder; exit status 1."""
+def test_a_file_as_folder_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     words = [sys.executable, "-P", str(MAIN), "cluster", "--data-dir", str(tmp_path / "file")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -160,8 +151,7 @@ def test_the_command_says_in_a_sentence_why_it_cannot(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
 
 
-def test_what_lies_in_a_temporary_folder_goes_with_the_cluster() -> None:
-    """As with barnabas.Broker."""
+def test_close_deletes_a_temporary_folder() -> None:
     with Cluster(1) as cluster:
         folder = cluster.folder
         assert cluster.nodes[1].log_path == folder / "node-1.log"

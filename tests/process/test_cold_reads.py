@@ -1,7 +1,6 @@
-"""Consumers of data that have left the page cache (seeds.md I5), on a real disk.
+"""Consumers of data that is not in the page cache, on a real disk.
 
-RULES    1. Eviction is posix_fadvise DONTNEED from outside, also while the broker reads; residency is what the kernel says.
-         2. Nothing is timed here: `tests/benchmark` does that.
+Eviction is posix_fadvise DONTNEED from another process; residency is what the kernel reports.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import pytest
 from barnabas.embedded import Broker
 from protocol.messages.produce_fetch import FetchRequest
 from protocol.records import BatchBuilder, headers
-from storage.io.page_cache import Residency
+from storage.io.page_cache import PageCache
 from tests.support.loading import create, fetch_request, load
 from tests.support.raw_client import RawClient
 from tests.support.timestamps import RECENT_MS
@@ -26,7 +25,7 @@ BATCHES = 40
 
 
 def batch_of(number: int) -> bytes:
-    """One record of nearly a MiB, told apart by its bytes."""
+    """One record of nearly 1 MiB."""
     builder = BatchBuilder()
     builder.append(RECENT_MS + number, None, bytes([number]) * (MIB - 200))
     return bytes(builder.build())
@@ -49,7 +48,7 @@ def files(broker: Broker) -> list[Path]:
 
 
 def evict(broker: Broker) -> None:
-    """Make them cold."""
+    """Evicts them from the page cache."""
     for path in files(broker):
         descriptor = os.open(path, os.O_RDWR)
         os.fsync(descriptor)
@@ -58,7 +57,7 @@ def evict(broker: Broker) -> None:
 
 
 def scan(broker: Broker, before_each: Callable[[], None], max_bytes: int) -> bytes:
-    """All records from offset 0 on, answer by answer."""
+    """All records from offset 0 on, response by response."""
     found, offset = b"", 0
     with RawClient(broker.bootstrap) as client:
         while offset < BATCHES:
@@ -74,7 +73,6 @@ def scan(broker: Broker, before_each: Callable[[], None], max_bytes: int) -> byt
 
 @pytest.mark.parametrize("max_bytes", [MIB // 2, 3 * MIB, 50 * MIB])
 def test_a_scan_of_evicted_files_gets_every_byte(broker, max_bytes):
-    """I5: whatever is cold, at the start and again before every answer."""
     stored = b"".join(path.read_bytes() for path in files(broker) if path.suffix == ".log")
     assert len(headers(stored)) == BATCHES
     evict(broker)
@@ -84,13 +82,12 @@ def test_a_scan_of_evicted_files_gets_every_byte(broker, max_bytes):
 
 @pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the kernel cannot be asked")
 def test_a_scan_of_cold_data_does_not_fill_the_page_cache(broker):
-    """I5: it gives back behind itself what it has brought, so that hot data stay."""
     evict(broker)
     logs = [path for path in files(broker) if path.suffix == ".log"]
     scan(broker, lambda: None, 50 * MIB)
     cached = 0
     for path in logs:
         descriptor = os.open(path, os.O_RDONLY)
-        cached += Residency().cached_bytes(descriptor, 0, path.stat().st_size)
+        cached += PageCache().cached_bytes(descriptor, 0, path.stat().st_size)
         os.close(descriptor)
     assert cached < BATCHES * MIB // 2

@@ -1,4 +1,4 @@
-"""Compaction in the daemon: by a process of its own, which may end at any moment, and so may the daemon."""
+"""Compaction in its own process, which may end at any moment, like the broker."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from barnabas import Broker
 from broker.io.compaction_main import NICENESS
-from broker.io.compaction_process import _ROOT, _START, HelperCleaner
-from storage.compaction.cleaner_job import Cleaned, Failed, Replacement, Resources
+from broker.io.compaction_process import _ROOT, _START, CleanerProcess
+from storage.compaction.cleaner_job import CleanerResources, CleaningFailed, CleaningResult, Replacement
 from storage.log.log import Log
 from tests.support.compaction import COMPACTED, closed, job_for, kept, put
 from tests.support.logs import NOW_MS, log_at
@@ -50,7 +50,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def dirty_log(root: Path, count: int = 60) -> Log:
-    """A log of small segments, all but the last to be cleaned."""
+    """A log of small segments; all but the last one are cleanable."""
     log = log_at(root, config=replace(COMPACTED, segment_bytes=1000))
     for number in range(count):
         put(log, (f"k{number % 3}", f"{number}:" + "v" * 100))
@@ -59,20 +59,20 @@ def dirty_log(root: Path, count: int = 60) -> Log:
 
 
 class Conversation:
-    """A helper that does one job, and what it has said."""
+    """A compaction process with one job, and its messages."""
 
     def __init__(self, log: Log, bytes_per_second: float) -> None:
         self.loop = asyncio.get_running_loop()
         self.log = log
-        self.cleaner = HelperCleaner(self.loop, bytes_per_second)
+        self.cleaner = CleanerProcess(self.loop, bytes_per_second)
         self.answers = True
         self.replacements: list[Replacement] = []
         self.first = asyncio.Event()
-        self.outcome: asyncio.Future[Cleaned | Failed | None] = self.loop.create_future()
+        self.outcome: asyncio.Future[CleaningResult | CleaningFailed | None] = self.loop.create_future()
 
     def start(self) -> None:
         self.cleaner.start(
-            job_for(self.log, resources=Resources(buffer_bytes=4096)), self._replace, self.outcome.set_result
+            job_for(self.log, resources=CleanerResources(buffer_bytes=4096)), self._replace, self.outcome.set_result
         )
 
     def _replace(self, new: Replacement, answer: Any) -> None:
@@ -83,7 +83,7 @@ class Conversation:
         answer(self.answers)
 
     def helpers(self) -> list[psutil.Process]:
-        """Other tests of this run may have left us other children: an oracle, a file system."""
+        """Its child processes; other tests may have left other children."""
         return [child for child in psutil.Process().children() if "helper_main" in " ".join(_command(child))]
 
 
@@ -94,8 +94,7 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
-async def test_a_helper_does_a_job_and_goes(tmp_path: Path) -> None:
-    """Rules 1 and 2: nice, another process, gone when there is nothing to do."""
+async def test_a_compaction_process_is_nice_and_ends_after_its_job(tmp_path: Path) -> None:
     log = dirty_log(tmp_path)
     expected = sorted({key: (offset, key, value) for offset, key, value in kept(log)}.values())
     talk = Conversation(log, 1e12)
@@ -103,16 +102,15 @@ async def test_a_helper_does_a_job_and_goes(tmp_path: Path) -> None:
     await talk.first.wait()
     assert [helper.nice() for helper in talk.helpers()] == [min(19, psutil.Process().nice() + NICENESS)]
     outcome = await talk.outcome
-    assert isinstance(outcome, Cleaned)
+    assert isinstance(outcome, CleaningResult)
     assert kept(log) == expected
     assert len(talk.replacements) > 2
-    talk.cleaner.rest()
+    talk.cleaner.on_idle()
     talk.cleaner.stop()
     assert talk.helpers() == []
 
 
-async def test_a_helper_that_is_told_no_leaves_nothing_behind(tmp_path: Path) -> None:
-    """It takes its files away and is ready for the next job."""
+async def test_a_refused_replacement_leaves_no_files(tmp_path: Path) -> None:
     log = dirty_log(tmp_path)
     before = kept(log)
     talk = Conversation(log, 1e12)
@@ -123,13 +121,12 @@ async def test_a_helper_that_is_told_no_leaves_nothing_behind(tmp_path: Path) ->
     assert kept(log) == before
     talk.answers, talk.outcome = True, talk.loop.create_future()
     talk.start()
-    assert isinstance(await talk.outcome, Cleaned)
+    assert isinstance(await talk.outcome, CleaningResult)
     talk.cleaner.stop()
 
 
 @pytest.mark.parametrize("hears", ["nobody hears it", "nobody answers"])
-def test_a_helper_whose_broker_is_killed_ends_without_a_word(tmp_path: Path, hears: str) -> None:
-    """Rule 2; what it has made is left to the next start, and perhaps to another helper that is at work there by then."""
+def test_a_compaction_process_ends_silently_with_its_broker(tmp_path: Path, hears: str) -> None:
     log = dirty_log(tmp_path)
     command = [sys.executable, "-P", "-c", _START, _ROOT, "1e12"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as helper:
@@ -150,8 +147,7 @@ def test_a_helper_whose_broker_is_killed_ends_without_a_word(tmp_path: Path, hea
     assert list(Path(log.path).glob("*.cleaned"))
 
 
-async def test_a_helper_is_throttled(tmp_path: Path) -> None:
-    """log.cleaner.io.max.bytes.per.second: what is read and written, the map included, takes its time."""
+async def test_a_compaction_process_is_throttled(tmp_path: Path) -> None:
     log = dirty_log(tmp_path)
     size = log.size_bytes
     talk = Conversation(log, 4.0 * size)
@@ -162,15 +158,14 @@ async def test_a_helper_is_throttled(tmp_path: Path) -> None:
     talk.cleaner.stop()
 
 
-async def test_a_helper_that_is_killed_fails_its_job(tmp_path: Path) -> None:
-    """Rule 3; the next try starts another one."""
+async def test_a_killed_compaction_process_fails_its_job(tmp_path: Path) -> None:
     log = dirty_log(tmp_path)
     talk = Conversation(log, 10.0)
     talk.start()
     helper = await talk.loop.run_in_executor(None, lambda: until(talk.helpers, "a helper"))
     helper[0].kill()
     outcome = await talk.outcome
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, CleaningFailed)
     assert (outcome.is_damage, outcome.errno) == (False, None)
     assert outcome.text == "the helper process was ended by SIGKILL"
     talk.outcome = talk.loop.create_future()
@@ -179,22 +174,20 @@ async def test_a_helper_that_is_killed_fails_its_job(tmp_path: Path) -> None:
     talk.cleaner.stop()
 
 
-async def test_a_helper_that_ends_by_itself_fails_its_job_for_good(
+async def test_a_compaction_process_that_exits_fails_its_job_permanently(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 3: a fault of ours, which the next one would meet too."""
     monkeypatch.setattr("broker.io.compaction_process._START", "raise SystemExit(3)")
     talk = Conversation(dirty_log(tmp_path), 10.0)
     talk.start()
     outcome = await talk.outcome
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, CleaningFailed)
     assert outcome.is_damage
     assert "the helper process ended over it" in outcome.text
     talk.cleaner.stop()
 
 
-async def test_stopping_does_not_wait_for_a_slow_helper(tmp_path: Path) -> None:
-    """What it was doing has never been."""
+async def test_stop_does_not_wait_for_a_slow_compaction(tmp_path: Path) -> None:
     log = dirty_log(tmp_path)
     before = kept(log)
     talk = Conversation(log, 10.0)
@@ -216,7 +209,7 @@ def create(bootstrap: str) -> None:
 
 
 def produce(bootstrap: str) -> dict[bytes, bytes]:
-    """Many values of few keys; the last of each."""
+    """Many values of few keys; returns the last value of each."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "enable.idempotence": True})
     last = {}
     for number in range(RECORDS):
@@ -230,7 +223,7 @@ def produce(bootstrap: str) -> dict[bytes, bytes]:
 
 
 def consumed(bootstrap: str) -> tuple[int, dict[bytes | None, bytes | None]]:
-    """How many records there are, and the last of each key."""
+    """The number of records, and the last value of each key."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True})
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
     last: dict[bytes | None, bytes | None] = {}
@@ -251,7 +244,7 @@ def consumed(bootstrap: str) -> tuple[int, dict[bytes | None, bytes | None]]:
 
 
 def size_of(directory: Path, name: str) -> int:
-    """Bytes of a partition's log files; one may be renamed or deleted while they are counted."""
+    """Bytes of a partition's log files, which may be renamed or deleted meanwhile."""
     size = 0
     for path in (directory / name).glob("*.log"):
         with suppress(FileNotFoundError):
@@ -259,8 +252,7 @@ def size_of(directory: Path, name: str) -> int:
     return size
 
 
-def test_a_topic_shrinks_to_its_last_values_while_it_is_served(tmp_path: Path) -> None:
-    """And is the same after a restart; the helper is gone when all is done."""
+def test_a_served_topic_is_compacted_to_its_last_values(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Broker(data, settings=SETTINGS) as broker:
         create(broker.bootstrap)
@@ -277,8 +269,7 @@ def test_a_topic_shrinks_to_its_last_values_while_it_is_served(tmp_path: Path) -
         assert count_again <= count, "another compaction may have come between"
 
 
-def test_a_compaction_that_is_too_slow_goes_on_at_another_pace(tmp_path: Path) -> None:
-    """log.cleaner.io.max.bytes.per.second, changed meanwhile: at the first pace it would take for hours."""
+def test_a_changed_throttle_applies_to_a_running_compaction(tmp_path: Path) -> None:
     data = tmp_path / "data"
     pace = "log.cleaner.io.max.bytes.per.second"
     with Broker(data, settings={**SETTINGS, pace: 100}) as broker:
@@ -293,8 +284,7 @@ def test_a_compaction_that_is_too_slow_goes_on_at_another_pace(tmp_path: Path) -
         assert consumed(broker.bootstrap)[1] == last
 
 
-def test_a_broker_killed_amid_a_compaction_finds_everything(tmp_path: Path) -> None:
-    """The helper ends with it."""
+def test_a_broker_killed_during_a_compaction_loses_nothing(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Broker(data, settings={**SETTINGS, "log.cleaner.io.max.bytes.per.second": 500_000}) as broker:
         create(broker.bootstrap)
@@ -311,8 +301,7 @@ def test_a_broker_killed_amid_a_compaction_finds_everything(tmp_path: Path) -> N
         assert consumed(broker.bootstrap)[1] == last
 
 
-def test_committed_offsets_outlive_the_compaction_of_their_topic(tmp_path: Path) -> None:
-    """__consumer_offsets is compacted, and a coordinator reads back what is left."""
+def test_committed_offsets_survive_compaction(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Broker(data, settings=SETTINGS) as broker:
         create(broker.bootstrap)

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of a load: what was acknowledged is there, and groups stand where they committed."""
+"""kill -9 under load: acknowledged records and committed offsets survive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACKNOWLEDGED_BEFORE_KILL = 3000
 
 
 class Load:
-    """An idempotent producer that keeps going; remembers what was acknowledged, and at which offset."""
+    """An idempotent producer that records the acknowledged offsets."""
 
     def __init__(self, bootstrap: str, topic: str, number: int) -> None:
         self._topic = topic
@@ -57,11 +57,11 @@ class Load:
                 self._enough.set()
 
     def wait_for_enough(self) -> None:
-        """Until a good number of records is acknowledged."""
+        """Waits until enough records are acknowledged."""
         assert self._enough.wait(60), f"only {len(self.acknowledged)} records were acknowledged"
 
     def stop(self) -> dict[tuple[int, int], bytes]:
-        """End; what was acknowledged."""
+        """Stops; returns what was acknowledged."""
         self._stop.set()
         self._thread.join()
         return self.acknowledged
@@ -91,14 +91,14 @@ def read_all(bootstrap: str, topic: str) -> dict[tuple[int, int], bytes]:
 
 
 def commit(bootstrap: str, group: str, offsets: list[confluent_kafka.TopicPartition]) -> None:
-    """Commit offsets of a group as a simple consumer."""
+    """Commits offsets of a group without members."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     consumer.commit(offsets=offsets, asynchronous=False)
     consumer.close()
 
 
 def committed(bootstrap: str, group: str, topic: str) -> list[int]:
-    """Where a group stands."""
+    """The committed offsets of a group."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     places = [confluent_kafka.TopicPartition(topic, partition) for partition in range(PARTITIONS)]
     found = [place.offset for place in consumer.committed(places, timeout=30)]
@@ -106,8 +106,7 @@ def committed(bootstrap: str, group: str, topic: str) -> list[int]:
     return found
 
 
-def test_what_was_acknowledged_before_kill_9_is_there_at_its_offset(tmp_path: Path) -> None:
-    """Three times: load, kill -9, restart, read everything back; offsets committed before the kill stand."""
+def test_acknowledged_records_and_commits_survive_kill_9(tmp_path: Path) -> None:
     number = 4
     rng = random.Random(number)
     settings = {"group.initial.rebalance.delay.ms": 0}
@@ -134,7 +133,6 @@ def test_what_was_acknowledged_before_kill_9_is_there_at_its_offset(tmp_path: Pa
 
 @needs_kafka
 def test_kafkas_dump_tool_reads_every_file_after_a_crash(tmp_path: Path) -> None:
-    """DumpLogSegments with deep iteration over logs, the index checks over indexes, after kill -9 and recovery."""
     with Broker(tmp_path / "data", settings={"group.initial.rebalance.delay.ms": 0}) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic("load", PARTITIONS, 1, config={"segment.bytes": "1048576"})])["load"].result(30)
@@ -163,8 +161,7 @@ def _beside(log: Path) -> list[Path]:
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-def test_with_flush_messages_1_the_sync_comes_before_the_answer(tmp_path: Path) -> None:
-    """seeds.md R6, design D12b: between a record's write and its acknowledgement stands a sync of its file."""
+def test_with_flush_messages_1_the_sync_precedes_the_response(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     with Broker(tmp_path / "data") as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})

@@ -1,6 +1,6 @@
-"""Random damage to a stopped node's files, and then a start: it serves, or says in a sentence why it does not.
+"""Random damage to a stopped node's files, then a start: it serves, or fails with a sentence.
 
-RULES    1. A failure prints its seed; `damage` with it does the same damage again.
+A failure prints its seed; `damage` with it repeats the damage.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.process.damaging import served_by
 from tests.support.data_directory import PARTITIONS, copied, damage, make_data_directory
 from tests.support.raw_client import RawClient
 
-pytestmark = pytest.mark.turn(5)
+pytestmark = pytest.mark.long
 
 SEEDS = 8
 SENTENCE = re.compile(r"^barnabas: .*\.$", re.MULTILINE)
@@ -35,7 +35,7 @@ SENTENCE = re.compile(r"^barnabas: .*\.$", re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory in which nothing is wrong."""
+    """An undamaged directory."""
     path = tmp_path_factory.mktemp("damaged") / "data"
     make_data_directory(path)
     return path
@@ -48,7 +48,7 @@ def doctor(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def read_with_checks(bootstrap: str) -> int:
-    """Every record of every partition that is there, CRCs checked by the client; how many."""
+    """The number of records of all partitions, with their CRCs checked by the client."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -76,7 +76,7 @@ def read_with_checks(bootstrap: str) -> int:
 
 
 def fetch_everything(bootstrap: str) -> None:
-    """Ask for all batches, whatever the answers are."""
+    """Fetches all batches, whatever the responses are."""
     with RawClient(bootstrap) as client:
         for isolation in (0, 1):
             for topic, partition in PARTITIONS:
@@ -87,8 +87,7 @@ def fetch_everything(bootstrap: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_repaired_directory_serves_whole_batches(seed: int, whole: Path, tmp_path: Path) -> None:
-    """What the doctor has repaired starts, and clients that check CRCs read all of it."""
+def test_a_repaired_directory_serves_valid_batches(seed: int, whole: Path, tmp_path: Path) -> None:
     path = copied(whole, tmp_path / "data")
     done = damage(path, random.Random(seed))
     visit = doctor(path, "--repair")
@@ -105,7 +104,6 @@ def test_a_repaired_directory_serves_whole_batches(seed: int, whole: Path, tmp_p
 
 @pytest.mark.parametrize("seed", range(100, 100 + SEEDS))
 def test_a_damaged_directory_is_served_or_refused_with_a_sentence(seed: int, whole: Path, tmp_path: Path) -> None:
-    """Issue 5: the start either repairs as documented and says so, or refuses with a sentence; it never has a fault."""
     path = copied(whole, tmp_path / "data")
     done = damage(path, random.Random(seed))
     broker = Broker(path)
@@ -122,7 +120,6 @@ def test_a_damaged_directory_is_served_or_refused_with_a_sentence(seed: int, who
 
 
 def test_a_running_broker_keeps_the_doctor_out(tmp_path: Path) -> None:
-    """A sentence and exit status 2; with --read-only the doctor looks."""
     with Broker(tmp_path / "data"):
         visit = doctor(tmp_path / "data")
         assert (visit.returncode, visit.stdout) == (2, "")
@@ -132,7 +129,7 @@ def test_a_running_broker_keeps_the_doctor_out(tmp_path: Path) -> None:
 
 
 def hashes(path: Path) -> dict[str, str]:
-    """What is in every file."""
+    """A hash of every file."""
     return {str(file): sha256(file.read_bytes()).hexdigest() for file in path.rglob("*") if file.is_file()}
 
 
@@ -157,10 +154,9 @@ def without_a_log(path: Path) -> None:
 
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("harm", [cut_in_the_middle, flip_in_the_middle, without_a_log])
-def test_a_metadata_log_that_has_lost_topics_is_refused(
+def test_a_metadata_log_without_its_topics_is_refused(
     whole: Path, tmp_path: Path, harm: Callable[[Path], None], is_clean: bool
 ) -> None:
-    """The records would be put away with a word in the log at most; the sentence says what to do, and nothing is changed."""
     path = copied(whole, tmp_path / "data")
     if not is_clean:
         (path / CLEAN_SHUTDOWN).unlink()
@@ -181,8 +177,7 @@ def test_a_metadata_log_that_has_lost_topics_is_refused(
     broker.close()
 
 
-def test_a_metadata_log_with_a_torn_end_is_cut(whole: Path, tmp_path: Path) -> None:
-    """What a crash leaves of an append that was not committed."""
+def test_a_torn_end_of_the_metadata_log_is_truncated(whole: Path, tmp_path: Path) -> None:
     path = copied(whole, tmp_path / "data")
     (path / CLEAN_SHUTDOWN).unlink()
     size = metadata_log(path).stat().st_size

@@ -1,4 +1,4 @@
-"""config/: nodes start from exactly these files; only hosts, ports and directories are others."""
+"""Nodes start from the files in config/; only hosts, ports and directories are changed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Site:
         self.founders = ",".join(f"{number}@127.0.0.1:{port}:{new_id()}" for number, port in self.controllers.items())
 
     def node(self, file: str, number: int) -> Broker:
-        """A node that has a file, as somebody would edit it."""
+        """A node with an edited file."""
         port, folder = next(self._ports) if file != "controller" else 0, self._folder / str(number)
         text = (CONFIG / f"{file}.properties").read_text()
         text = re.sub(r"^node\.id=.*$", f"node.id={number}", text, flags=re.MULTILINE)
@@ -54,7 +54,7 @@ class Site:
 
 
 def serve(nodes: list[Broker], brokers: list[Broker]) -> None:
-    """Start all at once, and write a record to a topic of the usual replicas."""
+    """Starts all nodes at once, and produces to a replicated topic."""
     with ExitStack() as stack:
         for node in nodes:
             stack.callback(node.close)
@@ -75,15 +75,13 @@ def serve(nodes: list[Broker], brokers: list[Broker]) -> None:
         assert producer.flush(30) == 0
 
 
-def test_three_nodes_start_from_the_example_of_combined_roles(tmp_path: Path) -> None:
-    """config/combined.properties."""
+def test_three_nodes_start_from_combined_properties(tmp_path: Path) -> None:
     site = Site(tmp_path, 3, 3)
     nodes = [site.node("combined", number) for number in (1, 2, 3)]
     serve(nodes, nodes)
 
 
-def test_six_nodes_start_from_the_examples_of_separate_roles(tmp_path: Path) -> None:
-    """config/controller.properties and config/broker.properties."""
+def test_six_nodes_start_from_controller_and_broker_properties(tmp_path: Path) -> None:
     site = Site(tmp_path, 3, 3)
     controllers = [site.node("controller", number) for number in (1, 2, 3)]
     brokers = [site.node("broker", number) for number in (11, 12, 13)]

@@ -1,7 +1,4 @@
-"""One of several log directories fails under a running daemon: it goes offline alone, says so, and is served when it is whole.
-
-As with Apache Kafka, which is asked the same (test_apache_kafka_says_the_same).
-"""
+"""One of several log directories fails under a running broker, as under Apache Kafka (test_apache_kafka_does_the_same)."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ def broker_on(home: Path, **more: object) -> Broker:
 
 
 def begin(client: RawClient, failing: Failing) -> list[int]:
-    """A topic with records in all its partitions; those of them that will fail."""
+    """Creates a topic with records in all partitions; returns those that will fail."""
     create(client, TOPIC, partitions=PARTITIONS)
     create(client, "doomed", partitions=PARTITIONS)
     for index in range(PARTITIONS):
@@ -70,7 +67,7 @@ def tables(hit: list[int]) -> dict[int, Told]:
 
 
 def touch(kind: str, broker: Node, client: RawClient, failing: Failing, disk: TroubledDirectory, index: int) -> None:
-    """Have the broker do what fails."""
+    """Makes the broker use the failing directory."""
     if kind == "read":
         disk.forget_cache()
         with RawClient(broker.bootstrap) as other, suppress(ConnectionError, EOFError):  # amid an answer, as in Kafka
@@ -82,8 +79,9 @@ def touch(kind: str, broker: Node, client: RawClient, failing: Failing, disk: Tr
 
 
 @pytest.mark.parametrize("kind", ["write", "sync", "read", "rename", "list", "everything"])
-def test_a_directory_that_fails_goes_offline_alone(kind: str, tmp_path: Path, disk: TroubledDirectory) -> None:
-    """Also over a restart; when it is whole again, nothing that was acknowledged is missing."""
+def test_a_failed_directory_goes_offline_alone_and_loses_nothing(
+    kind: str, tmp_path: Path, disk: TroubledDirectory
+) -> None:
     failing = Failing()
     with broker_on(tmp_path) as broker:
         with RawClient(broker.bootstrap) as client:
@@ -110,10 +108,9 @@ def test_a_directory_that_fails_goes_offline_alone(kind: str, tmp_path: Path, di
         assert "Traceback" not in broker.log()
 
 
-def test_a_directory_that_is_unmounted_is_missed_and_nothing_is_made_in_its_place(
+def test_an_unmounted_directory_goes_offline_and_its_replicas_are_not_created_again(
     tmp_path: Path, disk: TroubledDirectory
 ) -> None:
-    """What lay below the mount is not written to; a start gives it a new name, and its partitions wait for the old one."""
     failing = Failing()
     quickly = {"replica.high.watermark.checkpoint.interval.ms": 300}
     with broker_on(tmp_path, **quickly) as broker:
@@ -137,8 +134,7 @@ def test_a_directory_that_is_unmounted_is_missed_and_nothing_is_made_in_its_plac
             failing.look_for_losses(client)
 
 
-def test_a_directory_of_another_cluster_is_not_written_to(tmp_path: Path) -> None:
-    """Somebody put it in the place of ours: it goes offline while the broker runs, and is refused at the next start."""
+def test_a_directory_replaced_by_another_clusters_is_not_written_to(tmp_path: Path) -> None:
     with Broker(tmp_path / "other"):
         pass
     failing = Failing()
@@ -163,8 +159,7 @@ def test_a_directory_of_another_cluster_is_not_written_to(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("only", [True, False])
-def test_without_the_metadata_there_is_no_broker(only: bool, tmp_path: Path) -> None:
-    """It ends with a sentence and status 1, like Apache Kafka; and so does a start, until the disk is whole."""
+def test_a_failed_metadata_directory_ends_the_broker(only: bool, tmp_path: Path) -> None:
     with TroubledDirectory(tmp_path / "backing", tmp_path / FIRST) as disk:
         paths = [str(tmp_path / FIRST)] if only else list(map(str, directories(tmp_path)))
         with Broker(",".join(paths), settings=ON) as broker:
@@ -194,8 +189,7 @@ def test_without_the_metadata_there_is_no_broker(only: bool, tmp_path: Path) -> 
 
 
 @needs_kafka
-def test_apache_kafka_says_the_same(tmp_path: Path, disk: TroubledDirectory) -> None:
-    """The table of `OFFLINE` and `SERVED`, and of the directories."""
+def test_apache_kafka_does_the_same(tmp_path: Path, disk: TroubledDirectory) -> None:
     paths = directories(tmp_path)
     failing = Failing()
     with ApacheKafka({**ON, "log.dirs": ",".join(map(str, paths))}, data_dir=paths[0]) as kafka:

@@ -1,4 +1,4 @@
-"""With flush.messages=1 no answer leaves before its records are on disk, seen from outside (design D12b)."""
+"""With flush.messages=1, every response is sent after the sync of its records, as seen in the system calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def request(topic: str, partition: int) -> ProduceRequest:
 
 
 def synced_before_answered(calls: list[Call], answer_size: int) -> list[tuple[int, int]]:
-    """For every sending, how many answers had left then, and how many writes had been synced before it."""
+    """For every send: the number of responses sent, and of writes synced before it."""
     unsynced: list[str] = []
     under_way: list[str] = []
     written = ended = sent = 0
@@ -55,8 +55,7 @@ def synced_before_answered(calls: list[Call], answer_size: int) -> list[tuple[in
 
 @needs_strace
 @pytest.mark.parametrize("partitions", [1, 5])
-def test_every_answer_leaves_behind_the_sync_of_its_records(tmp_path: Path, partitions: int) -> None:
-    """Of one partition, and of several whose requests wait together on one connection."""
+def test_every_response_is_sent_after_the_sync_of_its_records(tmp_path: Path, partitions: int) -> None:
     with Broker(tmp_path / "data") as broker, RawClient(broker.bootstrap) as client:
         create(client, "t", partitions=partitions, flush_messages=1)
         requests = [request("t", partition) for partition in range(partitions)]

@@ -1,4 +1,4 @@
-"""A disk that is full for a while, under load: clear errors, nothing acknowledged is lost, and all goes on when there is room.
+"""A disk that is full for a while, under load: errors are clear, acknowledged records survive, and work continues when there is space.
 
 FULL_DISK_SECONDS=60 keeps it full for a minute.
 """
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpf
 
 
 def mount(*arguments: str | Path) -> None:
-    """Mount a tmpfs, or skip where that cannot be."""
+    """Mounts a tmpfs; skips if that is not possible."""
     done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
@@ -54,7 +54,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """A file that takes all room."""
+    """A file that takes all space."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):
@@ -66,8 +66,7 @@ def fill(disk: Path) -> Path:
     return filler
 
 
-def test_a_full_disk_is_a_delay(small_disk: Path) -> None:
-    """Appends are refused with KAFKA_STORAGE_ERROR meanwhile, reads are answered; afterwards nobody has to do anything."""
+def test_a_full_disk_refuses_appends_serves_reads_and_recovers_by_itself(small_disk: Path) -> None:
     seed = seed_of()
     print(f"seed {seed}")
     run = Run(small_disk, seed)
@@ -101,10 +100,9 @@ def test_a_full_disk_is_a_delay(small_disk: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["retention", "deletion"])
-def test_room_is_made_while_others_wait_for_it(
+def test_deletions_run_while_writes_wait_for_space(
     by: str, small_disk: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """What has expired, or is to be deleted, goes past the writes that wait for just that room; and then everybody goes on."""
     settings = {
         "metadata.log.dir": tmp_path_factory.mktemp("metadata"),
         "log.retention.check.interval.ms": 200,
@@ -144,8 +142,7 @@ def test_room_is_made_while_others_wait_for_it(
         assert sorted(delivered) == list(range(80))
 
 
-def test_what_others_are_told_meanwhile(small_disk: Path) -> None:
-    """Commits and changes of topics time out, records can be deleted, and all of it is done when there is room."""
+def test_other_requests_time_out_on_a_full_disk_and_succeed_later(small_disk: Path) -> None:
     with Broker(small_disk / "data", settings={"offsets.commit.timeout.ms": 500}) as broker:
         bootstrap = broker.bootstrap
         producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
@@ -186,7 +183,7 @@ def told(ask: Callable[[], object]) -> str:
 
 
 def read_some(bootstrap: str) -> list[tuple[str, int]]:
-    """Names of records of a partition that goes on in one segment."""
+    """The names of a partition's records in one segment."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "none", "check.crcs": True, "enable.auto.commit": False}
     )  # a commit would wait for room
@@ -197,7 +194,7 @@ def read_some(bootstrap: str) -> list[tuple[str, int]]:
 
 
 def refusal(bootstrap: str) -> int:
-    """What an append is told."""
+    """The error of an append."""
     with RawClient(bootstrap) as client:
         builder = BatchBuilder()
         builder.append(time.time_ns() // 1_000_000, None, b"refused")
@@ -206,8 +203,7 @@ def refusal(bootstrap: str) -> int:
     return code
 
 
-def test_a_start_on_a_full_disk_is_refused_with_a_sentence(small_disk: Path) -> None:
-    """And succeeds when there is room."""
+def test_a_start_on_a_full_disk_is_a_sentence(small_disk: Path) -> None:
     filler = fill(small_disk)
     broker = Broker(small_disk / "data")
     with pytest.raises(BrokerError, match="No space left on device"):
@@ -220,8 +216,7 @@ def test_a_start_on_a_full_disk_is_refused_with_a_sentence(small_disk: Path) -> 
         assert producer.flush(20) == 0
 
 
-def test_a_broker_is_stopped_while_its_disk_is_full(small_disk: Path) -> None:
-    """It does not wait for room: it says that it could not stop cleanly, and the next start recovers."""
+def test_a_broker_with_a_full_disk_stops_without_waiting_for_space(small_disk: Path) -> None:
     with Broker(small_disk / "data") as broker:
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
         producer.produce("t", b"x" * 1000)

@@ -1,6 +1,6 @@
-"""Rude peers beside working clients, in short; `make fuzz MINUTES=5` is the long run of the same.
+"""Malicious peers beside working clients, a short run of `make fuzz`.
 
-FUZZ_SECONDS makes it longer, FUZZ_SEED has every peer do the same again.
+FUZZ_SECONDS makes it longer, FUZZ_SEED repeats the peers' acts.
 """
 
 from __future__ import annotations
@@ -35,21 +35,19 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 
 @pytest.fixture(scope="module")
 def survivor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker that has lived through a run; it is stopped, and its logs were recovered."""
+    """A broker after a run, stopped and with recovered logs."""
     print(f"replay with FUZZ_SEED={SEED} FUZZ_SECONDS={SECONDS:g}")
     with Broker(tmp_path_factory.mktemp("fuzzed") / "data", settings=SETTINGS) as broker:
         print(run(broker, SEED, SECONDS))
         yield broker
 
 
-def test_who_works_beside_rude_peers_notices_nothing_and_nothing_is_left(survivor: Broker) -> None:
-    """ARCHITECTURE.md, invariant 11; the claims are those of `fuzzing_peer.py`, which fails with a sentence."""
+def test_clients_work_and_nothing_leaks_beside_malicious_peers(survivor: Broker) -> None:
     assert not survivor.is_running
 
 
 @needs_kafka
-def test_kafkas_own_tool_reads_what_was_written_beside_rude_peers(survivor: Broker) -> None:
-    """kafka-dump-log.sh, every record opened, every index compared with its log."""
+def test_kafkas_dump_tool_reads_the_logs_after_malicious_peers(survivor: Broker) -> None:
     files = [
         path for path in survivor.data_dir.glob("*-*/*") if path.suffix in (".log", ".index") and path.stat().st_size
     ]
@@ -62,7 +60,7 @@ def test_kafkas_own_tool_reads_what_was_written_beside_rude_peers(survivor: Brok
 
 
 def unanswered(peer: RudePeer) -> dict[str, bytes]:
-    """What a broker has nothing to say to, at least for a minute."""
+    """Requests without a response for at least a minute."""
     no_answer = ProduceRequest(acks=0, timeout_ms=0, topic_data=[])
     waits = fetch_request(12, {("t", b"", 0): 0}, max_wait_ms=60_000)
     return {
@@ -73,8 +71,7 @@ def unanswered(peer: RudePeer) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("silence", ["half a frame", "a request without an answer", "a request that waits"])
-def test_a_reset_behind_what_is_not_answered_frees_the_descriptor(silence: str) -> None:
-    """The broker has nothing to send that would fail, and the kernel tells of a reset once."""
+def test_a_reset_behind_an_unanswered_request_frees_the_descriptor(silence: str) -> None:
     with Broker() as broker, RawClient(broker.bootstrap) as client:
         create(client, "t")
         client.ask(fetch_request(12, {("t", b"", 0): 0}), 12)  # opens the log
@@ -90,8 +87,7 @@ def test_a_reset_behind_what_is_not_answered_frees_the_descriptor(silence: str) 
             until(lambda: daemon.num_fds() <= before + 1, "only the last connection is open")
 
 
-def test_a_name_that_a_peer_makes_up_stays_on_its_line_of_the_log() -> None:
-    """Nobody writes lines into the log that look like the broker's."""
+def test_a_peers_name_cannot_add_log_lines() -> None:
     with Broker() as broker:
         request = produce_request({"a\n2026 ERROR forged\x1b[2J": [b""]})
         request.acks = 0

@@ -1,4 +1,4 @@
-"""A partition changes its log directory to and fro under a producer and a consumer that hear nothing of it."""
+"""Partitions move between log directories under a producer and a consumer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAIT_S = 30
 
 
 class Writing(threading.Thread):
-    """An idempotent producer that writes numbers until it is told to stop."""
+    """An idempotent producer that writes numbers until it is stopped."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__()
@@ -81,8 +81,7 @@ def read_all(bootstrap: str, count: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("end", ["stopped", "killed while it moves"])
-def test_nothing_is_lost_twice_or_out_of_order(tmp_path: Path, end: str) -> None:
-    """What was acknowledged stands where that was said, once, in order; also after a restart."""
+def test_records_stay_complete_unique_and_in_order_during_moves(tmp_path: Path, end: str) -> None:
     paths = [str(tmp_path / name) for name in ("a", "b")]
     with Broker(data_dir=",".join(paths)) as broker, RawClient(broker.bootstrap) as client:
         client.ask(CreateTopicsRequest(topics=[topic("t", configs=[("segment.bytes", "1048576")])]), 7)

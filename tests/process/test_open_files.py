@@ -1,4 +1,4 @@
-"""A daemon with few descriptors and many partitions, all of them in use (storage/io/file_handle_cache.py)."""
+"""A broker with few descriptors and many used partitions (storage/io/file_handle_cache.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from barnabas.embedded import Broker
-from broker.process.file_limits import OTHERS, SETTING
+from broker.process.resource_limits import MAX_OPEN_FILES, RESERVED_DESCRIPTORS
 from tests.support.waiting import until
 
 MOST_FILES = 100
@@ -38,7 +38,7 @@ class Watch:
         self._thread.start()
 
     def end(self) -> None:
-        """Look no more."""
+        """Stops watching."""
         self._over.set()
         self._thread.join()
 
@@ -61,14 +61,14 @@ class Watch:
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
     """With one topic."""
-    with Broker(tmp_path / "data", settings={SETTING: MOST_FILES}) as running:
+    with Broker(tmp_path / "data", settings={MAX_OPEN_FILES: MOST_FILES}) as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap})
         admin.create_topics([NewTopic("t", WIDTH, 1)])["t"].result(PATIENCE_S)
         yield running
 
 
 def write(broker: Broker, number: int) -> None:
-    """A record to each partition."""
+    """One record to each partition."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "linger.ms": 5, "log_level": 2})
     for partition in range(WIDTH):
         producer.produce("t", b"%d" % number * 2000, partition=partition)
@@ -92,8 +92,7 @@ def read(broker: Broker, group: str) -> Counter[tuple[int, bytes]]:
     return found
 
 
-def test_descriptors_stay_under_what_is_allowed(broker: Broker) -> None:
-    """Four times as many partitions as files, written to in turn and read by two at a time: slower, and complete."""
+def test_open_files_stay_below_the_limit(broker: Broker) -> None:
     watch = Watch(broker.pid, broker.data_dir)
     try:
         for number in range(ROUNDS):
@@ -109,4 +108,4 @@ def test_descriptors_stay_under_what_is_allowed(broker: Broker) -> None:
     everything = Counter((partition, b"%d" % number) for partition in range(WIDTH) for number in range(ROUNDS))
     assert founds == [everything, everything]
     assert MOST_FILES // 2 < watch.most["data"] <= MOST_FILES
-    assert watch.most["sockets"] + watch.most["others"] < OTHERS
+    assert watch.most["sockets"] + watch.most["others"] < RESERVED_DESCRIPTORS

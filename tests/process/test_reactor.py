@@ -1,4 +1,4 @@
-"""The reactor, seen from outside: one thread takes a request in, works on it and answers, in one go (seeds.md Z4)."""
+"""One thread receives, handles and answers a request, as seen in its system calls."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ REQUESTS = 50
 
 
 @needs_strace
-def test_a_request_is_received_worked_on_and_answered_without_waiting(tmp_path: Path) -> None:
-    """seeds.md Z4: accept, read, work and write by the same thread; between reading and writing it waits for nothing."""
+def test_one_thread_handles_a_request_without_blocking(tmp_path: Path) -> None:
     with Broker(tmp_path / "data") as broker:
         with RawClient(broker.bootstrap) as client:
             create(client, "t")

@@ -1,4 +1,4 @@
-"""Three nodes in three racks: consumers read where it is near, and go on when what is near is gone (KIP-392)."""
+"""Three nodes in three racks: consumers read from the nearest replica (KIP-392), and from another one if it fails."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 class Reader:
-    """A consumer in a rack, and whom it has asked for records."""
+    """A consumer in a rack, and the nodes that it fetches from."""
 
     def __init__(self, cluster: Cluster, topic: str, rack: str) -> None:
         self.fetches: dict[int, int] = {}
@@ -48,26 +48,24 @@ class Reader:
         self.fetches = {broker["nodeid"]: broker["req"].get("Fetch", 0) for broker in brokers}
 
     def has_all(self, writer: Writer) -> bool:
-        """Whether all that was acknowledged was read, when nothing more comes for a moment."""
+        """Whether all acknowledged records were read, and no more arrive."""
         while (message := self._consumer.poll(0.2)) is not None:
             if message.error() is None:
                 self.found[message.partition(), message.offset()] = message.value()
         return self.found == writer.acknowledged
 
     def asks_only(self, *nodes: int) -> bool:
-        """Whether it asks these nodes for records, and the others no more."""
+        """Whether it fetches from these nodes only."""
         before = self.fetches
         self._consumer.poll(0.5)
         asked = {node for node, count in self.fetches.items() if count > before.get(node, 0)}
         return asked == set(nodes)
 
     def close(self) -> None:
-        """Read no more."""
         self._consumer.close()
 
 
-def test_a_consumer_reads_in_its_rack_and_goes_on_elsewhere(cluster: Cluster) -> None:
-    """librdkafka follows the leaders' advice, back too when the follower dies, and misses nothing."""
+def test_a_consumer_reads_in_its_rack_and_falls_back_to_other_racks(cluster: Cluster) -> None:
     admin = create(cluster, "near")
     assert {leader for leader, _ in leaders(admin, "near").values()} == {1, 2, 3}
     writer = Writer(cluster, "near")

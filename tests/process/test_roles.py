@@ -1,4 +1,4 @@
-"""Controllers and brokers as nodes of their own, in a quorum that can change."""
+"""Separate controllers and brokers, in a dynamic quorum."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def cluster() -> Iterator[Cluster]:
 
 
 def leader(cluster: Cluster) -> int:
-    """Who leads the quorum, as the nodes that run have said last."""
+    """The leader of the quorum according to the logs of the running nodes."""
     said = [LEADS.findall(node.log()) for node in cluster.nodes.values() if node.is_running]
     newest = max((int(epoch), int(number)) for lines in said for number, epoch in lines)
     return newest[1]
 
 
 def write(cluster: Cluster, topic: str) -> None:
-    """One record, acknowledged by all who are in sync."""
+    """One record with acks=all."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "message.timeout.ms": 30_000})
     failed: list[object] = []
     producer.produce(topic, b"v", on_delivery=lambda error, _: failed.append(error) if error else None)
@@ -47,8 +47,7 @@ def write(cluster: Cluster, topic: str) -> None:
     assert failed == []
 
 
-def test_brokers_go_on_with_another_controller_and_with_none(cluster: Cluster) -> None:
-    """The active controller dies, then so many that there is no quorum: what has leaders is written on; then they come back."""
+def test_brokers_serve_with_another_controller_and_without_a_quorum(cluster: Cluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic("t", 2, 2)])["t"].result(30)
     until(lambda: sorted(admin.list_topics(timeout=30).brokers) == [1, 2], "both brokers are told of")
@@ -64,16 +63,14 @@ def test_brokers_go_on_with_another_controller_and_with_none(cluster: Cluster) -
     write(cluster, "last")
 
 
-def test_a_controller_that_leads_hands_over_when_it_is_stopped(cluster: Cluster) -> None:
-    """And nobody waits until it is missed."""
+def test_a_stopping_leader_of_the_quorum_resigns(cluster: Cluster) -> None:
     first = leader(cluster)
     cluster.nodes[first].stop()
     until(lambda: leader(cluster) != first, "another controller leads")
     assert "was not heard" not in "".join(node.log() for node in cluster.nodes.values())
 
 
-def test_a_broker_leaves_when_no_controller_is_left() -> None:
-    """There is nobody to hand over to; it ends cleanly, and is taken back at once."""
+def test_a_broker_shuts_down_without_a_controller() -> None:
     with Cluster(1, 1, settings=SETTINGS) as cluster:
         cluster.nodes[2].kill()
         cluster.nodes[1].stop()
@@ -83,7 +80,7 @@ def test_a_broker_leaves_when_no_controller_is_left() -> None:
 
 
 def quorum(tools: KafkaTools, cluster: Cluster) -> set[int]:
-    """Who has a vote, as Kafka's tool says."""
+    """The voters according to Kafka's tool."""
     told = tools.run(
         "org.apache.kafka.tools.MetadataQuorumCommand",
         *("--bootstrap-server", cluster.bootstrap, "describe", "--replication"),
@@ -93,7 +90,7 @@ def quorum(tools: KafkaTools, cluster: Cluster) -> set[int]:
 
 
 def newcomer(cluster: Cluster, number: int, **settings: str) -> Broker:
-    """One more node that is a controller only, whose quorum is elsewhere."""
+    """A new controller-only node that joins the quorum."""
     (port,) = free_ports(1)
     known = cluster.nodes[3].settings["controller.quorum.bootstrap.servers"]
     own = {
@@ -113,8 +110,7 @@ def newcomer(cluster: Cluster, number: int, **settings: str) -> Broker:
 
 
 @needs_kafka
-def test_kafkas_tool_changes_who_has_a_vote(cluster: Cluster, tmp_path: Path) -> None:
-    """kafka-metadata-quorum adds a controller that watched, and takes away one, which leads (KIP-853)."""
+def test_kafkas_tool_adds_and_removes_voters(cluster: Cluster, tmp_path: Path) -> None:
     with newcomer(cluster, 6) as added, KafkaTools() as tools:
         config = tmp_path / "controller.properties"
         lines = {**added.settings, "controller.listener.names": "CONTROLLER", "log.dirs": str(added.data_dir)}
@@ -133,7 +129,6 @@ def test_kafkas_tool_changes_who_has_a_vote(cluster: Cluster, tmp_path: Path) ->
 
 
 @needs_kafka
-def test_a_controller_that_may_join_does_so_by_itself(cluster: Cluster) -> None:
-    """controller.quorum.auto.join.enable (KIP-1186)."""
+def test_a_controller_with_auto_join_becomes_a_voter(cluster: Cluster) -> None:
     with newcomer(cluster, 6, controller_quorum_auto_join_enable="true"), KafkaTools() as tools:
         until(lambda: quorum(tools, cluster) == {3, 4, 5, 6}, "the fourth controller has a vote")

@@ -1,9 +1,4 @@
-"""Consumers that ask for much and read little or nothing: what they cost, and whom they hold up (seeds.md Z3).
-
-RULES    1. Memory is counted by the kernel: the daemon's resident pages, and what the sockets of its port hold.
-         2. Nothing is timed: who would be held up would not get an answer at all.
-NOT HERE That the records do not pass through the process (`test_zero_copy.py`).
-"""
+"""Consumers that request much and read little: their memory, and their effect on others."""
 
 from __future__ import annotations
 
@@ -37,7 +32,7 @@ DESCRIPTORS_BESIDE = 300
 
 
 def batch_of(size: int) -> bytes:
-    """One record of so many bytes."""
+    """One record of a given size."""
     builder = BatchBuilder()
     builder.append(RECENT_MS, None, bytes(size))
     return bytes(builder.build())
@@ -63,7 +58,7 @@ def much(max_bytes: int = ASKED_BYTES) -> FetchRequest:
 
 @pytest.fixture
 def readers() -> Iterator[int]:
-    """How many connections fit into the descriptors that we may have; the daemon inherits the limit."""
+    """The number of connections that the descriptor limit allows; the daemon inherits it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = READERS + DESCRIPTORS_BESIDE
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(wanted, hard)), hard))
@@ -72,7 +67,7 @@ def readers() -> Iterator[int]:
 
 
 def unsent(port: int) -> list[int]:
-    """Bytes that the kernel holds for the peers of each connection of a port on this machine."""
+    """Bytes in the kernel's send buffers of a local port, per connection."""
     found = []
     with open("/proc/net/tcp") as table:
         next(table)
@@ -84,7 +79,6 @@ def unsent(port: int) -> list[int]:
 
 
 def test_stalled_readers_cost_one_file_reference_and_no_memory(tmp_path: Path, readers: int) -> None:
-    """seeds.md Z3: 1,000 consumers ask for 50 MiB each and never read; the process's memory stays as it was."""
     with holding_much(tmp_path / "data") as broker, contextlib.ExitStack() as stack:
         daemon = psutil.Process(broker.pid)
         clients = [stack.enter_context(RawClient(broker.bootstrap, receive_buffer_bytes=4096)) for _ in range(readers)]
@@ -113,7 +107,6 @@ def test_stalled_readers_cost_one_file_reference_and_no_memory(tmp_path: Path, r
 
 
 def test_stalled_readers_are_closed_by_the_idle_limit(tmp_path: Path, readers: int) -> None:
-    """seeds.md Z3, connections.max.idle.ms: descriptors, and what the kernel held for them, are free again."""
     with holding_much(tmp_path / "data", connections_max_idle_ms=1000) as broker, contextlib.ExitStack() as stack:
         daemon = psutil.Process(broker.pid)
         until(lambda: not daemon.net_connections("tcp")[1:], "the connection that loaded the topic is gone")
@@ -128,7 +121,7 @@ def test_stalled_readers_are_closed_by_the_idle_limit(tmp_path: Path, readers: i
 
 
 def complete(client: RawClient, requests: int, between: Callable[[], object]) -> None:
-    """Have so many fetches answered, one after the other."""
+    """Completes many fetches in sequence."""
     request = fetch_request(11, {("small", b"", 0): 0})
     for _ in range(requests):
         between()
@@ -137,8 +130,7 @@ def complete(client: RawClient, requests: int, between: Callable[[], object]) ->
 
 
 @needs_strace
-def test_readers_of_single_bytes_cost_nobody_anything(tmp_path: Path) -> None:
-    """seeds.md Z3: beside 20 of them a consumer completes as many requests, with as many calls of the broker's."""
+def test_slow_readers_do_not_slow_other_consumers(tmp_path: Path) -> None:
     requests, slow_readers, answer_bytes = 200, 20, 4 * MIB
     with holding_much(tmp_path / "data") as broker, contextlib.ExitStack() as stack:
         fast = stack.enter_context(RawClient(broker.bootstrap))

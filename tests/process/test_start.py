@@ -1,4 +1,4 @@
-"""Starting and stopping the daemon: the ready line, and one sentence for whatever keeps it from starting."""
+"""Starting and stopping the daemon: the ready line, and one sentence for each failed start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMMAND = [sys.executable, "-m", "barnabas", "serve", "--listen", "127.0.0.1:0"]
 
 
 def refuse(*arguments: object) -> str:
-    """Start a daemon that must not start; the sentence it says."""
+    """The error message of a daemon that must not start."""
     done = subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("barnabas: ")]
@@ -35,7 +35,6 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def test_the_ready_line_is_the_only_line_on_standard_output(tmp_path: Path) -> None:
-    """design section 4: one line when it answers, logs elsewhere, SIGTERM ends it with 0."""
     with subprocess.Popen([*COMMAND, "--data-dir", tmp_path], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as daemon:
         assert daemon.stdout is not None
         line = daemon.stdout.readline().decode()
@@ -49,7 +48,6 @@ def test_the_ready_line_is_the_only_line_on_standard_output(tmp_path: Path) -> N
 
 
 def test_a_busy_port_is_one_sentence(tmp_path: Path) -> None:
-    """Exit 1, and the directory is left as it was."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         sentence = refuse("--data-dir", tmp_path / "data", "--listen", f"127.0.0.1:{port}")
@@ -58,7 +56,6 @@ def test_a_busy_port_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_busy_port_of_the_controller_is_one_sentence(tmp_path: Path) -> None:
-    """Decision 0016: the controller's listener is bound like any other; without one nothing else is."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         listeners = f"listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://{address}"
@@ -68,15 +65,13 @@ def test_a_busy_port_of_the_controller_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_second_broker_on_one_directory_is_one_sentence(tmp_path: Path) -> None:
-    """The lock file; the first broker goes on."""
     with Broker(tmp_path / "data") as first:
         assert "another process holds it" in refuse("--data-dir", tmp_path / "data")
         with RawClient(first.bootstrap) as client:
             assert client.ask(MetadataRequest(topics=None), 12).cluster_id
 
 
-def test_a_half_written_meta_properties_is_one_sentence_and_stays(tmp_path: Path) -> None:
-    """Nothing is formatted over what might be somebody's data."""
+def test_an_incomplete_meta_properties_is_one_sentence_and_unchanged(tmp_path: Path) -> None:
     with Broker(tmp_path / "data"):
         pass
     meta = tmp_path / "data" / "meta.properties"
@@ -87,7 +82,6 @@ def test_a_half_written_meta_properties_is_one_sentence_and_stays(tmp_path: Path
 
 
 def test_a_directory_of_another_node_is_one_sentence(tmp_path: Path) -> None:
-    """node.id of the settings and of the directory differ."""
     with Broker(tmp_path / "data"):
         pass
     before = contents(tmp_path)
@@ -96,19 +90,16 @@ def test_a_directory_of_another_node_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_data_directory_below_a_file_is_one_sentence(tmp_path: Path) -> None:
-    """The path cannot be made."""
     (tmp_path / "file").write_text("something")
     assert str(tmp_path / "file") in refuse("--data-dir", tmp_path / "file" / "data")
 
 
-def test_a_directory_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    """Permissions do not stop root, /proc does."""
+def test_an_unwritable_directory_is_one_sentence(tmp_path: Path) -> None:
     assert "/proc/barnabas" in refuse("--data-dir", "/proc/barnabas")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
-    """A tmpfs of 64 KiB with no room left."""
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], capture_output=True, text=True, check=False
     )
@@ -130,13 +121,11 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
         (["--listen", "nonsense"], "NAME://host:port"),
     ],
 )
-def test_settings_that_cannot_be_are_one_sentence(tmp_path: Path, arguments: list[str], words: str) -> None:
-    """design D14."""
+def test_invalid_settings_are_one_sentence(tmp_path: Path, arguments: list[str], words: str) -> None:
     assert words in refuse("--data-dir", tmp_path / "data", *arguments)
 
 
 def test_topics_and_their_ids_survive_a_restart(tmp_path: Path) -> None:
-    """Topic ids are the controller's and durable: fetch sessions and producers name topics by them."""
     with Broker(tmp_path / "data") as broker:
         with RawClient(broker.bootstrap) as client:
             topic = CreatableTopic(name="kept", num_partitions=3, replication_factor=1)
@@ -151,8 +140,7 @@ def test_topics_and_their_ids_survive_a_restart(tmp_path: Path) -> None:
             assert (found.topic_id, len(found.partitions)) == (made.topic_id, 3)
 
 
-def test_a_kill_begins_a_new_leader_epoch_and_a_clean_restart_does_not(tmp_path: Path) -> None:
-    """docs/decisions/0013: who read the unsynced end of a killed log can tell; after a clean stop nothing is lost."""
+def test_only_an_unclean_restart_increments_the_leader_epoch(tmp_path: Path) -> None:
     epochs = []
     with Broker(tmp_path / "data") as broker:
         with RawClient(broker.bootstrap) as client:

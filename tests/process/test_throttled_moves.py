@@ -1,4 +1,4 @@
-"""A replica that is moved under a throttle (KIP-73) keeps to its rate, on the leader's side as on the follower's."""
+"""A replica that moves under a throttle (KIP-73) keeps to the rate, on the leader's and on the follower's side."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def client(cluster: Cluster) -> Iterator[RawClient]:
-    """Of the broker from which the replica is moved."""
+    """A client of the broker that the replica leaves."""
     with RawClient(cluster.nodes[FROM].bootstrap) as made:
         yield made
 
 
 def fill(client: RawClient, topic: str) -> None:
-    """A topic on one broker, with data."""
+    """A topic with data on one broker."""
     placed = [CreatableReplicaAssignment(partition_index=0, broker_ids=[FROM])]
     wanted = CreatableTopic(name=topic, num_partitions=-1, replication_factor=-1, assignments=placed)
     made = client.ask(CreateTopicsRequest(topics=[wanted], timeout_ms=30_000), 7)
@@ -71,14 +71,14 @@ def reassignments() -> ListPartitionReassignmentsRequest:
 
 
 def move(client: RawClient, topic: str) -> None:
-    """Have another broker hold it instead."""
+    """Reassigns it to another broker."""
     wanted = ReassignableTopic(name=topic, partitions=[ReassignablePartition(partition_index=0, replicas=[TO])])
     answer = client.ask(AlterPartitionReassignmentsRequest(timeout_ms=30_000, topics=[wanted]), 0)
     assert [one.error_code for one in answer.responses[0].partitions] == [0]
 
 
 def throttle(node: Broker, topic: str, side: str, rate: int | None) -> None:
-    """Hold all replicas of a topic back on a side of a broker, which is to be asked itself; None: no more."""
+    """Throttles all replicas of a topic on one side of a broker; None: no throttle."""
     how = _DELETE if rate is None else _SET
     settings = {
         (_TOPIC, topic): (f"{side}.replication.throttled.replicas", "*"),
@@ -98,7 +98,7 @@ def throttle(node: Broker, topic: str, side: str, rate: int | None) -> None:
 
 
 def rate_at(node: Broker, side: str) -> str | None:
-    """The rate that a broker has read."""
+    """The rate that a broker applies."""
     with RawClient(node.bootstrap) as client:
         number, name = node.settings["node.id"], f"{side}.replication.throttled.rate"
         asked = DescribeConfigsResource(resource_type=_BROKER, resource_name=str(number), configuration_keys=[name])
@@ -107,10 +107,9 @@ def rate_at(node: Broker, side: str) -> str | None:
 
 
 @pytest.mark.parametrize(("side", "broker"), [("leader", FROM), ("follower", TO)])
-def test_a_move_keeps_to_its_rate_until_that_is_taken_away(
+def test_a_move_keeps_to_its_rate_until_the_throttle_is_removed(
     cluster: Cluster, client: RawClient, side: str, broker: int
 ) -> None:
-    """No more has come at any moment than the rate allows, and one fetch; without the throttle the rest comes."""
     topic = f"held-by-the-{side}"
     fill(client, topic)
     log = Path(cluster.nodes[TO].data_dir, f"{topic}-0", f"{0:020}.log")

@@ -1,4 +1,4 @@
-"""The file system of our own, itself: what the experiments with slow and failing directories stand on."""
+"""The faulty file system of the tests."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_what_is_written_through_the_mount_lies_in_the_backing_directory(tmp_path: Path) -> None:
-    """Rule 1: names, sizes and bytes are the same on both sides, also of files that are open while they are deleted."""
+def test_files_of_the_mount_are_in_the_backing_directory(tmp_path: Path) -> None:
     with TroubledDirectory(tmp_path / "backing", tmp_path / "mount") as directory:
         (directory.path / "a").mkdir()
         (directory.path / "a" / "file").write_bytes(b"x" * 3_000_000)
@@ -35,8 +34,7 @@ def test_what_is_written_through_the_mount_lies_in_the_backing_directory(tmp_pat
     assert not os.listdir(tmp_path / "mount")
 
 
-def test_what_is_named_fails_until_it_is_not_named_any_more(tmp_path: Path) -> None:
-    """Rule 3: with EIO, while what lies in the page cache can still be read."""
+def test_named_operations_fail_until_they_are_unnamed(tmp_path: Path) -> None:
     with TroubledDirectory(tmp_path / "backing", tmp_path / "mount") as directory:
         path = directory.path / "file"
         path.write_bytes(b"whole")

@@ -1,4 +1,4 @@
-"""Nodes that cannot join: each says why in a sentence, and ends."""
+"""Nodes that cannot join a cluster end with the reason."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SOON = {"initial.broker.registration.timeout.ms": "1500"}
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Node 1, broker and controller; node 2 is a broker."""
+    """Node 1 is broker and controller; node 2 is a broker."""
     with Cluster(1, 1) as made:
         yield made
 
 
 def newcomer(folder: Path, number: int, controller: str, cluster_id: str, **settings: str) -> Broker:
-    """One more broker."""
+    """A new broker."""
     own = {
         "node.id": number,
         "process.roles": "broker",
@@ -36,28 +36,26 @@ def newcomer(folder: Path, number: int, controller: str, cluster_id: str, **sett
 
 
 def identity(cluster: Cluster) -> tuple[str, str]:
-    """Where its controller is, and the cluster's id."""
+    """The controller's address and the cluster id."""
     lines = (cluster.nodes[1].data_dir / "meta.properties").read_text().splitlines()
     (cluster_id,) = (line.partition("=")[2] for line in lines if line.startswith("cluster.id="))
     return cluster.nodes[1].settings["controller.quorum.bootstrap.servers"], cluster_id
 
 
 def refused(broker: Broker) -> str:
-    """The sentence that it ends with."""
+    """The message that it ends with."""
     with pytest.raises(BrokerError) as caught, broker:
         pass
     return str(caught.value)
 
 
-def test_a_second_node_with_an_id_that_is_taken_ends(cluster: Cluster, tmp_path: Path) -> None:
-    """The first one stays what it is."""
+def test_a_node_with_a_registered_id_ends(cluster: Cluster, tmp_path: Path) -> None:
     said = refused(newcomer(tmp_path, 1, *identity(cluster)))
     assert said == "The broker did not start: another process is node 1: end it, or set another node.id here"
     assert cluster.nodes[1].is_running
 
 
 def test_a_node_of_another_cluster_ends(cluster: Cluster, tmp_path: Path) -> None:
-    """Its log names who is of another one."""
     controller, _ = identity(cluster)
     stranger = newcomer(tmp_path, 3, controller, new_id())
     stranger.log_path = tmp_path / "log"
@@ -66,7 +64,6 @@ def test_a_node_of_another_cluster_ends(cluster: Cluster, tmp_path: Path) -> Non
 
 
 def test_a_node_whose_controllers_do_not_resolve_ends(cluster: Cluster, tmp_path: Path) -> None:
-    """Its log names the name, once; a busy machine may take more than 1.5 s until it has asked for it."""
     enough = {"initial.broker.registration.timeout.ms": "4000"}
     lost = newcomer(tmp_path, 3, "nowhere.invalid:9093", new_id(), **enough)
     lost.log_path = tmp_path / "log"
@@ -74,16 +71,14 @@ def test_a_node_whose_controllers_do_not_resolve_ends(cluster: Cluster, tmp_path
     assert lost.log_path.read_text().count("the name nowhere.invalid of another node does not resolve") == 1
 
 
-def test_a_node_whose_controllers_accept_nothing_ends(tmp_path: Path) -> None:
-    """It ends amid a connection that is neither made nor refused, and that is no fault of the broker."""
+def test_a_node_whose_controllers_do_not_accept_connections_ends(tmp_path: Path) -> None:
     with full_listener() as (host, port):
         assert "no controller that leads this cluster was found within 1.5 s" in refused(
             newcomer(tmp_path, 3, f"{host}:{port}", new_id())
         )
 
 
-def test_a_node_whose_port_is_taken_ends(cluster: Cluster, tmp_path: Path) -> None:
-    """Before it is known to anybody."""
+def test_a_node_whose_port_is_in_use_ends(cluster: Cluster, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = refused(newcomer(tmp_path, 3, *identity(cluster), listeners=f"PLAINTEXT://127.0.0.1:{port}"))

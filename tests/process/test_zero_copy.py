@@ -1,9 +1,6 @@
-"""Zero copy, proven on the running daemon by its system calls (seeds.md Z1, Z2).
+"""Zero copy on the running daemon: the received bytes are compared with its system calls.
 
-RULES    1. What a client received is compared with what each system call moved; nothing is timed.
-         2. 64 MiB are read; BARNABAS_ZERO_COPY_MIB=1024 reads more.
-         3. The follower is broker 2, and a replica of the topic.
-NOT HERE Readers that do not read (`test_slow_readers.py`).
+64 MiB are read; BARNABAS_ZERO_COPY_MIB=1024 reads more.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ class Loaded(NamedTuple):
 
 
 def batches(rng: random.Random) -> Iterator[bytes]:
-    """Batches of any size, many below and many above the index interval, until there are enough."""
+    """Batches of random sizes, below and above the index interval."""
     stock = []
     for _ in range(200):
         builder = BatchBuilder()
@@ -58,7 +55,7 @@ def batches(rng: random.Random) -> Iterator[bytes]:
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
-    """A loaded broker, and a follower beside it that is registered and, as it does not live, in no ISR."""
+    """A loaded broker, and a registered follower outside the ISR."""
     with Broker(tmp_path_factory.mktemp("zero-copy") / "data", settings=WITH_CONTROLLER) as broker:
         client = Client(broker.bootstrap)
         with Follower(broker.bootstrap, controller_of(broker), client.cluster_id(), FOLLOWER) as follower:
@@ -72,7 +69,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
 
 
 class Reading(NamedTuple):
-    """What a reader got."""
+    """What a reader received."""
 
     response_bytes: int
     fetches: int
@@ -80,7 +77,7 @@ class Reading(NamedTuple):
 
 
 def read_to_the_end(client: RawClient, loaded: Loaded, version: int, replica_id: int) -> Reading:
-    """Fetch from offset 0 on, check every whole batch, go on behind the last whole one."""
+    """Fetches from offset 0 on, and checks every complete batch."""
     offset = received = fetches = 0
     while offset < loaded.end_offset:
         request = fetch_request(
@@ -108,10 +105,9 @@ def read_to_the_end(client: RawClient, loaded: Loaded, version: int, replica_id:
         pytest.param(17, FOLLOWER, id="follower by ReplicaState"),
     ],
 )
-def test_records_leave_by_sendfile_and_only_batch_headers_are_read(
+def test_records_are_sent_by_sendfile_and_only_batch_headers_are_read(
     loaded: Loaded, tmp_path: Path, version: int, replica_id: int
 ) -> None:
-    """seeds.md Z1: more than 99 % of the bytes of the answers; per look-up at most an index interval and a header."""
     broker = loaded.broker
     with RawClient(broker.bootstrap) as client, watched(broker.pid, SENDS + READS, tmp_path / "trace") as calls:
         read = read_to_the_end(client, loaded, version, replica_id)
@@ -136,7 +132,7 @@ TOPICS, PARTITIONS = 50, 20
 
 
 def value_of(topic: str, index: int) -> bytes:
-    """What a partition holds: its own name, many times over, so that no two are alike."""
+    """The unique contents of a partition."""
     return f"{topic}-{index} ".encode() * (1 + (index * 7 + len(topic)) % 40)
 
 
@@ -170,11 +166,8 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wide]:
 
 
 @pytest.mark.parametrize("version", [4, 12, 18])
-def test_a_thousand_partitions_come_in_order_through_a_tiny_window(wide: Wide, version: int) -> None:
-    """seeds.md Z2: header, region, header, region … over 50 topics of 20 partitions, whatever the socket takes.
-
-    With a buffer of 1 KiB the kernel's window falls below a segment now and then, and a fetch takes two minutes of probing.
-    """
+def test_a_thousand_partitions_are_sent_in_order_through_a_tiny_window(wide: Wide, version: int) -> None:
+    """A receive buffer of 1 KiB would make the kernel's window fall below a segment: a fetch would take two minutes."""
     rng = random.Random(version)
     _, names, ids = wide
     places = [(name, topic_id, index) for name, topic_id in zip(names, ids, strict=True) for index in range(PARTITIONS)]

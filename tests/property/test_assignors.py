@@ -33,8 +33,7 @@ def partitions_of(assigned: Partitions) -> set[tuple[bytes, int]]:
 
 
 @given(subscriptions, counts_of_topics, st.sampled_from(sorted(ASSIGNORS)))
-def test_every_partition_has_one_owner_who_subscribes_to_it(given_, counts, name) -> None:  # type: ignore[no-untyped-def]
-    """assignors.py rules 1 and 2: complete, without doubles, and the same in every order of members."""
+def test_every_partition_has_one_subscribed_owner(given_, counts, name) -> None:  # type: ignore[no-untyped-def]
     assigned = ASSIGNORS[name](members(given_), counts)
     wanted = {topic for topics, _ in given_.values() for topic in topics}
     everything = [one for found in assigned.values() for one in partitions_of(found)]
@@ -45,8 +44,7 @@ def test_every_partition_has_one_owner_who_subscribes_to_it(given_, counts, name
 
 
 @given(st.integers(1, 9), st.integers(1, 9), counts_of_topics)
-def test_uniform_is_even_and_moves_only_what_evenness_takes(before, after, counts) -> None:  # type: ignore[no-untyped-def]
-    """assignors.py rule 3: members come or go; loads differ by one at most; nothing else moves."""
+def test_uniform_is_balanced_with_minimal_moves(before, after, counts) -> None:  # type: ignore[no-untyped-def]
     everyone = {f"m{number}": (frozenset(TOPICS), None) for number in range(max(before, after))}
     first = assign_uniform(members(dict(list(everyone.items())[:before])), counts)
     second = assign_uniform(members(dict(list(everyone.items())[:after]), first), counts)
@@ -60,15 +58,13 @@ def test_uniform_is_even_and_moves_only_what_evenness_takes(before, after, count
 
 
 @given(subscriptions, counts_of_topics)
-def test_uniform_is_settled_after_once(given_, counts) -> None:  # type: ignore[no-untyped-def]
-    """assignors.py rule 3: nothing changes, so nothing moves."""
+def test_a_second_uniform_assignment_changes_nothing(given_, counts) -> None:  # type: ignore[no-untyped-def]
     first = assign_uniform(members(given_), counts)
     assert assign_uniform(members(given_, first), counts) == first
 
 
 @given(st.integers(1, 6), st.integers(1, 9))
-def test_range_gives_the_same_numbers_of_every_topic(count, partitions) -> None:  # type: ignore[no-untyped-def]
-    """assignors.py rule 4: runs, and co-partitioned."""
+def test_range_assigns_the_same_partitions_of_every_topic(count, partitions) -> None:  # type: ignore[no-untyped-def]
     everyone = {f"m{number}": (frozenset(TOPICS), None) for number in range(count)}
     for found in assign_range(members(everyone), dict.fromkeys(TOPICS, partitions)).values():
         runs = {tuple(sorted(found.get(topic, ()))) for topic in TOPICS}
@@ -78,7 +74,6 @@ def test_range_gives_the_same_numbers_of_every_topic(count, partitions) -> None:
 
 
 def test_static_members_keep_their_range_under_other_member_ids() -> None:
-    """assignors.py rule 2: instance ids decide the order."""
     topics = frozenset(TOPICS[:1])
     before = assign_range([Subscriber("a", "i1", topics, {}), Subscriber("b", "i2", topics, {})], {TOPICS[0]: 4})
     after = assign_range([Subscriber("z", "i1", topics, {}), Subscriber("b", "i2", topics, {})], {TOPICS[0]: 4})

@@ -23,18 +23,18 @@ import pytest
 
 from protocol.compression import Compression
 from protocol.records import ControlType, Record
-from storage.compaction.cleaner_job import Resources
+from storage.compaction.cleaner_job import CleanerResources
 from storage.compaction.offset_map import SLOT_BYTES
-from storage.log.log import Checkpoint, Log, Origin
+from storage.log.log import AppendOrigin, Checkpoint, Log
 from tests.support.compaction import COMPACTED, committed_records, compact, keyed
 from tests.support.crashing_disk import CrashingDisk, PowerLoss
-from tests.support.logs import NOW_MS, Idempotent, log_at, marker, records_of
+from tests.support.logs import NOW_MS, Idempotent, append_records, log_at, marker, records_of
 
 HISTORIES = 60
 STEPS = 25
 PRODUCERS = 3
 TRANSACTIONAL = 0
-RESOURCES = (Resources(), Resources(memory_bytes=7 * SLOT_BYTES, load_factor=0.8, buffer_bytes=300))
+RESOURCES = (CleanerResources(), CleanerResources(memory_bytes=7 * SLOT_BYTES, load_factor=0.8, buffer_bytes=300))
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class Written:
 class History:
     """Steps that a broker may take, and what must hold after each."""
 
-    def __init__(self, root: Path, dice: Random) -> None:
+    def __init__(self, root: Path, rng: Random) -> None:
         self.root = root
-        self.dice = dice
+        self.rng = rng
         self.disk = CrashingDisk()
         self.config = replace(
             COMPACTED,
-            segment_bytes=dice.choice((400, 1000, 100_000)),
-            delete_retention_ms=dice.choice((0, 50, 10_000)),
+            segment_bytes=rng.choice((400, 1000, 100_000)),
+            delete_retention_ms=rng.choice((0, 50, 10_000)),
             file_delete_delay_ms=0,
         )
         self.written: list[Written] = []
@@ -71,11 +71,11 @@ class History:
         self.first_dirty_offset = -1
         self.sequences = dict.fromkeys(range(PRODUCERS), 0)
         self.clock = NOW_MS
-        self.log = self.opened(is_clean=True)
+        self.log = self.decompress_batch(is_clean=True)
 
-    def opened(self, *, is_clean: bool) -> Log:
+    def decompress_batch(self, *, is_clean: bool) -> Log:
         known = Checkpoint(self.recovery_point, 0, 0, self.first_dirty_offset)
-        log = log_at(self.root, disk=self.disk, config=self.config, is_clean=is_clean, known=known)
+        log = log_at(self.root, disk=self.disk, config=self.config, is_clean=is_clean, checkpoint=known)
         log.open()
         log.high_watermark = log.log_end_offset
         return log
@@ -88,7 +88,7 @@ class History:
 
     def step(self) -> str:
         """Do something; what it was."""
-        act = self.dice.choice(
+        act = self.rng.choice(
             (
                 *(self.append, self.append, self.append, self.flush, self.compact, self.compact),
                 *(self.change_policy, self.close_and_reopen, self.lose_power_in_a_compaction, self.crash),
@@ -100,28 +100,27 @@ class History:
 
     def append(self) -> None:
         """Some batches of any codec, of idempotent producers, of transactions, of nobody."""
-        for _ in range(self.dice.randrange(1, 15)):
-            self.append_batch(self.dice)
-            if self.is_in_transaction() and self.dice.random() < 0.2:
-                self.end_transaction(self.dice.choice((ControlType.ABORT, ControlType.COMMIT)))
-        if self.dice.random() < 0.5:
+        for _ in range(self.rng.randrange(1, 15)):
+            self.append_batch(self.rng)
+            if self.is_in_transaction() and self.rng.random() < 0.2:
+                self.end_transaction(self.rng.choice((ControlType.ABORT, ControlType.COMMIT)))
+        if self.rng.random() < 0.5:
             self.log.roll(self.clock)
 
-    def append_batch(self, dice: Random) -> None:
+    def append_batch(self, rng: Random) -> None:
         self.clock += 10
-        size = dice.choice((1, 1, 2, 4))
-        producer_id = dice.randrange(-1, PRODUCERS)
+        size = rng.choice((1, 1, 2, 4))
+        producer_id = rng.randrange(-1, PRODUCERS)
         who = None
         if producer_id >= 0:
             who = Idempotent(producer_id, 0, self.sequences[producer_id], producer_id == TRANSACTIONAL)
             self.sequences[producer_id] += size
         records = [
-            (b"%d" % dice.randrange(8), None if dice.random() < 0.25 else b"x" * dice.randrange(60))
-            for _ in range(size)
+            (b"%d" % rng.randrange(8), None if rng.random() < 0.25 else b"x" * rng.randrange(60)) for _ in range(size)
         ]
-        codec = dice.choice(list(Compression))
+        codec = rng.choice(list(Compression))
         data = keyed(*records, timestamp_ms=self.clock, compression=codec, producer=who)
-        offset = self.log.append(data, leader_epoch=0, wall_ms=self.clock).base_offset
+        offset = append_records(self.log, data, wall_ms=self.clock).base_offset
         assert offset == self.end_offset
         for index, (key, value) in enumerate(records):
             self.written.append(Written(offset + index, key, value, self.clock, who))
@@ -130,7 +129,7 @@ class History:
     def end_transaction(self, kind: ControlType) -> None:
         who = Idempotent(TRANSACTIONAL, 0, -1, transactional=True)
         data = marker(kind, TRANSACTIONAL, 0)
-        self.log.append(data, leader_epoch=0, wall_ms=self.clock, origin=Origin.COORDINATOR)
+        append_records(self.log, data, wall_ms=self.clock, origin=AppendOrigin.COORDINATOR)
         self.written.append(Written(self.end_offset, b"", None, self.clock, who, kind))
         self.log.high_watermark = self.end_offset
 
@@ -144,11 +143,11 @@ class History:
         self.flushed = self.end_offset
 
     def compact(self) -> None:
-        self.clock += self.dice.choice((0, 60, 20_000))
-        resources = self.dice.choice(RESOURCES)
-        if self.dice.random() < 0.5:
+        self.clock += self.rng.choice((0, 60, 20_000))
+        resources = self.rng.choice(RESOURCES)
+        if self.rng.random() < 0.5:
             self.log.roll(self.clock)
-        if self.dice.random() < 0.5:
+        if self.rng.random() < 0.5:
             self.flush()
         before = {who: known.last_sequence for who, known in self.log.producers.producers.items()}
         while (cleaned := compact(self.log, self.clock, disk=self.disk, resources=resources)) is not None:
@@ -159,7 +158,7 @@ class History:
 
     def change_policy(self) -> None:
         """A topic that is not compacted any more has its gaps all the same: none is taken for a loss."""
-        policy = self.dice.choice((frozenset({"compact"}), frozenset({"compact", "delete"}), frozenset({"delete"})))
+        policy = self.rng.choice((frozenset({"compact"}), frozenset({"compact", "delete"}), frozenset({"delete"})))
         self.config = replace(self.config, cleanup_policy=policy)
         self.log.update_config(self.config)
         self.first_dirty_offset = self.log.first_dirty_offset
@@ -169,16 +168,16 @@ class History:
     def close_and_reopen(self) -> None:
         self.log.close()
         self.flushed = self.recovery_point = self.end_offset
-        self.log = self.opened(is_clean=True)
+        self.log = self.decompress_batch(is_clean=True)
         self.producers_are_known()
 
     def lose_power_in_a_compaction(self) -> None:
-        self.clock += self.dice.choice((0, 20_000))
+        self.clock += self.rng.choice((0, 20_000))
         self.log.roll(self.clock)
-        if self.dice.random() < 0.8:
+        if self.rng.random() < 0.8:
             self.flush()
         self.cleaned_end = self.end_offset  # nobody is told how far it came
-        self.disk.fuse = self.dice.randrange(60)
+        self.disk.fuse = self.rng.randrange(60)
         with suppress(PowerLoss):
             compact(self.log, self.clock, disk=self.disk)
         self.crash()
@@ -186,8 +185,8 @@ class History:
     def crash(self) -> None:
         """Rule 7."""
         self.recovery_point = self.log.recovery_point
-        self.disk.crash(self.dice)
-        self.log = self.opened(is_clean=False)
+        self.disk.crash(self.rng)
+        self.log = self.decompress_batch(is_clean=False)
         self.disk.forget_changes()
         end_offset = self.log.log_end_offset
         assert end_offset >= self.flushed

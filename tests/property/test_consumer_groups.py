@@ -71,7 +71,6 @@ class Client:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_no_partition_has_two_owners_and_the_group_converges(seed: int) -> None:
-    """consumer_group.py rule 3, seen from the clients; and when nobody does anything new, everything is read."""
     rng = random.Random(seed)
     world = local_world(SETTINGS)
     for topic in TOPICS:

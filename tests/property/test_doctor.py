@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.tools.doctor import Outcome, visit
+from broker.tools.doctor import DoctorResult, run_doctor
 from broker.tools.doctor_report import json_objects, text_lines
-from broker.tools.node_identity import NothingToLookAt
+from broker.tools.node_identity import CannotCheck
 from protocol.records import BATCH_OVERHEAD, LOG_OVERHEAD, crc_is_valid, headers
 from storage.directories.log_manager import LogManager
 from storage.inspection.issues import Severity
@@ -38,9 +38,9 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
 
 
-def looked_at(path: Path, *, repair: bool = False) -> Outcome:
+def looked_at(path: Path, *, repair: bool = False) -> DoctorResult:
     """A visit, with the report made in both forms."""
-    outcome = visit([str(path)], repair=repair, read_only=False, progress=lambda _done, _of: None)
+    outcome = run_doctor([str(path)], repair=repair, read_only=False, progress=lambda _done, _of: None)
     assert list(text_lines(outcome))
     assert list(json_objects(outcome))
     return outcome
@@ -67,7 +67,7 @@ def test_random_damage_is_mended_or_refused_and_whole_batches_remain(whole: Path
             looked = looked_at(path)
             assert all(file.read_bytes() == content for file, content in before.items()), done
             outcome = looked_at(path, repair=True)
-        except NothingToLookAt:
+        except CannotCheck:
             shutil.rmtree(path)
             continue
         except Exception as error:

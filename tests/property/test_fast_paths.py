@@ -13,7 +13,7 @@ from broker.handlers import request_dispatcher
 from broker.handlers.records import fetch, fetch_fast_path, produce, produce_fast_path
 from broker.handlers.records.fetch import FetchHandler
 from broker.handlers.request_dispatcher import Dispatcher
-from broker.handlers.router import Router, Shortcuts
+from broker.handlers.router import FastPaths, Router
 from broker.network.exchange import CloseConnection
 from broker.security.authorizer import AllowAll
 from protocol.api import request_header_version
@@ -23,7 +23,8 @@ from protocol.messages.headers import RequestHeader
 from protocol.messages.produce_fetch import ForgottenTopic
 from protocol.records import ControlType, FileRegion, end_txn_marker
 from protocol.schema import Message
-from storage.log.log import Origin
+from storage.log.log import AppendOrigin
+from tests.support.logs import append_records
 from tests.support.replica_harness import HeldWorker, World, batch, read_regions
 from tests.support.seeds import seed_of
 
@@ -41,22 +42,22 @@ class Guard(AllowAll):
 class Way:
     """One of the two ways that a request can go; counts what its short cut answers."""
 
-    def __init__(self, world: World, rows: Any, handler: Any, shortcuts: Shortcuts | None) -> None:
+    def __init__(self, world: World, rows: Any, handler: Any, fast_paths: FastPaths | None) -> None:
         self.world = world
         self.answered: Counter[int] = Counter()
         self.dispatcher = Dispatcher()
-        self.dispatcher.serve(Router(rows(handler, None if shortcuts is None else self._counted(shortcuts))))
+        self.dispatcher.serve(Router(rows(handler, None if fast_paths is None else self._counted(fast_paths))))
 
-    def _counted(self, shortcuts: Shortcuts) -> Shortcuts:
+    def _counted(self, fast_paths: FastPaths) -> FastPaths:
         def counted(version: int) -> Any:
-            shortcut = shortcuts(version)
+            fast_path = fast_paths(version)
 
             def counting(*request: Any) -> Any:
-                answer = shortcut(*request)
+                answer = fast_path(*request)
                 self.answered[version] += answer is not None
                 return answer
 
-            return None if shortcut is None else counting
+            return None if fast_path is None else counting
 
         return counted
 
@@ -181,7 +182,7 @@ def fetching_world(path: Any) -> World:
         end_txn_marker(ControlType.ABORT, producer_id=5, producer_epoch=0, coordinator_epoch=0, timestamp_ms=0),
         batch(),
     ):
-        log.append(records, leader_epoch=0, wall_ms=world.wall_ms, origin=Origin.COORDINATOR)
+        append_records(log, records, wall_ms=world.wall_ms, origin=AppendOrigin.COORDINATOR)
     world.fetch("aborted", max_wait_ms=0)  # from here on looking moves nothing
     return world
 
@@ -195,7 +196,7 @@ def sessions_of(handler: FetchHandler) -> list[Any]:
             [
                 (
                     name, fetched.topic, fetched.offset, fetched.max_bytes, fetched.leader_epoch, fetched.last_fetched_epoch,
-                    fetched.told_high_watermark, fetched.told_log_start_offset,
+                    fetched.sent_high_watermark, fetched.sent_log_start_offset,
                 )
                 for name, fetched in session.partitions.items()
             ],
@@ -204,15 +205,14 @@ def sessions_of(handler: FetchHandler) -> list[Any]:
     ]  # fmt: skip
 
 
-def test_fetches_are_answered_alike_both_ways(tmp_path):
-    """Sessions, waiting and refusals included; the sessions end up alike too. The seed is in the message."""
+def test_fast_path_and_handler_answer_fetch_alike(tmp_path):
     seed = seed_of()
     chance = random.Random(seed)
     worlds = [fetching_world(tmp_path / way) for way in ("short", "long")]
     handlers = [world.fetching for world in worlds]
     for handler in handlers:
         handler.max_bytes, handler.sessions.slots = 2000, 15
-    short = Way(worlds[0], fetch.routes, handlers[0], fetch_fast_path.shortcuts(handlers[0]))
+    short = Way(worlds[0], fetch.routes, handlers[0], fetch_fast_path.fast_paths(handlers[0]))
     long = Way(worlds[1], fetch.routes, handlers[1], None)
     clients = [Fetches(worlds[0], chance) for _ in range(60)]
     asked: list[tuple[list[Any], list[Any]]] = []
@@ -227,7 +227,7 @@ def test_fetches_are_answered_alike_both_ways(tmp_path):
             if load:
                 world.load("t", index, size=100)
             world.pass_time(wait_ms)
-            world.settle()
+            world.drain_purgatory()
         assert answers == expected, f"seed {seed}, turn {turn}, version {client.version}, {frame.hex()}"
         assert sessions_of(handlers[0]) == sessions_of(handlers[1]), f"seed {seed}, turn {turn}, {frame.hex()}"
         client.take(expected)
@@ -277,13 +277,12 @@ def random_records(chance: random.Random, sequences: Counter[int]) -> bytearray 
 
 
 @pytest.mark.parametrize("is_held", [False, True])
-def test_produces_are_answered_alike_both_ways(tmp_path, monkeypatch, *, is_held):
-    """The logs end up alike too, whether writes and syncs end at once or later. The seed is in the message."""
+def test_fast_path_and_handler_answer_produce_alike(tmp_path, monkeypatch, *, is_held):
     seed = seed_of()
     chance = random.Random(seed)
     worlds = [producing_world(tmp_path / way, is_held=is_held) for way in ("short", "long")]
     monkeypatch.setattr(request_dispatcher, "time", SimpleNamespace(time_ns=lambda: worlds[0].wall_ms * 1_000_000))
-    short = Way(worlds[0], produce.routes, worlds[0].producing, produce_fast_path.shortcuts(worlds[0].producing))
+    short = Way(worlds[0], produce.routes, worlds[0].producing, produce_fast_path.fast_paths(worlds[0].producing))
     long = Way(worlds[1], produce.routes, worlds[1].producing, None)
     sequences: Counter[int] = Counter()
     asked: list[tuple[list[Any], list[Any], bytes]] = []

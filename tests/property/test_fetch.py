@@ -13,7 +13,7 @@ VERSIONS = (6, 7, 12, 13, 18)
 
 
 class Consumer:
-    """Reads all partitions of one topic, with a session from version 7 on."""
+    """Reads all partitions of a topic, with a fetch session from version 7 on."""
 
     def __init__(self, world: World, version: int, seed: int) -> None:
         self.client = Client(world, version)
@@ -23,8 +23,8 @@ class Consumer:
         self.asked: dict[int, int] = {}
         self.answer: Answer | None = None
 
-    def ask(self, **limits: Any) -> None:
-        """Send the next Fetch; in a session only what is new."""
+    def send_fetch(self, **limits: Any) -> None:
+        """Send the next Fetch; in a session only changed positions."""
         if not self.has_session:
             self.client.session = (0, -1)
             self.asked = {}
@@ -32,8 +32,8 @@ class Consumer:
         self.asked = dict(self.next)
         self.answer = self.client.fetch(wanted, **limits)
 
-    def take(self) -> None:
-        """Take an answer over, if there is one: the offsets in it must be the next ones."""
+    def receive(self) -> None:
+        """Process a response: its offsets must be the next ones."""
         answer = self.answer
         if answer is None or not answer.is_done:
             return
@@ -49,8 +49,7 @@ class Consumer:
                     self.next[data.partition_index] += 1
 
 
-def test_consumers_with_and_without_sessions_read_everything_once_in_order(tmp_path):
-    """F3, F4, F9: random producers beside them; the seed is in the message."""
+def test_consumers_with_and_without_sessions_read_every_record_once_in_order(tmp_path):
     seed = seed_of()
     chance = random.Random(seed)
     world = World(tmp_path)
@@ -63,13 +62,13 @@ def test_consumers_with_and_without_sessions_read_everything_once_in_order(tmp_p
             world.load("t", index, size=chance.choice((1, 100, 3000)))
             ends[index] += 1
         if chance.random() < 0.5:
-            world.settle()
+            world.drain_purgatory()
         if chance.random() < 0.3:
             world.pass_time(chance.randrange(300))
         for consumer in consumers:
-            consumer.take()
+            consumer.receive()
             if consumer.answer is None:
-                consumer.ask(
+                consumer.send_fetch(
                     max_wait_ms=chance.choice((0, 1, 200)),
                     min_bytes=chance.choice((0, 1, 5000)),
                     max_bytes=chance.choice((1, 4000, 10**6)),
@@ -78,8 +77,8 @@ def test_consumers_with_and_without_sessions_read_everything_once_in_order(tmp_p
     for _ in range(50):
         world.pass_time(200)
         for consumer in consumers:
-            consumer.take()
+            consumer.receive()
             if consumer.answer is None:
-                consumer.ask(max_wait_ms=0, max_bytes=10**7, partition_max_bytes=10**7)
+                consumer.send_fetch(max_wait_ms=0, max_bytes=10**7, partition_max_bytes=10**7)
     assert [consumer.next for consumer in consumers] == [ends] * len(consumers), f"seed {seed}"
     assert len(world.purgatory) == 0

@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from protocol.records import ControlType
 from storage.engine import AbortedTransaction
-from storage.log.log import Checkpoint, Isolation, Log, Origin, PreparedAppend
+from storage.log.log import AppendOrigin, Checkpoint, Isolation, Log, PreparedAppend
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.logs import (
     EVERYTHING,
@@ -32,6 +32,7 @@ from tests.support.logs import (
     Engines,
     Idempotent,
     aborted,
+    append_records,
     log_at,
     marker,
     produced,
@@ -86,7 +87,12 @@ class LogMachine(RuleBasedStateMachine):
     def opened(self, *, is_clean: bool) -> Log:
         known = Checkpoint(self.recovery_point, self.start_offset, self.start_offset)
         log = log_at(
-            self.root, engines=type(self).engines, disk=self.disk, config=self.config, is_clean=is_clean, known=known
+            self.root,
+            engines=type(self).engines,
+            disk=self.disk,
+            config=self.config,
+            is_clean=is_clean,
+            checkpoint=known,
         )
         log.open()
         return log
@@ -179,7 +185,7 @@ class LogMachine(RuleBasedStateMachine):
         if repeatable:
             batch = data.draw(st.sampled_from(repeatable))
             again = produced(*batch.values, timestamp_ms=batch.timestamp_ms, producer=batch.producer)
-            info = self.log.append(again, leader_epoch=self.epoch, wall_ms=self.clock)
+            info = append_records(self.log, again, leader_epoch=self.epoch, wall_ms=self.clock)
             assert (info.duplicate, info.base_offset) == (True, batch.base_offset)
 
     @precondition(lambda self: not self.under_way and self.open_transactions())
@@ -188,8 +194,12 @@ class LogMachine(RuleBasedStateMachine):
         producer_id = next(iter(self.open_transactions()))
         who = Idempotent(producer_id, 0, -1, transactional=True)
         batch = Batch(self.end_offset, (), NOW_MS, self.epoch, who, kind)
-        self.log.append(
-            marker(kind, producer_id, 0), leader_epoch=self.epoch, wall_ms=self.clock, origin=Origin.COORDINATOR
+        append_records(
+            self.log,
+            marker(kind, producer_id, 0),
+            leader_epoch=self.epoch,
+            wall_ms=self.clock,
+            origin=AppendOrigin.COORDINATOR,
         )
         self.batches.append(batch)
         self.end_offset = batch.next_offset

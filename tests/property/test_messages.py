@@ -1,7 +1,7 @@
-"""Every version of every message against three other implementations, with generated values.
+"""Every version of every message compared with three other implementations, with generated values.
 
-Equal bytes in both directions: what we write, the others read whole and write again to the same bytes; we read it
-to the values that it was made of. Values are compared by name where the other side has Kafka's names.
+Other implementations decode our bytes completely and encode them to the same bytes; we decode our bytes to the same
+values. Values are compared by name with Kafka's JSON.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ IN_PYTHON = pytest.mark.parametrize(
     ],
     ids=version_id,
 )
-"""What kio or kafka-python has too: all but the records that only brokers and controllers store."""
+"""Messages that kio or kafka-python implement: all except the records that only brokers and controllers store."""
 
 
 def read_back(cls: type[Message], version: int, message: Message, frame: bytes) -> None:
-    """Our decoder gives the message that was encoded, and stops where it ended."""
+    """Our decoder returns the encoded message and its end position."""
     for buffer in (frame, memoryview(b"\x00\x00" + frame + b"\x01")[2:]):
         decoded, end = decoder(cls, version)(buffer, 0)
         assert decoded == message
@@ -93,10 +93,8 @@ def read_back(cls: type[Message], version: int, message: Message, frame: bytes) 
 @EVERY_VERSION
 @bounded
 @given(data=st.data())
-def test_kafka_reads_the_same_values_and_writes_the_same_bytes(
-    cls: type[Message], version: int, data: st.DataObject
-) -> None:
-    """Design D9: Kafka's own classes, unknown tagged fields and extreme values included."""
+def test_kafka_decodes_and_encodes_the_same(cls: type[Message], version: int, data: st.DataObject) -> None:
+    """Kafka's own classes, including unknown tagged fields and extreme values."""
     message = data.draw(messages(cls, version))
     frame = encode(message, version)
     read_back(cls, version, message, frame)
@@ -107,7 +105,7 @@ def test_kafka_reads_the_same_values_and_writes_the_same_bytes(
 
 
 def assert_same(message: Message, version: int, values: dict[str, Any]) -> None:
-    """A message against Kafka's JSON of it; tagged fields that hold their default are not in there."""
+    """Compares a message with Kafka's JSON, which omits tagged fields with default values."""
     by_name = {name.lower(): value for name, value in values.items()}
     for field in fields_of(type(message)):
         ours = getattr(message, field.name)
@@ -117,11 +115,11 @@ def assert_same(message: Message, version: int, values: dict[str, Any]) -> None:
         elif field.is_in(version):
             assert field.tag is not None
             assert ours == ([] if field.default == () else field.default) or ours == type(ours)()
-    assert not by_name, f"Kafka has fields that we have not: {by_name}"
+    assert not by_name, f"fields of Kafka that are missing here: {by_name}"
 
 
 def assert_same_value(wire: Wire, version: int, ours: Any, theirs: Any) -> None:
-    """One field's value against Kafka's JSON of it; records are not in there."""
+    """Compares a field's value with Kafka's JSON, which omits records."""
     if wire.kind == "records":
         return
     if ours is None:
@@ -151,10 +149,8 @@ KIO_LIMITS = Limits(
 @IN_PYTHON
 @bounded
 @given(data=st.data())
-def test_python_libraries_read_whole_and_write_the_same_bytes(
-    cls: type[Message], version: int, data: st.DataObject
-) -> None:
-    """Design D9: kio, with classes made from Kafka's schemas, and kafka-python, which reads the schemas itself."""
+def test_python_libraries_decode_and_encode_the_same(cls: type[Message], version: int, data: st.DataObject) -> None:
+    """kio's classes are generated from Kafka's schemas; kafka-python reads the schemas at run time."""
     kio, kafka_python = kio_class(cls.__name__, version), kafka_python_class(cls.__name__)
     message = data.draw(messages(cls, version, KIO_LIMITS))
     frame = encode(message, version)
@@ -165,12 +161,12 @@ def test_python_libraries_read_whole_and_write_the_same_bytes(
         buffer = io.BytesIO()
         entity_writer(kio)(buffer, entity)
         assert buffer.getvalue() == frame
-    if kafka_python is not None and not falls_back(message):
+    if kafka_python is not None and not decodes_as_version_0(message):
         decoded = kafka_python.decode(frame, version=version)
-        decoded._header = None  # its decoder leaves this unset, its encoder asks for it
+        decoded._header = None  # its decoder does not set this, its encoder needs it
         assert decoded.encode(version=version) == frame
 
 
-def falls_back(message: Message) -> bool:
-    """kafka-python reads an ApiVersions answer with an error as version 0, whatever it asked for."""
+def decodes_as_version_0(message: Message) -> bool:
+    """kafka-python decodes every ApiVersions response with an error as version 0."""
     return isinstance(message, ApiVersionsResponse) and message.error_code != 0

@@ -1,4 +1,4 @@
-"""Record batches against themselves, against three other libraries, and against random damage."""
+"""Record batches: round trips, three other libraries, and random damage."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from storage.log.log_validator import BatchRules, validate
 from tests.support.captured_batches import CAPTURED
 
 SEED = 20261121
-kio_schema: Any = kio_schema_module  # its integers are types of their own, which plain ones are not
+kio_schema: Any = kio_schema_module  # its integers are distinct types
 MUTATIONS = 200_000
 MAX = 1 << 22
 NOW_MS = 1_763_000_000_000
@@ -55,7 +55,7 @@ Content = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None],
 
 
 def build(content: list[Content], codec: int = Compression.NONE, base_offset: int = 0) -> bytearray:
-    """Our batch of it."""
+    """A batch with the content, built by our code."""
     builder = BatchBuilder(base_offset, compression=codec)
     for record in content:
         builder.append(*record)
@@ -63,7 +63,7 @@ def build(content: list[Content], codec: int = Compression.NONE, base_offset: in
 
 
 def read(data: bytes | bytearray) -> list[Record]:
-    """Our records of one batch."""
+    """The records of one batch, read by our code."""
     ((position, header),) = headers(data)
     assert crc_is_valid(data, position, header)
     return records(data, position, header, max_bytes=MAX)
@@ -71,10 +71,10 @@ def read(data: bytes | bytearray) -> list[Record]:
 
 @seed(SEED)
 @given(contents, codecs, st.integers(0, 2**62), producers)
-def test_what_is_built_is_read_back(
+def test_built_batches_survive_a_round_trip(
     content: list[Content], codec: Compression, base_offset: int, producer: tuple[int, int, int]
 ) -> None:
-    """Every field of every record, in every codec, and the header that follows from them."""
+    """Every field of every record in every codec, and the header."""
     builder = BatchBuilder(
         base_offset,
         compression=codec,
@@ -109,7 +109,7 @@ def test_what_is_built_is_read_back(
 @seed(SEED)
 @given(contents, codecs)
 def test_aiokafka_reads_and_builds_the_same(content: list[Content], codec: Compression) -> None:
-    """Uncompressed bytes are equal; compressed ones are read by both sides."""
+    """Uncompressed bytes are equal; compressed ones are readable by both."""
     data = build(content, codec)
     theirs = AiokafkaRecords(bytes(data))
     batch = theirs.next_batch()
@@ -125,13 +125,13 @@ def test_aiokafka_reads_and_builds_the_same(content: list[Content], codec: Compr
     built = bytes(builder.build())
     assert [record[1:] for record in read(built)] == content
     if not codec:
-        assert with_our_epoch(built) == data
+        assert without_leader_epoch(built) == data
 
 
 @seed(SEED)
 @given(contents, st.sampled_from([Compression.NONE, Compression.GZIP]))
 def test_kafka_python_reads_and_builds_the_same(content: list[Content], codec: Compression) -> None:
-    """The codecs that it has without further libraries."""
+    """With the codecs that it supports without further libraries."""
     data = build(content, codec)
     theirs = KafkaPythonRecords(bytes(data))
     batch = theirs.next_batch()
@@ -143,13 +143,13 @@ def test_kafka_python_reads_and_builds_the_same(content: list[Content], codec: C
     built = bytes(builder.build())
     assert [record[1:] for record in read(built)] == content
     if not codec:
-        assert with_our_epoch(built) == data
+        assert without_leader_epoch(built) == data
 
 
 @seed(SEED)
 @given(contents)
 def test_kio_reads_and_builds_the_same(content: list[Content]) -> None:
-    """kio keeps whole seconds only, and no codec."""
+    """kio supports whole seconds only, and no codec."""
     content = [(record[0] // 1000 % 2**31 * 1000, *record[1:]) for record in content]
     data = build(content)
     batch, size = kio_readers.read_batch(bytes(data), 0)
@@ -187,22 +187,21 @@ def test_kio_reads_and_builds_the_same(content: list[Content]) -> None:
     assert written.getvalue() == data
 
 
-def with_our_epoch(data: bytes) -> bytes:
-    """Their batch with leader epoch -1; some write 0, and the field lies outside the CRC."""
+def without_leader_epoch(data: bytes) -> bytes:
+    """The batch with leader epoch -1; some libraries write 0, and the CRC does not cover it."""
     return data[:12] + b"\xff\xff\xff\xff" + data[16:]
 
 
 @seed(SEED)
 @settings(max_examples=300)
 @given(st.binary(max_size=200))
-def test_random_bytes_are_refused_or_read(data: bytes) -> None:
-    """Rule 1 of records.py on bytes that never were a batch."""
+def test_random_bytes_raise_only_kafka_errors(data: bytes) -> None:
     for work in all_readers(bytearray(data)):
-        only_kafka_errors(work)
+        assert_raises_only_kafka_errors(work)
 
 
 def all_readers(data: bytearray) -> list[Callable[[], object]]:
-    """Everything that looks at bytes from outside."""
+    """All functions that read untrusted bytes."""
     rules = BatchRules(LogConfig(), "t-0")
     return [
         lambda: headers(data),
@@ -214,8 +213,8 @@ def all_readers(data: bytearray) -> list[Callable[[], object]]:
     ]
 
 
-def only_kafka_errors(work: Callable[[], object]) -> None:
-    """Any other exception goes through."""
+def assert_raises_only_kafka_errors(work: Callable[[], object]) -> None:
+    """Fails on any exception other than KafkaError."""
     try:
         work()
     except KafkaError as error:
@@ -223,8 +222,8 @@ def only_kafka_errors(work: Callable[[], object]) -> None:
             raise AssertionError("a refusal has a code and a sentence") from error
 
 
-def victims() -> list[bytes]:
-    """Good batches of all kinds, small so that damage hits."""
+def valid_batches() -> list[bytes]:
+    """Valid batches of all kinds, small so that damage is effective."""
     found = [bytes(data) for data in CAPTURED.values()]
     for codec in Compression:
         found.append(bytes(build([(NOW_MS, b"key", b"value", (("h", b"x"), ("i", None)))], codec)))
@@ -236,7 +235,7 @@ def victims() -> list[bytes]:
 
 
 def damaged(dice: random.Random, good: bytes) -> bytearray:
-    """One way of breaking a batch: bytes overwritten, cut, put in or taken out; sometimes with lengths set right."""
+    """Damages a batch: overwrites, truncates, inserts or deletes bytes; sometimes with a corrected length."""
     data = bytearray(good)
     kind = dice.random()
     if kind < 0.6:
@@ -256,15 +255,15 @@ def damaged(dice: random.Random, good: bytes) -> bytearray:
 
 
 @pytest.mark.parametrize("share", range(4))
-def test_damaged_batches_raise_kafka_errors_and_nothing_else(share: int) -> None:
-    """200,000 broken batches, half of them with a right CRC; what passes the checks of every record can be read."""
+def test_damaged_batches_raise_only_kafka_errors(share: int) -> None:
+    """Half of the batches have a valid CRC. Batches that pass the complete validation must be readable."""
     import crc32c
 
     print(f"seed {SEED + share}")
     dice = random.Random(SEED + share)
-    good = victims()
+    good = valid_batches()
     rules = BatchRules(LogConfig(), "t-0")
-    everything = BatchRules(LogConfig(), "t-0", opens_all=True)
+    everything = BatchRules(LogConfig(), "t-0", checks_all_records=True)
     started = time.perf_counter()
     refused = 0
     for turn in range(MUTATIONS // 4):

@@ -89,24 +89,31 @@ class Life:
     @property
     def _is_unborn(self) -> bool:
         """Whether it is a classic group with members that has never had a generation."""
-        group = next((machine.groups[self._group] for machine in self._machines if self._group in machine.groups), None)
+        group = next(
+            (
+                coordinator.groups[self._group]
+                for coordinator in self._coordinators
+                if self._group in coordinator.groups
+            ),
+            None,
+        )
         return group is not None and not group.generation and bool(group.members)
 
     @property
     def _is_left_by_all(self) -> bool:
         """Whether it is a consumer group without members."""
-        groups = (machine.consumer_groups.get(self._group) for machine in self._machines)
+        groups = (coordinator.consumer_groups.get(self._group) for coordinator in self._coordinators)
         return any(group is not None and not group.members for group in groups)
 
     def _has_another(self, member_id: str, instance: str) -> bool:
         """Whether it is a consumer group with such a member, which has no instance id or another one."""
-        groups = (machine.consumer_groups.get(self._group) for machine in self._machines)
+        groups = (coordinator.consumer_groups.get(self._group) for coordinator in self._coordinators)
         members = [group.members[member_id] for group in groups if group is not None and member_id in group.members]
         return any(member.instance_id != instance for member in members)
 
     @property
-    def _machines(self) -> list[GroupCoordinator]:
-        return [shard.machine for shard in self._world.runtime.shards.values()]
+    def _coordinators(self) -> list[GroupCoordinator]:
+        return [shard.coordinator for shard in self._world.runtime.shards.values()]
 
     # ---- what is said
 

@@ -1,1 +1,1 @@
-"""The life of a log manager on a simulated disk, from a seed (docs/simulation.md)."""
+"""Deterministic simulators: each runs product code with simulated time, disks and networks, and checks invariants."""

@@ -1,9 +1,9 @@
-"""`make sim`: histories of the storage on a simulated disk."""
+"""`make sim`: simulations of the storage engine on a disk that loses power."""
 
 from __future__ import annotations
 
-from tests.simulation.playing import play
-from tests.simulation.running import run
+from tests.simulation.runner import run
+from tests.simulation.storage.simulator import simulate
 
 if __name__ == "__main__":
-    run("sim", "Plays histories of the storage on a simulated disk.", play)
+    run("make sim", "Simulates the storage engine on a disk that loses power.", simulate)

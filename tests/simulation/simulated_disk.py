@@ -1,11 +1,11 @@
-"""The door to the simulated file system: what a process does there, until it is killed or the power fails.
+"""The `Disk` of one simulated process: short reads and writes, I/O errors, and the end of the process at any call.
 
-RULES    1. Every call that changes something is one step. Before any of them the process may end (`fuse`): `Ended`, which
-            nobody catches; a write that is cut short may have come some way. From then on every step ends it again.
-         2. Reads and writes may do less than they were asked, as the system's may.
-         3. A `Fault` makes one kind of call fail below one path, once or until it is lifted: EIO or ENOSPC, a write
-            perhaps after it has come some way. A sync that fails loses what it was to write (file_system.py rule 4).
-         4. `between` is called before the steps of closed work: what other threads do meanwhile.
+RULES    1. Each changing call is one step. The process can end before any step (`fuse`) with `ProcessEnded`, which product code
+            does not catch. An interrupted write may have written a part. All later steps end the process again.
+         2. Reads and writes may transfer less than requested (POSIX).
+         3. A `Fault` makes one kind of call below one path fail with EIO or ENOSPC, once or until it is removed. A failed write
+            may have written a part; a failed sync loses its changes (file_system.py rule 4).
+         4. `before_step` runs before each step of work outside the loop: other threads run meanwhile.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from storage.io.disk import Buffer, Disk, File, Lock, Mapping, StorageError
 from tests.simulation.file_system import DirectoryNode, FileNode, FileSystem, fail
 
 
-class Ended(BaseException):
-    """The process is gone."""
+class ProcessEnded(BaseException):
+    """The simulated process ended."""
 
 
 @dataclass
 class Fault:
-    """What goes wrong."""
+    """An I/O error that will occur."""
 
     kind: str
-    """sync, write, make, read."""
+    """sync, write, make, read or unlink."""
     path: str
     number: int
     after: int
-    """So many such calls still succeed."""
+    """The number of such calls that still succeed."""
     is_lasting: bool = False
 
 
@@ -47,64 +47,64 @@ class SimulatedFile(File):
         super().__init__(disk, path, disk.next_descriptor())
 
     def size(self) -> int:
-        """Bytes in the file now."""
+        """The size in bytes."""
         return len(self.node.data)
 
     def _read_some(self, length: int, position: int) -> bytes:
         disk = self._disk
-        disk.look(self.path)
-        if disk.is_stingy and length > 1 and disk.dice.random() < 0.2:
-            length = disk.dice.randrange(1, length)
+        disk.before_read(self.path)
+        if disk.short_io and length > 1 and disk.random.random() < 0.2:
+            length = disk.random.randrange(1, length)
         return bytes(self.node.data[position : position + length])
 
     def _write_some(self, buffer: Buffer, position: int) -> int:
         disk = self._disk
         data = bytes(buffer)
-        if disk.is_stingy and len(data) > 1 and disk.dice.random() < 0.2:
-            data = data[: disk.dice.randrange(1, len(data))]
+        if disk.short_io and len(data) > 1 and disk.random.random() < 0.2:
+            data = data[: disk.random.randrange(1, len(data))]
         try:
             disk.step("write", self.path)
-        except (Ended, OSError):
-            if not disk.has_ended_before:
-                self.node.write(data[: disk.dice.randrange(len(data) + 1)], position)
+        except (ProcessEnded, OSError):
+            if not disk.has_ended_earlier:
+                self.node.write(data[: disk.random.randrange(len(data) + 1)], position)
             raise
         self.node.write(data, position)
         return len(data)
 
     def pread_if_resident(self, length: int, position: int) -> Buffer | None:
-        """Everything is resident."""
+        """Read; all bytes are in memory."""
         return self.pread(length, position)
 
     def is_resident(self, position: int, length: int) -> bool:
-        """Everything is resident."""
+        """Always true."""
         return True
 
     def truncate(self, size: int) -> None:
-        """Cut the file, or lengthen it with zeros."""
-        self._disk.reported("write", "truncate", self.path)
+        """Shorten the file, or extend it with zeros."""
+        self._disk.checked_step("write", "truncate", self.path)
         self.node.truncate(size)
 
-    def reserve(self, size: int) -> None:
-        """Space is not counted here."""
+    def allocate(self, size: int) -> None:
+        """Do nothing: space is not simulated."""
 
     def sync(self) -> None:
-        """Make data and size durable, or lose them (rule 3)."""
+        """Make the file durable, or lose its changes (rule 3)."""
         try:
-            self._disk.reported("sync", "sync", self.path)
+            self._disk.checked_step("sync", "sync", self.path)
         except StorageError:
-            self.node.fail_to_sync(self._disk.dice)
+            self.node.fail_sync(self._disk.random)
             raise
         self.node.sync()
 
     def map(self, length: int) -> Mapping:
-        """The bytes; what reads a mapping can read them."""
+        """A copy of the bytes."""
         return bytes(self.node.data[:length])  # type: ignore[return-value]
 
     def close(self) -> None:
-        """Count it no longer."""
+        """Close the descriptor."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            self._disk.forget(descriptor)
+            self._disk.handle_closed(descriptor)
 
 
 class SimulatedDirectory(File):
@@ -119,76 +119,76 @@ class SimulatedDirectory(File):
 
     def sync(self) -> None:
         """Make its names durable."""
-        self._disk.reported("sync", "sync the directory", self.path)
+        self._disk.checked_step("sync", "sync the directory", self.path)
         self._disk.file_system.sync_directory(self.node)
 
     def close(self) -> None:
-        """Count it no longer."""
+        """Close the descriptor."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            self._disk.forget(descriptor)
+            self._disk.handle_closed(descriptor)
 
 
 class SimulatedDisk(Disk):
-    """The file system as one process sees it."""
+    """The file system as one process accesses it."""
 
-    def __init__(self, file_system: FileSystem, dice: Random, *, is_stingy: bool = False) -> None:
+    def __init__(self, file_system: FileSystem, random: Random, *, short_io: bool = False) -> None:
         super().__init__()
         self.file_system = file_system
-        self.dice = dice
-        self.is_stingy = is_stingy
+        self.random = random
+        self.short_io = short_io
         self.now_ms = 0
         self.steps = 0
         self.fuse: int | None = None
-        """After so many further steps the process ends."""
+        """The number of steps until the process ends."""
         self.fault: Fault | None = None
         self.has_failed: set[str] = set()
-        """Paths of faults that came to pass."""
+        """The paths of faults that occurred."""
         self.has_ended = False
-        self.has_ended_before = False
-        self.between: Callable[[], None] | None = None
+        self.has_ended_earlier = False
+        self.before_step: Callable[[], None] | None = None
         self._descriptors = 0
 
     def next_descriptor(self) -> int:
-        """A number for an open file."""
+        """A new descriptor number."""
         self._descriptors += 1
         return self._descriptors
 
-    # ---- what may go wrong -------------------------------------------------------------------------------
+    # ---- faults ----------------------------------------------------------------------------------------------
 
     def step(self, kind: str, path: str) -> None:
-        """A change is about to be made.
+        """Count a changing call.
 
         Raises:
-            Ended: the process is gone before it.
-            OSError: it fails.
+            ProcessEnded: the process ends before the call.
+            OSError: the call fails.
         """
-        if self.between is not None:
-            self.between()
+        if self.before_step is not None:
+            self.before_step()
         self.steps += 1
         if self.has_ended:
-            self.has_ended_before = True
-            raise Ended
+            self.has_ended_earlier = True
+            raise ProcessEnded
         if self.fuse is not None:
             self.fuse -= 1
             if self.fuse < 0:
                 self.has_ended = True
-                raise Ended
-        self._meet_fault(kind, path)
+                raise ProcessEnded
+        self._apply_fault(kind, path)
 
-    def look(self, path: str) -> None:
-        """Something is about to be read."""
+    def before_read(self, path: str) -> None:
+        """Apply read faults."""
         if self.fault is not None:
-            self._meet_fault("read", path)
+            self._apply_fault("read", path)
 
-    def reported(self, kind: str, action: str, path: str) -> None:
-        """The same as `step`, with the sentence that storage hears."""
+    def checked_step(self, kind: str, action: str, path: str) -> None:
+        """Like `step`, with a StorageError as the product reports it."""
         try:
             self.step(kind, path)
         except OSError as error:
             raise StorageError(action, path, error) from error
 
-    def _meet_fault(self, kind: str, path: str) -> None:
+    def _apply_fault(self, kind: str, path: str) -> None:
         fault = self.fault
         if fault is None or fault.kind != kind or not path.startswith(fault.path):
             return
@@ -201,12 +201,12 @@ class SimulatedDisk(Disk):
 
     # ---- the interface -----------------------------------------------------------------------------------
 
-    def nowhere(self) -> int:
-        """Nothing is sent anywhere here."""
+    def dev_null(self) -> int:
+        """Not simulated."""
         raise NotImplementedError
 
     def open(self, path: str, *, write: bool, create: bool = False) -> File:
-        """Open a file that exists, or make it when `create`."""
+        """Open a file, created if `create`."""
         try:
             node = self.file_system.find(path)
             if node is None and create:
@@ -220,36 +220,36 @@ class SimulatedDisk(Disk):
         return SimulatedFile(self, path, node)
 
     def open_directory(self, path: str) -> File:
-        """Open a directory in order to sync it."""
+        """Open a directory to sync it."""
         try:
             return SimulatedDirectory(self, path, self.file_system.directory(path))
         except OSError as error:
             raise StorageError("open the directory", path, error) from error
 
     def exists(self, path: str) -> bool:
-        """Whether anything has this name."""
+        """Whether a path exists."""
         return self.file_system.find(path) is not None
 
-    def identity(self, path: str) -> tuple[int, int]:
-        """What no other file or directory has."""
+    def device_and_inode(self, path: str) -> tuple[int, int]:
+        """A unique id of a file or directory."""
         return 0, id(self.file_system.find(path))
 
     def is_dir(self, path: str) -> bool:
-        """Whether this is a directory."""
+        """Whether a path is a directory."""
         return isinstance(self.file_system.find(path), DirectoryNode)
 
     def listdir(self, path: str) -> list[str]:
-        """Names in a directory, in no order."""
+        """The names in a directory, in random order."""
         try:
-            self.look(path)
+            self.before_read(path)
             names = list(self.file_system.directory(path).names)
         except OSError as error:
             raise StorageError("list", path, error) from error
-        self.dice.shuffle(names)
+        self.random.shuffle(names)
         return names
 
     def make_dirs(self, path: str) -> None:
-        """Make a directory and those above it; nothing when it is there."""
+        """Create a directory and its parents if needed."""
         parent = path.rpartition("/")[0]
         if parent and not self.exists(parent):
             self.make_dirs(parent)
@@ -257,16 +257,16 @@ class SimulatedDisk(Disk):
             self._do("make", "make the directory", path, lambda: self.file_system.make_directory(path))
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file or directory another name, replacing a file of that name."""
+        """Rename a file or directory, replacing an existing file."""
         self._do("make", f"rename {source} to", target, lambda: self.file_system.rename(source, target))
 
     def unlink(self, path: str, *, missing_ok: bool = False) -> None:
-        """Remove a file's name."""
+        """Remove a file."""
         if not (missing_ok and not self.exists(path)):
             self._do("unlink", "delete", path, lambda: self.file_system.remove(path))
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory and all below it; nothing when it is gone."""
+        """Remove a directory tree, if it exists."""
         node = self.file_system.find(path)
         if isinstance(node, DirectoryNode):
             for name in list(node.names):
@@ -275,30 +275,30 @@ class SimulatedDisk(Disk):
             self._do("unlink", "delete", path, lambda: self.file_system.remove(path))
 
     def size(self, path: str) -> int:
-        """Bytes in a file."""
+        """The size of a file."""
         try:
             return len(self.file_system.file(path).data)
         except OSError as error:
             raise StorageError("ask the size of", path, error) from error
 
     def modified_ms(self, path: str) -> int:
-        """When a file was last written."""
+        """The modification time of a file."""
         try:
             return self.file_system.file(path).modified_ms
         except OSError as error:
             raise StorageError("ask the age of", path, error) from error
 
     def set_modified_ms(self, path: str, wall_ms: int) -> None:
-        """Have a file look as if it was last written then."""
+        """Set the modification time of a file."""
         try:
             self.file_system.file(path).modified_ms = wall_ms
         except OSError as error:
             raise StorageError("set the age of", path, error) from error
 
     def read(self, path: str) -> bytes:
-        """All of a (small) file."""
+        """Read a whole file."""
         try:
-            self.look(path)
+            self.before_read(path)
             return bytes(self.file_system.file(path).data)
         except OSError as error:
             raise StorageError("read", path, error) from error
@@ -306,19 +306,19 @@ class SimulatedDisk(Disk):
     def sync_all(self, path: str, write_out: Callable[[], None]) -> None:
         """Call `write_out`, then make everything durable."""
         write_out()
-        self.reported("sync", "sync the file system of", path)
+        self.checked_step("sync", "sync the file system of", path)
         self.file_system.sync_all()
 
     def lock(self, path: str) -> Lock:
-        """One process at a time is all there is."""
+        """Not simulated: one process at a time uses the directory."""
         raise NotImplementedError
 
     def free_bytes(self, path: str) -> int:
-        """Space is not counted here."""
+        """A constant: space is not simulated."""
         return 1 << 40
 
     def total_bytes(self, path: str) -> int:
-        """Space is not counted here."""
+        """A constant: space is not simulated."""
         return 1 << 40
 
     def _do(self, kind: str, action: str, path: str, change: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""A port on which connections are neither made nor refused."""
+"""A port that neither accepts nor refuses connections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def full_listener() -> Iterator[tuple[str, int]]:
-    """Where it is; nobody accepts, and there is no room for one more who waits."""
+    """A listening socket with a full backlog that is never accepted."""
     with socket.socket() as listening, socket.socket() as first, socket.socket() as second:
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)

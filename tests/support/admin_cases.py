@@ -46,8 +46,6 @@ SOME_ID = (12345).to_bytes(16, "big")
 
 
 class Case(NamedTuple):
-    """One request."""
-
     request: Message
     answer: Answer
     ours: Answer | None = None
@@ -70,7 +68,6 @@ _PARTITIONS = {"partitions": "partition_index", "partition_result": "partition_i
 
 
 def _told(row: Message) -> Answer:
-    """What a row says, or the partitions in it."""
     name = _name(row)
     for partitions, index in _PARTITIONS.items():
         if hasattr(row, partitions):
@@ -101,7 +98,6 @@ def topic(
     assignments: Sequence[tuple[int, list[int]]] = (),
     configs: Sequence[tuple[str, str | None]] = (),
 ) -> CreatableTopic:
-    """A topic to create."""
     return CreatableTopic(
         name=name,
         num_partitions=partitions,
@@ -160,21 +156,12 @@ CREATE = [
         INVALID_NAME,
         f"Topic name is invalid: the length of '{LONG_NAME}' is longer than the max allowed length 249",
     ),
-    _named(
-        "__cluster_metadata",
-        INVALID_REQUEST,
-        "Creation of internal topic __cluster_metadata is prohibited.",
-    ),
+    _named("__cluster_metadata", INVALID_REQUEST, "Creation of internal topic __cluster_metadata is prohibited."),
     _named("t1", ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 't1' already exists."),
     _named("c.c", ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 'c.c' already exists."),
     _named("c_c", INVALID_NAME, "Topic 'c_c' collides with existing topic: c.c"),
     _create(topic("t_1"), topic("t.1"), answer=[("t.1", NONE, None), ("t_1", NONE, None)]),
-    _create(
-        topic("d"),
-        topic("d"),
-        topic("e"),
-        answer=[("d", INVALID_REQUEST, _DUPLICATE_NAME), ("e", NONE, None)],
-    ),
+    _create(topic("d"), topic("d"), topic("e"), answer=[("d", INVALID_REQUEST, _DUPLICATE_NAME), ("e", NONE, None)]),
     _create(
         topic("z", partitions=0),
         topic("p", partitions=-2),
@@ -187,11 +174,7 @@ CREATE = [
             ("q", NONE, None),
             ("r", INVALID_FACTOR, _BAD_FACTOR),
             ("s", INVALID_FACTOR, _BAD_FACTOR),
-            (
-                "t",
-                INVALID_FACTOR,
-                _TOO_FEW_BROKERS,
-            ),
+            ("t", INVALID_FACTOR, _TOO_FEW_BROKERS),
             ("z", INVALID_PARTITIONS, _BAD_COUNT),
         ],
     ),
@@ -257,9 +240,7 @@ CREATE = [
     _bad("retention.ms", "-5", "Value must be at least -1"),
     _with(("retention.ms", None), message="Null value not supported for topic configs: retention.ms"),
     _with(
-        ("retention.ms", None),
-        ("nope", None),
-        message="Null value not supported for topic configs: retention.ms,nope",
+        ("retention.ms", None), ("nope", None), message="Null value not supported for topic configs: retention.ms,nope"
     ),
     _bad("cleanup.policy", "foo", "String must be one of: compact, delete"),
     _with(

@@ -1,7 +1,7 @@
 """Batches good and broken, with the answers of Apache Kafka 4.3.1 and ours.
 
 RULES    1. `kafka` is what Kafka was seen to answer, `ours` what we answer: the same, unless the decision
-            0003-what-is-checked-in-a-produced-batch.md says why not.
+            0003-validation-of-produced-batches.md says why not.
          2. tests/unit/storage/log/test_log_validator.py holds `validate` to `ours`, tests/conformance/test_produced_batches.py
             holds Kafka to `kafka`.
 NOT HERE Sequences of several batches (producers).

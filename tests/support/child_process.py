@@ -1,7 +1,4 @@
-"""A process that does not outlive whoever started it, also when that is killed: the kernel sees to it.
-
-What it starts itself has to see that it went.
-"""
+"""Child processes that the kernel kills with their parent; their own children are not covered."""
 
 from __future__ import annotations
 
@@ -9,5 +6,5 @@ from collections.abc import Sequence
 
 
 def mortal(words: Sequence[str]) -> list[str]:
-    """The command so that it is killed when the thread that starts it ends."""
+    """The command with a parent-death signal."""
     return ["setpriv", "--pdeathsig", "KILL", *words]

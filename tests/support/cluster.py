@@ -78,7 +78,6 @@ class Cluster:
             node.wait_until_ready()
 
     def close(self) -> None:
-        """End all nodes."""
         for node in self.nodes.values():
             node.kill()
             node.close()
@@ -86,11 +85,11 @@ class Cluster:
 
     def wait_until_known(self, topic: str) -> None:
         """Every node that runs has heard of a topic: one that has just been made is news to some for a moment."""
-        asked = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
 
         def is_known(node: Broker) -> bool:
             with RawClient(node.bootstrap) as client:
-                code: int = client.ask(asked, 13).topics[0].error_code
+                code: int = client.ask(request, 13).topics[0].error_code
             return code == ErrorCode.NONE
 
         running = [node for node in self.nodes.values() if node.is_running]
@@ -98,12 +97,10 @@ class Cluster:
 
     @property
     def folder(self) -> Path:
-        """What holds the nodes' directories."""
         return Path(self._folder.name)
 
     @property
     def bootstrap(self) -> str:
-        """Where clients find the nodes."""
         return ",".join(node.bootstrap for node in self.nodes.values())
 
 

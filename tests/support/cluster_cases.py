@@ -32,8 +32,8 @@ E = ErrorCode
 _NOT_NEEDED = "Leader election not needed for topic partition."
 
 
-def _elect(asked: dict[str, list[int]] | None, kind: int, answer: Answer) -> Case:
-    topics = None if asked is None else [ElectedPartitions(topic=t, partitions=p) for t, p in asked.items()]
+def _elect(wanted: dict[str, list[int]] | None, kind: int, answer: Answer) -> Case:
+    topics = None if wanted is None else [ElectedPartitions(topic=t, partitions=p) for t, p in wanted.items()]
     return Case(ElectLeadersRequest(election_type=kind, topic_partitions=topics), answer)
 
 
@@ -109,12 +109,12 @@ def altered(entity: Parts, *changes: tuple[str, float | None]) -> AlteredQuotas:
 
 
 def _quota(
-    entity: Parts, *changes: tuple[str, float | None], told: str | None = None, ours: str | None = None, why: str = ""
+    entity: Parts, *changes: tuple[str, float | None], message: str | None = None, ours: str | None = None, why: str = ""
 ) -> Case:
     in_order = {kind: entity[kind] for kind in ("client-id", "user", "ip", "x") if kind in entity}
     name = ",".join(f"{kind}={text}" for kind, text in in_order.items())
     request = AlterClientQuotasRequest(entries=[altered(entity, *changes)], validate_only=True)
-    answer = [(name, INVALID_REQUEST if told else NONE, told)]
+    answer = [(name, INVALID_REQUEST if message else NONE, message)]
     return Case(request, answer, [(name, INVALID_REQUEST, ours)] if ours else None, why)
 
 
@@ -129,37 +129,35 @@ QUOTAS = [
     _quota({"ip": "localhost"}, (_CONNECTIONS, 5.0)),
     _quota({"user": "a"}),
     _quota({"user": "a"}, (_RATE, None), ("nope", None)),
-    *(_quota({"user": "a"}, (_RATE, value), told=f"Quota {_RATE} must be greater than 0") for value in (0.0, -1.0)),
-    _quota({"user": "a"}, (_RATE, 1.5), told=f"{_RATE} cannot be a fractional value."),
-    _quota({"user": "a"}, (_RATE, 1e300), told=f"Proposed value for {_RATE} is too large for a LONG."),
+    *(_quota({"user": "a"}, (_RATE, value), message=f"Quota {_RATE} must be greater than 0") for value in (0.0, -1.0)),
+    _quota({"user": "a"}, (_RATE, 1.5), message=f"{_RATE} cannot be a fractional value."),
+    _quota({"user": "a"}, (_RATE, 1e300), message=f"Proposed value for {_RATE} is too large for a LONG."),
     _quota({"user": "a"}, (_RATE, float("nan")), ours=f"Quota {_RATE} must be greater than 0", why="not a number"),
     _quota({"user": "a"}, (_RATE, 1.0), (_RATE, 2.0),
-           told="Ignoring duplicate entity ClientQuotaEntity(entries={user=a})",
+           message="Ignoring duplicate entity ClientQuotaEntity(entries={user=a})",
            ours="A quota appears more than once.", why="that is what is wrong"),
-    _quota({"ip": "1.2.3.4"}, (_CONNECTIONS, 5.5), told=f"{_CONNECTIONS} cannot be a fractional value."),
-    _quota({"user": "a"}, ("nope", 1.0), told="Invalid configuration key nope"),
-    _quota({"user": "a"}, (_CONNECTIONS, 1.0), told=f"Invalid configuration key {_CONNECTIONS}"),
-    _quota({"ip": "1.2.3.4"}, (_RATE, 1.0), told=f"Invalid configuration key {_RATE}"),
-    _quota({}, (_RATE, 1.0), told="Invalid empty client quota entity"),
-    _quota({"x": "a"}, (_RATE, 1.0), told="Unhandled client quota entity type: x"),
-    _quota({"user": ""}, (_RATE, 1.0), told="Empty user not supported"),
-    _quota({"client-id": ""}, (_RATE, 1.0), told="Empty client-id not supported"),
-    _quota({"user": "a", "ip": "1.2.3.4"}, (_RATE, 1.0), told=_MIXED),
-    _quota({"ip": "not an ip"}, (_CONNECTIONS, 1.0), told="not an ip is not a valid IP or resolvable host."),
+    _quota({"ip": "1.2.3.4"}, (_CONNECTIONS, 5.5), message=f"{_CONNECTIONS} cannot be a fractional value."),
+    _quota({"user": "a"}, ("nope", 1.0), message="Invalid configuration key nope"),
+    _quota({"user": "a"}, (_CONNECTIONS, 1.0), message=f"Invalid configuration key {_CONNECTIONS}"),
+    _quota({"ip": "1.2.3.4"}, (_RATE, 1.0), message=f"Invalid configuration key {_RATE}"),
+    _quota({}, (_RATE, 1.0), message="Invalid empty client quota entity"),
+    _quota({"x": "a"}, (_RATE, 1.0), message="Unhandled client quota entity type: x"),
+    _quota({"user": ""}, (_RATE, 1.0), message="Empty user not supported"),
+    _quota({"client-id": ""}, (_RATE, 1.0), message="Empty client-id not supported"),
+    _quota({"user": "a", "ip": "1.2.3.4"}, (_RATE, 1.0), message=_MIXED),
+    _quota({"ip": "not an ip"}, (_CONNECTIONS, 1.0), message="not an ip is not a valid IP or resolvable host."),
 ]  # fmt: skip
 
 # ---- AlterUserScramCredentials ---------------------------------------------------------------------------
 
 
 def credential(name: str, mechanism: int = 1, iterations: int = 4096) -> ScramCredentialUpsertion:
-    """A new credential."""
     return ScramCredentialUpsertion(
         name=name, mechanism=mechanism, iterations=iterations, salt=b"s" * 8, salted_password=b"p" * 32
     )
 
 
 def gone(name: str, mechanism: int = 1) -> ScramCredentialDeletion:
-    """One that goes."""
     return ScramCredentialDeletion(name=name, mechanism=mechanism)
 
 

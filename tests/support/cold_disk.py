@@ -43,7 +43,7 @@ class ColdFile(File):
     def pread_if_resident(self, length: int, position: int) -> bytes | None:
         return self.pread(length, position) if self.is_resident(position, length) else None
 
-    def warm(self, position: int, length: int) -> None:
+    def prefetch(self, position: int, length: int) -> None:
         self._disk.warmed.append((os.path.basename(self.path), position, length))
         self.pread(length, position)
 

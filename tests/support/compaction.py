@@ -11,13 +11,20 @@ from dataclasses import replace
 from protocol.compression import Compression
 from protocol.errors import KafkaError
 from protocol.records import BatchHeader, ControlType, Record, control_type, headers, records
-from replication.partition.compactor import Done, Replace
-from storage.compaction.cleanable import bounds_of, job_of, last_records, measure
+from replication.partition.compactor import CleanerCallback, Replace
+from storage.compaction.cleanable import bounds_of, last_records, make_job, measure
 from storage.compaction.cleaner import clean
-from storage.compaction.cleaner_job import Cleaned, Job, Progress, Replacement, Resources, failed
+from storage.compaction.cleaner_job import (
+    BytesProcessed,
+    CleanerJob,
+    CleanerResources,
+    CleaningResult,
+    Replacement,
+    failure_of,
+)
 from storage.io.disk import Disk, StorageError
 from storage.log.log import Log
-from tests.support.logs import EVERYTHING, NOW_MS, SMALL, Idempotent, builder_of, bytes_of
+from tests.support.logs import EVERYTHING, NOW_MS, SMALL, Idempotent, append_records, builder_of, bytes_of
 
 COMPACTED = replace(SMALL, cleanup_policy=frozenset({"compact"}), delete_retention_ms=1000)
 
@@ -41,7 +48,7 @@ def keyed(
 def put(log: Log, *pairs: Pair, **options: object) -> int:
     """Append such a batch, everybody having it; its base offset."""
     data = keyed(*pairs, **options)  # type: ignore[arg-type]
-    offset = log.append(data, leader_epoch=0, wall_ms=NOW_MS).base_offset
+    offset = append_records(log, data).base_offset
     log.high_watermark = log.log_end_offset
     return offset
 
@@ -64,8 +71,8 @@ def compact(
     wall_ms: int = NOW_MS,
     *,
     disk: Disk | None = None,
-    resources: Resources = Resources(),  # noqa: B008
-) -> Cleaned | None:
+    resources: CleanerResources = CleanerResources(),  # noqa: B008
+) -> CleaningResult | None:
     """Compact a log as far as that goes, however little is dirty; None when there is nothing."""
     job = job_for(log, wall_ms, resources)
     if job.first_dirty_offset >= job.end_offset:
@@ -73,17 +80,17 @@ def compact(
     for step in clean(disk or Disk(), job):
         if isinstance(step, Replacement):
             assert log.replace(step.replaced, step.size, wall_ms, has_aborted=step.has_aborted)
-        elif isinstance(step, Cleaned):
+        elif isinstance(step, CleaningResult):
             log.first_dirty_offset = step.next_dirty_offset
             return step
     raise AssertionError("a cleaning ends with Cleaned")
 
 
-def job_for(log: Log, wall_ms: int = NOW_MS, resources: Resources = Resources()) -> Job:  # noqa: B008
+def job_for(log: Log, wall_ms: int = NOW_MS, resources: CleanerResources = CleanerResources()) -> CleanerJob:  # noqa: B008
     """What it takes to clean a log as far as that goes."""
     engine = log.open()
     dirt = measure(engine, bounds_of(log, wall_ms))
-    return job_of(engine, log, dirt, last_records(log.producers), wall_ms, resources)
+    return make_job(engine, log, dirt, last_records(log.producers), wall_ms, resources)
 
 
 def batches_of(log: Log) -> Iterator[tuple[bytes, int, BatchHeader]]:
@@ -129,7 +136,7 @@ class InlineCleaner:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
-    def start(self, job: Job, replace: Replace, done: Done) -> None:
+    def start(self, job: CleanerJob, replace: Replace, done: CleanerCallback) -> None:
         """Do all of it; `replace` has to answer before it returns."""
         verdicts: list[bool] = []
         try:
@@ -139,10 +146,10 @@ class InlineCleaner:
                     if not verdicts.pop():
                         done(None)
                         return
-                elif not isinstance(step, Progress):
+                elif not isinstance(step, BytesProcessed):
                     done(step)
         except (KafkaError, StorageError) as error:
-            done(failed(error))
+            done(failure_of(error))
 
-    def rest(self) -> None:
+    def on_idle(self) -> None:
         """Hold nothing."""

@@ -29,7 +29,6 @@ Change = tuple[str, int, str | None]
 
 
 def resource(kind: int, name: str, *changes: Change) -> AlterConfigsResource:
-    """Changes of one resource."""
     return AlterConfigsResource(
         resource_type=kind,
         resource_name=name,
@@ -254,10 +253,7 @@ ALTER = [
     *(
         _broker("1", ("cordoned.log.dirs", SET, value), code=INVALID_REQUEST, message=sentence)
         for value, sentence in (
-            (
-                "/nowhere,/b",
-                f"{_NOT_IN_LOG_DIRS} Missing entries : /nowhere, /b",
-            ),
+            ("/nowhere,/b", f"{_NOT_IN_LOG_DIRS} Missing entries : /nowhere, /b"),
             ("*,/b", "requirement failed: When cordoned.log.dirs is set to *, it must not contain other values"),
         )
     ),
@@ -302,10 +298,7 @@ ALTER = [
         message="Unexpected broker id, expected 1, but received 2",
     ),
     _broker(
-        "x",
-        ("log.retention.ms", SET, "5"),
-        code=INVALID_REQUEST,
-        message="Node id must be an integer, but it is: x",
+        "x", ("log.retention.ms", SET, "5"), code=INVALID_REQUEST, message="Node id must be an integer, but it is: x"
     ),
     _broker(
         "-1",
@@ -384,7 +377,6 @@ ALTER = [
 
 
 def replaced(kind: int, name: str, *configs: tuple[str, str | None]) -> ReplacedConfigsResource:
-    """All settings of one resource."""
     wanted = [ReplacedConfig(name=key, value=value) for key, value in configs]
     return ReplacedConfigsResource(resource_type=kind, resource_name=name, configs=wanted)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.dynamic_configs import BrokerRules
-from broker.handlers.admin.broker_config_validation import OwnSettings
-from broker.handlers.admin.topics import AdminHandlers
+from broker.config.dynamic_configs import DynamicBrokerConfig
+from broker.handlers.admin.broker_config_validation import BrokerConfigValidator
+from broker.handlers.admin.topics import TopicHandlers
 from broker.handlers.router import ConnectionInfo, Pending, RequestContext
 from broker.security.authorizer import AllowAll
 from protocol.errors import ErrorCode, KafkaError
@@ -21,37 +21,37 @@ from protocol.messages.admin import AlterConfigsRequest, IncrementalAlterConfigs
 from protocol.messages.quorum import BrokerHeartbeatRequest, BrokerRegistrationRequest
 from protocol.messages.stored_records import BrokerEndpoint, BrokerFeature
 from protocol.schema import Message
-from replication.controller.brokers.broker_heartbeat_tracker import Sessions
-from replication.controller.controller import Controller, OwnController
-from replication.controller.decision_context import Environment
-from replication.controller.periodic_tasks import Intervals
-from replication.io_executor import Begin, Done, Run
-from replication.kraft_node import MetadataNode, World
+from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
+from replication.controller.controller import Controller, LocalController
+from replication.controller.decision_context import DecisionContext
+from replication.controller.periodic_tasks import TaskIntervals
+from replication.io_executor import Begin, IoCallback, Run
+from replication.kraft_node import Dependencies, KRaftNode
 from replication.metadata.feature_levels import features_for
-from replication.metadata.image import Changes, Endpoint, MetadataImage
-from replication.metadata.metadata_publisher import Publisher
+from replication.metadata.image import MetadataDelta, Endpoint, MetadataImage
+from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.metadata.metadata_records import MetadataBatch, read_batches
 from replication.metadata_log.formatting import (
     METADATA_DIRECTORY,
     ControllerEndpoint,
-    Identity,
+    NodeIdentity,
     format_directories,
-    identify,
+    read_node_identity,
     new_uuid,
 )
-from replication.metadata_log.kraft_replica import Answered
+from replication.metadata_log.kraft_replica import ResponseCallback
 from replication.metadata_log.metadata_log import MetadataLog
-from replication.metadata_log.metadata_log_open import MetadataStart, open_metadata_log
-from replication.raft.replica_state import QuorumTimes
-from replication.raft.voters import Address
-from replication.timer_queue import Deadlines
+from replication.metadata_log.metadata_log_open import OpenedMetadataLog, open_metadata_log
+from replication.raft.quorum_state import QuorumTimes
+from replication.raft.voters import ListenerAddress
+from replication.timer_queue import TimerQueue
 from storage.config.log_config import LogConfig
 from storage.engine import Engine
 from storage.io.disk import Disk, StorageError
 from storage.segments.segment_engine import SegmentEngine
 
 SESSION_MS = 9_000
-NEVER = Intervals(None, None, None)
+NEVER = TaskIntervals(None, None, None)
 WALL_MS = 1_795_252_933_743
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 CONTROLLER = ControllerEndpoint("CONTROLLER", "127.0.0.1", 27101)
@@ -66,25 +66,25 @@ class HeldWorker:
     def __init__(self) -> None:
         self.is_held = False
         self.holds_writes = False
-        self.writes: deque[tuple[Run, Done]] = deque()
-        self.syncs: deque[tuple[Run, Done]] = deque()
+        self.writes: deque[tuple[Run, IoCallback]] = deque()
+        self.syncs: deque[tuple[Run, IoCallback]] = deque()
         self.synced = 0
 
-    def write(self, directory: str, size: int, run: Run, done: Done) -> None:
+    def write(self, directory: str, size: int, run: Run, done: IoCallback) -> None:
         self.writes.append((run, done))
         if not self.holds_writes:
             self.let_write()
 
-    def read(self, directory: str, run: Run, done: Done) -> None:
+    def read(self, directory: str, run: Run, done: IoCallback) -> None:
         raise AssertionError("the metadata log is open")
 
-    def name(self, directory: str, run: Run, done: Done) -> None:
+    def directory_op(self, directory: str, run: Run, done: IoCallback) -> None:
         raise AssertionError("the metadata log is made at the start")
 
-    def background(self, directory: str, run: Run, done: Done) -> None:
+    def background(self, directory: str, run: Run, done: IoCallback) -> None:
         raise AssertionError("nothing of the metadata log is in no hurry")
 
-    def sync(self, directory: str, begin: Begin, done: Done) -> None:
+    def sync(self, directory: str, begin: Begin, done: IoCallback) -> None:
         self.syncs.append((begin(), done))
         if not self.is_held:
             self.let_through()
@@ -121,7 +121,7 @@ class WorldClock:
         return WALL_MS
 
 
-def _nobody(peer: int, address: Address | None, request: Message, answered: Answered) -> None:
+def _nobody(peer: int, address: ListenerAddress | None, request: Message, answered: ResponseCallback) -> None:
     raise AssertionError("there is nobody to ask")
 
 
@@ -135,7 +135,7 @@ class ControllerWorld:
         seed: int = 1,
         disk: Disk | None = None,
         settings: dict[str, str] | None = None,
-        intervals: Intervals = NEVER,
+        intervals: TaskIntervals = NEVER,
     ) -> None:
         self.directory = str(path)
         self.disk = disk or Disk()
@@ -143,33 +143,33 @@ class ControllerWorld:
         self.dice = random.Random(seed)
         self.settings = settings or {}
         self.intervals = intervals
-        self.images: list[tuple[MetadataImage, Changes]] = []
+        self.images: list[tuple[MetadataImage, MetadataDelta]] = []
         self.identity = self.format()
         self.incarnation = b""
         self.topic_ids: deque[bytes] = deque()
         self.incarnations: deque[bytes] = deque()
-        self.deadlines = Deadlines()
+        self.timers = TimerQueue()
         self.mono_ms = 1_000
         self.log: MetadataLog
-        self.node: MetadataNode
+        self.node: KRaftNode
         self.controller: Controller
-        self.publisher: Publisher
-        self.sessions: Sessions
+        self.publisher: MetadataPublisher
+        self.heartbeat_tracker: BrokerHeartbeatTracker
 
-    def format(self) -> Identity:
+    def format(self) -> NodeIdentity:
         """Format the directory when it is not."""
         return format_directories(
             self.disk,
             [self.directory],
             node_id=1,
-            identity=identify(self.disk, [self.directory], node_id=1),
+            identity=read_node_identity(self.disk, [self.directory], node_id=1),
             cluster_id=CLUSTER_ID,
             controller=CONTROLLER,
             random_bytes=self.dice.randbytes,
             wall_ms=WALL_MS,
         )
 
-    def open(self) -> MetadataStart:
+    def open(self) -> OpenedMetadataLog:
         """Open the log."""
         opened = open_metadata_log(self.disk, self.engine, self.identity, self.worker)
         self.log = opened.log
@@ -191,16 +191,18 @@ class ControllerWorld:
         opened = self.open()
         fresh = new_uuid(random.Random(f"{self.log.next_offset}").randbytes)  # another one each time that it is opened
         self.incarnation = self.incarnations.popleft() if self.incarnations else fresh
-        self.sessions = Sessions(self.deadlines, SESSION_MS)
-        self.sessions.on_silence = lambda broker: self.controller.fence_silent(broker, wall_ms=WALL_MS)
-        around = World(self.disk, self.worker, self.deadlines, WorldClock(self), self.dice.randrange, _nobody)
-        own = OwnController(self.incarnation, CONTROLLER_ENDPOINTS)
-        self.node = MetadataNode(
+        self.heartbeat_tracker = BrokerHeartbeatTracker(self.timers, SESSION_MS)
+        self.heartbeat_tracker.on_session_expired = lambda broker: self.controller.fence_expired_broker(
+            broker, wall_ms=WALL_MS
+        )
+        around = Dependencies(self.disk, self.worker, self.timers, WorldClock(self), self.dice.randrange, _nobody)
+        own = LocalController(self.incarnation, CONTROLLER_ENDPOINTS)
+        self.node = KRaftNode(
             around,
             self.identity,
             opened,
-            self.environment(),
-            self.sessions,
+            self.context(),
+            self.heartbeat_tracker,
             own,
             times=QuorumTimes(),
             intervals=self.intervals,
@@ -217,7 +219,7 @@ class ControllerWorld:
         if answer.error_code:
             raise KafkaError(ErrorCode(answer.error_code))
         self.heartbeat(self.own_heartbeat())
-        self.publisher.begin()
+        self.publisher.start()
         return self
 
     def registration(self, previous_epoch: int = -1) -> BrokerRegistrationRequest:
@@ -254,16 +256,16 @@ class ControllerWorld:
         """The epoch of this node's broker."""
         return self.image.brokers[1].epoch
 
-    def _follow(self, image: MetadataImage, changes: Changes) -> Iterator[None]:
+    def _follow(self, image: MetadataImage, changes: MetadataDelta) -> Iterator[None]:
         self.images.append((image, changes))
         yield
 
-    def environment(self) -> Environment:
+    def context(self) -> DecisionContext:
         """What decisions may look at."""
-        return Environment(
+        return DecisionContext(
             node_id=1,
-            settings=self.settings,
-            rules=BrokerRules(BrokerConfig(self.settings)),
+            static_configs=self.settings,
+            broker_configs=DynamicBrokerConfig(BrokerConfig(self.settings)),
             num_partitions=1,
             default_replication_factor=1,
             new_id=lambda: self.topic_ids.popleft() if self.topic_ids else new_uuid(self.dice.randbytes),
@@ -279,14 +281,14 @@ class ControllerWorld:
 
     def ask_as_client(self, request: Message) -> Any:
         """Ask this node's broker, which asks its controller."""
-        handlers = AdminHandlers(
+        handlers = TopicHandlers(
             1,
             self.controller,
             lambda: self.image,
             AllowAll(),
             deletion_enabled=True,
-            deadlines=self.deadlines,
-            own_settings=OwnSettings(1, BrokerRules(BrokerConfig(self.settings))),
+            timers=self.timers,
+            broker_config_validator=BrokerConfigValidator(1, DynamicBrokerConfig(BrokerConfig(self.settings))),
         )
         routes: dict[type[Message], Callable[[RequestContext, Any], Pending]] = {
             IncrementalAlterConfigsRequest: handlers.incremental_alter_configs,
@@ -317,7 +319,7 @@ class ControllerWorld:
     def wait(self, milliseconds: int) -> None:
         """Let time pass."""
         self.mono_ms += milliseconds
-        self.deadlines.run_due(self.mono_ms)
+        self.timers.run_due(self.mono_ms)
 
     @property
     def image(self) -> MetadataImage:

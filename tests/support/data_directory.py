@@ -24,8 +24,8 @@ from storage.config.log_config import LogConfig
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.log_manager import LogManager
 from storage.io.disk import Disk
-from storage.log.log import Log, Origin
-from tests.support.logs import NOW_MS, Idempotent, append, marker
+from storage.log.log import AppendOrigin, Log
+from tests.support.logs import NOW_MS, Idempotent, append, append_records, marker
 
 PARTITIONS = (("plain", 0), ("plain", 1), ("split", 0), ("packed", 0), ("empty", 0), ("trimmed", 0))
 SMALL_SEGMENTS = LogConfig(segment_bytes=4000, index_interval_bytes=300)
@@ -73,7 +73,7 @@ def _fill(manager: LogManager) -> None:
         append(other, f"first {sequence}", f"second {sequence}", timestamp_ms=NOW_MS + sequence)
     for kind, producer_id in ((ControlType.ABORT, 8), (ControlType.COMMIT, 9)):
         append(plain, "in a transaction", producer=Idempotent(producer_id, 0, 0, transactional=True))
-        plain.append(marker(kind, producer_id, 0), leader_epoch=0, wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+        append_records(plain, marker(kind, producer_id, 0), origin=AppendOrigin.COORDINATOR)
     split, trimmed = _log(manager, "split", 0), _log(manager, "trimmed", 0)
     for number in range(60):
         append(split, f"{number}: " + "x" * 200, timestamp_ms=NOW_MS + number)

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.dynamic_configs import BrokerRules
+from broker.config.dynamic_configs import DynamicBrokerConfig
 from protocol.api import APIS
 from protocol.codec import decode, encode
 from protocol.errors import ErrorCode, KafkaError
@@ -31,11 +31,11 @@ from protocol.messages.quorum import (
     BrokerRegistrationResponse,
 )
 from protocol.schema import Message
-from replication.controller.brokers.broker_heartbeat_tracker import Sessions
-from replication.controller.brokers.broker_heartbeats import Standing, fence, heartbeat
-from replication.controller.brokers.registration import register, registration_of, unregister
-from replication.controller.configs.config_changes import alter_settings
-from replication.controller.decision_context import Environment
+from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
+from replication.controller.brokers.broker_heartbeats import BrokerControlState, fence, heartbeat
+from replication.controller.brokers.registration import register, registration_from, unregister
+from replication.controller.configs.config_changes import incremental_alter_configs
+from replication.controller.decision_context import DecisionContext
 from replication.controller.partitions.alter_partition import alter_partitions
 from replication.controller.partitions.assign_replicas_to_dirs import assign_replicas
 from replication.controller.partitions.elect_leaders import elect_leaders
@@ -45,7 +45,7 @@ from replication.controller.periodic_tasks import balance_leaders, elect_unclean
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_records import Versioned, decode_record, encode_record
 from replication.state_machine import Decision
-from replication.timer_queue import Deadlines
+from replication.timer_queue import TimerQueue
 from tests.support.kafka import compile_java, tool_command
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -63,7 +63,7 @@ class Decided(NamedTuple):
     records: list[Versioned]
 
 
-_DECISIONS: dict[type[Message], Callable[[MetadataImage, Environment, Any], Decision[Any]]] = {
+_DECISIONS: dict[type[Message], Callable[[MetadataImage, DecisionContext, Any], Decision[Any]]] = {
     CreateTopicsRequest: create_topics,
     CreatePartitionsRequest: create_partitions,
     AlterPartitionRequest: alter_partitions,
@@ -71,7 +71,7 @@ _DECISIONS: dict[type[Message], Callable[[MetadataImage, Environment, Any], Deci
     ElectLeadersRequest: elect_leaders,
     AssignReplicasToDirsRequest: assign_replicas,
     UnregisterBrokerRequest: unregister,
-    IncrementalAlterConfigsRequest: alter_settings,
+    IncrementalAlterConfigsRequest: incremental_alter_configs,
 }
 
 
@@ -81,9 +81,9 @@ class OurDecisions:
     def __init__(self, min_isr: int, levels: Mapping[str, int]) -> None:
         settings = {"min.insync.replicas": str(min_isr)}
         self.topic_ids: deque[bytes] = deque()
-        rules = BrokerRules(BrokerConfig(settings))
-        self._environment = Environment(1, settings, rules, 1, 3, self.topic_ids.popleft, lambda below: 0)
-        self._sessions = Sessions(Deadlines(), 9_000)
+        rules = DynamicBrokerConfig(BrokerConfig(settings))
+        self._decision_context = DecisionContext(1, settings, rules, 1, 3, self.topic_ids.popleft, lambda below: 0)
+        self._heartbeat_tracker = BrokerHeartbeatTracker(TimerQueue(), 9_000)
         self.image = MetadataImage(CLUSTER_ID)
         self.image.features = dict(levels)
         self.offset = 100
@@ -104,47 +104,49 @@ class OurDecisions:
         return Decided(code, decode(type(decision.reply), version, encode(decision.reply, version)), records)
 
     def _act(self, event: str) -> Decision[Any]:
-        image, environment = self.image, self._environment
+        image, context = self.image, self._decision_context
         word, _, broker = event.partition(" ")
         if word == "silent":
             known = image.brokers[int(broker)]
-            self._sessions.of(known.broker_id, known.epoch).stays()
-            return Decision(fence(image, environment, known), None)
-        return Decision((balance_leaders if word == "balance" else elect_unclean)(image, environment), None)
+            self._heartbeat_tracker.state_of(known.broker_id, known.epoch).cancel_shutdown()
+            return Decision(fence(image, context, known), None)
+        return Decision((balance_leaders if word == "balance" else elect_unclean)(image, context), None)
 
     def _decide(self, request: Message) -> Decision[Any]:
-        image, environment = self.image, self._environment
+        image, context = self.image, self._decision_context
         if isinstance(request, BrokerRegistrationRequest):
-            made = register(image, environment, registration_of(request), next_offset=self.offset)
-            self._sessions.begin(request.broker_id, made.reply, self.offset + len(made.records) - 1)
+            made = register(image, context, registration_from(request), next_offset=self.offset)
+            self._heartbeat_tracker.register(request.broker_id, made.reply, self.offset + len(made.records) - 1)
             answer = BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=made.reply)
             return Decision(made.records, answer)
         if isinstance(request, BrokerHeartbeatRequest):
             return self._heard(request)
         if isinstance(request, ListPartitionReassignmentsRequest):
             return Decision([], list_reassignments(image, request))
-        return _DECISIONS[type(request)](image, environment, request)
+        return _DECISIONS[type(request)](image, context, request)
 
     def _heard(self, request: BrokerHeartbeatRequest) -> Decision[Any]:
         broker = self.image.brokers.get(request.broker_id)
         if broker is None or broker.epoch != request.broker_epoch:
             raise KafkaError(ErrorCode.STALE_BROKER_EPOCH)
-        session = self._sessions.of(broker.broker_id, broker.epoch)
-        standing, decision = heartbeat(self.image, self._environment, self._sessions, session, request)
-        session.metadata_offset = request.current_metadata_offset
+        heartbeat_state = self._heartbeat_tracker.state_of(broker.broker_id, broker.epoch)
+        state, decision = heartbeat(
+            self.image, self._decision_context, self._heartbeat_tracker, heartbeat_state, request
+        )
+        heartbeat_state.metadata_offset = request.current_metadata_offset
         if any(isinstance(record, stored_records.BrokerRegistrationChangeRecord) for record, _ in decision.records):
-            session.metadata_offset = (
+            heartbeat_state.metadata_offset = (
                 -1
             )  # Kafka forgets what the heartbeat said when the change comes back from the log
-        if standing is Standing.LEAVING:
-            session.leaves(self.offset + len(decision.records) - 1)
-        elif standing is not Standing.ACTIVE:
-            session.stays()
+        if state is BrokerControlState.CONTROLLED_SHUTDOWN:
+            heartbeat_state.begin_shutdown(self.offset + len(decision.records) - 1)
+        elif state is not BrokerControlState.UNFENCED:
+            heartbeat_state.cancel_shutdown()
         return decision
 
 
 class KafkaDecisions:
-    """Apache Kafka's, for as long as the `with` block lasts; `begin` makes a cluster anew."""
+    """Apache Kafka's, for as long as the `with` block lasts; `register` makes a cluster anew."""
 
     def __enter__(self) -> Self:
         classes = compile_java(SOURCE)

@@ -25,7 +25,6 @@ _UNSAFE = "Unsafe metadata downgrade is not supported in this version."
 
 
 def updates(*wanted: Update, validate_only: bool = False) -> UpdateFeaturesRequest:
-    """Other levels, in version 2."""
     return UpdateFeaturesRequest(
         feature_updates=[
             FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=how) for name, level, how in wanted

@@ -17,30 +17,30 @@ from functools import partial
 from typing import Any
 
 from broker.coordinators.classic.classic_protocol import GroupSettings
-from broker.coordinators.consumer_group_config import ConsumerGroupSettings, MigrationPolicy, SettingsOfGroups
+from broker.coordinators.consumer_group_config import ConsumerGroupSettings, GroupConfigManager, MigrationPolicy
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
-from broker.coordinators.transactions.producer_id_manager import ProducerIds
+from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
 from broker.coordinators.transactions.transaction import TopicPartition
 from broker.coordinators.transactions.transaction_coordinator import (
     TRANSACTIONS_TOPIC,
     Marker,
-    MarkerDone,
+    OnMarkerWritten,
     TransactionCoordinator,
     TransactionSettings,
 )
-from broker.coordinators.transactions.transaction_verification import Admission
-from broker.handlers.groups.classic_groups import CoordinationHandlers
+from broker.coordinators.transactions.transaction_verification import TransactionVerification
+from broker.handlers.groups.classic_groups import ClassicGroupHandlers
 from broker.handlers.groups.consumer_groups import ConsumerGroupHandlers
 from broker.handlers.groups.find_coordinator import GROUP, TRANSACTION, FindCoordinatorHandler
 from broker.handlers.groups.group_offsets import GroupOffsetsHandlers
-from broker.handlers.groups.offset_delete import OffsetDeletionHandler
+from broker.handlers.groups.offset_delete import OffsetDeleteHandler
 from broker.handlers.router import ConnectionInfo, Pending, RequestContext, Router
 from broker.handlers.transactions import producer_ids
 from broker.handlers.transactions.producer_ids import ProducerIdsHandler
 from broker.handlers.transactions.transactions import TransactionHandlers
-from broker.handlers.transactions.txn_offset_commit import TransactionalOffsetsHandler
-from broker.peers.endpoints import Addresses
+from broker.handlers.transactions.txn_offset_commit import TxnOffsetCommitHandler
+from broker.peers.endpoints import AdvertisedEndpoints
 from broker.security.authorizer import ANONYMOUS, AllowAll, Authorizer
 from protocol.api import APIS, request_header_version, response_header_version
 from protocol.codec import decode, encode
@@ -50,8 +50,8 @@ from protocol.messages.headers import RequestHeader, ResponseHeader
 from protocol.messages.quorum import AllocateProducerIdsResponse
 from protocol.records import ControlType, end_txn_marker, headers, patch
 from protocol.schema import Message
-from replication.metadata.image import BrokerImage, Changes, Endpoint, MetadataImage, PartitionState, TopicImage
-from replication.timer_queue import Deadlines
+from replication.metadata.image import BrokerImage, Endpoint, MetadataDelta, MetadataImage, PartitionState, TopicImage
+from replication.timer_queue import TimerQueue
 from storage.io.would_block import WouldBlock
 from tests.support.waiting import until
 
@@ -65,7 +65,7 @@ class FakeClock:
 
     def __init__(self) -> None:
         self.now_mono_ms = 1_000
-        self.deadlines = Deadlines()
+        self.timers = TimerQueue()
 
     def mono_ms(self) -> int:
         """Milliseconds since some start."""
@@ -78,9 +78,9 @@ class FakeClock:
     def advance(self, ms: int) -> None:
         """Let time pass, deadline by deadline."""
         end = self.now_mono_ms + ms
-        while (due := self.deadlines.next_mono_ms()) is not None and due <= end:
+        while (due := self.timers.next_mono_ms()) is not None and due <= end:
             self.now_mono_ms = max(self.now_mono_ms, due)
-            self.deadlines.run_due(self.now_mono_ms)
+            self.timers.run_due(self.now_mono_ms)
         self.now_mono_ms = end
 
 
@@ -95,7 +95,7 @@ class FakeLog:
         self.is_holding = False
         self.held: list[Callable[[ErrorCode], None]] = []
 
-    def bounds(self) -> tuple[int, int]:
+    def offset_range(self) -> tuple[int, int]:
         """Where it begins and ends."""
         return 0, self.end_offset
 
@@ -148,23 +148,23 @@ class ImageHolder:
         self.image.brokers[NODE] = BrokerImage(NODE, 1, bytes(16), (endpoint,), {}, None, False, False, ())
         self._made = 0
 
-    def add_topic(self, name: str, partitions: int, epoch: int = 0) -> Changes:
+    def add_topic(self, name: str, partitions: int, epoch: int = 0) -> MetadataDelta:
         """Make a topic led here."""
         states = {index: PartitionState((NODE,), (NODE,), NODE, epoch, 0) for index in range(partitions)}
         topic = TopicImage(name, topic_id_of(name, self._made), states)
         self._made += 1
         self.image.topics_by_name = {**self.image.topics_by_name, name: topic}
         self.image.topics_by_id = {**self.image.topics_by_id, topic.topic_id: topic}
-        changes = Changes()
+        changes = MetadataDelta()
         changes.partitions[topic.topic_id] = set(states)
         return changes
 
-    def remove_topic(self, name: str) -> Changes:
+    def remove_topic(self, name: str) -> MetadataDelta:
         """Delete a topic."""
         topic = self.image.topics_by_name[name]
         self.image.topics_by_name = {key: one for key, one in self.image.topics_by_name.items() if one is not topic}
         self.image.topics_by_id = {key: one for key, one in self.image.topics_by_id.items() if one is not topic}
-        changes = Changes()
+        changes = MetadataDelta()
         changes.removed_topics[topic.topic_id] = topic
         return changes
 
@@ -174,13 +174,13 @@ class FakePartitions:
 
     def __init__(self, world: LocalWorld) -> None:
         self.partitions: dict[TopicPartition, Any] = {}
-        """What `Admission` looks at: nothing, so it asks every time."""
+        """What `TransactionVerification` looks at: nothing, so it asks every time."""
         self.markers: list[tuple[Marker, TopicPartition]] = []
         self.refusals: dict[TopicPartition, ErrorCode] = {}
         self._world = world
 
-    def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: MarkerDone) -> None:
-        """As `LocalMarkers.write`."""
+    def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: OnMarkerWritten) -> None:
+        """As `TxnMarkerWriter.write`."""
         for key in list(partitions):
             refusal = self.refusals.get(key)
             if refusal is not None:
@@ -215,13 +215,13 @@ class LocalWorld:
         self.settings = settings or GroupSettings(initial_rebalance_delay_ms=0)
         self.transaction_settings = transaction_settings or TransactionSettings()
         self.transaction_version = 2
-        self.producer_ids = ProducerIds(self, NODE, lambda: 0)
+        self.producer_ids = ProducerIdManager(self, NODE, lambda: 0)
         self._next_block = 0
         self.data = FakePartitions(self)
         self.transaction_logs = [FakeLog() for _ in range(TRANSACTIONS_PARTITIONS)]
         self.logs = [FakeLog() for _ in range(offsets_partitions)]
         self.holder = ImageHolder()
-        self.settings_of_groups = SettingsOfGroups(self.settings.consumer, lambda: self.holder.image)
+        self.group_config_manager = GroupConfigManager(self.settings.consumer, lambda: self.holder.image)
         self._uuids = 0
         self._epoch = 0
         self.connection = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 5000), ANONYMOUS)
@@ -233,10 +233,10 @@ class LocalWorld:
         self.runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
             lambda host: GroupCoordinator(
-                host, self.settings, self.settings_of_groups, self._uuid, lambda: self.holder.image
+                host, self.settings, self.group_config_manager, self._uuid, lambda: self.holder.image
             ),
             lambda partition: self.logs[partition],
-            self.clock.deadlines,
+            self.clock.timers,
             self.clock,
         )
         self.transactions = CoordinatorRuntime(
@@ -246,10 +246,10 @@ class LocalWorld:
                 self.transaction_settings,
                 self.data,
                 lambda: self.transaction_version,
-                self.producer_ids.take,
+                self.producer_ids.generate_producer_id,
             ),
             lambda partition: self.transaction_logs[partition],
-            self.clock.deadlines,
+            self.clock.timers,
             self.clock,
         )
         self._route(AllowAll())
@@ -258,27 +258,27 @@ class LocalWorld:
         def image() -> MetadataImage:
             return self.holder.image
 
-        admission = Admission(self.data, self.transactions, self.clock.deadlines, self.clock)  # type: ignore[arg-type]
+        verification = TransactionVerification(self.data, self.transactions, self.clock.timers, self.clock)  # type: ignore[arg-type]
         topics = {
             GROUP: CreatableTopic(name=OFFSETS_TOPIC, num_partitions=len(self.logs), replication_factor=1),
             TRANSACTION: CreatableTopic(
                 name=TRANSACTIONS_TOPIC, num_partitions=len(self.transaction_logs), replication_factor=1
             ),
         }
-        addresses = Addresses(NODE, frozenset())
-        self.handlers = CoordinationHandlers(self.runtime, authorizer)
+        addresses = AdvertisedEndpoints(NODE, frozenset())
+        self.handlers = ClassicGroupHandlers(self.runtime, authorizer)
         self.offset_handlers = GroupOffsetsHandlers(self.runtime, image, authorizer)
         transacting = TransactionHandlers(
-            self.transactions, self.runtime, image, self.producer_ids.take, authorizer, len(self.logs)
+            self.transactions, self.runtime, image, self.producer_ids.generate_producer_id, authorizer, len(self.logs)
         )
         self.router = Router(
             [
                 *FindCoordinatorHandler(image, addresses, authorizer, self._create_topics, topics).routes(),
                 *self.handlers.routes(),
                 *self.offset_handlers.routes(),
-                *OffsetDeletionHandler(self.runtime, image, authorizer).routes(),
+                *OffsetDeleteHandler(self.runtime, image, authorizer).routes(),
                 *ConsumerGroupHandlers(self.runtime, image, authorizer).routes(),
-                *TransactionalOffsetsHandler(self.runtime, admission, image, authorizer).routes(),
+                *TxnOffsetCommitHandler(self.runtime, verification, image, authorizer).routes(),
                 *transacting.routes(),
                 *producer_ids.routes(ProducerIdsHandler(self.producer_ids, transacting.init_producer_id, authorizer)),
             ]
@@ -316,9 +316,9 @@ class LocalWorld:
         """Delete a topic, as the controller would."""
         self._image_changed(self.holder.remove_topic(name))
 
-    def _image_changed(self, changes: Changes) -> None:
-        self.runtime.image_changed(changes, self.holder.image, NODE)
-        self.transactions.image_changed(changes, self.holder.image, NODE)
+    def _image_changed(self, changes: MetadataDelta) -> None:
+        self.runtime.on_metadata_update(changes, self.holder.image, NODE)
+        self.transactions.on_metadata_update(changes, self.holder.image, NODE)
 
     def topic_id(self, name: str) -> bytes:
         """The id of a topic that is there."""
@@ -349,7 +349,7 @@ class LocalWorld:
         end = clock.now_mono_ms + patience_ms
         clock.advance(0)
         while not self.answers.get(actor):
-            due = clock.deadlines.next_mono_ms()
+            due = clock.timers.next_mono_ms()
             if due is None or due > end:
                 clock.advance(end - clock.now_mono_ms)
                 return None

@@ -54,7 +54,6 @@ STOCK_JVM = (
 
 
 def kafka_home() -> Path:
-    """The folder that holds `libs`."""
     return Path(os.environ.get("KAFKA_HOME") or Path.home() / ".cache" / "apache-kafka")
 
 
@@ -81,7 +80,7 @@ def why_no_kafka() -> str | None:
     return None
 
 
-needs_kafka = pytest.mark.skipif(why_no_kafka() is not None, reason=why_no_kafka() or "Kafka's jars are here")
+needs_kafka = pytest.mark.needs_kafka
 
 
 def tool_command(cls: str, *args: object, jvm: Sequence[str] = QUICK_JVM, classes: Path | None = None) -> list[str]:
@@ -120,8 +119,8 @@ def compile_java(source: Path) -> Path:
     classes.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".classes-", dir=classes.parent) as work:
         made = Path(work) / "made"
-        places = ["-cp", classpath, "-sourcepath", str(source.parent), "-d", str(made)]
-        subprocess.run([compiler, "-nowarn", "-Xlint:none", *places, str(source)], check=True)
+        options = ["-cp", classpath, "-sourcepath", str(source.parent), "-d", str(made)]
+        subprocess.run([compiler, "-nowarn", "-Xlint:none", *options, str(source)], check=True)
         try:
             made.rename(classes)
         except OSError:  # another test was quicker
@@ -135,11 +134,11 @@ def run_tool(
     *args: object,
     timeout_s: float = 60,
     input: str | None = None,  # noqa: A002 - the name that subprocess.run uses
-    entering: Sequence[str] = (),
+    command_prefix: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Run a tool to its end; its exit code, its output and its errors are the caller's to judge."""
     return subprocess.run(
-        [*entering, *tool_command(cls, *args)],
+        [*command_prefix, *tool_command(cls, *args)],
         input=input,
         stdin=subprocess.DEVNULL if input is None else None,
         capture_output=True,
@@ -161,7 +160,7 @@ class ApacheKafka:
     Use it as `with ApacheKafka({"num.partitions": 4}) as kafka: ... kafka.bootstrap`. With a `data_dir` the
     directory is kept, and it is formatted only when it has no meta.properties: so a directory that another
     broker has written can be opened too. With `is_static` the quorum's voters are a setting (kraft.version 0). `classes` is a
-    folder of classes that settings may name. What stands in `entering` comes before its commands, to run them elsewhere: then
+    folder of classes that settings may name. What stands in `command_prefix` comes before its commands, to run them elsewhere: then
     `address` says where it listens, and its settings where the rest of it is.
     """
 
@@ -173,7 +172,7 @@ class ApacheKafka:
         jvm: Sequence[str] = QUICK_JVM,
         is_static: bool = False,
         classes: Path | None = None,
-        entering: Sequence[str] = (),
+        command_prefix: Sequence[str] = (),
         address: tuple[str, int] | None = None,
     ) -> None:
         self._settings = dict(settings or {})
@@ -183,7 +182,7 @@ class ApacheKafka:
         self._temporary = tempfile.TemporaryDirectory(prefix="apache-kafka-")
         self._work_dir = Path(self._temporary.name)
         self.data_dir = data_dir or self._work_dir / "data"
-        self._entering = list(entering)
+        self._entering = list(command_prefix)
         self.host, self.port = address or ("127.0.0.1", free_port())
         self.controller_port = free_port()
         self.log_path = self._work_dir / "server.log"
@@ -192,7 +191,6 @@ class ApacheKafka:
 
     @property
     def bootstrap(self) -> str:
-        """Where clients connect."""
         return f"{self.host}:{self.port}"
 
     @property
@@ -202,13 +200,11 @@ class ApacheKafka:
 
     @property
     def pid(self) -> int:
-        """The JVM's process id."""
         assert self._process is not None, "not started"
         return self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether the JVM is there."""
         return self._process is not None and self._process.poll() is None
 
     def __enter__(self) -> Self:
@@ -227,11 +223,7 @@ class ApacheKafka:
         started = time.monotonic()
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [*self._entering, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+                [*self._entering, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         self._wait_until_it_answers()
         self.start_s = time.monotonic() - started
@@ -239,7 +231,7 @@ class ApacheKafka:
     def format(self, *arguments: str) -> None:
         """Format the directory only, as `kafka-storage format` does with these arguments."""
         words = self._formatting(self._write_properties(), *arguments)
-        formatted = run_tool("kafka.tools.StorageTool", *words, entering=self._entering)
+        formatted = run_tool("kafka.tools.StorageTool", *words, command_prefix=self._entering)
         if formatted.returncode != 0:
             raise RuntimeError(f"Kafka did not format {self.data_dir}: {formatted.stderr.strip()}")
 
@@ -248,7 +240,6 @@ class ApacheKafka:
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL: an unclean stop."""
         self._end(signal.SIGKILL)
 
     def _end(self, sign: signal.Signals) -> None:

@@ -41,12 +41,10 @@ class ApacheCluster(KafkaTools):
 
     @property
     def bootstrap(self) -> str:
-        """Where clients find the nodes."""
         return ",".join(f"127.0.0.1:{port}" for port in self.clients)
 
     @property
     def folder(self) -> Path:
-        """What holds the nodes' directories."""
         return Path(self._folder.name)
 
     def __exit__(
@@ -56,11 +54,9 @@ class ApacheCluster(KafkaTools):
         self._folder.cleanup()
 
     def stop(self, node: int) -> None:
-        """End a node in peace."""
         assert self.run("stop", node - 1).code == 0
 
     def start(self, node: int) -> None:
-        """Start one again."""
         assert self.run("start", node - 1).code == 0
 
     def _command(self) -> list[str]:

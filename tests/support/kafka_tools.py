@@ -15,44 +15,43 @@ SOURCE = Path(__file__).parents[1] / "conformance" / "java" / "Tools.java"
 
 
 class Outcome(NamedTuple):
-    """What a tool ended with."""
+    """The exit code and the output of a tool."""
 
     code: int
     out: str
     err: str
 
     @property
-    def printed(self) -> str:
-        """What it printed, when it succeeded."""
+    def stdout(self) -> str:
+        """The output; asserts that the tool succeeded."""
         assert self.code == 0, f"exit {self.code}\n{self.out}\n{self.err}"
         return self.out
 
 
-def alone(cls: str, *args: object, stdin: str | None = None) -> Outcome:
-    """What a tool with a JVM of its own ended with."""
+def run_in_own_jvm(cls: str, *args: object, stdin: str | None = None) -> Outcome:
+    """Runs a tool in its own JVM."""
     done = run_tool(cls, *args, input=stdin)
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
 class KafkaTools:
-    """The JVM, for as long as the `with` block lasts."""
+    """The JVM, until the end of the `with` block."""
 
     def __enter__(self) -> Self:
         command = self._command()
-        self._complaints = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._complaints
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr
         )
         assert self._process.stdout is not None
         if self._process.stdout.readline() != b"ready\n":
-            self._complaints.seek(0)
-            complaints = self._complaints.read().decode(errors="replace")
+            self._stderr.seek(0)
+            errors = self._stderr.read().decode(errors="replace")
             self.__exit__(None, None, None)
-            raise RuntimeError(f"the JVM did not begin:\n{complaints}")
+            raise RuntimeError(f"the JVM did not start:\n{errors}")
         return self
 
     def _command(self) -> list[str]:
-        """What starts the JVM."""
         return tool_command("Tools", classes=compile_java(SOURCE))
 
     def __exit__(
@@ -65,10 +64,10 @@ class KafkaTools:
                 self._process.wait(10)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-        self._complaints.close()
+        self._stderr.close()
 
     def run(self, cls: str, *args: object) -> Outcome:
-        """Run a tool to its end."""
+        """Runs a tool to its end."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         words = b" ".join(base64.b64encode(str(word).encode()) for word in (cls, *args))

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs of loggers and what Apache Kafka 4.3.1 answers, as in admin_cases.py; nothing is changed."""
+"""IncrementalAlterConfigs of loggers and the responses of Apache Kafka 4.3.1; nothing is changed."""
 
 from __future__ import annotations
 

@@ -16,9 +16,11 @@ from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import BatchBuilder, ControlType, Record, end_txn_marker, headers, records
 from storage.config.log_config import LogConfig
-from storage.engine import EngineFactory
-from storage.io.disk import Disk
-from storage.log.log import Checkpoint, Isolation, Log
+from storage.engine import Buffer, EngineFactory
+from storage.io.disk import Disk, StorageError
+from storage.log.leader_epoch_cache import UNDEFINED
+from storage.log.log import AppendInfo, Checkpoint, Isolation, Log
+from storage.log.log_validator import AppendOrigin
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.scattered_engine import Store
 
@@ -97,7 +99,7 @@ def log_at(
     disk: Disk | None = None,
     config: LogConfig = SMALL,
     is_clean: bool = True,
-    known: Checkpoint | None = None,
+    checkpoint: Checkpoint | None = None,
     topic: str = "t",
 ) -> Log:
     """The log of partition 0 of a topic, as a new process sees it."""
@@ -110,16 +112,43 @@ def log_at(
         topic,
         0,
         config,
-        known=known or Checkpoint(),
+        checkpoint=checkpoint or Checkpoint(),
         is_clean=is_clean,
         topic_id=TOPIC_ID,
     )
 
 
+def append_records(
+    log: Log,
+    data: bytearray | memoryview,
+    *,
+    leader_epoch: int = 0,
+    wall_ms: int = NOW_MS,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
+) -> AppendInfo:
+    """Append a client's batch: prepare, write, commit."""
+    prepared = log.prepare(data, leader_epoch=leader_epoch, wall_ms=wall_ms, origin=origin)
+    try:
+        log.write(prepared)
+    except StorageError:
+        log.abort(prepared)
+        raise
+    return log.commit(prepared, wall_ms)
+
+
 def append(log: Log, *values: bytes | str, epoch: int = 0, **options: object) -> int:
     """Append one batch; its base offset."""
     data = produced(*values, **options)  # type: ignore[arg-type]
-    return log.append(data, leader_epoch=epoch, wall_ms=NOW_MS).base_offset
+    return append_records(log, data, leader_epoch=epoch).base_offset
+
+
+def append_as_follower(log: Log, data: Buffer, *, leader_epoch: int = UNDEFINED) -> AppendInfo | None:
+    """Append a leader's batches; None when there is nothing to append."""
+    prepared = log.prepare_as_follower(data, wall_ms=NOW_MS, leader_epoch=leader_epoch)
+    if prepared is None:
+        return None
+    log.write(prepared)
+    return log.commit(prepared, NOW_MS)
 
 
 def fill(log: Log, count: int, value: str = BIG, epoch: int = 0, step_ms: int = 0) -> None:

@@ -25,7 +25,7 @@ def data_batch(messages: Iterable[Versioned], *, base_offset: int, leader_epoch:
 
 
 def random_history(dice: random.Random, steps: int) -> list[Versioned]:
-    """So many changes of a cluster that began with one of `LEVELS`, each valid where it stands."""
+    """Valid random changes of a cluster that starts at one of `LEVELS`."""
     history = _History(dice)
     for _ in range(steps):
         dice.choice(history.changes)()
@@ -45,16 +45,16 @@ class _History:
             self._change_broker,
             self._unregister_broker,
             self._register_controller,
-            self._make_topic,
+            self._create_topic,
             self._remove_topic,
             self._change_partition,
             self._change_partition,
             self._configure,
             self._configure,
-            self._give_producer_ids,
-            self._keep_for_others,
-            self._keep_for_others,
-            self._take_back,
+            self._allocate_producer_ids,
+            self._add_opaque_record,
+            self._add_opaque_record,
+            self._remove_opaque_record,
         ]
 
     def _add(self, record: Message, version: int = 0) -> None:
@@ -131,7 +131,7 @@ class _History:
             )
         )
 
-    def _make_topic(self) -> None:
+    def _create_topic(self) -> None:
         name = f"topic-{self._dice.randint(0, 9)}"
         if name in self._image.topics_by_name:
             return
@@ -190,14 +190,14 @@ class _History:
         key, value = f"setting.{dice.randint(0, 3)}", dice.choice((None, "", "value", "ä" * 100))
         self._add(stored_records.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value))
 
-    def _give_producer_ids(self) -> None:
+    def _allocate_producer_ids(self) -> None:
         self._add(
             stored_records.ProducerIdsRecord(
                 broker_id=1, broker_epoch=1, next_producer_id=self._image.next_producer_id + 1000
             )
         )
 
-    def _keep_for_others(self) -> None:
+    def _add_opaque_record(self) -> None:
         dice = self._dice
         user = dice.choice(("a", "b", None))
         entity = [
@@ -238,7 +238,7 @@ class _History:
         )
         self._add(dice.choice((quota, entry, credential, token)))
 
-    def _take_back(self) -> None:
+    def _remove_opaque_record(self) -> None:
         dice = self._dice
         removals = (
             stored_records.RemoveAccessControlEntryRecord(id=bytes([dice.randint(0, 3)]) * 16),

@@ -1,4 +1,4 @@
-"""A partition over a log that is numbers only: records are counts."""
+"""A partition over a log without bytes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any, cast
 
 from protocol.errors import ErrorCode
 from replication.metadata.image import PartitionState
-from replication.partition.partition import ACKS_ALL, FetchPosition, Partition, Reader
+from replication.partition.follower_progress import FetchPosition
+from replication.partition.partition import ACKS_ALL, Partition, Reader
 from replication.purgatory import Key
 from storage.config.config_def import MAX_LONG
 from storage.log.log import Isolation, Log
-from storage.log.log_validator import Origin
+from storage.log.log_validator import AppendOrigin
 
 SELF = 1
 LAG_MS = 30_000
@@ -58,7 +59,9 @@ class NumbersLog:
         later = [start for other, start in self.epochs if other > epoch]
         return (known[-1] if known else epoch, later[0]) if later else (-1, -1)
 
-    def prepare(self, records: int, *, leader_epoch: int, wall_ms: int, origin: Origin, may_block: bool = True) -> int:
+    def prepare(
+        self, records: int, *, leader_epoch: int, wall_ms: int, origin: AppendOrigin, may_block: bool = True
+    ) -> int:
         return records
 
     def commit(self, prepared: int, wall_ms: int) -> SimpleNamespace:
@@ -85,47 +88,47 @@ def state(
 
 
 class Rig:
-    """A leader, and what it tells the world."""
+    """A leader, and its callbacks."""
 
     def __init__(
         self, replicas: tuple[int, ...] = (1,), isr: tuple[int, ...] | None = None, epoch: int = 0, **log: int
     ) -> None:
         self.log = NumbersLog(**log)
         self.woken: list[Key] = []
-        self.wanted_syncs = 0
-        self.partition = Partition(cast("Log", self.log), SELF, self.woken.append, self.want_sync)
-        self.partition.lead(state(epoch=epoch, replicas=replicas, isr=isr), 0)
+        self.requested_flushes = 0
+        self.partition = Partition(cast("Log", self.log), SELF, self.woken.append, self.request_flush)
+        self.partition.make_leader(state(epoch=epoch, replicas=replicas, isr=isr), 0)
         self.woken.clear()
-        self.settled: list[tuple[Any, ErrorCode]] = []
+        self.acks: list[tuple[Any, ErrorCode]] = []
 
     def append(self, count: int = 1, acks: int = ACKS_ALL) -> None:
-        """Append so many records; the acknowledgement is noted under the base offset."""
+        """Append records; `acks` collects (base offset, error code)."""
         partition = self.partition
-        info = partition.commit(partition.prepare(cast("bytearray", count), acks, 0, Origin.CLIENT), 0)
-        code = partition.acknowledged(acks, info.last_offset + 1)
+        info = partition.commit(partition.prepare(cast("bytearray", count), acks, 0, AppendOrigin.CLIENT), 0)
+        code = partition.check_acks(acks, info.last_offset + 1)
         if code is None:
-            note = lambda code: self.settled.append((info.base_offset, code))  # noqa: E731
-            partition.await_acknowledgement(acks, info.last_offset + 1, note)
+            on_complete = lambda code: self.acks.append((info.base_offset, code))  # noqa: E731
+            partition.await_acks(acks, info.last_offset + 1, on_complete)
         else:
-            self.settled.append((info.base_offset, code))
+            self.acks.append((info.base_offset, code))
 
-    def want_sync(self, _: Partition) -> None:
-        self.wanted_syncs += 1
+    def request_flush(self, _: Partition) -> None:
+        self.requested_flushes += 1
 
-    def sync(self) -> None:
-        """All that was appended is durable now."""
+    def flush(self) -> None:
+        """Make all appended records durable."""
         self.log.flushed_end_offset = self.log.log_end_offset
-        self.partition.own_end_moved()
+        self.partition.update_durable_end_offset()
 
     def fetch(self, replica: int, offset: int, mono_ms: int = 0, epoch: int = 0, broker_epoch: int = -1) -> None:
-        """A follower has asked for `offset`."""
+        """A follower fetches from `offset`."""
         position = FetchPosition(offset, epoch)
         reader = Reader(replica, Isolation.LOG_END, broker_epoch=broker_epoch)
         self.partition.update_follower(reader, position, self.log.log_end_offset, mono_ms, LAG_MS, may_join=True)
 
 
 class UnopenedLog(NumbersLog):
-    """Opens when its end is asked for."""
+    """Is opened by reading its end offset."""
 
     @property
     def log_end_offset(self) -> int:

@@ -1,4 +1,4 @@
-"""A raw, synchronous client: one socket, one request at a time, any version; for any broker, Apache Kafka too."""
+"""A raw, synchronous client: one socket, one request at a time, any version; also for Apache Kafka."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ M = TypeVar("M", bound=Message)
 
 
 class RawClient:
-    """Speaks to one broker with the messages of this project's own codec."""
+    """A client with this project's codec."""
 
     def __init__(self, bootstrap: str, timeout_s: float = 30, *, receive_buffer_bytes: int | None = None) -> None:
-        """Connect; with `receive_buffer_bytes` the kernel holds no more than about that of what was not read yet."""
+        """Connects; `receive_buffer_bytes` limits what the kernel receives ahead."""
         host, port = bootstrap.rsplit(":", 1)
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         if receive_buffer_bytes is not None:  # counts only when it is set before the connection is made
@@ -38,11 +38,10 @@ class RawClient:
         self.close()
 
     def close(self) -> None:
-        """Hang up."""
         self.socket.close()
 
     def send(self, request: Message, version: int) -> int:
-        """Send a request and return its correlation id without waiting."""
+        """Sends a request; returns its correlation id."""
         self._correlation_id += 1
         key = type(request).API_KEY
         assert key is not None
@@ -53,21 +52,21 @@ class RawClient:
         return self._correlation_id
 
     def send_frame(self, frame: bytes) -> None:
-        """Send any bytes as a frame."""
+        """Sends bytes as a frame."""
         self.socket.sendall(struct.pack(">i", len(frame)) + frame)
 
     def receive_frame(self) -> bytes:
-        """The next frame, without its length; EOFError when the broker has hung up."""
+        """The next frame, without its length; EOFError if the broker has closed the connection."""
         (length,) = struct.unpack(">i", self._receive(4))
         return self._receive(length)
 
     def receive(self, request: Message, version: int) -> Any:
-        """The answer to a request that was sent."""
+        """The response to a request that was sent."""
         return self.decode(self.receive_frame(), request, version)
 
     @staticmethod
     def decode(frame: bytes, request: Message, version: int) -> Any:
-        """The answer that a frame holds."""
+        """The response in a frame."""
         key = type(request).API_KEY
         assert key is not None
         header_version = response_header_version(key, version)
@@ -76,7 +75,7 @@ class RawClient:
         return decode(APIS[key].response, version, frame, start)
 
     def ask(self, request: Message, version: int) -> Any:
-        """Send and wait for the answer."""
+        """Sends a request and waits for the response."""
         self.send(request, version)
         return self.receive(request, version)
 

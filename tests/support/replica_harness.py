@@ -1,4 +1,4 @@
-"""A broker's partitions and handlers without sockets, threads or clocks: everything happens when a test says so."""
+"""A broker's partitions and handlers without sockets, threads or clocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from broker.handlers.records.fetch import FetchHandler
 from broker.handlers.records.fetch_sessions import FetchSessions
-from broker.handlers.records.list_offsets import OffsetsHandler
+from broker.handlers.records.list_offsets import ListOffsetsHandler
 from broker.handlers.records.produce import ProduceHandler
 from broker.handlers.router import CloseConnection, ConnectionInfo, Pending, RequestContext
 from broker.security.authorizer import AllowAll, Authorizer
@@ -36,13 +36,13 @@ from protocol.messages.produce_fetch import (
 from protocol.primitives import ZERO_UUID
 from protocol.records import BatchBuilder, headers
 from protocol.schema import Message
-from replication.io_executor import Begin, Done, InlineWorker, Run, Worker
+from replication.io_executor import Begin, InlineIoExecutor, IoCallback, IoExecutor, Run
 from replication.metadata.image import MetadataImage, ResourceType
-from replication.partition.log_dir_moves import Moves
+from replication.partition.log_dir_moves import LogDirMoves
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
 from replication.purgatory import Purgatory
-from replication.timer_queue import Deadlines
+from replication.timer_queue import TimerQueue
 from storage.config.log_config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.io.disk import Disk, StorageError
@@ -54,35 +54,35 @@ NOW_MS = 1_700_000_000_000
 
 
 class HeldWorker:
-    """Keeps what it is given until the test lets it happen."""
+    """Holds I/O until the test releases it."""
 
     def __init__(self) -> None:
-        self.writes: list[tuple[Run, Done]] = []
-        self.syncs: list[tuple[Run, Done]] = []
-        self.reads: list[tuple[Run, Done]] = []
+        self.writes: list[tuple[Run, IoCallback]] = []
+        self.syncs: list[tuple[Run, IoCallback]] = []
+        self.reads: list[tuple[Run, IoCallback]] = []
         self.holds_reads = False
         self.holds_work = False
-        """Also what is to be written at no size: not records."""
+        """Also hold writes of size 0, which are not records."""
 
-    def write(self, directory: str, size: int, run: Run, done: Done) -> None:
+    def write(self, directory: str, size: int, run: Run, done: IoCallback) -> None:
         if not size and not self.holds_work:
             self.background(directory, run, done)
         else:
             self.writes.append((run, done))
 
-    def sync(self, directory: str, begin: Begin, done: Done) -> None:
+    def sync(self, directory: str, begin: Begin, done: IoCallback) -> None:
         self.syncs.append((begin(), done))
 
-    def read(self, directory: str, run: Run, done: Done) -> None:
+    def read(self, directory: str, run: Run, done: IoCallback) -> None:
         if self.holds_reads:
             self.reads.append((run, done))
         else:
             self.background(directory, run, done)
 
-    def name(self, directory: str, run: Run, done: Done) -> None:
+    def directory_op(self, directory: str, run: Run, done: IoCallback) -> None:
         self.background(directory, run, done)
 
-    def background(self, directory: str, run: Run, done: Done) -> None:
+    def background(self, directory: str, run: Run, done: IoCallback) -> None:
         run()
         done(None)
 
@@ -96,41 +96,48 @@ class HeldWorker:
         self._next(self.syncs, error)
 
     @staticmethod
-    def _next(waiting: list[tuple[Run, Done]], error: StorageError | None) -> None:
+    def _next(waiting: list[tuple[Run, IoCallback]], error: StorageError | None) -> None:
         run, done = waiting.pop(0)
         if error is None:
             run()
         done(error)
 
 
-def waiting(look: Callable[[], T]) -> T:
-    """What a look finds that may wait for the disk."""
+def with_disk_reads(look_up: Callable[[], T]) -> T:
+    """The result of a look-up; runs its disk reads."""
     while True:
         try:
-            return look()
+            return look_up()
         except WouldBlock as blocked:
             blocked.run()
             blocked.finish()
 
 
+class AppendResults(list[tuple[ErrorCode, int | None]]):
+    """Error code and base offset of every finished append."""
+
+    def add(self, code: ErrorCode, info: Any, _error: KafkaError | None) -> None:
+        self.append((code, None if info is None else info.base_offset))
+
+
 class NoTransactions:
-    """Knows of no transaction, and so lets no transactional record in."""
+    """Rejects all transactional records: no transaction is known."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
         self.refusal: KafkaError | None = KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        """None: everything may come in."""
+        """None: accept all records."""
 
-    def admit(
+    def verify(
         self, transactional_id: str, producer: Any, partitions: Any, support: Any, done: Callable[[Any], None]
     ) -> None:
-        """As `Admission.admit`."""
+        """As `TransactionVerification.verify`."""
         self.asked.append((transactional_id, tuple(producer), list(partitions), support))
         done({} if self.refusal is None else dict.fromkeys(partitions, self.refusal))
 
 
 class Answer:
-    """What a handler answered, or has not answered yet."""
+    """The response of a handler, perhaps pending."""
 
     def __init__(self, answer: Message | Pending | None, response: type[Message], version: int) -> None:
         self._response = response
@@ -157,7 +164,7 @@ class Answer:
 
 
 def encodable(message: Message, response: type[Message], version: int) -> None:
-    """The answer fits its version: it survives the way over the wire, regions read into bytes."""
+    """Check that the response can be encoded and decoded; file regions become bytes."""
     assert isinstance(message, response)
     for topic in getattr(message, "responses", None) or []:
         for partition in getattr(topic, "partitions", ()):
@@ -173,24 +180,24 @@ def read_regions(records: Any) -> bytes:
 
 
 class World:
-    """One broker, number 1; brokers 2 and 3 are registered beside it."""
+    """Broker 1; brokers 2 and 3 are registered too."""
 
     def __init__(
         self,
         path: Any,
         *,
-        worker: Worker | None = None,
+        worker: IoExecutor | None = None,
         authorizer: Authorizer | None = None,
         settings: dict[str, str] | None = None,
         disk: Disk | None = None,
         directories: int = 1,
     ) -> None:
-        self.worker = worker or InlineWorker()
+        self.worker = worker or InlineIoExecutor()
         self.authorizer = authorizer or AllowAll()
         self.mono_ms = 0
         self.wall_ms = NOW_MS
-        self.deadlines = Deadlines()
-        self.purgatory = Purgatory(self.deadlines)
+        self.timers = TimerQueue()
+        self.purgatory = Purgatory(self.timers)
         self.image = MetadataImage("cluster")
         paths = [str(path / f"logs-{number}") for number in range(directories)]
         for directory in paths:
@@ -199,19 +206,19 @@ class World:
         self.log_manager = LogManager(disk or Disk(), ids, LogConfig(), random_bytes=random.Random(1).randbytes)
         self.log_manager.load()
         self.replicas = ReplicaManager(self.log_manager, self.worker, self.purgatory, self.image, SELF, settings or {})
-        self.moves = Moves(
+        self.moves = LogDirMoves(
             self.replicas,
             self.log_manager,
             self.worker,
             lambda: self.wall_ms,
-            self.deadlines,
+            self.timers,
             lambda: self.mono_ms,
         )
         session_ids = itertools.count(1001)
         self.sessions = FetchSessions(self.purgatory, lambda: next(session_ids))
         self.fetching = FetchHandler(self.replicas, self.sessions, self.purgatory, self.authorizer)
-        self.producing = ProduceHandler(self.replicas, self.deadlines, NoTransactions(), self.authorizer)  # type: ignore[arg-type]
-        self.offsets = OffsetsHandler(self.replicas, self.authorizer)
+        self.producing = ProduceHandler(self.replicas, self.timers, NoTransactions(), self.authorizer)  # type: ignore[arg-type]
+        self.offsets = ListOffsetsHandler(self.replicas, self.authorizer)
         self.topic_numbers = itertools.count(1)
         self.apply(*(self._broker(number) for number in (1, 2, 3)))
 
@@ -279,9 +286,9 @@ class World:
     def pass_time(self, milliseconds: int) -> None:
         self.mono_ms += milliseconds
         self.wall_ms += milliseconds
-        self.deadlines.run_due(self.mono_ms)
+        self.timers.run_due(self.mono_ms)
 
-    def settle(self) -> None:
+    def drain_purgatory(self) -> None:
         while self.purgatory.drain():
             pass
 
@@ -321,7 +328,7 @@ class World:
         return self.produce_all([(name, index, batch() if records is None else records)], **request)
 
     def load(self, name: str = "t", index: int = 0, batches: int = 1, size: int = 10, acks: int = 1) -> None:
-        """Append that many batches of one record."""
+        """Append batches of one record."""
         for _ in range(batches):
             answer = produced(self.produce(name, index, batch(size=size), acks=acks))
             assert answer.error_code == 0, ErrorCode(answer.error_code)
@@ -380,7 +387,7 @@ class World:
 
 
 def batch(count: int = 1, size: int = 10, **builder: Any) -> bytearray:
-    """A batch as a producer sends it."""
+    """A producer's batch."""
     made = BatchBuilder(**builder)
     for number in range(count):
         made.append(NOW_MS + number, b"key", bytes(size))
@@ -388,7 +395,7 @@ def batch(count: int = 1, size: int = 10, **builder: Any) -> bytearray:
 
 
 def produced(answer: Answer, topic: int = 0, partition: int = 0) -> PartitionProduceResponse:
-    """One partition of a Produce's answer."""
+    """A partition of a Produce response."""
     assert answer.is_done, "not answered yet"
     found = answer.message.responses[topic].partition_responses[partition]
     assert isinstance(found, PartitionProduceResponse)
@@ -396,7 +403,7 @@ def produced(answer: Answer, topic: int = 0, partition: int = 0) -> PartitionPro
 
 
 def fetched(answer: Answer, topic: int = 0, partition: int = 0) -> PartitionData:
-    """One partition of a Fetch's answer."""
+    """A partition of a Fetch response."""
     assert answer.is_done, "not answered yet"
     found = answer.message.responses[topic].partitions[partition]
     assert isinstance(found, PartitionData)
@@ -404,7 +411,7 @@ def fetched(answer: Answer, topic: int = 0, partition: int = 0) -> PartitionData
 
 
 def named(answer: Answer) -> list[tuple[str, int]]:
-    """The partitions that a Fetch's answer names, in its order."""
+    """The partitions of a Fetch response, in its order."""
     assert answer.is_done, "not answered yet"
     return [
         (topic.topic, partition.partition_index) for topic in answer.message.responses for partition in topic.partitions
@@ -412,13 +419,13 @@ def named(answer: Answer) -> list[tuple[str, int]]:
 
 
 def offsets(data: PartitionData) -> list[int]:
-    """Base offsets of the batches that were fetched."""
+    """Base offsets of the fetched batches."""
     assert isinstance(data.records, bytes)
     return [header.base_offset for _, header in headers(data.records)]
 
 
 def note_looks(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The partitions that are looked at from now on."""
+    """Record the partitions that are read from now on."""
     looked: list[int] = []
     read = world.replicas.read
 
@@ -431,14 +438,14 @@ def note_looks(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 class Client:
-    """A client with an incremental session, as Kafka's own behaves."""
+    """A client with an incremental fetch session."""
 
     def __init__(self, world: World, version: int = 12, **request: Any) -> None:
         self.world, self.version, self.request = world, version, request
         self.session = (0, 0)
 
     def fetch(self, positions: dict[tuple[str, int], int] | None = None, **request: Any) -> Answer:
-        """Ask on, for these positions and what the session knows."""
+        """Fetch these positions and the session's others."""
         answer = self.world.fetch_all(
             positions or {}, version=self.version, session=self.session, **{**self.request, **request}
         )

@@ -32,14 +32,14 @@ from storage.engine import (
     BatchInfo,
     Buffer,
     Engine,
-    Located,
+    LocatedBatches,
     OffsetPosition,
     Reservation,
     SegmentInfo,
     SyncWork,
-    Visit,
+    OnBatch,
 )
-from storage.io.deferred_file_ops import Later, at_once
+from storage.io.deferred_file_ops import Submit, run_now
 from storage.io.disk import Disk, File
 
 RECORDS, FIRST_RECORDS, ROLL, TRUNCATE, RESET, TRIM, ABORTED, VOID = range(8)
@@ -136,7 +136,7 @@ class ScatteredEngine:
 
     def __init__(self, store: Store, directory: str, config: LogConfig) -> None:
         self._store = store
-        self.later: Later = at_once
+        self.submit: Submit = run_now
         self.compacted_end = 0
         self._name = directory
         self._config = config
@@ -185,7 +185,7 @@ class ScatteredEngine:
         """Bytes of the batches from there on."""
         return sum(batch.size for batch in self._batches if batch.base_offset >= start_offset)
 
-    def recover(self, start_offset: int, visit: Visit) -> None:
+    def recover(self, start_offset: int, on_batch: OnBatch) -> None:
         """Check the batches one by one, and cut at the first that is damaged."""
         slot = bisect_right(self._lasts, start_offset - 1)
         doubted, self._batches[slot:], self._lasts[slot:] = self._batches[slot:], [], []
@@ -201,7 +201,7 @@ class ScatteredEngine:
             if len(data) < header.size or header[:1] != batch[2:3] or not crc_is_valid(data, 0, header):
                 break
             self._add(batch)
-            visit(data, 0, header)
+            on_batch(data, 0, header)
         else:
             self._end = max(self._end, end)
         self._bases = bases
@@ -227,10 +227,10 @@ class ScatteredEngine:
         """Say that nothing of this partition counts."""
         self._store.add(RESET, self._name, 0)
 
-    def enter_service(self) -> None:
+    def register_files(self) -> None:
         """Keep the one file open."""
 
-    def leave_service(self) -> None:
+    def unregister_files(self) -> None:
         """Likewise."""
 
     def update_config(self, config: LogConfig) -> None:
@@ -306,14 +306,14 @@ class ScatteredEngine:
         """There are no indexes that could be behind."""
         return self._flushed
 
-    def be_ready_to_append(self) -> None:
+    def check_append_ready(self) -> None:
         """Everything is in memory."""
 
     def copy(self) -> ScatteredEngine:
         """Looking changes nothing."""
         return self
 
-    def learn(self, copy: Engine) -> None:
+    def adopt_files(self, copy: Engine) -> None:
         """There is nothing that the copy knows alone."""
 
     def locate(
@@ -324,7 +324,7 @@ class ScatteredEngine:
         *,
         min_one_batch: bool,
         may_block: bool = True,
-    ) -> Located:
+    ) -> LocatedBatches:
         """One region per batch."""
         regions: list[FileRegion] = []
         size = 0
@@ -341,7 +341,7 @@ class ScatteredEngine:
         where = None
         if slot < len(self._batches):
             where = OffsetPosition(0, self._batches[slot].position)
-        return Located(tuple(regions), size, end_offset, where)
+        return LocatedBatches(tuple(regions), size, end_offset, where)
 
     def read_batches(self, offset: int, max_bytes: int) -> Buffer:
         """The same batches, joined."""
@@ -362,13 +362,13 @@ class ScatteredEngine:
         latest = max(self._batches, key=lambda batch: batch.max_timestamp)
         return latest.max_timestamp, latest.last_offset
 
-    def segments(self, most: int | None = None) -> list[SegmentInfo]:
+    def segments(self, limit: int | None = None) -> list[SegmentInfo]:
         """The segments, as far as there are such things here."""
         ends = [*self._bases[1:], self._end]
         return [
             SegmentInfo(base, end, sum(batch.size for batch in self._batches if base <= batch.base_offset < end))
             for base, end in zip(self._bases, ends, strict=True)
-        ][:most]
+        ][:limit]
 
     def segment_max_timestamp(self, base_offset: int) -> int:
         """The greatest timestamp of a segment."""
@@ -420,7 +420,7 @@ class ScatteredEngine:
         self._store.add(RESET, self._name, offset)
         self._restart(offset)
 
-    def trim(self, offset: int, ahead: Later | None = None) -> list[str]:
+    def trim(self, offset: int, ahead: Submit | None = None) -> list[str]:
         """Say where it begins."""
         if len(self._bases) > 1 and self._bases[1] <= offset:
             self._store.add(TRIM, self._name, offset)
@@ -429,7 +429,7 @@ class ScatteredEngine:
 
     # ---- durability --------------------------------------------------------------------------------------
 
-    def collect_sync(self, most: int | None = None) -> SyncWork:
+    def collect_sync(self, limit: int | None = None) -> SyncWork:
         """Sync the one file."""
         self._syncing.append([self._end, self._end])
         return SyncWork(self._end, [self._store.file])

@@ -57,7 +57,7 @@ def let_go(engine: Engine) -> None:
     """Close all files that can be closed at this moment (storage/io/file_handle_cache.py)."""
     assert isinstance(engine, SegmentEngine)
     for segment in list(engine._segments):
-        engine.put_away(segment)
+        engine.close_if_written(segment)
 
 
 def opened(directory: Path | str, config: LogConfig | None = None, *, disk: Disk | None = None) -> SegmentEngine:

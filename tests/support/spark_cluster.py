@@ -1,11 +1,11 @@
-"""A standalone Spark cluster: a master and workers, each a process, as `spark-class` of pyspark starts them.
+"""A standalone Spark cluster: a master and workers, each a process started by pyspark's `spark-class`.
 
-RULES    1. Workers have a Python of their own, bare: no Barnabas, no Kafka client, no package at all, and nothing of our
-            environment that would lead there. What a job needs comes with the job.
-         2. Whatever a worker started (an executor, its Python) is in the worker's process group: none outlives it.
-            Master and workers do not outlive whoever started them, also when that is killed (`mortal.py`).
+RULES    1. Workers run a bare Python without Barnabas, a Kafka client or any package, and without our environment. A job
+            must send what it needs.
+         2. All processes of a worker (executors, their Python) are in its process group. Master and workers end with the
+            process that started them, also when that is killed (`mortal.py`).
          3. Heaps are small: two workers and their executors fit beside a driver.
-NOT HERE The driver: whoever submits a job (`submit_words` says where to).
+NOT HERE The driver (`submit_words` has its options).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from tests.support.waiting import until
 START_LIMIT_S = 90.0
 DAEMON_MEMORY = "256m"
 EXECUTOR_MEMORY = "512m"
-"""Spark takes no less than 450 MiB."""
+"""Spark's minimum is 450 MiB."""
 WORKER_MEMORY = "1g"
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
 class SparkCluster:
-    """So many workers of a core each; they are numbered from 0."""
+    """A master and workers with one core each, numbered from 0."""
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self._folder = folder
@@ -53,12 +53,12 @@ class SparkCluster:
 
     @property
     def url(self) -> str:
-        """What `--master` takes."""
+        """The value of `--master`."""
         return f"spark://127.0.0.1:{self._port}"
 
     @property
     def settings(self) -> dict[str, str]:
-        """Spark's settings that fit a job to this cluster: an executor of a core on each worker."""
+        """Spark settings for this cluster: one executor with one core per worker."""
         return {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
@@ -70,7 +70,7 @@ class SparkCluster:
 
     @property
     def submit_words(self) -> list[str]:
-        """What a command of ours is told to run here."""
+        """The options that make our commands use this cluster."""
         words = ["--master", self.url, "--driver-memory", "512m"]
         return words + [word for pair in self.settings.items() for word in ("--spark", "=".join(pair))]
 
@@ -91,7 +91,6 @@ class SparkCluster:
         self.close()
 
     def start(self) -> None:
-        """Master and workers, ready for jobs."""
         self._folder.mkdir(parents=True, exist_ok=True)
         make = [sys.executable, "-m", "venv", "--without-pip", str(self._folder / "python")]
         subprocess.run(make, check=True, stdin=subprocess.DEVNULL)
@@ -103,7 +102,7 @@ class SparkCluster:
         self.await_workers()
 
     def start_worker(self, number: int) -> None:
-        """A worker that is not there; `await_workers` is to follow."""
+        """Starts a worker; `await_workers` must follow."""
         assert number not in self._workers, f"worker {number} runs"
         has = ("--cores", "1", "--memory", WORKER_MEMORY, "--work-dir", str(self._folder / f"work-{number}"))
         where = ("--host", "127.0.0.1", "--webui-port", str(self._pages[number]))
@@ -112,11 +111,11 @@ class SparkCluster:
         )
 
     def await_workers(self) -> None:
-        """Wait until the master knows every worker that runs."""
+        """Waits until the master lists all running workers."""
         until(lambda: self._alive() == len(self._workers), "the workers are there", START_LIMIT_S, 0.1)
 
     def executors(self) -> list[psutil.Process]:
-        """The executors that run on workers now."""
+        """Returns the workers' executor processes."""
         return [
             child
             for worker in self._workers.values()
@@ -125,13 +124,12 @@ class SparkCluster:
         ]
 
     def numbers(self) -> list[int]:
-        """The workers that run."""
         return sorted(self._workers)
 
     def kill_worker(self, number: int, *, whole: bool = False) -> None:
-        """SIGKILL: the worker alone, or the machine with all that it started.
+        """Kills a worker alone, or with all its processes.
 
-        Its executors see that it went, and end, but for one that was just starting: that works on.
+        Executors end when they notice the lost worker, except one that is just starting.
         """
         worker = self._workers.pop(number)
         others = psutil.Process(worker.pid).children(recursive=True)
@@ -145,7 +143,6 @@ class SparkCluster:
             _await_end(others)
 
     def close(self) -> None:
-        """End all of it."""
         for process in self._left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -174,7 +171,7 @@ class SparkCluster:
             )
 
     def _environment(self, home: Path) -> Mapping[str, str]:
-        """Java, Spark, and a bare Python before all others (rule 1)."""
+        """Java, Spark, and the bare Python first on the path (rule 1)."""
         kept = {name: os.environ[name] for name in ("JAVA_HOME", "HOME", "LANG") if name in os.environ}
         return {
             **kept,
@@ -205,7 +202,7 @@ def _await_end(processes: Iterable[psutil.Process]) -> None:
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Whether it runs no more; whoever inherited it may be slow to bury it."""
+    """Whether the process is gone or a zombie."""
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -213,7 +210,7 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 def _words(process: psutil.Process) -> list[str]:
-    """Its command line; nothing when it has gone while we looked."""
+    """The command line; empty if the process is gone."""
     try:
         return list(process.cmdline())
     except psutil.NoSuchProcess:

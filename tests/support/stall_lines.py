@@ -1,8 +1,8 @@
-"""Shows at the end of a test run where the event loops of the brokers under test stood still (design D6).
+"""A pytest plugin that shows, at the end of a run, the event loop stalls of the brokers under test.
 
-RULES    1. Every broker that a test starts through `barnabas.Broker` is looked at, whichever way it ends.
-         2. Processes of a parallel run hand their lines to the one that prints.
-         3. It is shown, not judged: a machine that is busy with other things makes a loop wait too.
+RULES    1. The log of every broker that a test starts through `barnabas.Broker` is read when its process ends.
+         2. The workers of a parallel run send their lines to the main process.
+         3. Stalls fail no test: a busy machine stalls a loop too.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ import pytest
 
 from barnabas.embedded import Broker
 
-_LINE = re.compile(r"barnabas\.watchdog: (the loop stood still (?:once|\d+ times), (?!.* together).*)")
+_LINE = re.compile(r"barnabas\.watchdog: (the event loop stalled (?:once|\d+ times), (?!.* in total).*)")
 _LONGEST = re.compile(r"(\d+) ms")
 _KEY = "stall_lines"
 _SHOWN = 10
 
 
 def lines_of(log: str) -> list[str]:
-    """What the watchdog said, its closing sum left out."""
+    """The watchdog's stall lines, without its summary."""
     return [found[1] for line in log.splitlines() if (found := _LINE.search(line))]
 
 
 class StallLines:
-    """The plugin: collects in every process of the run, prints in the first."""
+    """Collects in every process of the run, prints in the main one."""
 
     def __init__(self) -> None:
         self.found: list[tuple[str, str]] = []
         """Test and line."""
-        self._end = Broker._end
+        self._end = Broker._end_process
         self._seen: dict[str, int] = {}
 
     def attach(self) -> None:
-        """Look at the log of every broker when its process has ended."""
+        """Reads the log of every broker when its process ends."""
         plugin, end = self, self._end
 
         def end_and_look(broker: Broker, *, kill: bool) -> None:
@@ -45,21 +45,21 @@ class StallLines:
             if was_running:
                 plugin.look(str(broker.log_path), broker.log())
 
-        setattr(Broker, "_end", end_and_look)  # noqa: B010  # mypy has no word for it
+        setattr(Broker, "_end_process", end_and_look)  # noqa: B010  # mypy rejects the assignment
 
     def detach(self) -> None:
-        """Leave brokers as they were."""
-        setattr(Broker, "_end", self._end)  # noqa: B010
+        """Restores `Broker`."""
+        setattr(Broker, "_end_process", self._end)  # noqa: B010
 
     def look(self, path: str, log: str) -> None:
-        """Keep the lines that are new in a broker's log."""
+        """Adds the new lines of a broker's log."""
         lines = lines_of(log)
         test = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0]
         self.found += [(test, line) for line in lines[self._seen.get(path, 0) :]]
         self._seen[path] = len(lines)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Hand over what one process of a parallel run has found."""
+        """Sends the lines of a worker."""
         self.detach()
         output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
         if output is not None:
@@ -67,11 +67,11 @@ class StallLines:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take over what another process has found."""
+        """Receives the lines of a worker."""
         self.found += [tuple(entry) for entry in getattr(node, "workeroutput", {}).get(_KEY, [])]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the longest."""
+        """Prints the longest stalls."""
         if not self.found:
             return
         terminalreporter.section(f"stalls of event loops: {len(self.found)} lines")

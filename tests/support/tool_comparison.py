@@ -1,4 +1,4 @@
-"""Apache Kafka's tools, asked the same of two brokers or clusters: what they print, without what differs from run to run."""
+"""Runs Apache Kafka's tools against two brokers or clusters and compares their output; what differs between runs is masked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.support.kafka_tools import KafkaTools, alone
+from tests.support.kafka_tools import KafkaTools, run_in_own_jvm
 
 _TOOLS = "org.apache.kafka.tools."
 CLASSES = {
@@ -36,27 +36,27 @@ CLASSES = {
 }
 
 MEASURED = {"kafka-producer-perf-test", "kafka-consumer-perf-test", "kafka-e2e-latency"}
-"""Tools that print how fast it went: of their numbers only the places are compared."""
+"""Tools that print measurements: numbers are masked."""
 UNORDERED = {"kafka-verifiable-producer", "kafka-consumer-groups", "kafka-groups"}
-"""Tools whose lines come as it happens."""
-LOOKING = {"--describe", "--list", "--verify", "--dry-run", "describe", "list"}
-"""Words of those who change nothing."""
+"""Tools whose lines have no fixed order."""
+READ_ONLY_WORDS = {"--describe", "--list", "--verify", "--dry-run", "describe", "list"}
+"""Commands with these words change nothing."""
 SEEN_WITHIN_S = 30
-ALONE = {"kafka-verifiable-producer"}
-"""Tools that say their last words when their JVM ends."""
-AT = {"kafka-producer-perf-test": None, "transactional-message-copier": "--broker-list"}
-"""Tools that are not told of the broker by --bootstrap-server."""
+OWN_JVM = {"kafka-verifiable-producer"}
+"""Tools that print their last lines when the JVM ends."""
+BOOTSTRAP_OPTION = {"kafka-producer-perf-test": None, "transactional-message-copier": "--broker-list"}
+"""Tools with another option than --bootstrap-server."""
 Masks = Sequence[tuple[str, str | Callable[[re.Match[str]], str]]]
 MASKS: Masks = [
     (r"(?m)^\s+at .*\n", ""),  # where in the JVM's code an error was
     (r'"avg_throughput":[0-9.E-]+', "(a rate)"),
-    (r'(?m)^.*"name":"partitions_assigned","partitions":\[\]}\n', ""),  # an assignor may take its time
-    (r'(?m)^.*"stage":"ProcessLoop".*"totalProcessed":0,.*\n', ""),  # so often it looked before there was something
+    (r'(?m)^.*"name":"partitions_assigned","partitions":\[\]}\n', ""),  # depends on the time of the assignment
+    (r'(?m)^.*"stage":"ProcessLoop".*"totalProcessed":0,.*\n', ""),  # polls before the first record
     (r"\b[A-Za-z0-9_-]{22}\b", "(an id)"),
     (r"\b\d{13}\b", "(a time)"),
     (r'"time":"[^"]+"', "(a time)"),
     (r"(?m)^(1 +\ttx +\t.*\(a time\) +\t)\d+ +", r"\1(how long)"),
-    (r"(?m)^  (?!root=)[\w.$() ]+=[A-Z]+ sensitive=false synonyms=\{\}\n", ""),  # loggers have names of their own
+    (r"(?m)^  (?!root=)[\w.$() ]+=[A-Z]+ sensitive=false synonyms=\{\}\n", ""),  # logger names differ
     (r"(Epoch|HighWatermark): +\d+", r"\1"),
     (r"CONTROLLER://[a-z0-9.]+:\d+", "(the controller)"),
     (r"(?m)^1 +\t\(an id\)\t\d+ +", "1 (an id) (an offset)"),
@@ -64,13 +64,13 @@ MASKS: Masks = [
 ]
 
 
-class Asked:
-    """One broker, or one cluster, and the tools that are asked of it."""
+class ToolRunner:
+    """Runs tools against one broker or cluster."""
 
     def __init__(
         self, tools: KafkaTools, bootstrap: str, directory: Path, folder: Path, masks: Masks = (), measured: str = ""
     ) -> None:
-        """Made for a bootstrap; `masks` come behind those of all, of tools named in `measured` numbers are not compared."""
+        """`masks` are applied after MASKS; the numbers of the tools named in `measured` are masked too."""
         self._tools = tools
         self._bootstrap = bootstrap
         self._directory = directory
@@ -78,14 +78,14 @@ class Asked:
         self._masks = (*MASKS, *masks)
         self._measured = MEASURED | set(measured.split())
 
-    def tell(self, line: str) -> tuple[int, str]:
-        """Exit code and output of a tool, without what differs from run to run."""
+    def run(self, line: str) -> tuple[int, str]:
+        """The exit code and the masked output of a tool."""
         name, *words = line.format(bootstrap=self._bootstrap, dir=self._folder).split()
-        option = AT.get(name, "--bootstrap-server")
+        option = BOOTSTRAP_OPTION.get(name, "--bootstrap-server")
         at = [] if option is None else [option, self._bootstrap]
         verb = 1 if name == "kafka-cluster" else 0  # its options belong to the verb
         command = CLASSES[name], *words[:verb], *at, *words[verb:]
-        outcome = alone(*command) if name in ALONE else self._tools.run(*command)
+        outcome = run_in_own_jvm(*command) if name in OWN_JVM else self._tools.run(*command)
         return outcome.code, self._masked(name, f"{outcome.out}--- errors\n{outcome.err}")
 
     def _masked(self, name: str, text: str) -> str:
@@ -99,13 +99,13 @@ class Asked:
         return "\n".join(sorted(text.splitlines())) if name in UNORDERED else text
 
 
-def difference(line: str, theirs: Asked, ours: Asked) -> str:
-    """What a tool prints otherwise; who only looks is asked again for a while, until what was changed is seen by both."""
+def difference(line: str, theirs: ToolRunner, ours: ToolRunner) -> str:
+    """The difference of two outputs, or ""; a command that only reads is repeated for a while, until both show all changes."""
     deadline = time.monotonic() + SEEN_WITHIN_S
     while True:
-        code, text = theirs.tell(line)
-        our_code, our_text = ours.tell(line)
+        code, text = theirs.run(line)
+        our_code, our_text = ours.run(line)
         if (code, text) == (our_code, our_text):
             return ""
-        if not LOOKING & set(line.split()) or time.monotonic() > deadline:
+        if not READ_ONLY_WORDS & set(line.split()) or time.monotonic() > deadline:
             return f"{line}\nKafka ({code}):\n{text}\nwe ({our_code}):\n{our_text}"

@@ -1,11 +1,10 @@
-"""Read a topic back with plain consumers: a group of three, and one that seeks by time.
+"""Reads a topic with plain consumers: a group of three, and one that seeks by time.
 
-RULES    1. A group begins to read when every member has its share, so that no record is read twice for a rebalance.
-         2. A group has read the topic when every offset of every partition was seen; what was seen twice is counted
-            apart.
-         3. A member leaves when all have committed: the others would be given its share.
-         4. A look-up by time must name the first offset whose own timestamp is at or after the time asked.
-NOT HERE Spark, which uses no group at all (`spark_jobs.py`).
+RULES    1. A group starts reading when every member has its partitions, so that a rebalance causes no duplicates.
+         2. A group is done when every offset of every partition was read; duplicates are counted separately.
+         3. A member leaves after all members have committed, since leaving starts a rebalance.
+         4. A look-up by time must return the first offset whose timestamp is at or after the requested time.
+NOT HERE Spark, which uses no group (`spark_jobs.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ CONSUMER_SETTINGS: dict[str, Any] = {
 
 
 class GroupReport(NamedTuple):
-    """What a group of consumers read together."""
+    """The records that a group has read."""
 
     records_by_member: list[int]
     partitions_by_member: list[int]
@@ -41,7 +40,7 @@ class GroupReport(NamedTuple):
 
 
 class SeekReport(NamedTuple):
-    """What the broker answered for one moment, and what was read from there."""
+    """The broker's offsets for a timestamp, and the records read from there."""
 
     offsets: dict[int, int | None]
     first_checksums: dict[int, int]
@@ -49,7 +48,7 @@ class SeekReport(NamedTuple):
 
 
 class _Shared:
-    """What the members of a group have seen; each offset is counted once."""
+    """The offsets that the group's members have read."""
 
     def __init__(self, ends: dict[int, int], members: int) -> None:
         self.seen = {partition: bytearray(end) for partition, end in ends.items()}
@@ -60,20 +59,20 @@ class _Shared:
     def left(self) -> int:
         return sum(marks.count(0) for marks in self.seen.values())
 
-    def is_done(self) -> bool:
+    def is_finished(self) -> bool:
         return self.failure is not None or not self.left()
 
     def fail(self, failure: BaseException) -> None:
-        """The first failure counts: the others may come of it."""
+        """Keeps the first failure: later ones may be consequences."""
         self.failure = self.failure or failure
         self.all_have_committed.abort()
 
-    def everybody_is_in(self) -> bool:
+    def all_are_assigned(self) -> bool:
         return all(self.shares) and sum(self.shares) == len(self.seen)
 
 
 class _Pause(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Holds what is newly assigned until everybody is in."""
+    """Pauses newly assigned partitions until all members have theirs."""
 
     def __init__(self, consumer: KafkaConsumer) -> None:
         self._consumer = consumer
@@ -86,37 +85,37 @@ class _Pause(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 class _Member(Thread):
-    """One consumer of the group, in a thread of its own."""
+    """One consumer of the group, in its own thread."""
 
     def __init__(
-        self, number: int, bootstrap: str, topic: str, group: str, shared: _Shared, tell: Callable[[int], None]
+        self, number: int, bootstrap: str, topic: str, group: str, shared: _Shared, on_progress: Callable[[int], None]
     ) -> None:
         super().__init__(daemon=True)
         self._number = number
         self._consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, **CONSUMER_SETTINGS)
         self._consumer.subscribe([topic], listener=_Pause(self._consumer))
         self._shared = shared
-        self._tell = tell
+        self._on_progress = on_progress
         self.records = self.twice = self.checksum = 0
 
     def run(self) -> None:
         deadline = time.monotonic() + LIMIT_S
         try:
-            while not self._shared.is_done():
+            while not self._shared.is_finished():
                 for place, records in self._consumer.poll(timeout_ms=200).items():
                     self._count(place.partition, records)
-                self._take_part()
-                _fail_when_late(deadline, self._shared.left())
+                self._update_assignment()
+                _check_deadline(deadline, self._shared.left())
             self._consumer.commit()
             self._shared.all_have_committed.wait(LIMIT_S)
-        except BaseException as failure:  # noqa: BLE001 - handed to the thread that waits for this one
+        except BaseException as failure:  # noqa: BLE001 - re-raised by the thread that joins this one
             self._shared.fail(failure)
         finally:
             self._consumer.close()
 
-    def _take_part(self) -> None:
+    def _update_assignment(self) -> None:
         self._shared.shares[self._number] = len(self._consumer.assignment())
-        if self._consumer.paused() and self._shared.everybody_is_in():
+        if self._consumer.paused() and self._shared.all_are_assigned():
             self._consumer.resume(*self._consumer.paused())
 
     def _count(self, partition: int, records: list[Any]) -> None:
@@ -130,13 +129,15 @@ class _Member(Thread):
                 fresh += 1
                 self.checksum += crc32(record.value)
         self.records += fresh
-        self._tell(fresh)
+        self._on_progress(fresh)
 
 
-def read_with_group(bootstrap: str, topic: str, group: str, members: int, tell: Callable[[int], None]) -> GroupReport:
+def read_with_group(
+    bootstrap: str, topic: str, group: str, members: int, on_progress: Callable[[int], None]
+) -> GroupReport:
     """Let a group of consumers read all that is there, commit and leave."""
     shared = _Shared(end_offsets(bootstrap, topic), members)
-    threads = [_Member(number, bootstrap, topic, group, shared, tell) for number in range(members)]
+    threads = [_Member(number, bootstrap, topic, group, shared, on_progress) for number in range(members)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -154,7 +155,7 @@ def read_with_group(bootstrap: str, topic: str, group: str, members: int, tell: 
 
 
 def end_offsets(bootstrap: str, topic: str) -> dict[int, int]:
-    """The end of each partition."""
+    """Returns the end offset of each partition."""
     consumer = KafkaConsumer(bootstrap_servers=bootstrap, **CONSUMER_SETTINGS)
     try:
         places = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
@@ -164,7 +165,7 @@ def end_offsets(bootstrap: str, topic: str) -> dict[int, int]:
 
 
 def committed_offsets(bootstrap: str, topic: str, group: str) -> dict[int, int]:
-    """Where a group stands in each partition; -1 where it has committed nothing."""
+    """Returns the group's committed offset of each partition, or -1."""
     consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, **CONSUMER_SETTINGS)
     try:
         partitions = sorted(consumer.partitions_for_topic(topic) or ())
@@ -174,8 +175,8 @@ def committed_offsets(bootstrap: str, topic: str, group: str) -> dict[int, int]:
         consumer.close()
 
 
-def seek_by_time(bootstrap: str, topic: str, moment_ms: int, tell: Callable[[int], None]) -> SeekReport:
-    """Ask every partition for its first record at or after a moment, and read from there to the end."""
+def seek_by_time(bootstrap: str, topic: str, moment_ms: int, on_progress: Callable[[int], None]) -> SeekReport:
+    """Looks up the first offset at or after a time in each partition, and reads from there to the end."""
     ends = end_offsets(bootstrap, topic)
     consumer = KafkaConsumer(bootstrap_servers=bootstrap, **CONSUMER_SETTINGS)
     try:
@@ -189,18 +190,18 @@ def seek_by_time(bootstrap: str, topic: str, moment_ms: int, tell: Callable[[int
         count = 0
         deadline = time.monotonic() + LIMIT_S
         while count < sum(left.values()):
-            _fail_when_late(deadline, sum(left.values()) - count)
+            _check_deadline(deadline, sum(left.values()) - count)
             for place, records in consumer.poll(timeout_ms=200).items():
                 first_checksums.setdefault(place.partition, crc32(records[0].value))
                 count += len(records)
-                tell(len(records))
+                on_progress(len(records))
         return SeekReport(offsets, first_checksums, count)
     finally:
         consumer.close()
 
 
 def expected_seek(produced: Produced, moment_ms: int) -> SeekReport:
-    """What the look-up must answer, counted from what was sent."""
+    """Returns the expected result of the look-up, computed from the sent records."""
     offsets: dict[int, int | None] = {}
     first_checksums: dict[int, int] = {}
     records = 0
@@ -213,6 +214,6 @@ def expected_seek(produced: Produced, moment_ms: int) -> SeekReport:
     return SeekReport(offsets, first_checksums, records)
 
 
-def _fail_when_late(deadline: float, left: int) -> None:
+def _check_deadline(deadline: float, left: int) -> None:
     if time.monotonic() > deadline:
         raise TimeoutError(f"{left} records were still unread after {LIMIT_S:.0f} s")

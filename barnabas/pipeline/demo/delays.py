@@ -1,8 +1,8 @@
-"""From Kafka's records to delays by carrier and month: the Spark steps, each from DataFrame to DataFrame.
+"""Computes delays by carrier and month from Kafka records: Spark steps from DataFrame to DataFrame.
 
-RULES    1. A step neither reads nor writes anything: the same steps serve batch, stream and a test's literal rows.
-         2. A value that is not the JSON of a flight stops the job: nothing is counted as null by mistake.
-         3. Sums are whole numbers (`flights.py`, rule 1).
+RULES    1. A step performs no I/O: batch, stream and tests use the same steps.
+         2. A value that is not the JSON of a flight fails the job.
+         3. Sums are integers (`flights.py`, rule 1).
 NOT HERE Sessions (`session.py`), sources and sinks (`spark_jobs.py`).
 """
 
@@ -17,23 +17,19 @@ from pyspark.sql import functions as f
 from barnabas.pipeline.demo.flights import Delay, Delays
 
 FLIGHT_FIELDS = "carrier string, month int, dep_delay int"
-"""What the figures need of a value; Spark skips the rest."""
+"""The fields that Spark parses."""
 
 
 def parse_flights(records: DataFrame) -> DataFrame:
-    """One row per record of the topic: partition, offset, timestamp, key and what was asked of the value."""
+    """Returns one row per record: partition, offset, timestamp, key and the parsed fields."""
     flight = f.from_json(f.col("value").cast("string"), FLIGHT_FIELDS, {"mode": "FAILFAST"})
     return records.select(
-        "partition",
-        "offset",
-        "timestamp",
-        f.col("key").cast("string").alias("key"),
-        flight.alias("flight"),
+        "partition", "offset", "timestamp", f.col("key").cast("string").alias("key"), flight.alias("flight")
     ).select("partition", "offset", "timestamp", "key", "flight.*")
 
 
 def delays_by_carrier_and_month(flights: DataFrame) -> DataFrame:
-    """Flights, departures, minutes of delay and their average, by carrier (the record's key) and month."""
+    """Returns flights, departures, minutes of delay and their average, by carrier (the key) and month."""
     return flights.groupBy(f.col("key").alias("carrier"), "month").agg(
         f.count("*").alias("flights"),
         f.count("dep_delay").alias("departures"),
@@ -43,7 +39,7 @@ def delays_by_carrier_and_month(flights: DataFrame) -> DataFrame:
 
 
 def as_delays(rows: Iterable[Any]) -> Delays:
-    """Collected rows as figures; an average that is not the quotient of its sums is an error."""
+    """Converts rows to figures. Raises ValueError if an average is not the quotient of its sums."""
     delays: Delays = {}
     for row in rows:
         delay = Delay(row["flights"], row["departures"], row["delay_minutes"])

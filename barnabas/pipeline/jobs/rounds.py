@@ -1,10 +1,9 @@
-"""Which offsets the next round of a job takes: plain figures, no broker and no Spark.
+"""Plans the offsets of a job's next round; uses neither broker nor Spark.
 
-RULES    1. A round takes at most so many offsets, each partition in proportion to what it has waiting, none less than one.
-         2. Where the broker has forgotten what was not read yet, the job stops, unless it was told to go on; then the
-            gap is written down.
-         3. A topic that was deleted and made again, or an end before what was read, stops the job: these are other
-            records under the same offsets.
+RULES    1. A round has at most `limit` offsets, shared in proportion to each partition's backlog, at least one for each.
+         2. If the broker has deleted unread offsets, the job fails, unless it may continue; then the gap is recorded.
+         3. A topic that was deleted and created again, or an end below the last read offset, fails the job: the offsets now
+            belong to other records.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from barnabas.pipeline.brokers import Place, Span, Topic
+from barnabas.pipeline.brokers import Span, Topic, TopicPartition
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.settings import BrokerSettings, setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundSettings(BrokerSettings):
-    """What every job that reads a topic round by round is told."""
+    """Settings of every job that reads a topic in rounds."""
 
     max_offsets_per_trigger: int = setting("The most offsets that a round takes.", 1_000_000)
     fail_on_data_loss: bool = setting("Stop where the broker has forgotten what was not read yet.", True)
@@ -31,58 +30,59 @@ class RoundSettings(BrokerSettings):
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """What a partition has that was not read: from `start`; with `lost_before` where something is gone."""
+class StartPosition:
+    """The offset at which a partition's next round starts; `lost_before` is the first lost offset, if any."""
 
     start: int
     lost_before: int | None = None
 
     @property
     def lost(self) -> int:
-        """How many offsets are gone."""
+        """The number of lost offsets."""
         return 0 if self.lost_before is None else self.start - self.lost_before
 
 
-def where_to_start(
-    places: Mapping[Place, Topic],
-    archived: Mapping[Place, int],
+def start_positions(
+    places: Mapping[TopicPartition, Topic],
+    archived: Mapping[TopicPartition, int],
     archived_ids: Mapping[str, str],
-    starts: Mapping[Place, int],
-    ends: Mapping[Place, int],
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
     *,
     fail_on_data_loss: bool,
-) -> dict[Place, Waiting]:
-    """For each partition the offset to go on from (rules 2 and 3)."""
-    waiting = {}
-    for place, topic in places.items():
-        known = archived_ids.get(place.topic, topic.id)
+) -> dict[TopicPartition, StartPosition]:
+    """Returns the start position of each partition. Raises JobError (rules 2 and 3)."""
+    positions = {}
+    for tp, topic in places.items():
+        known = archived_ids.get(tp.topic, topic.id)
         if known != topic.id:
             raise JobError(
-                f"The topic {place.topic} was deleted and made again since it was read: begin in another folder."
+                f"The topic {tp.topic} was deleted and created again since it was read: begin in another folder."
             )
-        held = archived.get(place)
-        if held is None:
-            waiting[place] = Waiting(starts[place])
-        elif held < starts[place]:
+        read_to = archived.get(tp)
+        if read_to is None:
+            positions[tp] = StartPosition(starts[tp])
+        elif read_to < starts[tp]:
             if fail_on_data_loss:
                 raise JobError(
-                    f"The offsets {held} to {starts[place] - 1} of {place} are gone from the broker and were not read: "
-                    "--no-fail-on-data-loss goes on behind them, and writes down the gap."
+                    f"The offsets {read_to} to {starts[tp] - 1} of {tp} are gone from the broker and were not read: "
+                    "--no-fail-on-data-loss continues after them and records the gap."
                 )
-            waiting[place] = Waiting(starts[place], lost_before=held)
-        elif held > ends[place]:
-            raise JobError(f"{place} ends at {ends[place]}, and was read up to {held}: it is not what it was.")
+            positions[tp] = StartPosition(starts[tp], lost_before=read_to)
+        elif read_to > ends[tp]:
+            raise JobError(f"{tp} ends at {ends[tp]}, and was read up to {read_to}: it is another log now.")
         else:
-            waiting[place] = Waiting(held)
-    return waiting
+            positions[tp] = StartPosition(read_to)
+    return positions
 
 
-def plan_round(waiting: Mapping[Place, Waiting], ends: Mapping[Place, int], limit: int) -> dict[Place, Span]:
-    """The spans of the next round; partitions with nothing to read are left out (rule 1)."""
-    sizes = {place: ends[place] - waiting[place].start for place in waiting if ends[place] > waiting[place].start}
+def plan_round(
+    positions: Mapping[TopicPartition, StartPosition], ends: Mapping[TopicPartition, int], limit: int
+) -> dict[TopicPartition, Span]:
+    """Returns the spans of the next round; partitions without backlog are left out (rule 1)."""
+    sizes = {tp: ends[tp] - positions[tp].start for tp in positions if ends[tp] > positions[tp].start}
     total = sum(sizes.values())
     share = min(1.0, limit / total) if total else 0.0
     return {
-        place: Span(waiting[place].start, waiting[place].start + max(1, int(size * share)))
-        for place, size in sizes.items()
+        tp: Span(positions[tp].start, positions[tp].start + max(1, int(size * share))) for tp, size in sizes.items()
     }

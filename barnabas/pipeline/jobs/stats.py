@@ -1,11 +1,10 @@
-"""Rates, sizes, skew of keys, and the lag of consumers over time: as a table and as plots.
+"""Rates, sizes, key skew, and consumer lag over time: as a table and as plots.
 
-RULES    1. Each figure is a step from DataFrame to DataFrame, over the records of the topics as the Kafka source gives them.
-         2. Time is the records' own, cut into windows: as wide as was said, or so that there are about WINDOWS of them.
-         3. Lag is not sampled, it is read back: `__consumer_offsets` says which offset each group had committed when, and the
-            topic how far it went then. What compaction has taken from there is not known any more: the newest commit of
-            each group and partition always is.
-         4. With a log directory all of it is read from files, and the broker is left alone.
+RULES    1. Each figure is a function from DataFrame to DataFrame, over the Kafka source's records.
+         2. Time is the records' timestamps, in windows of the given width; by default about WINDOWS windows.
+         3. Lag is computed from `__consumer_offsets` (committed offset and time of each group) and the topic's timestamps.
+            Commits that compaction removed are unknown; the newest commit of each group and partition remains.
+         4. With a log directory everything is read from files, without a broker.
 NOT HERE The plots (`stats_plots.py`).
 """
 
@@ -19,39 +18,39 @@ from typing import Any, NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from barnabas.pipeline.brokers import Brokers, Place, Span
-from barnabas.pipeline.datetimes import moment_ms
+from barnabas.pipeline.brokers import Brokers
+from barnabas.pipeline.datetimes import parse_timestamp_ms
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.jobs.data_files import own_session
+from barnabas.pipeline.jobs.data_files import isolated_session
 from barnabas.pipeline.kafka.kafka_source import read_spans
-from barnabas.pipeline.reporting.reporter import Tell
+from barnabas.pipeline.reporting.reporter import OnStep
 from barnabas.pipeline.settings import BrokerSettings, setting
 from barnabas.pipeline.sources.segments import NAME, register
-from barnabas.pipeline.spark.rows import collected
+from barnabas.pipeline.spark.rows import collect_rows
 
 OFFSETS_TOPIC = "__consumer_offsets"
 WINDOWS = 120
 SECOND_MS = 1000
 TOP_KEYS = 20
 ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS"
-"""As `search` writes moments: in UTC."""
+"""The timestamp format of `search`, in UTC."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StatsSettings(BrokerSettings):
-    """What `stats` is told."""
+    """Settings of `stats`."""
 
     topic: tuple[str, ...] = setting("A topic; may be repeated.", (), metavar="NAME")
     group: tuple[str, ...] = setting("The lag of this group; may be repeated.  [default: of every group]", ())
-    log_dir: Path | None = setting("Read the files in this log directory, and leave the broker alone.", None)
-    start_time: str | None = setting("From this moment on: ISO 8601 (UTC unless it says else), or milliseconds.", None)
+    log_dir: Path | None = setting("Read the files in this log directory, without a broker.", None)
+    start_time: str | None = setting("From this moment on: ISO 8601 (UTC by default), or milliseconds.", None)
     end_time: str | None = setting("Up to before this moment.", None)
     window: float | None = setting("The width of a window in seconds.  [default: a 120th of the time there is]", None)
     into: Path = setting("The folder of the plots.", Path("barnabas-stats"), metavar="FOLDER")
 
     @property
-    def asks_broker(self) -> bool:
-        """Files are read without one."""
+    def needs_broker(self) -> bool:
+        """Whether a broker is read; a log directory needs none."""
         return self.log_dir is None
 
 
@@ -62,26 +61,26 @@ class StatsReport:
     window_s: float
     plots: str
     lines: list[dict[str, Any]] = field(repr=False)
-    """One of each topic."""
+    """One line per topic."""
     rates: list[dict[str, Any]] = field(repr=False, default_factory=list)
     keys: list[dict[str, Any]] = field(repr=False, default_factory=list)
     partitions: list[dict[str, Any]] = field(repr=False, default_factory=list)
     lags: list[dict[str, Any]] = field(repr=False, default_factory=list)
 
 
-def stats(spark: SparkSession, settings: StatsSettings, tell: Tell = lambda _: None) -> StatsReport:
-    """Count, and draw."""
+def stats(spark: SparkSession, settings: StatsSettings, on_step: OnStep = lambda _: None) -> StatsReport:
+    """Computes the figures and draws the plots."""
     from barnabas.pipeline.jobs.stats_plots import draw
 
     if not settings.topic:
         raise JobError("stats needs --topic: what to count.")
     if settings.window is not None and settings.window <= 0:
         raise JobError("--window takes more than 0 seconds.")
-    own = own_session(spark)
-    records, commits = _sources(own, settings)
+    session = isolated_session(spark)
+    records, commits = _sources(session, settings)
     records = _between(records, settings).persist()
     try:
-        tell({"step": "counting", "topics": ", ".join(settings.topic)})
+        on_step({"step": "counting", "topics": ", ".join(settings.topic)})
         width_ms = _width_ms(records, settings)
         report = StatsReport(
             width_ms / SECOND_MS,
@@ -116,7 +115,7 @@ def _window_of(moment: Column, width_ms: int) -> Column:
 
 
 def totals(records: DataFrame) -> DataFrame:
-    """Of each topic: how many, how large, from when to when."""
+    """Counts, sizes and time range of each topic."""
     sized = records.withColumn("size", _size())
     quantiles = {"median": 0.5, "p99": 0.99}
     return sized.groupBy("topic").agg(
@@ -132,7 +131,7 @@ def totals(records: DataFrame) -> DataFrame:
 
 
 def rates(records: DataFrame, width_ms: int) -> DataFrame:
-    """Of each topic and window: records and bytes a second."""
+    """Records and bytes per second, by topic and window."""
     seconds = width_ms / SECOND_MS
     found = records.groupBy("topic", _window_of(_moment(), width_ms).cast("long").alias("window_ms"))
     counted = found.agg(f.count("*").alias("records"), f.sum(_size()).alias("bytes"))
@@ -147,7 +146,7 @@ def rates(records: DataFrame, width_ms: int) -> DataFrame:
 
 
 def top_keys(records: DataFrame, count: int = TOP_KEYS) -> DataFrame:
-    """Of each topic: the commonest keys, and which share of all its records with a key each has."""
+    """The most common keys of each topic, with their share of its records with a key."""
     counted = records.where("key is not null").groupBy("topic", "key").agg(f.count("*").alias("records"))
     by_topic = Window.partitionBy("topic")
     ranked = counted.select(
@@ -163,17 +162,17 @@ def top_keys(records: DataFrame, count: int = TOP_KEYS) -> DataFrame:
 
 
 def partition_shares(records: DataFrame) -> DataFrame:
-    """Of each partition: its records, and their share of the topic's."""
+    """The records of each partition, and their share of the topic's."""
     counted = records.groupBy("topic", "partition").agg(f.count("*").alias("records"))
     share = f.col("records") / f.sum("records").over(Window.partitionBy("topic"))
     return counted.withColumn("share", share)
 
 
 def committed(offsets: DataFrame) -> DataFrame:
-    """Who committed which offset when, of the records of `__consumer_offsets`.
+    """Parses the records of `__consumer_offsets`: group, topic, partition, committed offset, time.
 
-    A key is i16 version (0 or 1), text group, text topic, i32 partition, a text being i16 length and UTF-8; a value is i16
-    version and i64 offset, and more that is not needed here. Keys of other versions are about groups' members.
+    A key is i16 version (0 or 1), string group, string topic, i32 partition, a string being i16 length and UTF-8; a value is
+    i16 version and i64 offset, followed by other fields. Keys of other versions are group metadata.
     """
     group_end = f.lit(5) + _number("key", f.lit(3), 2)
     topic_end = group_end + 2 + _number("key", group_end, 2)
@@ -188,30 +187,30 @@ def committed(offsets: DataFrame) -> DataFrame:
 
 
 def _number(column: str, begin: Column, size: int) -> Column:
-    """A big-endian number that is not negative, at a place counted from 1."""
+    """A non-negative big-endian number; positions start at 1."""
     digits = f.hex(f.substr(column, begin.cast("int"), f.lit(size)))
     return f.conv(digits, 16, 10).cast("int" if size < 4 else "long")
 
 
 def lags(records: DataFrame, commits: DataFrame, width_ms: int) -> DataFrame:
-    """Of each group, topic and window: how far the group was behind at the window's end, over all partitions (rule 3)."""
-    places = ["topic", "partition"]
+    """The lag of each group, topic and window, at the window's end, over all partitions (rule 3)."""
+    partition_key = ["topic", "partition"]
     window = _window_of(_moment(), width_ms).cast("long")
-    grouped = records.groupBy(*places, window.alias("window_ms"))
+    grouped = records.groupBy(*partition_key, window.alias("window_ms"))
     ends = grouped.agg((f.max("offset") + 1).alias("end"), f.min("offset").alias("first"))
     last = f.max_by("committed", f.struct("ms", "order")).alias("committed")
     when = _window_of(f.col("ms"), width_ms).cast("long").alias("window_ms")
-    stands = commits.groupBy("group", *places, when).agg(last)
-    members = stands.select("group", *places).distinct()
-    moments = ends.select("topic", "window_ms").unionByName(stands.select("topic", "window_ms")).distinct()
+    group_commits = commits.groupBy("group", *partition_key, when).agg(last)
+    members = group_commits.select("group", *partition_key).distinct()
+    moments = ends.select("topic", "window_ms").unionByName(group_commits.select("topic", "window_ms")).distinct()
     grid = members.join(moments, "topic")
-    so_far = Window.partitionBy("group", *places).orderBy("window_ms").rowsBetween(Window.unboundedPreceding, 0)
-    # Before its first record a log's end is not known, but for one that has all its records: then it was 0.
-    firsts = ends.groupBy(*places).agg(f.when(f.min("first") == 0, 0).alias("begin"))
+    so_far = Window.partitionBy("group", *partition_key).orderBy("window_ms").rowsBetween(Window.unboundedPreceding, 0)
+    # Before its first record a log's end is unknown, unless the log starts at offset 0.
+    firsts = ends.groupBy(*partition_key).agg(f.when(f.min("first") == 0, 0).alias("begin"))
     filled = (
-        grid.join(firsts, places, "left")
-        .join(ends, [*places, "window_ms"], "left")
-        .join(stands, ["group", *places, "window_ms"], "left")
+        grid.join(firsts, partition_key, "left")
+        .join(ends, [*partition_key, "window_ms"], "left")
+        .join(group_commits, ["group", *partition_key, "window_ms"], "left")
         .withColumn("end", f.coalesce(f.max("end").over(so_far), "begin"))
         .withColumn("committed", f.last("committed", ignorenulls=True).over(so_far))
     )
@@ -220,13 +219,13 @@ def lags(records: DataFrame, commits: DataFrame, width_ms: int) -> DataFrame:
     return known.agg(f.sum(behind).alias("lag"))
 
 
-# --- where it comes from ----------------------------------------------------------------------------------------------
+# --- input -----------------------------------------------------------------------------------------------------------
 
 
 class _Sources(NamedTuple):
     records: DataFrame
     commits: DataFrame | None
-    """None where nobody has ever committed anything."""
+    """None if no group has committed offsets."""
 
 
 def _sources(spark: SparkSession, settings: StatsSettings) -> _Sources:
@@ -240,26 +239,22 @@ def _sources(spark: SparkSession, settings: StatsSettings) -> _Sources:
         return _Sources(read(",".join(settings.topic)), read(OFFSETS_TOPIC) if has_commits else None)
     brokers = Brokers(settings)
     found = brokers.find_topics(settings.topic).values()
-    places = [Place(topic.name, number) for topic in found for number in range(topic.partitions)]
-    starts, ends = brokers.starts(places), brokers.ends(places)
-    records = read_spans(spark, settings, {place: Span(starts[place], ends[place]) for place in places})
+    records = read_spans(spark, settings, brokers.spans(found))
     return _Sources(records, _commits(spark, brokers) if brokers.exists(OFFSETS_TOPIC) else None)
 
 
 def _commits(spark: SparkSession, brokers: Brokers) -> DataFrame:
-    """The records of `__consumer_offsets`, through a consumer: Spark's Kafka source leaves internal topics out."""
+    """Reads `__consumer_offsets` with a consumer: Spark's Kafka source excludes internal topics."""
     topic = brokers.find_topics([OFFSETS_TOPIC])[OFFSETS_TOPIC]
-    places = [Place(topic.name, number) for number in range(topic.partitions)]
-    starts, ends = brokers.starts(places), brokers.ends(places)
     rows = [
         (message.key(), message.value(), message.offset(), datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC))
-        for message in brokers.records({place: Span(starts[place], ends[place]) for place in places})
+        for message in brokers.records(brokers.spans([topic]))
     ]
     return spark.createDataFrame(rows, "key binary, value binary, offset bigint, timestamp timestamp")
 
 
 def _between(records: DataFrame, settings: StatsSettings) -> DataFrame:
-    start_ms, end_ms = moment_ms(settings.start_time), moment_ms(settings.end_time)
+    start_ms, end_ms = parse_timestamp_ms(settings.start_time), parse_timestamp_ms(settings.end_time)
     if start_ms is not None:
         records = records.where(_moment() >= f.lit(start_ms))
     if end_ms is not None:
@@ -279,10 +274,10 @@ def _width_ms(records: DataFrame, settings: StatsSettings) -> int:
 
 def _of_groups(commits: DataFrame, settings: StatsSettings) -> DataFrame:
     chosen = commits.where(f.col("topic").isin(list(settings.topic)))
-    if (end_ms := moment_ms(settings.end_time)) is not None:
+    if (end_ms := parse_timestamp_ms(settings.end_time)) is not None:
         chosen = chosen.where(f.col("ms") < end_ms)
     return chosen.where(f.col("group").isin(list(settings.group))) if settings.group else chosen
 
 
 def _rows(frame: DataFrame) -> list[dict[str, Any]]:
-    return [row.asDict() for row in collected(frame)]
+    return [row.asDict() for row in collect_rows(frame)]

@@ -1,7 +1,7 @@
-"""The figures of `stats` as pictures, a PNG file each: rates.png, sizes.png, keys.png, lag.png.
+"""Draws the figures of `stats` as PNG files: rates.png, sizes.png, keys.png, lag.png.
 
-RULES    1. The same figures give the same picture; what there is nothing of is not drawn.
-         2. Nothing of a display is needed: matplotlib draws into files.
+RULES    1. Equal figures give equal plots. A plot without data is not drawn.
+         2. No display is needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_LINES = 10
 
 
 def draw(report: Any, folder: Path) -> list[Path]:
-    """Draw all of it; the files."""
+    """Draws the plots and returns their files."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as missing:
@@ -55,10 +55,10 @@ def _rates(field: Any, figures: list[dict[str, Any]]) -> None:
 
 def _sizes(field: Any, figures: list[dict[str, Any]]) -> None:
     names = [row["topic"] for row in figures]
-    for place, (column, label) in enumerate(
+    for index, (column, label) in enumerate(
         (("median_bytes", "median"), ("p99_bytes", "99th percentile"), ("largest_bytes", "largest"))
     ):
-        at = [number + 0.27 * (place - 1) for number in range(len(names))]
+        at = [number + 0.27 * (index - 1) for number in range(len(names))]
         field.bar(at, [max(row[column], 1) for row in figures], width=0.25, label=label)
     field.set_yscale("log")
     field.set_xticks(range(len(names)), names)
@@ -84,7 +84,7 @@ def _lag(field: Any, figures: list[dict[str, Any]]) -> None:
 
 
 def _lines(figures: list[dict[str, Any]], *names: str) -> dict[str, list[dict[str, Any]]]:
-    """One line each; of very many the longest."""
+    """Groups rows into lines; keeps the longest ones."""
     lines: dict[str, list[dict[str, Any]]] = {}
     for row in figures:
         lines.setdefault(" of ".join(row[name] for name in names), []).append(row)

@@ -1,15 +1,13 @@
-"""The latest value of each key of a topic, as a Parquet table that is brought up to date: what a compacted topic means.
+"""Maintains the latest value of each key of a topic as a Parquet table: the content of a compacted topic.
 
-FORMAT   current/*.parquet       the table, whole
-         current/_deleted/       keys that are deleted, while rounds are to follow (rule 4); readers pass it by
-         _barnabas/table.json    which version counts, of which topic, and up to which offsets
-RULES    1. Version and offsets count together or not at all (`store/versions.py`).
-         2. The record with the highest offset of a partition wins. Where a key has records in several partitions, the later
-            timestamp does.
-         3. A record without a value deletes its key; a record without a key is counted, and left out.
-         4. What a round deleted is known to those that follow in catching up: a record of another partition may come
-            later though it is older. Whoever has caught up forgets it.
-NOT HERE Decoding values: the table has bytes.
+FORMAT   current/*.parquet       the table
+         current/_deleted/       deleted keys, while more rounds follow (rule 4); readers ignore it
+         _barnabas/table.json    the current version, its topic and its end offsets
+RULES    1. Version and offsets are committed together (`store/versions.py`).
+         2. The record with the highest offset of a partition wins; between partitions the later timestamp.
+         3. A record without a value deletes its key. A record without a key is counted and skipped.
+         4. Deleted keys are kept until the table has caught up, since an older record of another partition may follow.
+NOT HERE Decoding: the table holds bytes.
 """
 
 from __future__ import annotations
@@ -23,16 +21,16 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from barnabas.pipeline.brokers import Brokers, Place, Span, Topic
+from barnabas.pipeline.brokers import Brokers, Span, Topic, TopicPartition
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.jobs.data_files import own_session
-from barnabas.pipeline.jobs.rounds import RoundSettings, plan_round, where_to_start
+from barnabas.pipeline.jobs.data_files import isolated_session
+from barnabas.pipeline.jobs.rounds import RoundSettings, plan_round, start_positions
 from barnabas.pipeline.kafka.kafka_source import read_spans
-from barnabas.pipeline.reporting.reporter import Tell
+from barnabas.pipeline.reporting.reporter import OnStep
 from barnabas.pipeline.settings import setting
 from barnabas.pipeline.store.archive_reader import no_records
-from barnabas.pipeline.store.folder_lock import held, local_folder
-from barnabas.pipeline.store.versions import OWN, Versions
+from barnabas.pipeline.store.folder_lock import local_folder, lock_folder
+from barnabas.pipeline.store.versions import INTERNAL, Versions
 
 DELETED = "_deleted"
 COLUMNS = "key binary, value binary, partition int, offset bigint, timestamp timestamp"
@@ -40,19 +38,19 @@ COLUMNS = "key binary, value binary, partition int, offset bigint, timestamp tim
 
 @dataclass(frozen=True, kw_only=True)
 class TableSettings(RoundSettings):
-    """What `table` is told."""
+    """Settings of `table`."""
 
     topic: str = setting("The topic.", metavar="NAME")
     into: Path = setting("The folder of the table.", metavar="FOLDER")
     max_offsets_per_trigger: int = setting(
-        "The most offsets that a round takes; each round writes the table anew.", 10_000_000
+        "The most offsets that a round takes; each round rewrites the table.", 10_000_000
     )
     group: str | None = setting("The consumer group that shows the progress.  [default: barnabas-table-<topic>]", None)
 
 
 @dataclass
 class TableReport:
-    """What a run did."""
+    """The result of a run."""
 
     table: str
     rounds: int
@@ -65,7 +63,7 @@ class TableReport:
 
 @dataclass
 class _State:
-    """What table.json says."""
+    """The content of table.json."""
 
     cluster: str
     topic: str
@@ -75,93 +73,93 @@ class _State:
     ends: dict[str, int]
 
 
-def table(spark: SparkSession, settings: TableSettings, tell: Tell = lambda _: None) -> TableReport:
-    """Bring the table up to what the topic holds now."""
+def table(spark: SparkSession, settings: TableSettings, on_step: OnStep = lambda _: None) -> TableReport:
+    """Updates the table to the topic's current end."""
     started = time.monotonic()
     brokers = Brokers(settings)
     topic = brokers.find_topics([settings.topic])[settings.topic]
     folder = local_folder(settings.into)
-    with held(folder / OWN):
+    with lock_folder(folder / INTERNAL):
         versions = Versions(folder, "table")
-        run = _Run(own_session(spark), settings, versions, _state(versions, brokers.cluster_id(), topic), tell)
+        run = _Run(isolated_session(spark), settings, versions, _state(versions, brokers.cluster_id(), topic), on_step)
         try:
             report = run.catch_up(brokers, topic)
         except BaseException:
-            versions.settle()  # a full disk gets its room back at once
+            versions.clean_up()  # frees the staged files at once, for example on a full disk
             raise
     report.seconds = round(time.monotonic() - started, 1)
     return report
 
 
+@dataclass
 class _Run:
-    """One run, round by round."""
+    """One run."""
 
-    def __init__(
-        self, spark: SparkSession, settings: TableSettings, versions: Versions, state: _State, tell: Tell
-    ) -> None:
-        self._spark = spark
-        self._settings = settings
-        self._versions = versions
-        self._state = state
-        self._tell = tell
-        self._group = settings.group or f"barnabas-table-{state.topic}"
-        self._report = TableReport(str(versions.folder), 0, 0, 0, state.rows, state.version)
+    spark: SparkSession
+    settings: TableSettings
+    versions: Versions
+    state: _State
+    on_step: OnStep
+
+    def __post_init__(self) -> None:
+        self._group = self.settings.group or f"barnabas-table-{self.state.topic}"
+        self._report = TableReport(str(self.versions.folder), 0, 0, 0, self.state.rows, self.state.version)
 
     def catch_up(self, brokers: Brokers, topic: Topic) -> TableReport:
-        """Rounds up to what the topic holds now."""
-        places = {Place(topic.name, number): topic for number in range(topic.partitions)}
-        ends = brokers.ends(places)
-        self._versions.settle()
+        """Runs rounds up to the topic's current end."""
+        partitions = dict.fromkeys(topic.topic_partitions(), topic)
+        ends = brokers.ends(partitions)
+        self.versions.clean_up()
         while True:
             read = self._ends()
-            waiting = where_to_start(
-                places,
+            positions = start_positions(
+                partitions,
                 read,
-                {topic.name: self._state.topic_id},
-                brokers.starts(places),
+                {topic.name: self.state.topic_id},
+                brokers.starts(partitions),
                 ends,
-                fail_on_data_loss=self._settings.fail_on_data_loss,
+                fail_on_data_loss=self.settings.fail_on_data_loss,
             )
             if read:
-                brokers.commit(self._group, read)  # also when the run that read it was killed at once
-            spans = plan_round(waiting, ends, self._settings.max_offsets_per_trigger)
+                brokers.commit(self._group, read)  # also after a crash of the run that read them
+            spans = plan_round(positions, ends, self.settings.max_offsets_per_trigger)
             if not spans:
                 return self._report
             began = time.monotonic()
-            is_last = all(span.end == ends[place] for place, span in spans.items())
-            records = self._round(spans, may_forget=is_last or topic.partitions == 1)
-            held = self._ends()
-            said = {"version": self._state.version, "records": records, "rows": self._state.rows}
-            behind = sum(end - held.get(place, waiting[place].start) for place, end in ends.items())
-            self._tell({**said, "seconds": round(time.monotonic() - began, 3), "behind": behind})
+            is_last = all(span.end == ends[tp] for tp, span in spans.items())
+            records = self._round(spans, drop_deleted=is_last or topic.partitions == 1)
+            ends_after = self._ends()
+            step = {"version": self.state.version, "records": records, "rows": self.state.rows}
+            behind = sum(end - ends_after.get(tp, positions[tp].start) for tp, end in ends.items())
+            self.on_step({**step, "seconds": round(time.monotonic() - began, 3), "behind": behind})
 
-    def _ends(self) -> dict[Place, int]:
-        """Where the next round starts."""
-        return {Place(self._state.topic, int(number)): end for number, end in self._state.ends.items()}
+    def _ends(self) -> dict[TopicPartition, int]:
+        """The start offsets of the next round."""
+        return {TopicPartition(self.state.topic, int(number)): end for number, end in self.state.ends.items()}
 
-    def _round(self, spans: dict[Place, Span], *, may_forget: bool) -> int:
-        """One round; how many records it had."""
-        records = read_spans(self._spark, self._settings, spans)
-        version = self._state.version + 1
-        staged = self._versions.stage()
-        self._write(merge(self._known(), latest_by_key(records)), staged, may_forget=may_forget)
+    def _round(self, spans: dict[TopicPartition, Span], *, drop_deleted: bool) -> int:
+        """Runs one round; returns its number of records."""
+        records = read_spans(self.spark, self.settings, spans)
+        version = self.state.version + 1
+        staged = self.versions.stage()
+        self._write(merge(self._known(), latest_by_key(records)), staged, drop_deleted=drop_deleted)
         counted = records.select(f.count("*").alias("all"), f.count("key").alias("keyed")).first()
         assert counted is not None, "an aggregate has one row"
-        rows = self._spark.read.schema(COLUMNS).parquet(str(staged)).count()
-        ends = self._state.ends | {str(place.partition): span.end for place, span in spans.items()}
-        state = dataclasses.replace(self._state, version=version, rows=rows, ends=ends)
-        self._versions.commit(staged, version, dataclasses.asdict(state))
-        self._state = state
+        rows = self.spark.read.schema(COLUMNS).parquet(str(staged)).count()
+        ends = self.state.ends | {str(tp.partition): span.end for tp, span in spans.items()}
+        state = dataclasses.replace(self.state, version=version, rows=rows, ends=ends)
+        self.versions.commit(staged, version, dataclasses.asdict(state))
+        self.state = state
         self._report.rounds += 1
         self._report.records += counted["all"]
         self._report.without_key += counted["all"] - counted["keyed"]
         self._report.rows, self._report.version = rows, version
         return int(counted["all"])
 
-    def _write(self, latest: DataFrame, staged: Path, *, may_forget: bool) -> None:
-        """The table, and what is deleted if that must be known (rule 4)."""
+    def _write(self, latest: DataFrame, staged: Path, *, drop_deleted: bool) -> None:
+        """Writes the table, and the deleted keys if more rounds follow (rule 4)."""
         try:
-            if not may_forget:
+            if not drop_deleted:
                 latest.persist(StorageLevel.DISK_ONLY)  # written twice, read once
                 latest.where("value is null").write.parquet(str(staged / DELETED))
             latest.where("value is not null").write.mode("append").parquet(str(staged))
@@ -169,11 +167,11 @@ class _Run:
             latest.unpersist()
 
     def _known(self) -> DataFrame:
-        """The latest record of each key so far, those that delete theirs among them (rule 4)."""
-        if not self._state.version:
-            return no_records(self._spark, COLUMNS)
-        version = self._versions.path(self._state.version)
-        read = self._spark.read.schema(COLUMNS)
+        """The latest record of each key, including deletions (rule 4)."""
+        if not self.state.version:
+            return no_records(self.spark, COLUMNS)
+        version = self.versions.path(self.state.version)
+        read = self.spark.read.schema(COLUMNS)
         rows = read.parquet(str(version))
         return rows.union(read.parquet(str(version / DELETED))) if (version / DELETED).exists() else rows
 
@@ -182,27 +180,27 @@ class _Run:
 
 
 def latest_by_key(records: DataFrame) -> DataFrame:
-    """The record of each key that wins (rules 2 and 3)."""
-    place = f.struct("timestamp", "offset", "value")
+    """Returns the winning record of each key (rules 2 and 3)."""
+    tp = f.struct("timestamp", "offset", "value")
     last_of_partition = (
-        records.where("key is not null").groupBy("key", "partition").agg(f.max_by(place, "offset").alias("last"))
+        records.where("key is not null").groupBy("key", "partition").agg(f.max_by(tp, "offset").alias("last"))
     )
-    whole = f.struct(
+    record = f.struct(
         f.col("last.timestamp").alias("timestamp"),
         f.col("last.offset").alias("offset"),
         "partition",
         f.col("last.value").alias("value"),
     )
     order = f.struct("last.timestamp", "last.offset", "partition")
-    winner = last_of_partition.groupBy("key").agg(f.max_by(whole, order).alias("last"))
+    winner = last_of_partition.groupBy("key").agg(f.max_by(record, order).alias("last"))
     return winner.select("key", "last.value", "last.partition", "last.offset", "last.timestamp")
 
 
-def merge(rows: DataFrame, news: DataFrame) -> DataFrame:
-    """What is known with what is new: a key's newer record replaces its row, one without a value too (rule 3)."""
+def merge(rows: DataFrame, latest: DataFrame) -> DataFrame:
+    """Merges rows with newer records; a record without a value also replaces its row (rule 3)."""
     columns = ("key", "value", "partition", "offset", "timestamp")
     old = rows.select(f.struct(*columns).alias("old"), "key")
-    new = news.select(f.struct(*columns).alias("new"), "key")
+    new = latest.select(f.struct(*columns).alias("new"), "key")
     is_newer = f.col("new").isNotNull() & (
         f.col("old").isNull()
         | (f.col("old.partition") == f.col("new.partition"))
@@ -213,12 +211,12 @@ def merge(rows: DataFrame, news: DataFrame) -> DataFrame:
 
 
 def _state(versions: Versions, cluster: str, topic: Topic) -> _State:
-    """What the table is now; it is of one topic of one cluster for ever."""
-    said = versions.state()
-    if said is None:
+    """The table's state; it belongs to one topic of one cluster."""
+    fields = versions.state()
+    if fields is None:
         return _State(cluster, topic.name, topic.id, 0, 0, {})
     try:
-        state = _State(**said)
+        state = _State(**fields)
     except TypeError as failure:
         raise JobError(f"{versions.state_file} is damaged: {failure}.") from failure
     if (state.cluster, state.topic) != (cluster, topic.name):

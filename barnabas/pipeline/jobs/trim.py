@@ -1,31 +1,34 @@
-"""Records that are safe in an archive are deleted on the broker: only what an audit has verified.
+"""Deletes records on the broker that an audit has verified in the archive.
 
 FORMAT   _barnabas/audit.json: {when, archive, verified: [{topic, topic_id, partition, end}], reached: {partition: end}}
-RULES    1. Nothing at or above the end that the last audit verified is deleted.
-         2. Every file of the manifest must be there, of the length that it was written with; compacted ones are verified by
-            the compaction (`compaction.py`, rule 2).
-         3. A topic that was made again since is left alone.
-         4. `reached` is the furthest end that any audit found a partition archived up to: an archive that ends earlier has lost
-            rounds, though its manifest and its files fit each other.
+RULES    1. Only offsets below the end that the last audit verified are deleted.
+         2. Each file of the manifest must exist with its original size. Compacted files are verified by the compaction
+            (`compaction.py`, rule 2).
+         3. A topic that was created again is not trimmed.
+         4. `reached` is the largest end that any audit found for a partition. An archive with a smaller end has lost rounds,
+            even if manifest and files agree.
 NOT HERE Verifying (`audit.py`).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from barnabas.pipeline.brokers import Brokers, Place, Topic
+from barnabas.pipeline.brokers import Brokers, Topic, TopicPartition
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.store.durable_write import write_durably
 from barnabas.pipeline.store.folder import ArchiveFolder
 from barnabas.pipeline.store.manifest import Manifest
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Verified:
-    """Up to where an audit found a partition and its archive the same."""
+    """The offset up to which an audit found partition and archive equal."""
 
     topic: str
     topic_id: str
@@ -34,45 +37,45 @@ class Verified:
 
 
 def write_verified(folder: ArchiveFolder, when: str, verified: list[Verified], reached: dict[str, int]) -> None:
-    """Keep what an audit has found."""
-    found = {"verified": [asdict(one) for one in verified], "reached": reached}
-    said = {"when": when, "archive": folder.identity().id, **found}
+    """Stores the result of an audit. Raises JobError if the disk refuses."""
+    found = {"verified": [asdict(partition) for partition in verified], "reached": reached}
+    document = {"when": when, "archive": folder.metadata().id, **found}
     try:
-        write_durably(folder.audit_file, json.dumps(said, indent=1) + "\n")
+        write_durably(folder.audit_file, json.dumps(document, indent=1) + "\n")
     except OSError as failure:
-        raise JobError(f"The finding cannot be written to {folder.audit_file}: {failure.strerror}.") from failure
+        raise JobError(f"The result cannot be written to {folder.audit_file}: {failure.strerror}.") from failure
 
 
 def read_verified(folder: ArchiveFolder) -> list[Verified]:
-    """What the last audit has found; nothing when there was none."""
-    try:
-        return [Verified(**one) for one in _read(folder).get("verified", [])]
-    except (OSError, ValueError, TypeError, AttributeError) as failure:
-        raise JobError(f"{folder.audit_file} is damaged: {failure}; remove it, and run an audit.") from failure
+    """Returns what the last audit verified; empty without an audit."""
+    return _read(folder, "verified", lambda found: [Verified(**one) for one in found], [])
 
 
 def read_reached(folder: ArchiveFolder) -> dict[str, int]:
-    """How far audits found the archive (rule 4)."""
+    """Returns the largest archived ends that audits found (rule 4)."""
+    return _read(folder, "reached", lambda found: {str(tp): int(end) for tp, end in found.items()}, {})
+
+
+def _read(folder: ArchiveFolder, field: str, parse: Callable[[Any], T], default: T) -> T:
+    """Parses a field of this archive's last audit. Raises JobError if the file is damaged."""
     try:
-        return {str(place): int(end) for place, end in _read(folder).get("reached", {}).items()}
+        if not folder.audit_file.exists():
+            return default
+        document = json.loads(folder.audit_file.read_text())
+        is_known = document.get("archive") == folder.metadata().id and field in document
+        return parse(document[field]) if is_known else default
     except (OSError, ValueError, TypeError, AttributeError) as failure:
         raise JobError(f"{folder.audit_file} is damaged: {failure}; remove it, and run an audit again.") from failure
 
 
-def _read(folder: ArchiveFolder) -> dict[str, Any]:
-    """What the last audit of this archive wrote down."""
-    if not folder.audit_file.exists():
-        return {}
-    said: dict[str, Any] = json.loads(folder.audit_file.read_text())
-    return said if said.get("archive") == folder.identity().id else {}
-
-
-def trim(brokers: Brokers, folder: ArchiveFolder, manifest: Manifest, topics: dict[str, Topic]) -> dict[Place, int]:
-    """Delete what is verified; up to where, by partition."""
+def trim(
+    brokers: Brokers, folder: ArchiveFolder, manifest: Manifest, topics: dict[str, Topic]
+) -> dict[TopicPartition, int]:
+    """Deletes the verified records; returns the new log start offsets. Raises JobError if files changed."""
     verified = {
-        Place(one.topic, one.partition): one.end
-        for one in read_verified(folder)
-        if one.topic in topics and topics[one.topic].id == one.topic_id
+        TopicPartition(partition.topic, partition.partition): partition.end
+        for partition in read_verified(folder)
+        if partition.topic in topics and topics[partition.topic].id == partition.topic_id
     }
     if not verified:
         raise JobError(f"Nothing is trimmed: no audit has verified the archive {folder.path} yet.")
@@ -81,7 +84,7 @@ def trim(brokers: Brokers, folder: ArchiveFolder, manifest: Manifest, topics: di
         if not path.is_file() or path.stat().st_size != file.bytes:
             raise JobError(f"Nothing is trimmed: {path} is not what it was when it was audited.")
     starts = brokers.starts(verified)
-    before = {place: end for place, end in verified.items() if end > starts[place]}
+    before = {tp: end for tp, end in verified.items() if end > starts[tp]}
     if before:
         brokers.delete_records(before)
     return before

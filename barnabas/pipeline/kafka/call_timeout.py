@@ -1,7 +1,6 @@
-"""A call that has to come back, of a library that cannot be told so.
+"""Calls a library function with a timeout when the library has none.
 
-RULES    1. The call runs in a thread of its own. Where it has not come back in time, the thread is given up: it ends with its
-            process, which ends soon, since its job has failed.
+RULES    1. The call runs in a daemon thread. After the timeout the thread is abandoned; the job fails and its process ends.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from barnabas.pipeline.errors import JobError
 T = TypeVar("T")
 
 
-def within(seconds: float, call: Callable[[], T], otherwise: str) -> T:
-    """What the call answers or raises; a JobError with these words when it does neither in time."""
+def call_with_timeout(seconds: float, call: Callable[[], T], message: str) -> T:
+    """Returns or raises the call's result; raises JobError(message) after the timeout."""
     ended = threading.Event()
     answers: list[T] = []
     failures: list[BaseException] = []
@@ -30,7 +29,7 @@ def within(seconds: float, call: Callable[[], T], otherwise: str) -> T:
 
     threading.Thread(target=run, daemon=True).start()
     if not ended.wait(seconds):
-        raise JobError(otherwise)
+        raise JobError(message)
     if failures:
         raise failures[0]
     return answers[0]

@@ -1,8 +1,8 @@
-"""Spans of topics as a DataFrame: Spark's Kafka source, asked for exactly the offsets that are wanted.
+"""Reads offset spans of topics through Spark's Kafka source.
 
-RULES    1. Only committed records, with their headers; lost data stop the query.
-         2. A client's setting that the user names goes to Spark's clients too.
-NOT HERE Which offsets (`jobs/`).
+RULES    1. Committed records only by default, with headers. Lost data fail the query.
+         2. Client settings given by the user are passed to Spark's clients.
+NOT HERE The choice of offsets (`jobs/`).
 """
 
 from __future__ import annotations
@@ -12,25 +12,28 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
-from barnabas.pipeline.brokers import Place, Span
+from barnabas.pipeline.brokers import Span, TopicPartition
 from barnabas.pipeline.settings import BrokerSettings
 from barnabas.pipeline.store.archive_reader import COLUMNS, no_records
 
 
 def read_spans(
-    spark: SparkSession, settings: BrokerSettings, spans: Mapping[Place, Span], isolation: str = "read_committed"
+    spark: SparkSession,
+    settings: BrokerSettings,
+    spans: Mapping[TopicPartition, Span],
+    isolation: str = "read_committed",
 ) -> DataFrame:
-    """The records of these offsets, with the Kafka source's columns."""
-    wanted = {place: span for place, span in spans.items() if span.start < span.end}
-    if not wanted:
+    """Returns the records of these offsets, with the Kafka source's columns."""
+    non_empty = {tp: span for tp, span in spans.items() if span.start < span.end}
+    if not non_empty:
         return no_records(spark).select(*COLUMNS)
     options = {
         "kafka.bootstrap.servers": settings.bootstrap,
         **{f"kafka.{name}": value for name, value in settings.client_settings().items()},
         "kafka.isolation.level": isolation,
-        "assign": json.dumps(_by_topic({place: place.partition for place in wanted}, as_list=True)),
-        "startingOffsets": json.dumps(_by_topic({place: span.start for place, span in wanted.items()})),
-        "endingOffsets": json.dumps(_by_topic({place: span.end for place, span in wanted.items()})),
+        "assign": json.dumps(_by_topic({tp: tp.partition for tp in non_empty}, as_list=True)),
+        "startingOffsets": json.dumps(_by_topic({tp: span.start for tp, span in non_empty.items()})),
+        "endingOffsets": json.dumps(_by_topic({tp: span.end for tp, span in non_empty.items()})),
         "includeHeaders": "true",
         "failOnDataLoss": "true",
         "minPartitions": str(spark.sparkContext.defaultParallelism),
@@ -38,8 +41,8 @@ def read_spans(
     return spark.read.format("kafka").options(**options).load().select(*COLUMNS)
 
 
-def _by_topic(numbers: Mapping[Place, int], *, as_list: bool = False) -> dict[str, object]:
+def _by_topic(numbers: Mapping[TopicPartition, int], *, as_list: bool = False) -> dict[str, object]:
     topics: dict[str, dict[str, int]] = {}
-    for place, number in numbers.items():
-        topics.setdefault(place.topic, {})[str(place.partition)] = number
+    for tp, number in numbers.items():
+        topics.setdefault(tp.topic, {})[str(tp.partition)] = number
     return {topic: sorted(table.values()) for topic, table in topics.items()} if as_list else dict(topics)

@@ -1,17 +1,17 @@
-"""Records sent to a topic by Spark's workers, each once, however often a task or the whole job is begun again.
+"""Sends records from Spark's workers to a topic, each exactly once, also when a task or the job is retried.
 
-RULES    1. The records of one partition of the source are one *line*: one task sends them, in the order of their offsets.
-         2. A line is sent in transactions. Each carries, besides its records, how far the line is: the offset after its last
-            record, committed for the job's group (KIP-98's consume-transform-produce). Records and place are one. Brokers
-            forget a group's offsets after a week without a commit (`offsets.retention.minutes`).
-         3. A line's transactional id is the group's name and the line's. Who begins it takes the id over, which ends the
-            open transaction of whoever had it (a killed task, a lost worker) and keeps it from committing; only then it asks
-            how far the line is, and goes on behind that.
-         4. Timestamps, keys, headers, nulls among them, go as they are.
-         5. The rate is kept by each line for itself: it gets an equal share of what the job may send.
-         6. A place that nobody takes ends the task: librdkafka waits without end, whatever it is told (its issue 5456), where
-            the group's coordinator went at the wrong moment. A task that is begun again goes on.
-NOT HERE What is sent (`jobs/replay.py`, `jobs/dead_letters.py`). See docs/decisions/0041.
+RULES    1. One task sends the records of one source partition, in offset order.
+         2. It sends them in transactions. Each transaction also commits the source offset after its last record for the job's
+            group (KIP-98, consume-transform-produce). Brokers delete the offsets of a group after a week without a commit
+            (`offsets.retention.minutes`).
+         3. The transactional id is the group's name and the source partition. Initialisation fences an earlier producer with
+            this id (a killed task, a lost worker) and aborts its transaction. Only then the task reads the committed offset
+            and continues after it.
+         4. Timestamps, keys and headers are sent unchanged, including nulls.
+         5. Each task limits its own rate to an equal share of the job's rate.
+         6. Sending the offsets has a timeout of its own: librdkafka may wait forever when the group coordinator moves (its
+            issue 5456). The failed task is retried by Spark.
+NOT HERE The records to send (`jobs/replay.py`, `jobs/dead_letters.py`). See docs/decisions/0041.
 """
 
 from __future__ import annotations
@@ -23,55 +23,55 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
 
-from barnabas.pipeline.kafka.call_timeout import within
+from barnabas.pipeline.kafka.call_timeout import call_with_timeout
 from barnabas.pipeline.spark.py_files import ship, shipped_client
 
 RECORDS_PER_TRANSACTION = 20_000
 SECONDS_PER_TRANSACTION = 10.0
 TRANSACTION_TIMEOUT_MS = 60_000
-LIMIT_S = 60.0
+TIMEOUT_S = 60.0
 SENT = "topic string, partition int, sent bigint, skipped bigint"
 
 
-class Sending(NamedTuple):
-    """What a task is told; it travels to the workers."""
+class SendOptions(NamedTuple):
+    """The options of a task; serialised to the workers."""
 
     client: dict[str, Any]
     group: str
     rate: float | None = None
-    """Records a second of one line."""
-    place_topic: str | None = None
-    """The topic under whose name a line's place is committed, where that is not the source's: it must be there."""
+    """Records a second of one task."""
+    offsets_topic: str | None = None
+    """The topic for which source offsets are committed, if not the source topic. It must exist."""
 
 
-def send(records: DataFrame, sending: Sending, lines: int) -> DataFrame:
-    """Send records (columns: topic, partition, offset; to_topic, to_partition, key, value, headers, ms).
+def send(records: DataFrame, sending: SendOptions, max_tasks: int) -> DataFrame:
+    """Sends records (columns: topic, partition, offset; to_topic, to_partition, key, value, headers, ms).
 
-    `topic`, `partition` and `offset` are where a record comes from. The answer says for each line how many were sent, and
-    how many had been sent before.
+    `topic`, `partition` and `offset` are the record's source. Returns for each source partition the number of records sent now,
+    and of records sent by earlier attempts.
     """
     ship(records.sparkSession)
-    ordered = records.repartition(max(1, lines), "topic", "partition").sortWithinPartitions(
+    ordered = records.repartition(max(1, max_tasks), "topic", "partition").sortWithinPartitions(
         "topic", "partition", "offset"
     )
 
     def task(rows: Iterable[Any]) -> Iterator[tuple[str, int, int, int]]:
-        for (topic, partition), line in itertools.groupby(rows, lambda row: (row.topic, row.partition)):
-            sent, skipped = _Line(sending, topic, partition).send(line)
+        for (topic, partition), rows_of_partition in itertools.groupby(rows, lambda row: (row.topic, row.partition)):
+            sent, skipped = _PartitionSender(sending, topic, partition).send(rows_of_partition)
             yield topic, partition, sent, skipped
 
     sent: DataFrame = ordered.rdd.mapPartitions(task).toDF(SENT)
     return sent
 
 
-class _Line:
-    """One line, from taking over its id to its last transaction."""
+class _PartitionSender:
+    """Sends one source partition, from initialising the transactional id to the last commit."""
 
-    def __init__(self, sending: Sending, topic: str, partition: int) -> None:
+    def __init__(self, sending: SendOptions, topic: str, partition: int) -> None:
         self._client = shipped_client()
-        self._sending = sending
+        self._options = sending
         self._name = f"{topic}-{partition}"
-        self._place = (sending.place_topic or topic, partition)
+        self._offset_partition = (sending.offsets_topic or topic, partition)
         self._failures: list[str] = []
         settings = {**sending.client, "group.id": sending.group, "isolation.level": "read_committed"}
         self._reader = self._client.Consumer({**settings, "enable.auto.commit": False})
@@ -82,21 +82,23 @@ class _Line:
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "linger.ms": 20,
                 "compression.type": "lz4",
-                "message.max.bytes": 1_000_000_000,  # the broker decides
+                "message.max.bytes": 1_000_000_000,  # the broker enforces its own limit
             }
         )
 
     def send(self, rows: Iterable[Any]) -> tuple[int, int]:
-        """Send what was not sent before; how many that were, and how many were left out."""
+        """Sends the records after the committed offset; returns how many were sent and how many skipped."""
         try:
-            self._producer.init_transactions(LIMIT_S)
-            [held] = self._reader.committed([self._client.TopicPartition(*self._place)], timeout=LIMIT_S)
-            fresh = itertools.dropwhile(self._skipping(held.offset), rows)
-            return sum(self._transaction(part) for part in _portions(fresh, self._pace())), self._skipped
+            self._producer.init_transactions(TIMEOUT_S)
+            [committed] = self._reader.committed(
+                [self._client.TopicPartition(*self._offset_partition)], timeout=TIMEOUT_S
+            )
+            unsent = itertools.dropwhile(self._skip_sent_before(committed.offset), rows)
+            return sum(self._transaction(part) for part in _transactions(unsent, self._rate_limiter())), self._skipped
         finally:
             self._reader.close()
 
-    def _skipping(self, until: int) -> Callable[[Any], bool]:
+    def _skip_sent_before(self, until: int) -> Callable[[Any], bool]:
         self._skipped = 0
 
         def was_sent(row: Any) -> bool:
@@ -106,8 +108,8 @@ class _Line:
 
         return was_sent
 
-    def _pace(self) -> _Pace:
-        return _Pace(self._sending.rate)
+    def _rate_limiter(self) -> RateLimiter:
+        return RateLimiter(self._options.rate)
 
     def _transaction(self, rows: Iterable[Any]) -> int:
         self._producer.begin_transaction()
@@ -115,15 +117,17 @@ class _Line:
         for row in rows:
             self._produce(row)
             count, last = count + 1, row.offset
-        place = self._client.TopicPartition(*self._place, last + 1)
-        within(2 * LIMIT_S, lambda: self._send_place(place), f"The broker did not take the place of {self._name}.")
-        self._producer.commit_transaction(LIMIT_S)
+        tp = self._client.TopicPartition(*self._offset_partition, last + 1)
+        call_with_timeout(
+            2 * TIMEOUT_S, lambda: self._add_offset(tp), f"The broker did not accept the offset of {self._name}."
+        )
+        self._producer.commit_transaction(TIMEOUT_S)
         if self._failures:
             raise RuntimeError(self._failures[0])
         return count
 
-    def _send_place(self, place: Any) -> None:
-        self._producer.send_offsets_to_transaction([place], self._reader.consumer_group_metadata(), LIMIT_S)
+    def _add_offset(self, tp: Any) -> None:
+        self._producer.send_offsets_to_transaction([tp], self._reader.consumer_group_metadata(), TIMEOUT_S)
 
     def _produce(self, row: Any) -> None:
         headers = None if row.headers is None else [(header["key"], _bytes(header["value"])) for header in row.headers]
@@ -139,7 +143,7 @@ class _Line:
                     on_delivery=self._delivered,
                 )
             except BufferError:
-                self._producer.poll(1.0)  # the client's queue is full: it empties while we wait
+                self._producer.poll(1.0)  # the client's queue is full: poll() waits for deliveries
             else:
                 self._producer.poll(0)
                 return
@@ -149,8 +153,8 @@ class _Line:
             self._failures.append(f"the broker refused a record: {failure.str()}")
 
 
-class _Pace:
-    """So many records a second; None is as fast as it goes."""
+class RateLimiter:
+    """Limits records per second; None is no limit."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
@@ -158,7 +162,7 @@ class _Pace:
         self._count = 0
 
     def step(self) -> None:
-        """Wait until the next record may go."""
+        """Waits until the next record may be sent."""
         self._count += 1
         if self._rate is not None:
             ahead = self._count / self._rate - (time.monotonic() - self._started)
@@ -166,18 +170,18 @@ class _Pace:
                 time.sleep(ahead)
 
 
-def _portions(rows: Iterable[Any], pace: _Pace) -> Iterator[Iterator[Any]]:
-    """Rows by transactions: so many, or so long."""
+def _transactions(rows: Iterable[Any], limiter: RateLimiter) -> Iterator[Iterator[Any]]:
+    """Splits rows into transactions, by count or by time."""
     rows = iter(rows)
     for first in rows:
-        pace.step()
-        yield itertools.chain([first], _rest(rows, pace))
+        limiter.step()
+        yield itertools.chain([first], _limited(rows, limiter))
 
 
-def _rest(rows: Iterator[Any], pace: _Pace) -> Iterator[Any]:
+def _limited(rows: Iterator[Any], limiter: RateLimiter) -> Iterator[Any]:
     ends = time.monotonic() + SECONDS_PER_TRANSACTION
     for row in itertools.islice(rows, RECORDS_PER_TRANSACTION - 1):
-        pace.step()
+        limiter.step()
         yield row
         if time.monotonic() > ends:
             return

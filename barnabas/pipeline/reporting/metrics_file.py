@@ -1,8 +1,8 @@
-"""Figures as Prometheus' text, in a file for node_exporter's textfile collector.
+"""Metrics in Prometheus' text format, in a file for node_exporter's textfile collector.
 
-RULES    1. The file is replaced as a whole: nobody reads half of it.
-         2. What is not known is not there.
-NOT HERE Which figures (`progress.py` of jobs, `progress_listener.py` of streams).
+RULES    1. The file is replaced atomically.
+         2. Unknown values are left out.
+NOT HERE The metrics (`progress.py` for jobs, `progress_listener.py` for streams).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Sample(NamedTuple):
-    """A figure, and of what it is."""
+    """A metric with its labels and value."""
 
     name: str
     labels: Mapping[str, str]
@@ -21,7 +21,7 @@ class Sample(NamedTuple):
 
 
 def metrics_text(samples: Iterable[Sample], counters: str = "_total") -> str:
-    """The samples by name, in the order of their first ones; names that end so are counters, the others gauges."""
+    """Returns the samples grouped by name. Names that end in `counters` are counters, the others gauges."""
     by_name: dict[str, list[Sample]] = {}
     for sample in samples:
         by_name.setdefault(sample.name, []).append(sample)
@@ -33,7 +33,7 @@ def metrics_text(samples: Iterable[Sample], counters: str = "_total") -> str:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Put the text in the file's place (rule 1)."""
+    """Replaces the file atomically (rule 1)."""
     beside = path.with_name(f".{path.name}.new")
     beside.write_text(text)
     beside.replace(path)

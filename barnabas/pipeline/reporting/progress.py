@@ -1,9 +1,9 @@
-"""How far a job is, from the steps that it tells of: rate, what is behind, when it ends; as a bar, and as metrics in a file.
+"""The progress of a job, computed from its steps: rate, lag and remaining time; as a bar, and as metrics in a file.
 
-RULES    1. The rate is that of the steps so far: their records by their seconds. What is left takes what is behind, by it.
-         2. The metrics are written at the start, after every step, and at the end, which says how it ended.
-         3. Metrics that cannot be written cost the news and never the job: it is logged.
-NOT HERE Lines for people and programs (`reporter.py`).
+RULES    1. The rate is the records of all steps divided by their seconds. The remaining time is the lag divided by the rate.
+         2. The metrics are written at the start, after each step, and at the end with the result.
+         3. If the file cannot be written, a warning is logged; the job continues.
+NOT HERE The output lines (`reporter.py`).
 """
 
 from __future__ import annotations
@@ -20,83 +20,83 @@ from rich.progress import Progress as Lines
 
 from barnabas.pipeline.reporting.metrics_file import Sample, metrics_text, replace_file
 
-ADDED_UP = ("records", "bytes", "seconds", "malformed", "dead_letters")
+SUMMED_FIELDS = ("records", "bytes", "seconds", "malformed", "dead_letters")
 PREFIX = "barnabas_job_"
 
 log = logging.getLogger(__name__)
 
 
-class Progress:
-    """What the steps of one job come to."""
+class JobProgress:
+    """The sums over a job's steps."""
 
     def __init__(self) -> None:
         self.steps = 0
         self.totals: dict[str, float] = {}
         self.behind: int | None = None
 
-    def take(self, said: Mapping[str, Any]) -> None:
-        """A step is done."""
+    def add_step(self, step: Mapping[str, Any]) -> None:
+        """Adds a completed step."""
         self.steps += 1
-        for name in ADDED_UP:
-            if name in said:
-                self.totals[name] = self.totals.get(name, 0) + said[name]
-        self.behind = said.get("behind", self.behind)
+        for name in SUMMED_FIELDS:
+            if name in step:
+                self.totals[name] = self.totals.get(name, 0) + step[name]
+        self.behind = step.get("behind", self.behind)
 
     @property
     def rate(self) -> float | None:
-        """Records in a second (rule 1)."""
+        """Records per second (rule 1)."""
         records, seconds = self.totals.get("records", 0), self.totals.get("seconds", 0)
         return records / seconds if records and seconds else None
 
     @property
-    def left_s(self) -> float | None:
-        """The seconds that are left; None when nobody knows."""
+    def remaining_s(self) -> float | None:
+        """The remaining seconds; None if unknown."""
         return self.behind / self.rate if self.behind and self.rate else None
 
-    def words(self) -> list[str]:
-        """The same for people."""
-        said = [f"{self.rate:,.0f} records/s"] if self.rate else []
-        return [*said, f"about {self.left_s:,.0f} s left"] if self.left_s is not None else said
+    def summary(self) -> list[str]:
+        """Returns rate and remaining time as text."""
+        parts = [f"{self.rate:,.0f} records/s"] if self.rate else []
+        return [*parts, f"about {self.remaining_s:,.0f} s left"] if self.remaining_s is not None else parts
 
 
 class Bars:
-    """Lines of a terminal, one for each name, that are drawn anew after each step."""
+    """Progress bars in a terminal, one per name, redrawn after each step."""
 
     def __init__(self, console: Console) -> None:
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
             TaskProgressColumn(),
-            TextColumn("{task.fields[words]}"),
+            TextColumn("{task.fields[summary]}"),
         )
         self._lines = Lines(*columns, console=console, auto_refresh=False)
         self._tasks: dict[str, TaskID] = {}
 
-    def show(self, name: str, progress: Progress) -> None:
-        """Draw them."""
+    def show(self, name: str, progress: JobProgress) -> None:
+        """Redraws a bar."""
         if name not in self._tasks:
-            self._tasks[name] = self._lines.add_task(name, total=None, words="")
+            self._tasks[name] = self._lines.add_task(name, total=None, summary="")
         done, behind = progress.totals.get("records", 0), progress.behind
-        words = [f"{done:,.0f} records", *([] if behind is None else [f"{behind:,} behind"]), *progress.words()]
+        summary = [f"{done:,.0f} records", *([] if behind is None else [f"{behind:,} behind"]), *progress.summary()]
         total = None if behind is None else done + behind
         self._lines.start()
-        self._lines.update(self._tasks[name], completed=done, total=total, words=", ".join(words), refresh=True)
+        self._lines.update(self._tasks[name], completed=done, total=total, summary=", ".join(summary), refresh=True)
 
     def close(self) -> None:
-        """Leave the last lines as they are."""
+        """Stops; the last state stays on the screen."""
         self._lines.stop()
 
 
 class Metrics:
-    """The file."""
+    """The metrics file of a job."""
 
     def __init__(self, path: Path, job: str) -> None:
         self._path = path
         self._labels = {"job": job}
-        self.write(Progress(), is_running=True)
+        self.write(JobProgress(), is_running=True)
 
-    def write(self, progress: Progress, *, is_running: bool, succeeded: bool | None = None) -> None:
-        """Put it in its place (rules 2 and 3)."""
+    def write(self, progress: JobProgress, *, is_running: bool, succeeded: bool | None = None) -> None:
+        """Replaces the file (rules 2 and 3)."""
         figures = [*_figures(progress), ("running", int(is_running)), ("updated_timestamp_seconds", time.time())]
         if succeeded is not None:
             figures.append(("succeeded", int(succeeded)))
@@ -107,12 +107,12 @@ class Metrics:
             log.warning("The metrics could not be written: %s", failure)
 
 
-def _figures(progress: Progress) -> Iterator[tuple[str, float]]:
+def _figures(progress: JobProgress) -> Iterator[tuple[str, float]]:
     yield "steps_total", progress.steps
-    for name in ADDED_UP:
+    for name in SUMMED_FIELDS:
         yield f"{name}_total", progress.totals.get(name, 0)
     for name, value in (("records_per_second", progress.rate), ("records_behind", progress.behind)):
         if value is not None:
             yield name, value
-    if progress.left_s is not None:
-        yield "seconds_left", progress.left_s
+    if progress.remaining_s is not None:
+        yield "seconds_left", progress.remaining_s

@@ -1,10 +1,10 @@
-"""What a job says while it runs and at its end: lines for people, or a JSON object a line for programs.
+"""The output of a job: text, or JSON lines.
 
-RULES    1. With --json standard output carries JSON lines only: one for each step and each line that a report lists, the last
-            one is the report.
-         2. For people the steps go to standard error and the report to standard output.
-         3. On a terminal the steps that say what is behind are one line, with a bar, instead of a line for each.
-NOT HERE What is reported (`jobs/`), rate and time left (`progress.py`).
+RULES    1. With --json standard output has JSON lines only: one for each step, one for each line of the report, and last the
+            report.
+         2. Without it steps go to standard error and the report to standard output.
+         3. On a terminal, steps with a lag update one progress bar instead of printing lines.
+NOT HERE The content (`jobs/`), rate and remaining time (`progress.py`).
 """
 
 from __future__ import annotations
@@ -22,65 +22,65 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from barnabas.pipeline.reporting.progress import Bars, Metrics, Progress
+from barnabas.pipeline.reporting.progress import Bars, JobProgress, Metrics
 
-Tell = Callable[[dict[str, Any]], None]
-"""Whom a job tells of its steps: `Telling.step`, or whatever a notebook likes."""
+OnStep = Callable[[dict[str, Any]], None]
+"""Called with each step of a job: `Reporter.step`, or any function in a notebook."""
 WIDE = 200
 LONGEST_CELL = 120
 
 
-class Telling:
-    """One job's voice."""
+class Reporter:
+    """The output of one job."""
 
     def __init__(
         self, job: str, *, as_json: bool, metrics: Path | None = None, terminal: Console | None = None
     ) -> None:
         self._job = job
         self._as_json = as_json
-        self._progress = Progress()
+        self._progress = JobProgress()
         self._metrics = None if metrics is None else Metrics(metrics, job)
         terminal = terminal or Console(stderr=True)
         self._bars = Bars(terminal) if terminal.is_terminal and not as_json else None
 
-    def step(self, said: dict[str, Any]) -> None:
-        """A step is done."""
-        self._progress.take(said)
+    def step(self, values: dict[str, Any]) -> None:
+        """Reports a completed step."""
+        self._progress.add_step(values)
         if self._metrics is not None:
             self._metrics.write(self._progress, is_running=True)
         if self._as_json:
-            click.echo(json.dumps({"event": "step", "job": self._job, **said}))
-        elif self._bars is not None and "behind" in said:
+            click.echo(json.dumps({"event": "step", "job": self._job, **values}))
+        elif self._bars is not None and "behind" in values:
             self._bars.show(self._job, self._progress)
         else:
-            words = [f"{name.replace('_', ' ')} {_in_words(value)}" for name, value in said.items()]
-            click.echo(f"{self._job}: {', '.join([*words, *self._progress.words()])}", err=True)
+            words = [f"{name.replace('_', ' ')} {_format(value)}" for name, value in values.items()]
+            click.echo(f"{self._job}: {', '.join([*words, *self._progress.summary()])}", err=True)
 
-    def ended(self, *, succeeded: bool) -> None:
-        """No step comes any more."""
+    def finish(self, *, succeeded: bool) -> None:
+        """Closes the bar and writes the final metrics."""
         if self._bars is not None:
             self._bars.close()
         if self._metrics is not None:
             self._metrics.write(self._progress, is_running=False, succeeded=succeeded)
 
-    def note(self, words: str) -> None:
-        """Something to know, for people."""
+    def note(self, message: str) -> None:
+        """Prints a message, unless the output is JSON."""
         if not self._as_json:
-            click.echo(f"{self._job}: {words}", err=True)
+            click.echo(f"{self._job}: {message}", err=True)
 
     def report(self, report: Any) -> None:
-        """The end."""
-        said = dataclasses.asdict(report)
-        self._lines(said.pop("lines", []))
+        """Prints the report."""
+        values = dataclasses.asdict(report)
+        self._lines(values.pop("lines", []))
         if self._as_json:
-            click.echo(json.dumps({"event": "report", "job": self._job, **said}))
+            click.echo(json.dumps({"event": "report", "job": self._job, **values}))
             return
-        for name, value in said.items():
+        for name, value in values.items():
             if not isinstance(value, (list, dict)):
-                click.echo(f"{name.replace('_', ' ')}: {_in_words(value)}")
+                click.echo(f"{name.replace('_', ' ')}: {_format(value)}")
 
     def _lines(self, lines: list[dict[str, Any]]) -> None:
-        """What a report lists: a table, or an object a line."""
+        """Prints the report's lines: a table, or JSON lines."""
         if self._as_json:
             for line in lines:
                 click.echo(json.dumps({"event": "line", "job": self._job, **line}))
@@ -98,11 +98,11 @@ def _cell(value: Any) -> str:
         return "null"
     if isinstance(value, list):
         return " ".join("=".join("null" if part is None else str(part) for part in one.values()) for one in value)
-    text = _in_words(value)
+    text = _format(value)
     return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 1]}…"
 
 
-def _in_words(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

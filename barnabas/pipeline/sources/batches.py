@@ -1,7 +1,7 @@
-"""Record batches in a buffer: where each begins, and all headers at once as one array.
+"""Finds record batches in a buffer and reads all headers into one array.
 
-RULES    1. Only whole batches are found; what lies behind the last one is said, never guessed.
-         2. The formats before v2 are not read: Apache Kafka 4 has none of them either.
+RULES    1. Only complete batches are returned; the bytes after the last one are classified.
+         2. Only format v2 is read, as in Apache Kafka 4.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ _SHAPE = np.arange(OVERHEAD)
 
 
 class Tail(Enum):
-    """What lies behind the last whole batch."""
+    """The bytes after the last complete batch."""
 
     NOTHING = "nothing"
     CUT = "a batch that is cut off"
     NO_BATCH = "bytes that are no batch"
 
 
-class Walk(NamedTuple):
-    """The whole batches of a buffer."""
+class BatchScan(NamedTuple):
+    """The complete batches of a buffer."""
 
-    places: Any
-    """Where each begins; an array."""
+    positions: Any
+    """The start of each batch; an array."""
     end: int
-    """Where the last one ends."""
+    """The end of the last batch."""
     tail: Tail
     needed: int
-    """How large the batch is that is cut off, as far as its length says."""
+    """The size of the incomplete batch, from its length field."""
 
 
-def walk(data: Any, begin: int = 0, end: int | None = None) -> Walk:
-    """Find the whole batches of data[begin:end]."""
+def scan_batches(data: Any, begin: int = 0, end: int | None = None) -> BatchScan:
+    """Finds the complete batches of data[begin:end]."""
     stop = len(data) if end is None else end
-    places: list[int] = []
+    positions: list[int] = []
     read = _LENGTH_AND_MAGIC.unpack_from
     at, last = begin, stop - OVERHEAD
     tail, needed = Tail.NOTHING if at == stop else Tail.CUT, OVERHEAD
@@ -57,24 +57,24 @@ def walk(data: Any, begin: int = 0, end: int | None = None) -> Walk:
         if following > stop:
             tail, needed = Tail.CUT, LENGTH_END + length
             break
-        places.append(at)
+        positions.append(at)
         at = following
         tail = Tail.NOTHING if at == stop else Tail.CUT
-    return Walk(np.array(places, np.int64), at, tail, needed)
+    return BatchScan(np.array(positions, np.int64), at, tail, needed)
 
 
-def headers(data: Any, places: Any) -> Any:
-    """The headers of the batches that begin at these places, as an array of HEADER."""
+def read_headers(data: Any, positions: Any) -> Any:
+    """Returns the headers of the batches at these positions, as an array of HEADER."""
     array = np.frombuffer(data, np.uint8)
-    return array[places[:, None] + _SHAPE].view(HEADER)[:, 0]
+    return array[positions[:, None] + _SHAPE].view(HEADER)[:, 0]
 
 
-def last_offsets(heads: Any) -> Any:
-    """The offset of each batch's last record."""
-    return heads["base_offset"].astype(np.int64) + heads["last_offset_delta"]
+def last_offsets(headers_array: Any) -> Any:
+    """Returns the last offset of each batch."""
+    return headers_array["base_offset"].astype(np.int64) + headers_array["last_offset_delta"]
 
 
-def damaged(data: Any, places: Any, heads: Any) -> Any:
-    """Which of these batches do not have the bytes that their CRC is of, as indexes."""
-    ends = places + LENGTH_END + heads["length"]
-    return np.flatnonzero(checksums(data, places + CRC_START, ends) != heads["crc"])
+def corrupt_batches(data: Any, positions: Any, headers_array: Any) -> Any:
+    """Returns the indexes of batches with a wrong CRC."""
+    ends = positions + LENGTH_END + headers_array["length"]
+    return np.flatnonzero(checksums(data, positions + CRC_START, ends) != headers_array["crc"])

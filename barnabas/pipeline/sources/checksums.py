@@ -1,8 +1,8 @@
 """CRC-32C of many ranges of one buffer.
 
-RULES    1. With the package `crc32c` each range is one call of C. A worker may not have it: then numpy goes over all ranges
-            at the same time, 64 bytes of each step by step, and joins the pieces by what a CRC is, a linear function.
-         2. Both say the same, and both are tested.
+RULES    1. With the package `crc32c` each range is one C call. Workers may not have it: then numpy processes all ranges in
+            parallel, in stripes of 64 bytes, and combines the stripes; a CRC is linear.
+         2. Both implementations give the same result, and both are tested.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ except ImportError:  # a worker with nothing but numpy and pyarrow
 
 POLYNOMIAL = 0x82F63B78
 STRIPE = 64
-"""Bytes that one lane of the vectors goes over."""
+"""Bytes per lane."""
 BLOCK = 4096
-"""Lanes at a time: their bytes stay in the processor's cache."""
+"""Lanes per step, small enough for the processor's cache."""
 
 
 def checksums(data: Any, starts: Any, ends: Any) -> Any:
-    """The CRC-32C of every data[start:end], each of four bytes at least, as an array."""
+    """Returns the CRC-32C of every data[start:end], each of at least four bytes, as an array."""
     if crc32c is None:
         return vectorised(np.frombuffer(data, np.uint8), starts, ends)
     view = memoryview(data)
-    places = zip(starts.tolist(), ends.tolist(), strict=True)
-    return np.fromiter((crc32c(view[start:end]) for start, end in places), np.uint32, len(starts))
+    positions = zip(starts.tolist(), ends.tolist(), strict=True)
+    return np.fromiter((crc32c(view[start:end]) for start, end in positions), np.uint32, len(starts))
 
 
 def vectorised(data: Any, starts: Any, ends: Any) -> Any:
-    """The same by numpy alone (rule 1)."""
+    """The numpy implementation (rule 1)."""
     if not len(starts):
         return np.empty(0, np.uint32)
     stripes = -(-(ends - starts) // STRIPE)
     first = np.cumsum(stripes) - stripes
     padded = np.zeros(int(stripes.sum()) * STRIPE, np.uint8)
-    # Zeros in front change nothing: so every range ends with a whole stripe.
+    # Leading zeros do not change a CRC: padding makes each range a multiple of the stripe.
     for start, end, behind in zip(starts.tolist(), ends.tolist(), ((first + stripes) * STRIPE).tolist(), strict=True):
         begin = behind - (end - start)
         padded[begin:behind] = data[start:end]
@@ -70,7 +70,7 @@ def vectorised(data: Any, starts: Any, ends: Any) -> Any:
 
 @cache
 def _word_tables() -> tuple[Any, Any]:
-    """What four bytes do to a state that they were added to: by its lower half, and by its upper."""
+    """Tables for four bytes at once: by the lower and by the upper half of the state."""
     table = _table()
 
     def after_four(states: Any) -> Any:
@@ -84,7 +84,7 @@ def _word_tables() -> tuple[Any, Any]:
 
 @cache
 def _table() -> Any:
-    """What one byte does."""
+    """The table for one byte."""
     states = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         states = np.where(states & 1, (states >> 1) ^ np.uint32(POLYNOMIAL), states >> 1).astype(np.uint32)
@@ -93,7 +93,7 @@ def _table() -> Any:
 
 @cache
 def _shift_tables(step: int) -> Any:
-    """What 2**step stripes of zeros do to each of the four bytes of a state."""
+    """Tables that shift each byte of a state by 2**step stripes of zeros."""
     states = (np.arange(256, dtype=np.uint32)[None, :] << (8 * np.arange(4, dtype=np.uint32))[:, None]).reshape(-1)
     if step == 0:
         table = _table()
@@ -105,7 +105,7 @@ def _shift_tables(step: int) -> Any:
 
 
 def _shifted(states: Any, step: int) -> Any:
-    """States after 2**step stripes of zeros."""
+    """Shifts states by 2**step stripes of zeros."""
     tables = _shift_tables(step)
     moved = tables[0][states & 0xFF] ^ tables[1][(states >> 8) & 0xFF]
     return moved ^ tables[2][(states >> 16) & 0xFF] ^ tables[3][states >> 24]

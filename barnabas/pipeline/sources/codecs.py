@@ -1,9 +1,9 @@
-"""The records of a batch as they are when nothing is compressed.
+"""Decompresses the records of a batch.
 
 FORMAT   0 none; 1 gzip; 2 snappy, in xerial's stream (82 "SNAPPY" 00, two i32, then chunks of an i32 length and a raw
          block) or as one raw block; 3 an LZ4 frame; 4 zstd
-RULES    1. zlib and pyarrow know all of them: a worker needs no further package.
-         2. Never more than MAX_BYTES come out, and broken data is `DamagedBatch`.
+RULES    1. zlib and pyarrow are enough: a worker needs no other package.
+         2. The output is at most MAX_BYTES. Invalid data raises `DamagedBatch`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ GZIP_WINDOW_BITS = 31
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER_BYTES = 16
 SNAPPY_BEST = 64
-"""A raw block says its size in its first bytes; it is no more than so many times what is there."""
+"""A raw block starts with its size, which is at most this factor times the compressed size."""
 _LEAST_READ = 1 << 16
 _STREAMS = {3: "lz4", 4: "zstd"}
 
 
 def decompress(codec: int, data: Any) -> Any:
-    """The bytes that a batch of this codec holds."""
+    """Decompresses data with a batch's codec. Raises DamagedBatch."""
     try:
         if codec == 0:
             return data
@@ -45,7 +45,7 @@ def _gunzip(data: Any) -> bytes:
     parts: list[bytes] = []
     left = MAX_BYTES
     rest: Any = data
-    while rest:  # members may follow one another
+    while rest:  # there may be several members
         stream = zlib.decompressobj(GZIP_WINDOW_BITS)
         part = stream.decompress(rest, left)
         if not stream.eof:
@@ -57,7 +57,7 @@ def _gunzip(data: Any) -> bytes:
 
 
 def _unstream(name: str, data: Any) -> Any:
-    # Asked for all at once, Arrow would reserve and clear a page for every byte that may come.
+    # A single read of everything would make Arrow allocate and clear memory for the maximum size.
     stream = pa.CompressedInputStream(pa.BufferReader(data), name)
     parts: list[bytes] = []
     size = 0
@@ -76,7 +76,7 @@ def _unsnappy(data: Any) -> bytes:
     parts: list[bytes] = []
     at, left = XERIAL_HEADER_BYTES, MAX_BYTES
     while at < len(view):
-        if bytes(view[at : at + 8]) == XERIAL_MAGIC:  # streams may follow one another
+        if bytes(view[at : at + 8]) == XERIAL_MAGIC:  # there may be several streams
             at += XERIAL_HEADER_BYTES
             continue
         size = int.from_bytes(view[at : at + 4], "big")

@@ -1,14 +1,14 @@
-"""What is wrong with the files, or with what was asked of them, in a sentence."""
+"""Errors of the segment source."""
 
 from __future__ import annotations
 
 
 class DamagedBatch(Exception):
-    """A batch cannot be what a broker wrote; whoever reads the file says where it lies."""
+    """A batch is invalid; the reader of the file adds its position."""
 
 
 class WrongChecksum(DamagedBatch):
-    """Its bytes are not those that its CRC is of: where nothing behind it is known to be durable, the log ends there."""
+    """A batch has a wrong CRC. Above the recovery point this is the end of the log."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(f"the batch of offset {offset} does not have the CRC that it says")
@@ -20,8 +20,8 @@ class DamagedLog(Exception):
 
 
 class MissingRecords(Exception):
-    """Records that were wanted are no longer there (`failOnDataLoss`)."""
+    """Requested records no longer exist (`failOnDataLoss`)."""
 
 
 class BadOption(Exception):
-    """An option of the source cannot be what is meant."""
+    """An option of the source is invalid."""

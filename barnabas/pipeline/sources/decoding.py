@@ -1,13 +1,12 @@
-"""Bytes of a log in, record batches of Arrow out; no Spark, and no file.
+"""Decodes the bytes of a log into Arrow record batches; uses neither Spark nor files.
 
 RULES    1. Columns and types are those of Spark's Kafka source: key, value, topic, partition, offset, timestamp,
-            timestampType, headers; those that are not wanted cost nothing.
-         2. Control batches are left out, and what lies outside the wanted offsets; so are the batches of aborted
-            transactions, when these are named.
-         3. A batch of which a record is wanted must have the CRC that it says: those before one that has not come out,
-            then WrongChecksum. What cannot be believed although it has is DamagedBatch, with its offset.
-         4. A batch of Arrow has about ROWS rows, or BYTES bytes of records: it never grows with the file.
-NOT HERE Where the bytes come from (segment_reading.py), which transactions were aborted (transactions.py).
+            timestampType, headers. Columns that are not requested are not computed.
+         2. Control batches, records outside the requested offsets, and batches of the given aborted transactions are skipped.
+         3. The CRC of each returned batch is checked. Batches before a wrong one are returned, then WrongChecksum is raised.
+            Other invalid content raises DamagedBatch with its offset.
+         4. An Arrow batch has about ROWS rows or BYTES bytes, independent of the file's size.
+NOT HERE Reading files (segment_reading.py), finding aborted transactions (partition_logs.py).
 """
 
 from __future__ import annotations
@@ -19,20 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from barnabas.pipeline.batch_header import (
-    CODEC_MASK,
-    CONTROL,
-    LENGTH_END,
-    LOG_APPEND_TIME,
-    OVERHEAD,
-    TRANSACTIONAL,
-)
-from barnabas.pipeline.sources.batches import Tail, damaged, headers, last_offsets, walk
+from barnabas.pipeline.batch_header import CODEC_MASK, CONTROL, LENGTH_END, LOG_APPEND_TIME, OVERHEAD, TRANSACTIONAL
+from barnabas.pipeline.sources.batches import Tail, corrupt_batches, last_offsets, read_headers, scan_batches
 from barnabas.pipeline.sources.codecs import decompress
 from barnabas.pipeline.sources.damage import DamagedBatch, WrongChecksum
 from barnabas.pipeline.sources.records import (
     HEADERS_TYPE,
-    Bodies,
+    BatchRecords,
     Records,
     binary_column,
     headers_column,
@@ -54,20 +46,20 @@ COLUMN_TYPES = {
     "headers": HEADERS_TYPE,
 }
 COLUMNS = tuple(name for name in COLUMN_TYPES if name != "headers")
-"""What is there unless something else is wanted, as in Spark's Kafka source."""
+"""The default columns, as in Spark's Kafka source."""
 
 
 class Aborted(NamedTuple):
-    """A transaction whose records a committed reader does not see."""
+    """An aborted transaction."""
 
     producer_id: int
     first_offset: int
     last_offset: int
-    """The marker's."""
+    """The offset of the marker."""
 
 
-class Wanted(NamedTuple):
-    """What is read of one partition."""
+class ReadRequest(NamedTuple):
+    """The records to read from one partition."""
 
     topic: str
     partition: int
@@ -78,54 +70,54 @@ class Wanted(NamedTuple):
 
 
 def decode(data: Any, topic: str = "", partition: int = 0, **wanted: Any) -> Any:
-    """The table of all records in the bytes of a log; a batch that is cut off at the end is left out.
+    """Returns the table of all records in the bytes of a log; an incomplete last batch is ignored.
 
-    `wanted` are the other fields of `Wanted`.
+    The other arguments are the fields of `ReadRequest`. Raises DamagedBatch.
     """
-    decoder = Decoder(Wanted(topic, partition, **wanted))
-    found = walk(data)
+    decoder = Decoder(ReadRequest(topic, partition, **wanted))
+    found = scan_batches(data)
     if found.tail is Tail.NO_BATCH:
         raise DamagedBatch(f"at position {found.end} there is no batch of format 2")
-    return pa.Table.from_batches(decoder.batches(data, found.places), decoder.schema)
+    return pa.Table.from_batches(decoder.batches(data, found.positions), decoder.schema)
 
 
 class Decoder:
-    """Decodes one buffer of whole batches after another."""
+    """Decodes buffers of complete batches."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: ReadRequest) -> None:
         self._wanted = wanted
         self.schema = pa.schema([(name, COLUMN_TYPES[name]) for name in wanted.columns])
         self._aborted = _by_producer(wanted.aborted)
         self._topics: Any = pa.array([], pa.string())
 
-    def batches(self, data: Any, places: Any) -> Iterator[Any]:
-        """The wanted records of the batches that begin at these places of the buffer, which may then be overwritten."""
-        heads = headers(data, places)
-        rows = self._selected(heads)
-        places, heads = places[rows], heads[rows]
-        bad = damaged(data, places, heads)[:1]
-        good = heads[: bad[0]] if len(bad) else heads
+    def batches(self, data: Any, positions: Any) -> Iterator[Any]:
+        """Yields the requested records of the batches at these positions. The buffer may be overwritten afterwards."""
+        headers = read_headers(data, positions)
+        rows = self._selected(headers)
+        positions, headers = positions[rows], headers[rows]
+        bad = corrupt_batches(data, positions, headers)[:1]
+        good = headers[: bad[0]] if len(bad) else headers
         for part in _parts(good["record_count"]):
-            yield from self._decoded(data, places[part], heads[part])
+            yield from self._decoded(data, positions[part], headers[part])
         if len(bad):
-            raise WrongChecksum(int(heads["base_offset"][bad[0]]))
+            raise WrongChecksum(int(headers["base_offset"][bad[0]]))
 
-    def _selected(self, heads: Any) -> Any:
-        """Rule 2."""
+    def _selected(self, headers: Any) -> Any:
+        """The batches to decode (rule 2)."""
         wanted = self._wanted
-        is_wanted = (heads["attributes"] & CONTROL) == 0
-        is_wanted &= (last_offsets(heads) >= wanted.start_offset) & (heads["base_offset"] < wanted.end_offset)
+        is_wanted = (headers["attributes"] & CONTROL) == 0
+        is_wanted &= (last_offsets(headers) >= wanted.start_offset) & (headers["base_offset"] < wanted.end_offset)
         if self._aborted:
-            is_wanted &= ~_is_aborted(heads, self._aborted)
+            is_wanted &= ~_is_aborted(headers, self._aborted)
         return np.flatnonzero(is_wanted)
 
-    def _decoded(self, data: Any, places: Any, heads: Any) -> Iterator[Any]:
-        starts = (places + OVERHEAD).tolist()
-        ends = (places + LENGTH_END + heads["length"]).tolist()
-        counts = heads["record_count"].tolist()
-        codecs = (heads["attributes"] & CODEC_MASK).tolist()
+    def _decoded(self, data: Any, positions: Any, headers: Any) -> Iterator[Any]:
+        starts = (positions + OVERHEAD).tolist()
+        ends = (positions + LENGTH_END + headers["length"]).tolist()
+        counts = headers["record_count"].tolist()
+        codecs = (headers["attributes"] & CODEC_MASK).tolist()
         if not any(codecs):
-            yield from self._rows(Bodies(data, starts, ends, counts), heads)
+            yield from self._rows(BatchRecords(data, starts, ends, counts), headers)
             return
         view = memoryview(data)
         parts: list[Any] = []
@@ -134,28 +126,28 @@ class Decoder:
             try:
                 parts.append(decompress(codec, view[start:end]))
             except DamagedBatch as damage:
-                raise DamagedBatch(f"the batch of offset {heads['base_offset'][number]}: {damage}") from damage
+                raise DamagedBatch(f"the batch of offset {headers['base_offset'][number]}: {damage}") from damage
             size += len(parts[-1])
             if size >= BYTES or number == len(codecs) - 1:
-                yield from self._rows(_joined(parts, counts[first : number + 1]), heads[first : number + 1])
+                yield from self._rows(_joined(parts, counts[first : number + 1]), headers[first : number + 1])
                 parts, size, first = [], 0, number + 1
 
-    def _rows(self, bodies: Bodies, heads: Any) -> Iterator[Any]:
+    def _rows(self, bodies: BatchRecords, headers: Any) -> Iterator[Any]:
         try:
             records = read_records(bodies)
             wanted = self._wanted
-            offsets = heads["base_offset"].astype(np.int64)[records.batches] + records.offset_deltas
-            if heads["base_offset"][0] < wanted.start_offset or last_offsets(heads)[-1] >= wanted.end_offset:
+            offsets = headers["base_offset"].astype(np.int64)[records.batches] + records.offset_deltas
+            if headers["base_offset"][0] < wanted.start_offset or last_offsets(headers)[-1] >= wanted.end_offset:
                 inside = np.flatnonzero((offsets >= wanted.start_offset) & (offsets < wanted.end_offset))
                 records, offsets = records.only(inside), offsets[inside]
             if len(offsets):
-                columns = [self._column(name, records, offsets, heads) for name in wanted.columns]
+                columns = [self._column(name, records, offsets, headers) for name in wanted.columns]
                 yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
         except DamagedBatch as damage:
-            first, last = heads["base_offset"][0], last_offsets(heads)[-1]
+            first, last = headers["base_offset"][0], last_offsets(headers)[-1]
             raise DamagedBatch(f"in the batches of offsets {first} to {last}: {damage}") from damage
 
-    def _column(self, name: str, records: Records, offsets: Any, heads: Any) -> Any:
+    def _column(self, name: str, records: Records, offsets: Any, headers: Any) -> Any:
         count = len(offsets)
         match name:
             case "key":
@@ -171,18 +163,20 @@ class Decoder:
             case "offset":
                 return pa.array(offsets)
             case "timestamp":
-                return _microseconds(records, heads)
+                return _microseconds(records, headers)
             case "timestampType":
-                is_append_time = (heads["attributes"] & LOG_APPEND_TIME) != 0
+                is_append_time = (headers["attributes"] & LOG_APPEND_TIME) != 0
                 return pa.array(is_append_time[records.batches].astype(np.int32))
             case "headers":
                 return headers_column(records)
         raise AssertionError(name)
 
 
-def _microseconds(records: Records, heads: Any) -> Any:
-    is_append_time = (heads["attributes"] & LOG_APPEND_TIME) != 0
-    base = np.where(is_append_time, heads["max_timestamp"], heads["base_timestamp"]).astype(np.int64)[records.batches]
+def _microseconds(records: Records, headers: Any) -> Any:
+    is_append_time = (headers["attributes"] & LOG_APPEND_TIME) != 0
+    base = np.where(is_append_time, headers["max_timestamp"], headers["base_timestamp"]).astype(np.int64)[
+        records.batches
+    ]
     deltas = records.timestamp_deltas
     if is_append_time.any():
         deltas = np.where(is_append_time[records.batches], 0, deltas)
@@ -191,15 +185,15 @@ def _microseconds(records: Records, heads: Any) -> Any:
 
 
 def _parts(counts: Any) -> Iterator[slice]:
-    """Runs of batches with about ROWS records (rule 4)."""
+    """Slices of batches with about ROWS records (rule 4)."""
     marks = np.cumsum(np.maximum(counts, 0), dtype=np.int64) // ROWS
     edges = [0, *(np.flatnonzero(np.diff(marks)) + 1).tolist(), len(counts)]
     yield from (slice(first, last) for first, last in pairwise(edges) if first < last)
 
 
-def _joined(parts: Sequence[Any], counts: list[int]) -> Bodies:
+def _joined(parts: Sequence[Any], counts: list[int]) -> BatchRecords:
     ends = np.cumsum([len(part) for part in parts]).tolist()
-    return Bodies(b"".join(parts), [0, *ends[:-1]], ends, counts)
+    return BatchRecords(b"".join(parts), [0, *ends[:-1]], ends, counts)
 
 
 def _by_producer(aborted: Iterable[Aborted]) -> Mapping[int, Any]:
@@ -210,15 +204,15 @@ def _by_producer(aborted: Iterable[Aborted]) -> Mapping[int, Any]:
     return {producer: np.array(sorted(set(ranges)), np.int64) for producer, ranges in found.items()}
 
 
-def _is_aborted(heads: Any, aborted: Mapping[int, Any]) -> Any:
-    is_aborted = np.zeros(len(heads), bool)
-    is_transactional = (heads["attributes"] & TRANSACTIONAL) != 0
-    producers = heads["producer_id"].astype(np.int64)
+def _is_aborted(headers: Any, aborted: Mapping[int, Any]) -> Any:
+    is_aborted = np.zeros(len(headers), bool)
+    is_transactional = (headers["attributes"] & TRANSACTIONAL) != 0
+    producers = headers["producer_id"].astype(np.int64)
     for producer in np.unique(producers[is_transactional]).tolist():
         if producer in aborted:
             ranges = aborted[producer]
             rows = np.flatnonzero(is_transactional & (producers == producer))
-            offsets = heads["base_offset"][rows].astype(np.int64)
+            offsets = headers["base_offset"][rows].astype(np.int64)
             place = np.searchsorted(ranges[:, 0], offsets, side="right") - 1
             is_aborted[rows] = (place >= 0) & (offsets <= ranges[np.maximum(place, 0), 1])
     return is_aborted

@@ -1,14 +1,15 @@
-"""The logs of partitions in log directories: where they begin and end, which transactions they hold, what time is where.
+"""Finds the logs of partitions in log directories: their start and end offsets, transactions and timestamps.
 
-RULES    1. A partition's directory is `<topic>-<number>`; whatever has another ending (`-delete`, `-future`, `-stray`) is none.
-         2. Where the same partition lies in several directories, they belong to several brokers: the one that knows the
-            greatest high watermark is read.
-         3. Without a broker to ask, a log begins at its log start offset and ends at its high watermark, as the checkpoints
-            say. A log that no checkpoint speaks of ends with its last whole batch.
-         4. A transaction is aborted when its marker, below the high watermark, says so. Segments with others behind them have
-            indexes that tell; the one in which the high watermark lies is scanned, from what was open where it begins. What
-            began and has no marker there is open, and the last stable offset is the first of these.
-         5. A segment that a broker deletes meanwhile tells nothing: what was in it is before what is left.
+RULES    1. A partition's directory is `<topic>-<number>`. Directories with a suffix (`-delete`, `-future`,
+            `-stray`) are ignored.
+         2. If several directories hold the same partition, they belong to several brokers: the one with the largest high
+            watermark is read.
+         3. Without a broker, the checkpoints give the log start offset and the high watermark. A log without a checkpoint ends
+            with its last complete batch.
+         4. A transaction is aborted if its marker, below the high watermark, says so. Older segments have an index of aborted
+            transactions. The segment of the high watermark is scanned, starting with the transactions that were open at its
+            base offset. Transactions without a marker are open; the smallest first offset is the last stable offset.
+         5. A segment that the broker deletes meanwhile is skipped: its records are below the log start.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from barnabas.pipeline.batch_header import CODEC_MASK, OVERHEAD, header_at
 from barnabas.pipeline.sources.codecs import decompress
 from barnabas.pipeline.sources.damage import DamagedLog
 from barnabas.pipeline.sources.decoding import OFFSETS_END, Aborted, decode
-from barnabas.pipeline.sources.records import Bodies, read_records
+from barnabas.pipeline.sources.records import BatchRecords, read_records
 from barnabas.pipeline.sources.segment_files import (
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -42,14 +43,14 @@ from barnabas.pipeline.sources.segment_files import (
     position_before,
     read_checkpoint,
 )
-from barnabas.pipeline.sources.segment_reading import believed, heads
+from barnabas.pipeline.sources.segment_reading import scan_headers, verified_position
 
 DIRECTORY = re.compile(r"(.+)-(\d+)")
 _ABORT = b"\x00\x00"
 
 
 class PartitionLog(NamedTuple):
-    """One partition's files, as they were when they were looked at."""
+    """The files of one partition at the time of listing."""
 
     directory: str
     topic: str
@@ -57,26 +58,26 @@ class PartitionLog(NamedTuple):
     bases: tuple[int, ...]
     start_offset: int
     known_end: int | None
-    """The high watermark of the checkpoint."""
+    """The checkpointed high watermark."""
     recovery_point: int
 
     def segment_of(self, offset: int) -> int:
-        """The place, among the bases, of the segment in which an offset lies or would."""
+        """Returns the index of the segment that contains the offset."""
         return max(bisect_right(self.bases, offset) - 1, 0)
 
     def written_end(self) -> int:
-        """The offset behind the last whole batch."""
+        """Returns the offset after the last complete batch."""
         base = self.bases[-1]
         end = base
         with path_of(self.directory, base, ".log").open("rb") as file:
             position = last_position(self.directory, base)
-            for _, head in heads(file, believed(file, position, base, OFFSETS_END)):
-                end = max(end, head.last_offset + 1)
+            for _, header in scan_headers(file, verified_position(file, position, base, OFFSETS_END)):
+                end = max(end, header.last_offset + 1)
         return end
 
 
 def find_logs(paths: Sequence[str]) -> list[PartitionLog]:
-    """Every partition's log in some log directories, or in partitions' directories that are named themselves."""
+    """Returns the log of each partition in these log directories or partition directories. Raises DamagedLog."""
     best: dict[tuple[str, int], PartitionLog] = {}
     for found in (log for path in paths for log in _logs_at(Path(path))):
         place = found.topic, found.partition
@@ -113,14 +114,14 @@ def _known(offsets: Offsets | None, place: tuple[str, int]) -> int:
 
 
 class Transactions(NamedTuple):
-    """What a committed reader must know."""
+    """Aborted transactions and the last stable offset."""
 
     aborted: tuple[Aborted, ...]
     last_stable_offset: int
 
 
 def transactions_of(log: PartitionLog, high_watermark: int) -> Transactions:
-    """Rule 4."""
+    """Finds the transactions of a log (rule 4)."""
     place = log.segment_of(max(high_watermark - 1, log.bases[0]))
     aborted = [one for base in log.bases[:place] for one in aborted_in(log.directory, base)]
     while place and (is_open := open_transactions(log.directory, log.bases[place])) is None:
@@ -135,23 +136,23 @@ def transactions_of(log: PartitionLog, high_watermark: int) -> Transactions:
 
 
 def _scanned(path: Path, is_open: dict[int, int], end_offset: int) -> Iterator[Aborted]:
-    """The aborted transactions whose markers lie in a file; changes which ones are open."""
+    """Yields the aborted transactions of a file and updates the open ones."""
     for file in _opened(path):
-        for position, head in heads(file):
-            if head.base_offset >= end_offset:
+        for position, header in scan_headers(file):
+            if header.base_offset >= end_offset:
                 return
-            if not head.is_transactional:
+            if not header.is_transactional:
                 continue
-            if not head.is_control:
-                is_open.setdefault(head.producer_id, head.base_offset)
+            if not header.is_control:
+                is_open.setdefault(header.producer_id, header.base_offset)
                 continue
-            begun = is_open.pop(head.producer_id, None)
-            if begun is not None and _says_abort(os.pread(file.fileno(), head.size, position)):
-                yield Aborted(head.producer_id, begun, head.last_offset)
+            begun = is_open.pop(header.producer_id, None)
+            if begun is not None and _says_abort(os.pread(file.fileno(), header.size, position)):
+                yield Aborted(header.producer_id, begun, header.last_offset)
 
 
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """A segment's file, or nothing where it has gone (rule 5)."""
+    """Yields the open file, or nothing if it is deleted (rule 5)."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -163,7 +164,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 def _says_abort(batch: bytes) -> bool:
     """A marker's key is an i16 version and an i16 type, 0 for an abort."""
     body = bytes(decompress(header_at(batch, 0).attributes & CODEC_MASK, batch[OVERHEAD:]))
-    key = int(read_records(Bodies(body, [0], [len(body)], [1])).keys.starts[0])
+    key = int(read_records(BatchRecords(body, [0], [len(body)], [1])).keys.starts[0])
     return body[key + 2 : key + 4] == _ABORT
 
 
@@ -171,9 +172,9 @@ def _says_abort(batch: bytes) -> bool:
 
 
 def first_at(log: PartitionLog, timestamp_ms: int, end_offset: int) -> int | None:
-    """The first offset, from the log's start on, whose own timestamp is as late; None when there is none before the end.
+    """Returns the first offset at or above the log start whose timestamp is at least this; None if there is none.
 
-    A marker of a transaction counts: a broker that is asked for a moment names it, too.
+    Transaction markers count, as in a broker's ListOffsets.
     """
     for place in range(log.segment_of(log.start_offset), len(log.bases)):
         base = log.bases[place]
@@ -192,12 +193,12 @@ def _first_in(log: PartitionLog, base: int, timestamp_ms: int) -> int | None:
     near = max(offset_before_time(log.directory, base, timestamp_ms), log.start_offset)
     for file in _opened(path_of(log.directory, base, ".log")):
         position = position_before(log.directory, base, near) if near > base else 0
-        for at, head in heads(file, believed(file, position, base, near)):
-            if head.max_timestamp < timestamp_ms or head.last_offset < log.start_offset or not head.record_count:
+        for at, header in scan_headers(file, verified_position(file, position, base, near)):
+            if header.max_timestamp < timestamp_ms or header.last_offset < log.start_offset or not header.record_count:
                 continue
-            if head.is_control:
-                return head.last_offset
-            found = _first_of(os.pread(file.fileno(), head.size, at), log.start_offset, timestamp_ms)
+            if header.is_control:
+                return header.last_offset
+            found = _first_of(os.pread(file.fileno(), header.size, at), log.start_offset, timestamp_ms)
             if found is not None:
                 return found
     return None

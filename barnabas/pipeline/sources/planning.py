@@ -1,12 +1,11 @@
-"""From options to parts: which offsets of which segments are read, each segment by one task.
+"""Plans a read: the offsets of each segment, one task per segment.
 
-RULES    1. Everything that needs more than one segment is decided here, on the driver: ends, moments, aborted transactions.
-         2. With a broker to ask, a log begins and ends where the broker says; its files are trusted for the rest.
-         3. A start before the log's is missing records; an end behind the log's, too. Without failOnDataLoss what is there
-            is read. A start behind the end is refused either way.
-         4. A moment means the first record that is as late, in the order of offsets; markers of transactions count, as for a
-            broker that is asked. As a start it must be there, unless the strategy is `latest`; as an end, where no record is
-            as late the log's end stands for it.
+RULES    1. The driver decides everything that needs several segments: ends, timestamps, aborted transactions.
+         2. With a broker, its log start and end offsets are used; everything else is read from the files.
+         3. A start below the log start or an end above the log end is missing records. Without failOnDataLoss the available
+            records are read. A start above the end is always refused.
+         4. A timestamp means the first record that is at least as late, in offset order, including transaction markers, as in a
+            broker. A start without such a record is refused unless the strategy is `latest`; an end is then the log end.
 """
 
 from __future__ import annotations
@@ -15,34 +14,34 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from barnabas.pipeline.sources.damage import BadOption, MissingRecords
-from barnabas.pipeline.sources.decoding import Wanted
+from barnabas.pipeline.sources.decoding import ReadRequest
 from barnabas.pipeline.sources.partition_logs import PartitionLog, Transactions, find_logs, first_at, transactions_of
 from barnabas.pipeline.sources.segment_options import EARLIEST, LATEST, Bound, SegmentOptions
-from barnabas.pipeline.sources.segment_reading import Part
+from barnabas.pipeline.sources.segment_reading import SegmentRead
 
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 _CLIENT_SETTINGS = ("security.", "sasl.", "ssl.")
 
 
 class Extent(NamedTuple):
-    """How far a log goes for a reader."""
+    """The offsets of a log that a reader may see."""
 
     start: int
     end: int
-    """The high watermark, or what stands for it."""
+    """The high watermark, or its substitute."""
     stable_end: int
-    """What a reader of committed records may see."""
+    """The end for committed readers."""
 
 
-def plan(options: SegmentOptions) -> list[tuple[Part, Wanted]]:
-    """The parts, in the order of topics, partitions and offsets."""
+def plan(options: SegmentOptions) -> list[tuple[SegmentRead, ReadRequest]]:
+    """Returns the segments to read, ordered by topic, partition and offset. Raises BadOption or MissingRecords."""
     logs = [log for log in find_logs(options.paths) if options.wants(log.topic, log.partition)]
-    _see_that_all_are_there(options, {(log.topic, log.partition) for log in logs})
-    asked = _ask(options, logs) if "bootstrap.servers" in options.client else {}
-    return [part for log in logs for part in _parts(log, options, asked.get((log.topic, log.partition)))]
+    _check_all_found(options, {(log.topic, log.partition) for log in logs})
+    broker_extent = _ask_brokers(options, logs) if "bootstrap.servers" in options.client else {}
+    return [segment for log in logs for segment in _parts(log, options, broker_extent.get((log.topic, log.partition)))]
 
 
-def _see_that_all_are_there(options: SegmentOptions, found: set[Place]) -> None:
+def _check_all_found(options: SegmentOptions, found: set[PartitionKey]) -> None:
     where = ", ".join(options.paths)
     if options.pattern is not None and not found:
         raise BadOption(f"No topic in {where} matches {options.pattern!r}.")
@@ -51,36 +50,42 @@ def _see_that_all_are_there(options: SegmentOptions, found: set[Place]) -> None:
     if missing:
         raise BadOption(f"{', '.join(missing)}: not in {where}.")
     for name, bound in (("starting", options.starting), ("ending", options.ending)):
-        if bound.by_place is not None and bound.by_place.keys() != found:
+        if bound.by_partition is not None and bound.by_partition.keys() != found:
             raise BadOption(
-                f"The {name} offsets name {_list(set(bound.by_place))}, and what is read is {_list(found)}: name every "
+                f"The {name} offsets name {_list(set(bound.by_partition))}, and what is read is {_list(found)}: name every "
                 "partition; -2 is its earliest offset and -1 its latest."
             )
 
 
-def _list(places: set[Place]) -> str:
-    return ", ".join(f"{topic}-{partition}" for topic, partition in sorted(places)) or "none"
+def _list(positions: set[PartitionKey]) -> str:
+    return ", ".join(f"{topic}-{partition}" for topic, partition in sorted(positions)) or "none"
 
 
-def _ask(options: SegmentOptions, logs: list[PartitionLog]) -> Mapping[Place, Extent]:
-    """Rule 2."""
+def _ask_brokers(options: SegmentOptions, logs: list[PartitionLog]) -> Mapping[PartitionKey, Extent]:
+    """The extents of logs, from the broker (rule 2)."""
     from barnabas.pipeline.brokers import Brokers
-    from barnabas.pipeline.brokers import Place as Partition
+    from barnabas.pipeline.brokers import TopicPartition as BrokerPartition
     from barnabas.pipeline.settings import BrokerSettings
 
     secrets = tuple(f"{name}={value}" for name, value in options.client.items() if name.startswith(_CLIENT_SETTINGS))
     brokers = Brokers(BrokerSettings(bootstrap=options.client["bootstrap.servers"], kafka=secrets))
-    places = [Partition(log.topic, log.partition) for log in logs]
-    stable_ends, ends, starts = brokers.ends(places), brokers.high_watermarks(places), brokers.starts(places)
-    return {(place.topic, place.partition): Extent(starts[place], ends[place], stable_ends[place]) for place in places}
+    positions = [BrokerPartition(log.topic, log.partition) for log in logs]
+    stable_ends, ends, starts = brokers.ends(positions), brokers.high_watermarks(positions), brokers.starts(positions)
+    return {(tp.topic, tp.partition): Extent(starts[tp], ends[tp], stable_ends[tp]) for tp in positions}
 
 
-def _parts(log: PartitionLog, options: SegmentOptions, asked: Extent | None) -> list[tuple[Part, Wanted]]:
-    start = log.start_offset if asked is None else max(asked.start, log.bases[0])
+def _parts(
+    log: PartitionLog, options: SegmentOptions, broker_extent: Extent | None
+) -> list[tuple[SegmentRead, ReadRequest]]:
+    start = log.start_offset if broker_extent is None else max(broker_extent.start, log.bases[0])
     log = log._replace(start_offset=start)
-    end = _end_of(log, options) if asked is None else asked.end
+    end = _end_of(log, options) if broker_extent is None else broker_extent.end
     transactions = transactions_of(log, end) if options.is_committed else Transactions((), end)
-    stable_end = min(transactions.last_stable_offset, asked.stable_end) if asked and options.is_committed else None
+    stable_end = (
+        min(transactions.last_stable_offset, broker_extent.stable_end)
+        if broker_extent and options.is_committed
+        else None
+    )
     extent = Extent(start, end, transactions.last_stable_offset if stable_end is None else stable_end)
     first, last = _first(log, options, extent), _last(log, options, extent)
     if first > last:
@@ -93,18 +98,18 @@ def _parts(log: PartitionLog, options: SegmentOptions, asked: Extent | None) -> 
         begin, until = max(first, base), last if is_newest else min(last, log.bases[number + 1])
         if begin >= until:
             continue
-        part = Part(
+        segment = SegmentRead(
             log.directory,
             base,
             begin,
             until,
             is_newest,
             log.recovery_point,
-            asked is not None,
+            broker_extent is not None,
             options.fail_on_data_loss,
         )
         aborted = tuple(one for one in transactions.aborted if one.first_offset < until and one.last_offset >= begin)
-        found.append((part, Wanted(log.topic, log.partition, begin, until, options.columns, aborted)))
+        found.append((segment, ReadRequest(log.topic, log.partition, begin, until, options.columns, aborted)))
     return found
 
 
@@ -115,30 +120,30 @@ def _end_of(log: PartitionLog, options: SegmentOptions) -> int:
 
 
 def _first(log: PartitionLog, options: SegmentOptions, extent: Extent) -> int:
-    place = log.topic, log.partition
-    said = options.starting.of(place)
+    tp = log.topic, log.partition
+    wanted_offset = options.starting.of(tp)
     if options.starting.is_time:
-        found = first_at(log, said, extent.stable_end)
+        found = first_at(log, wanted_offset, extent.stable_end)
         if found is None and not options.is_latest_when_later:
             raise MissingRecords(
-                f"{log.topic}-{log.partition} has no record at or after {said} ms; "
+                f"{log.topic}-{log.partition} has no record at or after {wanted_offset} ms; "
                 "startingOffsetsByTimestampStrategy=latest reads nothing there."
             )
         return extent.stable_end if found is None else found
-    return extent.start if said == EARLIEST else _checked(log, options, said, extent)
+    return extent.start if wanted_offset == EARLIEST else _checked(log, options, wanted_offset, extent)
 
 
 def _last(log: PartitionLog, options: SegmentOptions, extent: Extent) -> int:
     bound: Bound = options.ending
-    said = bound.of((log.topic, log.partition))
+    wanted_offset = bound.of((log.topic, log.partition))
     if bound.is_time:
-        found = first_at(log, said, extent.stable_end)
+        found = first_at(log, wanted_offset, extent.stable_end)
         return extent.stable_end if found is None else found
-    return extent.stable_end if said == LATEST else _checked(log, options, said, extent)
+    return extent.stable_end if wanted_offset == LATEST else _checked(log, options, wanted_offset, extent)
 
 
 def _checked(log: PartitionLog, options: SegmentOptions, offset: int, extent: Extent) -> int:
-    """Rule 3."""
+    """An offset, unless it is outside the log (rule 3)."""
     if not extent.start <= offset <= extent.stable_end and options.fail_on_data_loss:
         raise MissingRecords(
             f"{log.topic}-{log.partition} goes from offset {extent.start} to {extent.stable_end}, and offset {offset} is "

@@ -1,14 +1,14 @@
-"""The records of many batches at once, as columns of Arrow.
+"""Parses the records of many batches at once into Arrow columns.
 
-FORMAT   a record: varint length of what follows, i8 attributes (unused), varint timestamp delta, varint offset delta, varint
+FORMAT   a record: varint length of the rest, i8 attributes (unused), varint timestamp delta, varint offset delta, varint
          key length (-1: null) and key, varint value length (-1: null) and value, varint number of headers, each a
          varint key length and key, varint value length (-1: null) and value. All varints are zigzag.
-RULES    1. A record is found only through the length of the one before it. So many batches are walked side by side, a step
-            of all of them at once; a few, in Python's own loop. Everything else is done for all records together.
-         2. A record that is not exactly as long as it says is damage. Headers are taken apart only when they are wanted.
-         3. Types are those of Spark's Kafka source. A record without headers has null for them, as there.
-         4. Arrow copies keys and values, once: the buffer may be overwritten when the columns are made.
-NOT HERE Which batches are read, and what is in a batch's header (decoding.py).
+RULES    1. The position of a record follows from the length of the previous one. Many batches are therefore walked in parallel,
+            one record of each per step; few batches are walked in a Python loop. All other work is vectorised over all records.
+         2. A record whose length does not match its content is damage. Headers are parsed only on request.
+         3. Types are those of Spark's Kafka source; a record without headers has null headers.
+         4. Arrow copies keys and values once; afterwards the buffer may be overwritten.
+NOT HERE The choice of batches, batch headers (decoding.py).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from barnabas.pipeline.sources.damage import DamagedBatch
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 MANY = 24
-"""From so many batches on a step of all of them costs less than Python's loop."""
+"""From this number of batches on, the parallel walk is faster than the Python loop."""
 _MOST_SHIFT = 63
 _MOST_LENGTH_BYTES = 5
 _ZIGZAG = np.array([byte >> 1 ^ -(byte & 1) for byte in range(256)], np.int64)
-"""What a number is that one byte says; of a byte that others follow it is not asked."""
+"""The value of a one-byte varint; unused for bytes with a continuation bit."""
 
 
-class Bodies(NamedTuple):
-    """The records of some batches, not compressed, one behind the other in one buffer."""
+class BatchRecords(NamedTuple):
+    """The uncompressed records of some batches, in one buffer."""
 
     data: Any
     starts: list[int]
@@ -41,18 +41,18 @@ class Bodies(NamedTuple):
 
 
 class Slices(NamedTuple):
-    """Where the values of a column lie in the buffer; a length below 0 stands for null."""
+    """The position and length of each value of a column; a negative length is null."""
 
     starts: Any
     lengths: Any
 
 
 class Records(NamedTuple):
-    """All records of some batches: an array for each field."""
+    """The records of some batches, one array per field."""
 
     data: Any
     batches: Any
-    """Of which of the batches each is."""
+    """The index of each record's batch."""
     offset_deltas: Any
     timestamp_deltas: Any
     keys: Slices
@@ -62,7 +62,7 @@ class Records(NamedTuple):
     ends: Any
 
     def only(self, rows: Any) -> Records:
-        """Some of the records."""
+        """Returns the records of these rows."""
         return Records(
             self.data,
             self.batches[rows],
@@ -76,15 +76,15 @@ class Records(NamedTuple):
         )
 
 
-def read_records(bodies: Bodies) -> Records:
-    """Take the records apart.
+def read_records(bodies: BatchRecords) -> Records:
+    """Parses the records.
 
     Raises:
         DamagedBatch: rule 2
     """
     data = np.frombuffer(bodies.data, np.uint8)
     try:
-        begins, ends = _places(bodies)
+        begins, ends = _record_bounds(bodies)
         timestamps, at = _varints(data, begins + 1)
         offsets, at = _varints(data, at)
         key_lengths, at = _varints(data, at)
@@ -100,8 +100,8 @@ def read_records(bodies: Bodies) -> Records:
     return Records(data, batches, offsets, timestamps, keys, values, at, counts, ends)
 
 
-def _places(bodies: Bodies) -> tuple[Any, Any]:
-    """Where each record begins, behind its length, and where it ends (rule 1)."""
+def _record_bounds(bodies: BatchRecords) -> tuple[Any, Any]:
+    """The start of each record, after its length field, and its end (rule 1)."""
     counts = np.array(bodies.counts, np.int64)
     if (counts < 0).any() or counts.sum() > len(bodies.data):
         raise DamagedBatch("it says a number of records that it cannot have")
@@ -119,22 +119,22 @@ def _places(bodies: Bodies) -> tuple[Any, Any]:
     return begins, ends
 
 
-def _chained(bodies: Bodies, counts: Any, first: Any) -> Any:
-    """Where each record ends: the one chain that there is (rule 1)."""
+def _chained(bodies: BatchRecords, counts: Any, first: Any) -> Any:
+    """The end of each record (rule 1)."""
     order = np.argsort(-counts, kind="stable")
     at, left, row = np.array(bodies.starts, np.int64)[order], counts[order], first[order]
     ends = np.empty(counts.sum(), np.int64)
     data = np.frombuffer(bodies.data, np.uint8)
     step, going = 0, np.count_nonzero(left)
     while going >= MANY:
-        places = at[:going]
-        moves = _MOVES[data[places], data[places + 1]]
+        positions = at[:going]
+        moves = _MOVES[data[positions], data[positions + 1]]
         if not moves.all():
             rare = np.flatnonzero(moves == 0)
-            lengths, behind = _varints(data, places[rare])
-            moves[rare] = behind + lengths - places[rare]
-        places += moves
-        ends[row[:going] + step] = places
+            lengths, after = _varints(data, positions[rare])
+            moves[rare] = after + lengths - positions[rare]
+        positions += moves
+        ends[row[:going] + step] = positions
         step += 1
         going = np.searchsorted(-left, -step)
     for number in range(going):
@@ -145,17 +145,17 @@ def _chained(bodies: Bodies, counts: Any, first: Any) -> Any:
 
 def _walk(data: Any, at: int, count: int) -> Any:
     """The same for so many records of one batch, one after the other."""
-    places = array("q")
-    put = places.append
+    positions = array("q")
+    put = positions.append
     table = _moves_by_byte()
     for _ in range(count):
         at += table[data[at]][data[at + 1]] or _rare_move(data, at)
         put(at)
-    return np.frombuffer(places, np.int64)
+    return np.frombuffer(positions, np.int64)
 
 
 def _rare_move(data: Any, at: int) -> int:
-    """How long a record is with its length, which has three bytes or more."""
+    """The size of a record with its length field, if that has three bytes or more."""
     length = 0
     for size in range(1, _MOST_LENGTH_BYTES + 1):
         byte: int = data[at + size - 1]
@@ -166,7 +166,7 @@ def _rare_move(data: Any, at: int) -> int:
 
 
 def _all_moves() -> Any:
-    """How long a record is, with its length, by the two bytes it begins with; 0 where they do not say it."""
+    """The size of a record with its length field, by its first two bytes; 0 if they are not enough."""
     first, second = np.meshgrid(np.arange(256), np.arange(256), indexing="ij")
     one, two = 1 + (first >> 1), 2 + ((first & 0x7F | second << 7) >> 1)
     return np.where(first < 0x80, one, np.where(second < 0x80, two, 0))
@@ -177,24 +177,24 @@ _MOVES = _all_moves()
 
 @cache
 def _moves_by_byte() -> list[list[int]]:
-    """The same for Python's loop."""
+    """The same as lists, for the Python loop."""
     found: list[list[int]] = _MOVES.tolist()
     return found
 
 
 def _varints(data: Any, at: Any) -> tuple[Any, Any]:
-    """The zigzag numbers at these places, and the places behind them."""
+    """Decodes the zigzag varints at these positions; returns values and the following positions."""
     byte = data[at]
     found = _ZIGZAG[byte]
-    behind = at + 1
+    after = at + 1
     more = np.flatnonzero(byte >= 0x80)
     if more.size:
-        found[more], behind[more] = _long_varints(data, byte[more] & 0x7F, behind[more])
-    return found, behind
+        found[more], after[more] = _long_varints(data, byte[more] & 0x7F, after[more])
+    return found, after
 
 
 def _long_varints(data: Any, low: Any, at: Any) -> tuple[Any, Any]:
-    """The same for numbers of which the lowest seven bits are known, and more follow."""
+    """Decodes varints of two or more bytes."""
     number = low.astype(np.uint64)
     rows: Any = slice(None)
     shift = 7
@@ -216,10 +216,10 @@ def _long_varints(data: Any, low: Any, at: Any) -> tuple[Any, Any]:
 
 
 def binary_column(data: Any, slices: Slices, kind: Any = None) -> Any:
-    """Copy the slices into a column of their own.
+    """Copies slices into an Arrow column.
 
-    They stand in the buffer in the order of the rows. So slices and the gaps between them are a column already, over the
-    buffer as it is; of that Arrow takes every second one.
+    Slices are in row order, so slices and the gaps between them already form a column over the buffer. Arrow then takes every
+    second value of it.
     """
     count = len(slices.starts)
     if not count:
@@ -234,7 +234,7 @@ def binary_column(data: Any, slices: Slices, kind: Any = None) -> Any:
 
 
 def headers_column(records: Records) -> Any:
-    """The headers of every record, null where there is none (rule 3)."""
+    """Returns the headers of each record, null if it has none (rule 3)."""
     counts = records.header_counts
     total = int(counts.sum())
     first = np.cumsum(counts) - counts
@@ -244,7 +244,7 @@ def headers_column(records: Records) -> Any:
     rows = np.flatnonzero(counts > 0)
     number = 0
     try:
-        while rows.size:  # the first header of all records that have one, then the second
+        while rows.size:  # each step parses one header of every record that has it
             place = first[rows] + number
             for column in (keys, values):
                 lengths, begins = _varints(records.data, at[rows])
@@ -256,15 +256,15 @@ def headers_column(records: Records) -> Any:
         raise DamagedBatch("a header reaches beyond its batch") from None
     if (keys.lengths < 0).any() or (at != records.ends).any():
         raise DamagedBatch("a record's headers are not as long as they say")
-    pairs = pa.StructArray.from_arrays(
+    parse_pairs = pa.StructArray.from_arrays(
         [_as_text(binary_column(records.data, keys)), binary_column(records.data, values)], names=["key", "value"]
     )
     bounds = pa.array(np.append(first, total).astype(np.int32))
-    return pa.ListArray.from_arrays(bounds, pairs, mask=pa.array(counts == 0)).cast(HEADERS_TYPE)
+    return pa.ListArray.from_arrays(bounds, parse_pairs, mask=pa.array(counts == 0)).cast(HEADERS_TYPE)
 
 
 def _as_text(column: Any) -> Any:
-    """As Java makes text of bytes: what is no UTF-8 becomes the replacement character."""
+    """Decodes UTF-8 as Java does: invalid bytes become the replacement character."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:

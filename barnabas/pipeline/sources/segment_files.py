@@ -1,15 +1,15 @@
-"""The files of a log directory beside the logs: indexes, snapshots of producers, checkpoints.
+"""Reads the other files of a log directory: indexes, producer snapshots, checkpoints.
 
-FORMAT   all big-endian; a name is the segment's base offset in 20 digits:
-         `.index`      8 bytes: u32 last offset of a batch, counted from the base; u32 position of its first byte
-         `.timeindex` 12 bytes: i64 greatest timestamp so far; u32 last offset of the batch that brought it, counted likewise
+FORMAT   all big-endian; a file name is the segment's base offset in 20 digits:
+         `.index`      8 bytes: u32 last offset of a batch, relative to the base; u32 position of the batch
+         `.timeindex` 12 bytes: i64 largest timestamp so far; u32 last offset of its batch, relative to the base
          `.txnindex`  34 bytes: i16 version 0; i64 producer id, first offset, last offset (the marker's), last stable offset
          `.snapshot`  i16 version 1, u32 CRC-32C of the rest, i32 entries of 46 bytes: i64 producer id, ..., at byte 38 i64
                       first offset of the open transaction or -1
          `*-offset-checkpoint`  text: 0, the number of entries, then topic, partition and offset in each line
-RULES    1. An index is a hint. It may be short, missing, or, while its segment is the newest, a sparse file with zeros behind
-            what is there: it is read to where it stops to ascend.
-         2. A snapshot that cannot be believed is as good as none.
+RULES    1. An index is a hint. It may be incomplete, missing, or zero-filled at the end (the active segment's file is
+            preallocated): it is read as far as it ascends.
+         2. An invalid snapshot is ignored.
 """
 
 from __future__ import annotations
@@ -41,44 +41,44 @@ Offsets = dict[tuple[str, int], int]
 
 
 def path_of(directory: str, base: int, suffix: str) -> Path:
-    """A file of the segment that begins at an offset."""
+    """Returns the path of a segment's file."""
     return Path(directory, f"{base:020d}{suffix}")
 
 
 def bases_of(directory: str) -> list[int]:
-    """Where the segments of a partition begin."""
+    """Returns the base offsets of a partition's segments."""
     names = [path.name for path in Path(directory).iterdir()]
     return sorted(int(name[:20]) for name in names if len(name) == 24 and name.endswith(".log") and name[:20].isdigit())
 
 
 def position_before(directory: str, base: int, offset: int) -> int:
-    """A position at or before the batch of an offset, as far as the index knows."""
+    """Returns a position at or before the batch of an offset, from the index."""
     entries = _ascending(path_of(directory, base, ".index"), _OFFSET_ENTRY, "position")
-    place = int(np.searchsorted(entries["offset"].astype(np.int64), offset - base, side="right")) - 1
-    return int(entries["position"][place]) if place >= 0 else 0
+    index = int(np.searchsorted(entries["offset"].astype(np.int64), offset - base, side="right")) - 1
+    return int(entries["position"][index]) if index >= 0 else 0
 
 
 def last_position(directory: str, base: int) -> int:
-    """The last position that the index knows."""
+    """Returns the last position in the index."""
     entries = _ascending(path_of(directory, base, ".index"), _OFFSET_ENTRY, "position")
     return int(entries["position"][-1]) if len(entries) else 0
 
 
 def offset_before_time(directory: str, base: int, timestamp_ms: int) -> int:
-    """An offset before which no record is as late, as far as the index knows."""
+    """Returns an offset below which no record is as late, from the time index."""
     entries = _ascending(path_of(directory, base, ".timeindex"), _TIME_ENTRY, "timestamp")
-    place = int(np.searchsorted(entries["timestamp"].astype(np.int64), timestamp_ms)) - 1
-    return base + int(entries["offset"][place]) if place >= 0 else base
+    index = int(np.searchsorted(entries["timestamp"].astype(np.int64), timestamp_ms)) - 1
+    return base + int(entries["offset"][index]) if index >= 0 else base
 
 
 def latest_time(directory: str, base: int) -> int | None:
-    """The greatest timestamp of a segment that is not the newest; None where no index says it."""
+    """Returns the largest timestamp of an inactive segment; None without an index."""
     entries = _ascending(path_of(directory, base, ".timeindex"), _TIME_ENTRY, "timestamp")
     return int(entries["timestamp"][-1]) if len(entries) else None
 
 
 def aborted_in(directory: str, base: int) -> list[Aborted]:
-    """The aborted transactions whose markers lie in a segment; all of them when it is not the newest."""
+    """Returns the aborted transactions of a segment's index. Raises DamagedLog."""
     path = path_of(directory, base, ".txnindex")
     try:
         data = path.read_bytes()
@@ -94,7 +94,7 @@ def aborted_in(directory: str, base: int) -> list[Aborted]:
 
 
 def open_transactions(directory: str, base: int) -> dict[int, int] | None:
-    """First offset of each producer's transaction that was open where a segment begins; None where no snapshot says it."""
+    """Returns the first offset of each producer's transaction that is open at the base offset; None without a snapshot."""
     try:
         data = path_of(directory, base, ".snapshot").read_bytes()
     except FileNotFoundError:
@@ -113,7 +113,7 @@ def open_transactions(directory: str, base: int) -> dict[int, int] | None:
 
 
 def read_checkpoint(path: Path) -> Offsets | None:
-    """Offset per topic and partition; None where there is no such file, or an empty one."""
+    """Reads offsets by topic and partition; None if the file is missing or empty. Raises DamagedLog."""
     try:
         lines = path.read_text().splitlines()
     except FileNotFoundError:
@@ -132,7 +132,7 @@ def read_checkpoint(path: Path) -> Offsets | None:
 
 
 def _ascending(path: Path, entry: Any, key: str) -> Any:
-    """The entries of an index (rule 1)."""
+    """The valid entries of an index (rule 1)."""
     try:
         with path.open("rb") as file:
             data = b""

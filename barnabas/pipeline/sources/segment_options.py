@@ -1,21 +1,21 @@
-"""What `format("barnabas.segments")` may be told, in the Kafka source's own words.
+"""The options of `format("barnabas.segments")`, named as in Spark's Kafka source.
 
     path, or load(path, ...)        log directories of a broker, or directories of single partitions
-    subscribe | subscribePattern | assign                 topic,topic | a regular expression that is found in the topic's
-                                    name, at any place | {"topic": [0, 1]}
+    subscribe | subscribePattern | assign                 topic,topic | a regular expression, searched in the topic's
+                                    name | {"topic": [0, 1]}
     startingOffsets                 earliest (default) or {"topic": {"0": 17, "1": -2}}; -2 is the earliest
     startingTimestamp, startingOffsetsByTimestamp         milliseconds, for all or {"topic": {"0": 1700000000000}}
-    startingOffsetsByTimestampStrategy                    error (default) or latest: where nothing is as late
+    startingOffsetsByTimestampStrategy                    error (default) or latest: if no record is as late
     endingOffsets, endingTimestamp, endingOffsetsByTimestamp                                likewise; latest (default) or -1
-    includeHeaders                  true: a column more
+    includeHeaders                  true: adds the column headers
     columns                         key,offset,...: only these
     kafka.isolation.level           read_committed (default) or read_uncommitted
-    failOnDataLoss                  true (default): records that are gone end the query
-    kafka.bootstrap.servers         a broker that is asked how far the logs go; without it, checkpoints say so
-    until                           committed (default): the high watermark; written: the last whole batch
+    failOnDataLoss                  true (default): missing records fail the query
+    kafka.bootstrap.servers         a broker for the logs' start and end offsets; without it, checkpoints are used
+    until                           committed (default): the high watermark; written: the last complete batch
 
-RULES    1. What is said twice, or cannot be understood, is refused in a sentence. An option that nobody knows is refused too.
-         2. Offsets that are named must be named for every partition, as for the Kafka source.
+RULES    1. Duplicate, invalid and unknown options are refused in a sentence.
+         2. Offsets by partition must name every partition, as for the Kafka source.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from barnabas.pipeline.sources.decoding import COLUMN_TYPES, COLUMNS
 
 EARLIEST, LATEST = -2, -1
 INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
-"""What a pattern never means: they are read by their names."""
-Places = Mapping[tuple[str, int], int]
+"""Internal topics, which a pattern never matches."""
+PartitionOffsets = Mapping[tuple[str, int], int]
 
 _KNOWN = {
     name.lower(): name
@@ -44,22 +44,22 @@ _KNOWN = {
 
 
 class Bound(NamedTuple):
-    """Where to begin, or to end: one word or moment for all partitions, or one for each."""
+    """A start or an end: one value for all partitions, or one for each."""
 
     everywhere: int | None
-    by_place: Places | None
+    by_partition: PartitionOffsets | None
     is_time: bool
 
-    def of(self, place: tuple[str, int]) -> int:
-        """What is said of a partition."""
+    def of(self, tp: tuple[str, int]) -> int:
+        """Returns the value for a partition."""
         if self.everywhere is not None:
             return self.everywhere
-        assert self.by_place is not None
-        return self.by_place[place]
+        assert self.by_partition is not None
+        return self.by_partition[tp]
 
 
 class SegmentOptions(NamedTuple):
-    """The options, understood."""
+    """The parsed options."""
 
     paths: tuple[str, ...]
     topics: tuple[str, ...]
@@ -75,7 +75,7 @@ class SegmentOptions(NamedTuple):
     is_bounded: bool
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Whether a partition is asked for."""
+        """Whether a partition is selected."""
         if self.assigned:
             return (topic, partition) in self.assigned
         if self.pattern is not None:
@@ -83,39 +83,39 @@ class SegmentOptions(NamedTuple):
         return topic in self.topics
 
 
-def understand(given: Mapping[str, str]) -> SegmentOptions:
-    """Read the options; their names may be in any case, as Spark hands them over."""
-    said = {name.lower(): value for name, value in given.items()}
-    client = {name[len("kafka.") :]: value for name, value in said.items() if name.startswith("kafka.")}
+def parse_options(given: Mapping[str, str]) -> SegmentOptions:
+    """Parses the options; Spark may change the case of names. Raises BadOption."""
+    values = {name.lower(): value for name, value in given.items()}
+    client = {name[len("kafka.") :]: value for name, value in values.items() if name.startswith("kafka.")}
     for name in given:
         if name.lower() not in _KNOWN and not name.lower().startswith("kafka."):
             raise BadOption(f"There is no option {name}; there are {', '.join(sorted(_KNOWN.values()))}.")
     isolation = client.pop("isolation.level", "read_committed")
     if isolation not in {"read_committed", "read_uncommitted"}:
         raise BadOption(f"kafka.isolation.level is read_committed or read_uncommitted, not {isolation!r}.")
-    chosen = [name for name in ("subscribe", "subscribepattern", "assign") if said.get(name)]
+    chosen = [name for name in ("subscribe", "subscribepattern", "assign") if values.get(name)]
     if len(chosen) != 1:
         raise BadOption("One of the options subscribe, subscribePattern and assign says which topics are read.")
     return SegmentOptions(
-        _paths(said),
-        tuple(name.strip() for name in said.get("subscribe", "").split(",") if name.strip()),
-        _pattern(said.get("subscribepattern")),
-        _assigned(said.get("assign")),
-        _bound(said, "starting", EARLIEST),
-        _bound(said, "ending", LATEST),
-        _word(said, "startingOffsetsByTimestampStrategy", ("error", "latest")) == "latest",
-        _columns(said),
+        _paths(values),
+        tuple(name.strip() for name in values.get("subscribe", "").split(",") if name.strip()),
+        _pattern(values.get("subscribepattern")),
+        _assigned(values.get("assign")),
+        _bound(values, "starting", EARLIEST),
+        _bound(values, "ending", LATEST),
+        _word(values, "startingOffsetsByTimestampStrategy", ("error", "latest")) == "latest",
+        _columns(values),
         isolation == "read_committed",
-        _flag(said, "failOnDataLoss", default=True),
+        _flag(values, "failOnDataLoss", default=True),
         client,
-        _word(said, "until", ("committed", "written")) == "committed",
+        _word(values, "until", ("committed", "written")) == "committed",
     )
 
 
-def _paths(said: Mapping[str, str]) -> tuple[str, ...]:
-    paths = [path.strip() for path in said.get("path", "").split(",") if path.strip()]
-    if "paths" in said:
-        paths += _json(said, "paths", list)
+def _paths(values: Mapping[str, str]) -> tuple[str, ...]:
+    paths = [path.strip() for path in values.get("path", "").split(",") if path.strip()]
+    if "paths" in values:
+        paths += _json(values, "paths", list)
     if not paths:
         raise BadOption("The option path says where the log directories are.")
     return tuple(str(path).removeprefix("file://") for path in paths)
@@ -138,14 +138,14 @@ def _assigned(text: str | None) -> tuple[tuple[str, int], ...]:
         raise BadOption('assign is JSON like {"topic": [0, 1]}.') from error
 
 
-def _bound(said: Mapping[str, str], which: str, default: int) -> Bound:
+def _bound(values: Mapping[str, str], which: str, default: int) -> Bound:
     names = [f"{which}Timestamp", f"{which}OffsetsByTimestamp", f"{which}Offsets"]
-    given = [name for name in names if name.lower() in said]
+    given = [name for name in names if name.lower() in values]
     if not given:
         return Bound(default, None, is_time=False)
     if len(given) > 1:
         raise BadOption(f"{' and '.join(given)} cannot both be said.")
-    name, text = given[0], said[given[0].lower()]
+    name, text = given[0], values[given[0].lower()]
     if name == names[0]:
         return Bound(_number(name, text), None, is_time=True)
     is_time = name == names[1]
@@ -155,43 +155,43 @@ def _bound(said: Mapping[str, str], which: str, default: int) -> Bound:
         if text.lower() == "latest" and which == "starting":
             raise BadOption("startingOffsets cannot be latest: a batch would have nothing to read.")
         return Bound(default, None, is_time=False)
-    table = _json(said, name, dict)
+    table = _json(values, name, dict)
     try:
-        places = {(topic, int(number)): int(value) for topic, row in table.items() for number, value in row.items()}
+        positions = {(topic, int(number)): int(value) for topic, row in table.items() for number, value in row.items()}
     except (TypeError, ValueError, AttributeError) as error:
         raise BadOption(f'{name} is JSON like {{"topic": {{"0": 17}}}}.') from error
     if not is_time:
-        _refuse(places, which)
-    return Bound(None, places, is_time)
+        _refuse(positions, which)
+    return Bound(None, positions, is_time)
 
 
-def _refuse(places: Places, which: str) -> None:
-    """A batch neither starts at the latest offset nor ends at the earliest; other offsets below 0 mean nothing."""
-    for (topic, partition), offset in places.items():
+def _refuse(positions: PartitionOffsets, which: str) -> None:
+    """Raises BadOption for negative offsets that a batch query cannot use."""
+    for (topic, partition), offset in positions.items():
         if offset < 0 and offset != (EARLIEST if which == "starting" else LATEST):
             told = {EARLIEST: "the earliest offset", LATEST: "the latest offset"}.get(offset, "no offset")
             raise BadOption(f"{which}Offsets of {topic}-{partition} is {offset}, {told}: that cannot be in a batch.")
 
 
-def _columns(said: Mapping[str, str]) -> tuple[str, ...]:
-    wanted = tuple(name.strip() for name in said.get("columns", "").split(",") if name.strip()) or COLUMNS
+def _columns(values: Mapping[str, str]) -> tuple[str, ...]:
+    wanted = tuple(name.strip() for name in values.get("columns", "").split(",") if name.strip()) or COLUMNS
     for name in wanted:
         if name not in COLUMN_TYPES:
             raise BadOption(f"There is no column {name}; there are {', '.join(COLUMN_TYPES)}.")
-    if _flag(said, "includeHeaders", default=False) and "headers" not in wanted:
+    if _flag(values, "includeHeaders", default=False) and "headers" not in wanted:
         return (*wanted, "headers")
     return wanted
 
 
-def _flag(said: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = said.get(name.lower(), str(default)).lower()
+def _flag(values: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = values.get(name.lower(), str(default)).lower()
     if text not in {"true", "false"}:
         raise BadOption(f"{name} is true or false, not {text!r}.")
     return text == "true"
 
 
-def _word(said: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
-    text = said.get(name.lower(), words[0])
+def _word(values: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+    text = values.get(name.lower(), words[0])
     if text not in words:
         raise BadOption(f"{name} is {' or '.join(words)}, not {text!r}.")
     return text
@@ -204,11 +204,11 @@ def _number(name: str, text: str) -> int:
         raise BadOption(f"{name} is a number of milliseconds, not {text!r}.") from error
 
 
-def _json(said: Mapping[str, str], name: str, kind: type) -> Any:
+def _json(values: Mapping[str, str], name: str, kind: type) -> Any:
     try:
-        value = json.loads(said[name.lower()])
+        value = json.loads(values[name.lower()])
     except ValueError as error:
-        raise BadOption(f"{name} is not JSON: {said[name.lower()]!r}.") from error
+        raise BadOption(f"{name} is not JSON: {values[name.lower()]!r}.") from error
     if not isinstance(value, kind):
-        raise BadOption(f"{name} is a JSON {'object' if kind is dict else 'list'}, not {said[name.lower()]!r}.")
+        raise BadOption(f"{name} is a JSON {'object' if kind is dict else 'list'}, not {values[name.lower()]!r}.")
     return value

@@ -1,12 +1,12 @@
-"""One segment's file: its headers alone, or its records as batches of Arrow.
+"""Reads one segment file: its batch headers, or its records as Arrow batches.
 
-RULES    1. The file is opened before anything else and stays open: who deletes it meanwhile takes nothing away.
-         2. A broker may have renamed it before that (retention waits a while with `.deleted` in the name), or compaction may
-            have put its records into the segment before. Only when neither is there are the records missing.
-         3. What an index says is believed after the batch at that place has shown its CRC.
-         4. A segment with others behind it ends with a whole batch. The newest may be torn: what lies behind the recovery point
-            and is no batch, or is not there at all, is where the log ends, as it is for a broker that starts on it.
-         5. Where the broker itself has said how far the log goes, a shorter file is missing records, not a torn one.
+RULES    1. The file is opened first and stays open: a deletion meanwhile has no effect.
+         2. The broker may have renamed the file (`.deleted`), or compaction may have merged it into the previous segment.
+            Records are missing only if neither file exists.
+         3. A position from an index is used after the CRC of the batch there is verified.
+         4. A segment before the newest ends with a complete batch. The newest may be torn: invalid or missing bytes above the
+            recovery point are the end of the log, as for a broker that starts on it.
+         5. If the broker has given the end offset, a shorter file is missing records.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from barnabas.pipeline.batch_header import MAGIC, OVERHEAD, BatchHeader, header_at
-from barnabas.pipeline.sources.batches import Tail, damaged, headers, last_offsets, walk
+from barnabas.pipeline.sources.batches import Tail, corrupt_batches, last_offsets, read_headers, scan_batches
 from barnabas.pipeline.sources.damage import DamagedBatch, DamagedLog, MissingRecords, WrongChecksum
-from barnabas.pipeline.sources.decoding import Decoder, Wanted
+from barnabas.pipeline.sources.decoding import Decoder, ReadRequest
 from barnabas.pipeline.sources.segment_files import DELETED, bases_of, path_of, position_before
 
 CHUNK_BYTES = 16 << 20
@@ -31,8 +31,8 @@ HEADER_READ = 4096
 log = logging.getLogger(__name__)
 
 
-class Part(NamedTuple):
-    """What one task reads: some offsets of one segment."""
+class SegmentRead(NamedTuple):
+    """The offsets of one segment that a task reads."""
 
     directory: str
     base: int
@@ -44,83 +44,82 @@ class Part(NamedTuple):
     fail_on_data_loss: bool
 
 
-def heads(file: BinaryIO, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """All whole batches from a position on: where each begins and its header, with little read of what lies between them."""
+def scan_headers(file: BinaryIO, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """Yields position and header of each complete batch from a position on; reads little of the records between."""
     size = os.fstat(file.fileno()).st_size
     while position + OVERHEAD <= size:
         window = os.pread(file.fileno(), HEADER_READ, position)
         at = 0
         while at + OVERHEAD <= len(window):
-            head = header_at(window, at)
-            if head.magic != MAGIC or head.size < OVERHEAD or position + at + head.size > size:
+            header = header_at(window, at)
+            if header.magic != MAGIC or header.size < OVERHEAD or position + at + header.size > size:
                 return
-            yield position + at, head
-            at += head.size
+            yield position + at, header
+            at += header.size
         if at == 0:
             return
         position += at
 
 
-def read_part(part: Part, wanted: Wanted) -> Iterator[Any]:
-    """The records of a part, as batches of Arrow."""
+def read_segment(segment: SegmentRead, wanted: ReadRequest) -> Iterator[Any]:
+    """Yields the records as Arrow batches. Raises DamagedLog or MissingRecords."""
     with ExitStack() as held:
-        opened = _open(part)
+        opened = _open(segment)
         if opened is None:
-            told = (
-                f"{path_of(part.directory, part.base, '.log')} is gone, and with it offsets from {part.start_offset} on"
-            )
-            if part.fail_on_data_loss:
-                raise MissingRecords(f"{told}; failOnDataLoss=false goes on without them.")
-            log.warning("%s.", told)
+            path = path_of(segment.directory, segment.base, ".log")
+            message = f"{path} is missing, and with it offsets from {segment.start_offset} on"
+            if segment.fail_on_data_loss:
+                raise MissingRecords(f"{message}; failOnDataLoss=false goes on without them.")
+            log.warning("%s.", message)
             return
         file, base = opened
         held.enter_context(file)
-        position = position_before(part.directory, base, part.start_offset) if part.start_offset > base else 0
-        yield from _Reading(file, part, wanted).run(believed(file, position, base, part.start_offset))
+        position = position_before(segment.directory, base, segment.start_offset) if segment.start_offset > base else 0
+        yield from _Reading(file, segment, wanted).run(verified_position(file, position, base, segment.start_offset))
 
 
-def _open(part: Part) -> tuple[BinaryIO, int] | None:
-    """The file that holds the part's records, and where it begins (rule 2)."""
-    path = path_of(part.directory, part.base, ".log")
+def _open(segment: SegmentRead) -> tuple[BinaryIO, int] | None:
+    """The file that holds the records, and its base offset (rule 2)."""
+    path = path_of(segment.directory, segment.base, ".log")
     for name in (path, path.with_name(path.name + DELETED)):
         try:
-            return name.open("rb"), part.base
+            return name.open("rb"), segment.base
         except FileNotFoundError:
             continue
     try:
-        earlier = [base for base in bases_of(part.directory) if base <= part.start_offset]
-        return (path_of(part.directory, earlier[-1], ".log").open("rb"), earlier[-1]) if earlier else None
+        earlier = [base for base in bases_of(segment.directory) if base <= segment.start_offset]
+        return (path_of(segment.directory, earlier[-1], ".log").open("rb"), earlier[-1]) if earlier else None
     except FileNotFoundError:
         return None
 
 
-def believed(file: BinaryIO, position: int, base: int, offset: int) -> int:
-    """A position that an index names for an offset, or 0 where no batch at or before that offset begins there (rule 3)."""
-    found = next(heads(file, position), None) if position else None
+def verified_position(file: BinaryIO, position: int, base: int, offset: int) -> int:
+    """Returns the index position, or 0 if no valid batch at or below the offset starts there (rule 3)."""
+    found = next(scan_headers(file, position), None) if position else None
     if found is None or not base <= found[1].base_offset <= offset:
         return 0
     data = os.pread(file.fileno(), found[1].size, position)
-    places = np.zeros(1, np.int64)
-    return 0 if len(damaged(data, places, headers(data, places))) else position
+    positions = np.zeros(1, np.int64)
+    return 0 if len(corrupt_batches(data, positions, read_headers(data, positions))) else position
 
 
 class _Reading:
-    """The way through one file."""
+    """Reads one file."""
 
-    def __init__(self, file: BinaryIO, part: Part, wanted: Wanted) -> None:
+    def __init__(self, file: BinaryIO, segment: SegmentRead, wanted: ReadRequest) -> None:
         self._file = file
-        self._part = part
-        self._decoder = Decoder(wanted._replace(start_offset=part.start_offset, end_offset=part.end_offset))
-        self._next_offset = part.start_offset
+        self._part = segment
+        self._decoder = Decoder(wanted._replace(start_offset=segment.start_offset, end_offset=segment.end_offset))
+        self._next_offset = segment.start_offset
 
     def run(self, position: int) -> Iterator[Any]:
-        """All that is wanted, from a position on."""
+        """Yields the requested records from a position on."""
         buffer = bytearray(CHUNK_BYTES)
         while True:
             size = os.preadv(self._file.fileno(), [buffer], position)
-            found = walk(buffer, 0, size)
+            found = scan_batches(buffer, 0, size)
             try:
-                yield from self._decoded(buffer, found.places)
+                yield from self._decoded(buffer, found.positions)
             except WrongChecksum as damage:
                 self._refuse_durable(position, str(damage), damage.offset)
                 self._end(position, str(damage))
@@ -140,29 +139,29 @@ class _Reading:
             if found.needed > len(buffer):
                 buffer = bytearray(found.needed)
 
-    def _decoded(self, buffer: bytearray, places: Any) -> Iterator[Any]:
-        if not len(places):
+    def _decoded(self, buffer: bytearray, positions: Any) -> Iterator[Any]:
+        if not len(positions):
             return
-        yield from self._decoder.batches(buffer, places)
-        last = headers(buffer, places[-1:])
+        yield from self._decoder.batches(buffer, positions)
+        last = read_headers(buffer, positions[-1:])
         self._next_offset = max(self._next_offset, int(last_offsets(last)[0]) + 1)
 
     def _refuse_durable(self, position: int, damage: str, offset: int) -> None:
-        """Damage where the broker knows that the disk had what it wrote."""
+        """Raises for damage below the recovery point."""
         if not self._part.is_newest or offset < self._part.recovery_point:
             raise self._damaged(position, damage)
 
     def _end(self, position: int, tail: str) -> None:
-        """The file ends before the last wanted offset was seen (rules 4 and 5)."""
-        part = self._part
-        if not part.is_newest:
+        """Handles the end of the file before the last requested offset (rules 4 and 5)."""
+        segment = self._part
+        if not segment.is_newest:
             if tail != Tail.NOTHING.value:
                 raise self._damaged(position, tail)
-            return  # what is missing before the next segment was compacted away
-        told = f"{self._file.name} ends at position {position} with {tail}, before offset {part.end_offset}"
-        if part.end_is_certain and part.fail_on_data_loss:
-            raise MissingRecords(f"{told}, which the broker has; failOnDataLoss=false goes on without the rest.")
-        log.warning("%s.", told)
+            return  # compaction removed the records before the next segment
+        message = f"{self._file.name} ends at position {position} with {tail}, before offset {segment.end_offset}"
+        if segment.end_is_certain and segment.fail_on_data_loss:
+            raise MissingRecords(f"{message}, which the broker has; failOnDataLoss=false goes on without the rest.")
+        log.warning("%s.", message)
 
     def _damaged(self, position: int, damage: str) -> DamagedLog:
         return DamagedLog(f"{self._file.name} is damaged behind position {position}: {damage}.")

@@ -1,14 +1,13 @@
-"""`spark.read.format("barnabas.segments")`: a topic read straight from a broker's log directories, the broker left alone.
+"""`spark.read.format("barnabas.segments")`: reads a topic from a broker's log directories, without the broker.
 
     from barnabas.pipeline.sources.segments import register
     register(spark)
     records = spark.read.format("barnabas.segments").option("subscribe", "flights").load("/var/lib/barnabas/data")
 
-RULES    1. One input partition for each segment; options, columns and types are the Kafka source's (segment_options.py).
-         2. The class is sent to workers by its name: `register` sends the package along, and nothing need be installed
-            there but numpy and pyarrow, which Spark's own Python data sources need too.
-         3. The log directories must be seen under the same path by the driver and by every worker.
-NOT HERE Streams: this source is for what is there already.
+RULES    1. Each segment is one input partition. Options, columns and types are the Kafka source's (segment_options.py).
+         2. `register` sends the package to the workers, which need only numpy and pyarrow, as for every Python data source.
+         3. The driver and all workers must see the log directories under the same path.
+NOT HERE Streams: the source reads existing records only.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from barnabas.pipeline.sources.planning import plan
-from barnabas.pipeline.sources.segment_options import SegmentOptions, understand
-from barnabas.pipeline.sources.segment_reading import read_part
+from barnabas.pipeline.sources.segment_options import SegmentOptions, parse_options
+from barnabas.pipeline.sources.segment_reading import read_segment
 
 NAME = "barnabas.segments"
 SPARK_TYPES = {
@@ -38,7 +37,7 @@ SPARK_TYPES = {
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session, and its code to the session's workers."""
+    """Registers the format in a session and sends the code to its workers."""
     from barnabas.pipeline.spark.py_files import ship
 
     ship(spark)
@@ -46,34 +45,34 @@ def register(spark: SparkSession) -> None:
 
 
 class SegmentSource(DataSource):
-    """The format, as Spark asks for it."""
+    """The data source."""
 
     @classmethod
     def name(cls) -> str:
-        """What follows `format`."""
+        """Returns the name of the format."""
         return NAME
 
     def schema(self) -> str:
-        """The columns that are wanted."""
-        return ", ".join(f"{name} {SPARK_TYPES[name]}" for name in understand(self.options).columns)
+        """Returns the schema as DDL."""
+        return ", ".join(f"{name} {SPARK_TYPES[name]}" for name in parse_options(self.options).columns)
 
     def reader(self, schema: StructType) -> SegmentReader:
-        """Plans on the driver, reads on the workers."""
+        """Returns a reader, which plans on the driver and reads on the workers."""
         del schema
-        return SegmentReader(understand(self.options))
+        return SegmentReader(parse_options(self.options))
 
 
 class SegmentReader(DataSourceReader):
-    """Reads what the options ask for."""
+    """Reads the requested records."""
 
     def __init__(self, options: SegmentOptions) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """A part of a segment each."""
-        return [InputPartition(part) for part in plan(self._options)]
+        """Returns one partition per segment."""
+        return [InputPartition(segment) for segment in plan(self._options)]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        """The records of a part; without any part there is one empty partition."""
+        """Yields the records of a segment; without segments Spark passes None."""
         if partition is not None:
-            yield from read_part(*partition.value)
+            yield from read_segment(*partition.value)

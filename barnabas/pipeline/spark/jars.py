@@ -1,11 +1,11 @@
-"""Spark's Kafka connector and its formats: which jars they take, and how they come here.
+"""Finds the jars of Spark's Kafka connector and of its formats.
 
-RULES    1. Four jars are enough for Kafka; what else they name ships with PySpark, in the same versions or newer. A format
-            that Spark has not itself (avro, delta, iceberg) adds its own, when a job asks for it.
-         2. In this order: the cache; Maven, which follows whatever mirror its own settings name; Spark's own
-            `spark.jars.packages`, which needs a repository it can reach directly. Whoever asks is told which it was.
-         3. The cache is complete or absent: jars are copied beside it and moved in place.
-NOT HERE Apache Kafka's jars for our tests (`tests/support/kafka.py`).
+RULES    1. Kafka needs four jars; their other dependencies ship with PySpark in the same or newer versions. The formats avro,
+            delta and iceberg add their own jars when a job needs them.
+         2. Sources, in this order: the cache; Maven, with the mirrors of its own settings; `spark.jars.packages`, which needs
+            direct access to a repository. The result names the source.
+         3. The cache is complete or absent: jars are downloaded to a temporary folder and renamed.
+NOT HERE Apache Kafka's jars for the tests (`tests/support/kafka.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from barnabas.pipeline.errors import LONGEST, JobError
+from barnabas.pipeline.errors import MAX_MESSAGE_CHARS, JobError
 
 SPARK_VERSION = "4.0.0"
 KAFKA_CLIENTS_VERSION = "3.9.0"
@@ -39,23 +39,23 @@ SETTINGS = {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "4",
-    },
+    }
 }
-"""What a session with a format must be told when it starts; of 50 parts of a log most would be empty."""
-COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-MAVEN_LIMIT_S = 600
-COLOUR = re.compile(r"\x1b\[[\d;]*m")
+"""Settings that a format needs at the session's start; of the default 50 snapshot partitions most would be empty."""
+COPY_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+MAVEN_TIMEOUT_S = 600
+ANSI_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
 class Connector(NamedTuple):
-    """What a Spark session is told: settings, and where they come from in words."""
+    """A session's settings for the jars, and their source in words."""
 
     settings: dict[str, str]
     source: str
 
 
 def jar_folder() -> Path:
-    """The cache: $BARNABAS_SPARK_JARS, or a folder of its own below the user's cache."""
+    """Returns the cache: $BARNABAS_SPARK_JARS, or a folder in the user's cache."""
     named = os.environ.get("BARNABAS_SPARK_JARS")
     if named:
         return Path(named)
@@ -64,20 +64,20 @@ def jar_folder() -> Path:
 
 
 def find_connector(formats: Sequence[str] = ()) -> Connector:
-    """The connector, and the jars of these formats, by the first way that is open here."""
+    """Finds the connector and the jars of these formats (rule 2)."""
     folder = jar_folder()
     wanted = [*JARS, *(jar for name in formats for jar in FORMATS[name])]
     paths = [folder / f"{artifact}-{version}.jar" for _, artifact, version in wanted]
     count = "four jars" if len(paths) == len(JARS) else f"{len(paths)} jars"
-    told = {name: value for one in formats for name, value in SETTINGS.get(one, {}).items()}
+    settings = {name: value for one in formats for name, value in SETTINGS.get(one, {}).items()}
     if all(path.is_file() for path in paths):
-        return Connector(_local(paths) | told, f"{count} in {folder}")
+        return Connector(_local(paths) | settings, f"{count} in {folder}")
     if shutil.which("mvn") is not None:
-        refusal = _copy_with_maven(folder, wanted)
-        if refusal is None:
-            return Connector(_local(paths) | told, f"{count} fetched by Maven into {folder}")
-        return Connector(_packages(formats) | told, f"spark.jars.packages, since Maven failed: {refusal}")
-    return Connector(_packages(formats) | told, "spark.jars.packages, since there is no mvn on the path")
+        error = _copy_with_maven(folder, wanted)
+        if error is None:
+            return Connector(_local(paths) | settings, f"{count} fetched by Maven into {folder}")
+        return Connector(_packages(formats) | settings, f"spark.jars.packages, since Maven failed: {error}")
+    return Connector(_packages(formats) | settings, "spark.jars.packages, since there is no mvn on the path")
 
 
 def _local(paths: list[Path]) -> dict[str, str]:
@@ -93,33 +93,33 @@ def _packages(formats: Sequence[str]) -> dict[str, str]:
 
 
 def _copy_with_maven(folder: Path, wanted: Sequence[tuple[str, str, str]]) -> str | None:
-    """Fill the folder; the answer is None or what Maven says."""
+    """Fills the cache; returns None or Maven's error."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        return _copied(folder, wanted)
+        return _run_maven(folder, wanted)
     except subprocess.TimeoutExpired:
-        return f"it was not done after {MAVEN_LIMIT_S} s"
+        return f"it was not done after {MAVEN_TIMEOUT_S} s"
     except OSError as failure:
         words = f"Spark's jars cannot be kept in {folder}: {failure.strerror}"
         raise JobError(f"{words}; BARNABAS_SPARK_JARS names another folder.") from failure
 
 
-def _copied(folder: Path, wanted: Sequence[tuple[str, str, str]]) -> str | None:
+def _run_maven(folder: Path, wanted: Sequence[tuple[str, str, str]]) -> str | None:
     with tempfile.TemporaryDirectory(prefix=".jars-", dir=folder.parent) as temporary:
         work = Path(temporary)
         pom = work / "pom.xml"
         pom.write_text(_pom(wanted))
         outcome = subprocess.run(
-            ["mvn", "-q", "-B", "-Dstyle.color=never", "-f", str(pom), COPY, f"-DoutputDirectory={work / 'jars'}"],
+            ["mvn", "-q", "-B", "-Dstyle.color=never", "-f", str(pom), COPY_GOAL, f"-DoutputDirectory={work / 'jars'}"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=MAVEN_LIMIT_S,
+            timeout=MAVEN_TIMEOUT_S,
             check=False,
         )
         if outcome.returncode != 0:
-            lines = COLOUR.sub("", outcome.stdout + outcome.stderr).strip().splitlines()
-            return lines[0].removeprefix("[ERROR] ")[:LONGEST] if lines else f"exit code {outcome.returncode}"
+            lines = ANSI_COLOUR.sub("", outcome.stdout + outcome.stderr).strip().splitlines()
+            return lines[0].removeprefix("[ERROR] ")[:MAX_MESSAGE_CHARS] if lines else f"exit code {outcome.returncode}"
         folder.mkdir(exist_ok=True)
         for jar in (work / "jars").iterdir():
             jar.replace(folder / jar.name)

@@ -1,13 +1,13 @@
-"""What the workers of a Spark cluster need of us travels with the job: nothing is installed on them beforehand.
+"""Sends our code to the workers of a Spark cluster: nothing needs to be installed there.
 
-RULES    1. Our own modules go as a zip (`addPyFile`), once for each Spark context, also on `local[N]`: one way for all.
-         2. A client with a compiled part cannot be imported from a zip: it goes as an archive that Spark unpacks, and
-            `shipped_client` puts that folder on the path where the worker has no such client of its own.
-         3. The zip is named by its content: Spark refuses another file of the same name.
-         4. A job that runs no Python on the workers ships nothing.
-         5. What a worker imports (`sender.py`, `sources/segments.py`) imports this module, and neither imports anything but
-            Python's own modules and Spark's when it is imported; the segments take numpy and pyarrow besides.
-NOT HERE The jars, which Spark itself hands out (`jars.py`).
+RULES    1. Our modules are sent as a zip (`addPyFile`), once per Spark context, also on `local[N]`.
+         2. Python cannot import a client with compiled parts from a zip: it is sent as an archive that Spark unpacks.
+            `shipped_client` adds that folder to the path, unless the worker has the client.
+         3. The zip's name contains its hash, since Spark rejects a different file with the same name.
+         4. A job without Python on the workers sends nothing.
+         5. Modules for workers (`sender.py`, `sources/segments.py`) import at module level only Python's standard library,
+            PySpark and this module; the segment source also imports numpy and pyarrow.
+NOT HERE The jars, which Spark distributes (`jars.py`).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ CLIENT_FOLDER = "barnabas-client"
 _shipped: set[str] = set()
 
 
-def runs_here(master: str) -> bool:
-    """Whether the workers are threads of the driver's JVM (`local-cluster` starts others, for trials)."""
+def is_local_master(master: str) -> bool:
+    """Whether the workers are threads of the driver's JVM (`local-cluster` starts processes)."""
     return master == "local" or master.startswith("local[")
 
 
 def ship(spark: SparkSession) -> None:
-    """Have every worker of this session import what this process imports of `barnabas`, and the client."""
+    """Sends our package and the client to every worker of this session."""
     context = spark.sparkContext
     application = str(context.applicationId)
     if application in _shipped:
@@ -43,13 +43,13 @@ def ship(spark: SparkSession) -> None:
     package = _zip_package(folder / "barnabas.zip")
     named = package.with_name(f"barnabas-{hashlib.sha256(package.read_bytes()).hexdigest()[:12]}.zip")
     context.addPyFile(str(package.rename(named)))
-    if not runs_here(str(context.master)):
+    if not is_local_master(str(context.master)):
         context.addArchive(f"{_zip_client(folder / 'client.zip')}#{CLIENT_FOLDER}")
     _shipped.add(application)
 
 
 def shipped_client() -> Any:
-    """The Kafka client on a worker: its own, or the one that came with the job."""
+    """Imports the Kafka client on a worker: its own, or the shipped one."""
     if importlib.util.find_spec(CLIENT) is None:
         sys.path.append(str(Path(SparkFiles.getRootDirectory()) / CLIENT_FOLDER))
     return importlib.import_module(CLIENT)

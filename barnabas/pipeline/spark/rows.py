@@ -1,7 +1,7 @@
-"""Rows that come from Spark to Python, all of them.
+"""Collects rows in the driver.
 
-RULES    1. Where the JVM is killed while it hands out rows, PySpark takes the stream's end for that of the rows: some of them,
-            or none, and no error. So what was collected counts once the JVM has answered something after it.
+RULES    1. If the JVM is killed while it sends rows, PySpark takes the end of the stream for the end of the rows and raises no
+            error. Collected rows are valid only if the JVM answers a later call.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Row, SparkSession
 
 
-def collected(records: DataFrame) -> list[Row]:
-    """Every row, or an error (rule 1)."""
+def collect_rows(records: DataFrame) -> list[Row]:
+    """Returns every row, or raises (rule 1)."""
     rows = records.collect()
-    see_that_it_lives(records.sparkSession)
+    check_jvm_alive(records.sparkSession)
     return rows
 
 
-def see_that_it_lives(spark: SparkSession) -> None:
-    """Have the JVM answer something; an error when it is no more."""
-    spark.sparkContext._jsc.version()  # noqa: SLF001 - a question that costs nothing, and nothing is remembered of it
+def check_jvm_alive(spark: SparkSession) -> None:
+    """Raises if the JVM does not answer."""
+    spark.sparkContext._jsc.version()  # noqa: SLF001 - a cheap call without side effects

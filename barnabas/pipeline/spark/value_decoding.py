@@ -1,11 +1,11 @@
-"""Values decoded by a schema, beside the bytes that they came from: JSON and Avro.
+"""Decodes values by a schema, beside the original bytes: JSON and Avro.
 
-RULES    1. `value` stays as it is: a decoded archive is still a faithful copy, and can be audited and replayed.
-         2. `data` holds the decoded value, or null; `error` says why there is none, and is null for a tombstone.
-         3. A schema is settled once, when the archive is begun: later records that do not fit it are malformed.
-         4. Avro is Spark's own (the jar spark-avro), so no record goes through Python. `confluent` framing drops the five
-            bytes that registries put before the record; a record without them is malformed.
-NOT HERE Where malformed records go (`jobs/dead_letters.py`).
+RULES    1. `value` is unchanged: a decoded archive can still be audited and replayed.
+         2. `data` holds the decoded value or null. `error` holds the reason for a null; it is null for a tombstone.
+         3. The schema is fixed when the archive is created. Later records that do not fit are malformed.
+         4. Spark's own Avro reader (spark-avro) is used, so no record passes through Python. `confluent` framing drops the five
+            bytes that schema registries prepend; a record without them is malformed.
+NOT HERE Dead letters (`jobs/dead_letters.py`).
 """
 
 from __future__ import annotations
@@ -19,46 +19,48 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import DataType, StructType
 
-from barnabas.pipeline.errors import JobError, sentence_of
+from barnabas.pipeline.errors import JobError, describe_failure
 
 SAMPLE = 10_000
 FORMATS = ("raw", "json", "avro")
 FRAMING_BYTES = 5
 _BROKEN = "_broken"
-_MARK = b"\x02"  # the number 1 in Avro
+_AVRO_ONE = b"\x02"  # the number 1, encoded in Avro
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """How values are decoded: the format, and the schema as text (Spark's JSON of a type, or Avro's)."""
+    """Format and schema as text: Spark's JSON of a type, or an Avro schema."""
 
     format: str
     schema: str
     framing: str = "plain"
 
 
-def settle_decoding(spark: SparkSession, wish: str, schema: Path | None, framing: str, values: DataFrame) -> Decoding:
-    """What the user asked for, with the schema read from its file, or inferred from the first records."""
-    if wish not in FORMATS:
-        raise JobError(f"Values are decoded as {', '.join(FORMATS)}, and not as {wish!r}.")
+def choose_decoding(
+    spark: SparkSession, decode_format: str, schema: Path | None, framing: str, values: DataFrame
+) -> Decoding:
+    """Returns the decoding for these settings, with the schema of the file or inferred from values. Raises JobError."""
+    if decode_format not in FORMATS:
+        raise JobError(f"Values are decoded as {', '.join(FORMATS)}, and not as {decode_format!r}.")
     if framing not in {"plain", "confluent"}:
         raise JobError(f"Avro is framed plain or confluent, and not {framing!r}.")
-    if wish == "raw":
+    if decode_format == "raw":
         return Decoding("raw", "")
     if schema is None:
-        if wish == "avro":
+        if decode_format == "avro":
             raise JobError("Avro needs --schema: the file with the schema of the values.")
         return Decoding("json", _inferred(spark, values))
-    return Decoding(wish, _schema_of(wish, schema), framing)
+    return Decoding(decode_format, _schema_of(decode_format, schema), framing)
 
 
-def is_begun_with(schema: Path, decoding: Decoding) -> bool:
-    """Whether a schema's file says what an archive was begun with (rule 3)."""
+def matches_schema(schema: Path, decoding: Decoding) -> bool:
+    """Whether a schema file equals the schema of a decoding (rule 3)."""
     return bool(json.loads(_schema_of(decoding.format, schema)) == json.loads(decoding.schema))
 
 
 def decode(records: DataFrame, decoding: Decoding) -> DataFrame:
-    """The records with `data` and `error` (rules 1 and 2)."""
+    """Adds `data` and `error` (rules 1 and 2)."""
     if decoding.format == "raw":
         return records
     if decoding.format == "json":
@@ -74,7 +76,9 @@ def _decode_json(records: DataFrame, decoding: Decoding) -> DataFrame:
     is_there = f.col("value").isNotNull()
     is_broken = is_there & (f.col("_parsed").isNull() | f.col(f"_parsed.{_BROKEN}").isNotNull())
     data = f.struct(*(f.col(f"_parsed.`{field.name}`").alias(field.name) for field in schema.fields))
-    return _judged(parsed, is_there, is_broken, data, "the value is not JSON of the schema").drop("_parsed")
+    return _with_data_and_error(parsed, is_there, is_broken, data, "the value is not JSON of the schema").drop(
+        "_parsed"
+    )
 
 
 def _decode_avro(records: DataFrame, decoding: Decoding) -> DataFrame:
@@ -86,27 +90,29 @@ def _decode_avro(records: DataFrame, decoding: Decoding) -> DataFrame:
     if decoding.framing == "confluent":
         is_framed = (f.length("value") > FRAMING_BYTES) & (f.substring("value", 1, 1) == f.lit(bytes(1)))
         body = f.when(is_framed, f.expr(f"substring(value, {FRAMING_BYTES + 1})"))
-    marked = f.concat(f.lit(_MARK), body)
+    marked = f.concat(f.lit(_AVRO_ONE), body)
     parsed = records.withColumn("_parsed", from_avro(marked, _with_mark(decoding.schema), {"mode": "PERMISSIVE"}))
     is_broken = is_there & (~is_framed | f.col("_parsed.mark").isNull())
     words = "the value is not Avro of the schema"
-    return _judged(parsed, is_there, is_broken, f.col("_parsed.data"), words).drop("_parsed")
+    return _with_data_and_error(parsed, is_there, is_broken, f.col("_parsed.data"), words).drop("_parsed")
 
 
 def _with_mark(schema: str) -> str:
-    """A record of a mark and the value: Spark answers a malformed one with nulls all over, which the mark tells from nulls."""
+    """Wraps the schema in a record with a mark: Spark returns nulls for a malformed record, and a null mark detects it."""
     fields = [{"name": "mark", "type": "int"}, {"name": "data", "type": json.loads(schema)}]
     return json.dumps({"type": "record", "name": "_Marked", "fields": fields})
 
 
-def _judged(records: DataFrame, is_there: Column, is_broken: Column, data: Column, words: str) -> DataFrame:
+def _with_data_and_error(
+    records: DataFrame, is_there: Column, is_broken: Column, data: Column, words: str
+) -> DataFrame:
     return records.withColumn("data", f.when(is_there & ~is_broken, data)).withColumn(
         "error", f.when(is_broken, f.lit(words))
     )
 
 
 def decoded_fields(spark: SparkSession, decoding: Decoding) -> str:
-    """The columns that decoding adds, as DDL."""
+    """Returns the columns that decoding adds, as DDL."""
     if decoding.format == "raw":
         return ""
     if decoding.format == "json":
@@ -123,23 +129,23 @@ def _avro_type(spark: SparkSession, schema: str) -> DataType:
 
 
 def _inferred(spark: SparkSession, values: DataFrame) -> str:
-    texts = [row[0] for row in values.select(f.col("value").cast("string")).where("value is not null").take(SAMPLE)]
-    inferred = spark.read.option("mode", "DROPMALFORMED").json(spark.sparkContext.parallelize(texts, 1)).schema
+    as_tuple = [row[0] for row in values.select(f.col("value").cast("string")).where("value is not null").take(SAMPLE)]
+    inferred = spark.read.option("mode", "DROPMALFORMED").json(spark.sparkContext.parallelize(as_tuple, 1)).schema
     if not inferred.fields:
         raise JobError("No schema can be inferred: the topics hold no JSON objects yet; name one with --schema.")
     return inferred.json()
 
 
-def _schema_of(wish: str, path: Path) -> str:
+def _schema_of(decode_format: str, path: Path) -> str:
     try:
         text = path.read_text()
     except OSError as failure:
         raise JobError(f"The schema {path} cannot be read: {failure.strerror}.") from failure
-    return _json_schema(text, path) if wish == "json" else _avro_schema(text, path)
+    return _json_schema(text, path) if decode_format == "json" else _avro_schema(text, path)
 
 
 def _json_schema(text: str, path: Path) -> str:
-    """A schema file: Spark's JSON of a struct, or its DDL (`carrier string, month int`)."""
+    """Parses a schema file: Spark's JSON of a struct, or DDL (`carrier string, month int`)."""
     try:
         if text.lstrip().startswith("{"):
             return StructType.fromJson(json.loads(text)).json()
@@ -147,7 +153,7 @@ def _json_schema(text: str, path: Path) -> str:
     except (ValueError, KeyError, TypeError) as failure:
         raise JobError(f"The schema {path} is neither Spark's JSON of a struct nor DDL: {failure}.") from failure
     except PySparkException as failure:
-        raise JobError(f"The schema {path} is no DDL: {sentence_of(failure)}") from failure
+        raise JobError(f"The schema {path} is no DDL: {describe_failure(failure)}") from failure
     return kind.json()
 
 

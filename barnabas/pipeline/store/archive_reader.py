@@ -1,9 +1,10 @@
-"""An archive as a DataFrame: the committed records, with the columns of Spark's Kafka source.
+"""Reads an archive as a DataFrame of committed records, with the columns of Spark's Kafka source.
 
-RULES    1. The manifest says which files there are; what else lies in the folder is not read.
-         2. Files that a cut or running round has still to move are waited for; when nobody writes, they are moved here.
-         3. The columns have the same names and kinds as on a topic, so that a step serves both.
-NOT HERE What a foreign reader sees (`publish.py`, rule 4).
+RULES    1. The manifest names the data files. Other files in the folder are not read.
+         2. If the last entry's files are not all in place, the reader waits for the writer to move them. If no job holds the
+            lock, the reader moves them itself.
+         3. Column names and types equal those of the Kafka source.
+NOT HERE What other readers of the folder see (`publish.py`, rule 4).
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from barnabas.pipeline.store.lakes import committed, open_lake
 from barnabas.pipeline.store.manifest import DataFile, Manifest
 from barnabas.pipeline.store.publish import recover
 
-WAIT_S = 30.0
-LOOK_EVERY_S = 0.2
+MOVE_TIMEOUT_S = 30.0
+RETRY_PAUSE_S = 0.2
 STORED = (
     "key binary, value binary, partition int, offset bigint, timestamp timestamp, timestampType int, "
     "headers array<struct<key: string, value: binary>>"
@@ -35,14 +36,14 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 
 
 def read_archive(spark: SparkSession, path: Path | str, topics: Collection[str] | None = None) -> DataFrame:
-    """The records of an archive, of all topics or of these."""
+    """Returns the records of an archive, of all topics or of these. Raises JobError if a topic or a file is missing."""
     folder = ArchiveFolder(Path(path))
-    manifest = settled_manifest(folder)
-    held = set(manifest.topic_ids())
+    manifest = complete_manifest(folder)
+    topics_held = set(manifest.topic_ids())
     for topic in topics or ():
-        if topic not in held:
+        if topic not in topics_held:
             raise JobError(f"The archive {folder.path} holds no topic {topic}.")
-    if folder.identity().sink != PARQUET:
+    if folder.metadata().sink != PARQUET:
         records = (
             committed(open_lake(spark, folder).records(), manifest.ends()) if manifest.ranges else no_records(spark)
         )
@@ -50,12 +51,12 @@ def read_archive(spark: SparkSession, path: Path | str, topics: Collection[str] 
     files = [file for file in manifest.files.values() if topics is None or file.topic in topics]
     missing = missing_files(folder, files)
     if missing:
-        raise JobError(f"{len(missing)} files of the archive {folder.path} are gone, {missing[0].path} among them.")
+        raise JobError(f"{len(missing)} files of the archive {folder.path} are missing, for example {missing[0].path}.")
     return read_files(spark, folder.path, [file.path for file in files]).select(*COLUMNS)
 
 
 def read_files(spark: SparkSession, base: Path, paths: Iterable[str], schema: str = SCHEMA) -> DataFrame:
-    """Data files below a folder, with their topic and date."""
+    """Reads data files below a folder, with the columns topic and date."""
     chosen = [str(base / path) for path in paths]
     if not chosen:
         return no_records(spark, schema)
@@ -63,28 +64,28 @@ def read_files(spark: SparkSession, base: Path, paths: Iterable[str], schema: st
 
 
 def no_records(spark: SparkSession, schema: str = SCHEMA) -> DataFrame:
-    """A DataFrame of these columns without a row, made by the JVM alone."""
+    """Returns an empty DataFrame with these columns; no Python runs on the workers for it."""
     fields = cast("StructType", StructType.fromDDL(schema)).fields
     return spark.range(0).select(*(f.lit(None).cast(field.dataType).alias(field.name) for field in fields))
 
 
-def settled_manifest(folder: ArchiveFolder) -> Manifest:
-    """The manifest, once all its files are in place or nobody is there who would move them (rule 2)."""
-    deadline = time.monotonic() + WAIT_S
+def complete_manifest(folder: ArchiveFolder) -> Manifest:
+    """Returns the manifest once all files of its last entry are in place (rule 2)."""
+    deadline = time.monotonic() + MOVE_TIMEOUT_S
     while True:
         manifest = folder.manifest()
         last = manifest.last
         if last is None or not missing_files(folder, last.files):
             return manifest
         try:
-            with folder.held():
+            with folder.lock():
                 return recover(folder)
         except JobError:
             if time.monotonic() > deadline:
                 raise
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(RETRY_PAUSE_S)
 
 
 def missing_files(folder: ArchiveFolder, files: Iterable[DataFile]) -> list[DataFile]:
-    """Which of these files are not there."""
+    """Returns those of these files that do not exist."""
     return [file for file in files if not (folder.path / file.path).exists()]

@@ -1,8 +1,7 @@
-"""What a file is, byte for byte: its SHA-256.
+"""SHA-256 digests of files.
 
-RULES    1. It covers what no record shows: a reader skips by the figures in a Parquet file's foot, and its records may be whole
-            beside wrong ones.
-         2. Files are read where the driver runs, several at a time; the system's own code does the sums.
+RULES    1. A digest also detects changes that no record shows: readers skip row groups by the statistics in a Parquet footer.
+         2. The driver reads the files, several at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ AT_A_TIME = 4
 
 
 def digests(paths: Collection[Path]) -> dict[Path, str]:
-    """The digest of each of these files."""
+    """Returns the SHA-256 digest of each file, in hex."""
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         return dict(zip(paths, pool.map(_digest, paths), strict=True))
 

@@ -1,4 +1,4 @@
-"""Files and names that survive the machine."""
+"""Writes files and directory entries durably."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_durably(path: Path, text: str) -> None:
-    """A file that is there whole or not at all, also after the machine went down, or on a full disk."""
+    """Replaces a file atomically: temporary file, fsync, rename, fsync of the folder. A failure removes the temporary file."""
     beside = path.with_name(f".{path.name}.new")
     try:
         beside.write_text(text)
@@ -20,7 +20,7 @@ def write_durably(path: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have a file's bytes, or the names in a folder, on the disk."""
+    """Calls fsync on a file or a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

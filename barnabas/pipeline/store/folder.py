@@ -1,16 +1,16 @@
-"""The folder of an archive: where everything lies, whose it is, and who writes to it.
+"""The folder of an archive: its paths, its metadata and its lock.
 
 FORMAT   topic=<name>/date=<day>/<sequence>-<number>.parquet    the records; any tool may read them
-         _barnabas/archive.json                               whose archive it is: id, cluster, decoding, sink
-         _barnabas/manifest/                                    what is committed (`manifest.py`)
-         _barnabas/staging/<sequence>/                          the round that is being written
+         _barnabas/archive.json                                 metadata: id, cluster, decoding, sink
+         _barnabas/manifest/                                    the committed rounds (`manifest.py`)
+         _barnabas/staging/<sequence>/                          the files of the current round
          _barnabas/audit.json                                   what the last audit verified (`jobs/audit/audit.py`)
-         _barnabas/lock                                         held by whoever writes
-RULES    1. Names below `_` are invisible to Spark, Hive, DuckDB's hive partitions and Arrow: a reader that lists the
-            folder sees committed records only, each once.
-         2. One job at a time writes to an archive; a second one is refused, and a dead one leaves no lock behind.
-         3. The folder is one of a POSIX file system, on a cluster one that all nodes see under the same path.
-NOT HERE Reading it (`archive_reader.py`), what makes a round visible (`publish.py`).
+         _barnabas/lock                                         locked by the writing job
+RULES    1. Spark, Hive, DuckDB and Arrow ignore names that begin with `_`: a reader that lists the folder sees each
+            committed record once.
+         2. One job at a time writes to an archive. A second job is refused. The lock ends with its process.
+         3. The file system is POSIX. On a cluster all nodes see the folder under the same path.
+NOT HERE Reading (`archive_reader.py`), publishing rounds (`publish.py`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pathlib import Path
 
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.store.durable_write import write_durably
-from barnabas.pipeline.store.folder_lock import held, local_folder
-from barnabas.pipeline.store.manifest import Manifest, made_of, read_manifest
+from barnabas.pipeline.store.folder_lock import local_folder, lock_folder
+from barnabas.pipeline.store.manifest import Manifest, from_fields, read_manifest
 
 FORMAT = 1
 PARQUET = "parquet"
@@ -33,8 +33,8 @@ DECODED_BY = {"format", "schema", "framing"}
 
 
 @dataclass(frozen=True)
-class Identity:
-    """What an archive was begun as, and stays."""
+class ArchiveMetadata:
+    """The settings with which an archive was created. They never change."""
 
     id: str
     cluster: str
@@ -52,54 +52,54 @@ class ArchiveFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = local_folder(path)
-        self.own = self.path / "_barnabas"
-        self.manifest_folder = self.own / "manifest"
-        self.staging = self.own / "staging"
-        self.audit_file = self.own / "audit.json"
-        self.round_file = self.own / "round.json"
-        self._identity_file = self.own / "archive.json"
+        self.internal = self.path / "_barnabas"
+        self.manifest_folder = self.internal / "manifest"
+        self.staging = self.internal / "staging"
+        self.audit_file = self.internal / "audit.json"
+        self.round_file = self.internal / "round.json"
+        self._metadata_file = self.internal / "archive.json"
 
     def exists(self) -> bool:
-        """Whether an archive was begun here."""
+        """Returns whether the folder holds an archive."""
         try:
-            return self._identity_file.is_file()
+            return self._metadata_file.is_file()
         except OSError as failure:
-            raise JobError(f"{self._identity_file} cannot be read: {failure.strerror}.") from failure
+            raise JobError(f"{self._metadata_file} cannot be read: {failure.strerror}.") from failure
 
     def manifest(self) -> Manifest:
-        """What is committed."""
+        """Reads the manifest. Raises JobError if there is no archive."""
         if not self.exists():
             raise JobError(f"There is no archive in {self.path}.")
         return read_manifest(self.manifest_folder)
 
-    def identity(self) -> Identity:
-        """Whose archive it is."""
+    def metadata(self) -> ArchiveMetadata:
+        """Reads archive.json. Raises JobError if it is missing, damaged or of another format."""
         try:
-            said = json.loads(self._identity_file.read_text())
-            if said.get("format") != FORMAT:
+            fields = json.loads(self._metadata_file.read_text())
+            if fields.get("format") != FORMAT:
                 raise JobError(
-                    f"The archive in {self.path} is of format {said.get('format')}, and this is for {FORMAT}."
+                    f"The archive in {self.path} is of format {fields.get('format')}, and this is for {FORMAT}."
                 )
-            return made_of(Identity, said)
+            return from_fields(ArchiveMetadata, fields)
         except FileNotFoundError as failure:
             raise JobError(f"There is no archive in {self.path}.") from failure
         except OSError as failure:
-            raise JobError(f"{self._identity_file} cannot be read: {failure.strerror}.") from failure
+            raise JobError(f"{self._metadata_file} cannot be read: {failure.strerror}.") from failure
         except (ValueError, TypeError, AttributeError) as failure:
-            raise JobError(f"{self._identity_file} is damaged: {failure}.") from failure
+            raise JobError(f"{self._metadata_file} is damaged: {failure}.") from failure
 
-    def begin(self, cluster: str, decoding: dict[str, str], sink: str = PARQUET) -> Identity:
-        """Make the folder an archive of this cluster; it must not hold anything else."""
+    def begin(self, cluster: str, decoding: dict[str, str], sink: str = PARQUET) -> ArchiveMetadata:
+        """Creates the archive of this cluster. Raises JobError if the folder holds other files."""
         if self.exists():
-            return self.identity()
-        strangers = [path.name for path in self.path.iterdir() if path != self.own]
-        if strangers:
-            raise JobError(f"{self.path} is no archive and not empty ({strangers[0]}): name a folder of its own.")
+            return self.metadata()
+        other_names = [path.name for path in self.path.iterdir() if path != self.internal]
+        if other_names:
+            raise JobError(f"{self.path} is not an archive and not empty ({other_names[0]}): choose another folder.")
         self.manifest_folder.mkdir(exist_ok=True)
-        identity = Identity(secrets.token_hex(8), cluster, decoding, sink=sink)
-        write_durably(self._identity_file, json.dumps(dataclasses.asdict(identity), indent=1) + "\n")
-        return identity
+        metadata = ArchiveMetadata(secrets.token_hex(8), cluster, decoding, sink=sink)
+        write_durably(self._metadata_file, json.dumps(dataclasses.asdict(metadata), indent=1) + "\n")
+        return metadata
 
-    def held(self) -> contextlib.AbstractContextManager[None]:
-        """Be the one who writes (rule 2)."""
-        return held(self.own)
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        """Locks the archive for writing (rule 2)."""
+        return lock_folder(self.internal)

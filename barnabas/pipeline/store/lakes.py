@@ -1,15 +1,15 @@
-"""The records of an archive as a table of Delta or of Iceberg: a round is appended once, however often it is tried.
+"""The records of an archive as a Delta or Iceberg table: each round is appended once, however often it is retried.
 
 FORMAT   records/                  the table, partitioned by topic and date
-         _barnabas/round.json      the round that is under way: its number, and the offsets where it ends
-RULES    1. Where a round ends is written down before it is appended, so that one that was cut is done again as it was.
-         2. The table itself refuses a round that it has: Delta by its transaction's application and version, Iceberg by the id
-            under which a snapshot is staged and then published. What a killed driver still writes does no harm, then. A round
-            without offsets is no more than an entry of the manifest: its number is not spent on nothing.
-         3. The manifest's entry comes last and commits the round for us: what the table holds behind the manifest's ends is a
-            round under way, and our readers leave it out.
-         4. What Spark can do with a table is Spark's: this session must have the format's jars and settings (`jars.py`).
-NOT HERE Parquet (`publish.py`), what a round holds (`jobs/archive/sinks.py`). Small files are the format's: OPTIMIZE,
+         _barnabas/round.json      the plan of the current round: its number, and its end offsets
+RULES    1. The plan is written before the append: a retry reads the same offsets.
+         2. The table rejects a round that it already has: Delta by application id and transaction version, Iceberg by the
+            WAP id of a staged snapshot. Late writes of a killed driver are therefore harmless. A round without offsets
+            only writes a manifest entry: the next round may use its number.
+         3. The manifest entry is written last and commits the round. Our readers ignore records at or above the manifest's
+            end offsets.
+         4. The session must have the format's jars and settings (`spark/jars.py`).
+NOT HERE Parquet files (`publish.py`), the content of a round (`jobs/archive/sinks.py`). Compaction is the format's: OPTIMIZE,
          rewrite_data_files.
 """
 
@@ -17,45 +17,28 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from barnabas.pipeline.brokers import Place
+from barnabas.pipeline.brokers import TopicPartition
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.store.durable_write import write_durably
 from barnabas.pipeline.store.folder import PARQUET, ArchiveFolder
 from barnabas.pipeline.store.manifest import Entry, Manifest, write_entry
 
-BY = ("topic", "date")
-STAGED_AS = "spark.wap.id"
-PUBLISHED = "DuplicateWAPCommitException"
+PARTITION_COLUMNS = ("topic", "date")
+WAP_ID_SETTING = "spark.wap.id"
+DUPLICATE_WAP_ID = "DuplicateWAPCommitException"
 CATALOG = "barnabas_archive"
 
 
-class Lake(Protocol):
-    """A table."""
-
-    def create(self, records: DataFrame) -> None:
-        """Have a table of these columns, if there is none."""
-        ...
-
-    def append(self, records: DataFrame, number: int) -> None:
-        """Add a round, unless it is there (rule 2)."""
-        ...
-
-    def records(self) -> DataFrame:
-        """All that is there."""
-        ...
-
-
 class Delta:
-    """A table of Delta."""
+    """A Delta table."""
 
     def __init__(self, spark: SparkSession, path: Path, archive: str) -> None:
         self._spark = spark
@@ -63,21 +46,23 @@ class Delta:
         self._archive = archive
 
     def create(self, records: DataFrame) -> None:
-        """Have a table of these columns, if there is none."""
-        records.limit(0).write.format("delta").mode("ignore").partitionBy(*BY).save(self._path)
+        """Creates the table, unless it exists."""
+        records.limit(0).write.format("delta").mode("ignore").partitionBy(*PARTITION_COLUMNS).save(self._path)
 
     def append(self, records: DataFrame, number: int) -> None:
-        """Add a round; Delta leaves out a version that it has."""
-        once = {"txnAppId": self._archive, "txnVersion": str(number)}
-        records.write.format("delta").mode("append").partitionBy(*BY).options(**once).save(self._path)
+        """Appends a round; Delta skips a transaction version that it has."""
+        transaction = {"txnAppId": self._archive, "txnVersion": str(number)}
+        records.write.format("delta").mode("append").partitionBy(*PARTITION_COLUMNS).options(**transaction).save(
+            self._path
+        )
 
     def records(self) -> DataFrame:
-        """All that is there."""
+        """Returns all records of the table."""
         return self._spark.read.format("delta").load(self._path)
 
 
 class Iceberg:
-    """A table of Iceberg, in a catalog that is the archive's folder."""
+    """An Iceberg table, in a Hadoop catalog whose warehouse is the archive's folder."""
 
     def __init__(self, spark: SparkSession, path: Path, archive: str) -> None:
         self._spark = spark
@@ -85,105 +70,107 @@ class Iceberg:
         self._archive = archive
 
     def append(self, records: DataFrame, number: int) -> None:
-        """Stage a round, and publish it; Iceberg refuses an id that was published."""
+        """Stages a snapshot under the round's WAP id and publishes it; Iceberg rejects a WAP id that is published."""
         self.create(records)
-        mark = f"{self._archive}-{number}"
-        self._spark.conf.set(STAGED_AS, mark)
+        wap_id = f"{self._archive}-{number}"
+        self._spark.conf.set(WAP_ID_SETTING, wap_id)
         try:
             records.write.format("iceberg").mode("append").save(str(self._path))
         finally:
-            self._spark.conf.unset(STAGED_AS)
+            self._spark.conf.unset(WAP_ID_SETTING)
         snapshots = self._spark.read.format("iceberg").load(f"{self._path}#snapshots")
-        staged = snapshots.where(f.col("summary")["wap.id"] == mark).orderBy(f.desc("committed_at")).first()
+        staged = snapshots.where(f.col("summary")["wap.id"] == wap_id).orderBy(f.desc("committed_at")).first()
         assert staged is not None, "a snapshot was staged"
         try:
             self._spark.sql(f"CALL {CATALOG}.system.cherrypick_snapshot('{self._path.name}', {staged['snapshot_id']})")
         except (Py4JJavaError, PySparkException) as failure:
-            if PUBLISHED not in str(failure):
+            if DUPLICATE_WAP_ID not in str(failure):
                 raise
 
     def records(self) -> DataFrame:
-        """All that is there."""
+        """Returns all records of the table."""
         return self._spark.read.format("iceberg").load(str(self._path))
 
     def create(self, records: DataFrame) -> None:
-        """Have a table of these columns, if there is none."""
+        """Creates the table, unless it exists."""
         catalog = f"spark.sql.catalog.{CATALOG}"
-        said = {catalog: "org.apache.iceberg.spark.SparkCatalog", f"{catalog}.type": "hadoop"}
-        for name, value in {**said, f"{catalog}.warehouse": str(self._path.parent)}.items():
+        catalog_settings = {catalog: "org.apache.iceberg.spark.SparkCatalog", f"{catalog}.type": "hadoop"}
+        for name, value in {**catalog_settings, f"{catalog}.warehouse": str(self._path.parent)}.items():
             self._spark.conf.set(name, value)
         table = f"{CATALOG}.{self._path.name}"
         if not self._spark.catalog.tableExists(table):
             records.limit(0).writeTo(table).using("iceberg").tableProperty("write.wap.enabled", "true").partitionedBy(
-                *map(f.col, BY)
+                *map(f.col, PARTITION_COLUMNS)
             ).create()
 
 
-LAKES: dict[str, Callable[[SparkSession, Path, str], Lake]] = {"delta": Delta, "iceberg": Iceberg}
-SINKS = (PARQUET, *LAKES)
+Lake = Delta | Iceberg
+LAKES: dict[str, type[Lake]] = {"delta": Delta, "iceberg": Iceberg}
+SINK_FORMATS = (PARQUET, *LAKES)
 
 
 def open_lake(spark: SparkSession, folder: ArchiveFolder) -> Lake:
-    """The table of an archive that is kept in one."""
-    identity = folder.identity()
-    if identity.sink not in LAKES:
-        raise JobError(f"The archive {folder.path} is kept in {identity.sink}, and there is no such format.")
-    return LAKES[identity.sink](spark, folder.path / "records", identity.id)
+    """Returns the table of an archive. Raises JobError for an unknown format."""
+    metadata = folder.metadata()
+    if metadata.sink not in LAKES:
+        raise JobError(f"The archive {folder.path} has the unknown format {metadata.sink}.")
+    return LAKES[metadata.sink](spark, folder.path / "records", metadata.id)
 
 
-def committed(records: DataFrame, ends: Mapping[Place, int]) -> DataFrame:
-    """What a table holds before the manifest's ends (rule 3)."""
+def committed(records: DataFrame, ends: Mapping[TopicPartition, int]) -> DataFrame:
+    """Returns the records below the manifest's end offsets (rule 3)."""
     if not ends:
         return records.where("false")
-    known = f.create_map(*(f.lit(part) for place, end in sorted(ends.items()) for part in (str(place), end)))
-    return records.where(f.col("offset") < known[_place()])
+    end_of = f.create_map(*(f.lit(part) for tp, end in sorted(ends.items()) for part in (str(tp), end)))
+    return records.where(f.col("offset") < end_of[_partition_name()])
 
 
-def within_round(records: DataFrame, starts: Mapping[Place, int], ends: Mapping[Place, int]) -> DataFrame:
-    """What a table holds of a round."""
-    later = f.create_map(*(f.lit(part) for place in sorted(ends) for part in (str(place), starts[place])))
-    topics = sorted({place.topic for place in ends})
-    return committed(records.where(f.col("topic").isin(topics) & (f.col("offset") >= later[_place()])), ends)
+def within_round(
+    records: DataFrame, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> DataFrame:
+    """Returns the records of one round."""
+    start_of = f.create_map(*(f.lit(part) for tp in sorted(ends) for part in (str(tp), starts[tp])))
+    topics = sorted({tp.topic for tp in ends})
+    return committed(
+        records.where(f.col("topic").isin(topics) & (f.col("offset") >= start_of[_partition_name()])), ends
+    )
 
 
-def _place() -> Column:
+def _partition_name() -> Column:
     return f.concat_ws("-", "topic", f.col("partition").cast("string"))
 
 
-# --- the round that is under way --------------------------------------------------------------------------------------
+# --- the plan of the current round -----------------------------------------------------------------------------------
 
 
-def write_plan(folder: ArchiveFolder, number: int, ends: Mapping[Place, int]) -> None:
-    """Say where a round will end (rule 1)."""
-    said = [[*place, end] for place, end in sorted(ends.items())]
-    write_durably(folder.round_file, json.dumps({"round": number, "ends": said}) + "\n")
+def write_plan(folder: ArchiveFolder, number: int, ends: Mapping[TopicPartition, int]) -> None:
+    """Writes the end offsets of a round (rule 1)."""
+    end_rows = [[*tp, end] for tp, end in sorted(ends.items())]
+    write_durably(folder.round_file, json.dumps({"round": number, "ends": end_rows}) + "\n")
 
 
-def read_plan(folder: ArchiveFolder, number: int) -> dict[Place, int]:
-    """Where the round of this number was to end; nothing when it was not begun."""
-    begun, ends = _plan(folder)
-    if begun > number:
-        raise _entries_are_missing(folder, begun, number)
-    return ends if begun == number else {}
+def read_plan(folder: ArchiveFolder, number: int) -> dict[TopicPartition, int]:
+    """Returns the planned end offsets of this round; empty if it was not planned."""
+    planned, ends = _plan(folder)
+    if planned > number:
+        raise _missing_entries(folder, planned, number)
+    return ends if planned == number else {}
 
 
 def is_under_way(folder: ArchiveFolder, number: int) -> bool:
-    """Whether a round of this number, or a later one, was begun.
-
-    A later one may have been by now, and then the rounds before it are in the manifest.
-    """
-    begun, _ = _plan(folder)
-    if begun > (entered := folder.manifest().next_sequence):
-        raise _entries_are_missing(folder, begun, entered)
-    return begun >= number
+    """Returns whether this round or a later one was planned. Raises JobError if manifest entries are missing."""
+    planned, _ = _plan(folder)
+    if planned > (next_sequence := folder.manifest().next_sequence):
+        raise _missing_entries(folder, planned, next_sequence)
+    return planned >= number
 
 
-def _plan(folder: ArchiveFolder) -> tuple[int, dict[Place, int]]:
-    """The round that was begun last, and where it was to end; -1 when none was."""
+def _plan(folder: ArchiveFolder) -> tuple[int, dict[TopicPartition, int]]:
+    """Returns the number and the end offsets of the last planned round; -1 if there is none."""
     try:
-        said = json.loads(folder.round_file.read_text())
-        ends = {Place(str(topic), int(partition)): int(end) for topic, partition, end in said["ends"]}
-        return int(said["round"]), ends
+        plan = json.loads(folder.round_file.read_text())
+        ends = {TopicPartition(str(topic), int(partition)): int(end) for topic, partition, end in plan["ends"]}
+        return int(plan["round"]), ends
     except FileNotFoundError:
         return -1, {}
     except OSError as failure:
@@ -192,14 +179,14 @@ def _plan(folder: ArchiveFolder) -> tuple[int, dict[Place, int]]:
         raise JobError(f"{folder.round_file} is damaged: {failure}.") from failure
 
 
-def _entries_are_missing(folder: ArchiveFolder, begun: int, entered: int) -> JobError:
+def _missing_entries(folder: ArchiveFolder, planned: int, next_sequence: int) -> JobError:
     return JobError(
-        f"The manifest of {folder.path} ends before entry {entered}, and round {begun} was begun: entries are missing."
+        f"The manifest of {folder.path} ends before entry {next_sequence}, and round {planned} was begun: entries are missing."
     )
 
 
 def commit(folder: ArchiveFolder, manifest: Manifest, entry: Entry) -> None:
-    """Commit a round that is appended (rule 3)."""
-    os.sync()  # the table's files are written by others, who do not wait for the disk
+    """Writes the manifest entry of an appended round (rule 3)."""
+    os.sync()  # Spark's writers do not sync the table's files
     write_entry(folder.manifest_folder, entry)
     manifest.add(entry)

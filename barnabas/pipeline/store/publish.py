@@ -1,14 +1,14 @@
-"""How a round becomes visible: staged, committed by the manifest, moved into place; and how a cut round ends.
+"""Publishes a round: staged files, manifest entry, renames. Recovers after a crash.
 
-RULES    1. The data files of a round are complete and on disk before its entry is written; the entry is the commit.
-         2. After the commit the files are moved, each by one rename, to the names that the entry says. A file is in one
-            of the two places at any moment, so whoever was killed here is finished by the next start: what still lies in
-            staging goes to its place.
-         3. Staging without an entry was never committed: the next start removes it.
-         4. Where an entry replaces files (compaction), the old ones go before the new ones come: a reader that lists the
-            folder may miss a day for a moment, it never sees a record twice. Readers of the manifest wait (`archive_reader.py`).
-         5. Nothing is moved over something that is there.
-See docs/decisions/0040. NOT HERE What is in the files.
+RULES    1. The data files of a round are synced before its manifest entry is written. The entry commits the round.
+         2. After the commit each file is renamed to the path in the entry. A file is always in one of the two places, so
+            recovery renames what is still staged.
+         3. Staged files without an entry are not committed. Recovery deletes them.
+         4. When an entry replaces files (compaction), the old files are deleted before the new ones are renamed. A reader that
+            lists the folder may miss a day for a moment, but never sees a record twice. Readers of the manifest wait
+            (`archive_reader.py`).
+         5. A rename never replaces an existing file.
+See docs/decisions/0040. NOT HERE The content of the files.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from barnabas.pipeline.store.manifest import Entry, Manifest, write_entry
 
 
 def staging_of(folder: ArchiveFolder, sequence: int) -> Path:
-    """Where the files of a round lie until it is committed; under the names that they will have."""
+    """Returns the staging folder of a round. Files in it have their final relative paths."""
     return folder.staging / f"{sequence:012d}"
 
 
 def recover(folder: ArchiveFolder) -> Manifest:
-    """Finish what was committed, remove what was not (rules 2 and 3)."""
+    """Completes the last committed round and deletes uncommitted files (rules 2 and 3)."""
     manifest = folder.manifest()
     if manifest.last is not None:
         _move_into_place(folder, manifest.last)
@@ -37,7 +37,7 @@ def recover(folder: ArchiveFolder) -> Manifest:
 
 
 def publish(folder: ArchiveFolder, manifest: Manifest, entry: Entry) -> None:
-    """Commit a round whose files are staged, and move them into place."""
+    """Commits a staged round and renames its files."""
     staged = staging_of(folder, entry.sequence)
     folders = {(staged / file.path).parent for file in entry.files}
     for file in entry.files:
@@ -60,7 +60,7 @@ def _move_into_place(folder: ArchiveFolder, entry: Entry) -> None:
     for file in entry.files:
         source, target = staged / file.path, folder.path / file.path
         if not source.exists():
-            continue  # it was moved before we were killed; an audit finds one that was lost
+            continue  # already renamed before a crash; an audit detects a lost file
         if target.exists():
             raise JobError(f"{target} is there already and is not of this archive: move it away.")
         if not target.parent.exists():

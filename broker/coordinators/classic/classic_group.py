@@ -1,12 +1,12 @@
-"""One group of the classic protocol: its members, what they can speak, and which generation they are in.
+"""One classic group: members, supported protocols, generation (Kafka: ClassicGroup).
 
-RULES    1. Member ids, generation, chosen protocol, leader and assignments are what a GroupMetadata record holds;
-            who waits for an answer and every deadline are volatile and never survive this broker.
-         2. Members stand in the order in which they joined; a leader that goes is followed by the oldest member.
-         3. A state follows only from those that `_FROM` names.
-         4. A static member is known by its instance id; the member id that it had last is the only one that counts.
-         5. Nothing here decides about an answer or sets a deadline.
-NOT HERE What requests and deadlines do to a group (`classic_protocol.py`), committed offsets (`offset_manager.py`).
+RULES    1. Member ids, generation, protocol, leader and assignments are stored in the GroupMetadata record;
+            waiting requests and timers are volatile.
+         2. Members are kept in join order; when the leader leaves, the oldest member becomes the leader.
+         3. `_VALID_PREVIOUS_STATES` lists the allowed state transitions.
+         4. An instance id identifies a static member; only its latest member id is valid.
+         5. No function here decides on a response or starts a timer.
+NOT HERE The protocol (`classic_protocol.py`), committed offsets (`offset_manager.py`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from enum import Enum
 from struct import Struct, error
 from typing import Final
 
-from broker.coordinators.runtime.java_compat import in_java_order
+from broker.coordinators.runtime.java_compat import hash_map_order
 from protocol.errors import ErrorCode
 from protocol.messages.groups import JoinGroupResponse, JoinGroupResponseMember, SyncGroupResponse
-from replication.timer_queue import Deadline
+from replication.timer_queue import Timer
 
 CONSUMER_PROTOCOL: Final = "consumer"
 NO_MEMBER_ID: Final = ""
@@ -34,7 +34,7 @@ _I32 = Struct(">i")
 
 
 class State(Enum):
-    """Where a group stands; the value is what clients are shown."""
+    """State of a group; the value is Kafka's name."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -43,7 +43,7 @@ class State(Enum):
     DEAD = "Dead"
 
 
-_FROM: Final = {
+_VALID_PREVIOUS_STATES: Final = {
     State.EMPTY: {State.PREPARING_REBALANCE},
     State.PREPARING_REBALANCE: {State.STABLE, State.COMPLETING_REBALANCE, State.EMPTY},
     State.COMPLETING_REBALANCE: {State.PREPARING_REBALANCE},
@@ -53,24 +53,13 @@ _FROM: Final = {
 
 
 class Member:
-    """One member; `on_joined` and `on_synced` are set while it waits for that answer."""
+    """A member; `join_reply` and `sync_reply` are set while that request waits."""
 
     __slots__ = (
-        "assignment",
-        "client_host",
-        "client_id",
-        "deadline",
-        "expires_at_mono_ms",
-        "instance_id",
-        "is_new",
-        "member_id",
-        "on_joined",
-        "on_synced",
-        "protocol_type",
-        "protocols",
-        "rebalance_timeout_ms",
-        "session_timeout_ms",
-    )
+        "assignment", "client_host", "client_id", "deadline", "expires_at_mono_ms", "instance_id", "is_new",
+        "join_reply", "member_id", "protocol_type", "protocols", "rebalance_timeout_ms", "session_timeout_ms",
+        "sync_reply",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -93,104 +82,91 @@ class Member:
         self.protocol_type = protocol_type
         self.protocols = protocols
         self.assignment = assignment
-        self.on_joined: JoinReply | None = None
-        self.on_synced: SyncReply | None = None
+        self.join_reply: JoinReply | None = None
+        self.sync_reply: SyncReply | None = None
         self.is_new = False
-        self.deadline: Deadline | None = None
+        self.deadline: Timer | None = None
         self.expires_at_mono_ms = 0
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """What the member said under one protocol."""
+        """The member's metadata for a protocol."""
         for name, metadata in self.protocols:
             if name == protocol_name:
                 return metadata
         raise AssertionError(f"member {self.member_id} does not support protocol {protocol_name}")
 
     def vote(self, candidates: set[str]) -> str:
-        """The first of its protocols that everyone supports."""
+        """The member's first protocol among the candidates."""
         return next(name for name, _ in self.protocols if name in candidates)
 
     @property
-    def may_miss_heartbeats(self) -> bool:
-        """Whether silence is no fault now: a member that waits for an answer cannot send anything."""
-        return not self.is_new and (self.on_joined is not None or self.on_synced is not None)
+    def has_satisfied_heartbeat(self) -> bool:
+        """Whether the session cannot expire: the member waits for a response."""
+        return not self.is_new and (self.join_reply is not None or self.sync_reply is not None)
 
 
 class ClassicGroup:
-    """A group; `classic_protocol.py` moves it from state to state."""
+    """A classic group; `classic_protocol.py` changes its state."""
 
     __slots__ = (
-        "awaiting_join",
-        "generation",
-        "group_id",
-        "has_new_members",
-        "join_deadline",
-        "leader_id",
-        "members",
-        "pending_joins",
-        "pending_syncs",
-        "previous_state",
-        "protocol_counts",
-        "protocol_name",
-        "protocol_type",
-        "state",
-        "state_since_wall_ms",
-        "static_members",
-        "subscribed_topics",
-        "sync_deadline",
-    )
+        "awaiting_join", "current_state_wall_ms", "generation", "group_id", "join_deadline", "leader_id", "members",
+        "new_member_added", "pending_joins", "pending_syncs", "previous_state", "protocol_counts", "protocol_name",
+        "protocol_type", "state", "static_members", "subscribed_topics", "sync_deadline",
+    )  # fmt: skip
 
     def __init__(self, group_id: str, wall_ms: int) -> None:
         self.group_id = group_id
         self.state = State.EMPTY
         self.previous_state = State.DEAD
-        self.state_since_wall_ms = wall_ms  # -1: an old record that did not say
+        self.current_state_wall_ms = wall_ms  # -1: not in an old record
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader_id: str | None = None
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}
-        self.pending_joins: dict[str, Deadline] = {}
-        """Member ids given out with MEMBER_ID_REQUIRED, until they are used."""
+        self.pending_joins: dict[str, Timer] = {}
+        """Member ids returned with MEMBER_ID_REQUIRED and not used yet."""
         self.pending_syncs: set[str] = set()
         self.protocol_counts: dict[str, int] = {}
         self.awaiting_join = 0
-        self.has_new_members = False
-        """Whether somebody joined since the initial delay was last extended."""
+        self.new_member_added = False
+        """Whether a member joined since the initial delay was last extended."""
         self.subscribed_topics: frozenset[str] | None = None
-        self.join_deadline: Deadline | None = None
-        self.sync_deadline: Deadline | None = None
+        self.join_deadline: Timer | None = None
+        self.sync_deadline: Timer | None = None
 
     def __repr__(self) -> str:
         return f"ClassicGroup({self.group_id!r}, {self.state.value}, {self.generation}, {list(self.members)})"
 
     # ---- states
 
-    def become(self, state: State, wall_ms: int) -> None:
-        """Go to the next state."""
-        assert self.state in _FROM[state], f"group {self.group_id} cannot go from {self.state} to {state}"
+    def transition_to(self, state: State, wall_ms: int) -> None:
+        """Change the state."""
+        assert self.state in _VALID_PREVIOUS_STATES[state], (
+            f"group {self.group_id} cannot go from {self.state} to {state}"
+        )
         self.previous_state = self.state
         self.state = state
-        self.state_since_wall_ms = wall_ms
+        self.current_state_wall_ms = wall_ms
 
     @property
     def can_rebalance(self) -> bool:
-        """Whether a rebalance may start."""
-        return self.state in _FROM[State.PREPARING_REBALANCE]
+        """Whether a rebalance may start in this state."""
+        return self.state in _VALID_PREVIOUS_STATES[State.PREPARING_REBALANCE]
 
-    def start_generation(self, wall_ms: int) -> None:
-        """The next generation with those who are members now."""
+    def init_next_generation(self, wall_ms: int) -> None:
+        """Start the next generation with the current members."""
         self.generation = self.generation + 1 if self.generation < MAX_GENERATION else 1
         self.pending_syncs.clear()
         self.protocol_name = self.select_protocol() if self.members else None
         self.subscribed_topics = self.parse_subscriptions()
-        self.become(State.COMPLETING_REBALANCE if self.members else State.EMPTY, wall_ms)
+        self.transition_to(State.COMPLETING_REBALANCE if self.members else State.EMPTY, wall_ms)
 
     # ---- members
 
-    def add(self, member: Member, on_joined: JoinReply | None) -> None:
-        """A new member; it waits for its JoinGroup answer when `on_joined` is given."""
+    def add(self, member: Member, join_reply: JoinReply | None) -> None:
+        """Add a member; it waits for its JoinGroup response if `join_reply` is given."""
         member_id = member.member_id
         if member.instance_id is not None:
             assert member.instance_id not in self.static_members, "a static member added twice"
@@ -202,19 +178,19 @@ class ClassicGroup:
             self.leader_id = member_id
         self.members[member_id] = member
         self._count(member.protocols, 1)
-        member.on_joined = on_joined
-        if on_joined is not None:
+        member.join_reply = join_reply
+        if join_reply is not None:
             self.awaiting_join += 1
-        self.forget_pending(member_id)
+        self.remove_pending_member(member_id)
 
     def remove(self, member_id: str) -> None:
-        """A member is gone, or a member id that never came back; its deadline too."""
-        self.forget_pending(member_id)
+        """Remove a member or a pending member id, and cancel its timer."""
+        self.remove_pending_member(member_id)
         self.pending_syncs.discard(member_id)
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count(member.protocols, -1)
-            if member.on_joined is not None:
+            if member.join_reply is not None:
                 self.awaiting_join -= 1
             if member.instance_id is not None:
                 self.static_members.pop(member.instance_id, None)
@@ -224,7 +200,7 @@ class ClassicGroup:
             self.leader_id = next(iter(self.members), None)
 
     def replace_static(self, member: Member, member_id: str) -> Member:
-        """A static member that came back under another member id; it takes the old one's place."""
+        """Replace a static member's member id; position, leadership and assignment are kept."""
         assert member.instance_id is not None, "only a static member is replaced"
         new = Member(
             member_id,
@@ -255,80 +231,80 @@ class ClassicGroup:
         protocols: Protocols,
         rebalance_timeout_ms: int,
         session_timeout_ms: int,
-        on_joined: JoinReply | None,
+        join_reply: JoinReply | None,
     ) -> None:
-        """A member joined again."""
+        """A member rejoined."""
         self._count(member.protocols, -1)
         member.protocols = protocols
         self._count(protocols, 1)
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
-        self.awaiting_join += (on_joined is not None) - (member.on_joined is not None)
-        member.on_joined = on_joined
+        self.awaiting_join += (join_reply is not None) - (member.join_reply is not None)
+        member.join_reply = join_reply
 
-    def forget_pending(self, member_id: str) -> None:
-        """A member id that was given out is used now, or is void."""
+    def remove_pending_member(self, member_id: str) -> None:
+        """A pending member id is used or expired."""
         deadline = self.pending_joins.pop(member_id, None)
         if deadline is not None:
             deadline.cancel()
 
     def answer_join(self, member: Member, response: JoinGroupResponse) -> bool:
-        """Answer a member's JoinGroup, if it waits for that."""
-        on_joined = member.on_joined
-        if on_joined is None:
+        """Complete a member's JoinGroup, if it waits."""
+        join_reply = member.join_reply
+        if join_reply is None:
             return False
-        member.on_joined = None
+        member.join_reply = None
         self.awaiting_join -= 1
-        on_joined(response)
+        join_reply(response)
         return True
 
     @property
     def has_all_joined(self) -> bool:
-        """Whether nobody is missing for the next generation."""
+        """Whether all members have joined and no member id is pending."""
         return len(self.members) == self.awaiting_join and not self.pending_joins
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any member allows for a rebalance."""
+        """The largest rebalance timeout of the members."""
         return max((0, *(member.rebalance_timeout_ms for member in self.members.values())))
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader is one who has joined; False when nobody has."""
+        """Ensure that the leader has joined; False if no member has joined."""
         if self.leader_id is None:
             return False
-        if self.members[self.leader_id].on_joined is not None:
+        if self.members[self.leader_id].join_reply is not None:
             return True
         for member in self.members.values():
-            if member.on_joined is not None:
+            if member.join_reply is not None:
                 self.leader_id = member.member_id
                 return True
         return False
 
-    def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Whether the two ids name a member of this group."""
+    def validate_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """The error for a member id and instance id."""
         if instance_id is not None:
-            known = self.static_members.get(instance_id)
-            if known is None:
+            current_id = self.static_members.get(instance_id)
+            if current_id is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
-            if known != member_id:
+            if current_id != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
-    def check_commit(
+    def validate_offset_commit(
         self, member_id: str, instance_id: str | None, generation: int, *, is_transactional: bool = False
     ) -> ErrorCode:
-        """Whether somebody may commit offsets now; with a transaction also who does not say what member it is."""
+        """The error for an offset commit. In a transaction the member id may be missing."""
         if self.state is State.EMPTY and generation < 0:
-            return ErrorCode.NONE  # no member: an administrator, or a consumer that manages itself
+            return ErrorCode.NONE  # an admin client or a consumer without group management
         if generation < 0 and not member_id and instance_id is None:
             return ErrorCode.NONE if is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
-        error = self.check_member(member_id, instance_id)
+        error = self.validate_member(member_id, instance_id)
         if error is not ErrorCode.NONE:
             return error
         if generation != self.generation:
             return ErrorCode.ILLEGAL_GENERATION
         if self.state is State.COMPLETING_REBALANCE and not is_transactional:
-            return ErrorCode.REBALANCE_IN_PROGRESS  # the member has joined this generation and will sync
+            return ErrorCode.REBALANCE_IN_PROGRESS  # as in Kafka: the member has joined and not synced
         return ErrorCode.NONE
 
     # ---- protocols
@@ -343,7 +319,7 @@ class ClassicGroup:
                 del counts[name]
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether somebody who speaks `protocols` can be a member."""
+        """Whether a member with these protocols can join."""
         if self.state is State.EMPTY:
             return bool(protocol_type and protocols)
         size = len(self.members)
@@ -351,17 +327,17 @@ class ClassicGroup:
         return self.protocol_type == protocol_type and any(counts.get(name, 0) == size for name, _ in protocols)
 
     def select_protocol(self) -> str:
-        """The protocol that most members like best among those that all support; ties go as in Apache Kafka."""
+        """The protocol with most votes among those that all members support; ties are broken as in Kafka."""
         size = len(self.members)
         candidates = {name for name, count in self.protocol_counts.items() if count == size}
         votes: dict[str, int] = {}
         for member in self.members.values():
             name = member.vote(candidates)
             votes[name] = votes.get(name, 0) + 1
-        return max(in_java_order(votes), key=votes.__getitem__)
+        return max(hash_map_order(votes), key=votes.__getitem__)
 
     def parse_subscriptions(self) -> frozenset[str] | None:
-        """Topics that the members of a consumer group subscribe to; None when that cannot be known."""
+        """The topics that a consumer group subscribes to; None if unknown."""
         if self.protocol_type != CONSUMER_PROTOCOL:
             return None
         if not self.members:
@@ -377,8 +353,8 @@ class ClassicGroup:
         return frozenset(topics)
 
     @property
-    def may_forget_offsets(self) -> bool:
-        """Whether offsets may expire: nobody is there, or what the members read is known, so that the rest may go."""
+    def can_expire_offsets(self) -> bool:
+        """Whether offsets may expire: the group is empty, or stable with known subscriptions."""
         if self.protocol_type is None or self.state is State.EMPTY:
             return True
         return (
@@ -388,14 +364,14 @@ class ClassicGroup:
         )
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member reads the topic, or may do so for all we know."""
+        """Whether a member reads the topic; True for a consumer group with unknown subscriptions."""
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER_PROTOCOL
         return topic in self.subscribed_topics
 
 
 def parse_subscription(metadata: bytes) -> list[str] | None:
-    """The topics of a consumer's subscription, whatever its version: they come first in all of them."""
+    """The topics of a consumer subscription, of any version: they are the first field."""
     try:
         if _I16.unpack_from(metadata, 0)[0] < 0:
             return None
@@ -418,8 +394,8 @@ def parse_subscription(metadata: bytes) -> list[str] | None:
 # ---- answers that show a group
 
 
-def members_of(group: ClassicGroup) -> list[JoinGroupResponseMember]:
-    """What a leader is told to assign by."""
+def join_response_members(group: ClassicGroup) -> list[JoinGroupResponseMember]:
+    """The members with their metadata, for the leader's assignor."""
     name = group.protocol_name
     return [
         JoinGroupResponseMember(
@@ -429,8 +405,8 @@ def members_of(group: ClassicGroup) -> list[JoinGroupResponseMember]:
     ]
 
 
-def joined(group: ClassicGroup, member_id: str, *, with_members: bool) -> JoinGroupResponse:
-    """The generation that a member is in."""
+def join_response(group: ClassicGroup, member_id: str, *, with_members: bool) -> JoinGroupResponse:
+    """The JoinGroup response of the current generation."""
     return JoinGroupResponse(
         error_code=ErrorCode.NONE,
         generation_id=group.generation,
@@ -438,17 +414,17 @@ def joined(group: ClassicGroup, member_id: str, *, with_members: bool) -> JoinGr
         protocol_name=group.protocol_name,
         leader=group.leader_id or "",
         member_id=member_id,
-        members=members_of(group) if with_members else [],
+        members=join_response_members(group) if with_members else [],
     )
 
 
-def refused_join(member_id: str, error: ErrorCode) -> JoinGroupResponse:
-    """A JoinGroup that led to nothing."""
+def join_error(member_id: str, error: ErrorCode) -> JoinGroupResponse:
+    """A failed JoinGroup response."""
     return JoinGroupResponse(error_code=error, member_id=member_id, protocol_name=None)
 
 
-def synced(group: ClassicGroup, member: Member) -> SyncGroupResponse:
-    """What a member is to work on."""
+def sync_response(group: ClassicGroup, member: Member) -> SyncGroupResponse:
+    """The SyncGroup response with the member's assignment."""
     return SyncGroupResponse(
         error_code=ErrorCode.NONE,
         protocol_type=group.protocol_type,
@@ -458,17 +434,17 @@ def synced(group: ClassicGroup, member: Member) -> SyncGroupResponse:
 
 
 def answer_sync(member: Member, response: SyncGroupResponse) -> bool:
-    """Answer a member's SyncGroup, if it waits for that."""
-    on_synced = member.on_synced
-    if on_synced is None:
+    """Complete a member's SyncGroup, if it waits."""
+    sync_reply = member.sync_reply
+    if sync_reply is None:
         return False
-    member.on_synced = None
-    on_synced(response)
+    member.sync_reply = None
+    sync_reply(response)
     return True
 
 
-def answer_all(group: ClassicGroup, error: ErrorCode) -> None:
-    """Answer everybody who waits with an error."""
+def fail_pending_requests(group: ClassicGroup, error: ErrorCode) -> None:
+    """Complete all waiting requests of a group with an error."""
     for member in list(group.members.values()):
-        group.answer_join(member, refused_join(member.member_id, error))
+        group.answer_join(member, join_error(member.member_id, error))
         answer_sync(member, SyncGroupResponse(error_code=error))

@@ -1,12 +1,13 @@
-"""The records of groups and committed offsets in `__consumer_offsets`, as Apache Kafka 4.3 writes them.
+"""The records of classic groups and committed offsets in `__consumer_offsets`, as Apache Kafka 4.3 writes them.
 
 FORMAT   type 0  LegacyOffsetCommit   read only
          type 1  OffsetCommit         group, topic, partition -> value v4; v1 when the client asked for an expiry
          type 2  GroupMetadata        group -> value v3
-RULES    1. Values are read in every version, written in these.
-         2. A tombstone deletes what its key names.
-         3. Commits are read by hand: a broker that starts may have a million of them before it.
-NOT HERE Records of other kinds of groups (types 3 and above), when a record is written (`classic_protocol.py`, `offset_manager.py`).
+RULES    1. Values of every version are read; these versions are written.
+         2. A tombstone deletes the entry of its key.
+         3. Commits are parsed by hand: a starting broker may have to read a million of them.
+         4. A *plain commit* has value version 4, no metadata and a topic id; it is kept as the bytes of its value.
+NOT HERE Records of other groups (types 3 and above), when a record is written (`classic_protocol.py`, `offset_manager.py`).
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ GROUP_METADATA: Final = 2
 
 _I16 = Struct(">h")
 _I32 = Struct(">i")
-_USUAL = Struct(">hqixq3x16s")  # version, offset, leader epoch, no metadata, commit time, tag 0 of 16 bytes, topic id
-_USUAL_AS_WRITTEN = Struct(">hqibqbbb16s")
+_PLAIN = Struct(">hqixq3x16s")  # version, offset, leader epoch, no metadata, commit time, tag 0 of 16 bytes, topic id
+_PLAIN_AS_WRITTEN = Struct(">hqibqbbb16s")
 
 
-class Committed(NamedTuple):
-    """A committed offset; -1 as leader epoch or expiry: not given."""
+class OffsetAndMetadata(NamedTuple):
+    """A committed offset; -1 as leader epoch or expiry: not set."""
 
     offset: int
     leader_epoch: int
@@ -55,7 +56,7 @@ class Committed(NamedTuple):
 
 
 class CommitKey(NamedTuple):
-    """Whose committed offset."""
+    """Key of a committed offset."""
 
     group: str
     topic: str
@@ -68,8 +69,10 @@ _new_tuple = tuple.__new__
 # ---- commits
 
 
-def commit_records(group_id: str, topic: str, commits: Iterable[tuple[int, Committed | bytes]]) -> list[StoredRecord]:
-    """Commits for partitions of a topic; those that are bytes are values of the usual form."""
+def commit_records(
+    group_id: str, topic: str, commits: Iterable[tuple[int, OffsetAndMetadata | bytes]]
+) -> list[StoredRecord]:
+    """Commit records for partitions of a topic; bytes are plain commits."""
     records = []
     before_partition = encode_commit_key(group_id, topic, 0)[: -_I32.size]
     for partition, committed in commits:
@@ -80,18 +83,18 @@ def commit_records(group_id: str, topic: str, commits: Iterable[tuple[int, Commi
     return records
 
 
-def usual_commit(offset: int, leader_epoch: int, commit_wall_ms: int, topic_id: bytes) -> bytes:
-    """The value of a commit as most are: no note, no expiry, a topic whose id is known; by hand, for there may be many."""
-    return _USUAL_AS_WRITTEN.pack(COMMIT_VALUE_VERSION, offset, leader_epoch, 1, commit_wall_ms, 1, 0, 16, topic_id)
+def encode_plain_commit(offset: int, leader_epoch: int, commit_wall_ms: int, topic_id: bytes) -> bytes:
+    """The value of a plain commit (rule 4)."""
+    return _PLAIN_AS_WRITTEN.pack(COMMIT_VALUE_VERSION, offset, leader_epoch, 1, commit_wall_ms, 1, 0, 16, topic_id)
 
 
 def encode_commit_key(group_id: str, topic: str, partition: int) -> bytes:
-    """A commit's key as it stands in the topic."""
+    """A commit's key as bytes."""
     return _I16.pack(OFFSET_COMMIT) + encode(OffsetCommitKey(group=group_id, topic=topic, partition=partition), 0)
 
 
-def encode_commit_value(committed: Committed) -> bytes:
-    """A commit's value as it stands in the topic."""
+def encode_commit_value(committed: OffsetAndMetadata) -> bytes:
+    """A commit's value as bytes."""
     version = COMMIT_VALUE_VERSION if committed.expire_wall_ms == NO_EXPIRY else COMMIT_VALUE_VERSION_WITH_EXPIRY
     value = OffsetCommitValue(
         offset=committed.offset,
@@ -105,13 +108,13 @@ def encode_commit_value(committed: Committed) -> bytes:
 
 
 def commit_tombstone(group_id: str, topic: str, partition: int) -> StoredRecord:
-    """The group has no offset for the partition any more."""
+    """Deletes the committed offset of a partition."""
     key = CommitKey(group_id, topic, partition)
     return StoredRecord(key, None, encoded=(encode_commit_key(*key), None))
 
 
 def read_commit_key(key: bytes) -> CommitKey:
-    """Group, topic and partition of a key of type 0 or 1."""
+    """Decode a key of type 0 or 1."""
     try:
         (length,) = _I16.unpack_from(key, 2)
         at = 4 + length
@@ -120,29 +123,29 @@ def read_commit_key(key: bytes) -> CommitKey:
         end = at + 2 + length
         topic = key[at + 2 : end].decode()
         if length < 0 or len(key) != end + 4:
-            raise MalformedRequest("the key of a committed offset has a wrong length")
+            raise MalformedRequest("wrong key length of a committed offset")
         return CommitKey(group_id, topic, _I32.unpack_from(key, end)[0])
     except (ValueError, error):
-        raise MalformedRequest("the key of a committed offset is cut off") from None
+        raise MalformedRequest("truncated key of a committed offset") from None
 
 
-def is_usual_commit(value: bytes) -> bool:
-    """Whether a commit's value looks as most do: version 4, no note, a topic id; such a one can be kept as it is."""
-    return len(value) == _USUAL.size and value[:2] == b"\0\4" and value[14] == 1 and value[23:26] == b"\1\0\x10"
+def is_plain_commit(value: bytes) -> bool:
+    """Whether a value is a plain commit (rule 4)."""
+    return len(value) == _PLAIN.size and value[:2] == b"\0\4" and value[14] == 1 and value[23:26] == b"\1\0\x10"
 
 
-def committed_of(stored: Committed | bytes) -> Committed:
-    """A commit that is perhaps kept as its usual bytes."""
+def to_offset_and_metadata(stored: OffsetAndMetadata | bytes) -> OffsetAndMetadata:
+    """Decode a stored commit, if it is kept as bytes."""
     if type(stored) is bytes:
-        _, offset, leader_epoch, commit_wall_ms, topic_id = _USUAL.unpack(stored)
-        return _new_tuple(Committed, (offset, leader_epoch, "", commit_wall_ms, NO_EXPIRY, topic_id))
-    return stored  # type: ignore[return-value]  # it is no bytes
+        _, offset, leader_epoch, commit_wall_ms, topic_id = _PLAIN.unpack(stored)
+        return _new_tuple(OffsetAndMetadata, (offset, leader_epoch, "", commit_wall_ms, NO_EXPIRY, topic_id))
+    return stored  # type: ignore[return-value]
 
 
-def read_commit_value(value: bytes) -> Committed:
-    """A commit's value in any version."""
+def read_commit_value(value: bytes) -> OffsetAndMetadata:
+    """Decode a value of any version."""
     found = decode(OffsetCommitValue, version_of(value, OffsetCommitValue.MAX_VERSION), value, 2)
-    return Committed(
+    return OffsetAndMetadata(
         found.offset,
         found.leader_epoch,
         found.metadata,
@@ -153,7 +156,7 @@ def read_commit_value(value: bytes) -> Committed:
 
 
 def version_of(value: bytes, highest: int) -> int:
-    """The version that a stored value begins with."""
+    """The version at the start of a value."""
     if len(value) < 2:
         raise MalformedRequest("a stored value has no version")
     (version,) = _I16.unpack_from(value)
@@ -166,12 +169,12 @@ def version_of(value: bytes, highest: int) -> int:
 
 
 def read_group_key(key: bytes) -> str:
-    """The group of a key of type 2."""
+    """The group id of a key of type 2."""
     return decode(GroupMetadataKey, 0, key, 2).group
 
 
 def read_group(group_id: str, value: bytes) -> ClassicGroup:
-    """The group that a record tells of; one with members is stable."""
+    """The group of a record; a group with members is stable."""
     version = version_of(value, GroupMetadataValue.MAX_VERSION)
     stored = decode(GroupMetadataValue, version, value, 2)
     group = ClassicGroup(group_id, stored.current_state_timestamp)
@@ -202,7 +205,7 @@ def read_group(group_id: str, value: bytes) -> ClassicGroup:
 
 
 def group_record(group: ClassicGroup, assignments: dict[str, bytes]) -> StoredRecord:
-    """The group as it stands, with these assignments."""
+    """The record of a group with these assignments."""
     name = group.protocol_name
     members = [
         MemberMetadata(
@@ -222,25 +225,25 @@ def group_record(group: ClassicGroup, assignments: dict[str, bytes]) -> StoredRe
         generation=group.generation,
         protocol=name,
         leader=group.leader_id,
-        current_state_timestamp=group.state_since_wall_ms,
+        current_state_timestamp=group.current_state_wall_ms,
         members=members,
     )
     return StoredRecord(GroupMetadataKey(group=group.group_id), value, GROUP_VALUE_VERSION)
 
 
 def empty_group_record(group: ClassicGroup) -> StoredRecord:
-    """A group that has just been made and has no generation yet."""
+    """The record of a new group without a generation."""
     value = GroupMetadataValue(
         protocol_type="",
         generation=0,
         protocol=None,
         leader=None,
-        current_state_timestamp=group.state_since_wall_ms,
+        current_state_timestamp=group.current_state_wall_ms,
         members=[],
     )
     return StoredRecord(GroupMetadataKey(group=group.group_id), value, GROUP_VALUE_VERSION)
 
 
 def group_tombstone(group_id: str) -> StoredRecord:
-    """The group is no more."""
+    """Deletes a group."""
     return StoredRecord(GroupMetadataKey(group=group_id), None)

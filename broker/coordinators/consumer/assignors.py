@@ -1,12 +1,12 @@
-"""Who of a consumer group reads which partitions: the assignors `uniform` and `range`.
+"""The server-side assignors `uniform` and `range`.
 
-RULES    1. Every partition of a topic that somebody subscribes to has exactly one owner, who subscribes to it.
-         2. The result depends on nothing but the arguments; ties go by instance id and member id.
-         3. uniform moves as little as it can: a member keeps what it has unless somebody else has two partitions less
-            and subscribes to it too. Members with the same subscription end at most one partition apart.
-         4. range gives out runs of consecutive partitions, the same of every topic: what has the same key is read by
-            one member where topics have as many partitions and members the same subscription.
-NOT HERE When an assignment is made and how members come to it (`consumer_group_heartbeat.py`, `reconciliation.py`).
+RULES    1. Every partition of a subscribed topic has exactly one owner, which subscribes to it.
+         2. The result depends on the arguments only; ties are broken by instance id and member id.
+         3. uniform moves as few partitions as possible: a member keeps its partitions unless another subscriber has two fewer.
+            Members with equal subscriptions differ by at most one partition.
+         4. range assigns runs of consecutive partitions, the same for each topic: partitions of co-partitioned topics go to
+            one member where subscriptions and partition counts are equal.
+NOT HERE When an assignment is computed (`consumer_group_heartbeat.py`), reconciliation (`reconciliation.py`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Partitions = Mapping[bytes, frozenset[int]]
 TopicPartition = tuple[bytes, int]
 
 MAX_PASSES: Final = 16
-"""Over the pools of partitions; more only where subscriptions overlap in odd ways, for a little more balance."""
+"""Balancing passes over the pools; more than one is needed only for overlapping subscriptions."""
 
 
 class Subscriber(NamedTuple):
-    """A member as an assignor sees it: the topics that exist, and what it was to have so far."""
+    """A member: subscribed existing topics, and its current target."""
 
     member_id: str
     instance_id: str | None
@@ -34,11 +34,11 @@ class Subscriber(NamedTuple):
 
 
 Assignor = Callable[[Sequence[Subscriber], Mapping[bytes, int]], dict[str, Partitions]]
-"""Of the subscribers, and of every topic's number of partitions."""
+"""(subscribers, partition counts by topic) -> partitions by member id."""
 
 
-def _in_order(subscribers: Iterable[Subscriber]) -> list[Subscriber]:
-    """Static members first: their instance ids stay the same when they come back."""
+def _sorted(subscribers: Iterable[Subscriber]) -> list[Subscriber]:
+    """Static members first: their instance ids survive a restart."""
     return sorted(subscribers, key=lambda one: (one.instance_id is None, one.instance_id or "", one.member_id))
 
 
@@ -47,7 +47,7 @@ def _in_order(subscribers: Iterable[Subscriber]) -> list[Subscriber]:
 
 def assign_range(subscribers: Sequence[Subscriber], counts: Mapping[bytes, int]) -> dict[str, Partitions]:
     """Runs of consecutive partitions."""
-    members = _in_order(subscribers)
+    members = _sorted(subscribers)
     readers: dict[bytes, list[str]] = {}
     for member in members:
         for topic_id in member.topics:
@@ -68,7 +68,7 @@ def assign_range(subscribers: Sequence[Subscriber], counts: Mapping[bytes, int])
 
 
 class _Pool:
-    """All partitions that the same members may read."""
+    """The partitions with the same set of subscribers."""
 
     def __init__(self, readers: list[int], kept: Sequence[Partitions]) -> None:
         self.readers = readers
@@ -76,10 +76,10 @@ class _Pool:
         self.count = 0
         self.free: list[TopicPartition] = []
         self.drafts: dict[int, list[TopicPartition]] = {}
-        """What readers have of it now, of those who were looked at; what is given up first stands last."""
+        """The new partitions of the readers that were changed; the last one is moved first."""
         self._kept = kept
 
-    def held(self, reader: int) -> list[TopicPartition]:
+    def assigned(self, reader: int) -> list[TopicPartition]:
         """What a reader has of it, to be changed."""
         draft = self.drafts.get(reader)
         if draft is None:
@@ -90,24 +90,24 @@ class _Pool:
 
 
 def assign_uniform(subscribers: Sequence[Subscriber], counts: Mapping[bytes, int]) -> dict[str, Partitions]:
-    """As evenly as subscriptions allow, with as few moves as that takes.
+    """A balanced assignment with few moves.
 
-    Whose partitions stay the same keeps the very mapping: the cost is that of what changes, and little for each member.
+    A member without changes keeps the same mapping object: the cost depends on the changes.
     """
-    members = _in_order(subscribers)
+    members = _sorted(subscribers)
     kept, free = _kept(members, counts)
     pools = _pools(members, kept, free, counts)
     loads = [sum(map(len, partitions.values())) for partitions in kept]
     for pool in pools:
-        _give_out(pool, loads)
+        _assign_free(pool, loads)
     for _ in range(MAX_PASSES):
-        if not sum(_level(pool, loads) for pool in pools):
+        if not sum(_balance(pool, loads) for pool in pools):
             break
     return _collect(members, kept, pools)
 
 
 def _kept(members: list[Subscriber], counts: Mapping[bytes, int]) -> tuple[list[Partitions], dict[bytes, list[int]]]:
-    """What each member had that there is for it, and what nobody had of each topic that somebody reads."""
+    """The current partitions of each member that stay valid, and the unassigned partitions of each topic."""
     kept: list[Partitions] = []
     owners: dict[bytes, list[int]] = {}
     for index, (_, _, topics, owned) in enumerate(members):
@@ -119,25 +119,25 @@ def _kept(members: list[Subscriber], counts: Mapping[bytes, int]) -> tuple[list[
         shares = [kept[index][topic_id] for index in owners.get(topic_id, ())]
         left = frozenset(range(counts[topic_id]))
         taken = left.intersection(frozenset().union(*shares))
-        if len(taken) < sum(map(len, shares)):  # some of it is another's too, or is not there
-            _share_out(kept, owners[topic_id], topic_id, left)
+        if len(taken) < sum(map(len, shares)):  # duplicate owners, or partitions that do not exist
+            _keep_first_owner(kept, owners[topic_id], topic_id, left)
         free[topic_id] = sorted(left - taken)
     return kept, free
 
 
-def _share_out(kept: list[Partitions], owners: Iterable[int], topic_id: bytes, left: frozenset[int]) -> None:
-    """Leave each partition of a topic to the first who has it."""
+def _keep_first_owner(kept: list[Partitions], owners: Iterable[int], topic_id: bytes, left: frozenset[int]) -> None:
+    """Keep each partition of a topic at its first owner."""
     for index in owners:
-        mine = kept[index][topic_id] & left
-        left -= mine
+        own = kept[index][topic_id] & left
+        left -= own
         others = {one: has for one, has in kept[index].items() if one != topic_id}
-        kept[index] = {**others, topic_id: mine} if mine else others
+        kept[index] = {**others, topic_id: own} if own else others
 
 
 def _pools(
     members: list[Subscriber], kept: list[Partitions], free: Mapping[bytes, list[int]], counts: Mapping[bytes, int]
 ) -> list[_Pool]:
-    """The pools, those with the most partitions for each reader first."""
+    """The pools, sorted by partitions per reader, highest first."""
     subscriptions: dict[frozenset[bytes], list[int]] = {}
     for index, member in enumerate(members):
         subscriptions.setdefault(member.topics, []).append(index)
@@ -153,23 +153,23 @@ def _pools(
     return sorted(pools.values(), key=lambda pool: (-pool.count / len(pool.readers), len(pool.readers), pool.readers))
 
 
-def _give_out(pool: _Pool, loads: list[int]) -> None:
-    """Partitions that nobody has go to whoever has the least."""
+def _assign_free(pool: _Pool, loads: list[int]) -> None:
+    """Assign each free partition to the reader with the lowest load."""
     if not pool.free:
         return
     least = [(loads[reader], reader) for reader in pool.readers]
     heapify(least)
     for partition in pool.free:
         load, reader = least[0]
-        pool.held(reader).append(partition)
+        pool.assigned(reader).append(partition)
         loads[reader] = load + 1
         heapreplace(least, (load + 1, reader))
 
 
-def _level(pool: _Pool, loads: list[int]) -> int:
-    """Move partitions from those who have the most to those who have the least; how many.
+def _balance(pool: _Pool, loads: list[int]) -> int:
+    """Move partitions from the highest to the lowest loads; returns the number of moves.
 
-    Who gives stays at or above all who take, so that its old place in `least` does not matter, nor theirs in `most`.
+    A source stays at or above every destination, so stale heap entries do not matter.
     """
     of_readers = [loads[reader] for reader in pool.readers]
     if max(of_readers) - min(of_readers) < 2:
@@ -178,31 +178,31 @@ def _level(pool: _Pool, loads: list[int]) -> int:
     most = [(-load, -reader) for load, reader in least]
     heapify(least)
     heapify(most)
-    moved = 0
+    reconciled = 0
     while most:
-        giver = -heappop(most)[1]
-        held = pool.held(giver)
-        if not held:
+        source = -heappop(most)[1]
+        assigned = pool.assigned(source)
+        if not assigned:
             continue
-        load, taker = least[0]
-        if loads[giver] - load < 2:
+        load, destination = least[0]
+        if loads[source] - load < 2:
             break
-        pool.held(taker).append(held.pop())
-        loads[giver] -= 1
-        loads[taker] += 1
-        moved += 1
-        heapreplace(least, (loads[taker], taker))
-        heappush(most, (-loads[giver], -giver))
-    return moved
+        pool.assigned(destination).append(assigned.pop())
+        loads[source] -= 1
+        loads[destination] += 1
+        reconciled += 1
+        heapreplace(least, (loads[destination], destination))
+        heappush(most, (-loads[source], -source))
+    return reconciled
 
 
 def _collect(members: list[Subscriber], kept: list[Partitions], pools: list[_Pool]) -> dict[str, Partitions]:
     found = list(kept)
     for pool in pools:
         topics = frozenset(pool.topics)
-        for reader, held in pool.drafts.items():
+        for reader, assigned in pool.drafts.items():
             drafted: dict[bytes, set[int]] = {}
-            for topic_id, partition in held:
+            for topic_id, partition in assigned:
                 drafted.setdefault(topic_id, set()).add(partition)
             others = {topic_id: has for topic_id, has in found[reader].items() if topic_id not in topics}
             found[reader] = others | {topic_id: frozenset(has) for topic_id, has in drafted.items()}

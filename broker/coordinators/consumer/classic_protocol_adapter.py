@@ -1,11 +1,12 @@
-"""Members of consumer groups that speak the classic protocol: join, sync, heartbeat, leave.
+"""Classic members of consumer groups: join, sync, heartbeat, leave.
 
-RULES    1. A JoinGroup is what a heartbeat of the consumer protocol is that tells everything; the generation in its answer
-            is the member's epoch. There is no leader: a SyncGroup is told what the member owns.
-         2. A heartbeat says REBALANCE_IN_PROGRESS to a member that is behind the targets, that has to give something up,
-            or that what it waits for is free for. It then has its rebalance timeout to join again, and as long again to sync.
-         3. Answers, and what is refused in which order, are Apache Kafka's.
-NOT HERE Members of the consumer protocol (`consumer_group_heartbeat.py`), what news of a member do (`target_assignment_updater.py`).
+RULES    1. A JoinGroup is handled as a full heartbeat; its generation is the member epoch.
+            There is no leader: SyncGroup returns the member's current assignment.
+         2. A heartbeat returns REBALANCE_IN_PROGRESS to a member whose epoch is behind the assignment epoch, that must revoke
+            partitions, or whose unreleased partitions are free. It must rejoin within its rebalance timeout, and then
+            sync within it.
+         3. Responses and order of checks are Apache Kafka's.
+NOT HERE Members of the consumer protocol (`consumer_group_heartbeat.py`), target assignments (`target_assignment_updater.py`).
 """
 
 from __future__ import annotations
@@ -20,16 +21,25 @@ from broker.coordinators.classic.classic_group import (
     JoinReply,
     Protocols,
     SyncReply,
-    refused_join,
+    join_error,
 )
-from broker.coordinators.classic.classic_protocol import NOTHING, Caller, Decision
-from broker.coordinators.consumer.consumer_group import ClassicSide, ConsumerGroup, ConsumerMember, MemberState
-from broker.coordinators.consumer.consumer_group_heartbeat import ConsumerGroups, find_member
+from broker.coordinators.classic.classic_protocol import EMPTY_DECISION, ClientInfo, Decision
+from broker.coordinators.consumer.consumer_group import ClassicMemberInfo, ConsumerGroup, ConsumerMember, MemberState
+from broker.coordinators.consumer.consumer_group_heartbeat import ConsumerProtocol, find_member
 from broker.coordinators.consumer.embedded_protocol import by_topic_id, read_subscription, write_assignment
-from broker.coordinators.consumer.group_upgrade import Migration
-from broker.coordinators.consumer.target_assignment_updater import Joined, MemberProgress, forget_check
+from broker.coordinators.consumer.group_upgrade import GroupUpgrade
+from broker.coordinators.consumer.target_assignment_updater import (
+    JoiningMember,
+    TargetAssignmentUpdater,
+    invalidate_metadata_check,
+)
 from broker.coordinators.consumer_group_config import MigrationPolicy
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, Host, StoredRecord, coordinator_error
+from broker.coordinators.runtime.coordinator_runtime import (
+    CoordinatorDecision,
+    ShardContext,
+    StoredRecord,
+    coordinator_error,
+)
 from protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from protocol.messages.groups import (
     ConsumerProtocolSubscription,
@@ -52,98 +62,100 @@ FIRST_VERSION_THAT_ASKS_TWICE: Final = 4
 _NONE: Final = ErrorCode.NONE
 
 
-class ClassicMembers:
+class ClassicProtocolAdapter:
     """Classic members of one shard's consumer groups."""
 
     def __init__(
         self,
-        host: Host,
+        context: ShardContext,
         policy: MigrationPolicy,
         image: Callable[[], MetadataImage],
         new_uuid: Callable[[], str],
-        consumers: ConsumerGroups,
-        progress: MemberProgress,
-        migration: Migration,
+        consumer_protocol: ConsumerProtocol,
+        target_updater: TargetAssignmentUpdater,
+        group_upgrade: GroupUpgrade,
     ) -> None:
-        self._host = host
+        self._context = context
         self._policy = policy
         self._image = image
         self._new_uuid = new_uuid
-        self._consumers = consumers
-        self._progress = progress
-        self._migration = migration
+        self._consumer_protocol = consumer_protocol
+        self._target_updater = target_updater
+        self._group_upgrade = group_upgrade
 
     # ---- join
 
-    def join(self, group: ConsumerGroup, caller: Caller, request: JoinGroupRequest, reply: JoinReply) -> Decision:
-        """A JoinGroup into a consumer group that has members."""
+    def join(self, group: ConsumerGroup, client: ClientInfo, request: JoinGroupRequest, reply: JoinReply) -> Decision:
+        """Handle JoinGroup in a consumer group with members."""
         try:
-            return self._join(group, caller, request, reply)
+            return self._join(group, client, request, reply)
         except KafkaError as error:
-            reply(refused_join(NO_MEMBER_ID, error.code))
-            return NOTHING
+            reply(join_error(NO_MEMBER_ID, error.code))
+            return EMPTY_DECISION
 
-    def _join(self, group: ConsumerGroup, caller: Caller, request: JoinGroupRequest, reply: JoinReply) -> Decision:
+    def _join(self, group: ConsumerGroup, client: ClientInfo, request: JoinGroupRequest, reply: JoinReply) -> Decision:
         if self._policy is MigrationPolicy.DISABLED:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         member_id = request.member_id or self._new_uuid()
         protocols = tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
-        self._consumers.check_room(group, member_id)
+        self._consumer_protocol.check_max_size(group, member_id)
         if request.protocol_type != CONSUMER_PROTOCOL or not _supports(group, protocols):
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         is_unknown = request.member_id == NO_MEMBER_ID
-        if is_unknown and request.group_instance_id is None and caller.api_version >= FIRST_VERSION_THAT_ASKS_TWICE:
-            reply(refused_join(member_id, ErrorCode.MEMBER_ID_REQUIRED))
-            return NOTHING
-        joined = _find(group, member_id, request.group_instance_id, is_unknown=is_unknown)
+        if is_unknown and request.group_instance_id is None and client.api_version >= FIRST_VERSION_THAT_ASKS_TWICE:
+            reply(join_error(member_id, ErrorCode.MEMBER_ID_REQUIRED))
+            return EMPTY_DECISION
+        joining = _find(group, member_id, request.group_instance_id, is_unknown=is_unknown)
         subscription = _subscription(protocols)
-        new = _described(joined.member, caller, request, protocols, subscription)
-        return self._advance(group, joined, new, group.static_member(request.group_instance_id), subscription, reply)
+        new = _updated_member(joining.member, client, request, protocols, subscription)
+        return self._advance(group, joining, new, group.static_member(request.group_instance_id), subscription, reply)
 
     def _advance(
         self,
         group: ConsumerGroup,
-        joined: Joined,
+        joining: JoiningMember,
         new: ConsumerMember,
         before: ConsumerMember | None,
         subscription: ConsumerProtocolSubscription,
         reply: JoinReply,
     ) -> Decision:
-        """The next step; `before` is who had the static member's instance id so far, perhaps under the same member id."""
+        """Update and reconcile the member; `before` is the previous member with the instance id."""
         records: list[StoredRecord] = []
-        told = self._progress.tell(group, joined, new, None, records)
+        update = self._target_updater.update_member(group, joining, new, None, records)
         owned = by_topic_id(subscription.owned_partitions, self._image())
-        if before is not None and self._migration.may_downgrade(group, {before.member_id}, is_replaced=True):
-            is_stale = told.epoch > group.assignment_epoch
+        if before is not None and self._group_upgrade.may_downgrade(group, {before.member_id}, is_replaced=True):
+            is_stale = update.epoch > group.assignment_epoch
             if not is_stale:
                 target = group.targets.get(before.member_id, {})
-                new = self._progress.step(group, joined, new, group.assignment_epoch, target, told, owned, records)
+                new = self._target_updater.reconcile_to(
+                    group, joining, new, group.assignment_epoch, target, update, owned, records
+                )
             return self._downgrade(group, before, new, records, reply, is_stale=is_stale)
-        moved = self._progress.advance(group, joined, new, told, owned, records)
-        self._consumers.expect_revocation(group, moved)
+        reconciled = self._target_updater.reconcile(group, joining, new, update, owned, records)
+        self._consumer_protocol.update_revocation_timeout(group, reconciled)
 
-        def settle(error: ErrorCode) -> None:
-            forget_check(group, error)
+        def on_complete(error: ErrorCode) -> None:
+            invalidate_metadata_check(group, error)
             if error is _NONE:
-                self._joined(group.group_id, moved)
-            reply(_joined(moved) if error is _NONE else refused_join(NO_MEMBER_ID, coordinator_error(error)))
+                self._on_joined(group.group_id, reconciled)
+            reply(_on_joined(reconciled) if error is _NONE else join_error(NO_MEMBER_ID, coordinator_error(error)))
 
-        return self._settled(records, settle)
+        return self._settled(records, on_complete)
 
-    def _settled(self, records: list[StoredRecord], settle: Callable[[ErrorCode], None]) -> Decision:
-        """A decision whose `settle` is called though there may be no records."""
+    def _settled(self, records: list[StoredRecord], on_complete: Callable[[ErrorCode], None]) -> Decision:
+        """A decision whose `on_complete` is called also without records."""
         if not records:
-            self._host.execute(NOTHING).then(settle)
-            return NOTHING
-        return CoordinatorDecision(records, None, settle=settle)
+            self._context.execute(EMPTY_DECISION).then(on_complete)
+            return EMPTY_DECISION
+        return CoordinatorDecision(records, None, on_complete=on_complete)
 
-    def _joined(self, group_id: str, member: ConsumerMember) -> None:
-        """It has joined, and has its time to sync."""
+    def _on_joined(self, group_id: str, member: ConsumerMember) -> None:
+        """The join is committed: restart the session and wait for SyncGroup."""
         assert member.classic is not None, "a classic member"
         member_id = member.member_id
-        self._consumers.joins.forget(group_id, member_id)
-        self._consumers.sessions.start(group_id, member_id, member.classic.session_timeout_ms)
-        self._consumers.syncs.start(group_id, member_id, member.rebalance_timeout_ms)
+        self._consumer_protocol.join_timeouts.cancel(group_id, member_id)
+        self._consumer_protocol.session_timeouts.start(group_id, member_id, member.classic.session_timeout_ms)
+        self._consumer_protocol.sync_timeouts.start(group_id, member_id, member.rebalance_timeout_ms)
 
     def _downgrade(
         self,
@@ -155,27 +167,29 @@ class ClassicMembers:
         *,
         is_stale: bool,
     ) -> Decision:
-        """The last member of the consumer protocol is replaced: the group is a classic one now."""
-        classic, more = self._migration.downgrade(group, {replaced.member_id}, new)
+        """A classic member replaces the last member of the consumer protocol: downgrade the group."""
+        classic, more = self._group_upgrade.downgrade(group, {replaced.member_id}, new)
         if is_stale:
-            self._migration.rebalance(classic, "it has become a classic group, and its assignment is out of date")
+            self._group_upgrade.rebalance(
+                classic, "the group was downgraded to a classic group with an outdated assignment"
+            )
 
-        def settle(error: ErrorCode) -> None:
-            self._migration.downgraded(classic, error)
-            forget_check(group, error)
-            reply(_joined(new) if error is _NONE else refused_join(NO_MEMBER_ID, coordinator_error(error)))
+        def on_complete(error: ErrorCode) -> None:
+            self._group_upgrade.on_downgrade_committed(classic, error)
+            invalidate_metadata_check(group, error)
+            reply(_on_joined(new) if error is _NONE else join_error(NO_MEMBER_ID, coordinator_error(error)))
 
-        return CoordinatorDecision([*records, *more], None, settle=settle)
+        return CoordinatorDecision([*records, *more], None, on_complete=on_complete)
 
     # ---- sync
 
     def sync(self, group: ConsumerGroup, request: SyncGroupRequest, reply: SyncReply) -> Decision:
-        """A SyncGroup of a member."""
+        """Handle SyncGroup."""
         try:
             member = self._syncing(group, request)
         except KafkaError as error:
             reply(SyncGroupResponse(error_code=error.code))
-            return NOTHING
+            return EMPTY_DECISION
         assert member.classic is not None, "a classic member"
         session_timeout_ms, protocols = member.classic
         response = SyncGroupResponse(
@@ -185,16 +199,16 @@ class ClassicMembers:
             assignment=write_assignment(member.assigned, protocols[0][1], self._image()),
         )
 
-        def settle(error: ErrorCode) -> None:
+        def on_complete(error: ErrorCode) -> None:
             if error is _NONE:
-                self._consumers.syncs.forget(group.group_id, member.member_id)
-                self._consumers.sessions.start(group.group_id, member.member_id, session_timeout_ms)
+                self._consumer_protocol.sync_timeouts.cancel(group.group_id, member.member_id)
+                self._consumer_protocol.session_timeouts.start(group.group_id, member.member_id, session_timeout_ms)
             reply(response if error is _NONE else SyncGroupResponse(error_code=coordinator_error(error)))
 
-        return self._settled([], settle)
+        return self._settled([], on_complete)
 
     def _syncing(self, group: ConsumerGroup, request: SyncGroupRequest) -> ConsumerMember:
-        """The member that may be told what it owns.
+        """The member that may get its assignment.
 
         Raises:
             KafkaError: it may not.
@@ -212,17 +226,19 @@ class ClassicMembers:
     # ---- heartbeat
 
     def heartbeat(self, group: ConsumerGroup, request: HeartbeatRequest) -> ErrorCode:
-        """A Heartbeat of a member: the code is the whole answer."""
+        """Handle Heartbeat."""
         try:
             member = _in_generation(group, request.member_id, request.group_instance_id, request.generation_id)
         except KafkaError as error:
             return error.code
         assert member.classic is not None, "a classic member"
-        self._consumers.sessions.start(group.group_id, member.member_id, member.classic.session_timeout_ms)
+        self._consumer_protocol.session_timeouts.start(
+            group.group_id, member.member_id, member.classic.session_timeout_ms
+        )
         must_join = (
             member.epoch < group.assignment_epoch
             or member.state is MemberState.UNREVOKED_PARTITIONS
-            or (member.state is MemberState.UNRELEASED_PARTITIONS and not group.is_waiting_for_others(member))
+            or (member.state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_unreleased_partitions(member))
         )
         if not must_join:
             return _NONE
@@ -230,12 +246,14 @@ class ClassicMembers:
         return ErrorCode.REBALANCE_IN_PROGRESS
 
     def _expect_join(self, group: ConsumerGroup, member: ConsumerMember) -> None:
-        self._consumers.joins.start_if_absent(group.group_id, member.member_id, member.rebalance_timeout_ms)
+        self._consumer_protocol.join_timeouts.start_if_absent(
+            group.group_id, member.member_id, member.rebalance_timeout_ms
+        )
 
     # ---- leave
 
     def leave(self, group: ConsumerGroup, request: LeaveGroupRequest) -> CoordinatorDecision[LeaveGroupResponse]:
-        """A LeaveGroup in the form of version 3 and later; an administrator may remove members of either protocol."""
+        """Handle LeaveGroup in the form of version 3 and later; administrators may remove members of both protocols."""
         leaving: dict[str, ConsumerMember] = {}
         answers = []
         for identity in request.members:
@@ -243,7 +261,7 @@ class ClassicMembers:
             try:
                 member = _leaving(group, identity)
                 reason = identity.reason or "not provided"
-                _log.info("%s leaves group %s: %s", member.member_id, group.group_id, reason)
+                _log.info("group %s: member %s leaves, reason: %s", group.group_id, member.member_id, reason)
                 leaving[member.member_id] = member
             except KafkaError as refused:
                 error = refused.code
@@ -254,11 +272,11 @@ class ClassicMembers:
         response = LeaveGroupResponse(error_code=_NONE, members=answers)
         if not leaving:
             return CoordinatorDecision((), response)
-        return self._consumers.remove(group, list(leaving.values()), response)
+        return self._consumer_protocol.remove(group, list(leaving.values()), response)
 
 
 def _in_generation(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> ConsumerMember:
-    """A classic member that is where it should be.
+    """The classic member, if it is in this generation.
 
     Raises:
         KafkaError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or ILLEGAL_GENERATION.
@@ -271,49 +289,49 @@ def _in_generation(group: ConsumerGroup, member_id: str, instance_id: str | None
     return member
 
 
-def _find(group: ConsumerGroup, member_id: str, instance_id: str | None, *, is_unknown: bool) -> Joined:
-    """The member that joins, whoever it was before."""
+def _find(group: ConsumerGroup, member_id: str, instance_id: str | None, *, is_unknown: bool) -> JoiningMember:
+    """The joining member, and the static member that it replaces."""
     if instance_id is None:
-        return Joined(group.members.get(member_id) or ConsumerMember(member_id))
+        return JoiningMember(group.members.get(member_id) or ConsumerMember(member_id))
     if not is_unknown:
-        return Joined(find_member(group, member_id, instance_id))
-    known = group.static_member(instance_id)
-    if known is None:
-        return Joined(ConsumerMember(member_id))
-    return Joined(known._replace(member_id=member_id, epoch=0, previous_epoch=0), known)
+        return JoiningMember(find_member(group, member_id, instance_id))
+    existing = group.static_member(instance_id)
+    if existing is None:
+        return JoiningMember(ConsumerMember(member_id))
+    return JoiningMember(existing._replace(member_id=member_id, epoch=0, previous_epoch=0), existing)
 
 
 def _subscription(protocols: Protocols) -> ConsumerProtocolSubscription:
-    """What a member subscribes to, which it says with each of its protocols."""
+    """The subscription, read from the first protocol."""
     try:
         return read_subscription(protocols[0][1])
     except MalformedRequest as error:
-        _log.warning("a subscription cannot be read: %s", error)
+        _log.warning("join rejected, malformed subscription: %s", error)
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR) from None
 
 
-def _described(
+def _updated_member(
     member: ConsumerMember,
-    caller: Caller,
+    client: ClientInfo,
     request: JoinGroupRequest,
     protocols: Protocols,
     subscription: ConsumerProtocolSubscription,
 ) -> ConsumerMember:
-    """The member with what it says of itself."""
+    """The member with the request's values."""
     timeout_ms = request.rebalance_timeout_ms
     return member._replace(
-        client_id=caller.client_id,
-        client_host=caller.client_host,
+        client_id=client.client_id,
+        client_host=client.client_host,
         instance_id=member.instance_id if request.group_instance_id is None else request.group_instance_id,
         rack_id=subscription.rack_id or member.rack_id,
         rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
         topics=frozenset(subscription.topics),
         regex="",
-        classic=ClassicSide(request.session_timeout_ms, protocols),
+        classic=ClassicMemberInfo(request.session_timeout_ms, protocols),
     )
 
 
-def _joined(member: ConsumerMember) -> JoinGroupResponse:
+def _on_joined(member: ConsumerMember) -> JoinGroupResponse:
     assert member.classic is not None, "a classic member"
     return JoinGroupResponse(
         error_code=_NONE,
@@ -340,5 +358,5 @@ def _leaving(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerMember:
     return find_member(group, member_id, instance_id)
 
 
-def _differs(given: str | None, known: str) -> bool:
-    return given is not None and given != known
+def _differs(given: str | None, existing: str) -> bool:
+    return given is not None and given != existing

@@ -1,12 +1,11 @@
-"""One group of the consumer protocol (KIP-848): its members, their targets, and what they have reached.
+"""One consumer group (KIP-848): members, target assignment, current assignment (Kafka: ConsumerGroup).
 
-RULES    1. Three epochs: the group's grows when members, subscriptions or topics change; the assignment's is the group
-            epoch that the targets were made for; a member's is the assignment epoch that it has reached.
-         2. All of this is what records say, and changes by applying them. Deadlines and what was looked at last are
-            volatile.
-         3. A partition has at most one owner: the member that may use it, or has not yet confirmed that it gave it up.
-         4. Members, and the mappings in them, never change: they are replaced.
-NOT HERE What requests and deadlines do to a group (`consumer_group_heartbeat.py`), its records (`consumer_group_records.py`).
+RULES    1. Three epochs. The group epoch increases when members, subscriptions or topics change. The assignment epoch is the
+            group epoch of the target assignment. A member epoch is the assignment epoch that the member has reached.
+         2. All state comes from applied records, except timeouts and the metadata of the last checks.
+         3. A partition has at most one owner: the member that has it assigned or must still revoke it.
+         4. Members and their mappings are immutable and are replaced.
+NOT HERE The protocol (`consumer_group_heartbeat.py`), records (`consumer_group_records.py`).
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from typing import Final, NamedTuple
 from broker.coordinators.classic.classic_group import Protocols
 from broker.coordinators.consumer.assignors import Partitions, TopicPartition
 
-JOINING: Final = 0
-LEAVING: Final = -1
-LEAVING_FOR_A_WHILE: Final = -2
+JOIN_GROUP_MEMBER_EPOCH: Final = 0
+LEAVE_GROUP_MEMBER_EPOCH: Final = -1
+LEAVE_GROUP_STATIC_MEMBER_EPOCH: Final = -2
 
 AssignedPartitions = Mapping[bytes, Mapping[int, int]]
-"""The epoch in which each partition was assigned, by topic id and partition."""
-_NOTHING: Final[AssignedPartitions] = {}
+"""Partitions by topic id; each has the epoch in which it was assigned."""
+_NO_PARTITIONS: Final[AssignedPartitions] = {}
 
 
 class GroupState(Enum):
-    """Where a group stands; the value is what clients are shown."""
+    """State of a group; the value is Kafka's name."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -37,22 +36,22 @@ class GroupState(Enum):
 
 
 class MemberState(IntEnum):
-    """How far a member has come towards its target, numbered as in its record."""
+    """Reconciliation state of a member, with the numbers of its record."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
     UNRELEASED_PARTITIONS = 2
 
 
-class ClassicSide(NamedTuple):
-    """What a member has that speaks the classic protocol."""
+class ClassicMemberInfo(NamedTuple):
+    """Additional data of a member that uses the classic protocol."""
 
     session_timeout_ms: int
     protocols: Protocols
 
 
 class ConsumerMember(NamedTuple):
-    """One member."""
+    """A member."""
 
     member_id: str
     instance_id: str | None = None
@@ -63,28 +62,28 @@ class ConsumerMember(NamedTuple):
     regex: str = ""
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
-    classic: ClassicSide | None = None
+    classic: ClassicMemberInfo | None = None
     epoch: int = 0
     previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
-    assigned: AssignedPartitions = _NOTHING
-    revoking: AssignedPartitions = _NOTHING
+    assigned: AssignedPartitions = _NO_PARTITIONS
+    revoking: AssignedPartitions = _NO_PARTITIONS
 
-    def in_epoch(self, epoch: int) -> ConsumerMember:
-        """The same member, come to an epoch."""
+    def with_epoch(self, epoch: int) -> ConsumerMember:
+        """The member in another epoch."""
         return self._replace(epoch=epoch, previous_epoch=self.epoch)
 
-    def away(self) -> ConsumerMember:
-        """The same static member, gone for a while; for what it keeps it may commit in any epoch when it is back."""
+    def left_temporarily(self) -> ConsumerMember:
+        """The static member after it left temporarily. Its partitions get epoch 0, so that it may commit in any epoch."""
         kept = {topic_id: dict.fromkeys(partitions, 0) for topic_id, partitions in self.assigned.items()}
-        return self._replace(epoch=LEAVING_FOR_A_WHILE, assigned=kept, revoking={})
+        return self._replace(epoch=LEAVE_GROUP_STATIC_MEMBER_EPOCH, assigned=kept, revoking={})
 
-    def has_reached(self, assignment_epoch: int) -> bool:
-        """Whether nothing is left to do for it."""
+    def is_reconciled_to(self, assignment_epoch: int) -> bool:
+        """Whether the member has reached this assignment epoch."""
         return self.state is MemberState.STABLE and self.epoch == assignment_epoch
 
     def partitions(self) -> Iterator[TopicPartition]:
-        """All that it owns."""
+        """All partitions that the member owns."""
         for assigned in (self.assigned, self.revoking):
             for topic_id, partitions in assigned.items():
                 for partition in partitions:
@@ -92,7 +91,7 @@ class ConsumerMember(NamedTuple):
 
 
 class ResolvedRegex(NamedTuple):
-    """The topics that a regular expression matched, in which metadata, and when."""
+    """The topics of a regular expression, the metadata offset, and when it was resolved."""
 
     topics: frozenset[str]
     version: int
@@ -100,23 +99,12 @@ class ResolvedRegex(NamedTuple):
 
 
 class ConsumerGroup:
-    """A group; `consumer_group_heartbeat.py` decides, records change it."""
+    """A consumer group; changed by records only."""
 
     __slots__ = (
-        "assignment_epoch",
-        "assignment_wall_ms",
-        "checked_topics",
-        "epoch",
-        "group_id",
-        "is_resolving",
-        "members",
-        "metadata_hash",
-        "owners",
-        "regexes",
-        "resolved_topics",
-        "static_members",
-        "targets",
-    )
+        "assignment_epoch", "assignment_wall_ms", "checked_topics", "epoch", "group_id", "is_resolving", "members",
+        "metadata_hash", "owners", "regexes", "resolved_topics", "static_members", "targets",
+    )  # fmt: skip
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -130,32 +118,32 @@ class ConsumerGroup:
         self.owners: dict[TopicPartition, str] = {}
         self.regexes: dict[str, ResolvedRegex] = {}
         self.checked_topics: object = None
-        """The topics of the metadata whose hash was compared last."""
+        """The topics for which the metadata hash was compared last."""
         self.resolved_topics: object = None
-        """The topics of the metadata that its regular expressions were sought in last."""
+        """The topics for which the regular expressions were resolved last."""
         self.is_resolving = False
-        """Whether its regular expressions are about to be resolved."""
+        """Whether a resolution is scheduled."""
 
     def __repr__(self) -> str:
         return f"ConsumerGroup({self.group_id!r}, {self.state.value}, {self.epoch}, {list(self.members)})"
 
     @property
     def state(self) -> GroupState:
-        """Where the group stands."""
+        """The state of the group."""
         if not self.members:
             return GroupState.EMPTY
         if self.epoch > self.assignment_epoch:
             return GroupState.ASSIGNING
-        reached = all(member.has_reached(self.assignment_epoch) for member in self.members.values())
+        reached = all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values())
         return GroupState.STABLE if reached else GroupState.RECONCILING
 
-    # ---- what records do
+    # ---- changes by records
 
-    def put(self, member: ConsumerMember) -> None:
-        """A member is new, or has changed."""
+    def update_member(self, member: ConsumerMember) -> None:
+        """Add or replace a member."""
         old = self.members.get(member.member_id)
         if old is not None:
-            self._disown(old)
+            self._remove_owner(old)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
         self.members[member.member_id] = member
@@ -163,21 +151,21 @@ class ConsumerGroup:
             self.owners[partition] = member.member_id
 
     def remove(self, member_id: str) -> None:
-        """A member is gone."""
+        """Remove a member."""
         member = self.members.pop(member_id, None)
         if member is None:
             return
-        self._disown(member)
+        self._remove_owner(member)
         if member.instance_id is not None and self.static_members.get(member.instance_id) == member_id:
             del self.static_members[member.instance_id]
 
-    def _disown(self, member: ConsumerMember) -> None:
+    def _remove_owner(self, member: ConsumerMember) -> None:
         owners = self.owners
         for partition in member.partitions():
             if owners.get(partition) == member.member_id:
                 del owners[partition]
 
-    # ---- what it reads
+    # ---- subscriptions
 
     def static_member(self, instance_id: str | None) -> ConsumerMember | None:
         """The member with an instance id."""
@@ -185,12 +173,12 @@ class ConsumerGroup:
         return None if member_id is None else self.members[member_id]
 
     def topics_of(self, member: ConsumerMember) -> frozenset[str]:
-        """The names that a member subscribes to; an expression that is not resolved yet matches nothing."""
+        """The subscribed topic names; an unresolved regular expression matches nothing."""
         resolved = self.regexes.get(member.regex) if member.regex else None
         return member.topics if resolved is None else member.topics | resolved.topics
 
-    def is_waiting_for_others(self, member: ConsumerMember) -> bool:
-        """Whether some of a member's target is still somebody's."""
+    def waits_for_unreleased_partitions(self, member: ConsumerMember) -> bool:
+        """Whether a partition of the member's target still has another owner."""
         owners = self.owners
         return any(
             partition not in member.assigned.get(topic_id, ()) and (topic_id, partition) in owners
@@ -199,15 +187,15 @@ class ConsumerGroup:
         )
 
     def subscribed_topics(self, members: Iterable[ConsumerMember]) -> frozenset[str]:
-        """The names that some members subscribe to."""
+        """The topic names that some members subscribe to."""
         return frozenset().union(*{self.topics_of(member) for member in members})
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member reads the topic."""
+        """Whether a member subscribes to the topic."""
         return any(topic in self.topics_of(member) for member in self.members.values())
 
     def regex_counts(self) -> dict[str, int]:
-        """How many members subscribe to each regular expression."""
+        """The number of members per regular expression."""
         counts: dict[str, int] = {}
         for member in self.members.values():
             if member.regex:
@@ -216,12 +204,12 @@ class ConsumerGroup:
 
     @property
     def last_resolved(self) -> ResolvedRegex | None:
-        """The latest of the resolved expressions."""
+        """The regular expression resolved last."""
         return max(self.regexes.values(), key=lambda one: one.wall_ms, default=None)
 
 
 def preferred_assignor(members: Iterable[ConsumerMember], known: tuple[str, ...]) -> str:
-    """The assignor that most members ask for; of several the first, which is also for those who do not care."""
+    """The assignor that most members prefer; ties and no preference go to the first one configured."""
     votes = dict.fromkeys(known, 0)
     for member in members:
         if member.assignor in votes:

@@ -1,12 +1,12 @@
 """The records of consumer groups in `__consumer_offsets`, as Apache Kafka 4.3 writes them.
 
-FORMAT   type 3   group epoch, hash of the topics' metadata     type 6   assignment epoch, when it was made
-         type 5   a member: what it said of itself              type 7   a member's target
-         type 8   a member: what it has, and gives up           type 16  the topics of a regular expression
-         type 4   the topics of a group, until Apache Kafka 4.0; read over
-RULES    1. A tombstone deletes what its key names.
-         2. The partitions of a topic stand in ascending order, with the epoch in which each was assigned.
-NOT HERE When a record is written (`consumer_group_heartbeat.py`), what applies it to a group (`apply` below).
+FORMAT   type 3   group epoch, metadata hash                    type 6   assignment epoch and time
+         type 5   a member's metadata                           type 7   a member's target assignment
+         type 8   a member's current assignment                 type 16  the topics of a regular expression
+         type 4   the topics of a group, until Apache Kafka 4.0; ignored
+RULES    1. A tombstone deletes the entry of its key.
+         2. The partitions of a topic are sorted; each has the epoch in which it was assigned.
+NOT HERE When a record is written (`consumer_group_heartbeat.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broker.coordinators.classic.group_records import version_of
 from broker.coordinators.consumer.assignors import Partitions
 from broker.coordinators.consumer.consumer_group import (
     AssignedPartitions,
-    ClassicSide,
+    ClassicMemberInfo,
     ConsumerGroup,
     ConsumerMember,
     MemberState,
@@ -66,9 +66,9 @@ TYPES: Final = frozenset(_CLASSES)
 KEYS: Final = frozenset(key for key, _ in _CLASSES.values())
 
 
-def read(kind: int, key: bytes, value: bytes | None) -> StoredRecord:
-    """A record of one of `TYPES`."""
-    key_class, value_class = _CLASSES[kind]
+def read(record_type: int, key: bytes, value: bytes | None) -> StoredRecord:
+    """Decode a record of one of `TYPES`."""
+    key_class, value_class = _CLASSES[record_type]
     found = None if value is None else decode(value_class, version_of(value, value_class.MAX_VERSION), value, 2)
     return StoredRecord(decode(key_class, 0, key, 2), found)
 
@@ -77,7 +77,7 @@ def read(kind: int, key: bytes, value: bytes | None) -> StoredRecord:
 
 
 def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> StoredRecord:
-    """The group has come to an epoch."""
+    """The group epoch."""
     return StoredRecord(
         ConsumerGroupMetadataKey(group_id=group_id),
         ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
@@ -85,13 +85,13 @@ def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> StoredRecord:
 
 
 def metadata_hash_of(record: StoredRecord) -> int:
-    """The hash in an epoch's record."""
+    """The metadata hash of a group epoch record."""
     assert isinstance(record.value, ConsumerGroupMetadataValue), "an epoch's record"
     return record.value.metadata_hash
 
 
 def assignment_epoch_record(group_id: str, epoch: int, wall_ms: int) -> StoredRecord:
-    """The targets are those for an epoch."""
+    """The assignment epoch."""
     return StoredRecord(
         ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
         ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=wall_ms),
@@ -99,7 +99,7 @@ def assignment_epoch_record(group_id: str, epoch: int, wall_ms: int) -> StoredRe
 
 
 def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> StoredRecord:
-    """The topics that an expression matches."""
+    """The topics of a regular expression."""
     return StoredRecord(
         ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex),
         ConsumerGroupRegularExpressionValue(
@@ -109,12 +109,12 @@ def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> StoredRe
 
 
 def regex_tombstone(group_id: str, regex: str) -> StoredRecord:
-    """Nobody subscribes to an expression any more."""
+    """Deletes a regular expression."""
     return StoredRecord(ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex), None)
 
 
 def group_records(group: ConsumerGroup) -> list[StoredRecord]:
-    """What makes a group with all that is in it, but for regular expressions."""
+    """All records of a group, without regular expressions."""
     group_id = group.group_id
     members = group.members.values()
     return [
@@ -127,7 +127,7 @@ def group_records(group: ConsumerGroup) -> list[StoredRecord]:
 
 
 def group_tombstones(group: ConsumerGroup, renamed: Mapping[str, str] = MappingProxyType({})) -> list[StoredRecord]:
-    """The group is no more, with all that is in it; `renamed` says which members have other ids by now."""
+    """The tombstones of all records of a group; `renamed` maps old to new member ids."""
     group_id = group.group_id
     member_ids = [renamed.get(member_id, member_id) for member_id in group.members]
     of_members = [member_tombstones(group_id, member_id) for member_id in member_ids]
@@ -145,7 +145,7 @@ def group_tombstones(group: ConsumerGroup, renamed: Mapping[str, str] = MappingP
 
 
 def member_record(group_id: str, member: ConsumerMember) -> StoredRecord:
-    """What a member said of itself."""
+    """A member's metadata."""
     classic = member.classic
     value = ConsumerGroupMemberMetadataValue(
         instance_id=member.instance_id,
@@ -166,7 +166,7 @@ def member_record(group_id: str, member: ConsumerMember) -> StoredRecord:
 
 
 def target_record(group_id: str, member_id: str, target: Partitions) -> StoredRecord:
-    """What a member shall have."""
+    """A member's target assignment."""
     partitions = [
         TargetAssignmentTopicPartition(topic_id=topic_id, partitions=sorted(found))
         for topic_id, found in target.items()
@@ -178,21 +178,21 @@ def target_record(group_id: str, member_id: str, target: Partitions) -> StoredRe
 
 
 def current_record(group_id: str, member: ConsumerMember) -> StoredRecord:
-    """What a member has, and gives up."""
+    """A member's current assignment."""
     return StoredRecord(
         ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id),
         ConsumerGroupCurrentMemberAssignmentValue(
             member_epoch=member.epoch,
             previous_member_epoch=member.previous_epoch,
             state=member.state,
-            assigned_partitions=_stored(member.assigned),
-            partitions_pending_revocation=_stored(member.revoking),
+            assigned_partitions=_write_assignment(member.assigned),
+            partitions_pending_revocation=_write_assignment(member.revoking),
         ),
     )
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[StoredRecord]:
-    """A member is gone."""
+    """The tombstones of a member."""
     return [
         StoredRecord(ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), None),
         StoredRecord(ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), None),
@@ -200,7 +200,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[StoredRecord]:
     ]
 
 
-def _stored(assigned: AssignedPartitions) -> list[CurrentAssignmentTopicPartitions]:
+def _write_assignment(assigned: AssignedPartitions) -> list[CurrentAssignmentTopicPartitions]:
     found = []
     for topic_id, epochs in assigned.items():
         partitions = sorted(epochs)
@@ -214,8 +214,8 @@ def _stored(assigned: AssignedPartitions) -> list[CurrentAssignmentTopicPartitio
     return found
 
 
-def _read(stored: list[CurrentAssignmentTopicPartitions], epoch: int) -> AssignedPartitions:
-    """Partitions with their epochs; before 4.3 nothing was known but the member's."""
+def _read_assignment(stored: list[CurrentAssignmentTopicPartitions], epoch: int) -> AssignedPartitions:
+    """Partitions with their epochs; before 4.3 records have only the member epoch."""
     return {
         one.topic_id: dict(zip(one.partitions, one.assignment_epochs or [epoch] * len(one.partitions), strict=True))
         for one in stored
@@ -226,7 +226,7 @@ def _read(stored: list[CurrentAssignmentTopicPartitions], epoch: int) -> Assigne
 
 
 def apply(groups: dict[str, ConsumerGroup], record: StoredRecord) -> None:
-    """Do to the groups what a record says, written now or read back."""
+    """Apply a record to the groups."""
     key, value = record.key, record.value
     group_id: str = key.group_id
     group = groups.get(group_id)
@@ -258,23 +258,23 @@ def _apply_regex(group: ConsumerGroup, regex: str, value: Message | None) -> Non
 
 
 def _apply_to_member(group: ConsumerGroup, member_id: str, key: Message, value: Message | None) -> None:
-    known = group.members.get(member_id)
+    member = group.members.get(member_id)
     if isinstance(key, ConsumerGroupTargetAssignmentMemberKey):
         if isinstance(value, ConsumerGroupTargetAssignmentMemberValue):
             group.targets[member_id] = {one.topic_id: frozenset(one.partitions) for one in value.topic_partitions}
         else:
             group.targets.pop(member_id, None)
     elif isinstance(value, ConsumerGroupMemberMetadataValue):
-        group.put(_described(known or ConsumerMember(member_id), value))
+        group.update_member(_with_metadata(member or ConsumerMember(member_id), value))
     elif isinstance(value, ConsumerGroupCurrentMemberAssignmentValue):
-        group.put(_moved(known or ConsumerMember(member_id), value))
+        group.update_member(_with_current_assignment(member or ConsumerMember(member_id), value))
     elif isinstance(key, ConsumerGroupMemberMetadataKey):
         group.remove(member_id)
-    elif known is not None:
-        group.put(_without_assignment(known))
+    elif member is not None:
+        group.update_member(_without_assignment(member))
 
 
-def _described(member: ConsumerMember, value: ConsumerGroupMemberMetadataValue) -> ConsumerMember:
+def _with_metadata(member: ConsumerMember, value: ConsumerGroupMemberMetadataValue) -> ConsumerMember:
     classic = value.classic_member_metadata
     return member._replace(
         instance_id=value.instance_id,
@@ -287,22 +287,24 @@ def _described(member: ConsumerMember, value: ConsumerGroupMemberMetadataValue) 
         assignor=value.server_assignor,
         classic=None
         if classic is None
-        else ClassicSide(
+        else ClassicMemberInfo(
             classic.session_timeout_ms, tuple((one.name, one.metadata) for one in classic.supported_protocols)
         ),
     )
 
 
-def _moved(member: ConsumerMember, value: ConsumerGroupCurrentMemberAssignmentValue) -> ConsumerMember:
+def _with_current_assignment(
+    member: ConsumerMember, value: ConsumerGroupCurrentMemberAssignmentValue
+) -> ConsumerMember:
     return member._replace(
         epoch=value.member_epoch,
         previous_epoch=value.previous_member_epoch,
-        state=_STATES.get(value.state, MemberState.UNRELEASED_PARTITIONS),  # of a later release: go on from there
-        assigned=_read(value.assigned_partitions, value.member_epoch),
-        revoking=_read(value.partitions_pending_revocation, value.member_epoch),
+        state=_STATES.get(value.state, MemberState.UNRELEASED_PARTITIONS),  # unknown state of a later release
+        assigned=_read_assignment(value.assigned_partitions, value.member_epoch),
+        revoking=_read_assignment(value.partitions_pending_revocation, value.member_epoch),
     )
 
 
 def _without_assignment(member: ConsumerMember) -> ConsumerMember:
-    """Its current assignment was deleted: as one that is about to leave."""
+    """The current assignment was deleted; the member's tombstone follows."""
     return member._replace(epoch=-1, previous_epoch=-1, state=MemberState.STABLE, assigned={}, revoking={})

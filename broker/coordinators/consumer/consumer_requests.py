@@ -1,4 +1,4 @@
-"""What is wrong with what members of consumer groups ask for, in Apache Kafka's order and words."""
+"""Validation of consumer group requests, with Apache Kafka's order and messages."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from broker.coordinators.consumer.assignors import TopicPartition
 from broker.coordinators.consumer.consumer_group import (
-    JOINING,
-    LEAVING,
-    LEAVING_FOR_A_WHILE,
+    JOIN_GROUP_MEMBER_EPOCH,
+    LEAVE_GROUP_MEMBER_EPOCH,
+    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
     AssignedPartitions,
     ConsumerGroup,
     ConsumerMember,
@@ -19,7 +19,7 @@ from protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 
 
 def check_heartbeat(request: ConsumerGroupHeartbeatRequest, api_version: int, assignors: Sequence[str]) -> None:
-    """Refuse what no group could accept; until version 0 a member may join without an id.
+    """Validate a request without the group; in version 0 a member may join without an id.
 
     Raises:
         KafkaError: INVALID_REQUEST or UNSUPPORTED_ASSIGNOR.
@@ -27,14 +27,14 @@ def check_heartbeat(request: ConsumerGroupHeartbeatRequest, api_version: int, as
     _check_text(request.instance_id, "InstanceId")
     _check_text(request.rack_id, "RackId")
     epoch = request.member_epoch
-    if api_version > 0 or epoch > JOINING or epoch == LEAVING:
+    if api_version > 0 or epoch > JOIN_GROUP_MEMBER_EPOCH or epoch == LEAVE_GROUP_MEMBER_EPOCH:
         _check_text(request.member_id, "MemberId")
-    if epoch == JOINING:
+    if epoch == JOIN_GROUP_MEMBER_EPOCH:
         _check_joining(request)
-    elif epoch == LEAVING_FOR_A_WHILE:
+    elif epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         if request.instance_id is None:
             raise _invalid("InstanceId can't be null.")
-    elif epoch < LEAVING_FOR_A_WHILE:
+    elif epoch < LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         raise _invalid("MemberEpoch is invalid.")
     if request.server_assignor is not None and request.server_assignor not in assignors:
         raise KafkaError(
@@ -62,13 +62,13 @@ def _invalid(message: str) -> KafkaError:
 
 
 def check_epoch(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> None:
-    """Refuse a member that is not in the epoch that it should be in; one that missed the last answer may be behind.
+    """Validate the member epoch; after a lost response the previous epoch is accepted.
 
     Raises:
         KafkaError: FENCED_MEMBER_EPOCH.
     """
     epoch = request.member_epoch
-    if epoch in {JOINING, member.epoch}:
+    if epoch in {JOIN_GROUP_MEMBER_EPOCH, member.epoch}:
         return
     if epoch == member.previous_epoch < member.epoch and _is_within(owned_by(request), member.assigned):
         return
@@ -81,20 +81,20 @@ def check_epoch(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) 
 
 
 def owned_by(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
-    """What the member says that it owns; None where it does not say."""
+    """The partitions in the request; None if it has no such field."""
     if request.topic_partitions is None:
         return None
     return {one.topic_id: one.partitions for one in request.topic_partitions}
 
 
 def _is_within(owned: Owned | None, assigned: AssignedPartitions) -> bool:
-    """Of a topic that it has nothing of it may not even say that it has nothing."""
+    """Whether all owned partitions are assigned; as in Kafka an unassigned topic must not be listed, even if empty."""
     if owned is None:
         return False
     return all(topic_id in assigned and assigned[topic_id].keys() >= set(has) for topic_id, has in owned.items())
 
 
-def check_commit(
+def validate_offset_commit(
     group: ConsumerGroup,
     member_id: str,
     instance_id: str | None,
@@ -102,9 +102,9 @@ def check_commit(
     partitions: Iterable[TopicPartition],
     api_version: int | None,
 ) -> ErrorCode:
-    """Whether somebody may commit offsets now; `api_version` is None in a transaction."""
+    """The error of an offset commit; `api_version` is None in a transaction."""
     if epoch < 0 and not group.members:
-        return ErrorCode.NONE  # no member: an administrator, or a consumer that manages itself
+        return ErrorCode.NONE  # an admin client or a consumer without group management
     if api_version is None and epoch == -1 and not member_id and instance_id is None:
         return ErrorCode.NONE
     member = group.members.get(member_id)
@@ -116,11 +116,11 @@ def check_commit(
         return ErrorCode.NONE
     if member.classic is None and api_version is not None:
         return ErrorCode.STALE_MEMBER_EPOCH
-    return ErrorCode.ILLEGAL_GENERATION  # which producers know
+    return ErrorCode.ILLEGAL_GENERATION  # known to producers
 
 
 def _was_owned(member: ConsumerMember, epoch: int, partition: TopicPartition) -> bool:
-    """Whether a partition was the member's in an epoch before, and still is: it may be behind and commit for it."""
+    """Whether the partition was assigned to the member in this earlier epoch and still is."""
     topic_id, index = partition
     for assigned in (member.assigned, member.revoking):
         since = assigned.get(topic_id, {}).get(index)
@@ -130,7 +130,7 @@ def _was_owned(member: ConsumerMember, epoch: int, partition: TopicPartition) ->
 
 
 def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> ErrorCode:
-    """Whether somebody may ask for offsets as a member; an administrator says nothing of one."""
+    """The error of an offset fetch; an admin client sends no member."""
     if member_id is None and epoch < 0:
         return ErrorCode.NONE
     member = group.members.get(member_id or "")

@@ -1,4 +1,4 @@
-"""A consumer group as administrators are shown it."""
+"""Consumer groups in ConsumerGroupDescribe responses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONSUMER_MEMBER = 1
 def describe(
     group: ConsumerGroup, assignors: tuple[str, ...], image: MetadataImage
 ) -> ConsumerGroupDescribeResponseGroup:
-    """A group in full."""
+    """The description of a group."""
     return ConsumerGroupDescribeResponseGroup(
         error_code=ErrorCode.NONE,
         group_id=group.group_id,
@@ -50,7 +50,7 @@ def _member(group: ConsumerGroup, member: ConsumerMember, image: MetadataImage) 
 
 
 def _owned(member: ConsumerMember) -> dict[bytes, set[int]]:
-    """What it has, with what it is to give up."""
+    """All partitions that the member owns."""
     owned: dict[bytes, set[int]] = {}
     for topic_id, partition in member.partitions():
         owned.setdefault(topic_id, set()).add(partition)
@@ -60,7 +60,7 @@ def _owned(member: ConsumerMember) -> dict[bytes, set[int]]:
 def _assignment(
     assigned: Mapping[bytes, Iterable[int]], image: MetadataImage
 ) -> ConsumerGroupDescribeResponseAssignment:
-    """Topics that are no more are left out."""
+    """Deleted topics are left out."""
     topics = image.topics_by_id
     return ConsumerGroupDescribeResponseAssignment(
         topic_partitions=[
@@ -73,13 +73,13 @@ def _assignment(
     )
 
 
-def not_described(group_id: str, error: ErrorCode, message: str | None = None) -> ConsumerGroupDescribeResponseGroup:
-    """A group that cannot be shown."""
+def describe_error(group_id: str, error: ErrorCode, message: str | None = None) -> ConsumerGroupDescribeResponseGroup:
+    """A failed description."""
     return ConsumerGroupDescribeResponseGroup(error_code=error, error_message=message, group_id=group_id)
 
 
 def topics_in(group: ConsumerGroupDescribeResponseGroup) -> Sequence[str]:
-    """The topics that an answer names."""
+    """The topics in a description."""
     return [
         topic.topic_name
         for member in group.members

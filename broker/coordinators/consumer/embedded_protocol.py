@@ -1,9 +1,9 @@
-"""What consumers of the classic protocol wrap into JoinGroup and SyncGroup: subscriptions and assignments.
+"""The embedded consumer protocol of JoinGroup and SyncGroup: subscriptions and assignments.
 
 FORMAT   i16 version, then the message in that version
-RULES    1. A version that is newer than what is known here is read, and written, as the newest that is known.
-         2. Topics that do not exist are left out of what is read, and of what is written.
-NOT HERE Who subscribes to what as far as the expiry of offsets goes (`classic_group.py`).
+RULES    1. A newer version is read and written as the newest known one.
+         2. Deleted topics are left out.
+NOT HERE Subscriptions for the expiry of offsets (`classic_group.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _I16 = Struct(">h")
 
 
 def version_of(data: bytes, highest: int) -> int:
-    """The version to read something in.
+    """The version to decode.
 
     Raises:
         MalformedRequest: there is none.
@@ -36,20 +36,20 @@ def version_of(data: bytes, highest: int) -> int:
 
 
 def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
-    """What a member wants to read.
+    """Decode a subscription.
 
     Raises:
-        MalformedRequest: it says something else.
+        MalformedRequest: it is malformed.
     """
     version = version_of(metadata, ConsumerProtocolSubscription.MAX_VERSION)
     return decode(ConsumerProtocolSubscription, version, metadata, _I16.size)
 
 
 def read_assignment(assignment: bytes) -> ConsumerProtocolAssignment:
-    """What a member was told to read; nothing where nobody has told it anything.
+    """Decode an assignment; empty bytes are an empty assignment.
 
     Raises:
-        MalformedRequest: it says something else.
+        MalformedRequest: it is malformed.
     """
     if not assignment:
         return ConsumerProtocolAssignment(assigned_partitions=[])
@@ -58,7 +58,7 @@ def read_assignment(assignment: bytes) -> ConsumerProtocolAssignment:
 
 
 def write_assignment(assigned: Mapping[bytes, Collection[int]], metadata: bytes, image: MetadataImage) -> bytes:
-    """An assignment by topic id for a member with such a subscription, whose version it gets.
+    """Encode an assignment in the version of the member's subscription.
 
     Raises:
         MalformedRequest: the subscription has no version.
@@ -74,6 +74,6 @@ def write_assignment(assigned: Mapping[bytes, Collection[int]], metadata: bytes,
 
 
 def by_topic_id(named: Iterable[TopicPartition], image: MetadataImage) -> Partitions:
-    """Partitions that a client has named."""
+    """Named partitions by topic id."""
     topics = image.topics_by_name
     return {topics[one.topic].topic_id: frozenset(one.partitions) for one in named if one.topic in topics}

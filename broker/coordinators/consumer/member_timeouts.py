@@ -1,73 +1,73 @@
-"""Deadlines of the members of consumer groups: one for each, however often it is put off.
+"""Timeouts of consumer group members, one per member and kind.
 
-RULES    1. Putting a deadline off notes a later time; when the deadline comes it looks there and is set anew. One entry in
-            the heap for each member, however often it beats.
-         2. `over` must find out itself whether the member is still there.
-NOT HERE What becomes of a member that is late (`consumer_group_heartbeat.py`).
+RULES    1. Restarting a timeout only stores the new time. The timer checks it when it fires and is scheduled again: one
+            heap entry per member, however often it sends heartbeats.
+         2. `on_timeout` checks whether the member still exists.
+NOT HERE The action after a timeout (`consumer_group_heartbeat.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, Host
-from replication.timer_queue import Deadline
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, ShardContext
+from replication.timer_queue import Timer
 
-Decided = CoordinatorDecision[None] | None
-Over = Callable[[str, str], Decided]
-"""Called with group and member id."""
-
-
-class _Life:
-    __slots__ = ("deadline", "ends_at_mono_ms")
-
-    def __init__(self, ends_at_mono_ms: int) -> None:
-        self.ends_at_mono_ms = ends_at_mono_ms
-        self.deadline: Deadline | None = None
+TimeoutDecision = CoordinatorDecision[None] | None
+OnTimeout = Callable[[str, str], TimeoutDecision]
+"""Called with group id and member id."""
 
 
-class MemberDeadlines:
-    """The deadlines of one kind of one shard's members."""
+class _Timeout:
+    __slots__ = ("deadline", "expires_at_mono_ms")
 
-    def __init__(self, host: Host, over: Over) -> None:
-        self._host = host
-        self._over = over
-        self._lives: dict[tuple[str, str], _Life] = {}
+    def __init__(self, expires_at_mono_ms: int) -> None:
+        self.expires_at_mono_ms = expires_at_mono_ms
+        self.deadline: Timer | None = None
+
+
+class MemberTimeouts:
+    """The timeouts of one kind for one shard."""
+
+    def __init__(self, context: ShardContext, on_timeout: OnTimeout) -> None:
+        self._context = context
+        self._on_timeout = on_timeout
+        self._timeouts: dict[tuple[str, str], _Timeout] = {}
 
     def start(self, group_id: str, member_id: str, timeout_ms: int) -> None:
-        """The member has so much time from now on."""
+        """Start or restart a timeout."""
         key = group_id, member_id
-        ends_at_mono_ms = self._host.mono_ms() + timeout_ms
-        life = self._lives.get(key)
-        if life is None:
-            life = self._lives[key] = _Life(ends_at_mono_ms)
-        elif life.deadline is not None and ends_at_mono_ms < life.deadline.at_mono_ms:
-            life.deadline.cancel()
-            life.deadline = None
-        life.ends_at_mono_ms = ends_at_mono_ms
-        if life.deadline is None:
-            life.deadline = self._host.after(timeout_ms, lambda: self._look(key, life))
+        expires_at_mono_ms = self._context.mono_ms() + timeout_ms
+        timeout = self._timeouts.get(key)
+        if timeout is None:
+            timeout = self._timeouts[key] = _Timeout(expires_at_mono_ms)
+        elif timeout.deadline is not None and expires_at_mono_ms < timeout.deadline.at_mono_ms:
+            timeout.deadline.cancel()
+            timeout.deadline = None
+        timeout.expires_at_mono_ms = expires_at_mono_ms
+        if timeout.deadline is None:
+            timeout.deadline = self._context.schedule(timeout_ms, lambda: self._on_deadline(key, timeout))
 
     def start_if_absent(self, group_id: str, member_id: str, timeout_ms: int) -> None:
-        """The member has so much time, unless its time runs already."""
-        if (group_id, member_id) not in self._lives:
+        """Start a timeout, unless it is running."""
+        if (group_id, member_id) not in self._timeouts:
             self.start(group_id, member_id, timeout_ms)
 
-    def forget(self, group_id: str, member_id: str) -> None:
-        """There is nothing to wait for any more."""
-        life = self._lives.pop((group_id, member_id), None)
-        if life is not None and life.deadline is not None:
-            life.deadline.cancel()
+    def cancel(self, group_id: str, member_id: str) -> None:
+        """Cancel a timeout."""
+        timeout = self._timeouts.pop((group_id, member_id), None)
+        if timeout is not None and timeout.deadline is not None:
+            timeout.deadline.cancel()
 
     def close(self) -> None:
-        """Forget all."""
-        for group_id, member_id in list(self._lives):
-            self.forget(group_id, member_id)
+        """Cancel all timeouts."""
+        for group_id, member_id in list(self._timeouts):
+            self.cancel(group_id, member_id)
 
-    def _look(self, key: tuple[str, str], life: _Life) -> Decided:
-        left_ms = life.ends_at_mono_ms - self._host.mono_ms()
+    def _on_deadline(self, key: tuple[str, str], timeout: _Timeout) -> TimeoutDecision:
+        left_ms = timeout.expires_at_mono_ms - self._context.mono_ms()
         if left_ms > 0:
-            life.deadline = self._host.after(left_ms, lambda: self._look(key, life))
+            timeout.deadline = self._context.schedule(left_ms, lambda: self._on_deadline(key, timeout))
             return None
-        del self._lives[key]
-        return self._over(*key)
+        del self._timeouts[key]
+        return self._on_timeout(*key)

@@ -1,11 +1,11 @@
-"""The regular expressions that members of consumer groups subscribe with, and the topics that they match.
+"""Resolves the regular expressions that members of consumer groups subscribe to.
 
-RULES    1. The syntax is RE2's, and a name must match as a whole.
-         2. All expressions of a group are resolved together, outside of the heartbeat that asks for it, so that one
-            change of topics leads to one rebalance; not more often than every `PAUSE_MS`.
-         3. They are resolved anew when one is not yet, when there are other topics, and from time to time.
-         4. Only topics that the member who caused it may know of are found.
-NOT HERE What becomes of a group whose topics change (`consumer_group_heartbeat.py`).
+RULES    1. The syntax is RE2's; the whole topic name must match.
+         2. All expressions of a group are resolved together, after the heartbeat that triggers it, so that one
+            change of topics causes one rebalance; at most once per `MIN_RESOLVE_INTERVAL_MS`.
+         3. Triggers: a new expression, changed topics, group.consumer.regex.refresh.interval.ms.
+         4. Only topics that the triggering member may describe are included.
+NOT HERE The rebalance (`consumer_group_heartbeat.py`).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Final
 
 from broker.coordinators.consumer import consumer_group_records as stored
 from broker.coordinators.consumer.consumer_group import ConsumerGroup, ConsumerMember, ResolvedRegex
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, Host, StoredRecord
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, ShardContext, StoredRecord
 from protocol.errors import ErrorCode, KafkaError
 from replication.metadata.image import MetadataImage
 from replication.re2_patterns import BadRegex, Matches, compile_regex
 
 _log = logging.getLogger("barnabas.groups")
 
-PAUSE_MS: Final = 10_000
+MIN_RESOLVE_INTERVAL_MS: Final = 10_000
 
-_IN_KAFKAS_WORDS: Final = {
+_RE2J_MESSAGES: Final = {
     "bad repetition operator": "invalid nested repetition operator",
     "invalid perl operator": "invalid or unsupported Perl syntax",
     "invalid repetition size": "invalid repeat count",
@@ -35,118 +35,118 @@ _IN_KAFKAS_WORDS: Final = {
     "no argument for repetition operator": "missing argument to repetition operator",
     "trailing \\": "trailing backslash at end of expression",
 }
-"""What RE2 says is wrong, as its Java edition puts it."""
+"""RE2's error messages as RE2/J words them."""
 
 MayDescribe = Callable[[str], bool]
-"""Whether somebody may know of a topic."""
+"""Whether the client may describe a topic."""
 NextEpoch = Callable[[ConsumerGroup, Mapping[str, ConsumerMember], MetadataImage], StoredRecord]
 
 
-class RegexNews(Enum):
-    """What a member's heartbeat brought."""
+class RegexUpdate(Enum):
+    """What a heartbeat changed."""
 
     NONE = 0
     CHANGED = 1
     RESOLVED = 2
-    """Changed, and the topics are known already."""
+    """Changed, and already resolved."""
 
 
 class TopicRegexes:
-    """The expressions of one shard's groups."""
+    """The regular expressions of one shard's groups."""
 
     def __init__(
         self,
         groups: dict[str, ConsumerGroup],
-        host: Host,
+        context: ShardContext,
         refresh_interval_ms: int,
         image: Callable[[], MetadataImage],
-        next_epoch: NextEpoch,
+        next_epoch_record: NextEpoch,
     ) -> None:
         self._groups = groups
-        self._host = host
+        self._context = context
         self._refresh_interval_ms = refresh_interval_ms
         self._image = image
-        self._next_epoch = next_epoch
+        self._next_epoch = next_epoch_record
 
-    def changed(
+    def update_regexes(
         self,
         group: ConsumerGroup,
         old: ConsumerMember,
         new: ConsumerMember,
         may_describe: MayDescribe | None,
         records: list[StoredRecord],
-    ) -> RegexNews:
-        """A member has told of itself: note its expression, and see whether it is time to resolve them all.
+    ) -> RegexUpdate:
+        """Update a member's expression, and schedule a resolution if needed.
 
-        `may_describe` is None where nobody is at hand for whom they could be resolved.
+        `may_describe` is None for classic members: nothing is resolved.
 
         Raises:
             KafkaError: INVALID_REGULAR_EXPRESSION.
         """
         if not (old.regex or new.regex or group.regexes):
-            return RegexNews.NONE
+            return RegexUpdate.NONE
         counts = group.regex_counts()
-        news, is_new = RegexNews.NONE, False
+        regex_update, is_new = RegexUpdate.NONE, False
         if old.regex != new.regex:
-            news = RegexNews.CHANGED
+            regex_update = RegexUpdate.CHANGED
             if old.regex and counts.get(old.regex) == 1:
                 records.append(stored.regex_tombstone(group.group_id, old.regex))
             if new.regex and new.regex not in counts:
                 compile_subscription(new.regex)
                 is_new = True
             elif not new.regex or new.regex in group.regexes:
-                news = RegexNews.RESOLVED
+                regex_update = RegexUpdate.RESOLVED
         members = {**group.members, new.member_id: new}
-        wanted = {member.regex for member in members.values() if member.regex}
-        is_wanted = bool(wanted) and not group.is_resolving
-        if may_describe is not None and is_wanted and self._is_time(group, wanted, is_new=is_new):
+        subscribed_regexes = {member.regex for member in members.values() if member.regex}
+        can_resolve = bool(subscribed_regexes) and not group.is_resolving
+        if may_describe is not None and can_resolve and self._should_resolve(group, subscribed_regexes, is_new=is_new):
             self._resolve_later(group, may_describe)
-        return news
+        return regex_update
 
-    def _is_time(self, group: ConsumerGroup, wanted: set[str], *, is_new: bool) -> bool:
+    def _should_resolve(self, group: ConsumerGroup, subscribed_regexes: set[str], *, is_new: bool) -> bool:
         last = group.last_resolved
         if last is None:
             return True
-        since_ms = self._host.wall_ms() - last.wall_ms
-        if since_ms <= PAUSE_MS:
+        elapsed_ms = self._context.wall_ms() - last.wall_ms
+        if elapsed_ms <= MIN_RESOLVE_INTERVAL_MS:
             return False
         has_other_topics = group.resolved_topics is not self._image().topics_by_name
-        return is_new or len(wanted) != len(group.regexes) or has_other_topics or since_ms > self._refresh_interval_ms
+        return is_new or len(subscribed_regexes) != len(group.regexes) or has_other_topics or elapsed_ms > self._refresh_interval_ms
 
     def _resolve_later(self, group: ConsumerGroup, may_describe: MayDescribe) -> None:
-        """Behind the heartbeat's own records; a group that those make is another object than this."""
+        """Resolve after the heartbeat's records; the group may be created by them."""
         group_id = group.group_id
         group.is_resolving = True
 
         def event() -> CoordinatorDecision[None] | None:
             group.is_resolving = False
-            known = self._groups.get(group_id)
-            return None if known is None else self._resolve(known, may_describe)
+            current_group = self._groups.get(group_id)
+            return None if current_group is None else self._resolve(current_group, may_describe)
 
-        self._host.after(0, event)
+        self._context.schedule(0, event)
 
     def _resolve(self, group: ConsumerGroup, may_describe: MayDescribe) -> CoordinatorDecision[None]:
         image = self._image()
         group.resolved_topics = image.topics_by_name
-        wall_ms = self._host.wall_ms()
+        wall_ms = self._context.wall_ms()
         records: list[StoredRecord] = []
-        after = ConsumerGroup(group.group_id)
-        after.epoch, after.regexes = group.epoch, dict(group.regexes)
+        schedule = ConsumerGroup(group.group_id)
+        schedule.epoch, schedule.regexes = group.epoch, dict(group.regexes)
         for regex in group.regex_counts():
             topics = frozenset(name for name in matching(regex, image.topics_by_name) if may_describe(name))
-            after.regexes[regex] = ResolvedRegex(topics, image.offset, wall_ms)
-            records.append(stored.regex_record(group.group_id, regex, after.regexes[regex]))
+            schedule.regexes[regex] = ResolvedRegex(topics, image.offset, wall_ms)
+            records.append(stored.regex_record(group.group_id, regex, schedule.regexes[regex]))
         before = {regex: one.topics for regex, one in group.regexes.items()}
-        epoch = self._next_epoch(after, group.members, image)
-        has_other_topics = any(one.topics != before.get(regex, frozenset()) for regex, one in after.regexes.items())
+        epoch = self._next_epoch(schedule, group.members, image)
+        has_other_topics = any(one.topics != before.get(regex, frozenset()) for regex, one in schedule.regexes.items())
         if has_other_topics or stored.metadata_hash_of(epoch) != group.metadata_hash:
-            _log.info("group %s: its regular expressions match other topics", group.group_id)
+            _log.info("group %s: the topics of its regular expressions have changed", group.group_id)
             records.append(epoch)
         return CoordinatorDecision(records, None)
 
 
 def compile_subscription(text: str) -> Matches:
-    """What tells whether a name matches.
+    """The matcher of a regular expression.
 
     Raises:
         KafkaError: INVALID_REGULAR_EXPRESSION.
@@ -154,15 +154,15 @@ def compile_subscription(text: str) -> Matches:
     try:
         return compile_regex(text)
     except BadRegex as error:
-        why = str(error)
+        reason = str(error)
         raise KafkaError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex `{text}` is not a valid regular expression: {_IN_KAFKAS_WORDS.get(why, why)}.",
+            f"SubscribedTopicRegex `{text}` is not a valid regular expression: {_RE2J_MESSAGES.get(reason, reason)}.",
         ) from None
 
 
 def matching(regex: str, names: Iterable[str]) -> list[str]:
-    """The names that match as a whole; an expression that is valid no more, after an upgrade, matches nothing."""
+    """The names that match; none for an expression that is invalid since an upgrade."""
     try:
         matches = compile_subscription(regex)
     except KafkaError as error:

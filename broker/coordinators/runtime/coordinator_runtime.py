@@ -1,16 +1,16 @@
-"""Runs coordinators: one state machine for each partition of an internal topic that this broker leads.
+"""Runs coordinators: one state machine per partition of an internal topic that this broker leads.
 
 FORMAT   a record of an internal topic: key = i16 record type, then the key message (never flexible);
          value = i16 version, then the message in that version; a null value is a tombstone
-RULES    1. A shard serves when it has read its partition from the start to where the log ended at the election;
-            until then COORDINATOR_LOAD_IN_PROGRESS. It loads in slices, so that other requests go on.
-         2. Records are applied when the log has taken them, answers go out when they are committed: an answer never
-            tells what could still be lost. An answer without records waits for those before it.
-         3. A refusal by the log changes no durable state; `settle` is told, for what was changed beside it.
-         4. The leader epoch is the coordinator's epoch: a shard of an older one is gone with all that waits in it.
-         5. Everything happens on one thread; time and deadlines are handed in.
-         6. Records that are part of a producer's transaction are applied as pending, until its marker is appended.
-NOT HERE What is decided (`group_coordinator.py` and below), who leads (`replication/`), how an answer travels (`handlers/`).
+RULES    1. A shard becomes active after it has read its partition up to the log end offset at election. Until then requests get
+            COORDINATOR_LOAD_IN_PROGRESS. Loading runs in slices, so the loop also serves other requests.
+         2. Records are applied after the append; responses are sent after the commit. A response without records
+            waits for the records before it, so a response never contains state that can still be lost.
+         3. A failed append does not change durable state. `on_complete` gets the error and undoes volatile changes.
+         4. The leader epoch is the coordinator epoch. A shard of an older epoch is closed and its waiting requests fail.
+         5. Everything runs on one thread; clock and timers are passed in.
+         6. Records of a producer's transaction are applied as pending until its marker is appended.
+NOT HERE The decisions (`group_coordinator.py` and below), leadership (`replication/`), sending responses (`handlers/`).
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from broker.coordinators.runtime.loader import Loadable, Loader, ReadableLog
 from protocol.codec import encode
 from protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from protocol.records import BATCH_OVERHEAD, NO_PRODUCER_ID, BatchBuilder
-from replication.metadata.image import Changes, MetadataImage
+from replication.metadata.image import MetadataDelta, MetadataImage
 from replication.state_machine import Decision
-from replication.timer_queue import Deadline, Deadlines
+from replication.timer_queue import Clock, Timer, TimerQueue
 from storage.io.disk import StorageError
 from storage.io.would_block import WouldBlock
 
 _log = logging.getLogger("barnabas.coordinators")
 
 RECORD_OVERHEAD: Final = 32
-"""More than a record's own fields take beside key and value."""
+"""Upper bound of a record's size without its key and value, in bytes."""
 
 _I16 = Struct(">h")
 Reply = TypeVar("Reply")
 
 
 class StoredRecord(NamedTuple):
-    """One record of an internal topic: two messages, of which the key's class says its type, `version` is the value's.
+    """One record of an internal topic. The class of the key message gives the record type; `version` is the value's.
 
-    Or `encoded` is key and value as they stand in the topic, and what these are is between who made them and who applies them.
+    `encoded` holds ready bytes of key and value; then `key` and `value` can be any objects that `apply` understands.
     """
 
     key: Any
@@ -57,12 +57,11 @@ class StoredRecord(NamedTuple):
 class CoordinatorDecision(Decision[Reply]):
     """A decision whose records have keys.
 
-    `settle` is called once, with NONE when the records are committed or with the error that kept them from it; it
-    is for what is volatile: members that wait, a state that follows from the commit. `producer` is the id and epoch of
-    the producer whose transaction the records are part of, if they are.
+    `on_complete` is called once: with NONE when the records are committed, else with the error. It changes volatile
+    state, such as waiting members. `producer` is the producer id and epoch of the transaction that the records belong to.
     """
 
-    __slots__ = ("producer", "settle")
+    __slots__ = ("on_complete", "producer")
 
     records: Sequence[StoredRecord]  # type: ignore[assignment]  # keyed, unlike those of the metadata log
 
@@ -72,107 +71,97 @@ class CoordinatorDecision(Decision[Reply]):
         reply: Reply,
         *,
         is_atomic: bool = True,
-        settle: Callable[[ErrorCode], None] | None = None,
+        on_complete: Callable[[ErrorCode], None] | None = None,
         producer: tuple[int, int] | None = None,
     ) -> None:
         self.records = records
         self.reply = reply
         self.is_atomic = is_atomic
-        self.settle = settle
+        self.on_complete = on_complete
         self.producer = producer
 
 
 Event = Callable[[], "CoordinatorDecision[None] | None"]
 
 
-class Clock(Protocol):
-    """The time of day and of deadlines."""
-
-    def mono_ms(self) -> int:
-        """Monotonic milliseconds."""
-
-    def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
-
-
-class Host(Clock, Protocol):
-    """What a machine may ask of the shard that runs it."""
+class ShardContext(Clock, Protocol):
+    """What a coordinator gets from the shard that runs it."""
 
     epoch: int
-    """The coordinator's epoch."""
+    """The coordinator epoch."""
 
     def execute(self, decision: CoordinatorDecision[Reply]) -> Commit:
-        """Append and apply what was decided."""
+        """Append and apply the records of a decision."""
 
-    def after(self, delay_ms: int, event: Event) -> Deadline:
-        """Have the machine decide something later."""
+    def schedule(self, delay_ms: int, event: Event) -> Timer:
+        """Run `event` after a delay and execute its decision."""
 
 
-class Machine(Loadable, Protocol):
-    """What the runtime asks of a coordinator's state machine."""
+class CoordinatorShard(Loadable, Protocol):
+    """The state machine of one partition, as the runtime sees it (Kafka: CoordinatorShard)."""
 
     def apply(self, record: StoredRecord, producer_id: int) -> None:
-        """Change durable state; `producer_id` is -1 outside of a transaction."""
+        """Replay a committed or appended record; `producer_id` is -1 outside of a transaction."""
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """A producer's transaction ended: what it left pending counts now, or never."""
+        """Apply a transaction marker: the pending records of the producer become valid or are dropped."""
 
     def unload(self) -> None:
-        """Another broker is the coordinator now: answer those who wait, forget deadlines."""
+        """Fail waiting requests and cancel timers: another broker is the coordinator now."""
 
-    def topics_deleted(self, deleted: Mapping[str, bytes]) -> CoordinatorDecision[None] | None:
-        """Topics are no more, given as name -> id."""
+    def on_topics_deleted(self, deleted: Mapping[str, bytes]) -> CoordinatorDecision[None] | None:
+        """Topics were deleted, given as name -> id."""
 
 
-M = TypeVar("M", bound=Machine)
+M = TypeVar("M", bound=CoordinatorShard)
 
 
 class ShardLog(ReadableLog, Protocol):
-    """One partition's log as a shard sees it."""
+    """The log of one partition of an internal topic."""
 
     @property
     def max_batch_bytes(self) -> int:
-        """The largest batch that it takes."""
+        """The largest batch that the log accepts (max.message.bytes)."""
 
     def append(self, batch: bytearray, done: Callable[[ErrorCode], None]) -> None:
-        """Append; `done` is called when the batch is committed, or cannot be; at once when it was refused."""
+        """Append a batch; `done` is called when it is committed or has failed, before the return if the append is rejected."""
 
     def await_disk(self, blocked: WouldBlock[Any], then: Callable[[], None]) -> None:
-        """Call `then` when what would have blocked is done, or has failed."""
+        """Call `then` when the blocked read has finished or failed."""
 
 
 class Commit:
-    """The way of a decision's records into the log.
+    """The commit of a decision's records, in one or several batches.
 
-    `error` is None while that is open. A commit that took too long has an error though it may still succeed.
+    `error` is None while the commit is pending. After a timeout it has an error, though the records may still be committed.
     """
 
-    __slots__ = ("deadline", "error", "is_open", "parts", "waiters")
+    __slots__ = ("deadline", "error", "is_pending", "parts", "waiters")
 
     def __init__(self, parts: int) -> None:
         self.parts = parts
         self.error: ErrorCode | None = None
-        self.is_open = parts > 0
-        """Whether the log has still to report."""
+        self.is_pending = parts > 0
+        """Whether the log has not yet reported all batches."""
         self.waiters: list[Callable[[ErrorCode], None]] = []
-        self.deadline: Deadline | None = None
+        self.deadline: Timer | None = None
 
     def then(self, waiter: Callable[[ErrorCode], None]) -> None:
-        """Have `waiter` told how it ended, now or later."""
+        """Call `waiter` with the result, at once if it is known."""
         if self.error is None:
             self.waiters.append(waiter)
         else:
             waiter(self.error)
 
-    def part_done(self, error: ErrorCode) -> None:
-        """The log's report on one batch."""
+    def on_batch_done(self, error: ErrorCode) -> None:
+        """The log's result for one batch."""
         self.parts -= 1
         if error is not ErrorCode.NONE or not self.parts:
-            self.is_open = False
-            self.finish(error)
+            self.is_pending = False
+            self.complete(error)
 
-    def finish(self, error: ErrorCode) -> None:
-        """Tell everyone who waits, once."""
+    def complete(self, error: ErrorCode) -> None:
+        """Set the result and call the waiters, once."""
         if self.error is not None:
             return
         self.error = error
@@ -188,30 +177,30 @@ COMMITTED.error = ErrorCode.NONE
 
 
 class ShardState(Enum):
-    """Whether a shard serves."""
+    """State of a shard; the value is the error for requests."""
 
     LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     ACTIVE = ErrorCode.NONE
-    GONE = ErrorCode.NOT_COORDINATOR
+    CLOSED = ErrorCode.NOT_COORDINATOR
 
 
 class Shard(Generic[M]):
-    """One partition's coordinator; also the Host of its machine."""
+    """Runs the coordinator of one partition (Kafka: CoordinatorContext)."""
 
     def __init__(self, runtime: CoordinatorRuntime[M], partition: int, epoch: int) -> None:
         self.partition = partition
         self.epoch = epoch
         self.state = ShardState.LOADING
         self._runtime = runtime
-        self._deadlines = runtime.deadlines
+        self._timers = runtime.timers
         self.mono_ms = runtime.clock.mono_ms
         self.wall_ms = runtime.clock.wall_ms
         self._log = runtime.open_log(partition)
         self._last: Commit = COMMITTED
-        self._deleted_meanwhile: dict[str, bytes] = {}
+        self._deleted_while_loading: dict[str, bytes] = {}
         self._started_mono_ms = self.mono_ms()
-        self.machine: M = runtime.make_machine(self)
-        self._loader = Loader(self._log, self.machine)
+        self.coordinator: M = runtime.make_coordinator(self)
+        self._loader = Loader(self._log, self.coordinator)
         self._steps = self._loader.steps()
 
     def __repr__(self) -> str:
@@ -219,94 +208,94 @@ class Shard(Generic[M]):
 
     # ---- serving
 
-    def after(self, delay_ms: int, event: Event) -> Deadline:
-        """Have the machine decide something later, if the shard still serves then."""
-        return self._deadlines.schedule(self.mono_ms() + delay_ms, lambda: self._happen(event))
+    def schedule(self, delay_ms: int, event: Event) -> Timer:
+        """Run `event` after a delay, if the shard is still active then."""
+        return self._timers.schedule(self.mono_ms() + delay_ms, lambda: self._run_event(event))
 
-    def _happen(self, event: Event) -> None:
+    def _run_event(self, event: Event) -> None:
         if self.state is ShardState.ACTIVE:
             decision = event()
             if decision is not None:
                 self.execute(decision)
 
     def execute(self, decision: CoordinatorDecision[Reply]) -> Commit:
-        """Append and apply what was decided; the commit says when, or whether, the reply may go out."""
+        """Append and apply the records of a decision; the reply may be sent when the commit has completed."""
         to_write = decision.records
         if not to_write:
-            return self.known()
+            return self.last_commit()
         producer_id = NO_PRODUCER_ID if decision.producer is None else decision.producer[0]
         limit = self._log.max_batch_bytes
         parts = _batches(to_write, self.wall_ms(), limit, decision)
         commit = Commit(len(parts))
-        apply = self.machine.apply
+        apply = self.coordinator.apply
         for batch, applied in parts:
             if not self._append(batch, commit):
                 break
             for record in applied:
                 apply(record, producer_id)
-        return self._follow(commit, decision.settle)
+        return self._track(commit, decision.on_complete)
 
-    def known(self) -> Commit:
-        """The commit of all that the machine knows now: an answer that tells of it waits for that."""
+    def last_commit(self) -> Commit:
+        """The commit that covers all state of the coordinator; a response that shows this state waits for it."""
         last = self._last
-        return last if last.is_open else COMMITTED
+        return last if last.is_pending else COMMITTED
 
     def end_transaction(self, marker: bytearray, producer_id: int, *, is_commit: bool) -> Commit:
-        """Append a transaction's marker and apply it; the commit says when it counts."""
+        """Append and apply a transaction marker."""
         commit = Commit(1)
         if self._append(marker, commit):
-            self.machine.end_transaction(producer_id, is_commit=is_commit)
-        return self._follow(commit, None)
+            self.coordinator.end_transaction(producer_id, is_commit=is_commit)
+        return self._track(commit, None)
 
     def _append(self, batch: bytearray, commit: Commit) -> bool:
-        """Hand a batch to the log; whether it was taken."""
+        """Append a batch; returns whether the log accepted it."""
         if len(batch) > self._log.max_batch_bytes:
-            commit.part_done(ErrorCode.MESSAGE_TOO_LARGE)
+            commit.on_batch_done(ErrorCode.MESSAGE_TOO_LARGE)
         else:
-            self._log.append(batch, commit.part_done)
+            self._log.append(batch, commit.on_batch_done)
         return commit.error is None or commit.error is ErrorCode.NONE
 
-    def _follow(self, commit: Commit, settle: Callable[[ErrorCode], None] | None) -> Commit:
-        """Everything was handed to the log: see how it ends."""
+    def _track(self, commit: Commit, on_complete: Callable[[ErrorCode], None] | None) -> Commit:
+        """Track a commit after its last batch was passed to the log."""
         if commit.error is None:
             self._last = commit
-            if settle is not None:
-                commit.waiters.append(settle)
-            commit.deadline = self._deadlines.schedule(
+            if on_complete is not None:
+                commit.waiters.append(on_complete)
+            commit.deadline = self._timers.schedule(
                 self.mono_ms() + self._runtime.commit_timeout_ms,
-                lambda: commit.finish(ErrorCode.REQUEST_TIMED_OUT),
+                lambda: commit.complete(ErrorCode.REQUEST_TIMED_OUT),
             )
-        elif settle is not None:
-            settle(commit.error)
+        elif on_complete is not None:
+            on_complete(commit.error)
         return commit
 
-    def topics_deleted(self, deleted: Mapping[str, bytes]) -> None:
-        """Let the machine forget what belongs to topics that are no more."""
+    def on_topics_deleted(self, deleted: Mapping[str, bytes]) -> None:
+        """Pass deleted topics to the coordinator, after loading if it is not active yet."""
         if self.state is ShardState.LOADING:
-            self._deleted_meanwhile.update(deleted)
+            self._deleted_while_loading.update(deleted)
         elif self.state is ShardState.ACTIVE:
-            decision = self.machine.topics_deleted(deleted)
+            decision = self.coordinator.on_topics_deleted(deleted)
             if decision is not None:
                 self.execute(decision)
 
     # ---- loading
 
-    def start(self) -> None:
-        """Read the partition back, slice by slice; an empty one serves at once."""
+    def load_next(self) -> None:
+        """Load the next slice of the partition; an empty partition becomes active at once."""
         if self.state is not ShardState.LOADING:
             return
         try:
             step = next(self._steps, self)
         except (KafkaError, MalformedRequest, StorageError) as error:
-            _log.error("%s-%d cannot be loaded: %s", self._runtime.topic, self.partition, error)
-            self.leave()
+            _log.error("%s-%d cannot be loaded and is not coordinated: %s", self._runtime.topic, self.partition, error)
+            self.close()
             return
         if step is self:
             self._serve()
         elif isinstance(step, WouldBlock):
-            self._log.await_disk(step, self.start)
+            self._log.await_disk(step, self.load_next)
         else:
-            self._deadlines.schedule(self.mono_ms() + 1, self.start)
+            self._timers.schedule(self.mono_ms() + 1, self.load_next)
 
     def _serve(self) -> None:
         self.state = ShardState.ACTIVE
@@ -314,18 +303,18 @@ class Shard(Generic[M]):
         if count:
             took_ms = self.mono_ms() - self._started_mono_ms
             _log.info("loaded %s-%d: %d records in %d ms", self._runtime.topic, self.partition, count, took_ms)
-        if self._deleted_meanwhile:
-            self.topics_deleted(self._deleted_meanwhile)
+        if self._deleted_while_loading:
+            self.on_topics_deleted(self._deleted_while_loading)
 
-    def leave(self) -> None:
-        """Serve no more: somebody else does, or the broker stops."""
-        if self.state is ShardState.GONE:
+    def close(self) -> None:
+        """Stop serving: another broker leads the partition, or this broker stops."""
+        if self.state is ShardState.CLOSED:
             return
         was_active = self.state is ShardState.ACTIVE
-        self.state = ShardState.GONE
-        self._last.finish(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.state = ShardState.CLOSED
+        self._last.complete(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if was_active:
-            self.machine.unload()
+            self.coordinator.unload()
 
 
 class CoordinatorRuntime(Generic[M]):
@@ -334,15 +323,15 @@ class CoordinatorRuntime(Generic[M]):
     def __init__(
         self,
         topic: str,
-        make_machine: Callable[[Host], M],
+        make_coordinator: Callable[[ShardContext], M],
         open_log: Callable[[int], ShardLog],
-        deadlines: Deadlines,
+        timers: TimerQueue,
         clock: Clock,
     ) -> None:
         self.topic = topic
-        self.make_machine = make_machine
+        self.make_coordinator = make_coordinator
         self.open_log = open_log
-        self.deadlines = deadlines
+        self.timers = timers
         self.clock = clock
         self.commit_timeout_ms = 5000
         self.partition_count = 0
@@ -350,7 +339,7 @@ class CoordinatorRuntime(Generic[M]):
         self.shards: dict[int, Shard[M]] = {}
 
     def find(self, key: str) -> Shard[M] | ErrorCode:
-        """The shard that serves a key, or why there is none."""
+        """The active shard for a key, else the error for the request."""
         count = self.partition_count
         shard = self.shards.get(abs_hash(key) % count) if count else None
         if shard is None:
@@ -360,39 +349,39 @@ class CoordinatorRuntime(Generic[M]):
 
     @property
     def is_loading(self) -> bool:
-        """Whether some shard does not serve yet."""
+        """Whether a shard is still loading."""
         return any(shard.state is ShardState.LOADING for shard in self.shards.values())
 
     @property
-    def serving(self) -> list[Shard[M]]:
-        """The shards that serve, by partition."""
+    def active_shards(self) -> list[Shard[M]]:
+        """The active shards, by partition."""
         return [shard for _, shard in sorted(self.shards.items()) if shard.state is ShardState.ACTIVE]
 
-    def elected(self, partition: int, epoch: int) -> None:
-        """The partition is led here now."""
+    def on_election(self, partition: int, epoch: int) -> None:
+        """Become coordinator of the partition with this leader epoch."""
         shard = self.shards.get(partition)
         if shard is not None:
             if shard.epoch >= epoch:
                 return
-            self.resigned(partition)
+            self.on_resignation(partition)
         try:
             shard = Shard(self, partition, epoch)
-            shard.start()
+            shard.load_next()
         except (KafkaError, StorageError) as error:
             _log.error("%s-%d cannot be coordinated: %s", self.topic, partition, error)
             return
         self.shards[partition] = shard
 
-    def resigned(self, partition: int) -> None:
-        """The partition is not led here any more."""
+    def on_resignation(self, partition: int) -> None:
+        """Stop coordinating the partition: another broker leads it."""
         shard = self.shards.pop(partition, None)
         if shard is not None:
-            shard.leave()
+            shard.close()
 
-    def image_changed(self, changes: Changes, image: MetadataImage, broker_id: int) -> None:
-        """Follow the leaders of the topic, and tell the machines which topics are gone.
+    def on_metadata_update(self, changes: MetadataDelta, image: MetadataImage, broker_id: int) -> None:
+        """Follow the leaders of the topic's partitions and pass on deleted topics.
 
-        To be called when the partitions that this broker leads are ready.
+        Call it after the partitions that this broker leads are open.
         """
         for topic_id, removed in changes.removed_topics.items():
             if removed.name == self.topic and topic_id not in image.topics_by_id:
@@ -403,22 +392,22 @@ class CoordinatorRuntime(Generic[M]):
             for partition in changes.partitions.get(topic.topic_id, ()):
                 state = topic.partitions[partition]
                 if state.leader == broker_id:
-                    self.elected(partition, state.leader_epoch)
+                    self.on_election(partition, state.leader_epoch)
                 else:
-                    self.resigned(partition)
+                    self.on_resignation(partition)
         if changes.removed_topics:
             deleted = {removed.name: topic_id for topic_id, removed in changes.removed_topics.items()}
             for shard in list(self.shards.values()):
-                shard.topics_deleted(deleted)
+                shard.on_topics_deleted(deleted)
 
     def close(self) -> None:
-        """Resign from everything."""
+        """Close all shards."""
         for partition in list(self.shards):
-            self.resigned(partition)
+            self.on_resignation(partition)
 
 
 def coordinator_error(error: ErrorCode) -> ErrorCode:
-    """What a client is told when the log did not take or commit a record."""
+    """Translate an append error to the error of a coordinator's response, as Kafka does."""
     return _FROM_LOG.get(error, error)
 
 
@@ -436,7 +425,7 @@ _FROM_LOG: Final = {
 
 
 def encode_record(record: StoredRecord) -> tuple[bytes, bytes | None]:
-    """Key and value as they stand in the topic."""
+    """Key and value as bytes."""
     key, value, version, ready = record
     if ready is not None:
         return ready
@@ -447,16 +436,16 @@ def encode_record(record: StoredRecord) -> tuple[bytes, bytes | None]:
 def _batches(
     to_write: Sequence[StoredRecord], wall_ms: int, limit: int, decision: CoordinatorDecision[Any]
 ) -> list[tuple[bytearray, Sequence[StoredRecord]]]:
-    """The batches that hold some records, each with its records; one if they belong together or fit into one."""
+    """The batches of some records, each with its records; one batch if they are atomic or fit into one."""
     encoded = list(map(encode_record, to_write))
     if decision.is_atomic:
         return [(_batch(encoded, wall_ms, decision), to_write)]
-    cuts = [*_first_of_each(encoded, limit), len(encoded)]
+    cuts = [*_batch_starts(encoded, limit), len(encoded)]
     return [(_batch(encoded[first:end], wall_ms, decision), to_write[first:end]) for first, end in pairwise(cuts)]
 
 
-def _first_of_each(encoded: Sequence[tuple[bytes, bytes | None]], limit: int) -> list[int]:
-    """With which records a new batch begins, so that none is larger than the limit for having several."""
+def _batch_starts(encoded: Sequence[tuple[bytes, bytes | None]], limit: int) -> list[int]:
+    """The indexes of the records that start a batch; a batch of several records is at most `limit` bytes."""
     firsts, size = [0], BATCH_OVERHEAD
     for index, (key, value) in enumerate(encoded):
         record_size = len(key) + len(value or b"") + RECORD_OVERHEAD

@@ -1,11 +1,11 @@
-"""Reads a partition back into a state machine, slice by slice.
+"""Reads a partition back into a coordinator, slice by slice (Kafka: CoordinatorLoader).
 
-RULES    1. A slice takes a few milliseconds of the loop, however long the partition is.
-         2. What is read is what the log held when the loading began; nobody appends before it has ended. Where the
-            disk would have to be waited for, the step says so, and the next one tries again.
-         3. Records of plain batches are cut out by hand: a broker that starts may have a million of them before it.
-         4. Broken bytes are a KafkaError or a MalformedRequest; such a partition is not served at all.
-NOT HERE What a record means (the machine), when the next slice comes (`coordinator_runtime.py`).
+RULES    1. A slice takes a few milliseconds of the loop, independent of the partition's size.
+         2. The loader reads up to the log end offset at its start; nothing is appended before it ends. A read that
+            would block yields the `WouldBlock`; the caller waits for it and then takes the next step.
+         3. Records of uncompressed batches are parsed by hand: a starting broker may have to read a million of them.
+         4. Corrupt data raise KafkaError or MalformedRequest; the partition is not served then.
+NOT HERE The meaning of a record (the coordinator), scheduling of slices (`coordinator_runtime.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 SLICE_BYTES: Final = 256 * 1024
 MAX_RECORDS_BYTES: Final = 64 * 1024 * 1024
-"""What a compressed batch of our own may hold."""
+"""Limit for the decompressed size of a batch."""
 
 _BATCH = Struct(">qi4xb4xhi16xq6xi")  # base offset, length, magic, attributes, last offset delta, producer id, count
 
@@ -42,68 +42,69 @@ Load = Callable[[bytes, bytes | None, int], None]
 
 
 class Loadable(Protocol):
-    """What a state machine does with what is read back."""
+    """A coordinator that is being loaded."""
 
     def load(self, key: bytes, value: bytes | None, producer_id: int) -> None:
-        """Take a record; `producer_id` is -1 outside of a transaction."""
+        """Load a record; `producer_id` is -1 outside of a transaction."""
 
     def load_marker(self, producer_id: int, is_commit: bool) -> None:  # noqa: FBT001
-        """Take the end of a transaction."""
+        """Load a transaction marker."""
 
     def finish_loading(self) -> Iterator[None]:
-        """Everything has been read: finish in steps of a few milliseconds."""
+        """All records are read: finish in steps of a few milliseconds."""
 
 
 class ReadableLog(Protocol):
-    """The log as far as reading it back goes."""
+    """The log to load from."""
 
-    def bounds(self) -> tuple[int, int]:
-        """Where it begins and ends.
+    def offset_range(self) -> tuple[int, int]:
+        """Log start offset and log end offset.
 
         Raises:
-            WouldBlock: only the disk knows.
+            WouldBlock: the log is not open.
         """
 
     def read(self, offset: int, max_bytes: int) -> bytes | bytearray | memoryview:
-        """Whole batches from the one that holds `offset` or the next one; at least one if there is one.
+        """Whole batches, from the batch that contains `offset` or the next one; at least one batch if there is one.
 
         Raises:
-            WouldBlock: they are not at hand.
+            WouldBlock: the data are not in the page cache.
         """
 
 
 Step = WouldBlock[Any] | None
-"""What a step came to: nothing but progress, or what has to be waited for before the next one."""
+"""The result of a step: the read to wait for, or None."""
 
 
 class Loader:
-    """One run through a partition; every step of `steps` is a slice of work."""
+    """Loads one partition; every item of `steps` is one slice of work."""
 
-    def __init__(self, log: ReadableLog, machine: Loadable) -> None:
+    def __init__(self, log: ReadableLog, coordinator: Loadable) -> None:
         self._log = log
-        self._machine = machine
+        self._coordinator = coordinator
         self._position = 0
         self.records = 0
         """Records read so far."""
 
     def steps(self) -> Iterator[Step]:
-        """Do all of it; an empty partition has no steps.
+        """Load the partition; an empty one has no steps.
 
         Raises:
-            KafkaError, MalformedRequest: the partition is broken; StorageError: its disk is.
+            KafkaError, MalformedRequest: the data are corrupt.
+            StorageError: the disk failed.
         """
-        self._position, end = yield from _patiently(self._log.bounds)
+        self._position, end = yield from _retry_blocked(self._log.offset_range)
         if self._position < end:
             yield None
         while self._position < end:
-            data = yield from _patiently(lambda: self._log.read(self._position, SLICE_BYTES))
-            self._feed(bytes(data))
+            data = yield from _retry_blocked(lambda: self._log.read(self._position, SLICE_BYTES))
+            self._replay(bytes(data))
             yield None
-        yield from self._machine.finish_loading()
+        yield from self._coordinator.finish_loading()
 
-    def _feed(self, data: bytes) -> None:
+    def _replay(self, data: bytes) -> None:
         at, end = 0, len(data)
-        load = self._machine.load
+        load = self._coordinator.load
         before = self._position
         while end - at >= BATCH_OVERHEAD:
             base, length, magic, attributes, last_delta, producer_id, count = _BATCH.unpack_from(data, at)
@@ -113,37 +114,37 @@ class Loader:
             if not attributes & TRANSACTIONAL_BIT:
                 producer_id = -1
             if attributes & (COMPRESSION_MASK | CONTROL_BIT):
-                self._feed_batch(data, at, producer_id)
+                self._replay_batch(data, at, producer_id)
             else:
-                _feed_plain(data, at + BATCH_OVERHEAD, stop, count, producer_id, load)
+                _replay_plain(data, at + BATCH_OVERHEAD, stop, count, producer_id, load)
             self.records += count
             self._position = base + last_delta + 1
             at = stop
         if self._position == before:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"there is no whole batch at offset {before}")
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no complete batch at offset {before}")
 
-    def _feed_batch(self, data: bytes, at: int, producer_id: int) -> None:
-        """A batch that is compressed, or holds a transaction's end."""
+    def _replay_batch(self, data: bytes, at: int, producer_id: int) -> None:
+        """A compressed batch or a control batch."""
         header = parse_header(data, at)
         for record in records(data, at, header, max_bytes=MAX_RECORDS_BYTES):
             if not header.is_control:
                 if record.key is not None:
-                    self._machine.load(record.key, record.value, producer_id)
+                    self._coordinator.load(record.key, record.value, producer_id)
             elif control_type(record.key) in {ControlType.ABORT, ControlType.COMMIT}:
-                self._machine.load_marker(header.producer_id, control_type(record.key) == ControlType.COMMIT)
+                self._coordinator.load_marker(header.producer_id, control_type(record.key) == ControlType.COMMIT)
 
 
-def _patiently(ask: Callable[[], T]) -> Generator[WouldBlock[Any], None, T]:
-    """What `ask` answers in the end; every time that it would block is a step."""
+def _retry_blocked(read: Callable[[], T]) -> Generator[WouldBlock[Any], None, T]:
+    """Call `read` until it does not block; every `WouldBlock` is a step."""
     while True:
         try:
-            return ask()
+            return read()
         except WouldBlock as blocked:
             yield blocked
 
 
-def _feed_plain(data: bytes, at: int, stop: int, count: int, producer_id: int, load: Load) -> None:
-    """Hand on key and value of every record; timestamps, offsets and headers do not matter here."""
+def _replay_plain(data: bytes, at: int, stop: int, count: int, producer_id: int, load: Load) -> None:
+    """Parse key and value of every record by hand; timestamps, offsets and headers are skipped."""
     try:
         for _ in range(count):
             length, at = read_varint(data, at)
@@ -169,7 +170,7 @@ def _feed_plain(data: bytes, at: int, stop: int, count: int, producer_id: int, l
             else:
                 value_length, value_at = read_varint(data, key_end)
             value_end = value_at + value_length if value_length > 0 else value_at
-            if not at <= key_end < value_end < record_end <= stop:  # behind the value stands the number of headers
+            if not at <= key_end < value_end < record_end <= stop:  # the number of headers follows the value
                 raise _broken()
             if length >= 0:
                 value = None if value_length < 0 else data[value_at:value_end]

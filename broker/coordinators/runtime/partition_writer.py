@@ -1,6 +1,6 @@
-"""A coordinator's partition as the ReplicaManager keeps it: appended to with acks=all, read back at the start.
+"""Appends to and reads from a coordinator's partition through the ReplicaManager (Kafka: PartitionWriter).
 
-NOT HERE What is written and when it counts (`coordinator_runtime.py`), the partition itself (`replication/partition/partition.py`).
+NOT HERE The records (`coordinator_runtime.py`), the partition (`replication/partition/partition.py`).
 """
 
 from __future__ import annotations
@@ -8,18 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from broker.coordinators.runtime.coordinator_runtime import Clock
 from protocol.errors import ErrorCode, KafkaError
+from replication.partition.partition import ACKS_ALL
 from replication.partition.replica_manager import ReplicaManager
+from replication.timer_queue import Clock
 from storage.io.would_block import WouldBlock
 from storage.log.log import AppendInfo, Log
-from storage.log.log_validator import Origin
-
-_ALL = -1
+from storage.log.log_validator import AppendOrigin
 
 
-class ReplicaLog:
-    """The ShardLog of one partition that is led here."""
+class PartitionWriter:
+    """The ShardLog of one partition that this broker leads. Appends use acks=all."""
 
     def __init__(self, replicas: ReplicaManager, topic: str, partition: int, clock: Clock) -> None:
         self._replicas = replicas
@@ -30,24 +29,24 @@ class ReplicaLog:
 
     @property
     def _log(self) -> Log:
-        """Where the records lie, which may change (replication/partition/log_dir_moves.py)."""
+        """The current log: it changes when the partition moves to another log directory."""
         return self._replica.log
 
-    def bounds(self) -> tuple[int, int]:
-        """Where it begins and ends."""
+    def offset_range(self) -> tuple[int, int]:
+        """Log start offset and log end offset."""
         log = self._log
-        if log.is_untouched:
+        if log.is_unused:
             return 0, 0
         log.open(may_block=False)
         return log.log_start_offset, log.log_end_offset
 
     @property
     def max_batch_bytes(self) -> int:
-        """The largest batch that it takes."""
+        """The largest batch that the log accepts."""
         return self._log.config.max_message_bytes
 
     def append(self, batch: bytearray, done: Callable[[ErrorCode], None]) -> None:
-        """Append; `done` is called when every in-sync replica has the batch, or cannot have it."""
+        """Append; `done` is called when every in-sync replica has the batch, or with the error."""
 
         def report(code: ErrorCode, _info: AppendInfo | None, _error: KafkaError | None) -> None:
             done(code)
@@ -56,16 +55,16 @@ class ReplicaLog:
             self._topic,
             self._partition,
             batch,
-            acks=_ALL,
+            acks=ACKS_ALL,
             wall_ms=self._clock.wall_ms(),
             done=report,
-            origin=Origin.COORDINATOR,
+            origin=AppendOrigin.COORDINATOR,
         )
 
     def read(self, offset: int, max_bytes: int) -> bytes | bytearray | memoryview:
-        """Whole batches from the one that holds `offset`."""
+        """Whole batches from the batch that contains `offset`."""
         return self._log.read_records(offset, max_bytes, may_block=False)
 
     def await_disk(self, blocked: WouldBlock[Any], then: Callable[[], None]) -> None:
-        """Call `then` when what would have blocked is done, or has failed."""
+        """Call `then` when the blocked read has finished or failed."""
         self._replicas.await_disk(self._replica, blocked, then)

@@ -1,9 +1,10 @@
-"""Producer ids that nobody has had before, out of blocks from the controller.
+"""Generates producer ids from blocks of the controller (Kafka: ProducerIdManager).
 
-RULES    1. Ids of a block that are lost in a crash are not given again.
-         2. A block is asked for when the last one is used up; who comes meanwhile waits for it. If the controller
-            refuses, they get none.
-NOT HERE Who is given one (`transaction_coordinator.py`, `handlers/transactions/producer_ids.py`), which block is next (`replication/controller/`).
+RULES    1. The rest of a block is lost in a crash and never used again.
+         2. A new block is requested when the last one is used up; requests wait for it. If the controller
+            returns an error, they get None.
+NOT HERE The users (`transaction_coordinator.py`, `handlers/transactions/producer_ids.py`), the next block
+         (`replication/controller/`).
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from protocol.messages.quorum import AllocateProducerIdsRequest, AllocateProduce
 from protocol.schema import Message
 
 
-class Controller(Protocol):
+class ControllerClient(Protocol):
     """What is needed of the controller."""
 
     def submit(self, request: Message, *, wall_ms: int, reply: Callable[[Message], None]) -> None:
         """Decide on a request; `reply` is called when the decision is committed."""
 
 
-class ProducerIds:
-    """Hands out producer ids, one block after the other."""
+class ProducerIdManager:
+    """Generates producer ids."""
 
-    def __init__(self, controller: Controller, broker_id: int, broker_epoch: Callable[[], int]) -> None:
-        """Ask `controller` in the name of this broker; `broker_epoch` gives the epoch of its registration."""
+    def __init__(self, controller: ControllerClient, broker_id: int, broker_epoch: Callable[[], int]) -> None:
+        """`broker_epoch` returns the epoch of this broker's registration."""
         self._controller = controller
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._next = 0
         self._end = 0
-        self._is_asking = False
+        self._in_flight = False
         self._waiting: list[Callable[[int | None], None]] = []
 
-    def take(self, wall_ms: int, give: Callable[[int | None], None]) -> None:
-        """Call `give` with a new id, or with None when the controller has none for us now."""
-        self._waiting.append(give)
+    def generate_producer_id(self, wall_ms: int, callback: Callable[[int | None], None]) -> None:
+        """Call `callback` with a new id, or with None after an error of the controller."""
+        self._waiting.append(callback)
         self._serve(wall_ms)
 
     def _serve(self, wall_ms: int) -> None:
@@ -45,19 +46,19 @@ class ProducerIds:
             producer_id = self._next
             self._next += 1
             self._waiting.pop(0)(producer_id)
-        if self._waiting and not self._is_asking:
-            self._is_asking = True
+        if self._waiting and not self._in_flight:
+            self._in_flight = True
             request = AllocateProducerIdsRequest(broker_id=self._broker_id, broker_epoch=self._broker_epoch())
-            self._controller.submit(request, wall_ms=wall_ms, reply=lambda answer: self._allocated(answer, wall_ms))
+            self._controller.submit(request, wall_ms=wall_ms, reply=lambda response: self._on_block(response, wall_ms))
 
-    def _allocated(self, answer: Message, wall_ms: int) -> None:
-        assert isinstance(answer, AllocateProducerIdsResponse)
-        self._is_asking = False
-        if answer.error_code:
+    def _on_block(self, response: Message, wall_ms: int) -> None:
+        assert isinstance(response, AllocateProducerIdsResponse)
+        self._in_flight = False
+        if response.error_code:
             waiting, self._waiting = self._waiting, []
-            for give in waiting:
-                give(None)
+            for callback in waiting:
+                callback(None)
             return
-        self._next = answer.producer_id_start
-        self._end = answer.producer_id_start + answer.producer_id_len
+        self._next = response.producer_id_start
+        self._end = response.producer_id_start + response.producer_id_len
         self._serve(wall_ms)

@@ -1,9 +1,9 @@
-"""Asks the coordinator of a transaction on another broker whether partitions are, or shall be, part of it (KIP-890).
+"""Adds or verifies partitions at transaction coordinators on other brokers (KIP-890; Kafka: AddPartitionsToTxnManager).
 
-RULES    1. One request at a time for each coordinator, with all that came meanwhile; one transaction of a producer in each, as
-            Apache Kafka does it.
-         2. What is not answered is NOT_COORDINATOR: who asked tells the producer to try again.
-NOT HERE The coordinator of this broker (`transaction_coordinator.py`), whom to let in (`transaction_verification.py`).
+RULES    1. One request in flight per coordinator; the next one contains all waiting transactions, each transactional id
+            once, as in Kafka.
+         2. A missing response counts as NOT_COORDINATOR; the client retries.
+NOT HERE The coordinator of this broker (`transaction_coordinator.py`), the decision (`transaction_verification.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from broker.coordinators.runtime.java_compat import abs_hash
-from broker.coordinators.transactions.transaction import Expected, TopicPartition
+from broker.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
 from broker.coordinators.transactions.transaction_coordinator import TRANSACTIONS_TOPIC
 from protocol.errors import ErrorCode
 from protocol.messages.transactions import (
@@ -25,49 +25,50 @@ from protocol.messages.transactions import (
 from protocol.schema import Message
 from replication.metadata.image import MetadataImage
 
-Ask = Callable[[int, Message, Callable[[Message | None], None]], None]
-Verdicts = dict[TopicPartition, ErrorCode]
+SendToBroker = Callable[[int, Message, Callable[[Message | None], None]], None]
+"""Sends a request to a broker, by its id; the callback gets the response, or None if there is none."""
+PartitionResults = dict[TopicPartition, ErrorCode]
 
-_NOBODY: Final = -1
+_NO_LEADER: Final = -1
 
 
-class _Wanted(NamedTuple):
-    """What is to be asked about one transaction."""
+class _Query(NamedTuple):
+    """A transaction to add to or verify."""
 
     transaction: AddPartitionsToTxnTransaction
     partitions: list[TopicPartition]
-    done: Callable[[Verdicts], None]
+    done: Callable[[PartitionResults], None]
 
 
-class TransactionLookup:
-    """Asks coordinators on other brokers."""
+class RemoteVerification:
+    """Sends AddPartitionsToTxn to coordinators on other brokers."""
 
-    def __init__(self, own_id: int, image: Callable[[], MetadataImage], ask: Ask) -> None:
-        self._own_id = own_id
+    def __init__(self, broker_id: int, image: Callable[[], MetadataImage], send: SendToBroker) -> None:
+        self._broker_id = broker_id
         self._image = image
-        self._ask_broker = ask
-        self._waiting: dict[int, deque[_Wanted]] = {}
-        self._is_asking: set[int] = set()
+        self._send_to_broker = send
+        self._waiting: dict[int, deque[_Query]] = {}
+        self._in_flight: set[int] = set()
 
     def coordinator_of(self, transactional_id: str) -> int:
-        """The broker whose coordinator has a transaction; -1: nobody, or this one, which says why it does not serve."""
+        """The broker that coordinates a transactional id; -1 if there is none or it is this broker."""
         topic = self._image().topics_by_name.get(TRANSACTIONS_TOPIC)
         if topic is None:
-            return _NOBODY
+            return _NO_LEADER
         leader_id = topic.partitions[abs_hash(transactional_id) % len(topic.partitions)].leader
-        return _NOBODY if leader_id == self._own_id else leader_id
+        return _NO_LEADER if leader_id == self._broker_id else leader_id
 
-    def ask(
+    def verify(
         self,
         coordinator_id: int,
         transactional_id: str,
-        producer: Expected,
+        producer: ProducerIdAndEpoch,
         partitions: Iterable[TopicPartition],
-        done: Callable[[Verdicts], None],
+        done: Callable[[PartitionResults], None],
         *,
-        is_added: bool,
+        adds: bool,
     ) -> None:
-        """Have partitions added to a transaction, or only looked for in it; `done` gets a verdict for each."""
+        """Add partitions to a transaction, or only verify them; `done` gets a result per partition."""
         keys = list(partitions)
         topics: dict[str, list[int]] = {}
         for topic, index in keys:
@@ -76,37 +77,37 @@ class TransactionLookup:
             transactional_id=transactional_id,
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,
-            verify_only=not is_added,
+            verify_only=not adds,
             topics=[AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in topics.items()],
         )
-        self._waiting.setdefault(coordinator_id, deque()).append(_Wanted(transaction, keys, done))
+        self._waiting.setdefault(coordinator_id, deque()).append(_Query(transaction, keys, done))
         self._send(coordinator_id)
 
     def _send(self, coordinator_id: int) -> None:
         waiting = self._waiting.get(coordinator_id)
-        if not waiting or coordinator_id in self._is_asking:
+        if not waiting or coordinator_id in self._in_flight:
             return
-        batch: list[_Wanted] = []
+        batch: list[_Query] = []
         names: set[str] = set()
         while waiting and waiting[0].transaction.transactional_id not in names:
             batch.append(waiting.popleft())
             names.add(batch[-1].transaction.transactional_id)
-        self._is_asking.add(coordinator_id)
+        self._in_flight.add(coordinator_id)
 
-        def answered(answer: Message | None) -> None:
-            self._is_asking.discard(coordinator_id)
-            results = _results(answer)
-            for wanted in batch:
-                found = results.get(wanted.transaction.transactional_id, {})
-                wanted.done({key: found.get(key, ErrorCode.NOT_COORDINATOR) for key in wanted.partitions})
+        def on_response(response: Message | None) -> None:
+            self._in_flight.discard(coordinator_id)
+            results = _results(response)
+            for query in batch:
+                result = results.get(query.transaction.transactional_id, {})
+                query.done({key: result.get(key, ErrorCode.NOT_COORDINATOR) for key in query.partitions})
             self._send(coordinator_id)
 
-        request = AddPartitionsToTxnRequest(transactions=[wanted.transaction for wanted in batch])
-        self._ask_broker(coordinator_id, request, answered)
+        request = AddPartitionsToTxnRequest(transactions=[query.transaction for query in batch])
+        self._send_to_broker(coordinator_id, request, on_response)
 
 
-def _results(answer: Message | None) -> dict[str, Verdicts]:
-    if not isinstance(answer, AddPartitionsToTxnResponse) or answer.error_code != ErrorCode.NONE:
+def _results(response: Message | None) -> dict[str, PartitionResults]:
+    if not isinstance(response, AddPartitionsToTxnResponse) or response.error_code != ErrorCode.NONE:
         return {}
     return {
         result.transactional_id: {
@@ -114,5 +115,5 @@ def _results(answer: Message | None) -> dict[str, Verdicts]:
             for topic in result.topic_results
             for one in topic.results_by_partition
         }
-        for result in answer.results_by_transaction
+        for result in response.results_by_transaction
     }

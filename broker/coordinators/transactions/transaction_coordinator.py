@@ -1,15 +1,16 @@
-"""The transaction coordinator of one partition of `__transaction_state`: its transactional ids and their transactions.
+"""The transaction coordinator of one partition of `__transaction_state`.
 
-RULES    1. A transaction is committed, or aborted, when its Prepare record is; from then on nothing can change that. Its
-            markers are written after that record is committed, its Complete record after all markers.
-         2. Until then whoever asks for more is told CONCURRENT_TRANSACTIONS, whoever it is, and tries again.
-         3. Who comes with an older epoch is fenced. A request that was answered and is repeated gets the same answer.
-         4. A producer that begins anew while its transaction is open has that aborted first: it is told to try again.
-         5. What is prepared when a shard is loaded, or was not committed in time, is recorded once more, and goes on from
-            there: so nothing depends on when a coordinator was interrupted.
-         6. A transaction that has been open for longer than its producer allowed is aborted at the next look; an
-            idle transactional id is forgotten after the expiry time.
-NOT HERE The steps themselves (`transaction.py`), writing markers (`txn_marker_writer.py`), appending and loading (`coordinator_runtime.py`).
+RULES    1. A transaction is decided when its Prepare record is committed. The markers are written after that, the
+            Complete record after all markers.
+         2. Between Prepare and Complete every request gets CONCURRENT_TRANSACTIONS; the client retries.
+         3. An older producer epoch is fenced. A repeated request gets the same response again.
+         4. InitProducerId during an open transaction aborts it first and returns CONCURRENT_TRANSACTIONS.
+         5. A transaction that is prepared after loading, or whose Prepare record was not committed in time, is written
+            once more and continues from there, wherever the previous coordinator was interrupted.
+         6. A transaction that is open longer than its timeout is aborted at the next check; an
+            idle transactional id is deleted after transactional.id.expiration.ms.
+NOT HERE The state transitions (`transaction.py`), writing markers (`txn_marker_writer.py`), appending and loading
+         (`coordinator_runtime.py`).
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, Host, StoredRecord
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, ShardContext, StoredRecord
 from broker.coordinators.transactions.transaction import (
     LAST_EPOCH,
     NO_EPOCH,
     NO_PRODUCER_ID,
     PREPARED,
-    WITH_BUMPS,
-    Expected,
+    TV_2,
+    ProducerIdAndEpoch,
     State,
     TopicPartition,
-    Transaction,
-    first,
+    TransactionMetadata,
+    new_transaction,
 )
 from broker.coordinators.transactions.transaction_records import (
     TRANSACTION_LOG,
@@ -42,17 +43,17 @@ from broker.coordinators.transactions.transaction_records import (
     transaction_tombstone,
 )
 from protocol.errors import ErrorCode
-from replication.timer_queue import Deadline
+from replication.timer_queue import Timer
 
 _log = logging.getLogger("barnabas.transactions")
 
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 TRANSACTION_VERSION: Final = "transaction.version"
-"""The feature that says which version of transactions a cluster works with."""
+"""The feature whose level is the cluster's transaction version."""
 RETRY_MS: Final = 100
-"""How long to wait before what could not be written is tried again."""
-STEP: Final = 2000
-"""So many transactions are decoded in one step."""
+"""Delay before a failed write is retried."""
+ITEMS_PER_STEP: Final = 2000
+"""Transactions decoded in one loading step."""
 
 _NONE: Final = ErrorCode.NONE
 _COMPLETE: Final = frozenset({State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
@@ -60,45 +61,45 @@ _IDLE: Final = _COMPLETE | {State.EMPTY}
 
 
 class Marker(NamedTuple):
-    """What a partition is told at the end of a transaction."""
+    """A transaction marker (Kafka: TxnMarkerEntry)."""
 
     producer_id: int
     epoch: int
     is_commit: bool
     coordinator_epoch: int
     version: int
-    """Of transactions: whether the epoch must be above that of the records (KIP-1228)."""
+    """The transaction version; from 2 on the marker's epoch is above that of the records (KIP-1228)."""
 
 
-MarkerDone = Callable[[TopicPartition, ErrorCode], None]
+OnMarkerWritten = Callable[[TopicPartition, ErrorCode], None]
 
 
-class Markers(Protocol):
-    """Whoever writes markers."""
+class MarkerSender(Protocol):
+    """Writes markers into partitions of any leader."""
 
-    def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: MarkerDone) -> None:
-        """Write a marker into some partitions; `done` is called once for each of them, perhaps at once."""
+    def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: OnMarkerWritten) -> None:
+        """Write a marker into some partitions; `done` is called once per partition, possibly before the return."""
 
 
 class TransactionSettings(NamedTuple):
-    """What the broker's settings say about transactions."""
+    """Settings of transactions."""
 
     abort_interval_ms: int = 10_000
     expiration_ms: int = 604_800_000
     expiry_interval_ms: int = 3_600_000
 
 
-class Identity(NamedTuple):
-    """What a producer is told about itself: an error, or its id and epoch."""
+class ProducerIdResult(NamedTuple):
+    """The reply to a producer: an error, or its producer id and epoch."""
 
     error: ErrorCode
     producer_id: int = NO_PRODUCER_ID
     epoch: int = NO_EPOCH
 
 
-Decided = CoordinatorDecision[Identity]
-TakeProducerId = Callable[[int, Callable[[int | None], None]], None]
-"""Gives out a new producer id, or None when there is none now: (wall_ms, give)."""
+TransactionDecision = CoordinatorDecision[ProducerIdResult]
+GenerateProducerId = Callable[[int, Callable[[int | None], None]], None]
+"""Passes a new producer id to the callback, or None if there is none now: (wall_ms, callback)."""
 
 
 class TransactionCoordinator:
@@ -106,265 +107,276 @@ class TransactionCoordinator:
 
     def __init__(
         self,
-        host: Host,
+        context: ShardContext,
         settings: TransactionSettings,
-        markers: Markers,
+        markers: MarkerSender,
         version: Callable[[], int],
-        take_producer_id: TakeProducerId,
+        generate_producer_id: GenerateProducerId,
     ) -> None:
-        """Coordinate nothing yet; `version` gives the version of transactions that the cluster works with."""
-        self.transactions: dict[str, Transaction] = {}
-        self._left: dict[str, set[TopicPartition]] = {}  # partitions of prepared ones that have no marker yet
-        self._host = host
+        """Create a coordinator without transactions; `version` returns the cluster's transaction version."""
+        self.transactions: dict[str, TransactionMetadata] = {}
+        self._remaining_partitions: dict[
+            str, set[TopicPartition]
+        ] = {}  # partitions of prepared ones that have no marker yet
+        self._context = context
         self._settings = settings
         self._markers = markers
         self._version = version
-        self._take_producer_id = take_producer_id
-        self._unread: dict[bytes, bytes | None] = {}
-        self._abortions: Deadline | None = None
-        self._expiry: Deadline | None = None
+        self._generate_producer_id = generate_producer_id
+        self._undecoded: dict[bytes, bytes | None] = {}
+        self._abort_deadline: Timer | None = None
+        self._expiry_deadline: Timer | None = None
 
-    # ---- a producer begins
+    # ---- InitProducerId
 
-    def needs_producer_id(self, transactional_id: str, expected: Expected | None) -> bool:
-        """Whether `initialize` will need a new producer id."""
-        known = self.transactions.get(transactional_id)
-        if known is None:
+    def needs_producer_id(self, transactional_id: str, expected: ProducerIdAndEpoch | None) -> bool:
+        """Whether `initialize` needs a new producer id."""
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None:
             return True
-        if known.state is State.ONGOING:
-            return self._aborts_with_new_id(known)
-        return known.state in _IDLE and known.needs_producer_id(expected)
+        if transaction.state is State.ONGOING:
+            return self._aborts_with_new_id(transaction)
+        return transaction.state in _IDLE and transaction.needs_producer_id(expected)
 
     def initialize(
-        self, transactional_id: str, timeout_ms: int, expected: Expected | None, new_producer_id: int
-    ) -> Decided:
-        """InitProducerId: the next epoch for whoever comes now, and none for whoever was there before."""
-        known = self.transactions.get(transactional_id)
-        wall_ms = self._host.wall_ms()
-        if known is None:
-            return self._decide(first(transactional_id, new_producer_id, timeout_ms, wall_ms))
-        if known.state in PREPARED:
-            return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
-        if expected is not None and not known.was(expected):
-            return _refused(ErrorCode.PRODUCER_FENCED)
-        if known.state is State.ONGOING:
-            decision = self._abort(known, new_producer_id)
-            decision.reply = Identity(ErrorCode.CONCURRENT_TRANSACTIONS)
+        self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None, new_producer_id: int
+    ) -> TransactionDecision:
+        """InitProducerId: give the next epoch to this producer, which fences the previous one."""
+        transaction = self.transactions.get(transactional_id)
+        wall_ms = self._context.wall_ms()
+        if transaction is None:
+            return self._decide(new_transaction(transactional_id, new_producer_id, timeout_ms, wall_ms))
+        if transaction.state in PREPARED:
+            return _error(ErrorCode.CONCURRENT_TRANSACTIONS)
+        if expected is not None and not transaction.is_valid_producer(expected):
+            return _error(ErrorCode.PRODUCER_FENCED)
+        if transaction.state is State.ONGOING:
+            decision = self._abort(transaction, new_producer_id)
+            decision.reply = ProducerIdResult(ErrorCode.CONCURRENT_TRANSACTIONS)
             return decision
-        following = known.initialized(timeout_ms, expected, new_producer_id, wall_ms)
-        return _refused(ErrorCode.PRODUCER_FENCED) if following is None else self._decide(following)
+        next_state = transaction.initialized(timeout_ms, expected, new_producer_id, wall_ms)
+        return _error(ErrorCode.PRODUCER_FENCED) if next_state is None else self._decide(next_state)
 
-    # ---- partitions join
+    # ---- AddPartitionsToTxn
 
     def add(
-        self, transactional_id: str, producer: Expected, partitions: Iterable[TopicPartition], version: int
-    ) -> Decided:
-        """AddPartitionsToTxn, AddOffsetsToTxn, or what stands for them since version 2."""
-        known = self.transactions.get(transactional_id)
-        if known is not None and known.state in PREPARED:
-            return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
-        error = _mismatch(known, producer)
-        if known is None or error is not _NONE:
-            return _refused(error)
-        wanted = frozenset(partitions)
-        if known.state is State.ONGOING and wanted <= known.partitions:
-            return _refused(_NONE)
-        return self._decide(known.extended(wanted, version, self._host.wall_ms()))
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition], version: int
+    ) -> TransactionDecision:
+        """AddPartitionsToTxn and AddOffsetsToTxn, or the implicit addition of version 2."""
+        transaction = self.transactions.get(transactional_id)
+        if transaction is not None and transaction.state in PREPARED:
+            return _error(ErrorCode.CONCURRENT_TRANSACTIONS)
+        error = _check_producer(transaction, producer)
+        if transaction is None or error is not _NONE:
+            return _error(error)
+        new_partitions = frozenset(partitions)
+        if transaction.state is State.ONGOING and new_partitions <= transaction.partitions:
+            return _error(_NONE)
+        return self._decide(transaction.with_partitions(new_partitions, version, self._context.wall_ms()))
 
     def verify(
-        self, transactional_id: str, producer: Expected, partitions: Iterable[TopicPartition]
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Which partitions are part of the producer's transaction, and why others are not."""
-        known = self.transactions.get(transactional_id)
-        error = _mismatch(known, producer)
-        if error is _NONE and known is not None and known.state in PREPARED:
+        """The error of each partition: NONE if it is part of the producer's transaction."""
+        transaction = self.transactions.get(transactional_id)
+        error = _check_producer(transaction, producer)
+        if error is _NONE and transaction is not None and transaction.state in PREPARED:
             error = ErrorCode.CONCURRENT_TRANSACTIONS
-        if known is None or error is not _NONE:
+        if transaction is None or error is not _NONE:
             return dict.fromkeys(partitions, error)
         return {
-            partition: _NONE if partition in known.partitions else ErrorCode.TRANSACTION_ABORTABLE
+            partition: _NONE if partition in transaction.partitions else ErrorCode.TRANSACTION_ABORTABLE
             for partition in partitions
         }
 
-    # ---- the end
+    # ---- EndTxn
 
     def end_needs_producer_id(self, transactional_id: str, version: int) -> bool:
-        """Whether `end` will need a new producer id."""
-        known = self.transactions.get(transactional_id)
-        return version >= WITH_BUMPS and known is not None and known.is_exhausted
+        """Whether `end` needs a new producer id."""
+        transaction = self.transactions.get(transactional_id)
+        return version >= TV_2 and transaction is not None and transaction.is_exhausted
 
     def end(
         self,
         transactional_id: str,
-        producer: Expected,
+        producer: ProducerIdAndEpoch,
         version: int,
         new_producer_id: int = NO_PRODUCER_ID,
         *,
         is_commit: bool,
-    ) -> Decided:
-        """EndTxn; with version 2 and above the reply names the id and epoch to go on with."""
-        known = self.transactions.get(transactional_id)
-        if known is None:
-            return _refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        if known.state in PREPARED:
-            return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
-        if version >= WITH_BUMPS:
-            verdict = _end_with_bumps(known, producer, is_commit=is_commit)
+    ) -> TransactionDecision:
+        """EndTxn; from version 2 on the reply contains the producer id and epoch of the next transaction."""
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None:
+            return _error(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if transaction.state in PREPARED:
+            return _error(ErrorCode.CONCURRENT_TRANSACTIONS)
+        if version >= TV_2:
+            error_code = _check_end_tv2(transaction, producer, is_commit=is_commit)
         else:
-            verdict = _end_without_bumps(known, producer, is_commit=is_commit)
-        if verdict is _NONE:
-            return CoordinatorDecision((), Identity(_NONE, known.producer_id, known.epoch))
-        if verdict is not None:
-            return _refused(verdict)
-        wall_ms = self._host.wall_ms()
-        if not known.is_exhausted:
+            error_code = _check_end_tv0(transaction, producer, is_commit=is_commit)
+        if error_code is _NONE:
+            return CoordinatorDecision((), ProducerIdResult(_NONE, transaction.producer_id, transaction.epoch))
+        if error_code is not None:
+            return _error(error_code)
+        wall_ms = self._context.wall_ms()
+        if not transaction.is_exhausted:
             new_producer_id = NO_PRODUCER_ID
-        prepared = known.prepared(
+        prepared = transaction.prepared(
             is_commit=is_commit, version=version, wall_ms=wall_ms, new_producer_id=new_producer_id
         )
-        following = prepared.completed(wall_ms)
-        return self._prepare(prepared, Identity(_NONE, following.producer_id, following.epoch))
+        next_state = prepared.completed(wall_ms)
+        return self._prepare(prepared, ProducerIdResult(_NONE, next_state.producer_id, next_state.epoch))
 
-    def _aborts_with_new_id(self, known: Transaction) -> bool:
-        """Whether `_abort` will need a new producer id."""
-        return known.is_exhausted and self._version() >= WITH_BUMPS
+    def _aborts_with_new_id(self, transaction: TransactionMetadata) -> bool:
+        """Whether `_abort` needs a new producer id."""
+        return transaction.is_exhausted and self._version() >= TV_2
 
-    def _abort(self, known: Transaction, new_producer_id: int) -> Decided:
-        """Abort what a producer left open, and shut it out."""
+    def _abort(self, transaction: TransactionMetadata, new_producer_id: int) -> TransactionDecision:
+        """Abort the open transaction and fence its producer."""
         version = self._version()
-        if not self._aborts_with_new_id(known):
+        if not self._aborts_with_new_id(transaction):
             new_producer_id = NO_PRODUCER_ID
-        if version < WITH_BUMPS:
-            known = known.fenced()
-        prepared = known.prepared(
-            is_commit=False, version=version, wall_ms=self._host.wall_ms(), new_producer_id=new_producer_id
+        if version < TV_2:
+            transaction = transaction.fenced()
+        prepared = transaction.prepared(
+            is_commit=False, version=version, wall_ms=self._context.wall_ms(), new_producer_id=new_producer_id
         )
-        return self._prepare(prepared, Identity(_NONE))
+        return self._prepare(prepared, ProducerIdResult(_NONE))
 
-    def _prepare(self, prepared: Transaction, reply: Identity) -> Decided:
-        """Record what is decided; its markers follow when the record is committed."""
+    def _prepare(self, prepared: TransactionMetadata, reply: ProducerIdResult) -> TransactionDecision:
+        """Write the Prepare record; the markers follow after its commit."""
         return CoordinatorDecision(
-            [self._record(prepared)], reply, settle=lambda error: self._is_prepared(prepared, error)
+            [self._record(prepared)], reply, on_complete=lambda error: self._on_prepared(prepared, error)
         )
 
-    def _is_prepared(self, prepared: Transaction, error: ErrorCode) -> None:
+    def _on_prepared(self, prepared: TransactionMetadata, error: ErrorCode) -> None:
         if self.transactions.get(prepared.transactional_id) is not prepared:
-            return  # the log did not take it, or another broker goes on with it
+            return  # the append failed, or another broker continues it
         if error is not _NONE:
-            self._host.after(RETRY_MS, lambda: self._prepare_again(prepared))
+            self._context.schedule(RETRY_MS, lambda: self._retry_prepare(prepared))
             return
         partitions = prepared.partitions
-        self._left[prepared.transactional_id] = set(partitions)
+        self._remaining_partitions[prepared.transactional_id] = set(partitions)
         if partitions:
             self._write_markers(prepared, partitions)
         else:
             self._complete(prepared)
 
-    def _prepare_again(self, prepared: Transaction) -> CoordinatorDecision[None] | None:
-        """Rule 5."""
+    def _retry_prepare(self, prepared: TransactionMetadata) -> CoordinatorDecision[None] | None:
+        """Write the Prepare record again (rule 5)."""
         if self.transactions.get(prepared.transactional_id) is not prepared:
             return None
-        settle = partial(self._is_prepared, prepared)
-        return CoordinatorDecision([self._record(prepared)], None, settle=settle)
+        on_complete = partial(self._on_prepared, prepared)
+        return CoordinatorDecision([self._record(prepared)], None, on_complete=on_complete)
 
     # ---- markers
 
-    def _write_markers(self, prepared: Transaction, partitions: Iterable[TopicPartition]) -> None:
+    def _write_markers(self, prepared: TransactionMetadata, partitions: Iterable[TopicPartition]) -> None:
         marker = Marker(
             prepared.producer_id,
             prepared.epoch,
             prepared.is_commit,
-            self._host.epoch,
+            self._context.epoch,
             prepared.client_version,
         )
-        self._markers.write(marker, partitions, partial(self._marker_done, prepared))
+        self._markers.write(marker, partitions, partial(self._on_marker_written, prepared))
 
-    def _marker_done(self, prepared: Transaction, partition: TopicPartition, error: ErrorCode) -> None:
+    def _on_marker_written(self, prepared: TransactionMetadata, partition: TopicPartition, error: ErrorCode) -> None:
         if self.transactions.get(prepared.transactional_id) is not prepared:
             return
         if error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
-            _log.warning("%s is ended by another coordinator", prepared.transactional_id)
+            _log.warning(
+                "transaction of %s is completed by another coordinator; its markers are no longer written here",
+                prepared.transactional_id,
+            )
             return
-        if error is ErrorCode.INVALID_PRODUCER_EPOCH:  # somebody has ended it there by hand (kafka-transactions.sh)
-            _log.warning("%s-%d has a later epoch than %s", *partition, prepared.transactional_id)
+        if (
+            error is ErrorCode.INVALID_PRODUCER_EPOCH
+        ):  # an administrator ended it in this partition (kafka-transactions.sh)
+            _log.warning(
+                "marker skipped: %s-%d has a later producer epoch than the transaction of %s",
+                *partition,
+                prepared.transactional_id,
+            )
         elif error is not _NONE:
-            self._host.after(RETRY_MS, lambda: self._write_again(prepared, partition))
+            self._context.schedule(RETRY_MS, lambda: self._retry_marker(prepared, partition))
             return
-        left = self._left[prepared.transactional_id]
-        left.discard(partition)
-        if not left:
+        remaining = self._remaining_partitions[prepared.transactional_id]
+        remaining.discard(partition)
+        if not remaining:
             self._complete(prepared)
 
-    def _write_again(self, prepared: Transaction, partition: TopicPartition) -> None:
+    def _retry_marker(self, prepared: TransactionMetadata, partition: TopicPartition) -> None:
         if self.transactions.get(prepared.transactional_id) is prepared:
             self._write_markers(prepared, [partition])
 
-    def _complete(self, prepared: Transaction) -> None:
+    def _complete(self, prepared: TransactionMetadata) -> None:
         if self.transactions.get(prepared.transactional_id) is not prepared:
             return
-        completed = prepared.completed(self._host.wall_ms())
-        self._host.execute(CoordinatorDecision([self._record(completed)], None))
-        if self.transactions.get(prepared.transactional_id) is prepared:  # the log did not take it
-            self._host.after(RETRY_MS, lambda: self._complete(prepared))
+        completed = prepared.completed(self._context.wall_ms())
+        self._context.execute(CoordinatorDecision([self._record(completed)], None))
+        if self.transactions.get(prepared.transactional_id) is prepared:  # the append failed
+            self._context.schedule(RETRY_MS, lambda: self._complete(prepared))
 
-    # ---- looking
+    # ---- describing
 
-    def left(self, transaction: Transaction) -> Iterable[TopicPartition]:
-        """The partitions of a transaction; of one that is decided, those that have no marker yet."""
+    def remaining_partitions(self, transaction: TransactionMetadata) -> Iterable[TopicPartition]:
+        """The partitions of a transaction; if it is prepared, those without a marker."""
         if transaction.state in PREPARED:
-            return self._left.get(transaction.transactional_id, transaction.partitions)
+            return self._remaining_partitions.get(transaction.transactional_id, transaction.partitions)
         return transaction.partitions
 
-    # ---- time
+    # ---- timeouts
 
-    def _look_later(self) -> None:
-        """Look at everything from time to time while there is anything."""
-        if self._abortions is None and self.transactions:
-            self._abortions = self._host.after(self._settings.abort_interval_ms, self._abort_overdue)
-        if self._expiry is None and self.transactions:
-            self._expiry = self._host.after(self._settings.expiry_interval_ms, self._expire)
+    def _schedule_checks(self) -> None:
+        """Schedule the checks for timeouts and expiration while there are transactions."""
+        if self._abort_deadline is None and self.transactions:
+            self._abort_deadline = self._context.schedule(self._settings.abort_interval_ms, self._abort_timed_out)
+        if self._expiry_deadline is None and self.transactions:
+            self._expiry_deadline = self._context.schedule(self._settings.expiry_interval_ms, self._expire)
 
-    def _abort_overdue(self) -> None:
-        """Abort transactions that have been open for too long."""
-        self._abortions = None
-        wall_ms = self._host.wall_ms()
-        for known in list(self.transactions.values()):
-            if known.state is State.ONGOING and known.started_wall_ms + known.timeout_ms < wall_ms:
-                _log.info("the transaction of %s is aborted: its time is over", known.transactional_id)
-                if self._aborts_with_new_id(known):
-                    self._take_producer_id(wall_ms, partial(self._abort_with, known))
+    def _abort_timed_out(self) -> None:
+        """Abort transactions that are open longer than their timeout."""
+        self._abort_deadline = None
+        wall_ms = self._context.wall_ms()
+        for transaction in list(self.transactions.values()):
+            if transaction.state is State.ONGOING and transaction.started_wall_ms + transaction.timeout_ms < wall_ms:
+                _log.info("aborting the transaction of %s: its timeout has passed", transaction.transactional_id)
+                if self._aborts_with_new_id(transaction):
+                    self._generate_producer_id(wall_ms, partial(self._abort_with, transaction))
                 else:
-                    self._abort_with(known, NO_PRODUCER_ID)
-        self._look_later()
+                    self._abort_with(transaction, NO_PRODUCER_ID)
+        self._schedule_checks()
 
-    def _abort_with(self, known: Transaction, new_producer_id: int | None) -> None:
-        """Go on where nothing has changed meanwhile; without an id the next look comes back to it."""
-        if new_producer_id is not None and self.transactions.get(known.transactional_id) is known:
-            self._host.execute(self._abort(known, new_producer_id))
+    def _abort_with(self, transaction: TransactionMetadata, new_producer_id: int | None) -> None:
+        """Abort if the transaction has not changed; without a producer id the next check retries."""
+        if new_producer_id is not None and self.transactions.get(transaction.transactional_id) is transaction:
+            self._context.execute(self._abort(transaction, new_producer_id))
 
     def _expire(self) -> CoordinatorDecision[None]:
-        """Forget transactional ids that nobody has used for long."""
-        self._expiry = None
-        before_wall_ms = self._host.wall_ms() - self._settings.expiration_ms
+        """Delete transactional ids that were idle for too long."""
+        self._expiry_deadline = None
+        before_wall_ms = self._context.wall_ms() - self._settings.expiration_ms
         expired = [
-            transaction_tombstone(known.transactional_id)
-            for known in self.transactions.values()
-            if known.state in _IDLE and known.updated_wall_ms <= before_wall_ms
+            transaction_tombstone(transaction.transactional_id)
+            for transaction in self.transactions.values()
+            if transaction.state in _IDLE and transaction.updated_wall_ms <= before_wall_ms
         ]
-        self._look_later()
+        self._schedule_checks()
         return CoordinatorDecision(expired, None, is_atomic=False)
 
     # ---- records
 
-    def _decide(self, following: Transaction) -> Decided:
-        reply = Identity(_NONE, following.producer_id, following.epoch)
-        return CoordinatorDecision([self._record(following)], reply)
+    def _decide(self, next_state: TransactionMetadata) -> TransactionDecision:
+        reply = ProducerIdResult(_NONE, next_state.producer_id, next_state.epoch)
+        return CoordinatorDecision([self._record(next_state)], reply)
 
-    def _record(self, transaction: Transaction) -> TransactionRecord:
+    def _record(self, transaction: TransactionMetadata) -> TransactionRecord:
         return transaction_record(transaction, has_versions=self._version() > 0)
 
     def apply(self, record: StoredRecord, _producer_id: int) -> None:
-        """Change what is durable."""
+        """Replay a record."""
         assert isinstance(record, TransactionRecord)
         transaction = record.transaction
         if transaction is None:
@@ -373,86 +385,90 @@ class TransactionCoordinator:
             return
         self.transactions[transaction.transactional_id] = transaction
         if transaction.state not in PREPARED:
-            self._left.pop(transaction.transactional_id, None)
-        self._look_later()
+            self._remaining_partitions.pop(transaction.transactional_id, None)
+        self._schedule_checks()
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """Nothing here is part of a transaction."""
+        """No record here is part of a transaction."""
 
     def load(self, key: bytes, value: bytes | None, _producer_id: int) -> None:
-        """Note a record; only the last one of each transactional id is decoded."""
+        """Keep the latest record of each transactional id; `finish_loading` decodes them."""
         if int.from_bytes(key[:2], "big") != TRANSACTION_LOG:
-            _log.warning("a record of type %s in %s is passed over", key[:2].hex(), TRANSACTIONS_TOPIC)
+            _log.warning("skipping a record of unknown type %s in %s", key[:2].hex(), TRANSACTIONS_TOPIC)
         elif value is not None and not is_known_version(value):
-            _log.warning("a value of version %s in %s is passed over", value[:2].hex(), TRANSACTIONS_TOPIC)
+            _log.warning("skipping a value of unknown version %s in %s", value[:2].hex(), TRANSACTIONS_TOPIC)
         else:
-            self._unread[key] = value
+            self._undecoded[key] = value
 
     def load_marker(self, producer_id: int, is_commit: bool) -> None:  # noqa: FBT001
-        """Nothing here is part of a transaction."""
+        """No record here is part of a transaction."""
 
     def finish_loading(self) -> Iterator[None]:
-        """Decode what counts, and go on with what is decided."""
-        unread, self._unread = self._unread, {}
+        """Decode the loaded records and continue prepared transactions."""
+        unread, self._undecoded = self._undecoded, {}
         for count, (key, value) in enumerate(unread.items(), 1):
             if value is not None:
                 transactional_id = read_transactional_id(key)
                 self.transactions[transactional_id] = read_transaction(transactional_id, value)
-            if count % STEP == 0:
+            if count % ITEMS_PER_STEP == 0:
                 yield
-        for known in self.transactions.values():
-            if known.state in PREPARED:
-                self._host.after(0, partial(self._prepare_again, known))
-        self._look_later()
+        for transaction in self.transactions.values():
+            if transaction.state in PREPARED:
+                self._context.schedule(0, partial(self._retry_prepare, transaction))
+        self._schedule_checks()
 
-    def topics_deleted(self, _deleted: Mapping[str, bytes]) -> None:
-        """Whoever writes markers knows which partitions there are."""
+    def on_topics_deleted(self, _deleted: Mapping[str, bytes]) -> None:
+        """Nothing to do: the marker writer skips deleted partitions."""
 
     def unload(self) -> None:
-        """Somebody else coordinates these transactions now."""
-        for deadline in (self._abortions, self._expiry):
+        """Another broker is the coordinator now."""
+        for deadline in (self._abort_deadline, self._expiry_deadline):
             if deadline is not None:
                 deadline.cancel()
         self.transactions.clear()
-        self._left.clear()
+        self._remaining_partitions.clear()
 
 
-def _refused(error: ErrorCode) -> Decided:
-    """Nothing to record; with NONE: nothing to do."""
-    return CoordinatorDecision((), Identity(error))
+def _error(error: ErrorCode) -> TransactionDecision:
+    """A decision without records; with NONE there is nothing to do."""
+    return CoordinatorDecision((), ProducerIdResult(error))
 
 
-def _mismatch(known: Transaction | None, producer: Expected) -> ErrorCode:
-    if known is None or known.producer_id != producer.producer_id:
+def _check_producer(transaction: TransactionMetadata | None, producer: ProducerIdAndEpoch) -> ErrorCode:
+    if transaction is None or transaction.producer_id != producer.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    return _NONE if known.epoch == producer.epoch else ErrorCode.PRODUCER_FENCED
+    return _NONE if transaction.epoch == producer.epoch else ErrorCode.PRODUCER_FENCED
 
 
-def _end_without_bumps(known: Transaction, producer: Expected, *, is_commit: bool) -> ErrorCode | None:
-    """The answer to EndTxn before version 5; None: it is to be done, NONE: it has been done already."""
-    error = _mismatch(known, producer)
+def _check_end_tv0(
+    transaction: TransactionMetadata, producer: ProducerIdAndEpoch, *, is_commit: bool
+) -> ErrorCode | None:
+    """The error of EndTxn before version 5. None: do it; NONE: it is already done."""
+    error = _check_producer(transaction, producer)
     if error is not _NONE:
         return error
-    if known.state is State.ONGOING:
+    if transaction.state is State.ONGOING:
         return None
-    is_done = known.state is not State.EMPTY and known.is_commit is is_commit
+    is_done = transaction.state is not State.EMPTY and transaction.is_commit is is_commit
     return _NONE if is_done else ErrorCode.INVALID_TXN_STATE
 
 
-def _end_with_bumps(known: Transaction, producer: Expected, *, is_commit: bool) -> ErrorCode | None:
-    """The answer to EndTxn from version 5 on: an epoch that is one behind asks for what has been done already."""
+def _check_end_tv2(
+    transaction: TransactionMetadata, producer: ProducerIdAndEpoch, *, is_commit: bool
+) -> ErrorCode | None:
+    """The error of EndTxn from version 5 on; an epoch one behind repeats a request that is already done."""
     is_rotated = (
-        producer.producer_id == known.previous_producer_id != known.producer_id
+        producer.producer_id == transaction.previous_producer_id != transaction.producer_id
         and producer.epoch == LAST_EPOCH
-        and known.epoch == 0
+        and transaction.epoch == 0
     )
-    if producer.producer_id != known.producer_id and not is_rotated:
+    if producer.producer_id != transaction.producer_id and not is_rotated:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    is_repeated = known.state in _COMPLETE and (is_rotated or producer.epoch + 1 == known.epoch)
-    if not is_repeated and producer.epoch != known.epoch:
+    is_repeated = transaction.state in _COMPLETE and (is_rotated or producer.epoch + 1 == transaction.epoch)
+    if not is_repeated and producer.epoch != transaction.epoch:
         return ErrorCode.PRODUCER_FENCED
-    if known.state is State.ONGOING:
+    if transaction.state is State.ONGOING:
         return None
     if is_repeated:
-        return _NONE if known.is_commit is is_commit else ErrorCode.INVALID_TXN_STATE
+        return _NONE if transaction.is_commit is is_commit else ErrorCode.INVALID_TXN_STATE
     return ErrorCode.INVALID_TXN_STATE if is_commit else None

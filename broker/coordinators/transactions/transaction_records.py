@@ -1,9 +1,9 @@
 """The records of `__transaction_state`, as Apache Kafka 4.3 writes them.
 
-FORMAT   type 0  TransactionLog   transactional id -> value v1; v0 while transactions are of version 0
-RULES    1. Values are read in every version. One of a later version is left over from a newer broker, and passed over.
-         2. A tombstone ends a transactional id.
-         3. A transaction that is empty has null for its partitions; one that is complete, an empty list.
+FORMAT   type 0  TransactionLog   transactional id -> value v1; v0 while transaction.version is 0
+RULES    1. Values of all known versions are read. A value of an unknown version, written by a newer broker, is skipped.
+         2. A tombstone deletes a transactional id.
+         3. The partitions are null in state Empty and an empty list in the Complete states.
 NOT HERE When a record is written (`transaction_coordinator.py`).
 """
 
@@ -13,7 +13,7 @@ from struct import Struct, error
 from typing import Final
 
 from broker.coordinators.runtime.coordinator_runtime import StoredRecord
-from broker.coordinators.transactions.transaction import State, TopicPartition, Transaction
+from broker.coordinators.transactions.transaction import State, TopicPartition, TransactionMetadata
 from protocol.codec import decode
 from protocol.errors import MalformedRequest
 from protocol.messages.stored_records import TransactionLogKey, TransactionLogValue, TransactionPartitions
@@ -25,13 +25,13 @@ _I16 = Struct(">h")
 
 
 class TransactionRecord(StoredRecord):
-    """A record together with what it stands for; None: it ends its transactional id."""
+    """A record with its decoded state; None for a tombstone."""
 
-    transaction: Transaction | None
+    transaction: TransactionMetadata | None
 
 
-def transaction_record(transaction: Transaction, *, has_versions: bool) -> TransactionRecord:
-    """How a transaction stands; `has_versions`: in the form that knows versions of transactions."""
+def transaction_record(transaction: TransactionMetadata, *, has_versions: bool) -> TransactionRecord:
+    """The record of a state; `has_versions` selects value version 1."""
     partitions = None if transaction.state is State.EMPTY else _grouped(transaction.partitions)
     value = TransactionLogValue(
         producer_id=transaction.producer_id,
@@ -53,7 +53,7 @@ def transaction_record(transaction: Transaction, *, has_versions: bool) -> Trans
 
 
 def transaction_tombstone(transactional_id: str) -> TransactionRecord:
-    """The transactional id is forgotten."""
+    """Deletes a transactional id."""
     record = TransactionRecord(TransactionLogKey(transactional_id=transactional_id), None)
     record.transaction = None
     return record
@@ -65,7 +65,7 @@ def read_transactional_id(key: bytes) -> str:
 
 
 def is_known_version(value: bytes) -> bool:
-    """Rule 1; of a value that is cut off `read_transaction` tells."""
+    """Whether the version is known (rule 1); for a truncated value `read_transaction` raises."""
     return len(value) < _I16.size or _is_known(*_I16.unpack_from(value))
 
 
@@ -73,20 +73,24 @@ def _is_known(version: int) -> bool:
     return TransactionLogValue.MIN_VERSION <= version <= TransactionLogValue.MAX_VERSION
 
 
-def read_transaction(transactional_id: str, value: bytes) -> Transaction:
-    """A transaction as some broker left it."""
+def read_transaction(transactional_id: str, value: bytes) -> TransactionMetadata:
+    """Decode a value.
+
+    Raises:
+        MalformedRequest: the value is truncated or unknown.
+    """
     try:
         (version,) = _I16.unpack_from(value)
     except error:
-        raise MalformedRequest("a transaction's value is cut off") from None
+        raise MalformedRequest("truncated value of a transaction") from None
     if not _is_known(version):
-        raise MalformedRequest(f"a transaction's value of version {version} is not known here")
+        raise MalformedRequest(f"unknown version {version} of a transaction's value")
     stored = decode(TransactionLogValue, version, value, _I16.size)
     try:
         state = State(stored.transaction_status)
     except ValueError:
-        raise MalformedRequest(f"a transaction's state {stored.transaction_status} is not known here") from None
-    return Transaction(
+        raise MalformedRequest(f"unknown transaction state {stored.transaction_status}") from None
+    return TransactionMetadata(
         transactional_id,
         stored.producer_id,
         stored.producer_epoch,

@@ -1,16 +1,16 @@
-"""Lets a producer's first records into a partition only while their transaction is open (KIP-890).
+"""Verifies that a partition is part of an open transaction before its first records are appended (KIP-890).
 
-RULES    1. Where a partition has records of the transaction already, nothing is asked. Else the coordinator must know the
-            partition as part of the transaction, or is told that it becomes one (producers of version 2).
-         2. A marker that is written while the coordinator is being asked ends the admission: what came after it would
-            never be ended itself. Not so the marker of the transaction before, which has the epoch of the next one since
-            version 2: it comes while the question waits to be sent to a coordinator on another broker.
-         3. What one producer asks is answered in the order in which it asked, or its records would change places. Where
-            its records have been turned away, later ones wait for them; unless others have led meanwhile, who may have
-            let them in.
-         4. Errors that older producers do not know are told as some that make them try again.
-         5. A partition that knows a later epoch of the producer says so itself.
-NOT HERE What the coordinator decides (`transaction_coordinator.py`).
+RULES    1. A partition with records of the current transaction needs no verification. Else the coordinator verifies that the
+            partition is part of the transaction, or adds it (producers of version 2).
+         2. A marker that is written during a verification fails it with INVALID_TXN_STATE: records appended after the marker
+            would never be completed. The marker of the previous transaction does not count; since version 2 it has the epoch
+            of the next transaction and can arrive while a request to a remote coordinator is queued.
+         3. Verifications of one producer complete in order, so its batches keep their order. After a batch
+            was rejected, later batches are rejected until the first one is retried, unless the leader epoch has
+            changed: another leader may have appended it.
+         4. Errors unknown to older producers are mapped to retriable ones.
+         5. A later epoch in the partition's producer state is rejected without a query.
+NOT HERE The coordinator's decision (`transaction_coordinator.py`).
 """
 
 from __future__ import annotations
@@ -20,62 +20,64 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from broker.coordinators.runtime.coordinator_runtime import Clock, CoordinatorRuntime, Shard, coordinator_error
-from broker.coordinators.transactions.remote_verification import TransactionLookup
-from broker.coordinators.transactions.transaction import WITH_BUMPS, Expected, TopicPartition
-from broker.coordinators.transactions.transaction_coordinator import Identity, Marker, TransactionCoordinator
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime, Shard, coordinator_error
+from broker.coordinators.transactions.remote_verification import RemoteVerification
+from broker.coordinators.transactions.transaction import TV_2, ProducerIdAndEpoch, TopicPartition
+from broker.coordinators.transactions.transaction_coordinator import Marker, ProducerIdResult, TransactionCoordinator
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import NO_SEQUENCE
-from replication.partition.partition import NO_EPOCH
+from replication.partition.follower_progress import NO_EPOCH
 from replication.partition.replica_manager import ReplicaManager
-from replication.timer_queue import Deadlines
-from storage.log.producer_state import Producer
+from replication.timer_queue import Clock, TimerQueue
+from storage.log.producer_state import ProducerEntry
 
 _NONE: Final = ErrorCode.NONE
 
 
-class Support(IntEnum):
-    """What a producer knows of transactions, seen by the version of its request."""
+class TransactionSupport(IntEnum):
+    """What the producer supports, by its request version (Kafka: TransactionSupportedOperation)."""
 
-    OLD = 0
+    DEFAULT_ERROR = 0
     """It adds partitions itself and does not know TRANSACTION_ABORTABLE."""
-    ABORTABLE = 1
-    IMPLICIT = 2
-    """Its partitions are added by its records."""
+    GENERIC_ERROR_SUPPORTED = 1
+    ADD_PARTITION = 2
+    """Its records add their partitions."""
 
 
-REMEMBERED: Final = 10_000
-"""So many partitions in which records have been turned away are remembered."""
+MAX_REJECTED: Final = 10_000
+"""Limit for the remembered rejections."""
 
-Refusals = dict[TopicPartition, KafkaError]
+PartitionErrors = dict[TopicPartition, KafkaError]
 Sequences = Mapping[TopicPartition, int]
-"""Partitions, and the first sequence of what is to be written there."""
-Done = Callable[[Refusals], None]
+"""First sequence number of the batch per partition."""
+OnVerified = Callable[[PartitionErrors], None]
 
 
-class _TurnedAway(NamedTuple):
-    """Records of one producer that did not come in."""
+class _RejectedRecords(NamedTuple):
+    """Rejected batches of one producer in one partition."""
 
     epoch: int
-    lowest: int
-    """Of their first sequences."""
+    lowest_sequence: int
+    """The lowest of their first sequence numbers."""
     leader_epoch: int
 
 
-class _Asking:
-    """One admission that waits for the coordinator."""
+class _PendingVerification:
+    """A verification that waits for the coordinator."""
 
-    __slots__ = ("done", "ended", "partitions", "producer", "refusals", "support", "transactional_id", "until_mono_ms")
+    __slots__ = (
+        "done", "errors", "partitions", "producer", "support", "transactional_id", "until_mono_ms", "with_marker",
+    )  # fmt: skip
 
     def __init__(
         self,
         transactional_id: str,
-        producer: Expected,
+        producer: ProducerIdAndEpoch,
         partitions: Sequences,
-        support: Support,
-        done: Done,
+        support: TransactionSupport,
+        done: OnVerified,
         until_mono_ms: int,
-        refusals: Refusals,
+        errors: PartitionErrors,
     ) -> None:
         self.transactional_id = transactional_id
         self.producer = producer
@@ -83,208 +85,207 @@ class _Asking:
         self.support = support
         self.done = done
         self.until_mono_ms = until_mono_ms
-        self.refusals = refusals
-        self.ended: set[TopicPartition] = set()
+        self.errors = errors
+        self.with_marker: set[TopicPartition] = set()
 
 
-class Admission:
-    """Asks the coordinator for everybody who wants to write as part of a transaction."""
+class TransactionVerification:
+    """Verifies partitions at the local or a remote coordinator."""
 
     def __init__(
         self,
         replicas: ReplicaManager,
         coordinator: CoordinatorRuntime[TransactionCoordinator],
-        deadlines: Deadlines,
+        timers: TimerQueue,
         clock: Clock,
-        lookup: TransactionLookup | None = None,
+        remote: RemoteVerification | None = None,
         *,
-        does_verify: bool = True,
+        is_enabled: bool = True,
         retry_ms: int = 20,
-        patience_ms: int = 100,
+        max_wait_ms: int = 100,
     ) -> None:
-        """Let partitions of `replicas` be written to.
+        """Verify partitions of `replicas`.
 
-        `lookup` asks coordinators on other brokers; None: there are none. Without `does_verify` old producers are
-        believed. A producer of version 2 waits for the end of its last transaction for `patience_ms`, looking every
-        `retry_ms`.
+        Without `remote` all coordinators are local. Without `is_enabled` producers of old versions are not
+        verified. CONCURRENT_TRANSACTIONS is retried every `retry_ms` for at most `max_wait_ms` (version 2).
         """
         self._replicas = replicas
         self._coordinator = coordinator
-        self._deadlines = deadlines
+        self._timers = timers
         self._clock = clock
-        self._lookup = lookup
-        self.does_verify = does_verify
-        """Whether old producers are looked for; may change."""
+        self._remote = remote
+        self.is_enabled = is_enabled
+        """transaction.partition.verification.enable; dynamic."""
         self._retry_ms = retry_ms
-        self._patience_ms = patience_ms
-        self._asking: dict[int, deque[_Asking]] = {}  # by producer id; the first of each is being answered
-        self._turned_away: dict[tuple[TopicPartition, int], _TurnedAway] = {}
-        """By partition and producer id: records that are to come again."""
+        self._max_wait_ms = max_wait_ms
+        self._pending: dict[int, deque[_PendingVerification]] = {}  # by producer id; the first one is in progress
+        self._rejected: dict[tuple[TopicPartition, int], _RejectedRecords] = {}
+        """Rejected batches by partition and producer id (rule 3)."""
 
-    def admit(
+    def verify(
         self,
         transactional_id: str,
-        producer: Expected,
+        producer: ProducerIdAndEpoch,
         partitions: Sequences,
-        support: Support,
-        done: Done,
+        support: TransactionSupport,
+        done: OnVerified,
     ) -> None:
-        """Call `done`, perhaps at once, with the partitions that may not be written to, and why."""
-        if support < Support.IMPLICIT and not self.does_verify:
+        """Call `done` with the errors of partitions that must not be written, possibly before the return."""
+        if support < TransactionSupport.ADD_PARTITION and not self.is_enabled:
             done({})
             return
-        refusals: Refusals = {}
+        errors: PartitionErrors = {}
         unknown: dict[TopicPartition, int] = {}
         for key, sequence in partitions.items():
-            known = self._known(key, producer)
-            if known is not None and known.epoch > producer.epoch:
-                refusals[key] = KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
-            elif known is None or known.txn_first_offset < 0 or known.epoch != producer.epoch:
+            state = self._producer_state(key, producer)
+            if state is not None and state.epoch > producer.epoch:
+                errors[key] = KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
+            elif state is None or state.txn_first_offset < 0 or state.epoch != producer.epoch:
                 unknown[key] = sequence
         if not unknown:
-            done(refusals)
+            done(errors)
             return
-        until_mono_ms = self._clock.mono_ms() + self._patience_ms
-        asking = _Asking(transactional_id, producer, unknown, support, done, until_mono_ms, refusals)
-        waiting = self._asking.setdefault(producer.producer_id, deque())
-        waiting.append(asking)
+        until_mono_ms = self._clock.mono_ms() + self._max_wait_ms
+        pending = _PendingVerification(transactional_id, producer, unknown, support, done, until_mono_ms, errors)
+        waiting = self._pending.setdefault(producer.producer_id, deque())
+        waiting.append(pending)
         if len(waiting) == 1:
-            self._ask(asking)
+            self._query(pending)
 
-    def ends(self, partition: TopicPartition, marker: Marker) -> None:
+    def on_marker(self, partition: TopicPartition, marker: Marker) -> None:
         """A marker is about to be appended (rule 2)."""
         producer_id = marker.producer_id
-        for asking in self._asking.get(producer_id, ()):
-            if not _ends_the_one_before(marker, asking.producer.epoch):
-                asking.ended.add(partition)
-        turned_away = self._turned_away.get((partition, producer_id))
-        if turned_away is not None and not _ends_the_one_before(marker, turned_away.epoch):
-            del self._turned_away[partition, producer_id]
+        for pending in self._pending.get(producer_id, ()):
+            if not _is_of_previous_transaction(marker, pending.producer.epoch):
+                pending.with_marker.add(partition)
+        rejected = self._rejected.get((partition, producer_id))
+        if rejected is not None and not _is_of_previous_transaction(marker, rejected.epoch):
+            del self._rejected[partition, producer_id]
 
-    def _known(self, key: TopicPartition, producer: Expected) -> Producer | None:
-        """What a partition knows of a producer, if that is at hand."""
+    def _producer_state(self, key: TopicPartition, producer: ProducerIdAndEpoch) -> ProducerEntry | None:
+        """The producer's state in the partition, if the log is open."""
         partition = self._replicas.partitions.get(key)
         if partition is None or not partition.log.is_open:
             return None
         return partition.log.producers.producers.get(producer.producer_id)
 
-    def _ask(self, asking: _Asking) -> None:
-        asking.ended.clear()  # what ended before is not what is asked for
-        lookup = self._lookup
-        elsewhere = -1 if lookup is None else lookup.coordinator_of(asking.transactional_id)
-        if lookup is not None and elsewhere >= 0:
-            self._ask_there(lookup, elsewhere, asking)
+    def _query(self, pending: _PendingVerification) -> None:
+        pending.with_marker.clear()  # earlier markers do not affect this query
+        remote = self._remote
+        remote_id = -1 if remote is None else remote.coordinator_of(pending.transactional_id)
+        if remote is not None and remote_id >= 0:
+            self._query_remote(remote, remote_id, pending)
             return
-        shard = self._coordinator.find(asking.transactional_id)
+        shard = self._coordinator.find(pending.transactional_id)
         if not isinstance(shard, Shard):
-            self._answered(asking, dict.fromkeys(asking.partitions, shard))
+            self._complete(pending, dict.fromkeys(pending.partitions, shard))
             return
-        name, producer, partitions = asking.transactional_id, asking.producer, asking.partitions
-        if asking.support is not Support.IMPLICIT:
-            self._answered(asking, shard.machine.verify(name, producer, partitions))
+        name, producer, partitions = pending.transactional_id, pending.producer, pending.partitions
+        if pending.support is not TransactionSupport.ADD_PARTITION:
+            self._complete(pending, shard.coordinator.verify(name, producer, partitions))
             return
-        decision = shard.machine.add(name, producer, partitions, WITH_BUMPS)
-        shard.execute(decision).then(lambda error: self._added(asking, decision.reply, error))
+        decision = shard.coordinator.add(name, producer, partitions, TV_2)
+        shard.execute(decision).then(lambda error: self._on_added(pending, decision.reply, error))
 
-    def _ask_there(self, lookup: TransactionLookup, coordinator_id: int, asking: _Asking) -> None:
-        """The coordinator is on another broker."""
-        is_added = asking.support is Support.IMPLICIT
+    def _query_remote(self, remote: RemoteVerification, coordinator_id: int, pending: _PendingVerification) -> None:
+        """Query a coordinator on another broker."""
+        adds = pending.support is TransactionSupport.ADD_PARTITION
 
-        def answered(verdicts: Mapping[TopicPartition, ErrorCode]) -> None:
-            if not is_added or not self._asks_again(asking, verdicts.values()):
-                self._answered(asking, verdicts)
+        def on_response(results: Mapping[TopicPartition, ErrorCode]) -> None:
+            if not adds or not self._schedules_retry(pending, results.values()):
+                self._complete(pending, results)
 
-        lookup.ask(
-            coordinator_id, asking.transactional_id, asking.producer, asking.partitions, answered, is_added=is_added
+        remote.verify(
+            coordinator_id, pending.transactional_id, pending.producer, pending.partitions, on_response, adds=adds
         )
 
-    def _added(self, asking: _Asking, reply: Identity, error: ErrorCode) -> None:
-        verdict = reply.error if error is _NONE else coordinator_error(error)
-        if not self._asks_again(asking, [verdict]):
-            self._answered(asking, dict.fromkeys(asking.partitions, verdict))
+    def _on_added(self, pending: _PendingVerification, reply: ProducerIdResult, error: ErrorCode) -> None:
+        result = reply.error if error is _NONE else coordinator_error(error)
+        if not self._schedules_retry(pending, [result]):
+            self._complete(pending, dict.fromkeys(pending.partitions, result))
 
-    def _asks_again(self, asking: _Asking, verdicts: Iterable[ErrorCode]) -> bool:
-        """Whether the end of the last transaction is waited for; then it will be asked again."""
+    def _schedules_retry(self, pending: _PendingVerification, results: Iterable[ErrorCode]) -> bool:
+        """Schedule a retry while the previous transaction is being completed."""
         now_ms = self._clock.mono_ms()
-        if now_ms >= asking.until_mono_ms or ErrorCode.CONCURRENT_TRANSACTIONS not in verdicts:
+        if now_ms >= pending.until_mono_ms or ErrorCode.CONCURRENT_TRANSACTIONS not in results:
             return False
-        self._deadlines.schedule(now_ms + self._retry_ms, lambda: self._ask(asking))
+        self._timers.schedule(now_ms + self._retry_ms, lambda: self._query(pending))
         return True
 
-    def _answered(self, asking: _Asking, verdicts: Mapping[TopicPartition, ErrorCode]) -> None:
-        refusals = asking.refusals
-        for key, sequence in asking.partitions.items():
-            verdict = verdicts[key]
-            if verdict is _NONE and key in asking.ended:
-                verdict = ErrorCode.INVALID_TXN_STATE
-            if verdict is _NONE and not self._is_in_order(asking.producer, key, sequence):
-                verdict = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-            if verdict is not _NONE:
-                refusals[key] = _told(verdict, asking.support)
-                self._remember(asking.producer, key, sequence)
-        asking.done(refusals)
-        producer_id = asking.producer.producer_id
-        waiting = self._asking[producer_id]
+    def _complete(self, pending: _PendingVerification, results: Mapping[TopicPartition, ErrorCode]) -> None:
+        errors = pending.errors
+        for key, sequence in pending.partitions.items():
+            result = results[key]
+            if result is _NONE and key in pending.with_marker:
+                result = ErrorCode.INVALID_TXN_STATE
+            if result is _NONE and not self._is_in_order(pending.producer, key, sequence):
+                result = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            if result is not _NONE:
+                errors[key] = _client_error(result, pending.support)
+                self._record_rejection(pending.producer, key, sequence)
+        pending.done(errors)
+        producer_id = pending.producer.producer_id
+        waiting = self._pending[producer_id]
         waiting.popleft()
         if waiting:
-            self._ask(waiting[0])
+            self._query(waiting[0])
         else:
-            del self._asking[producer_id]
+            del self._pending[producer_id]
 
-    # ---- rule 3: what was turned away comes first
+    # ---- order of rejected batches (rule 3)
 
-    def _is_in_order(self, producer: Expected, key: TopicPartition, sequence: int) -> bool:
-        """Whether no records before these are missing; these may be written then."""
-        if sequence > self._lowest(producer, key, sequence):
+    def _is_in_order(self, producer: ProducerIdAndEpoch, key: TopicPartition, sequence: int) -> bool:
+        """Whether no earlier batch is missing (rule 3)."""
+        if sequence > self._lowest_sequence(producer, key, sequence):
             return False
-        self._turned_away.pop((key, producer.producer_id), None)
+        self._rejected.pop((key, producer.producer_id), None)
         return True
 
-    def _lowest(self, producer: Expected, key: TopicPartition, sequence: int) -> int:
-        """The first sequence of all that is still to come in this epoch of the producer and of the leader, with these."""
-        known = self._turned_away.get((key, producer.producer_id))
-        if known is None or (known.epoch, known.leader_epoch) != (producer.epoch, self._leader_epoch(key)):
+    def _lowest_sequence(self, producer: ProducerIdAndEpoch, key: TopicPartition, sequence: int) -> int:
+        """The lowest first sequence of this batch and the rejected ones of the same producer and leader epoch."""
+        rejected = self._rejected.get((key, producer.producer_id))
+        if rejected is None or (rejected.epoch, rejected.leader_epoch) != (producer.epoch, self._leader_epoch(key)):
             return sequence
-        return min(known.lowest, sequence)
+        return min(rejected.lowest_sequence, sequence)
 
-    def _remember(self, producer: Expected, key: TopicPartition, sequence: int) -> None:
-        place = key, producer.producer_id
-        known = self._turned_away.get(place)
-        if sequence == NO_SEQUENCE or (known is not None and known.epoch > producer.epoch):
+    def _record_rejection(self, producer: ProducerIdAndEpoch, key: TopicPartition, sequence: int) -> None:
+        rejected_key = key, producer.producer_id
+        rejected = self._rejected.get(rejected_key)
+        if sequence == NO_SEQUENCE or (rejected is not None and rejected.epoch > producer.epoch):
             return
-        lowest = self._lowest(producer, key, sequence)
-        self._turned_away[place] = _TurnedAway(producer.epoch, lowest, self._leader_epoch(key))
-        if len(self._turned_away) > REMEMBERED:
-            del self._turned_away[next(iter(self._turned_away))]
+        lowest_sequence = self._lowest_sequence(producer, key, sequence)
+        self._rejected[rejected_key] = _RejectedRecords(producer.epoch, lowest_sequence, self._leader_epoch(key))
+        if len(self._rejected) > MAX_REJECTED:
+            del self._rejected[next(iter(self._rejected))]
 
     def _leader_epoch(self, key: TopicPartition) -> int:
         partition = self._replicas.partitions.get(key)
         return NO_EPOCH if partition is None else partition.leader_epoch
 
 
-def _ends_the_one_before(marker: Marker, epoch: int) -> bool:
-    """Whether records with this epoch belong to the transaction after the marker's."""
-    return marker.version >= WITH_BUMPS and epoch == marker.epoch
+def _is_of_previous_transaction(marker: Marker, epoch: int) -> bool:
+    """Whether the marker completes the transaction before the one with this epoch."""
+    return marker.version >= TV_2 and epoch == marker.epoch
 
 
-def _told(verdict: ErrorCode, support: Support) -> KafkaError:
-    """Rule 4."""
-    if verdict is ErrorCode.PRODUCER_FENCED:
+def _client_error(result: ErrorCode, support: TransactionSupport) -> KafkaError:
+    """The error for the client (rule 4)."""
+    if result is ErrorCode.PRODUCER_FENCED:
         return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
-    is_for_a_while = verdict in _FOR_A_WHILE
-    if verdict is ErrorCode.CONCURRENT_TRANSACTIONS and support is Support.IMPLICIT:
-        is_for_a_while = False
-    if is_for_a_while:
-        text = f"Unable to verify the partition has been added to the transaction. Underlying error: {verdict.name}"
+    is_retriable = result in _RETRIABLE
+    if result is ErrorCode.CONCURRENT_TRANSACTIONS and support is TransactionSupport.ADD_PARTITION:
+        is_retriable = False
+    if is_retriable:
+        text = f"Unable to verify the partition has been added to the transaction. Underlying error: {result.name}"
         return KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, text)
-    if verdict is ErrorCode.TRANSACTION_ABORTABLE and support is Support.OLD:
-        verdict = ErrorCode.INVALID_TXN_STATE
-    if verdict is ErrorCode.INVALID_TXN_STATE:
-        return KafkaError(verdict, "Partition was not added to the transaction")
-    return KafkaError(verdict)
+    if result is ErrorCode.TRANSACTION_ABORTABLE and support is TransactionSupport.DEFAULT_ERROR:
+        result = ErrorCode.INVALID_TXN_STATE
+    if result is ErrorCode.INVALID_TXN_STATE:
+        return KafkaError(result, "Partition was not added to the transaction")
+    return KafkaError(result)
 
 
-_FOR_A_WHILE: Final = frozenset(
+_RETRIABLE: Final = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

@@ -1,57 +1,63 @@
-"""What this node's broker says of changes of brokers' settings before the controller hears of them.
+"""Validates changes of broker configs on the broker, before the controller gets them.
 
-RULES    1. A broker takes changes of its own settings and of those of all brokers, as Apache Kafka's ConfigAdminManager does:
-            it alone knows which of them it can change while it runs, and whether they can be in force together.
-         2. Other resources are the controller's alone. Who asks the controller itself is not checked here.
-NOT HERE What the controller decides (`replication/controller/configs/config_changes.py`), obeying (`broker/node/dynamic_config_applier.py`).
+RULES    1. A broker validates its own configs and the cluster-wide defaults, as Apache Kafka's ConfigAdminManager does:
+            it knows which configs are dynamic and whether the new values are valid together.
+         2. The controller validates all other resources. Requests sent to the controller itself are not validated here.
+NOT HERE The controller's checks (`replication/controller/configs/config_changes.py`), applying changes
+         (`broker/node/dynamic_config_applier.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from broker.config.dynamic_configs import BrokerRules
+from broker.config.dynamic_configs import DynamicBrokerConfig
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.admin import AlterableConfig, AlterConfigsResource, ReplacedConfigsResource
-from replication.controller.configs.config_changes import Operation, as_changes, check_form, new_value
+from replication.controller.configs.config_changes import (
+    AlterConfigOp,
+    new_value,
+    replacement_as_changes,
+    validate_changes,
+)
 from replication.metadata.image import MetadataImage, ResourceType
 from storage.config.config_def import BadSetting, Setting, parse
 
 
-class OwnSettings:
-    """The settings of one broker, as far as it is asked of them."""
+class BrokerConfigValidator:
+    """Validates the configs of one broker."""
 
-    def __init__(self, node_id: int, rules: BrokerRules) -> None:
+    def __init__(self, node_id: int, rules: DynamicBrokerConfig) -> None:
         self._node_id = node_id
         self._rules = rules
 
     def check(
-        self, image: MetadataImage, wanted: AlterConfigsResource | ReplacedConfigsResource, *, is_repeated: bool
+        self, image: MetadataImage, requested: AlterConfigsResource | ReplacedConfigsResource, *, is_repeated: bool
     ) -> None:
-        """Refuse what this broker cannot have.
+        """Check a change of configs.
 
         Raises:
-            KafkaError: INVALID_REQUEST, or INVALID_CONFIG.
+            KafkaError: INVALID_REQUEST or INVALID_CONFIG.
         """
-        if wanted.resource_type != ResourceType.BROKER:
+        if requested.resource_type != ResourceType.BROKER:
             return
-        changed = as_changes(image, wanted) if isinstance(wanted, ReplacedConfigsResource) else wanted
-        check_form(changed.configs, is_repeated=is_repeated)
+        changed = replacement_as_changes(image, requested) if isinstance(requested, ReplacedConfigsResource) else requested
+        validate_changes(changed.configs, is_repeated=is_repeated)
         self._check(image, changed.resource_name, changed.configs)
 
-    def _check(self, image: MetadataImage, name: str, wanted: Iterable[AlterableConfig]) -> None:
+    def _check(self, image: MetadataImage, name: str, requested: Iterable[AlterableConfig]) -> None:
         if name:
             self._check_node(name)
         rules = self._rules
-        given = sorted(config.name for config in wanted if config.config_operation != Operation.DELETE)
-        _refuse_all("Cannot update these configs dynamically", filter(rules.is_fixed, given))
+        updated = sorted(config.name for config in requested if config.config_operation != AlterConfigOp.DELETE)
+        _reject("Cannot update these configs dynamically", filter(rules.is_fixed, updated))
         current = image.configs.get((ResourceType.BROKER, name), {})
-        changes = {config.name: new_value(config, current, rules.setting(config.name)) for config in wanted}
+        changes = {config.name: new_value(config, current, rules.setting(config.name)) for config in requested}
         for key, value in changes.items():
             _check_value(rules.setting(key), value)
         if not name:
             sentence = "Cannot update these configs at default cluster level, broker id must be specified"
-            _refuse_all(sentence, filter(rules.is_per_broker, given))
+            _reject(sentence, filter(rules.is_per_broker, updated))
         self._check_together(image, name, changes)
 
     def _check_node(self, name: str) -> None:
@@ -65,21 +71,21 @@ class OwnSettings:
             raise KafkaError(ErrorCode.INVALID_REQUEST, sentence)
 
     def _check_together(self, image: MetadataImage, name: str, changes: Mapping[str, str | None]) -> None:
-        """Look at what would be in force: the broker's own settings win over those of all brokers."""
-        own = str(self._node_id)
-        layers = {key: image.configs.get((ResourceType.BROKER, key), {}) for key in ("", own)}
-        before = {**layers[""], **layers[own]}
-        changed = {**layers[name and own], **changes}
-        layers[name and own] = {key: value for key, value in changed.items() if value is not None}
-        found = self._rules.why_not(before, {**layers[""], **layers[own]})
-        if found is not None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, found)
+        """Check the resulting configs; a broker's own configs override the cluster-wide defaults."""
+        node_name = str(self._node_id)
+        layers = {key: image.configs.get((ResourceType.BROKER, key), {}) for key in ("", node_name)}
+        before = {**layers[""], **layers[node_name]}
+        changed = {**layers[name and node_name], **changes}
+        layers[name and node_name] = {key: value for key, value in changed.items() if value is not None}
+        error = self._rules.validation_error(before, {**layers[""], **layers[node_name]})
+        if error is not None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, error)
 
 
-def _refuse_all(sentence: str, names: Iterable[str]) -> None:
-    found = ", ".join(names)
-    if found:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{sentence}: [{found}]")
+def _reject(sentence: str, names: Iterable[str]) -> None:
+    rejected = ", ".join(names)
+    if rejected:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{sentence}: [{rejected}]")
 
 
 def _check_value(row: Setting | None, value: str | None) -> None:

@@ -1,13 +1,13 @@
-"""DescribeConfigs, ListConfigResources: every setting of whatever has settings, its value in force, and where that came
-from (KIP-226, KIP-524, KIP-1142).
+"""DescribeConfigs and ListConfigResources (KIP-226, KIP-524, KIP-1142).
 
-RULES    1. Sources from the strongest to the weakest: the topic's own, this broker's dynamic, all brokers' dynamic,
-            the settings file, the default. Synonyms are listed in that order.
-         2. A group's default is the broker setting with "group." before its name; one of a subscription to clients'
-            metrics is its own.
-         3. A topic's default is listed under the first broker setting that gives it, where that is set; a default that
-            comes from another (log.retention.minutes) has no synonyms, as in Apache Kafka.
-NOT HERE Changing settings (`topics.py`), the tables (`storage/config/log_config.py`, `broker/config/config_definitions.py`).
+RULES    1. Config sources in order of precedence: topic, this broker's dynamic config, cluster-wide dynamic config,
+            settings file, default. Synonyms are in this order.
+         2. A group config's default is the broker config with the prefix "group."; a client metrics subscription has its own
+            defaults.
+         3. A topic config's synonyms start with the first broker config that sets it; a default
+            from another one (log.retention.minutes) has no synonyms, as in Apache Kafka.
+NOT HERE Changing configs (`topics.py`), the definitions (`storage/config/log_config.py`,
+         `broker/config/config_definitions.py`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.config_definitions import BROKER_SETTINGS, INTERNAL_SETTINGS
-from broker.config.dynamic_configs import DYNAMIC, NOT_IN_FILES
-from broker.config.ignored_configs import unused_settings
+from broker.config.dynamic_configs import DYNAMIC, DYNAMIC_ONLY
+from broker.config.ignored_configs import ignored_configs
 from broker.handlers.router import RequestContext, Route
 from broker.process.log_levels import log_levels
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
@@ -43,8 +43,8 @@ from storage.config.config_def import Kind, Setting, parse, to_text
 from storage.config.log_config import SYNONYMS, TOPIC_SETTINGS, broker_synonyms, topic_default
 
 
-class Source:
-    """Where a value came from, numbered as on the wire."""
+class ConfigSource:
+    """Source of a config value, with the numbers of the protocol."""
 
     TOPIC = 1
     THIS_BROKER = 2
@@ -56,8 +56,8 @@ class Source:
     GROUP = 8
 
 
-class _Given(NamedTuple):
-    """A value under a name, from one source."""
+class _ConfigValue(NamedTuple):
+    """A value of a config or of its synonym."""
 
     name: str
     text: str | None
@@ -65,7 +65,7 @@ class _Given(NamedTuple):
 
 
 _Layers = list[tuple[int, Mapping[str, str]]]
-"""The settings of a broker by source, the strongest first."""
+"""A broker's configs by source, in order of precedence."""
 
 _REFUSALS = {
     Resource.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -83,7 +83,7 @@ _HIDDEN = frozenset({"internal.segment.bytes"})
 
 
 class ConfigHandlers:
-    """The handler of this module and what it needs."""
+    """The handlers of DescribeConfigs and ListConfigResources."""
 
     def __init__(self, image: Callable[[], MetadataImage], config: BrokerConfig, authorizer: Authorizer) -> None:
         self._image = image
@@ -91,7 +91,7 @@ class ConfigHandlers:
         self._authorizer = authorizer
 
     def routes(self) -> list[Route]:
-        """The rows of this module."""
+        """The routes of this module."""
         return [
             Route(ApiKey.DESCRIBE_CONFIGS, 1, 4, self.describe_configs),
             Route(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, self.list_config_resources),
@@ -100,23 +100,25 @@ class ConfigHandlers:
     def list_config_resources(
         self, context: RequestContext, request: ListConfigResourcesRequest
     ) -> ListConfigResourcesResponse:
-        """Name what has settings; version 0 asks for subscriptions to clients' metrics."""
+        """Handle ListConfigResources; version 0 lists client metrics subscriptions only."""
         if not self._authorizer.authorize(
             context.principal, Operation.DESCRIBE_CONFIGS, Resource.CLUSTER, CLUSTER_NAME
         ):
             return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, config_resources=[])
-        asked = [ResourceType.CLIENT_METRICS] if context.api_version == 0 else request.resource_types or _LISTED
-        if not set(asked) <= set(_LISTED):
+        requested_types = (
+            [ResourceType.CLIENT_METRICS] if context.api_version == 0 else request.resource_types or _LISTED
+        )
+        if not set(requested_types) <= set(_LISTED):
             return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[])
         found = [
             ConfigResource(resource_name=name, resource_type=kind)
-            for kind in dict.fromkeys(asked)
+            for kind in dict.fromkeys(requested_types)
             for name in _names(self._image(), kind)
         ]
         return ListConfigResourcesResponse(error_code=ErrorCode.NONE, config_resources=found)
 
     def describe_configs(self, context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-        """Describe each resource; one that cannot be described has its own error."""
+        """Handle DescribeConfigs; errors are per resource."""
         return DescribeConfigsResponse(
             results=[self._describe(context, request, resource) for resource in request.resources]
         )
@@ -132,9 +134,9 @@ class ConfigHandlers:
             configs=[],
         )
         try:
-            wanted = resource.configuration_keys
+            requested_keys = resource.configuration_keys
             result.configs = [
-                entry for entry in self._entries(context, resource) if wanted is None or entry.name in wanted
+                entry for entry in self._entries(context, resource) if requested_keys is None or entry.name in requested_keys
             ]
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message
@@ -177,10 +179,12 @@ class ConfigHandlers:
         image = self._image()
         if name not in image.topics_by_name:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
-        own = image.topic_config(name)
+        overrides = image.topic_config(name)
         layers = self._broker_layers(image)
         return [
-            _topic_entry(setting, own, layers) for setting in TOPIC_SETTINGS.values() if setting.name not in _HIDDEN
+            _topic_entry(setting, overrides, layers)
+            for setting in TOPIC_SETTINGS.values()
+            if setting.name not in _HIDDEN
         ]
 
     # ------------------------------------------------------------ groups and subscriptions
@@ -188,15 +192,15 @@ class ConfigHandlers:
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
         image = self._image()
-        own = image.configs.get((ResourceType.GROUP, name), {})
+        overrides = image.configs.get((ResourceType.GROUP, name), {})
         layers = self._broker_layers(image)
-        return [_group_entry(setting, own, layers) for setting in GROUP_SETTINGS.values()]
+        return [_group_entry(setting, overrides, layers) for setting in GROUP_SETTINGS.values()]
 
     def _subscription(self, name: str) -> list[DescribeConfigsResourceResult]:
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
-        own = self._image().configs.get((ResourceType.CLIENT_METRICS, name), {})
-        return [_subscription_entry(setting, own.get(setting.name)) for setting in SUBSCRIPTION_SETTINGS.values()]
+        overrides = self._image().configs.get((ResourceType.CLIENT_METRICS, name), {})
+        return [_subscription_entry(setting, overrides.get(setting.name)) for setting in SUBSCRIPTION_SETTINGS.values()]
 
     # ------------------------------------------------------------ brokers
     def _broker(self, name: str) -> list[DescribeConfigsResourceResult]:
@@ -204,23 +208,23 @@ class ConfigHandlers:
         if not name:
             defaults = image.configs.get((ResourceType.BROKER, ""), {})
             return [
-                _entry(_broker_setting(key), text, [_Given(key, text, Source.ALL_BROKERS)], read_only=False)
+                _entry(_broker_setting(key), text, [_ConfigValue(key, text, ConfigSource.ALL_BROKERS)], read_only=False)
                 for key, text in sorted(defaults.items())
                 if key in DYNAMIC
             ]
         self._check_broker_id(name)
         layers = self._broker_layers(image)
-        dynamic = {name for source, texts in layers if source != Source.FILE for name in texts}
-        known = {**BROKER_SETTINGS, **unused_settings()}
-        names = sorted(known.keys() - INTERNAL_SETTINGS | dynamic)
+        dynamic = {name for source, texts in layers if source != ConfigSource.FILE for name in texts}
+        definitions = {**BROKER_SETTINGS, **ignored_configs()}
+        names = sorted(definitions.keys() - INTERNAL_SETTINGS | dynamic)
         return [_broker_entry(_broker_setting(name), layers) for name in names]
 
     def _broker_layers(self, image: MetadataImage) -> _Layers:
-        own_name = str(self._config.node_id)
+        node_name = str(self._config.node_id)
         return [
-            (Source.THIS_BROKER, image.configs.get((ResourceType.BROKER, own_name), {})),
-            (Source.ALL_BROKERS, image.configs.get((ResourceType.BROKER, ""), {})),
-            (Source.FILE, self._config.given),
+            (ConfigSource.THIS_BROKER, image.configs.get((ResourceType.BROKER, node_name), {})),
+            (ConfigSource.ALL_BROKERS, image.configs.get((ResourceType.BROKER, ""), {})),
+            (ConfigSource.FILE, self._config.given),
         ]
 
     def _check_broker_id(self, name: str) -> None:
@@ -231,11 +235,11 @@ class ConfigHandlers:
             )
 
     def _check_logging_broker(self, name: str) -> None:
-        own = self._config.node_id
+        node_id = self._config.node_id
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
-        if _broker_id(name) != own:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {own} but received {name}")
+        if _broker_id(name) != node_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id} but received {name}")
 
 
 def _broker_id(name: str) -> int:
@@ -247,7 +251,7 @@ def _broker_id(name: str) -> int:
 
 
 def _names(image: MetadataImage, kind: int) -> Iterable[str]:
-    """Of what has settings of a kind."""
+    """The names of the resources of a type."""
     if kind == ResourceType.TOPIC:
         return image.topics_by_name
     if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
@@ -256,55 +260,60 @@ def _names(image: MetadataImage, kind: int) -> Iterable[str]:
 
 
 def _broker_setting(name: str) -> Setting:
-    return BROKER_SETTINGS.get(name) or NOT_IN_FILES.get(name) or unused_settings().get(name) or _unknown(name)
+    return BROKER_SETTINGS.get(name) or DYNAMIC_ONLY.get(name) or ignored_configs().get(name) or _unknown_setting(name)
 
 
-def _unknown(name: str) -> Setting:
-    """Nobody knows what it is, so it may be a secret."""
+def _unknown_setting(name: str) -> Setting:
+    """An unknown config may be a secret: its value is not shown."""
     return Setting(name, Kind.UNKNOWN, None, None, "")
 
 
-def _topic_entry(setting: Setting, own: Mapping[str, str], layers: _Layers) -> DescribeConfigsResourceResult:
+def _topic_entry(setting: Setting, overrides: Mapping[str, str], layers: _Layers) -> DescribeConfigsResourceResult:
     synonyms = SYNONYMS.get(setting.name)
-    givens = _broker_givens(_broker_setting(synonyms[0][0]), layers) if synonyms else []
-    text = own.get(setting.name)
+    config_values = _broker_values(_broker_setting(synonyms[0][0]), layers) if synonyms else []
+    text = overrides.get(setting.name)
     if text is not None:
-        givens = [_Given(setting.name, _in_kafkas_spelling(setting, text), Source.TOPIC), *givens]
+        config_values = [_ConfigValue(setting.name, _normalize(setting, text), ConfigSource.TOPIC), *config_values]
     else:
         text, _ = topic_default(setting.name, _merged(layers))
-    return _entry(setting, _in_kafkas_spelling(setting, text), givens, read_only=False)
+    return _entry(setting, _normalize(setting, text), config_values, read_only=False)
 
 
-def _group_entry(setting: Setting, own: Mapping[str, str], layers: _Layers) -> DescribeConfigsResourceResult:
-    row = BROKER_SETTINGS.get(f"group.{setting.name}") or unused_settings().get(f"group.{setting.name}")
-    givens = _broker_givens(row, layers) if row else [_Given(setting.name, setting.default, Source.DEFAULT)]
-    if setting.name in own:
-        givens = [_Given(setting.name, _in_kafkas_spelling(setting, own[setting.name]), Source.GROUP), *givens]
-    return _entry(setting, givens[0].text, givens, read_only=False)
+def _group_entry(setting: Setting, overrides: Mapping[str, str], layers: _Layers) -> DescribeConfigsResourceResult:
+    row = BROKER_SETTINGS.get(f"group.{setting.name}") or ignored_configs().get(f"group.{setting.name}")
+    config_values = (
+        _broker_values(row, layers) if row else [_ConfigValue(setting.name, setting.default, ConfigSource.DEFAULT)]
+    )
+    if setting.name in overrides:
+        config_values = [
+            _ConfigValue(setting.name, _normalize(setting, overrides[setting.name]), ConfigSource.GROUP),
+            *config_values,
+        ]
+    return _entry(setting, config_values[0].text, config_values, read_only=False)
 
 
-def _subscription_entry(setting: Setting, own: str | None) -> DescribeConfigsResourceResult:
-    text = _in_kafkas_spelling(setting, setting.default if own is None else own)
-    givens = [] if own is None else [_Given(setting.name, text, Source.CLIENT_METRICS)]
-    return _entry(setting, text, givens, read_only=False)
+def _subscription_entry(setting: Setting, overrides: str | None) -> DescribeConfigsResourceResult:
+    text = _normalize(setting, setting.default if overrides is None else overrides)
+    config_values = [] if overrides is None else [_ConfigValue(setting.name, text, ConfigSource.CLIENT_METRICS)]
+    return _entry(setting, text, config_values, read_only=False)
 
 
 def _broker_entry(setting: Setting, layers: _Layers) -> DescribeConfigsResourceResult:
-    value = _in_kafkas_spelling(setting, _merged(layers).get(setting.name, setting.default))
-    return _entry(setting, value, _broker_givens(setting, layers), read_only=setting.name not in DYNAMIC)
+    value = _normalize(setting, _merged(layers).get(setting.name, setting.default))
+    return _entry(setting, value, _broker_values(setting, layers), read_only=setting.name not in DYNAMIC)
 
 
-def _broker_givens(setting: Setting, layers: _Layers) -> list[_Given]:
-    """What a broker setting and those that speak where it is silent have, the strongest first; nothing where it is unset."""
+def _broker_values(setting: Setting, layers: _Layers) -> list[_ConfigValue]:
+    """The values of a broker config and its synonyms, in order of precedence; empty if unset."""
     if setting.default is None and not any(setting.name in texts for _, texts in layers):
         return []
-    givens = []
+    config_values = []
     for name in broker_synonyms(setting.name):
-        givens += [_Given(name, texts[name], source) for source, texts in layers if name in texts]
+        config_values += [_ConfigValue(name, texts[name], source) for source, texts in layers if name in texts]
         default = _broker_setting(name).default
         if default is not None:
-            givens.append(_Given(name, default, Source.DEFAULT))
-    return givens
+            config_values.append(_ConfigValue(name, default, ConfigSource.DEFAULT))
+    return config_values
 
 
 def _merged(layers: _Layers) -> dict[str, str]:
@@ -312,36 +321,41 @@ def _merged(layers: _Layers) -> dict[str, str]:
 
 
 def _entry(
-    setting: Setting, value: str | None, givens: list[_Given], *, read_only: bool
+    setting: Setting, value: str | None, config_values: list[_ConfigValue], *, read_only: bool
 ) -> DescribeConfigsResourceResult:
     is_sensitive = setting.kind in (Kind.PASSWORD, Kind.UNKNOWN)
     return DescribeConfigsResourceResult(
         name=setting.name,
         value=None if is_sensitive else value,
         read_only=read_only,
-        config_source=givens[0].source if givens else Source.DEFAULT,
+        config_source=config_values[0].source if config_values else ConfigSource.DEFAULT,
         is_sensitive=is_sensitive,
         synonyms=[
             DescribeConfigsSynonym(
-                name=given.name,
-                value=None if is_sensitive else given.text,
-                source=given.source,
+                name=config_value.name,
+                value=None if is_sensitive else config_value.text,
+                source=config_value.source,
             )
-            for given in givens
+            for config_value in config_values
         ],
         config_type=setting.kind,
         documentation=setting.documentation,
     )
 
 
-def _in_kafkas_spelling(setting: Setting, text: str | None) -> str | None:
+def _normalize(setting: Setting, text: str | None) -> str | None:
     return to_text(parse(setting._replace(check=None), text))
 
 
 def _loggers() -> list[DescribeConfigsResourceResult]:
     return [
         DescribeConfigsResourceResult(
-            name=name, value=level, read_only=False, config_source=Source.LOGGER, is_sensitive=False, documentation=""
+            name=name,
+            value=level,
+            read_only=False,
+            config_source=ConfigSource.LOGGER,
+            is_sensitive=False,
+            documentation="",
         )
         for name, level in log_levels().items()
     ]

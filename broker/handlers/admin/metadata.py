@@ -1,14 +1,13 @@
-"""Where things are: Metadata, DescribeCluster, DescribeTopicPartitions, answered from the image.
+"""Metadata, DescribeCluster and DescribeTopicPartitions, answered from the metadata image.
 
-RULES    1. Answers come from the image alone; nobody is asked.
-         2. A topic that makes itself is made through the controller like any other. The answer does not wait for it:
-            it is UNKNOWN_TOPIC_OR_PARTITION until the client asks again, as in Kafka. Who reads back that a topic
-            is deleted relies on it, for asking makes the topic anew.
-         3. A name that no topic can have is INVALID_TOPIC_EXCEPTION, whether or not it was to be made.
-         4. A topic that the principal may not describe is not there, unless it was asked for: then it is
-            TOPIC_AUTHORIZATION_FAILED, as in Kafka, and who asked by id is not told its name.
-         5. An answer of many partitions is made in turns of the loop (replication/cooperative_tasks.py), all from one image.
-NOT HERE Changing anything (`topics.py`, `replication/controller`).
+RULES    1. Responses are created from the image only.
+         2. An unknown topic is auto-created through the controller. The response does not wait for it:
+            it is UNKNOWN_TOPIC_OR_PARTITION until the client retries, as in Kafka.
+         3. An invalid topic name gets INVALID_TOPIC_EXCEPTION, also with auto-creation.
+         4. A topic that the principal may not describe is left out, or gets TOPIC_AUTHORIZATION_FAILED if it was
+            requested, as in Kafka; a request by id does not get its name.
+         5. A response with many partitions is created in slices (replication/cooperative_tasks.py), from one image.
+NOT HERE Changes (`topics.py`, `replication/controller`).
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from broker.handlers.router import Pending, RequestContext, Route
-from broker.peers.endpoints import Addresses
+from broker.peers.endpoints import AdvertisedEndpoints
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
-from broker.security.operations import NOT_ASKED, authorized_operations
+from broker.security.operations import NOT_REQUESTED, authorized_operations
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
@@ -41,35 +40,35 @@ from protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from protocol.primitives import ZERO_UUID
-from replication.cooperative_tasks import STEPS_A_TURN, Soon, in_turns
+from replication.cooperative_tasks import STEPS_PER_SLICE, CallSoon, run_in_slices
 from replication.metadata.image import MetadataImage, PartitionState, TopicImage
 from replication.metadata.topic_names import INTERNAL_TOPICS, check_topic_name
 
 _log = logging.getLogger("barnabas.metadata")
 
 _BROKERS, _CONTROLLERS = 1, 2
-_CREATION_MS = 30_000  # nobody waits for a topic that makes itself
-AT_ONCE: Final = 4 * STEPS_A_TURN
-"""More partitions than this are told of in turns: a millisecond, or two."""
+_CREATION_TIMEOUT_MS = 30_000  # no client waits for auto-creation
+MAX_PARTITIONS_AT_ONCE: Final = 4 * STEPS_PER_SLICE
+"""Larger responses are created in slices; this many partitions take one or two milliseconds."""
 
 CreateTopics = Callable[[CreateTopicsRequest, int, Callable[[CreateTopicsResponse], None]], None]
-"""Has the controller make topics: (request, wall_ms, reply)."""
+"""Creates topics at the controller: (request, wall_ms, reply)."""
 
 
 class MetadataHandlers:
-    """The handlers of this module and what they need."""
+    """The handlers of this module."""
 
     def __init__(
         self,
         image: Callable[[], MetadataImage],
-        addresses: Addresses,
+        addresses: AdvertisedEndpoints,
         authorizer: Authorizer,
         create_topics: CreateTopics,
         *,
         auto_create: bool,
         internal_topics: Callable[[str], CreatableTopic | None],
         partition_limit: int,
-        soon: Soon,
+        soon: CallSoon,
     ) -> None:
         self._image = image
         self._addresses = addresses
@@ -81,7 +80,7 @@ class MetadataHandlers:
         self._soon = soon
 
     def routes(self) -> list[Route]:
-        """The rows of this module."""
+        """The routes of this module."""
         return [
             Route(ApiKey.METADATA, 0, 13, self.metadata),
             Route(ApiKey.DESCRIBE_CLUSTER, 0, 2, self.describe_cluster),
@@ -90,92 +89,95 @@ class MetadataHandlers:
 
     # ------------------------------------------------------------ Metadata
     def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse | Pending:
-        """Brokers, controller and topics; unknown topics may be made afterwards."""
+        """Handle Metadata; unknown topics may be auto-created."""
         image = self._image()
         version = context.api_version
         if request.topics is None or (version == 0 and not request.topics):
             topics = [
                 self._topic(context, request, topic)
                 for name, topic in image.topics_by_name.items()
-                if self._may(context, Operation.DESCRIBE, name)
+                if self._is_authorized(context, Operation.DESCRIBE, name)
             ]
             return self._metadata_answer(context, request, image, topics)
-        if version < 12 and any(asked.name is None or asked.topic_id != ZERO_UUID for asked in request.topics):
+        if version < 12 and any(
+            requested.name is None or requested.topic_id != ZERO_UUID for requested in request.topics
+        ):
             topics = [
-                MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=asked.name or "")
-                for asked in request.topics
+                MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=requested.name or "")
+                for requested in request.topics
             ]
             return self._metadata_answer(context, request, image, topics)
-        topics = self._asked_topics(context, request, image)
-        missing = self._topics_to_make(context, request, image)
+        topics = self._requested_topics(context, request, image)
+        missing = self._topics_to_create(context, request, image)
         if missing:
-            wanted = CreateTopicsRequest(topics=missing, timeout_ms=_CREATION_MS)
-            self._create_topics(wanted, context.wall_ms, _tell_failures)
+            create_request = CreateTopicsRequest(topics=missing, timeout_ms=_CREATION_TIMEOUT_MS)
+            self._create_topics(create_request, context.wall_ms, _log_failures)
         return self._metadata_answer(context, request, image, topics)
 
-    def _topics_to_make(
+    def _topics_to_create(
         self, context: RequestContext, request: MetadataRequest, image: MetadataImage
     ) -> list[CreatableTopic]:
         if not (self._auto_create and request.allow_auto_topic_creation):
             return []
         assert request.topics is not None
         names = {
-            asked.name
-            for asked in request.topics
-            if asked.name is not None and asked.name not in image.topics_by_name
-            and _absence(asked.name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            and self._may(context, Operation.DESCRIBE, asked.name) and self._may_create(context, asked.name)
+            requested.name
+            for requested in request.topics
+            if requested.name is not None and requested.name not in image.topics_by_name
+            and _unknown_topic_error(requested.name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            and self._is_authorized(context, Operation.DESCRIBE, requested.name) and self._is_create_authorized(context,
+            requested.name)
         }  # fmt: skip
         return [
             self._internal_topics(name) or CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
             for name in sorted(names)
         ]
 
-    def _asked_topics(
+    def _requested_topics(
         self, context: RequestContext, request: MetadataRequest, image: MetadataImage
     ) -> list[MetadataResponseTopic]:
         assert request.topics is not None
-        by_id = [asked for asked in request.topics if asked.topic_id != ZERO_UUID]
+        by_id = [requested for requested in request.topics if requested.topic_id != ZERO_UUID]
         topics, seen = [], set()
-        for asked in by_id or request.topics:  # Kafka: ids and names do not mix, ids win
-            key = asked.topic_id if by_id else asked.name
+        for requested in by_id or request.topics:  # Kafka: ids and names do not mix, ids win
+            key = requested.topic_id if by_id else requested.name
             if key not in seen:
                 seen.add(key)
-                topics.append(self._asked_topic(context, request, image, asked))
+                topics.append(self._requested_topic(context, request, image, requested))
         return topics
 
-    def _asked_topic(
+    def _requested_topic(
         self,
         context: RequestContext,
         request: MetadataRequest,
         image: MetadataImage,
-        asked: MetadataRequestTopic,
+        requested: MetadataRequestTopic,
     ) -> MetadataResponseTopic:
-        if asked.topic_id != ZERO_UUID or asked.name is None:
-            topic = image.topics_by_id.get(asked.topic_id)
+        if requested.topic_id != ZERO_UUID or requested.name is None:
+            topic = image.topics_by_id.get(requested.topic_id)
             code = ErrorCode.UNKNOWN_TOPIC_ID
-            if topic is not None and not self._may(context, Operation.DESCRIBE, topic.name):
+            if topic is not None and not self._is_authorized(context, Operation.DESCRIBE, topic.name):
                 topic, code = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
             if topic is None:
-                return MetadataResponseTopic(error_code=code, name=None, topic_id=asked.topic_id)
+                return MetadataResponseTopic(error_code=code, name=None, topic_id=requested.topic_id)
             return self._topic(context, request, topic)
-        name = asked.name
+        name = requested.name
         is_internal = name in INTERNAL_TOPICS
-        if not self._may(context, Operation.DESCRIBE, name):
+        if not self._is_authorized(context, Operation.DESCRIBE, name):
             return MetadataResponseTopic(
                 error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name, is_internal=is_internal
             )
         topic = image.topics_by_name.get(name)
         if topic is not None:
             return self._topic(context, request, topic)
-        error = _absence(name)
-        if self._auto_create and request.allow_auto_topic_creation and not self._may_create(context, name):
+        error = _unknown_topic_error(name)
+        if self._auto_create and request.allow_auto_topic_creation and not self._is_create_authorized(context, name):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return MetadataResponseTopic(error_code=error, name=name, is_internal=is_internal)
 
     def _topic(self, context: RequestContext, request: MetadataRequest, topic: TopicImage) -> MetadataResponseTopic:
-        """Without its partitions, which come later."""
-        operations = NOT_ASKED
+        """A topic without its partitions, which are added later."""
+        operations = NOT_REQUESTED
         if request.include_topic_authorized_operations:
             operations = authorized_operations(self._authorizer, context.principal, Resource.TOPIC, topic.name)
         return MetadataResponseTopic(
@@ -201,23 +203,23 @@ class MetadataHandlers:
             controller_id=brokers[0].node_id if brokers else -1,
             topics=topics,
             cluster_authorized_operations=self._cluster_operations(
-                context, asked=request.include_cluster_authorized_operations
+                context, requested=request.include_cluster_authorized_operations
             ),
         )
         found = [(topic, image.topics_by_id[topic.topic_id]) for topic in topics if topic.error_code == ErrorCode.NONE]
         steps = self._add_partitions(context, image, found)
-        if sum(len(topic.partitions) for _, topic in found) <= AT_ONCE:
+        if sum(len(topic.partitions) for _, topic in found) <= MAX_PARTITIONS_AT_ONCE:
             for _ in steps:
                 pass
             return answer
         pending = Pending()
-        in_turns(_completing(pending, answer, steps), self._soon)
+        run_in_slices(_complete_after(pending, answer, steps), self._soon)
         return pending
 
     def _add_partitions(
         self, context: RequestContext, image: MetadataImage, found: list[tuple[MetadataResponseTopic, TopicImage]]
     ) -> Iterator[None]:
-        """Tell of the partitions of topics, one a step."""
+        """Add the partitions of topics, one per step."""
         reachable = self._reachable(context, image)
         for described, topic in found:
             add = described.partitions.append
@@ -230,14 +232,14 @@ class MetadataHandlers:
                         leader_epoch=state.leader_epoch,
                         replica_nodes=list(state.replicas),
                         isr_nodes=list(state.isr),
-                        offline_replicas=_offline(state, reachable, image),
+                        offline_replicas=_offline_replicas(state, reachable, image),
                     )
                 )
                 yield
 
     # ------------------------------------------------------------ DescribeCluster
     def describe_cluster(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
-        """The brokers of the cluster; controllers are asked at their own listener."""
+        """Handle DescribeCluster for brokers; controllers are described on their own listener."""
         image = self._image()
         answer = DescribeClusterResponse(error_code=0, cluster_id=image.cluster_id, brokers=[])
         if request.endpoint_type != _BROKERS:
@@ -262,7 +264,7 @@ class MetadataHandlers:
                 )  # fmt: skip
         answer.controller_id = answer.brokers[0].broker_id if answer.brokers else -1
         answer.cluster_authorized_operations = self._cluster_operations(
-            context, asked=request.include_cluster_authorized_operations
+            context, requested=request.include_cluster_authorized_operations
         )
         return answer
 
@@ -270,14 +272,14 @@ class MetadataHandlers:
     def describe_topic_partitions(
         self, context: RequestContext, request: DescribeTopicPartitionsRequest
     ) -> DescribeTopicPartitionsResponse:
-        """Topics by name, page by page (KIP-966)."""
+        """Handle DescribeTopicPartitions, page by page (KIP-966)."""
         image = self._image()
         names, first = self._page(context, request, image)
-        room = min(self._partition_limit, request.response_partition_limit)
+        remaining = min(self._partition_limit, request.response_partition_limit)
         reachable = self._reachable(context, image)
         answer = DescribeTopicPartitionsResponse(topics=[])
         for name in names:
-            if room <= 0:
+            if remaining <= 0:
                 answer.next_cursor = Cursor(topic_name=name, partition_index=first)
                 break
             topic = image.topics_by_name.get(name)
@@ -286,23 +288,23 @@ class MetadataHandlers:
             if described.error_code == 0 and topic is not None:
                 states = [(index, state) for index, state in topic.partitions.items() if index >= first]
                 described.partitions = [
-                    _described_partition(index, state, reachable, image) for index, state in states[:room]
+                    _described_partition(index, state, reachable, image) for index, state in states[:remaining]
                 ]
-                if len(states) > room:
-                    answer.next_cursor = Cursor(topic_name=name, partition_index=states[room][0])
+                if len(states) > remaining:
+                    answer.next_cursor = Cursor(topic_name=name, partition_index=states[remaining][0])
                     break
-                room -= len(states)
+                remaining -= len(states)
             first = 0
         return answer
 
     def _page(
         self, context: RequestContext, request: DescribeTopicPartitionsRequest, image: MetadataImage
     ) -> tuple[list[str], int]:
-        """Topic names from the cursor on, and the partition to begin with in the first of them."""
-        wanted = {asked.name for asked in request.topics}
-        if not wanted:
-            wanted = {name for name in image.topics_by_name if self._may(context, Operation.DESCRIBE, name)}
-        names = sorted(wanted)
+        """The topic names from the cursor on, and the first partition of the first topic."""
+        requested_names = {topic.name for topic in request.topics}
+        if not requested_names:
+            requested_names = {name for name in image.topics_by_name if self._is_authorized(context, Operation.DESCRIBE, name)}
+        names = sorted(requested_names)
         cursor = request.cursor
         if cursor is None:
             return names, 0
@@ -314,7 +316,7 @@ class MetadataHandlers:
         self, context: RequestContext, name: str, topic: TopicImage | None
     ) -> DescribeTopicPartitionsResponseTopic:
         described = DescribeTopicPartitionsResponseTopic(error_code=0, name=name, is_internal=name in INTERNAL_TOPICS)
-        if not self._may(context, Operation.DESCRIBE, name):
+        if not self._is_authorized(context, Operation.DESCRIBE, name):
             described.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return described
         if topic is None:
@@ -326,27 +328,27 @@ class MetadataHandlers:
         )
         return described
 
-    # ------------------------------------------------------------ small questions
+    # ------------------------------------------------------------ helpers
     def _reachable(self, context: RequestContext, image: MetadataImage) -> frozenset[int]:
-        """Brokers that clients of this listener may be sent to."""
+        """The brokers with an endpoint for clients of this listener."""
         return frozenset(address.node_id for address in self._addresses.all(image, context.connection))
 
-    def _may(self, context: RequestContext, operation: str, topic: str) -> bool:
+    def _is_authorized(self, context: RequestContext, operation: str, topic: str) -> bool:
         return self._authorizer.authorize(context.principal, operation, Resource.TOPIC, topic)
 
-    def _may_create(self, context: RequestContext, topic: str) -> bool:
+    def _is_create_authorized(self, context: RequestContext, topic: str) -> bool:
         return self._authorizer.authorize(
             context.principal, Operation.CREATE, Resource.CLUSTER, CLUSTER_NAME
-        ) or self._may(context, Operation.CREATE, topic)
+        ) or self._is_authorized(context, Operation.CREATE, topic)
 
-    def _cluster_operations(self, context: RequestContext, *, asked: bool) -> int:
-        if not asked:
-            return NOT_ASKED
+    def _cluster_operations(self, context: RequestContext, *, requested: bool) -> int:
+        if not requested:
+            return NOT_REQUESTED
         return authorized_operations(self._authorizer, context.principal, Resource.CLUSTER, CLUSTER_NAME)
 
 
-def _completing(pending: Pending, answer: MetadataResponse, steps: Iterator[None]) -> Iterator[None]:
-    """The steps, as long as somebody is going to read the answer, and then the answer."""
+def _complete_after(pending: Pending, answer: MetadataResponse, steps: Iterator[None]) -> Iterator[None]:
+    """Run the steps while the response is needed, then complete it."""
     for _ in steps:
         if pending.is_done:
             return
@@ -360,13 +362,13 @@ def _leader_error(state: PartitionState, reachable: frozenset[int], version: int
     return ErrorCode.LISTENER_NOT_FOUND if state.leader >= 0 and version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
 
 
-def _offline(state: PartitionState, reachable: frozenset[int], image: MetadataImage) -> list[int]:
-    """Replicas whose broker, or whose log directory there, is out of service."""
+def _offline_replicas(state: PartitionState, reachable: frozenset[int], image: MetadataImage) -> list[int]:
+    """Replicas whose broker or log directory is offline."""
     brokers = image.brokers
     return [
         replica
         for replica in state.replicas
-        if replica not in reachable or not state.is_within(replica, brokers[replica].directories)
+        if replica not in reachable or not state.is_in_directories(replica, brokers[replica].directories)
     ]
 
 
@@ -374,7 +376,7 @@ def _described_partition(
     index: int, state: PartitionState, reachable: frozenset[int], image: MetadataImage
 ) -> DescribeTopicPartitionsResponsePartition:
     return DescribeTopicPartitionsResponsePartition(
-        error_code=ErrorCode.NONE,  # also without a leader: who asks sees that there is none
+        error_code=ErrorCode.NONE,  # also without a leader, as in Kafka
         partition_index=index,
         leader_id=state.leader if state.leader in reachable else -1,
         leader_epoch=state.leader_epoch,
@@ -382,12 +384,12 @@ def _described_partition(
         isr_nodes=list(state.isr),
         eligible_leader_replicas=list(state.eligible_leaders),
         last_known_elr=list(state.last_known_leaders),
-        offline_replicas=_offline(state, reachable, image),
+        offline_replicas=_offline_replicas(state, reachable, image),
     )
 
 
-def _absence(name: str) -> ErrorCode:
-    """What is said of a topic that is not there."""
+def _unknown_topic_error(name: str) -> ErrorCode:
+    """The error of a topic that does not exist."""
     try:
         check_topic_name(name)
     except KafkaError as error:
@@ -395,7 +397,7 @@ def _absence(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _tell_failures(made: CreateTopicsResponse) -> None:
+def _log_failures(made: CreateTopicsResponse) -> None:
     for result in made.topics:
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            _log.warning("topic %s does not make itself: %s", result.name, result.error_message)
+            _log.warning("auto-creation of topic %s failed: %s", result.name, result.error_message)

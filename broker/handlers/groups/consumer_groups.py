@@ -1,9 +1,9 @@
-"""ConsumerGroupHeartbeat and ConsumerGroupDescribe (KIP-848): rights here, decisions at the group's shard.
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe (KIP-848): authorization here, decisions in the group's shard.
 
-RULES    1. Where `group.version` is not finalized the protocol does not exist: UNSUPPORTED_VERSION.
-         2. A heartbeat needs READ on the group and DESCRIBE on each topic that it names; a description DESCRIBE on
-            the group and on all topics in it.
-NOT HERE What becomes of a group (`coordinators/consumer/consumer_group_heartbeat.py`), the classic protocol (`classic_groups.py`).
+RULES    1. Without the finalized feature `group.version` both return UNSUPPORTED_VERSION.
+         2. A heartbeat needs READ on the group and DESCRIBE on each subscribed topic; a description needs DESCRIBE on
+            the group and on all its topics.
+NOT HERE The decisions (`coordinators/consumer/consumer_group_heartbeat.py`), the classic protocol (`classic_groups.py`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from broker.coordinators.consumer.consumer_group_heartbeat import HeartbeatCaller
-from broker.coordinators.consumer.describe import not_described, topics_in
+from broker.coordinators.consumer.consumer_group_heartbeat import HeartbeatClientInfo
+from broker.coordinators.consumer.describe import describe_error, topics_in
 from broker.coordinators.group_coordinator import GroupCoordinator
 from broker.coordinators.runtime.coordinator_runtime import Commit, CoordinatorRuntime, Shard, coordinator_error
 from broker.handlers.deferred import when_all, when_committed
@@ -37,7 +37,7 @@ _NONE: Final = ErrorCode.NONE
 
 
 class ConsumerGroupHandlers:
-    """The handlers of this module and what they need."""
+    """The handlers of the consumer group APIs."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ConsumerGroupHandlers:
         self._authorizer = authorizer
 
     def routes(self) -> list[Route]:
-        """The rows of this module."""
+        """The routes of this module."""
         return [
             Route(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, self.heartbeat),
             Route(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, self.describe),
@@ -60,7 +60,7 @@ class ConsumerGroupHandlers:
     def _is_enabled(self) -> bool:
         return self._image().features.get(GROUP_VERSION, 0) >= 1
 
-    def _may(self, context: RequestContext, operation: str, kind: str, name: str) -> bool:
+    def _is_authorized(self, context: RequestContext, operation: str, kind: str, name: str) -> bool:
         return self._authorizer.authorize(context.connection.principal, operation, kind, name)
 
     # ---- heartbeat
@@ -68,32 +68,32 @@ class ConsumerGroupHandlers:
     def heartbeat(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
     ) -> ConsumerGroupHeartbeatResponse | Pending:
-        """Join, stay or leave."""
+        """Handle ConsumerGroupHeartbeat."""
 
         def may_describe(topic: str) -> bool:
-            return self._may(context, Operation.DESCRIBE, Resource.TOPIC, topic)
+            return self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic)
 
         if not self._is_enabled:
-            return _refused(ErrorCode.UNSUPPORTED_VERSION)
-        if not self._may(context, Operation.READ, Resource.GROUP, request.group_id):
-            return _refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            return _error_response(ErrorCode.UNSUPPORTED_VERSION)
+        if not self._is_authorized(context, Operation.READ, Resource.GROUP, request.group_id):
+            return _error_response(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if not all(may_describe(topic) for topic in request.subscribed_topic_names or ()):
-            return _refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            return _error_response(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if not request.group_id.strip():
-            return _refused(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
+            return _error_response(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
         shard = self._runtime.find(request.group_id)
         if not isinstance(shard, Shard):
-            return _refused(shard)
-        caller = HeartbeatCaller(
+            return _error_response(shard)
+        client = HeartbeatClientInfo(
             context.client_id or "", f"/{context.connection.peer_host}", context.api_version, may_describe
         )
-        decision = shard.machine.consumer_heartbeat(caller, request)
+        decision = shard.coordinator.consumer_heartbeat(client, request)
         commit = shard.execute(decision)
         if commit.error is _NONE:
             return decision.reply
 
         def answer(error: ErrorCode) -> ConsumerGroupHeartbeatResponse:
-            return decision.reply if error is _NONE else _refused(coordinator_error(error))
+            return decision.reply if error is _NONE else _error_response(coordinator_error(error))
 
         return when_committed(commit, answer)
 
@@ -102,7 +102,7 @@ class ConsumerGroupHandlers:
     def describe(
         self, context: RequestContext, request: ConsumerGroupDescribeRequest
     ) -> ConsumerGroupDescribeResponse | Pending:
-        """Groups with their members."""
+        """Handle ConsumerGroupDescribe."""
         commits: list[Commit] = []
         groups = [
             self._describe(context, group_id, commits, with_operations=request.include_authorized_operations)
@@ -113,17 +113,19 @@ class ConsumerGroupHandlers:
     def _describe(
         self, context: RequestContext, group_id: str, commits: list[Commit], *, with_operations: bool
     ) -> ConsumerGroupDescribeResponseGroup:
-        """One group; what must be committed before it may be told goes to `commits`."""
+        """Describe one group; the commit to wait for is added to `commits`."""
         if not self._is_enabled:
-            return not_described(group_id, ErrorCode.UNSUPPORTED_VERSION)
-        if not self._may(context, Operation.DESCRIBE, Resource.GROUP, group_id):
-            return not_described(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            return describe_error(group_id, ErrorCode.UNSUPPORTED_VERSION)
+        if not self._is_authorized(context, Operation.DESCRIBE, Resource.GROUP, group_id):
+            return describe_error(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
         shard = self._runtime.find(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
         if not isinstance(shard, Shard):
-            return not_described(group_id, shard)
-        described = shard.machine.describe_consumer_group(group_id)
-        if not all(self._may(context, Operation.DESCRIBE, Resource.TOPIC, topic) for topic in topics_in(described)):
-            return not_described(
+            return describe_error(group_id, shard)
+        described = shard.coordinator.describe_consumer_group(group_id)
+        if not all(
+            self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic) for topic in topics_in(described)
+        ):
+            return describe_error(
                 group_id,
                 ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                 "The group has described topic(s) that the client is not authorized to describe.",
@@ -132,16 +134,16 @@ class ConsumerGroupHandlers:
             described.authorized_operations = authorized_operations(
                 self._authorizer, context.connection.principal, Resource.GROUP, group_id
             )
-        commits.append(shard.known())
-        commits[-1].then(partial(_not_committed, described))
+        commits.append(shard.last_commit())
+        commits[-1].then(partial(_set_describe_error, described))
         return described
 
 
-def _not_committed(described: ConsumerGroupDescribeResponseGroup, error: ErrorCode) -> None:
-    """What was to be told may be lost."""
+def _set_describe_error(described: ConsumerGroupDescribeResponseGroup, error: ErrorCode) -> None:
+    """The described state may not have been committed."""
     if error is not _NONE:
         described.error_code, described.members = coordinator_error(error), []
 
 
-def _refused(error: ErrorCode, message: str | None = None) -> ConsumerGroupHeartbeatResponse:
+def _error_response(error: ErrorCode, message: str | None = None) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(error_code=error, error_message=message)

@@ -1,11 +1,10 @@
-"""FindCoordinator: which broker coordinates a group, or the transactions of a transactional id.
+"""FindCoordinator: the broker that coordinates a group or a transactional id.
 
 RULES    1. The coordinator of a key is the leader of its partition in the internal topic.
-         2. An internal topic is made when somebody first asks for its coordinators; the question waits until it can be
-            answered. The topic gets the replicas that the setting says, or is not made at all: one with fewer
-            would lose what it should keep silently later on.
-         3. Before version 4 one key is asked for, and the answer's message is never null.
-NOT HERE What coordinators do (`coordinators/`).
+         2. The first request creates the internal topic; requests wait for it. The topic is not
+            created with fewer replicas than its replication factor setting: it could lose committed data.
+         3. Before version 4 a request has one key, and the error message is not nullable.
+NOT HERE The coordinators (`coordinators/`).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Final
 
 from broker.coordinators.runtime.java_compat import abs_hash
 from broker.handlers.router import Pending, RequestContext, Route
-from broker.peers.endpoints import Addresses
+from broker.peers.endpoints import AdvertisedEndpoints
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
@@ -27,7 +26,7 @@ from replication.metadata.image import MetadataImage
 _log = logging.getLogger("barnabas.coordinators")
 
 CreateTopics = Callable[[CreateTopicsRequest, int, Callable[[CreateTopicsResponse], None]], None]
-"""Has the controller make topics: (request, wall_ms, reply)."""
+"""Creates topics at the controller: (request, wall_ms, reply)."""
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -36,7 +35,7 @@ _NONE: Final = ErrorCode.NONE
 _NO_NODE: Final = -1
 _CREATE_TIMEOUT_MS: Final = 30_000
 _UNAVAILABLE: Final = "The coordinator is not available."
-_RIGHTS: Final = {
+_AUTHORIZATION: Final = {
     GROUP: (Resource.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED, "Group authorization failed."),
     TRANSACTION: (
         Resource.TRANSACTIONAL_ID,
@@ -44,66 +43,68 @@ _RIGHTS: Final = {
         "Transactional Id authorization failed.",
     ),
 }
-_REPLICAS: Final = {
+_REPLICATION_FACTOR_SETTING: Final = {
     GROUP: "offsets.topic.replication.factor",
     TRANSACTION: "transaction.state.log.replication.factor",
 }
 
 
 class FindCoordinatorHandler:
-    """Answers FindCoordinator requests."""
+    """Handles FindCoordinator."""
 
     def __init__(
         self,
         image: Callable[[], MetadataImage],
-        addresses: Addresses,
+        addresses: AdvertisedEndpoints,
         authorizer: Authorizer,
         create_topics: CreateTopics,
         topics: Mapping[int, CreatableTopic],
     ) -> None:
-        """`topics`: the internal topic of each kind of key that has coordinators here."""
+        """`topics`: the internal topic of each key type."""
         self._image = image
         self._addresses = addresses
         self._authorizer = authorizer
         self._create_topics = create_topics
         self._topics = topics
-        self._on_made: dict[int, list[Callable[[str | None], None]]] = {kind: [] for kind in topics}
+        self._waiting_for_topic: dict[int, list[Callable[[str | None], None]]] = {kind: [] for kind in topics}
 
     def routes(self) -> list[Route]:
-        """The rows of this module."""
+        """The routes of this module."""
         return [Route(ApiKey.FIND_COORDINATOR, 0, 6, self.handle)]
 
     def handle(self, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse | Pending:
-        """Which broker coordinates some keys."""
+        """Handle FindCoordinator."""
         kind = request.key_type
         topic = self._topics.get(kind)
         if topic is None or topic.name in self._image().topics_by_name:
             return self._coordinators(context, request, None)
         pending = Pending()
-        self._make(kind, context.wall_ms, lambda why: pending.complete(self._coordinators(context, request, why)))
+        self._create_topic(
+            kind, context.wall_ms, lambda why: pending.complete(self._coordinators(context, request, why))
+        )
         return pending
 
-    def _make(self, kind: int, wall_ms: int, then: Callable[[str | None], None]) -> None:
-        """Make a topic and go on with None, or with the sentence that says why it cannot be made."""
-        waiting = self._on_made[kind]
+    def _create_topic(self, kind: int, wall_ms: int, then: Callable[[str | None], None]) -> None:
+        """Create a topic; calls `then` with None or the error message."""
+        waiting = self._waiting_for_topic[kind]
         waiting.append(then)
         if len(waiting) > 1:
             return
         topic = self._topics[kind]
 
-        def made(response: CreateTopicsResponse) -> None:
+        def on_response(response: CreateTopicsResponse) -> None:
             failure = None
             for result in response.topics:
                 if result.error_code not in {_NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:
                     reason = result.error_message or ErrorCode(result.error_code).name
-                    failure = f"{topic.name} cannot be made: {reason}"
-                    _log.warning("%s (see %s)", failure, _REPLICAS[kind])
-            self._on_made[kind] = []
-            for go_on in waiting:
-                go_on(failure)
+                    failure = f"{topic.name} cannot be created: {reason}"
+                    _log.warning("%s (see %s)", failure, _REPLICATION_FACTOR_SETTING[kind])
+            self._waiting_for_topic[kind] = []
+            for callback in waiting:
+                callback(failure)
 
         request = CreateTopicsRequest(topics=[topic], timeout_ms=_CREATE_TIMEOUT_MS)
-        self._create_topics(request, wall_ms, made)
+        self._create_topics(request, wall_ms, on_response)
 
     def _coordinators(
         self, context: RequestContext, request: FindCoordinatorRequest, failure: str | None
@@ -121,14 +122,14 @@ class FindCoordinatorHandler:
         )
 
     def _coordinator(self, context: RequestContext, kind: int, key: str, failure: str | None) -> Coordinator:
-        wanted = self._topics.get(kind)
-        if wanted is None:
-            return _nobody(key, ErrorCode.INVALID_REQUEST, "There are no coordinators of this type here.")
-        resource, denied, message = _RIGHTS[kind]
+        internal_topic = self._topics.get(kind)
+        if internal_topic is None:
+            return _error_coordinator(key, ErrorCode.INVALID_REQUEST, "There are no coordinators of this type here.")
+        resource, denied, message = _AUTHORIZATION[kind]
         if not self._authorizer.authorize(context.connection.principal, Operation.DESCRIBE, resource, key):
-            return _nobody(key, denied, message)
+            return _error_coordinator(key, denied, message)
         image = self._image()
-        topic = image.topics_by_name.get(wanted.name)
+        topic = image.topics_by_name.get(internal_topic.name)
         if topic is not None and topic.partitions:
             leader = topic.partitions[abs_hash(key) % len(topic.partitions)].leader
             address = self._addresses.node(image, leader, context.connection)
@@ -141,8 +142,8 @@ class FindCoordinatorHandler:
                     error_code=_NONE,
                     error_message="",
                 )
-        return _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, failure or _UNAVAILABLE)
+        return _error_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, failure or _UNAVAILABLE)
 
 
-def _nobody(key: str, error: ErrorCode, message: str) -> Coordinator:
+def _error_coordinator(key: str, error: ErrorCode, message: str) -> Coordinator:
     return Coordinator(key=key, node_id=_NO_NODE, host="", port=-1, error_code=error, error_message=message)

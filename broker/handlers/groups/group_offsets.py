@@ -1,18 +1,18 @@
-"""Committed offsets of groups: OffsetCommit and OffsetFetch.
+"""OffsetCommit and OffsetFetch.
 
-RULES    1. What is asked of topics that do not exist, or that the peer may not read, is refused here, topic by topic; the
-            rest is the group's coordinator's to decide.
-         2. Topics are named by id since version 10 and by name before; here each gets both, where both are known.
-         3. Before version 8 a fetch is about one group, before version 2 the answer has no error of its own.
-NOT HERE Members and everything else about groups (`classic_groups.py`), the offsets themselves (`coordinators/offset_manager.py`).
+RULES    1. Unknown and unauthorized topics fail here, topic by topic; the group's coordinator
+            decides on the rest.
+         2. From version 10 on topics have ids, before that names; the other one is filled in from the image.
+         3. Before version 8 a fetch has one group; before version 2 the response has no group error.
+NOT HERE Members of groups (`classic_groups.py`), storage of offsets (`coordinators/offset_manager.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
-from broker.coordinators.group_coordinator import GroupCoordinator, refused_commit
+from broker.coordinators.group_coordinator import GroupCoordinator, commit_error_response
 from broker.coordinators.runtime.coordinator_runtime import (
     Commit,
     CoordinatorDecision,
@@ -41,13 +41,16 @@ from protocol.messages.groups import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from protocol.messages.transactions import TxnOffsetCommitResponseTopic
 from replication.metadata.image import MetadataImage, TopicImage
 
 _NONE: Final = ErrorCode.NONE
 
+T = TypeVar("T", OffsetCommitResponseTopic, TxnOffsetCommitResponseTopic)
+
 
 class GroupOffsetsHandlers:
-    """The handlers of this module and what they need."""
+    """The handlers of OffsetCommit and OffsetFetch."""
 
     def __init__(
         self,
@@ -60,145 +63,148 @@ class GroupOffsetsHandlers:
         self._authorizer = authorizer
 
     def routes(self) -> list[Route]:
-        """The rows of this module."""
+        """The routes of this module."""
         return [
             Route(ApiKey.OFFSET_COMMIT, 2, 10, self.offset_commit),
             Route(ApiKey.OFFSET_FETCH, 1, 10, self.offset_fetch),
         ]
 
-    def _may(self, context: RequestContext, operation: str, group_id: str) -> bool:
+    def _is_group_authorized(self, context: RequestContext, operation: str, group_id: str) -> bool:
         return self._authorizer.authorize(context.connection.principal, operation, Resource.GROUP, group_id)
 
     # ------------------------------------------------------------ commit
     def offset_commit(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse | Pending:
-        """Commit offsets of partitions that exist."""
-        if not self._may(context, Operation.READ, request.group_id):
-            return refused_commit(request, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        refused: list[OffsetCommitResponseTopic] = []
-        request.topics = [topic for topic in request.topics if self._may_commit(context, topic, refused)]
+        """Handle OffsetCommit."""
+        if not self._is_group_authorized(context, Operation.READ, request.group_id):
+            return commit_error_response(request, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        failed: list[OffsetCommitResponseTopic] = []
+        request.topics = [topic for topic in request.topics if self._keep_valid_partitions(context, topic, failed)]
         if not request.topics:
-            return OffsetCommitResponse(topics=refused)
+            return OffsetCommitResponse(topics=failed)
         shard = self._runtime.find(request.group_id)
         if not isinstance(shard, Shard):
-            return _merged(refused, refused_commit(request, shard))
-        decision = shard.machine.commit(request, context.api_version, context.mono_ms, context.wall_ms)
+            response = commit_error_response(request, shard)
+            return OffsetCommitResponse(topics=with_failed_topics(failed, response.topics))
+        decision = shard.coordinator.commit(request, context.api_version, context.mono_ms, context.wall_ms)
         commit = shard.execute(decision)
-        if commit.error is _NONE and not refused:
+        if commit.error is _NONE and not failed:
             return decision.reply
 
         def answer(error: ErrorCode) -> OffsetCommitResponse:
-            failed = error is not _NONE
-            return _merged(refused, refused_commit(request, coordinator_error(error)) if failed else decision.reply)
+            response = decision.reply
+            if error is not _NONE:
+                response = commit_error_response(request, coordinator_error(error))
+            return OffsetCommitResponse(topics=with_failed_topics(failed, response.topics))
 
         return when_committed(commit, answer)
 
-    def _may_commit(
+    def _keep_valid_partitions(
         self,
         context: RequestContext,
         topic: OffsetCommitRequestTopic,
-        refused: list[OffsetCommitResponseTopic],
+        failed: list[OffsetCommitResponseTopic],
     ) -> bool:
-        """Whether there is something of a topic to commit; what is not goes to `refused`. Completes name and id."""
+        """Move invalid partitions of a topic to `failed`; returns whether valid ones are left. Sets name and id."""
         image = self._image()
-        known = self._complete(context, topic, image)
+        topic_image = self._resolve_topic(context, topic, image)
         error = _NONE
-        if known is None and context.api_version >= 10:
+        if topic_image is None and context.api_version >= 10:
             error = ErrorCode.UNKNOWN_TOPIC_ID
-        elif not self._may_read(context, Operation.READ, topic.name):
+        elif not self._is_topic_authorized(context, Operation.READ, topic.name):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif known is None:
+        elif topic_image is None:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if known is not None and error is _NONE:
-            partitions = known.partitions
+        if topic_image is not None and error is _NONE:
+            partitions = topic_image.partitions
             missing = [one for one in topic.partitions if one.partition_index not in partitions]
             if not missing:
-                return bool(topic.partitions)  # a topic without partitions is not even answered
+                return bool(topic.partitions)  # a topic without partitions is not in the response
             topic.partitions = [one for one in topic.partitions if one.partition_index in partitions]
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
             missing, topic.partitions = topic.partitions, []
-        answers = [
+        results = [
             OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=error) for one in missing
         ]
-        refused.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
+        failed.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=results))
         return bool(topic.partitions)
 
-    def _complete(
+    def _resolve_topic(
         self,
         context: RequestContext,
         topic: OffsetCommitRequestTopic | OffsetFetchRequestTopics,
         image: MetadataImage,
     ) -> TopicImage | None:
-        """Give a topic that is named by id its name, or the other way round."""
+        """Set the missing name or id of a topic."""
         if context.api_version >= 10:
-            known = image.topics_by_id.get(topic.topic_id)
-            if known is not None:
-                topic.name = known.name
+            topic_image = image.topics_by_id.get(topic.topic_id)
+            if topic_image is not None:
+                topic.name = topic_image.name
         else:
-            known = image.topics_by_name.get(topic.name)
-            if known is not None:
-                topic.topic_id = known.topic_id
-        return known
+            topic_image = image.topics_by_name.get(topic.name)
+            if topic_image is not None:
+                topic.topic_id = topic_image.topic_id
+        return topic_image
 
-    def _may_read(self, context: RequestContext, operation: str, topic: str) -> bool:
+    def _is_topic_authorized(self, context: RequestContext, operation: str, topic: str) -> bool:
         return self._authorizer.authorize(context.connection.principal, operation, Resource.TOPIC, topic)
 
     # ------------------------------------------------------------ fetch
     def offset_fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse | Pending:
-        """Committed offsets of one or more groups."""
+        """Handle OffsetFetch."""
         groups = request.groups if context.api_version >= 8 else [_as_group(request)]
-        answers: list[OffsetFetchResponseGroup] = []
+        results: list[OffsetFetchResponseGroup] = []
         commits: list[Commit] = []
         for group in groups:
             answer, commit = self._fetch_group(context, group, is_stable=request.require_stable)
-            answers.append(answer)
+            results.append(answer)
             if commit is not None and commit.error is not _NONE:
-                index = len(answers) - 1
+                index = len(results) - 1
                 commits.append(commit)
-                commit.then(lambda error, group=group, index=index: _fail(answers, index, group, error))  # type: ignore[misc]
-        return when_all(commits, lambda: _fetched(answers, groups, context.api_version))
+                commit.then(lambda error, group=group, index=index: _set_error(results, index, group, error))  # type: ignore[misc]
+        return when_all(commits, lambda: _offset_fetch_response(results, groups, context.api_version))
 
     def _fetch_group(
         self, context: RequestContext, group: OffsetFetchRequestGroup, *, is_stable: bool
     ) -> tuple[OffsetFetchResponseGroup, Commit | None]:
-        """One group's answer, and what must be committed before it may go out."""
+        """The result of one group, and the commit to wait for."""
         group_id = group.group_id
-        if not self._may(context, Operation.DESCRIBE, group_id):
-            return _no_offsets(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED), None
+        if not self._is_group_authorized(context, Operation.DESCRIBE, group_id):
+            return _error_group(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED), None
         shard = self._runtime.find(group_id)
         if not isinstance(shard, Shard):
-            return _no_offsets(group_id, shard), None
+            return _error_group(group_id, shard), None
         image = self._image()
         has_ids = context.api_version >= 10
-        refused: list[OffsetFetchResponseTopics] = []
+        failed: list[OffsetFetchResponseTopics] = []
         if group.topics is not None:
-            group.topics = [topic for topic in group.topics if self._may_fetch(context, topic, image, refused)]
-        answer = shard.machine.fetch(group, is_stable=is_stable)
+            group.topics = [topic for topic in group.topics if self._can_fetch(context, topic, image, failed)]
+        answer = shard.coordinator.fetch(group, is_stable=is_stable)
         if group.topics is None:
             answer.topics = [
-                topic for topic in answer.topics if self._may_read(context, Operation.DESCRIBE, topic.name)
+                topic for topic in answer.topics if self._is_topic_authorized(context, Operation.DESCRIBE, topic.name)
             ]
             if has_ids:
-                answer.topics = [topic for topic in answer.topics if _with_id(topic, image)]
+                answer.topics = [topic for topic in answer.topics if _set_topic_id(topic, image)]
         if not answer.error_code:
-            answer.topics += refused
+            answer.topics += failed
         return answer, shard.execute(CoordinatorDecision((), None))
 
-    def _may_fetch(
+    def _can_fetch(
         self,
         context: RequestContext,
         topic: OffsetFetchRequestTopics,
         image: MetadataImage,
-        refused: list[OffsetFetchResponseTopics],
+        failed: list[OffsetFetchResponseTopics],
     ) -> bool:
-        known = self._complete(context, topic, image)
-        if known is None and context.api_version >= 10:
+        topic_image = self._resolve_topic(context, topic, image)
+        if topic_image is None and context.api_version >= 10:
             error = ErrorCode.UNKNOWN_TOPIC_ID
-        elif not self._may_read(context, Operation.DESCRIBE, topic.name):
+        elif not self._is_topic_authorized(context, Operation.DESCRIBE, topic.name):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         else:
             return True
-        refused.append(
+        failed.append(
             OffsetFetchResponseTopics(
                 name=topic.name,
                 topic_id=topic.topic_id,
@@ -213,26 +219,24 @@ class GroupOffsetsHandlers:
         return False
 
 
-# ---- answers
+# ---- responses
 
 
-def _merged(refused: list[OffsetCommitResponseTopic], response: OffsetCommitResponse) -> OffsetCommitResponse:
-    """What was refused first, then the rest; a topic that is in both stands once."""
-    if not refused:
-        return response
-    by_topic = {topic.name: topic for topic in refused}
-    topics = list(refused)
-    for topic in response.topics:
-        known = by_topic.get(topic.name)
-        if known is None:
-            topics.append(topic)
+def with_failed_topics(failed: list[T], topics: list[T]) -> list[T]:
+    """The failed topics first, then the others; the partitions of a topic in both lists are merged."""
+    by_name = {topic.name: topic for topic in failed}
+    merged = list(failed)
+    for topic in topics:
+        failed_topic = by_name.get(topic.name)
+        if failed_topic is None:
+            merged.append(topic)
         else:
-            known.partitions += topic.partitions
-    return OffsetCommitResponse(topics=topics)
+            failed_topic.partitions += topic.partitions
+    return merged
 
 
 def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
-    """The one group of a request before version 8."""
+    """The group of a request before version 8."""
     topics = None
     if request.topics is not None:
         topics = [
@@ -242,39 +246,39 @@ def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
     return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
 
 
-def _no_offsets(group_id: str, error: ErrorCode) -> OffsetFetchResponseGroup:
+def _error_group(group_id: str, error: ErrorCode) -> OffsetFetchResponseGroup:
     return OffsetFetchResponseGroup(group_id=group_id, topics=[], error_code=error)
 
 
-def _fail(
-    answers: list[OffsetFetchResponseGroup], index: int, group: OffsetFetchRequestGroup, error: ErrorCode
+def _set_error(
+    results: list[OffsetFetchResponseGroup], index: int, group: OffsetFetchRequestGroup, error: ErrorCode
 ) -> None:
-    """What is not committed is not told. Consumers before 3.9 know NOT_COORDINATOR only."""
+    """The offsets may not have been committed. Consumers before 3.9 know only NOT_COORDINATOR."""
     if error is not _NONE:
-        told = coordinator_error(error)
-        told = ErrorCode.NOT_COORDINATOR if told is ErrorCode.COORDINATOR_NOT_AVAILABLE else told
-        answers[index] = _no_offsets(group.group_id, told)
+        code = coordinator_error(error)
+        code = ErrorCode.NOT_COORDINATOR if code is ErrorCode.COORDINATOR_NOT_AVAILABLE else code
+        results[index] = _error_group(group.group_id, code)
 
 
-def _with_id(topic: OffsetFetchResponseTopics, image: MetadataImage) -> bool:
-    """Complete a topic's id; one that is no more has none and cannot be told of."""
-    known = image.topics_by_name.get(topic.name)
-    if known is None:
+def _set_topic_id(topic: OffsetFetchResponseTopics, image: MetadataImage) -> bool:
+    """Set the topic id; False if the topic is deleted."""
+    topic_image = image.topics_by_name.get(topic.name)
+    if topic_image is None:
         return False
-    topic.topic_id = known.topic_id
+    topic.topic_id = topic_image.topic_id
     return True
 
 
-def _fetched(
-    answers: list[OffsetFetchResponseGroup], groups: list[OffsetFetchRequestGroup], version: int
+def _offset_fetch_response(
+    results: list[OffsetFetchResponseGroup], groups: list[OffsetFetchRequestGroup], version: int
 ) -> OffsetFetchResponse:
-    """The answer in the form of its version: several groups since 8, an error of its own since 2.
+    """The response in the layout of its version: several groups from 8 on, a group error from 2 on.
 
-    The error stands in every partition too: to clients that look nowhere else a group without offsets is a new one.
+    The error is also set in every partition: old clients look only there.
     """
     if version >= 8:
-        return OffsetFetchResponse(groups=answers)
-    answer = answers[0]
+        return OffsetFetchResponse(groups=results)
+    answer = results[0]
     if answer.error_code != _NONE:
         answer.topics = [
             OffsetFetchResponseTopics(

@@ -1,8 +1,8 @@
-"""OffsetDelete: an administrator has committed offsets of a group forgotten.
+"""OffsetDelete: delete committed offsets of a group.
 
-RULES    1. Topics that do not exist, or that the peer may not read, are refused here, partition by partition; the rest is
-            the group's coordinator's to decide, whose refusal overrules all of that.
-NOT HERE Which offsets may go (`coordinators/group_coordinator.py`), deleting groups (`classic_groups.py`).
+RULES    1. Unknown and unauthorized partitions fail here; the group's coordinator decides on the rest. An error of the
+            group replaces all partition errors.
+NOT HERE Which offsets can be deleted (`coordinators/group_coordinator.py`), deleting groups (`classic_groups.py`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from replication.metadata.image import MetadataImage
 _NONE: Final = ErrorCode.NONE
 
 
-class OffsetDeletionHandler:
-    """The handler of this module and what it needs."""
+class OffsetDeleteHandler:
+    """Handles OffsetDelete."""
 
     def __init__(
         self,
@@ -43,56 +43,56 @@ class OffsetDeletionHandler:
         self._authorizer = authorizer
 
     def routes(self) -> list[Route]:
-        """The row of this module."""
+        """The routes of this module."""
         return [Route(ApiKey.OFFSET_DELETE, 0, 0, self.offset_delete)]
 
     def offset_delete(self, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse | Pending:
-        """Forget offsets of topics that the group does not read."""
+        """Handle OffsetDelete."""
         principal = context.connection.principal
         if not self._authorizer.authorize(principal, Operation.DELETE, Resource.GROUP, request.group_id):
             return OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        refused: list[OffsetDeleteResponseTopic] = []
-        request.topics = [topic for topic in request.topics if self._has_known(context, topic, refused)]
+        failed: list[OffsetDeleteResponseTopic] = []
+        request.topics = [topic for topic in request.topics if self._keep_valid_partitions(context, topic, failed)]
         shard = self._runtime.find(request.group_id) if request.group_id else ErrorCode.INVALID_GROUP_ID
         if not isinstance(shard, Shard):
             return OffsetDeleteResponse(error_code=shard)
-        decision = shard.machine.delete_offsets(request)
+        decision = shard.coordinator.delete_offsets(request)
 
         def answer(error: ErrorCode) -> OffsetDeleteResponse:
             if error is not _NONE:
                 return OffsetDeleteResponse(error_code=coordinator_error(error))
-            return _merged(refused, decision.reply)
+            return _merge_failed(failed, decision.reply)
 
         return when_committed(shard.execute(decision), answer)
 
-    def _has_known(
-        self, context: RequestContext, topic: OffsetDeleteRequestTopic, refused: list[OffsetDeleteResponseTopic]
+    def _keep_valid_partitions(
+        self, context: RequestContext, topic: OffsetDeleteRequestTopic, failed: list[OffsetDeleteResponseTopic]
     ) -> bool:
-        """Whether something of a topic can be asked for; what cannot goes to `refused`."""
-        known = self._image().topics_by_name.get(topic.name)
+        """Move invalid partitions of a topic to `failed`; returns whether valid ones are left."""
+        topic_image = self._image().topics_by_name.get(topic.name)
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if not self._authorizer.authorize(context.connection.principal, Operation.READ, Resource.TOPIC, topic.name):
-            known, error = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        there = () if known is None else known.partitions
-        answers = [
+            topic_image, error = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        existing = () if topic_image is None else topic_image.partitions
+        results = [
             OffsetDeleteResponsePartition(partition_index=one.partition_index, error_code=error)
             for one in topic.partitions
-            if one.partition_index not in there
+            if one.partition_index not in existing
         ]
-        if answers:
-            refused.append(OffsetDeleteResponseTopic(name=topic.name, partitions=answers))
-        topic.partitions = [one for one in topic.partitions if one.partition_index in there]
+        if results:
+            failed.append(OffsetDeleteResponseTopic(name=topic.name, partitions=results))
+        topic.partitions = [one for one in topic.partitions if one.partition_index in existing]
         return bool(topic.partitions)
 
 
-def _merged(refused: list[OffsetDeleteResponseTopic], response: OffsetDeleteResponse) -> OffsetDeleteResponse:
-    """What was refused and what was not; a topic that is in both stands once."""
+def _merge_failed(failed: list[OffsetDeleteResponseTopic], response: OffsetDeleteResponse) -> OffsetDeleteResponse:
+    """The response with the failed topics first; the partitions of a topic in both are merged."""
     if response.error_code != _NONE:
         return response
-    by_topic = {topic.name: topic for topic in refused}
+    by_topic = {topic.name: topic for topic in failed}
     for topic in response.topics:
-        known = by_topic.setdefault(topic.name, topic)
-        if known is not topic:
-            known.partitions += topic.partitions
+        first = by_topic.setdefault(topic.name, topic)
+        if first is not topic:
+            first.partitions += topic.partitions
     response.topics = list(by_topic.values())
     return response

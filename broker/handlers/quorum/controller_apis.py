@@ -1,10 +1,10 @@
-"""What other nodes ask of the controller: to register, to be alive, other ISRs, blocks of producer ids, who it is.
+"""Controller APIs for other nodes: registration, heartbeats, AlterPartition, AllocateProducerIds, DescribeCluster.
 
-RULES    1. All of it is for the cluster's own nodes: CLUSTER_ACTION on the cluster, else CLUSTER_AUTHORIZATION_FAILED
-            (ALTER for DescribeCluster, as Kafka's controller wants it).
-         2. The answer comes when the controller's records are committed.
-         3. These APIs are on the controller's listener and on no other.
-NOT HERE What the controller decides (`replication/controller`), topics and settings (`topics.py`).
+RULES    1. All require CLUSTER_ACTION on the cluster, else CLUSTER_AUTHORIZATION_FAILED
+            (DescribeCluster requires ALTER, as Kafka's controller does).
+         2. The response is sent after the controller's records are committed.
+         3. They are on the controller listener only.
+NOT HERE The decisions (`replication/controller`), topics and configs (`topics.py`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from __future__ import annotations
 import logging
 
 from broker.handlers.controller_api import Controller
+from broker.handlers.deferred import submit
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
-from broker.security.operations import NOT_ASKED, authorized_operations
+from broker.security.operations import NOT_REQUESTED, authorized_operations
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
@@ -33,7 +34,6 @@ from protocol.messages.quorum import (
     ControllerRegistrationRequest,
     ControllerRegistrationResponse,
 )
-from protocol.schema import Message
 
 _log = logging.getLogger("barnabas.controller")
 
@@ -41,14 +41,14 @@ _BROKERS, _CONTROLLERS = 1, 2
 
 
 class ControllerHandlers:
-    """The handlers of this module and what they need."""
+    """The handlers of the controller APIs."""
 
     def __init__(self, controller: Controller, authorizer: Authorizer) -> None:
         self._controller = controller
         self._authorizer = authorizer
 
     def routes(self) -> list[Route]:
-        """The rows of this module."""
+        """The routes of this module."""
         return [
             Route(ApiKey.ALTER_PARTITION, 2, 3, self.alter_partition),
             Route(ApiKey.DESCRIBE_CLUSTER, 0, 2, self.describe_cluster),
@@ -63,77 +63,68 @@ class ControllerHandlers:
     def register(
         self, context: RequestContext, request: BrokerRegistrationRequest
     ) -> Pending | BrokerRegistrationResponse:
-        """A broker's process begins."""
+        """Handle BrokerRegistration."""
         if not self._is_node(context):
             return BrokerRegistrationResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        pending = Pending()
 
-        def reply(answer: BrokerRegistrationResponse) -> None:
-            if answer.error_code:
-                name = ErrorCode(answer.error_code).name
-                _log.warning(
-                    "broker %d at %s may not register: %s", request.broker_id, context.connection.peer_host, name
-                )
+        def log(response: BrokerRegistrationResponse) -> None:
+            if response.error_code:
+                name = ErrorCode(response.error_code).name
+                host = context.connection.peer_host
+                _log.warning("registration of broker %d at %s was rejected: %s", request.broker_id, host, name)
             else:
-                _log.info("broker %d is registered with epoch %d", request.broker_id, answer.broker_epoch)
-            pending.complete(answer)
+                _log.info("registered broker %d with epoch %d", request.broker_id, response.broker_epoch)
 
-        self._controller.submit(request, wall_ms=context.wall_ms, reply=reply)
-        return pending
+        return submit(self._controller, context, request, log)
 
     def heartbeat(self, context: RequestContext, request: BrokerHeartbeatRequest) -> Pending | BrokerHeartbeatResponse:
-        """A broker lives."""
+        """Handle BrokerHeartbeat."""
         if not self._is_node(context):
             return BrokerHeartbeatResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        return self._submit(context, request)
+        return submit(self._controller, context, request)
 
     def alter_partition(
         self, context: RequestContext, request: AlterPartitionRequest
     ) -> Pending | AlterPartitionResponse:
-        """The leader of partitions wants other ISRs."""
+        """Handle AlterPartition."""
         if not self._is_node(context):
             return AlterPartitionResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if context.api_version < 3:
             for topic in request.topics:
                 for partition in topic.partitions:
                     partition.new_isr_with_epochs = [BrokerState(broker_id=member) for member in partition.new_isr]
-        return self._submit(context, request)
+        return submit(self._controller, context, request)
 
     def allocate_producer_ids(
         self, context: RequestContext, request: AllocateProducerIdsRequest
     ) -> Pending | AllocateProducerIdsResponse:
-        """A broker needs producer ids."""
+        """Handle AllocateProducerIds."""
         if not self._is_node(context):
             code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             return AllocateProducerIdsResponse(error_code=code, producer_id_start=0, producer_id_len=0)
-        return self._submit(context, request)
+        return submit(self._controller, context, request)
 
     def register_controller(
         self, context: RequestContext, request: ControllerRegistrationRequest
     ) -> Pending | ControllerRegistrationResponse:
-        """A controller's process begins."""
+        """Handle ControllerRegistration."""
         if not self._is_node(context):
             return ControllerRegistrationResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        return self._submit(context, request)
+        return submit(self._controller, context, request)
 
     def assign_replicas(
         self, context: RequestContext, request: AssignReplicasToDirsRequest
     ) -> Pending | AssignReplicasToDirsResponse:
-        """A broker's replicas lie in these directories."""
+        """Handle AssignReplicasToDirs."""
         if not self._is_node(context):
             return AssignReplicasToDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        return self._submit(context, request)
-
-    def _submit(self, context: RequestContext, request: Message) -> Pending:
-        pending = Pending()
-        self._controller.submit(request, wall_ms=context.wall_ms, reply=pending.complete)
-        return pending
+        return submit(self._controller, context, request)
 
     # ------------------------------------------------------------ controllers
     def describe_cluster(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
-        """The controllers of the cluster."""
-        if not self._may(context, Operation.ALTER):
-            return _refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
+        """Handle DescribeCluster for controllers."""
+        if not self._is_authorized(context, Operation.ALTER):
+            return _error_response(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
         if request.endpoint_type != _CONTROLLERS:
             return _wrong_endpoint(context, request.endpoint_type)
         image = self._controller.image
@@ -143,26 +134,26 @@ class ControllerHandlers:
             for endpoint in controller.endpoints
             if endpoint.listener == context.connection.listener_name
         ]
-        operations = NOT_ASKED
+        operations = NOT_REQUESTED
         if request.include_cluster_authorized_operations:
             principal, authorizer = context.principal, self._authorizer
-            may_see = self._may(context, Operation.DESCRIBE)
+            may_see = self._is_authorized(context, Operation.DESCRIBE)
             operations = authorized_operations(authorizer, principal, Resource.CLUSTER, CLUSTER_NAME) if may_see else 0
-        is_there = any(node.broker_id == image.leader_id for node in controllers)
+        has_leader = any(node.broker_id == image.leader_id for node in controllers)
         return DescribeClusterResponse(
             error_code=ErrorCode.NONE,
             endpoint_type=_CONTROLLERS,
             cluster_id=image.cluster_id,
-            controller_id=image.leader_id if is_there else -1,
+            controller_id=image.leader_id if has_leader else -1,
             brokers=controllers,
             cluster_authorized_operations=operations,
         )
 
-    # ------------------------------------------------------------ who may
+    # ------------------------------------------------------------ authorization
     def _is_node(self, context: RequestContext) -> bool:
-        return self._may(context, Operation.CLUSTER_ACTION)
+        return self._is_authorized(context, Operation.CLUSTER_ACTION)
 
-    def _may(self, context: RequestContext, operation: str) -> bool:
+    def _is_authorized(self, context: RequestContext, operation: str) -> bool:
         return self._authorizer.authorize(context.principal, operation, Resource.CLUSTER, CLUSTER_NAME)
 
 
@@ -172,8 +163,8 @@ def _wrong_endpoint(context: RequestContext, endpoint_type: int) -> DescribeClus
         sentence = "The request was sent to an endpoint of type CONTROLLER, but we wanted an endpoint of type BROKER"
     else:
         code, sentence = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {endpoint_type}"
-    return _refusal(ErrorCode.INVALID_REQUEST if context.api_version == 0 else code, sentence)
+    return _error_response(ErrorCode.INVALID_REQUEST if context.api_version == 0 else code, sentence)
 
 
-def _refusal(code: ErrorCode, sentence: str | None) -> DescribeClusterResponse:
+def _error_response(code: ErrorCode, sentence: str | None) -> DescribeClusterResponse:
     return DescribeClusterResponse(error_code=code, error_message=sentence, cluster_id="", brokers=[])

@@ -1,12 +1,12 @@
-"""Envelope: a request that a broker of Apache Kafka hands on to the active controller for a client of its own.
+"""Envelope: a client's request that an Apache Kafka broker forwards to the active controller.
 
-FORMAT   request_data is a request as the client sent it, header and message without the length; response_data is the same of
-         the answer. request_principal is an i16, its version (0), and `DefaultPrincipalData`
-RULES    1. Only nodes of the cluster may (CLUSTER_ACTION): who they say is asking is believed.
-         2. An error of the envelope is about the envelope; what becomes of the request is told by its own answer. Only that
-            this is not the active controller is told outside, so that who forwards looks for another.
-         3. Whatever Apache Kafka forwards and this listener serves is served in an envelope too, and nothing else.
-NOT HERE How our own brokers ask the controller: in messages of their own (`controller_channel.py`, decision 0030).
+FORMAT   request_data is the client's request, header and message without the length; response_data is its response in the same
+         form. request_principal is an i16 version (0) and `DefaultPrincipalData`
+RULES    1. Requires CLUSTER_ACTION; the principal in the envelope is trusted.
+         2. Errors of the envelope are about the envelope; the request's errors are in its own response. Only NOT_CONTROLLER
+            is returned as the envelope's error, so that the broker looks for the active controller.
+         3. The requests that Apache Kafka forwards and this listener supports are supported, no others.
+NOT HERE Requests of our brokers to the controller: they are not wrapped (`controller_channel.py`, decision 0030).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from protocol.messages.cluster import DescribeQuorumResponse
 from protocol.messages.forwarding import DefaultPrincipalData, EnvelopeRequest, EnvelopeResponse
 from protocol.messages.headers import RequestHeader, ResponseHeader
 from protocol.schema import Message
-from replication.controller.error_responses import is_not_controller
+from replication.controller.error_responses import is_not_controller_response
 
 _log = logging.getLogger("barnabas.dispatch")
 
@@ -45,39 +45,39 @@ _PRINCIPAL_VERSION: Final = b"\0\0"
 
 
 class EnvelopeHandler:
-    """Opens envelopes, and has what is in them served."""
+    """Unwraps envelopes and handles the requests in them."""
 
     def __init__(self, served: Iterable[Route], authorizer: Authorizer) -> None:
-        """`served`: by this listener."""
+        """`served`: the routes of this listener."""
         self._routes = {route.api_key: route for route in served if route.api_key in FORWARDED}
         self._authorizer = authorizer
 
     def routes(self) -> list[Route]:
-        """The row of this module."""
+        """The routes of this module."""
         return [Route(ApiKey.ENVELOPE, 0, 0, self.handle)]
 
     def handle(self, context: RequestContext, envelope: EnvelopeRequest) -> EnvelopeResponse | Pending:
-        """Serve what is in an envelope."""
+        """Handle the request in an envelope."""
         principal, operation = context.principal, Operation.CLUSTER_ACTION
         if not self._authorizer.authorize(principal, operation, Resource.CLUSTER, CLUSTER_NAME):
             return EnvelopeResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         try:
-            route, inner, request = self._opened(context, envelope)
+            route, inner, request = self._open(context, envelope)
         except KafkaError as error:
-            _log.info("%s sent an envelope that is refused: %s", context.connection.peer_host, error.message)
+            _log.info("rejected an envelope from %s: %s", context.connection.peer_host, error.message)
             return EnvelopeResponse(error_code=error.code)
         answer = route.handler(inner, request)
         if not isinstance(answer, Pending):
-            return _sealed(inner, answer)
+            return _wrap(inner, answer)
         outer = Pending(answer.cancel)
-        answer.deliver_to(lambda late: outer.complete(_sealed(inner, late)), outer.close)
+        answer.deliver_to(lambda late: outer.complete(_wrap(inner, late)), outer.close)
         return outer
 
-    def _opened(self, context: RequestContext, envelope: EnvelopeRequest) -> tuple[Route, RequestContext, Message]:
-        """Who serves the request that is in it, on whose behalf, and the request.
+    def _open(self, context: RequestContext, envelope: EnvelopeRequest) -> tuple[Route, RequestContext, Message]:
+        """Route, context and request in an envelope.
 
         Raises:
-            KafkaError: there is no such request in it.
+            KafkaError: the envelope contains no valid request.
         """
         principal, host = _principal(envelope.request_principal), _host(envelope.client_host_address)
         data = bytearray(envelope.request_data)
@@ -95,12 +95,12 @@ class EnvelopeHandler:
         outer = context.connection
         local, peer = (outer.local_host, outer.local_port), (host, outer.peer_port)
         client = ConnectionInfo(outer.connection_id, outer.listener_name, local, peer, principal)
-        asked = header.correlation_id, header.client_id
-        return route, RequestContext(key, version, *asked, client, context.mono_ms, context.wall_ms), request
+        header_fields = header.correlation_id, header.client_id
+        return route, RequestContext(key, version, *header_fields, client, context.mono_ms, context.wall_ms), request
 
 
 def _principal(data: bytes | None) -> str:
-    """Who asks, as "User:name"."""
+    """The client's principal, as "User:name"."""
     code, sentence = ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, "Failed to deserialize client principal from envelope"
     if data is None or data[:2] != _PRINCIPAL_VERSION:
         raise KafkaError(code, sentence)
@@ -112,7 +112,7 @@ def _principal(data: bytes | None) -> str:
 
 
 def _host(address: bytes) -> str:
-    """Where the client is."""
+    """The client's address."""
     try:
         return str(ipaddress.ip_address(bytes(address)))
     except ValueError as error:
@@ -120,7 +120,7 @@ def _host(address: bytes) -> str:
 
 
 def _header(data: bytearray) -> tuple[Header, int]:
-    """The header of the request, and where its message begins."""
+    """The request header, and the position of the message."""
     try:
         header = parse_request_header(data)
         if request_header_version(header.api_key, header.api_version) < 2:
@@ -131,22 +131,22 @@ def _header(data: bytearray) -> tuple[Header, int]:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, sentence) from error
 
 
-def _sealed(context: RequestContext, answer: Message | None) -> EnvelopeResponse:
-    """The answer to the broker: its client's answer with the header, or that another controller is to be asked (rule 2)."""
+def _wrap(context: RequestContext, answer: Message | None) -> EnvelopeResponse:
+    """The envelope's response: the request's response with its header, or NOT_CONTROLLER (rule 2)."""
     assert answer is not None, "whatever is forwarded is answered"
-    if is_not_controller(answer) or _is_not_leader(answer):
+    if is_not_controller_response(answer) or _is_not_leader(answer):
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     key, version = context.api_key, context.api_version
     header = encode(ResponseHeader(correlation_id=context.correlation_id), response_header_version(key, version))
     try:
         return EnvelopeResponse(response_data=header + encode(answer, version), error_code=ErrorCode.NONE)
     except Exception:  # noqa: BLE001  # as in request_dispatcher.py, rule 3
-        _log.exception("fault while answering %s version %d in an envelope", ApiKey(key).name, version)
+        _log.exception("handler of %s version %d in an envelope failed", ApiKey(key).name, version)
         return EnvelopeResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def _is_not_leader(answer: Message) -> bool:
-    """Whether it describes a quorum that this controller does not lead."""
+    """Whether a DescribeQuorum response says that this controller is not the leader."""
     if not isinstance(answer, DescribeQuorumResponse):
         return False
     codes = {partition.error_code for topic in answer.topics for partition in topic.partitions}

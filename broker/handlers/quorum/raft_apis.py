@@ -1,8 +1,8 @@
-"""What replicas of the metadata log ask each other: votes, epochs, the log, its snapshots (KIP-595, KIP-630).
+"""Raft APIs of the metadata log: Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot (KIP-595, KIP-630).
 
-RULES    1. All of it is for the cluster's own nodes: CLUSTER_ACTION on the cluster, else CLUSTER_AUTHORIZATION_FAILED.
-         2. These APIs are on the controller's listener and on no other; a Fetch there is one of the metadata log.
-NOT HERE What is answered (`replication/raft`), other requests of nodes (`controller_apis.py`).
+RULES    1. All require CLUSTER_ACTION on the cluster, else CLUSTER_AUTHORIZATION_FAILED.
+         2. They are on the controller listener only; a Fetch there reads the metadata log.
+NOT HERE The responses (`replication/raft`), other requests between nodes (`controller_apis.py`).
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.produce_fetch import FetchResponse, PartitionData
 from protocol.schema import Message, carries
-from replication.metadata_log.kraft_replica import Quorum
-from replication.raft.rpc_messages import refused
+from replication.metadata_log.kraft_replica import KRaftReplica
+from replication.raft.rpc_messages import error_response
 
 
 class RaftHandlers:
-    """The handlers of this module and what they need."""
+    """The handlers of the Raft APIs."""
 
-    def __init__(self, quorum: Quorum, authorizer: Authorizer) -> None:
+    def __init__(self, quorum: KRaftReplica, authorizer: Authorizer) -> None:
         self._quorum = quorum
         self._authorizer = authorizer
 
     def routes(self) -> list[Route]:
-        """The rows of this module; before version 12 a Fetch does not say what it needs to, and is INVALID_REQUEST."""
+        """The routes of this module; a Fetch before version 12 lacks required fields and gets INVALID_REQUEST."""
         return [
             Route(ApiKey.FETCH, 4, 18, self.receive),
             Route(ApiKey.VOTE, 0, 2, self.receive),
@@ -38,24 +38,24 @@ class RaftHandlers:
         ]
 
     def receive(self, context: RequestContext, request: Message) -> Pending | Message:
-        """Answer another replica."""
+        """Pass a request to the Raft replica."""
         if not self._authorizer.authorize(context.principal, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME):
-            return refused(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+            return error_response(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         pending = Pending()
 
-        def reply(answer: Any) -> None:
-            _leave_out(answer, context.api_version)
-            pending.complete(answer)
+        def reply(response: Any) -> None:
+            _clear_unsupported(response, context.api_version)
+            pending.complete(response)
 
-        self._quorum.receive(request, reply)
+        self._quorum.handle_request(request, reply)
         return pending
 
 
-def _leave_out(answer: Message, version: int) -> None:
-    """Make an answer one that its version can carry: who asks in an older one knows where the leader is, or asks again."""
-    if hasattr(answer, "node_endpoints") and not carries(type(answer), "node_endpoints", version):
-        answer.node_endpoints = []
-    if isinstance(answer, FetchResponse) and not carries(PartitionData, "current_leader", version):
-        for topic in answer.responses:
+def _clear_unsupported(response: Message, version: int) -> None:
+    """Clear the fields that the version of the response does not have."""
+    if hasattr(response, "node_endpoints") and not carries(type(response), "node_endpoints", version):
+        response.node_endpoints = []
+    if isinstance(response, FetchResponse) and not carries(PartitionData, "current_leader", version):
+        for topic in response.responses:
             for partition in topic.partitions:
                 partition.diverging_epoch = partition.current_leader = partition.snapshot_id = None

@@ -1,1 +1,1 @@
-"""Handlers of records: Produce, Fetch, ListOffsets, DeleteRecords, log directories."""
+"""Record APIs: Produce, Fetch, ListOffsets, DeleteRecords, log directories."""

@@ -1,10 +1,10 @@
-"""DeleteRecords: let partitions begin later, here and on every replica that lives.
+"""DeleteRecords: increase the log start offset of partitions.
 
-RULES    1. The leader's log begins later at once, whatever becomes of the waiting; whoever reads below is out of range.
-         2. The answer waits until the low watermark, the least log start of the replicas that live, has reached the
-            offset; what has not at the deadline is REQUEST_TIMED_OUT. With one replica nothing waits.
-         3. A partition that is named twice is deleted up to the offset named last, and answered once.
-         4. What would wait for the disk, a log that is not open, is opened by a thread.
+RULES    1. The leader increases its log start offset at once; reads below it get OFFSET_OUT_OF_RANGE.
+         2. The response waits until the low watermark, the lowest log start offset of the live replicas, reaches the
+            offset; after the timeout the partition gets REQUEST_TIMED_OUT. With one replica nothing waits.
+         3. For a repeated partition the last offset counts, with one result.
+         4. A closed log is opened by a reader thread.
 NOT HERE Deleting files (`storage/log/log.py`).
 """
 
@@ -23,7 +23,7 @@ from protocol.messages.logs import (
 from replication.metadata.topic_names import INTERNAL_TOPICS
 from replication.partition.partition import state_key
 from replication.partition.replica_manager import ReplicaManager
-from replication.purgatory import Purgatory, Waiter
+from replication.purgatory import DelayedOperation, Purgatory
 from storage.io.would_block import WouldBlock
 
 _NO_LOW_WATERMARK = -1
@@ -43,24 +43,24 @@ class DeleteRecordsHandler:
         return [Route(ApiKey.DELETE_RECORDS, 0, 2, self.handle)]
 
     def handle(self, ctx: RequestContext, request: DeleteRecordsRequest) -> Pending | DeleteRecordsResponse:
-        """Answer one DeleteRecords."""
-        deletion = _Deletion(self._replicas)
-        refused = {topic.name: self._why_not(ctx, topic.name) for topic in request.topics}
-        wanted = {
+        """Handle DeleteRecords."""
+        deletion = _PendingDelete(self._replicas)
+        errors = {topic.name: self._authorization_error(ctx, topic.name) for topic in request.topics}
+        offsets = {
             (topic.name, partition.partition_index): partition.offset
             for topic in request.topics
             for partition in topic.partitions
         }
-        for (topic, index), offset in wanted.items():
-            deletion.begin(topic, index, offset, ctx.wall_ms, refused[topic])
+        for (topic, index), offset in offsets.items():
+            deletion.add(topic, index, offset, ctx.wall_ms, errors[topic])
         if deletion.try_complete():
             return deletion.response
-        keys = (state_key(*key) for key in deletion.answers)
+        keys = (state_key(*key) for key in deletion.results)
         self._purgatory.park(deletion, keys, ctx.mono_ms + max(request.timeout_ms, 0))
         deletion.pending = Pending(deletion.cancel)
         return deletion.pending
 
-    def _why_not(self, ctx: RequestContext, topic: str) -> ErrorCode:
+    def _authorization_error(self, ctx: RequestContext, topic: str) -> ErrorCode:
         if not self._authorizer.authorize(ctx.principal, Operation.DELETE, Resource.TOPIC, topic):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if topic in INTERNAL_TOPICS and topic in self._replicas.image.topics_by_name:
@@ -68,30 +68,30 @@ class DeleteRecordsHandler:
         return ErrorCode.NONE
 
 
-class _Deletion(Waiter):
-    """One request in work."""
+class _PendingDelete(DelayedOperation):
+    """A DeleteRecords request in progress."""
 
-    __slots__ = ("_replicas", "_required", "_unopened", "answers", "pending", "response")
+    __slots__ = ("_replicas", "_required", "_unopened", "pending", "response", "results")
 
     def __init__(self, replicas: ReplicaManager) -> None:
         super().__init__()
         self._replicas = replicas
-        self._required: dict[_Key, int] = {}  # the low watermark that is waited for
+        self._required: dict[_Key, int] = {}  # the required low watermark
         self._unopened: set[_Key] = set()
-        self.answers: dict[_Key, DeleteRecordsPartitionResult] = {}
+        self.results: dict[_Key, DeleteRecordsPartitionResult] = {}
         self.response = DeleteRecordsResponse(topics=[])
         self.pending: Pending | None = None
 
-    def begin(self, topic: str, index: int, offset: int, wall_ms: int, refusal: ErrorCode) -> None:
-        """Note a partition, and delete unless it is refused."""
+    def add(self, topic: str, index: int, offset: int, wall_ms: int, error_code: ErrorCode) -> None:
+        """Add a partition and delete its records, unless there is an error."""
         answer = DeleteRecordsPartitionResult(
-            partition_index=index, low_watermark=_NO_LOW_WATERMARK, error_code=refusal
+            partition_index=index, low_watermark=_NO_LOW_WATERMARK, error_code=error_code
         )
-        self.answers[topic, index] = answer
+        self.results[topic, index] = answer
         if not self.response.topics or self.response.topics[-1].name != topic:
             self.response.topics.append(DeleteRecordsTopicResult(name=topic, partitions=[]))
         self.response.topics[-1].partitions.append(answer)
-        if refusal == ErrorCode.NONE:
+        if error_code == ErrorCode.NONE:
             answer.error_code = ErrorCode.REQUEST_TIMED_OUT
             self._delete((topic, index), offset, wall_ms)
 
@@ -101,26 +101,26 @@ class _Deletion(Waiter):
             self._required[key] = self._replicas.delete_records(*key, offset, wall_ms)
         except WouldBlock as blocked:
             self._unopened.add(key)
-            self._replicas.await_disk(self._replicas.find(*key), blocked, lambda: self._again(key, offset, wall_ms))
+            self._replicas.await_disk(self._replicas.find(*key), blocked, lambda: self._retry(key, offset, wall_ms))
         except KafkaError as error:
-            self.answers[key].error_code = error.code
+            self.results[key].error_code = error.code
 
-    def _again(self, key: _Key, offset: int, wall_ms: int) -> None:
+    def _retry(self, key: _Key, offset: int, wall_ms: int) -> None:
         self._delete(key, offset, wall_ms)
         self.wake()
 
     def try_complete(self) -> bool:
-        """Look again at what is waited for."""
+        """Check the low watermarks; complete if all are reached."""
         for key in list(self._required):
-            self._look(key)
+            self._check(key)
         if self._required or self._unopened:
             return False
         if self.pending is not None:
             self.pending.complete(self.response)
         return True
 
-    def _look(self, key: _Key) -> None:
-        answer = self.answers[key]
+    def _check(self, key: _Key) -> None:
+        answer = self.results[key]
         try:
             answer.low_watermark = self._replicas.low_watermark(*key)
         except KafkaError as error:
@@ -132,6 +132,6 @@ class _Deletion(Waiter):
         del self._required[key]
 
     def expire(self) -> None:
-        """The time is up: what is not done yet says so."""
+        """Complete with REQUEST_TIMED_OUT for the remaining partitions."""
         assert self.pending is not None
         self.pending.complete(self.response)

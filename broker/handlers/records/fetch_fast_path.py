@@ -1,28 +1,30 @@
-"""The short cut for the Fetch that consumers send most: one partition, and there are records to give.
+"""The fast path for the most frequent consumer Fetch: one partition, with records available.
 
-RULES    1. It answers as `fetch.py` does, byte for byte and by the same means: sessions, authorizer, limits, ReplicaManager.
-         2. What is unusual is the handler's: then it gives None, and nothing has changed. Unusual are another shape
-            (`protocol/single_partition_codec.py`), a session that begins or ends or may have news of other partitions, an error of any
-            kind, an aborted transaction, nothing to give, less than is waited for, and what the disk must be asked for.
-NOT HERE What is right and wrong about a Fetch, and waiting (`fetch.py`). Why there are two ways:
-         docs/decisions/0015-a-short-cut-for-one-partition.md
+RULES    1. The response is the same as that of `fetch.py`, byte for byte, from the same sessions, authorizer, limits
+            and ReplicaManager.
+         2. For any other request it returns None without side effects and the handler takes over: another layout
+            (`protocol/single_partition_codec.py`), a new or final session epoch, other dirty partitions, an error of any
+            kind, an aborted transaction, fewer bytes than min_bytes, or data outside the page cache.
+NOT HERE Validation of a Fetch, waiting (`fetch.py`). Why there are two paths:
+         docs/decisions/0015-fast-path-for-single-partition-requests.md
 """
 
 from __future__ import annotations
 
 from broker.handlers.records.fetch import FetchHandler
 from broker.handlers.records.fetch_sessions import FINAL_EPOCH, NO_SESSION, FetchSession
-from broker.handlers.router import RequestContext, Shortcut, Shortcuts
+from broker.handlers.router import FastPath, FastPaths, RequestContext
 from broker.security.authorizer import Operation, Resource
 from protocol.errors import KafkaError
 from protocol.framing import Part
-from protocol.single_partition_codec import FIRST_FETCH_VERSION, FetchLayout, FetchOfOne
-from replication.partition.partition import Diverged, FetchPosition
+from protocol.single_partition_codec import FIRST_FETCH_VERSION, FetchLayout, SinglePartitionFetch
+from replication.partition.follower_progress import FetchPosition
+from replication.partition.partition import DivergingEpoch
 from storage.io.would_block import WouldBlock
 from storage.log.log import Isolation, ReadInfo
 
 
-class FetchShortcut:
+class FetchFastPath:
     """Answers one version of Fetch."""
 
     def __init__(self, handler: FetchHandler, version: int) -> None:
@@ -32,77 +34,79 @@ class FetchShortcut:
         self._committed = handler.consumer(Isolation.LAST_STABLE, version)
 
     def answer(self, ctx: RequestContext, frame: bytearray, position: int) -> list[Part] | None:
-        """The answer to the request that begins at `position`; None where it is unusual."""
-        asked = self._layout.read(frame, position)
-        if asked is None:
+        """The response to the request at `position`, or None (rule 2)."""
+        fetch = self._layout.decode_request(frame, position)
+        if fetch is None:
             return None
-        topic, topic_id, index, offset, leader_epoch, fetched_epoch, partition_max_bytes, max_bytes, *_ = asked
+        topic, topic_id, index, offset, leader_epoch, fetched_epoch, partition_max_bytes, max_bytes, *_ = fetch
         handler = self._handler
         replicas = handler.replicas
         if topic_id:
-            known = replicas.image.topics_by_id.get(topic_id)
-            if known is None:
+            topic_image = replicas.image.topics_by_id.get(topic_id)
+            if topic_image is None:
                 return None
-            topic = known.name
-        held = replicas.partitions.get((topic, index))
-        if held is None or held.high_watermark <= offset:  # not here, or it will have to wait
+            topic = topic_image.name
+        partition = replicas.partitions.get((topic, index))
+        if partition is None or partition.high_watermark <= offset:  # not on this broker, or the fetch has to wait
             return None
         session = None
-        if asked.session_epoch != FINAL_EPOCH:
-            session = self._session_of(asked)
+        if fetch.session_epoch != FINAL_EPOCH:
+            session = self._session_of(fetch)
             if session is None:
                 return None
-        elif asked.session_id != NO_SESSION:
+        elif fetch.session_id != NO_SESSION:
             return None
         if handler.select_replica is not None or not handler.authorizer.authorize(
             ctx.connection.principal, Operation.READ, Resource.TOPIC, topic
         ):
             return None
-        most = min(max_bytes, handler.max_bytes)
-        reader = self._committed if asked.isolation_level else self._uncommitted
+        response_max_bytes = min(max_bytes, handler.max_bytes)
+        reader = self._committed if fetch.isolation_level else self._uncommitted
         try:
             info = replicas.read(
                 topic,
                 index,
                 FetchPosition(offset, leader_epoch, fetched_epoch),
-                min(most, partition_max_bytes),
+                min(response_max_bytes, partition_max_bytes),
                 reader,
                 min_one_batch=True,
             )
-        except (KafkaError, Diverged, WouldBlock):
+        except (KafkaError, DivergingEpoch, WouldBlock):
             return None
         regions, size, high_watermark, stable, start, _, aborted = info
-        if not size or aborted or (size < min(asked.min_bytes, most) and asked.max_wait_ms > 0):
+        if not size or aborted or (size < min(fetch.min_bytes, response_max_bytes) and fetch.max_wait_ms > 0):
             return None
         if session is not None:
-            self._note(session, asked, info, ctx.mono_ms)
+            self._update_session(session, fetch, info, ctx.mono_ms)
         bounds = high_watermark, stable, start
-        return self._layout.answer(ctx.correlation_id, asked, bounds, size, regions, has_list=aborted is not None)
+        return self._layout.encode_response(
+            ctx.correlation_id, fetch, bounds, size, regions, has_empty_list=aborted is not None
+        )
 
-    def _session_of(self, asked: FetchOfOne) -> FetchSession | None:
-        """The session that goes on with this partition alone."""
-        session = self._handler.sessions.find(asked.session_id)
-        if session is None or session.epoch != asked.session_epoch or session.waiter is not None:
+    def _session_of(self, fetch: SinglePartitionFetch) -> FetchSession | None:
+        """The session, if this partition is its only dirty one."""
+        session = self._handler.sessions.find(fetch.session_id)
+        if session is None or session.epoch != fetch.session_epoch or session.waiter is not None:
             return None
-        partition = session.partitions.get((asked.topic_id or asked.topic, asked.partition))
+        partition = session.partitions.get((fetch.topic_id or fetch.topic, fetch.partition))
         if partition is None or partition.topic is None:
             return None
         dirty = session.dirty
         return session if not dirty or (len(dirty) == 1 and partition in dirty) else None
 
-    def _note(self, session: FetchSession, asked: FetchOfOne, info: ReadInfo, mono_ms: int) -> None:
-        """Remember in the session what was asked and told; there may be more, so the partition stays dirty."""
-        partition = session.partitions[asked.topic_id or asked.topic, asked.partition]
-        partition.ask(asked)
-        partition.tell(info.high_watermark, info.log_start_offset)
+    def _update_session(self, session: FetchSession, fetch: SinglePartitionFetch, info: ReadInfo, mono_ms: int) -> None:
+        """Update the session; more records may follow, so the partition stays dirty."""
+        partition = session.partitions[fetch.topic_id or fetch.topic, fetch.partition]
+        partition.update_request(fetch)
+        partition.update_response(info.high_watermark, info.log_start_offset)
         session.dirty[partition] = None
         self._handler.sessions.advance(session, mono_ms)
 
 
-def shortcuts(handler: FetchHandler) -> Shortcuts:
-    """The short cut of each version that has one."""
+def fast_paths(handler: FetchHandler) -> FastPaths:
+    """The fast path of each version that has one."""
 
-    def shortcut(version: int) -> Shortcut | None:
-        return FetchShortcut(handler, version).answer if version >= FIRST_FETCH_VERSION else None
+    def fast_path(version: int) -> FastPath | None:
+        return FetchFastPath(handler, version).answer if version >= FIRST_FETCH_VERSION else None
 
-    return shortcut
+    return fast_path

@@ -1,19 +1,20 @@
-"""What a fetch is about, remembered between requests: incremental fetch sessions (KIP-227, seeds.md F3).
+"""Incremental fetch sessions (KIP-227).
 
-RULES    1. A session's epoch is 1 after its creation and grows by one with every request; a request that names
-            another is refused. Epoch 0 makes a session (and ends the one it names), epoch -1 ends it.
-         2. A partition is *dirty* when looking at it may tell the client something new. It is so at first, when a
-            request changed what is asked, when it moved, and as long as the last look found records, or more than
-            there was room for, or an error. A fetch looks at dirty partitions only, and who was given something
-            goes to the end of the line, so that none starves behind a busy one.
-         3. A session watches its partitions all the time, a sessionless fetch only while it is parked.
-         4. At most `slots` sessions. A full cache gives up the least recently used one that was idle for two
-            minutes; else one that is worth less: followers before consumers, then the larger one, never one
-            younger than two minutes, except that a follower may push out any consumer's. Nothing worth
-            less there: the client gets no session.
-         5. Followers and consumers differ in what wakes them: the log's end, or the high watermark; where consumers may read
-            from followers, these are woken by both.
-NOT HERE Reading and answering (`fetch.py`).
+RULES    1. A session's epoch is 1 after creation and increases with every request; another epoch
+            gets INVALID_FETCH_SESSION_EPOCH. Epoch 0 creates a session and closes the one in the request, epoch -1 closes it.
+         2. A partition is *dirty* when a read may return something new: at first, after a request
+            changed it, after its end offset, high watermark or leader changed, and while the last read returned
+            records, an error, or
+            was cut by a limit. A fetch reads dirty partitions only. A partition that returned records moves
+            to the end of the order, so that no partition starves.
+         3. A session watches its partitions all the time; a sessionless fetch only while it waits.
+         4. At most `slots` sessions. A full cache evicts the least recently used session if it is unused for two
+            minutes; else one of lower priority: consumers before followers, then the smaller one. A session younger
+            than two minutes is evicted only if a follower evicts a consumer. Otherwise the request gets
+            no session.
+         5. Followers wait for the log end offset, consumers for the high watermark; where consumers may read
+            from followers, followers wait for both.
+NOT HERE Reading and responses (`fetch.py`).
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from typing import Final
 
 from protocol.errors import ErrorCode
 from protocol.messages.produce_fetch import FetchPartition, FetchRequest
-from protocol.single_partition_codec import FetchOfOne
-from replication.partition.partition import FetchPosition, end_key, state_key
-from replication.purgatory import Key, Purgatory, Waiter
+from protocol.single_partition_codec import SinglePartitionFetch
+from replication.partition.follower_progress import FetchPosition
+from replication.partition.partition import end_key, state_key
+from replication.purgatory import DelayedOperation, Key, Purgatory
 
 NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
@@ -36,65 +38,68 @@ _MAX_EPOCH: Final = 0x7FFFFFFF
 _FIRST_VERSION_WITH_SESSIONS: Final = 7
 _FIRST_VERSION_WITH_IDS: Final = 13
 
-Identity = tuple[str | bytes, int]
-"""How a client names a partition: by topic name, or by topic id from version 13 on; and its index."""
+PartitionKey = tuple[str | bytes, int]
+"""A partition as the client names it: topic name, from version 13 on topic id, and partition index."""
 
 
 class FetchedPartition(FetchPosition):
-    """One partition of a fetch: what is asked of it and what its reader was told."""
+    """One partition of a fetch: requested position and last sent response values (Kafka: CachedPartition)."""
 
     __slots__ = (
-        "_forgotten_mono_ms", "index", "log_start_offset", "max_bytes", "told_high_watermark", "told_log_start_offset", "topic",
-        "topic_id", "watched", "watchlist",
+        "_removed_mono_ms", "fetch_context", "index", "log_start_offset", "max_bytes", "sent_high_watermark",
+        "sent_log_start_offset", "topic", "topic_id", "watched",
     )  # fmt: skip
 
-    def __init__(self, watchlist: Watchlist, topic: str | None, topic_id: bytes, asked: FetchPartition) -> None:
-        self.watchlist = watchlist
+    def __init__(
+        self, fetch_context: FetchContext, topic: str | None, topic_id: bytes, requested: FetchPartition
+    ) -> None:
+        self.fetch_context = fetch_context
         self.topic = topic
         self.topic_id = topic_id
-        self.index = asked.partition
-        self.told_high_watermark = -1
-        self.told_log_start_offset = -1
+        self.index = requested.partition
+        self.sent_high_watermark = -1
+        self.sent_log_start_offset = -1
         self.watched: tuple[Key, ...] = ()
-        self.log_start_offset = asked.log_start_offset
-        self._forgotten_mono_ms: int | None = None
-        self.ask(asked)
+        self.log_start_offset = requested.log_start_offset
+        self._removed_mono_ms: int | None = None
+        self.update_request(requested)
 
     @property
-    def asked_mono_ms(self) -> int:  # type: ignore[override]
-        """When it was asked for last: with the last request that was looked at, unless it was forgotten before."""
-        return self.watchlist.asked_mono_ms if self._forgotten_mono_ms is None else self._forgotten_mono_ms
+    def requested_mono_ms(self) -> int:  # type: ignore[override]
+        """When it was requested last: at the last request of the session, unless it was removed before."""
+        return self.fetch_context.requested_mono_ms if self._removed_mono_ms is None else self._removed_mono_ms
 
-    def forget(self) -> None:
-        """Its reader does not ask for it any more."""
-        self._forgotten_mono_ms = self.asked_mono_ms
+    def on_removed(self) -> None:
+        """The session no longer contains the partition."""
+        self._removed_mono_ms = self.requested_mono_ms
 
-    def ask(self, asked: FetchPartition | FetchOfOne) -> None:
-        """Take over what a request says of this partition."""
-        self.offset = asked.fetch_offset
-        self.max_bytes = asked.partition_max_bytes
-        self.leader_epoch = asked.current_leader_epoch
-        self.last_fetched_epoch = asked.last_fetched_epoch
+    def update_request(self, requested: FetchPartition | SinglePartitionFetch) -> None:
+        """Store the request parameters of this partition."""
+        self.offset = requested.fetch_offset
+        self.max_bytes = requested.partition_max_bytes
+        self.leader_epoch = requested.current_leader_epoch
+        self.last_fetched_epoch = requested.last_fetched_epoch
 
-    def tell(self, high_watermark: int, log_start_offset: int) -> None:
-        """Remember what the client knows now."""
-        self.told_high_watermark = high_watermark
-        self.told_log_start_offset = log_start_offset
+    def update_response(self, high_watermark: int, log_start_offset: int) -> None:
+        """Store the sent response values."""
+        self.sent_high_watermark = high_watermark
+        self.sent_log_start_offset = log_start_offset
 
-    def moved(self, key: Key) -> None:
-        """The partition moved: look again, and have a parked request look if this is what it waits for."""
-        watchlist = self.watchlist
-        watchlist.dirty[self] = None
-        waiter = watchlist.waiter
-        if waiter is not None and (watchlist.is_woken_by_all or key == self.watched[-1]):
+    def on_key_changed(self, key: Key) -> None:
+        """The partition has changed: mark it dirty and wake a waiting request."""
+        fetch_context = self.fetch_context
+        fetch_context.dirty[self] = None
+        waiter = fetch_context.waiter
+        if waiter is not None and (fetch_context.is_woken_by_all or key == self.watched[-1]):
             waiter.wake()
 
 
-class Watchlist:
-    """The partitions of one fetch, and which of them to look at; by itself, of a fetch without a session."""
+class FetchContext:
+    """The partitions of one fetch and which of them are dirty; without a session (Kafka: SessionlessFetchContext)."""
 
     __slots__ = (
-        "_is_watching", "_purgatory", "asked_mono_ms", "dirty", "is_follower", "is_woken_by_all", "partitions", "waiter",
+        "_is_watching", "_purgatory", "dirty", "is_follower", "is_woken_by_all", "partitions", "requested_mono_ms",
+        "waiter",
     )  # fmt: skip
 
     session_id = NO_SESSION
@@ -103,52 +108,54 @@ class Watchlist:
     def __init__(self, purgatory: Purgatory, *, is_follower: bool) -> None:
         self._purgatory = purgatory
         self._is_watching = False
-        self.asked_mono_ms = 0
+        self.requested_mono_ms = 0
         """When the last request came that was looked at."""
         self.is_follower = is_follower
         self.is_woken_by_all = not is_follower
-        self.partitions: dict[Identity, FetchedPartition] = {}
+        self.partitions: dict[PartitionKey, FetchedPartition] = {}
         self.dirty: dict[FetchedPartition, None] = {}
-        self.waiter: Waiter | None = None
+        self.waiter: DelayedOperation | None = None
 
-    def take(self, request: FetchRequest, *, uses_topic_ids: bool) -> None:
-        """Add what a request asks for, and drop what it forgets."""
+    def update(self, request: FetchRequest, *, uses_topic_ids: bool) -> None:
+        """Add the requested partitions and remove the forgotten ones."""
         partitions = self.partitions
         for topic in request.topics:
             name: str | bytes = topic.topic_id if uses_topic_ids else topic.topic
-            for asked in topic.partitions:
-                identity = (name, asked.partition)
-                partition = partitions.get(identity)
+            for requested in topic.partitions:
+                key = (name, requested.partition)
+                partition = partitions.get(key)
                 if partition is None:
-                    partition = FetchedPartition(self, None if uses_topic_ids else topic.topic, topic.topic_id, asked)
-                    partitions[identity] = partition
+                    partition = FetchedPartition(
+                        self, None if uses_topic_ids else topic.topic, topic.topic_id, requested
+                    )
+                    partitions[key] = partition
                     if self._is_watching:
                         self.watch(partition)
                 else:
-                    partition.ask(asked)
-                    partition.log_start_offset = asked.log_start_offset
+                    partition.update_request(requested)
+                    partition.log_start_offset = requested.log_start_offset
                 self.dirty[partition] = None
         for forgotten in request.forgotten_topics_data:
             name = forgotten.topic_id if uses_topic_ids else forgotten.topic
             for index in forgotten.partitions:
-                gone = partitions.pop((name, index), None)
-                if gone is not None:
-                    gone.forget()
-                    self.dirty.pop(gone, None)
-                    self._unwatch(gone)
+                removed = partitions.pop((name, index), None)
+                if removed is not None:
+                    removed.on_removed()
+                    self.dirty.pop(removed, None)
+                    self._unwatch(removed)
 
-    def name(self, partition: FetchedPartition, topic: str) -> None:
-        """The topic's name is known now; until then nothing could be watched."""
+    def set_topic_name(self, partition: FetchedPartition, topic: str) -> None:
+        """Set the topic name after it is known; before that nothing can be watched."""
         partition.topic = topic
         if self._is_watching:
             self.watch(partition)
 
     def watch(self, partition: FetchedPartition) -> None:
-        """Have `partition` hear of its movements, if its name is known."""
+        """Watch the changes of a partition, if its topic name is known."""
         topic = partition.topic
         if topic is None or partition.watched:
             return
-        # The key that wakes a parked request comes last.
+        # The last key wakes a waiting request.
         keys: tuple[Key, ...] = (state_key(topic, partition.index),)
         if self.is_follower:
             keys = (*keys, end_key(topic, partition.index))
@@ -157,13 +164,13 @@ class Watchlist:
             self._purgatory.watch(partition, key)
 
     def watch_all(self) -> None:
-        """Hear of every movement from now on."""
+        """Watch all partitions from now on."""
         self._is_watching = True
         for partition in self.partitions.values():
             self.watch(partition)
 
     def unwatch_all(self) -> None:
-        """Hear of nothing any more."""
+        """Stop watching."""
         self._is_watching = False
         for partition in self.partitions.values():
             self._unwatch(partition)
@@ -174,8 +181,8 @@ class Watchlist:
         partition.watched = ()
 
 
-class FetchSession(Watchlist):
-    """A watchlist that outlives its requests."""
+class FetchSession(FetchContext):
+    """A fetch session, kept between requests (Kafka: FetchSession)."""
 
     __slots__ = ("created_mono_ms", "epoch", "is_closed", "last_used_mono_ms", "session_id", "uses_topic_ids")
 
@@ -193,12 +200,12 @@ class FetchSession(Watchlist):
         self.is_closed = False
 
     @property
-    def worth(self) -> tuple[bool, int, int]:
-        """The order in which sessions give way: the least first."""
+    def eviction_order(self) -> tuple[bool, int, int]:
+        """Sort key: the lowest is evicted first."""
         return self.is_follower, len(self.partitions), self.session_id
 
     def close(self) -> None:
-        """The cache has given it up; a parked request is answered with what there is."""
+        """The session was evicted; a waiting request completes."""
         self.is_closed = True
         self.unwatch_all()
         if self.waiter is not None:
@@ -206,16 +213,16 @@ class FetchSession(Watchlist):
 
 
 class FetchSessions:
-    """The sessions of this broker."""
+    """The fetch session cache of this broker (Kafka: FetchSessionCache)."""
 
     def __init__(self, purgatory: Purgatory, new_id: Callable[[], int], slots: int = DEFAULT_SLOTS) -> None:
-        """Keep at most `slots` sessions; `new_id` draws numbers from 1 to 2^31 - 1."""
+        """Keep at most `slots` sessions; `new_id` returns random numbers from 1 to 2^31 - 1."""
         self._purgatory = purgatory
         self._new_id = new_id
         self.slots = slots
-        self.tells_watermarks = False
-        """Whether followers are to hear of a high watermark at once."""
-        self._by_id: dict[int, FetchSession] = {}  # the least recently used first
+        self.sends_high_watermarks = False
+        """Whether followers get a new high watermark at once."""
+        self._by_id: dict[int, FetchSession] = {}  # least recently used first
         self.evictions = 0
 
     def __len__(self) -> int:
@@ -223,15 +230,15 @@ class FetchSessions:
 
     @property
     def partitions(self) -> int:
-        """Partitions of all sessions together."""
+        """Partitions of all sessions."""
         return sum(len(session.partitions) for session in self._by_id.values())
 
     def find(self, session_id: int) -> FetchSession | None:
         """The session of that id."""
         return self._by_id.get(session_id)
 
-    def open(self, request: FetchRequest, version: int, mono_ms: int, *, is_follower: bool) -> Watchlist | ErrorCode:
-        """What this request is about, or why its session cannot serve it."""
+    def open(self, request: FetchRequest, version: int, mono_ms: int, *, is_follower: bool) -> FetchContext | ErrorCode:
+        """The fetch context of a request, or the session error."""
         if version < _FIRST_VERSION_WITH_SESSIONS:
             return self._sessionless(request, is_follower=is_follower, uses_topic_ids=False)
         session_id, epoch = request.session_id, request.session_epoch
@@ -245,28 +252,28 @@ class FetchSessions:
                 session = self._create(size, mono_ms, is_follower=is_follower, uses_topic_ids=uses_topic_ids)
             if session is None:
                 return self._sessionless(request, is_follower=is_follower, uses_topic_ids=uses_topic_ids)
-            session.take(request, uses_topic_ids=uses_topic_ids)
+            session.update(request, uses_topic_ids=uses_topic_ids)
             return session
         return self._resume(request, mono_ms, uses_topic_ids=uses_topic_ids)
 
-    def call_followers(self) -> None:
-        """Answer the followers that wait for records, whatever there is: they may know of more to ask for."""
+    def complete_follower_fetches(self) -> None:
+        """Complete all waiting follower fetches: the followers may know new partitions."""
         for session in list(self._by_id.values()):
             if session.is_follower and session.waiter is not None:
                 self._purgatory.expire(session.waiter)
 
     def remove(self, session_id: int) -> None:
-        """End a session, if there is one of that id."""
+        """Close a session, if it exists."""
         session = self._by_id.pop(session_id, None)
         if session is not None:
             session.close()
 
-    def _sessionless(self, request: FetchRequest, *, is_follower: bool, uses_topic_ids: bool) -> Watchlist:
-        watchlist = Watchlist(self._purgatory, is_follower=is_follower)
-        watchlist.take(request, uses_topic_ids=uses_topic_ids)
-        return watchlist
+    def _sessionless(self, request: FetchRequest, *, is_follower: bool, uses_topic_ids: bool) -> FetchContext:
+        fetch_context = FetchContext(self._purgatory, is_follower=is_follower)
+        fetch_context.update(request, uses_topic_ids=uses_topic_ids)
+        return fetch_context
 
-    def _resume(self, request: FetchRequest, mono_ms: int, *, uses_topic_ids: bool) -> Watchlist | ErrorCode:
+    def _resume(self, request: FetchRequest, mono_ms: int, *, uses_topic_ids: bool) -> FetchContext | ErrorCode:
         session = self._by_id.get(request.session_id)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -274,16 +281,16 @@ class FetchSessions:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
         if uses_topic_ids is not session.uses_topic_ids:
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
-        session.take(request, uses_topic_ids=uses_topic_ids)
+        session.update(request, uses_topic_ids=uses_topic_ids)
         if not session.partitions:
             is_follower = session.is_follower
             self.remove(session.session_id)
-            return Watchlist(self._purgatory, is_follower=is_follower)
+            return FetchContext(self._purgatory, is_follower=is_follower)
         self.advance(session, mono_ms)
         return session
 
     def advance(self, session: FetchSession, mono_ms: int) -> None:
-        """One more request of the session is taken on."""
+        """Accept the next request of a session."""
         session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
         session.last_used_mono_ms = mono_ms
         by_id = self._by_id
@@ -299,13 +306,13 @@ class FetchSessions:
         session = FetchSession(
             self._purgatory, session_id, mono_ms, is_follower=is_follower, uses_topic_ids=uses_topic_ids
         )
-        session.is_woken_by_all |= self.tells_watermarks
+        session.is_woken_by_all |= self.sends_high_watermarks
         session.watch_all()
         by_id[session_id] = session
         return session
 
     def _evict(self, size: int, mono_ms: int, *, is_follower: bool) -> bool:
-        """Make room for a new session (rule 4)."""
+        """Evict a session for a new one (rule 4)."""
         by_id = self._by_id
         oldest = next(iter(by_id.values()), None)
         if oldest is None:
@@ -320,8 +327,8 @@ class FetchSessions:
             ]
             if not candidates:
                 return False
-            victim = min(candidates, key=lambda session: session.worth)
-            if (is_follower, size, NO_SESSION) < victim.worth:
+            victim = min(candidates, key=lambda session: session.eviction_order)
+            if (is_follower, size, NO_SESSION) < victim.eviction_order:
                 return False
         self.remove(victim.session_id)
         self.evictions += 1

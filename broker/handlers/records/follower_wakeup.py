@@ -1,9 +1,10 @@
-"""Has followers ask anew when this broker begins to lead: their Fetches may wait for records of what was led before.
+"""Completes waiting follower fetches when this broker becomes leader of a partition.
 
-RULES    1. They are answered a moment later, when they have read the same metadata, and once more for those that are slow:
-            else the first records with acks=all would wait for as long as a Fetch does (replica.fetch.wait.max.ms).
-         2. Many partitions that are led at the same time are one reason to call.
-NOT HERE Who waits (`fetch_sessions.py`).
+RULES    1. A follower waits with the partitions that it knew before. Its fetch is completed after it has likely applied
+            the same
+            metadata, and once more for slow followers. Else the first acks=all append would wait for replica.fetch.wait.max.ms.
+         2. Partitions that change their leader within FIRST_WAKEUP_MS share one wakeup.
+NOT HERE The waiting fetches (`fetch_sessions.py`).
 """
 
 from __future__ import annotations
@@ -13,29 +14,29 @@ from typing import Final
 
 from broker.handlers.records.fetch_sessions import FetchSessions
 from replication.partition.partition import Partition
-from replication.timer_queue import Deadlines
+from replication.timer_queue import TimerQueue
 
-SOON_MS: Final = 20
-LATE_MS: Final = 100
+FIRST_WAKEUP_MS: Final = 20
+SECOND_WAKEUP_MS: Final = 100
 
 
-class FollowerCalls:
-    """The calls of one broker."""
+class FollowerWakeup:
+    """Schedules the wakeups of one broker."""
 
-    def __init__(self, sessions: FetchSessions, deadlines: Deadlines, mono_ms: Callable[[], int]) -> None:
+    def __init__(self, sessions: FetchSessions, timers: TimerQueue, mono_ms: Callable[[], int]) -> None:
         self._sessions = sessions
-        self._deadlines = deadlines
+        self._timers = timers
         self._mono_ms = mono_ms
-        self._is_about_to_call = False
+        self._is_scheduled = False
 
-    def led(self, partition: Partition) -> None:
-        """A partition is led here, or not any more."""
-        if partition.is_leader and partition.followers and not self._is_about_to_call:
-            self._is_about_to_call = True
+    def on_leadership_change(self, partition: Partition) -> None:
+        """Schedule wakeups if the partition is led here now and has followers."""
+        if partition.is_leader and partition.followers and not self._is_scheduled:
+            self._is_scheduled = True
             now_ms = self._mono_ms()
-            self._deadlines.schedule(now_ms + SOON_MS, self._call)
-            self._deadlines.schedule(now_ms + LATE_MS, self._sessions.call_followers)
+            self._timers.schedule(now_ms + FIRST_WAKEUP_MS, self._wake)
+            self._timers.schedule(now_ms + SECOND_WAKEUP_MS, self._sessions.complete_follower_fetches)
 
-    def _call(self) -> None:
-        self._is_about_to_call = False
-        self._sessions.call_followers()
+    def _wake(self) -> None:
+        self._is_scheduled = False
+        self._sessions.complete_follower_fetches()

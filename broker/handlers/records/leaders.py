@@ -1,8 +1,8 @@
-"""Who leads now: the hint for a client that asked somebody else (KIP-951).
+"""The current leader in Produce and Fetch responses (KIP-951).
 
-RULES    1. The hint is what the image says; -1 where it knows no leader.
-         2. Endpoints are those of the listener that the client came in by; a leader that is not active has none.
-NOT HERE Which errors carry the hint (`produce.py`, `fetch.py`).
+RULES    1. Leader and leader epoch are those of the metadata image; -1 if unknown.
+         2. Endpoints are those of the client's listener; a leader that is not active has none.
+NOT HERE Which errors return the leader (`produce.py`, `fetch.py`).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from replication.metadata.image import MetadataImage
 
 def current_leader(image: MetadataImage, topic: str, index: int) -> LeaderIdAndEpoch:
     """Leader and epoch of a partition."""
-    known = image.topics_by_name.get(topic)
-    state = None if known is None else known.partitions.get(index)
+    topic_image = image.topics_by_name.get(topic)
+    state = None if topic_image is None else topic_image.partitions.get(index)
     if state is None:
         return LeaderIdAndEpoch()
     return LeaderIdAndEpoch(leader_id=state.leader, leader_epoch=state.leader_epoch)
 
 
 def node_endpoints(image: MetadataImage, leaders: Iterable[LeaderIdAndEpoch], listener: str) -> list[NodeEndpoint]:
-    """Where these leaders listen, each once."""
+    """The endpoints of these leaders, each once."""
     endpoints: list[NodeEndpoint] = []
     for leader_id in dict.fromkeys(leader.leader_id for leader in leaders):
         broker = image.brokers.get(leader_id)

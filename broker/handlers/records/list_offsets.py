@@ -1,11 +1,11 @@
-"""ListOffsets and OffsetForLeaderEpoch: offsets by time, and where an epoch ended.
+"""ListOffsets and OffsetForLeaderEpoch.
 
-RULES    1. A consumer (replica id -1) sees up to its isolation's end, others to the log's end; only the debugging
-            consumer (-2) may ask a replica that does not lead.
-         2. A time with no record at or after it has offset -1 and timestamp -1, and no error.
-         3. What would wait for the disk, a time nearly always, is looked up by a thread; the answer waits for all.
-         4. A partition that ListOffsets names twice is INVALID_REQUEST; a stand-in for a time that the version does not
-            know is UNSUPPORTED_VERSION.
+RULES    1. A consumer (replica id -1) sees offsets up to its isolation level's limit, others up to the log end offset; only the
+            debugging consumer (-2) may query a follower.
+         2. If no record has the timestamp or a later one, offset and timestamp are -1, without an error.
+         3. A look-up that needs the disk, such as most timestamps, runs on a thread; the response waits for all.
+         4. A repeated partition in ListOffsets gets INVALID_REQUEST; a special timestamp unknown in the request's
+            version gets UNSUPPORTED_VERSION.
 NOT HERE Finding an offset (`replication/partition/partition.py`, `storage/log/log.py`).
 """
 
@@ -55,69 +55,71 @@ _FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE: Final = 5
 _NEVER: Final = 0x7FFF
 
 
-class OffsetsHandler:
-    """Answers ListOffsets and OffsetForLeaderEpoch requests."""
+class ListOffsetsHandler:
+    """Handles ListOffsets and OffsetForLeaderEpoch."""
 
     def __init__(self, replicas: ReplicaManager, authorizer: Authorizer) -> None:
         self._replicas = replicas
         self._authorizer = authorizer
 
-    # ------------------------------------------------------------ by time
+    # ------------------------------------------------------------ ListOffsets
     def list_offsets(self, ctx: RequestContext, request: ListOffsetsRequest) -> Message | Pending:
-        """Answer one ListOffsets."""
+        """Handle ListOffsets."""
         isolation = Isolation.LOG_END
         if request.replica_id == CONSUMER:
             isolation = Isolation.LAST_STABLE if request.isolation_level else Isolation.HIGH_WATERMARK
         leader_only = request.replica_id != DEBUGGING_CONSUMER
-        repeated = _repeated(request)
+        duplicates = _duplicates(request)
         response = ListOffsetsResponse(topics=[])
-        lookups = _Lookups(self._replicas, response)
+        lookups = _OffsetLookups(self._replicas, response)
         for topic in request.topics:
             refusal = ErrorCode.NONE
-            if not self._may_describe(ctx, topic.name):
+            if not self._can_describe(ctx, topic.name):
                 refusal = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             answers = []
-            for asked in topic.partitions:
-                answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=refusal)
+            for requested in topic.partitions:
+                answer = ListOffsetsPartitionResponse(partition_index=requested.partition_index, error_code=refusal)
                 answers.append(answer)
-                if (topic.name, asked.partition_index) in repeated:
+                if (topic.name, requested.partition_index) in duplicates:
                     answer.error_code = ErrorCode.INVALID_REQUEST
                 elif not refusal:
-                    find = partial(_find, ctx.api_version, asked, isolation, answer, leader_only=leader_only)
-                    lookups.look(topic.name, asked.partition_index, find, partial(_refuse, ctx.api_version, answer))
+                    find = partial(_find, ctx.api_version, requested, isolation, answer, leader_only=leader_only)
+                    lookups.look_up(
+                        topic.name, requested.partition_index, find, partial(_set_error, ctx.api_version, answer)
+                    )
             response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
-        return lookups.settle()
+        return lookups.finish()
 
-    # ------------------------------------------------------------ by epoch
+    # ------------------------------------------------------------ OffsetForLeaderEpoch
     def offset_for_leader_epoch(self, ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> Message | Pending:
-        """Answer one OffsetForLeaderEpoch; a broker may ask about every topic, a client about what it may describe."""
+        """Handle OffsetForLeaderEpoch; brokers may query every topic, clients the topics that they may describe."""
         is_broker = self._authorizer.authorize(ctx.principal, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
         response = OffsetForLeaderEpochResponse(topics=[])
-        lookups = _Lookups(self._replicas, response)
+        lookups = _OffsetLookups(self._replicas, response)
         for topic in request.topics:
-            is_allowed = is_broker or self._may_describe(ctx, topic.topic)
+            is_allowed = is_broker or self._can_describe(ctx, topic.topic)
             answers = []
-            for asked in topic.partitions:
-                answer = OffsetForLeaderEpochEpochEndOffset(error_code=0, partition=asked.partition)
+            for requested in topic.partitions:
+                answer = OffsetForLeaderEpochEpochEndOffset(error_code=0, partition=requested.partition)
                 answers.append(answer)
                 if is_allowed:
-                    lookups.look(
+                    lookups.look_up(
                         topic.topic,
-                        asked.partition,
-                        partial(_end_of_epoch, asked, answer),
-                        partial(_refuse, ctx.api_version, answer),
+                        requested.partition,
+                        partial(_end_of_epoch, requested, answer),
+                        partial(_set_error, ctx.api_version, answer),
                     )
                 else:
                     answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
-        return lookups.settle()
+        return lookups.finish()
 
-    def _may_describe(self, ctx: RequestContext, topic: str) -> bool:
+    def _can_describe(self, ctx: RequestContext, topic: str) -> bool:
         return self._authorizer.authorize(ctx.principal, Operation.DESCRIBE, Resource.TOPIC, topic)
 
 
-class _Lookups:
-    """The look-ups of one request, some of which may wait for the disk (replication/partition/replica_manager.py rule 5)."""
+class _OffsetLookups:
+    """The look-ups of one request; some wait for the disk."""
 
     def __init__(self, replicas: ReplicaManager, response: ListOffsetsResponse | OffsetForLeaderEpochResponse) -> None:
         self._replicas = replicas
@@ -125,36 +127,36 @@ class _Lookups:
         self._waiting = 0
         self._pending: Pending | None = None
 
-    def look(
-        self, topic: str, index: int, find: Callable[[Partition], None], refuse: Callable[[ErrorCode], None]
+    def look_up(
+        self, topic: str, index: int, find: Callable[[Partition], None], set_error: Callable[[ErrorCode], None]
     ) -> None:
-        """Have `find` fill in one partition's answer, now or when the disk has been asked."""
+        """Fill in the response of a partition, now or after the disk read."""
         try:
             partition = self._replicas.find(topic, index)
             try:
                 find(partition)
             except StorageError as error:
-                raise self._replicas.guard(partition, error) from error
+                raise self._replicas.on_storage_error(partition, error) from error
         except WouldBlock as blocked:
             self._waiting += 1
-            again = partial(self._again, topic, index, find, refuse)
+            again = partial(self._retry, topic, index, find, set_error)
             self._replicas.await_disk(partition, blocked, again)
         except KafkaError as error:
-            refuse(error.code)
+            set_error(error.code)
 
-    def settle(self) -> Message | Pending:
-        """The answer, or the promise of one."""
+    def finish(self) -> Message | Pending:
+        """The response, now or later."""
         if not self._waiting:
             return self._response
         self._pending = Pending()
         return self._pending
 
-    def _again(
-        self, topic: str, index: int, find: Callable[[Partition], None], refuse: Callable[[ErrorCode], None]
+    def _retry(
+        self, topic: str, index: int, find: Callable[[Partition], None], set_error: Callable[[ErrorCode], None]
     ) -> None:
         pending = self._pending
-        if pending is None or not pending.is_done:  # else the connection is gone
-            self.look(topic, index, find, refuse)
+        if pending is None or not pending.is_done:  # else the connection is closed
+            self.look_up(topic, index, find, set_error)
         self._waiting -= 1
         if pending is not None and not self._waiting:
             pending.complete(self._response)
@@ -162,17 +164,17 @@ class _Lookups:
 
 def _find(
     version: int,
-    asked: ListOffsetsPartition,
+    requested: ListOffsetsPartition,
     isolation: Isolation,
     answer: ListOffsetsPartitionResponse,
     partition: Partition,
     *,
     leader_only: bool,
 ) -> None:
-    if asked.timestamp < 0 and version < _FIRST_VERSION.get(asked.timestamp, _NEVER):
+    if requested.timestamp < 0 and version < _FIRST_VERSION.get(requested.timestamp, _NEVER):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     found = partition.find_offset(
-        asked.timestamp, isolation, asked.current_leader_epoch, leader_only=leader_only, may_block=False
+        requested.timestamp, isolation, requested.current_leader_epoch, leader_only=leader_only, may_block=False
     )
     answer.timestamp = found.timestamp
     answer.offset = found.offset
@@ -181,26 +183,26 @@ def _find(
 
 
 def _end_of_epoch(
-    asked: OffsetForLeaderPartition, answer: OffsetForLeaderEpochEpochEndOffset, partition: Partition
+    requested: OffsetForLeaderPartition, answer: OffsetForLeaderEpochEpochEndOffset, partition: Partition
 ) -> None:
-    end = partition.end_offset_for_epoch(asked.leader_epoch, asked.current_leader_epoch, may_block=False)
+    end = partition.end_offset_for_epoch(requested.leader_epoch, requested.current_leader_epoch, may_block=False)
     answer.leader_epoch, answer.end_offset = end
 
 
-def _repeated(request: ListOffsetsRequest) -> set[tuple[str, int]]:
-    """The partitions that are named more than once."""
+def _duplicates(request: ListOffsetsRequest) -> set[tuple[str, int]]:
+    """The partitions that the request contains more than once."""
     seen: set[tuple[str, int]] = set()
-    repeated: set[tuple[str, int]] = set()
+    duplicates: set[tuple[str, int]] = set()
     for topic in request.topics:
-        for asked in topic.partitions:
-            key = (topic.name, asked.partition_index)
+        for requested in topic.partitions:
+            key = (topic.name, requested.partition_index)
             if key in seen:
-                repeated.add(key)
+                duplicates.add(key)
             seen.add(key)
-    return repeated
+    return duplicates
 
 
-def _refuse(
+def _set_error(
     version: int, answer: ListOffsetsPartitionResponse | OffsetForLeaderEpochEpochEndOffset, code: ErrorCode
 ) -> None:
     if code == ErrorCode.OFFSET_NOT_AVAILABLE and version < _FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE:
@@ -208,7 +210,7 @@ def _refuse(
     answer.error_code = code
 
 
-def routes(handler: OffsetsHandler) -> list[Route]:
+def routes(handler: ListOffsetsHandler) -> list[Route]:
     """The rows of the API table."""
     return [
         Route(ApiKey.LIST_OFFSETS, 1, 11, handler.list_offsets),

@@ -1,10 +1,10 @@
-"""DescribeLogDirs and AlterReplicaLogDirs: what lies in the log directories of this broker, and what shall.
+"""DescribeLogDirs and AlterReplicaLogDirs.
 
-RULES    1. The file systems, and logs that are not open, are looked at by a reader thread of each directory; the answer
+RULES    1. File systems and closed logs are measured by the reader thread of each directory; the response
             waits for all.
-         2. A directory that is offline, or goes offline now, is KAFKA_STORAGE_ERROR and has no logs.
-         3. A log's lag is 0, unless it follows a high watermark that it has not reached; a copy lags behind its log.
-         4. Moving is begun here and goes on by itself. A partition that is named with two directories goes to the later.
+         2. An offline directory gets KAFKA_STORAGE_ERROR and has no logs.
+         3. The offset lag is the distance to the high watermark; of a future replica, to the current log's end.
+         4. A move is started here and continues in the background. For a repeated partition the last directory counts.
 NOT HERE Sizes on disk (`storage/io/disk_usage.py`), moving (`replication/partition/log_dir_moves.py`).
 """
 
@@ -27,15 +27,15 @@ from protocol.messages.logs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from replication.io_executor import Worker
-from replication.partition.log_dir_moves import Moves
+from replication.io_executor import IoExecutor
+from replication.partition.log_dir_moves import LogDirMoves
 from replication.partition.replica_manager import ReplicaManager
 from storage.directories.log_manager import LogManager
 from storage.io.disk import StorageError
-from storage.io.disk_usage import Usage
+from storage.io.disk_usage import DiskUsage
 from storage.log.log import Log
 
-_Asked = set[tuple[str, int]]
+_Requested = set[tuple[str, int]]
 
 
 class LogDirsHandler:
@@ -45,8 +45,8 @@ class LogDirsHandler:
         self,
         log_manager: LogManager,
         replicas: ReplicaManager,
-        moves: Moves,
-        worker: Worker,
+        moves: LogDirMoves,
+        worker: IoExecutor,
         authorizer: Authorizer,
     ) -> None:
         self._moves = moves
@@ -63,16 +63,16 @@ class LogDirsHandler:
         ]
 
     def alter(self, ctx: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
-        """Answer one AlterReplicaLogDirs."""
+        """Handle AlterReplicaLogDirs."""
         is_allowed = self._authorizer.authorize(ctx.principal, Operation.ALTER, Resource.CLUSTER, CLUSTER_NAME)
-        wanted = {
+        target_paths = {
             (topic.name, index): directory.path
             for directory in request.dirs
             for topic in directory.topics
             for index in topic.partitions
         }
         results: dict[str, AlterReplicaLogDirTopicResult] = {}
-        for (name, index), path in wanted.items():
+        for (name, index), path in target_paths.items():
             code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             if is_allowed:
                 code = self._moves.alter(name, index, path)
@@ -81,32 +81,34 @@ class LogDirsHandler:
         return AlterReplicaLogDirsResponse(results=list(results.values()))
 
     def describe(self, ctx: RequestContext, request: DescribeLogDirsRequest) -> Pending | DescribeLogDirsResponse:
-        """Answer one DescribeLogDirs."""
+        """Handle DescribeLogDirs."""
         if not self._authorizer.authorize(ctx.principal, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME):
             return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, results=[])
-        return _Description(self._log_manager, self._replicas, self._worker, _asked(request)).begin()
+        return _DescribeLogDirs(self._log_manager, self._replicas, self._worker, _requested(request)).begin()
 
 
-def _asked(request: DescribeLogDirsRequest) -> _Asked | None:
+def _requested(request: DescribeLogDirsRequest) -> _Requested | None:
     if request.topics is None:
         return None
     return {(topic.topic, index) for topic in request.topics for index in topic.partitions}
 
 
-class _Description:
-    """One request in work."""
+class _DescribeLogDirs:
+    """A DescribeLogDirs request in progress."""
 
-    def __init__(self, log_manager: LogManager, replicas: ReplicaManager, worker: Worker, asked: _Asked | None) -> None:
+    def __init__(
+        self, log_manager: LogManager, replicas: ReplicaManager, worker: IoExecutor, requested: _Requested | None
+    ) -> None:
         self._log_manager = log_manager
         self._replicas = replicas
         self._worker = worker
-        self._asked = asked
+        self._requested = requested
         self._waiting = 0
         self._pending = Pending()
         self._results: dict[str, DescribeLogDirsResult] = {}
 
     def begin(self) -> Pending:
-        """Have every directory looked at."""
+        """Measure every directory."""
         for path in (*self._log_manager.directories, *self._log_manager.offline):
             self._results[path] = DescribeLogDirsResult(
                 error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path, topics=[]
@@ -114,23 +116,23 @@ class _Description:
         directories = list(self._log_manager.directories)
         self._waiting = len(directories)
         for path in directories:
-            self._look(path)
+            self._measure(path)
         return self._pending
 
-    def _look(self, path: str) -> None:
+    def _measure(self, path: str) -> None:
         unopened = [log.path for log in self._logs_in(path) if not log.is_open]
-        work = self._log_manager.usage(path, unopened)
-        self._worker.read(path, work.run, partial(self._measured, path, work))
+        work = self._log_manager.disk_usage(path, unopened)
+        self._worker.read(path, work.run, partial(self._on_measured, path, work))
 
     def _logs_in(self, path: str) -> list[Log]:
         directory = self._log_manager.directories.get(path)
         if directory is None:
             return []
-        copies = [copy for copy in self._log_manager.copies.values() if copy.directory == path]
+        copies = [copy for copy in self._log_manager.future_logs.values() if copy.directory == path]
         logs = [*directory.logs.values(), *copies]
-        return [log for log in logs if self._asked is None or (log.topic, log.partition) in self._asked]
+        return [log for log in logs if self._requested is None or (log.topic, log.partition) in self._requested]
 
-    def _measured(self, path: str, work: Usage, error: StorageError | None) -> None:
+    def _on_measured(self, path: str, work: DiskUsage, error: StorageError | None) -> None:
         if error is not None:
             self._replicas.directory_failed(path, error)
         elif path in self._log_manager.directories:
@@ -139,7 +141,7 @@ class _Description:
         if not self._waiting:
             self._pending.complete(DescribeLogDirsResponse(results=list(self._results.values())))
 
-    def _fill(self, path: str, usage: Usage) -> None:
+    def _fill(self, path: str, usage: DiskUsage) -> None:
         result = self._results[path]
         result.error_code = ErrorCode.NONE
         result.total_bytes, result.usable_bytes = usage.total_bytes, usage.usable_bytes
@@ -149,20 +151,20 @@ class _Description:
         topics: dict[str, DescribeLogDirsTopic] = {}
         for log in self._logs_in(path):
             topic = topics.setdefault(log.topic, DescribeLogDirsTopic(name=log.topic, partitions=[]))
-            topic.partitions.append(self._described(log, usage))
+            topic.partitions.append(self._describe_log(log, usage))
         result.topics = list(topics.values())
 
-    def _described(self, log: Log, usage: Usage) -> DescribeLogDirsPartition:
+    def _describe_log(self, log: Log, usage: DiskUsage) -> DescribeLogDirsPartition:
         key = (log.topic, log.partition)
-        is_copy = self._log_manager.copies.get(key) is log
+        is_future = self._log_manager.future_logs.get(key) is log
         lag = 0
         if log.is_open:
             original = self._log_manager.logs.get(key, log)
-            goal = original.log_end_offset if is_copy and original.is_open else log.high_watermark
-            lag = max(goal - log.log_end_offset, 0)
+            target_offset = original.log_end_offset if is_future and original.is_open else log.high_watermark
+            lag = max(target_offset - log.log_end_offset, 0)
         return DescribeLogDirsPartition(
             partition_index=log.partition,
             partition_size=log.size_bytes if log.is_open else usage.sizes.get(log.path, 0),
             offset_lag=lag,
-            is_future_key=is_copy,
+            is_future_key=is_future,
         )

@@ -1,17 +1,17 @@
 """InitProducerId.
 
-RULES    1. Every answer has an id that nobody has had before, with epoch 0. When there is none to be had, producers are
-            told to try again (COORDINATOR_LOAD_IN_PROGRESS, as Kafka does).
-         2. A transactional id is its coordinator's to answer for. An empty one is INVALID_REQUEST.
-NOT HERE Transactional ids (`transactions.py`), the ids (`coordinators/transactions/producer_id_manager.py`), checking sequences
-         (`storage/log/producer_state.py`).
+RULES    1. Without a transactional id every response has a new producer id with epoch 0. If the controller has returned
+            an error, the client gets COORDINATOR_LOAD_IN_PROGRESS and retries, as in Kafka.
+         2. With a transactional id its coordinator decides. An empty one is INVALID_REQUEST.
+NOT HERE Transactional ids (`transactions.py`), blocks of ids (`coordinators/transactions/producer_id_manager.py`),
+         sequence checks (`storage/log/producer_state.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.coordinators.transactions.producer_id_manager import ProducerIds
+from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import ApiKey
@@ -23,38 +23,38 @@ NO_PRODUCER_EPOCH = -1
 
 
 class ProducerIdsHandler:
-    """Answers InitProducerId requests."""
+    """Handles InitProducerId."""
 
     def __init__(
         self,
-        producer_ids: ProducerIds,
-        transactional: Callable[[RequestContext, InitProducerIdRequest], InitProducerIdResponse | Pending],
+        producer_ids: ProducerIdManager,
+        init_transactional: Callable[[RequestContext, InitProducerIdRequest], InitProducerIdResponse | Pending],
         authorizer: Authorizer,
     ) -> None:
-        """`transactional` answers those who come with a transactional id."""
+        """`init_transactional` handles requests with a transactional id."""
         self._producer_ids = producer_ids
-        self._transactional = transactional
+        self._init_transactional = init_transactional
         self._authorizer = authorizer
 
     def handle(self, ctx: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse | Pending:
-        """Answer one InitProducerId."""
-        code = self._refuse(ctx, request)
+        """Handle InitProducerId."""
+        code = self._request_error(ctx, request)
         if code is not None:
-            return _refusal(code)
+            return _error_response(code)
         if request.transactional_id is not None:
-            return self._transactional(ctx, request)
+            return self._init_transactional(ctx, request)
         pending = Pending()
-        self._producer_ids.take(
+        self._producer_ids.generate_producer_id(
             ctx.wall_ms,
             lambda producer_id: pending.complete(
-                _refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+                _error_response(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
                 if producer_id is None
                 else InitProducerIdResponse(error_code=0, producer_id=producer_id, producer_epoch=0)
             ),
         )
         return pending
 
-    def _refuse(self, ctx: RequestContext, request: InitProducerIdRequest) -> ErrorCode | None:
+    def _request_error(self, ctx: RequestContext, request: InitProducerIdRequest) -> ErrorCode | None:
         name = request.transactional_id
         if name is not None:
             if not self._authorizer.authorize(ctx.principal, Operation.WRITE, Resource.TRANSACTIONAL_ID, name):
@@ -66,10 +66,10 @@ class ProducerIdsHandler:
         return ErrorCode.INVALID_REQUEST if name == "" else None  # null: no transactions
 
 
-def _refusal(code: ErrorCode) -> InitProducerIdResponse:
+def _error_response(code: ErrorCode) -> InitProducerIdResponse:
     return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
 
 
 def routes(handler: ProducerIdsHandler) -> list[Route]:
-    """The rows of the API table; version 6 is not stable in Apache Kafka 4.3."""
+    """The routes; version 6 is unstable in Apache Kafka 4.3."""
     return [Route(ApiKey.INIT_PRODUCER_ID, 0, 5, handler.handle)]

@@ -1,12 +1,12 @@
-"""Transactional ids: from a request to the shard that coordinates them, and back.
+"""Transaction APIs: authorization and checks here, decisions in the shard of the transactional id.
 
-RULES    1. What concerns no single transaction is answered here: rights, names, unknown partitions. All else is the shard's
-            decision, and an answer goes out when its records are committed.
-         2. Of partitions to add, one that is unknown or denied keeps all others of the request from being added. Those of
-            the cluster's own topics are for brokers to add.
-         3. Before the version that knows PRODUCER_FENCED a client is told INVALID_PRODUCER_EPOCH.
-         4. From version 4 on AddPartitionsToTxn is spoken among brokers, about several transactions, and may only ask.
-NOT HERE What becomes of a transaction (`coordinators/`), producers without transactions (`producer_ids.py`).
+RULES    1. Checks that concern no single transaction are here: authorization, names, unknown partitions. The shard
+            decides on the rest; the response is sent after its records are committed.
+         2. In AddPartitionsToTxn one unknown or unauthorized partition prevents all others of the request. Only brokers
+            add partitions of internal topics.
+         3. A version that does not know PRODUCER_FENCED gets INVALID_PRODUCER_EPOCH.
+         4. From version 4 on AddPartitionsToTxn is sent by brokers, with several transactions, and can only verify.
+NOT HERE The decisions (`coordinators/`), producers without transactions (`producer_ids.py`).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from broker.coordinators.runtime.java_compat import abs_hash
 from broker.coordinators.transactions.transaction import (
     BY_LABEL,
     NO_PRODUCER_ID,
-    WITH_BUMPS,
-    WITHOUT_BUMPS,
-    Expected,
+    TV_0,
+    TV_2,
+    ProducerIdAndEpoch,
     State,
     TopicPartition,
-    Transaction,
+    TransactionMetadata,
 )
 from broker.coordinators.transactions.transaction_coordinator import (
-    Decided,
-    Identity,
-    TakeProducerId,
+    GenerateProducerId,
+    ProducerIdResult,
     TransactionCoordinator,
+    TransactionDecision,
 )
 from broker.handlers.deferred import when_all, when_committed
 from broker.handlers.router import Pending, RequestContext, Route
@@ -67,36 +67,36 @@ from replication.re2_patterns import BadRegex, compile_regex
 TransactionShard = Shard[TransactionCoordinator]
 
 _NONE: Final = ErrorCode.NONE
-_FIRST_INIT_WITH_FENCED: Final = 4
-_FIRST_WITH_FENCED: Final = 2
-_FIRST_AMONG_BROKERS: Final = 4
-_FIRST_END_WITH_BUMPS: Final = 5
+_FIRST_INIT_VERSION_WITH_FENCED: Final = 4
+_FIRST_VERSION_WITH_FENCED: Final = 2
+_FIRST_BROKER_VERSION: Final = 4
+_FIRST_END_VERSION_TV2: Final = 5
 
 
 class TransactionHandlers:
-    """The handlers of this module and what they need."""
+    """The handlers of the transaction APIs."""
 
     def __init__(
         self,
         runtime: CoordinatorRuntime[TransactionCoordinator],
         groups: CoordinatorRuntime[GroupCoordinator],
         image: Callable[[], MetadataImage],
-        take_producer_id: TakeProducerId,
+        generate_producer_id: GenerateProducerId,
         authorizer: Authorizer,
         offsets_partitions: int,
         max_timeout_ms: int = 900_000,
     ) -> None:
-        """`offsets_partitions`: how many `__consumer_offsets` will have, for as long as it has none."""
+        """`offsets_partitions`: the partition count of `__consumer_offsets` before the topic exists."""
         self._runtime = runtime
         self._groups = groups
         self._image = image
-        self._take_producer_id = take_producer_id
+        self._generate_producer_id = generate_producer_id
         self._authorizer = authorizer
         self._offsets_partitions = offsets_partitions
         self._max_timeout_ms = max_timeout_ms
 
     def routes(self) -> list[Route]:
-        """The rows of this module."""
+        """The routes of this module."""
         return [
             Route(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, self.add_partitions),
             Route(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, self.add_offsets),
@@ -105,12 +105,12 @@ class TransactionHandlers:
             Route(ApiKey.LIST_TRANSACTIONS, 0, 2, self.list_transactions),
         ]
 
-    def _may(self, context: RequestContext, operation: str, kind: str, name: str) -> bool:
+    def _is_authorized(self, context: RequestContext, operation: str, kind: str, name: str) -> bool:
         return self._authorizer.authorize(context.connection.principal, operation, kind, name)
 
-    def _find(self, context: RequestContext, transactional_id: str) -> TransactionShard | ErrorCode:
-        """The shard of a transactional id that the peer may use, or the error that answers the request."""
-        if not self._may(context, Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id):
+    def _find_shard(self, context: RequestContext, transactional_id: str) -> TransactionShard | ErrorCode:
+        """The shard of a transactional id that the client may use, or the error of the request."""
+        if not self._is_authorized(context, Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id):
             return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return self._runtime.find(transactional_id) if transactional_id else ErrorCode.INVALID_REQUEST
 
@@ -118,56 +118,58 @@ class TransactionHandlers:
     def init_producer_id(
         self, context: RequestContext, request: InitProducerIdRequest
     ) -> InitProducerIdResponse | Pending:
-        """A producer begins to use a transactional id, which is not empty and which it may use."""
+        """Handle InitProducerId with an authorized, non-empty transactional id."""
         name = request.transactional_id
         assert name
         expected = None
         if request.producer_id != NO_PRODUCER_ID:
-            expected = Expected(request.producer_id, request.producer_epoch)
+            expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
         timeout_ms = request.transaction_timeout_ms
-        if not 0 < timeout_ms <= self._max_timeout_ms:  # whoever coordinates it
-            return _initialized(Identity(ErrorCode.INVALID_TRANSACTION_TIMEOUT), context)
+        if not 0 < timeout_ms <= self._max_timeout_ms:  # checked first, as in Kafka
+            return _init_producer_id_response(ProducerIdResult(ErrorCode.INVALID_TRANSACTION_TIMEOUT), context)
         shard = self._runtime.find(name)
         if not isinstance(shard, Shard):
-            return _initialized(Identity(shard), context)
-        if not shard.machine.needs_producer_id(name, expected):
-            decision = shard.machine.initialize(name, timeout_ms, expected, NO_PRODUCER_ID)
+            return _init_producer_id_response(ProducerIdResult(shard), context)
+        if not shard.coordinator.needs_producer_id(name, expected):
+            decision = shard.coordinator.initialize(name, timeout_ms, expected, NO_PRODUCER_ID)
             return when_committed(
-                shard.execute(decision), lambda error: _initialized(_outcome(decision, error), context)
+                shard.execute(decision), lambda error: _init_producer_id_response(_result(decision, error), context)
             )
         pending = Pending()
 
-        def go_on(shard: TransactionShard, producer_id: int) -> Decided:
-            return shard.machine.initialize(name, timeout_ms, expected, producer_id)
+        def decide(shard: TransactionShard, producer_id: int) -> TransactionDecision:
+            return shard.coordinator.initialize(name, timeout_ms, expected, producer_id)
 
-        self._with_producer_id(context, name, go_on, lambda identity: pending.complete(_initialized(identity, context)))
+        self._with_producer_id(
+            context, name, decide, lambda result: pending.complete(_init_producer_id_response(result, context))
+        )
         return pending
 
     def _with_producer_id(
         self,
         context: RequestContext,
         transactional_id: str,
-        decide: Callable[[TransactionShard, int], Decided],
-        reply: Callable[[Identity], None],
+        decide: Callable[[TransactionShard, int], TransactionDecision],
+        reply: Callable[[ProducerIdResult], None],
     ) -> None:
-        """Take a new producer id, which may take a while, and decide with it."""
+        """Generate a new producer id, possibly later, and decide with it."""
 
-        def given(producer_id: int | None) -> None:
+        def on_producer_id(producer_id: int | None) -> None:
             shard = self._runtime.find(transactional_id)
             if producer_id is None or not isinstance(shard, Shard):
-                reply(Identity(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if isinstance(shard, Shard) else shard))
+                reply(ProducerIdResult(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if isinstance(shard, Shard) else shard))
                 return
             decision = decide(shard, producer_id)
-            shard.execute(decision).then(lambda error: reply(_outcome(decision, error)))
+            shard.execute(decision).then(lambda error: reply(_result(decision, error)))
 
-        self._take_producer_id(context.wall_ms, given)
+        self._generate_producer_id(context.wall_ms, on_producer_id)
 
     # ------------------------------------------------------------ AddPartitionsToTxn
     def add_partitions(
         self, context: RequestContext, request: AddPartitionsToTxnRequest
     ) -> AddPartitionsToTxnResponse | Pending:
-        """Partitions become part of transactions, or are looked for in them."""
-        if context.api_version >= _FIRST_AMONG_BROKERS:
+        """Handle AddPartitionsToTxn: add partitions to transactions, or verify them."""
+        if context.api_version >= _FIRST_BROKER_VERSION:
             return self._add_for_brokers(context, request)
         transaction = AddPartitionsToTxnTransaction(
             transactional_id=request.v3_and_below_transactional_id,
@@ -175,24 +177,24 @@ class TransactionHandlers:
             producer_epoch=request.v3_and_below_producer_epoch,
             topics=request.v3_and_below_topics,
         )
-        shard = self._find(context, transaction.transactional_id)
+        shard = self._find_shard(context, transaction.transactional_id)
         if shard is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_same(transaction.topics, shard))
+            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_same_error(transaction.topics, shard))
         results: list[AddPartitionsToTxnTopicResult] = []
-        commit = self._add(context, transaction, WITHOUT_BUMPS, results)
+        commit = self._add(context, transaction, TV_0, results)
         answer = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
         return when_all([] if commit is None else [commit], lambda: answer)
 
     def _add_for_brokers(
         self, context: RequestContext, request: AddPartitionsToTxnRequest
     ) -> AddPartitionsToTxnResponse | Pending:
-        if not self._may(context, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME):
+        if not self._is_authorized(context, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME):
             return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         answer = AddPartitionsToTxnResponse(results_by_transaction=[])
         commits: list[Commit] = []
         for transaction in request.transactions:
             results: list[AddPartitionsToTxnTopicResult] = []
-            commit = self._add(context, transaction, WITH_BUMPS, results)
+            commit = self._add(context, transaction, TV_2, results)
             answer.results_by_transaction.append(
                 AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=results)
             )
@@ -203,132 +205,139 @@ class TransactionHandlers:
     def _add(
         self,
         context: RequestContext,
-        asked: AddPartitionsToTxnTransaction,
+        transaction: AddPartitionsToTxnTransaction,
         version: int,
         results: list[AddPartitionsToTxnTopicResult],
     ) -> Commit | None:
-        """Add or look for the partitions of one transaction; `results` holds the answer when the commit has ended."""
-        refused = self._refused_partitions(context, asked.topics)
-        if refused:
-            results += _told(asked.topics, lambda at: refused.get(at, ErrorCode.OPERATION_NOT_ATTEMPTED))
+        """Add or verify the partitions of one transaction; `results` is complete when the commit has completed."""
+        errors = self._partition_errors(context, transaction.topics)
+        if errors:
+            results += _topic_results(transaction.topics, lambda at: errors.get(at, ErrorCode.OPERATION_NOT_ATTEMPTED))
             return None
-        name = asked.transactional_id
+        name = transaction.transactional_id
         shard = self._runtime.find(name) if name else ErrorCode.INVALID_REQUEST
         if not isinstance(shard, Shard):
-            results += _same(asked.topics, shard)
+            results += _same_error(transaction.topics, shard)
             return None
-        producer = Expected(asked.producer_id, asked.producer_epoch)
-        partitions = [(topic.name, index) for topic in asked.topics for index in topic.partitions]
-        if asked.verify_only:
-            verdicts = shard.machine.verify(name, producer, partitions)
-            results += _told(asked.topics, verdicts.__getitem__)
+        producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
+        partitions = [(topic.name, index) for topic in transaction.topics for index in topic.partitions]
+        if transaction.verify_only:
+            partition_results = shard.coordinator.verify(name, producer, partitions)
+            results += _topic_results(transaction.topics, partition_results.__getitem__)
             return None
-        decision = shard.machine.add(name, producer, partitions, version)
+        decision = shard.coordinator.add(name, producer, partitions, version)
         commit = shard.execute(decision)
 
-        def ended(error: ErrorCode) -> None:
-            verdict = _fenced(_outcome(decision, error).error, context, _FIRST_WITH_FENCED)
-            results.extend(_same(asked.topics, verdict))
+        def on_commit(error: ErrorCode) -> None:
+            result = _map_fenced_error(_result(decision, error).error, context, _FIRST_VERSION_WITH_FENCED)
+            results.extend(_same_error(transaction.topics, result))
 
-        commit.then(ended)
+        commit.then(on_commit)
         return commit
 
-    def _refused_partitions(
+    def _partition_errors(
         self, context: RequestContext, topics: Iterable[AddPartitionsToTxnTopic]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Rule 2: the partitions that cannot be part of any transaction of this peer."""
-        known = self._image().topics_by_name
-        refused: dict[TopicPartition, ErrorCode] = {}
+        """The unknown and unauthorized partitions (rule 2)."""
+        images = self._image().topics_by_name
+        errors: dict[TopicPartition, ErrorCode] = {}
         for topic in topics:
-            image = known.get(topic.name)
-            is_denied = context.api_version < _FIRST_AMONG_BROKERS and (
-                topic.name in INTERNAL_TOPICS or not self._may(context, Operation.WRITE, Resource.TOPIC, topic.name)
+            image = images.get(topic.name)
+            is_denied = context.api_version < _FIRST_BROKER_VERSION and (
+                topic.name in INTERNAL_TOPICS
+                or not self._is_authorized(context, Operation.WRITE, Resource.TOPIC, topic.name)
             )
             for index in topic.partitions:
                 if is_denied:
-                    refused[topic.name, index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                    errors[topic.name, index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 elif image is None or index not in image.partitions:
-                    refused[topic.name, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return refused
+                    errors[topic.name, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return errors
 
     # ------------------------------------------------------------ AddOffsetsToTxn
     def add_offsets(
         self, context: RequestContext, request: AddOffsetsToTxnRequest
     ) -> AddOffsetsToTxnResponse | Pending:
-        """The offsets of a group become part of a transaction."""
-        shard = self._find(context, request.transactional_id)
-        if isinstance(shard, Shard) and not self._may(context, Operation.READ, Resource.GROUP, request.group_id):
+        """Handle AddOffsetsToTxn."""
+        shard = self._find_shard(context, request.transactional_id)
+        if isinstance(shard, Shard) and not self._is_authorized(
+            context, Operation.READ, Resource.GROUP, request.group_id
+        ):
             shard = ErrorCode.GROUP_AUTHORIZATION_FAILED
         if not isinstance(shard, Shard):
             return AddOffsetsToTxnResponse(error_code=shard)
         count = self._groups.partition_count or self._offsets_partitions
         partition = (OFFSETS_TOPIC, abs_hash(request.group_id) % count)
-        producer = Expected(request.producer_id, request.producer_epoch)
-        decision = shard.machine.add(request.transactional_id, producer, [partition], WITHOUT_BUMPS)
+        producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+        decision = shard.coordinator.add(request.transactional_id, producer, [partition], TV_0)
 
         def answer(error: ErrorCode) -> AddOffsetsToTxnResponse:
-            verdict = _fenced(_outcome(decision, error).error, context, _FIRST_WITH_FENCED)
-            return AddOffsetsToTxnResponse(error_code=verdict)
+            result = _map_fenced_error(_result(decision, error).error, context, _FIRST_VERSION_WITH_FENCED)
+            return AddOffsetsToTxnResponse(error_code=result)
 
         return when_committed(shard.execute(decision), answer)
 
     # ------------------------------------------------------------ EndTxn
     def end(self, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse | Pending:
-        """Commit or abort."""
+        """Handle EndTxn."""
         name = request.transactional_id
-        shard = self._find(context, name)
+        shard = self._find_shard(context, name)
         if not isinstance(shard, Shard):
             return EndTxnResponse(error_code=shard)
-        version = WITH_BUMPS if context.api_version >= _FIRST_END_WITH_BUMPS else WITHOUT_BUMPS
-        producer = Expected(request.producer_id, request.producer_epoch)
+        version = TV_2 if context.api_version >= _FIRST_END_VERSION_TV2 else TV_0
+        producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
 
-        def decide(shard: TransactionShard, producer_id: int) -> Decided:
-            return shard.machine.end(name, producer, version, producer_id, is_commit=request.committed)
+        def decide(shard: TransactionShard, producer_id: int) -> TransactionDecision:
+            return shard.coordinator.end(name, producer, version, producer_id, is_commit=request.committed)
 
-        if not shard.machine.end_needs_producer_id(name, version):
+        if not shard.coordinator.end_needs_producer_id(name, version):
             decision = decide(shard, NO_PRODUCER_ID)
-            return when_committed(shard.execute(decision), lambda error: _ended(_outcome(decision, error), context))
+            return when_committed(
+                shard.execute(decision), lambda error: _end_txn_response(_result(decision, error), context)
+            )
         pending = Pending()
-        self._with_producer_id(context, name, decide, lambda identity: pending.complete(_ended(identity, context)))
+        self._with_producer_id(
+            context, name, decide, lambda result: pending.complete(_end_txn_response(result, context))
+        )
         return pending
 
     # ------------------------------------------------------------ administration
     def describe(self, context: RequestContext, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
-        """How some transactions stand."""
+        """Handle DescribeTransactions."""
         states = [self._describe(context, name) for name in request.transactional_ids]
         return DescribeTransactionsResponse(transaction_states=states)
 
     def _describe(self, context: RequestContext, name: str) -> DescribedTransaction:
-        if not self._may(context, Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, name):
-            return _undescribed(name, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        if not self._is_authorized(context, Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, name):
+            return _describe_error(name, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         if not name:
-            return _undescribed(name, ErrorCode.INVALID_REQUEST)
+            return _describe_error(name, ErrorCode.INVALID_REQUEST)
         shard = self._runtime.find(name)
         if not isinstance(shard, Shard):
-            return _undescribed(name, shard)
-        known = shard.machine.transactions.get(name)
-        if known is None:
-            return _undescribed(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+            return _describe_error(name, shard)
+        transaction = shard.coordinator.transactions.get(name)
+        if transaction is None:
+            return _describe_error(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         topics: dict[str, DescribedTransactionTopic] = {}
-        for topic, index in sorted(shard.machine.left(known)):
+        for topic, index in sorted(shard.coordinator.remaining_partitions(transaction)):
             if topic not in topics:
-                if not self._may(context, Operation.DESCRIBE, Resource.TOPIC, topic):
+                if not self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic):
                     continue
                 topics[topic] = DescribedTransactionTopic(topic=topic, partitions=[])
             topics[topic].partitions.append(index)
         return DescribedTransaction(
             error_code=_NONE,
             transactional_id=name,
-            transaction_state=known.state.label,
-            transaction_timeout_ms=known.timeout_ms,
-            transaction_start_time_ms=known.started_wall_ms,
-            producer_id=known.producer_id,
-            producer_epoch=known.epoch,
+            transaction_state=transaction.state.label,
+            transaction_timeout_ms=transaction.timeout_ms,
+            transaction_start_time_ms=transaction.started_wall_ms,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.epoch,
             topics=list(topics.values()),
         )
 
     def list_transactions(self, context: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
-        """The transactional ids that are coordinated here, as far as the filters let them pass."""
+        """Handle ListTransactions."""
         answer = ListTransactionsResponse(error_code=_NONE, unknown_state_filters=[], transaction_states=[])
         if self._runtime.is_loading:
             answer.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -343,17 +352,19 @@ class TransactionHandlers:
         states = {BY_LABEL[name] for name in request.state_filters if name in BY_LABEL}
         if request.state_filters and not states:
             return answer
-        for shard in self._runtime.serving:
+        for shard in self._runtime.active_shards:
             answer.transaction_states += [
                 ListedTransaction(
-                    transactional_id=known.transactional_id,
-                    producer_id=known.producer_id,
-                    transaction_state=known.state.label,
+                    transactional_id=transaction.transactional_id,
+                    producer_id=transaction.producer_id,
+                    transaction_state=transaction.state.label,
                 )
-                for known in shard.machine.transactions.values()
-                if _passes(known, request, states or set(State), context.wall_ms)
-                and matches(known.transactional_id)
-                and self._may(context, Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, known.transactional_id)
+                for transaction in shard.coordinator.transactions.values()
+                if _matches_filters(transaction, request, states or set(State), context.wall_ms)
+                and matches(transaction.transactional_id)
+                and self._is_authorized(
+                    context, Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, transaction.transactional_id
+                )
             ]
         return answer
 
@@ -362,42 +373,42 @@ def _everything(_: str) -> bool:
     return True
 
 
-# ---- answers
+# ---- responses
 
 
-def _outcome(decision: Decided, error: ErrorCode) -> Identity:
-    """What was decided, unless the log did not take it."""
-    return decision.reply if error is _NONE else Identity(coordinator_error(error))
+def _result(decision: TransactionDecision, error: ErrorCode) -> ProducerIdResult:
+    """The decision's reply, or the error of its commit."""
+    return decision.reply if error is _NONE else ProducerIdResult(coordinator_error(error))
 
 
-def _fenced(error: ErrorCode, context: RequestContext, since: int) -> ErrorCode:
-    """Rule 3."""
+def _map_fenced_error(error: ErrorCode, context: RequestContext, since: int) -> ErrorCode:
+    """Replace PRODUCER_FENCED in old versions (rule 3)."""
     if error is ErrorCode.PRODUCER_FENCED and context.api_version < since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error
 
 
-def _initialized(identity: Identity, context: RequestContext) -> InitProducerIdResponse:
-    error = _fenced(identity.error, context, _FIRST_INIT_WITH_FENCED)
-    return InitProducerIdResponse(error_code=error, producer_id=identity.producer_id, producer_epoch=identity.epoch)
+def _init_producer_id_response(result: ProducerIdResult, context: RequestContext) -> InitProducerIdResponse:
+    error = _map_fenced_error(result.error, context, _FIRST_INIT_VERSION_WITH_FENCED)
+    return InitProducerIdResponse(error_code=error, producer_id=result.producer_id, producer_epoch=result.epoch)
 
 
-def _ended(identity: Identity, context: RequestContext) -> EndTxnResponse:
-    error = _fenced(identity.error, context, _FIRST_WITH_FENCED)
-    if context.api_version < _FIRST_END_WITH_BUMPS:
+def _end_txn_response(result: ProducerIdResult, context: RequestContext) -> EndTxnResponse:
+    error = _map_fenced_error(result.error, context, _FIRST_VERSION_WITH_FENCED)
+    if context.api_version < _FIRST_END_VERSION_TV2:
         return EndTxnResponse(error_code=error)
-    return EndTxnResponse(error_code=error, producer_id=identity.producer_id, producer_epoch=identity.epoch)
+    return EndTxnResponse(error_code=error, producer_id=result.producer_id, producer_epoch=result.epoch)
 
 
-def _told(
-    topics: Iterable[AddPartitionsToTxnTopic], verdict: Callable[[TopicPartition], ErrorCode]
+def _topic_results(
+    topics: Iterable[AddPartitionsToTxnTopic], result: Callable[[TopicPartition], ErrorCode]
 ) -> list[AddPartitionsToTxnTopicResult]:
     return [
         AddPartitionsToTxnTopicResult(
             name=topic.name,
             results_by_partition=[
                 AddPartitionsToTxnPartitionResult(
-                    partition_index=index, partition_error_code=verdict((topic.name, index))
+                    partition_index=index, partition_error_code=result((topic.name, index))
                 )
                 for index in topic.partitions
             ],
@@ -406,11 +417,11 @@ def _told(
     ]
 
 
-def _same(topics: Iterable[AddPartitionsToTxnTopic], error: ErrorCode) -> list[AddPartitionsToTxnTopicResult]:
-    return _told(topics, lambda _: error)
+def _same_error(topics: Iterable[AddPartitionsToTxnTopic], error: ErrorCode) -> list[AddPartitionsToTxnTopicResult]:
+    return _topic_results(topics, lambda _: error)
 
 
-def _undescribed(name: str, error: ErrorCode) -> DescribedTransaction:
+def _describe_error(name: str, error: ErrorCode) -> DescribedTransaction:
     return DescribedTransaction(
         error_code=error,
         transactional_id=name,
@@ -423,10 +434,12 @@ def _undescribed(name: str, error: ErrorCode) -> DescribedTransaction:
     )
 
 
-def _passes(known: Transaction, request: ListTransactionsRequest, states: set[State], wall_ms: int) -> bool:
-    """Whether the filters other than the pattern let a transaction pass."""
+def _matches_filters(
+    transaction: TransactionMetadata, request: ListTransactionsRequest, states: set[State], wall_ms: int
+) -> bool:
+    """Whether a transaction matches all filters except the pattern."""
     return (
-        known.state in states
-        and (not request.producer_id_filters or known.producer_id in request.producer_id_filters)
-        and (request.duration_filter < 0 or wall_ms - known.started_wall_ms > request.duration_filter)
+        transaction.state in states
+        and (not request.producer_id_filters or transaction.producer_id in request.producer_id_filters)
+        and (request.duration_filter < 0 or wall_ms - transaction.started_wall_ms > request.duration_filter)
     )

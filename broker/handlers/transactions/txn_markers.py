@@ -1,10 +1,10 @@
-"""What leaders of partitions are told and asked about transactions: WriteTxnMarkers and DescribeProducers.
+"""WriteTxnMarkers and DescribeProducers: transaction APIs of partition leaders.
 
-RULES    1. A marker is answered partition by partition, when it is committed there.
-         2. Only the cluster itself, and who may alter it, writes markers.
-         3. A partition tells of all producers that it remembers, with or without a transaction; a follower's does too, for
-            whoever looks for a transaction that hangs on one replica.
-NOT HERE How a marker gets into a partition (`coordinators/transactions/txn_marker_writer.py`).
+RULES    1. The response to WriteTxnMarkers waits until the markers are committed or have failed.
+         2. Markers require CLUSTER_ACTION or ALTER on the cluster.
+         3. DescribeProducers returns all producers in the partition's state, transactional or not. Followers answer too: an
+            administrator can look for hanging transactions on a replica.
+NOT HERE Appending a marker (`coordinators/transactions/txn_marker_writer.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 from broker.coordinators.transactions.transaction import TopicPartition
 from broker.coordinators.transactions.transaction_coordinator import Marker
-from broker.coordinators.transactions.txn_marker_writer import LocalMarkers, when_open
+from broker.coordinators.transactions.txn_marker_writer import TxnMarkerWriter, with_open_log
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import ApiKey
@@ -39,16 +39,16 @@ _NONE: Final = ErrorCode.NONE
 _NOT_HERE: Final = "This server does not host this topic-partition."
 
 
-class PartitionTransactionsHandler:
-    """The handlers of this module and what they need."""
+class TxnMarkersHandler:
+    """The handlers of WriteTxnMarkers and DescribeProducers."""
 
-    def __init__(self, replicas: ReplicaManager, markers: LocalMarkers, authorizer: Authorizer) -> None:
+    def __init__(self, replicas: ReplicaManager, markers: TxnMarkerWriter, authorizer: Authorizer) -> None:
         self._replicas = replicas
         self._markers = markers
         self._authorizer = authorizer
 
     def routes(self) -> list[Route]:
-        """The rows of this module."""
+        """The routes of this module."""
         return [
             Route(ApiKey.WRITE_TXN_MARKERS, 1, 2, self.write_markers),
             Route(ApiKey.DESCRIBE_PRODUCERS, 0, 0, self.describe_producers),
@@ -58,24 +58,24 @@ class PartitionTransactionsHandler:
     def write_markers(
         self, context: RequestContext, request: WriteTxnMarkersRequest
     ) -> WriteTxnMarkersResponse | Pending:
-        """Write markers, perhaps of several transactions."""
+        """Handle WriteTxnMarkers."""
         is_allowed = any(
             self._authorizer.authorize(context.connection.principal, operation, Resource.CLUSTER, CLUSTER_NAME)
             for operation in (Operation.CLUSTER_ACTION, Operation.ALTER)
         )
-        answer = WriteTxnMarkersResponse(markers=[])
+        response = WriteTxnMarkersResponse(markers=[])
         waiting: list[tuple[Marker, TopicPartition, WritableTxnMarkerPartitionResult]] = []
-        for asked in request.markers:
+        for entry in request.markers:
             marker = Marker(
-                asked.producer_id,
-                asked.producer_epoch,
-                asked.transaction_result,
-                asked.coordinator_epoch,
-                asked.transaction_version,
+                entry.producer_id,
+                entry.producer_epoch,
+                entry.transaction_result,
+                entry.coordinator_epoch,
+                entry.transaction_version,
             )
-            result = WritableTxnMarkerResult(producer_id=asked.producer_id, topics=[])
-            answer.markers.append(result)
-            for topic in asked.topics:
+            result = WritableTxnMarkerResult(producer_id=entry.producer_id, topics=[])
+            response.markers.append(result)
+            for topic in entry.topics:
                 refusal = ErrorCode.UNKNOWN_SERVER_ERROR if is_allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
                 partitions = [
                     WritableTxnMarkerPartitionResult(partition_index=index, error_code=refusal)
@@ -83,37 +83,37 @@ class PartitionTransactionsHandler:
                 ]
                 result.topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions))
                 if is_allowed and marker.producer_id >= 0 and marker.epoch >= 0:
-                    waiting += [(marker, (topic.name, one.partition_index), one) for one in partitions]
-        return self._write(answer, waiting)
+                    waiting += [(marker, (topic.name, result.partition_index), result) for result in partitions]
+        return self._write(response, waiting)
 
     def _write(
         self,
-        answer: WriteTxnMarkersResponse,
+        response: WriteTxnMarkersResponse,
         waiting: list[tuple[Marker, TopicPartition, WritableTxnMarkerPartitionResult]],
     ) -> WriteTxnMarkersResponse | Pending:
-        left = len(waiting)
+        remaining = len(waiting)
         pending = Pending()
 
-        def written(one: WritableTxnMarkerPartitionResult, error: ErrorCode) -> None:
-            nonlocal left
-            one.error_code = error
-            left -= 1
-            if not left:
-                pending.complete(answer)
+        def on_written(result: WritableTxnMarkerPartitionResult, error: ErrorCode) -> None:
+            nonlocal remaining
+            result.error_code = error
+            remaining -= 1
+            if not remaining:
+                pending.complete(response)
 
-        for marker, partition, one in waiting:
-            self._markers.write_one(marker, partition, partial(written, one))
-        return pending if waiting else answer
+        for marker, partition, result in waiting:
+            self._markers.write_one(marker, partition, partial(on_written, result))
+        return pending if waiting else response
 
     # ------------------------------------------------------------ DescribeProducers
     def describe_producers(
         self, context: RequestContext, request: DescribeProducersRequest
     ) -> DescribeProducersResponse | Pending:
-        """Who writes to some partitions."""
-        answer = DescribeProducersResponse(topics=[])
+        """Handle DescribeProducers."""
+        response = DescribeProducersResponse(topics=[])
         waiting: list[tuple[TopicPartition, DescribeProducersResponsePartition]] = []
         for topic in request.topics:
-            refusal = self._why_not(context, topic.name)
+            refusal = self._topic_error(context, topic.name)
             partitions = [
                 DescribeProducersResponsePartition(
                     partition_index=index,
@@ -123,25 +123,25 @@ class PartitionTransactionsHandler:
                 )
                 for index in topic.partition_indexes
             ]
-            answer.topics.append(DescribeProducersResponseTopic(name=topic.name, partitions=partitions))
+            response.topics.append(DescribeProducersResponseTopic(name=topic.name, partitions=partitions))
             if refusal is None:
-                waiting += [((topic.name, one.partition_index), one) for one in partitions]
-        left = len(waiting)
+                waiting += [((topic.name, result.partition_index), result) for result in partitions]
+        remaining = len(waiting)
         pending = Pending()
 
-        def looked(one: DescribeProducersResponsePartition, partition: Partition | ErrorCode) -> None:
-            nonlocal left
-            _describe(one, partition)
-            left -= 1
-            if not left:
-                pending.complete(answer)
+        def on_open(result: DescribeProducersResponsePartition, partition: Partition | ErrorCode) -> None:
+            nonlocal remaining
+            _describe(result, partition)
+            remaining -= 1
+            if not remaining:
+                pending.complete(response)
 
-        for key, one in waiting:
-            when_open(self._replicas, key, partial(looked, one))
-        return pending if waiting else answer
+        for key, result in waiting:
+            with_open_log(self._replicas, key, partial(on_open, result))
+        return pending if waiting else response
 
-    def _why_not(self, context: RequestContext, topic: str) -> KafkaError | None:
-        """Why nothing is told of a topic."""
+    def _topic_error(self, context: RequestContext, topic: str) -> KafkaError | None:
+        """The error of a topic, if any."""
         try:
             check_topic_name(topic)
         except KafkaError as error:
@@ -153,11 +153,11 @@ class PartitionTransactionsHandler:
         return None
 
 
-def _describe(one: DescribeProducersResponsePartition, partition: Partition | ErrorCode) -> None:
+def _describe(result: DescribeProducersResponsePartition, partition: Partition | ErrorCode) -> None:
     if not isinstance(partition, Partition):
-        one.error_code = partition
+        result.error_code = partition
     else:
-        one.active_producers = [
+        result.active_producers = [
             DescribedProducer(
                 producer_id=producer_id,
                 producer_epoch=producer.epoch,

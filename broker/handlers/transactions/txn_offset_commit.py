@@ -1,10 +1,9 @@
-"""TxnOffsetCommit: offsets of a group that count when a producer's transaction is committed.
+"""TxnOffsetCommit: offsets that become valid when the producer's transaction commits.
 
-RULES    1. What is asked of topics that do not exist, or that the peer may not read, is refused topic by topic; the rest
-            goes on.
-         2. The offsets are records of `__consumer_offsets` like a producer's own, and are let in by the same door.
-         3. The group decides as for any other commit, after that.
-NOT HERE Committing without a transaction (`group_offsets.py`), the offsets themselves (`coordinators/offset_manager.py`).
+RULES    1. Unknown and unauthorized topics fail topic by topic; the rest continues.
+         2. The offsets are transactional records in `__consumer_offsets` and need the same verification as produced records.
+         3. After the verification the group decides as for OffsetCommit.
+NOT HERE Commits without a transaction (`group_offsets.py`), storage of offsets (`coordinators/offset_manager.py`).
 """
 
 from __future__ import annotations
@@ -12,10 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator, refused_transactional_commit
+from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator, txn_commit_error_response
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime, Shard, coordinator_error
-from broker.coordinators.transactions.transaction import Expected
-from broker.coordinators.transactions.transaction_verification import Admission, Refusals, Support
+from broker.coordinators.transactions.transaction import ProducerIdAndEpoch
+from broker.coordinators.transactions.transaction_verification import (
+    PartitionErrors,
+    TransactionSupport,
+    TransactionVerification,
+)
+from broker.handlers.groups.group_offsets import with_failed_topics
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
@@ -32,53 +36,56 @@ from replication.metadata.image import MetadataImage
 
 _NONE: Final = ErrorCode.NONE
 _FIRST_VERSION_WITH_ABORTABLE: Final = 4
-_FIRST_VERSION_THAT_ADDS: Final = 5
+_FIRST_VERSION_ADDING_PARTITIONS: Final = 5
 
 
-class TransactionalOffsetsHandler:
-    """Answers TxnOffsetCommit requests."""
+class TxnOffsetCommitHandler:
+    """Handles TxnOffsetCommit."""
 
     def __init__(
         self,
         runtime: CoordinatorRuntime[GroupCoordinator],
-        admission: Admission,
+        verification: TransactionVerification,
         image: Callable[[], MetadataImage],
         authorizer: Authorizer,
     ) -> None:
         self._runtime = runtime
-        self._admission = admission
+        self._verification = verification
         self._image = image
         self._authorizer = authorizer
 
     def routes(self) -> list[Route]:
-        """The rows of this module."""
+        """The routes of this module."""
         return [Route(ApiKey.TXN_OFFSET_COMMIT, 0, 5, self.handle)]
 
     def handle(self, context: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse | Pending:
-        """Commit offsets of partitions that exist, as part of a transaction."""
-        error = self._why_not(context, request)
+        """Handle TxnOffsetCommit."""
+        error = self._request_error(context, request)
         if error is not _NONE:
-            return refused_transactional_commit(request, error)
-        refused: list[TxnOffsetCommitResponseTopic] = []
-        request.topics = [topic for topic in request.topics if self._may_commit(context, topic, refused)]
+            return txn_commit_error_response(request, error)
+        failed: list[TxnOffsetCommitResponseTopic] = []
+        request.topics = [topic for topic in request.topics if self._keep_valid_partitions(context, topic, failed)]
         if not request.topics:
-            return TxnOffsetCommitResponse(topics=refused)
+            return TxnOffsetCommitResponse(topics=failed)
         shard = self._runtime.find(request.group_id)
         if not isinstance(shard, Shard):
-            return _merged(refused, refused_transactional_commit(request, shard))
+            response = txn_commit_error_response(request, shard)
+            return TxnOffsetCommitResponse(topics=with_failed_topics(failed, response.topics))
         pending = Pending()
-        self._admission.admit(
+
+        def reply(response: TxnOffsetCommitResponse) -> None:
+            pending.complete(TxnOffsetCommitResponse(topics=with_failed_topics(failed, response.topics)))
+
+        self._verification.verify(
             request.transactional_id,
-            Expected(request.producer_id, request.producer_epoch),
+            ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
             {(OFFSETS_TOPIC, shard.partition): NO_SEQUENCE},
-            _support(context.api_version),
-            lambda refusals: self._commit(
-                context, request, refusals, lambda answer: pending.complete(_merged(refused, answer))
-            ),
+            _transaction_support(context.api_version),
+            lambda errors: self._commit(context, request, errors, reply),
         )
         return pending
 
-    def _why_not(self, context: RequestContext, request: TxnOffsetCommitRequest) -> ErrorCode:
+    def _request_error(self, context: RequestContext, request: TxnOffsetCommitRequest) -> ErrorCode:
         principal, may = context.connection.principal, self._authorizer.authorize
         if not may(principal, Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
             return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -88,70 +95,64 @@ class TransactionalOffsetsHandler:
             return ErrorCode.INVALID_GROUP_ID
         return _NONE if request.transactional_id else ErrorCode.INVALID_REQUEST
 
-    def _may_commit(
+    def _keep_valid_partitions(
         self,
         context: RequestContext,
         topic: TxnOffsetCommitRequestTopic,
-        refused: list[TxnOffsetCommitResponseTopic],
+        failed: list[TxnOffsetCommitResponseTopic],
     ) -> bool:
-        """Whether there is something of a topic to commit; what is not goes to `refused`."""
-        known = self._image().topics_by_name.get(topic.name)
+        """Move invalid partitions of a topic to `failed`; returns whether valid ones are left."""
+        topic_image = self._image().topics_by_name.get(topic.name)
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if not self._authorizer.authorize(context.connection.principal, Operation.READ, Resource.TOPIC, topic.name):
-            known, error = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        exists = frozenset() if known is None else known.partitions.keys()
+            topic_image, error = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        exists = frozenset() if topic_image is None else topic_image.partitions.keys()
         missing = [one for one in topic.partitions if one.partition_index not in exists]
         topic.partitions = [one for one in topic.partitions if one.partition_index in exists]
         if missing:
-            answers = [
+            results = [
                 TxnOffsetCommitResponsePartition(partition_index=one.partition_index, error_code=error)
                 for one in missing
             ]
-            refused.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=answers))
+            failed.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=results))
         return bool(topic.partitions)
 
     def _commit(
         self,
         context: RequestContext,
         request: TxnOffsetCommitRequest,
-        refusals: Refusals,
+        errors: PartitionErrors,
         reply: Callable[[TxnOffsetCommitResponse], None],
     ) -> None:
-        """The transaction is known: let the group decide."""
-        for refusal in refusals.values():
-            reply(refused_transactional_commit(request, coordinator_error(refusal.code)))
+        """The transaction is verified: let the group decide."""
+        for verification_error in errors.values():
+            reply(txn_commit_error_response(request, coordinator_error(verification_error.code)))
             return
         shard = self._runtime.find(request.group_id)
         if not isinstance(shard, Shard):
-            reply(refused_transactional_commit(request, shard))
+            reply(txn_commit_error_response(request, shard))
             return
         topics = self._image().topics_by_name
-        request.topics = [topic for topic in request.topics if topic.name in topics]  # one may be deleted by now
+        request.topics = [
+            topic for topic in request.topics if topic.name in topics
+        ]  # a topic may have been deleted meanwhile
         topic_ids = {topic.name: topics[topic.name].topic_id for topic in request.topics}
-        decision = shard.machine.commit_with_transaction(request, topic_ids, context.wall_ms)
+        decision = shard.coordinator.commit_transactional(request, topic_ids, context.wall_ms)
 
-        def ended(error: ErrorCode) -> None:
-            failed = error is not _NONE
-            told = refused_transactional_commit(request, coordinator_error(error)) if failed else decision.reply
-            reply(told)
+        def on_commit(error: ErrorCode) -> None:
+            response = decision.reply
+            if error is not _NONE:
+                response = txn_commit_error_response(request, coordinator_error(error))
+            reply(response)
 
-        shard.execute(decision).then(ended)
-
-
-def _support(version: int) -> Support:
-    if version >= _FIRST_VERSION_THAT_ADDS:
-        return Support.IMPLICIT
-    return Support.ABORTABLE if version >= _FIRST_VERSION_WITH_ABORTABLE else Support.OLD
+        shard.execute(decision).then(on_commit)
 
 
-def _merged(refused: list[TxnOffsetCommitResponseTopic], response: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
-    """What was refused first, then the rest; a topic that is in both stands once."""
-    by_topic = {topic.name: topic for topic in refused}
-    topics = list(refused)
-    for topic in response.topics:
-        known = by_topic.get(topic.name)
-        if known is None:
-            topics.append(topic)
-        else:
-            known.partitions += topic.partitions
-    return TxnOffsetCommitResponse(topics=topics)
+def _transaction_support(version: int) -> TransactionSupport:
+    if version >= _FIRST_VERSION_ADDING_PARTITIONS:
+        return TransactionSupport.ADD_PARTITION
+    return (
+        TransactionSupport.GENERIC_ERROR_SUPPORTED
+        if version >= _FIRST_VERSION_WITH_ABORTABLE
+        else TransactionSupport.DEFAULT_ERROR
+    )

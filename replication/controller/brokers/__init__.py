@@ -1,1 +1,1 @@
-"""Controller decisions about brokers: registration, heartbeats, fencing."""
+"""Decisions about brokers: registration, heartbeats, fencing."""

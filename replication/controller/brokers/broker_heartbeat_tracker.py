@@ -1,10 +1,10 @@
-"""Which brokers live: what the active controller remembers of their heartbeats, and nobody else knows.
+"""Broker sessions in the memory of the active controller (Kafka: BrokerHeartbeatTracker).
 
-RULES    1. A session begins with the first heartbeat after a registration (and for who was active when this
-            controller became the active one) and ends when nothing was heard for broker.session.timeout.ms.
-         2. It belongs to one registration: a new epoch begins without one.
-         3. Nothing of this is recorded; what follows from it (a broker fenced) is a decision like any other.
-NOT HERE What a heartbeat means (`broker_heartbeats.py`).
+RULES    1. A session starts at the first heartbeat after a registration, or for active brokers when this controller becomes
+            active. It expires after broker.session.timeout.ms without a heartbeat.
+         2. A session belongs to one registration: a new broker epoch starts without one.
+         3. Sessions are not stored; fencing after an expired session is a normal decision.
+NOT HERE The handling of heartbeats (`broker_heartbeats.py`).
 """
 
 from __future__ import annotations
@@ -12,102 +12,97 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from replication.timer_queue import Deadline, Deadlines
+from replication.timer_queue import Timer, TimerQueue
 
-_NOTHING = -1
+_UNKNOWN_OFFSET = -1
 
 
-class Session:
-    """What is remembered of one registration."""
+class BrokerHeartbeatState:
+    """The state of one broker registration (Kafka: BrokerHeartbeatState)."""
 
-    __slots__ = ("deadline", "epoch", "leaves_at", "metadata_offset", "registered_at")
+    __slots__ = ("deadline", "epoch", "metadata_offset", "registration_offset", "shutdown_offset")
 
-    def __init__(self, epoch: int, registered_at: int) -> None:
+    def __init__(self, epoch: int, registration_offset: int) -> None:
         self.epoch = epoch
-        self.registered_at = registered_at
-        """Where its registration stands in the metadata log: who has read so far has caught up."""
-        self.metadata_offset = _NOTHING
-        """How far it has read the metadata."""
-        self.leaves_at = _NOTHING
-        """The offset of the decision that took it out of its partitions, while it is shutting down."""
-        self.deadline: Deadline | None = None
+        self.registration_offset = registration_offset
+        """The offset of the registration record; a broker that has read it is caught up."""
+        self.metadata_offset = _UNKNOWN_OFFSET
+        """The metadata offset of the last heartbeat."""
+        self.shutdown_offset = _UNKNOWN_OFFSET
+        """The offset of the decision that started the controlled shutdown (Kafka: controlledShutdownOffset)."""
+        self.deadline: Timer | None = None
 
     @property
-    def is_leaving(self) -> bool:
-        """Whether it is in its controlled shutdown."""
-        return self.leaves_at != _NOTHING
+    def is_shutting_down(self) -> bool:
+        """Whether the broker is in controlled shutdown."""
+        return self.shutdown_offset != _UNKNOWN_OFFSET
 
-    def stays(self) -> None:
-        """It is fenced, or never wanted to leave."""
-        self.leaves_at = _NOTHING
+    def cancel_shutdown(self) -> None:
+        """End the controlled shutdown."""
+        self.shutdown_offset = _UNKNOWN_OFFSET
 
-    def leaves(self, offset: int) -> None:
-        """It is shutting down since `offset`."""
-        if not self.is_leaving:
-            self.leaves_at = offset
+    def begin_shutdown(self, offset: int) -> None:
+        """Start the controlled shutdown at `offset`, unless it has started."""
+        if not self.is_shutting_down:
+            self.shutdown_offset = offset
 
 
-class Sessions:
-    """The sessions of all brokers; our own's never ends."""
+class BrokerHeartbeatTracker:
+    """The sessions of all brokers; the local broker's session does not expire."""
 
-    def __init__(self, deadlines: Deadlines, timeout_ms: int) -> None:
-        self._deadlines = deadlines
+    def __init__(self, timers: TimerQueue, timeout_ms: int) -> None:
+        self._timers = timers
         self._timeout_ms = timeout_ms
-        self._by_broker: dict[int, Session] = {}
-        self.on_silence: Callable[[int], None] | None = None
-        """Told of a broker that was not heard for too long."""
+        self._states: dict[int, BrokerHeartbeatState] = {}
+        self.on_session_expired: Callable[[int], None] | None = None
+        """Called with the broker id when a session expires."""
 
-    def of(self, broker_id: int, epoch: int) -> Session:
-        """What is remembered of a registration."""
-        session = self._by_broker.get(broker_id)
-        if session is None or session.epoch != epoch:
-            return self.begin(broker_id, epoch, epoch)
-        return session
+    def state_of(self, broker_id: int, epoch: int) -> BrokerHeartbeatState:
+        """The state of a registration; created if needed."""
+        state = self._states.get(broker_id)
+        if state is None or state.epoch != epoch:
+            return self.register(broker_id, epoch, epoch)
+        return state
 
-    def begin(self, broker_id: int, epoch: int, registered_at: int) -> Session:
-        """A broker registered; an older registration's session is over."""
-        old = self._by_broker.get(broker_id)
-        if old is not None and old.epoch == epoch:
-            old.registered_at = registered_at
-            return old
-        if old is not None and old.deadline is not None:
-            old.deadline.cancel()
-        session = self._by_broker[broker_id] = Session(epoch, registered_at)
-        return session
+    def register(self, broker_id: int, epoch: int, registration_offset: int) -> BrokerHeartbeatState:
+        """Record a registration; a session of an earlier epoch ends."""
+        previous = self._states.get(broker_id)
+        if previous is not None and previous.epoch == epoch:
+            previous.registration_offset = registration_offset
+            return previous
+        if previous is not None and previous.deadline is not None:
+            previous.deadline.cancel()
+        state = self._states[broker_id] = BrokerHeartbeatState(epoch, registration_offset)
+        return state
 
-    def heard(self, broker_id: int, epoch: int, mono_ms: int | None) -> Session:
-        """A broker lives; None: for as long as this process."""
-        session = self.of(broker_id, epoch)
-        if session.deadline is not None:
-            session.deadline.cancel()
+    def touch(self, broker_id: int, epoch: int, mono_ms: int | None) -> BrokerHeartbeatState:
+        """Renew a session; without a time the session does not expire."""
+        state = self.state_of(broker_id, epoch)
+        if state.deadline is not None:
+            state.deadline.cancel()
         if mono_ms is None:
-            return session
-        silence = partial(self._fell_silent, broker_id)
-        session.deadline = self._deadlines.schedule(mono_ms + self._timeout_ms, silence)
-        return session
+            return state
+        on_timeout = partial(self._on_timeout, broker_id)
+        state.deadline = self._timers.schedule(mono_ms + self._timeout_ms, on_timeout)
+        return state
 
-    def end(self) -> None:
-        """Another controller is active: it hears the brokers from now on."""
-        for session in self._by_broker.values():
-            if session.deadline is not None:
-                session.deadline.cancel()
-        self._by_broker.clear()
+    def clear(self) -> None:
+        """End all sessions: another controller is active."""
+        for state in self._states.values():
+            if state.deadline is not None:
+                state.deadline.cancel()
+        self._states.clear()
 
-    def is_alive(self, broker_id: int, epoch: int) -> bool:
+    def has_valid_session(self, broker_id: int, epoch: int) -> bool:
         """Whether a registration has a session."""
-        session = self._by_broker.get(broker_id)
-        return (
-            session is not None
-            and session.epoch == epoch
-            and session.deadline is not None
-            and session.deadline.is_pending
-        )
+        state = self._states.get(broker_id)
+        return state is not None and state.epoch == epoch and state.deadline is not None and state.deadline.is_pending
 
-    def _fell_silent(self, broker_id: int) -> None:
-        if self.on_silence is not None:
-            self.on_silence(broker_id)
+    def _on_timeout(self, broker_id: int) -> None:
+        if self.on_session_expired is not None:
+            self.on_session_expired(broker_id)
 
-    def lowest_offset(self, broker_ids: list[int]) -> int | None:
-        """How far the slowest of some brokers has read the metadata; None: nobody else reads them."""
-        offsets = [s.metadata_offset for b, s in self._by_broker.items() if b in broker_ids]
+    def lowest_metadata_offset(self, broker_ids: list[int]) -> int | None:
+        """The lowest metadata offset of the given brokers; None if there is none."""
+        offsets = [s.metadata_offset for b, s in self._states.items() if b in broker_ids]
         return min(offsets, default=None)

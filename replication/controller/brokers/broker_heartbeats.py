@@ -1,15 +1,16 @@
-"""What a broker's heartbeat makes of it: fenced, active, leaving, gone.
+"""Broker heartbeats: fencing, unfencing and controlled shutdown.
 
-RULES    1. The states and the way between them are Apache Kafka 4.3's (BrokerHeartbeatManager):
-                fenced   -> active   it has read its own registration and does not want to be fenced
-                active   -> fenced   it wants to be, and is not the last one that is active
-                active   -> leaving  it wants to shut down and leads partitions
-                leaving  -> gone     others lead them, and every active broker has read so
-                any      -> gone     it wants to shut down and leads nothing
-            (The last one that is active is fenced there too; here a broker wants that while its disk is full, and may be read.)
-         2. Who leaves or is fenced is taken out of all ISRs; leaders are elected then.
-         3. Log directories that it names as failed, or as cordoned off, are noted.
-NOT HERE Who is silent (`broker_heartbeat_tracker.py`), registering (`registration.py`), elections (`elections.py`).
+RULES    1. The states and transitions are Apache Kafka 4.3's (BrokerHeartbeatManager):
+                fenced   -> unfenced             it has read its own registration and does not request fencing
+                unfenced -> fenced               it requests fencing, and another broker is unfenced
+                unfenced -> controlled shutdown  it requests shutdown and leads partitions
+                controlled shutdown -> shutdown  other brokers lead them, and all unfenced brokers have read the change
+                any      -> shutdown             it requests shutdown and leads no partition
+            (Apache Kafka also fences the last unfenced broker. Here a broker requests fencing while its disk is full, and its
+            partitions stay readable.)
+         2. A broker that is fenced or shuts down is removed from all ISRs, and leaders are elected.
+         3. Offline and cordoned log directories are stored.
+NOT HERE Sessions (`broker_heartbeat_tracker.py`), registration (`registration.py`), elections (`elections.py`).
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from enum import Enum
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from protocol.messages.stored_records import BrokerRegistrationChangeRecord
-from replication.controller.brokers.broker_heartbeat_tracker import Session, Sessions
-from replication.controller.decision_context import Environment
+from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatState, BrokerHeartbeatTracker
+from replication.controller.decision_context import DecisionContext
 from replication.controller.partitions.elections import (
-    broker_arrived,
-    broker_left,
-    directory_left,
-    leads_any,
-    leave_in_peace,
+    broker_fenced,
+    broker_unfenced,
+    controlled_shutdown,
+    directory_offline,
+    has_leaderships,
 )
 from replication.metadata.feature_levels import WITH_CORDONS
 from replication.metadata.image import BrokerImage, MetadataImage
@@ -35,142 +36,156 @@ from replication.metadata.metadata_records import Versioned
 from replication.state_machine import Decision
 
 
-class Standing(Enum):
-    """What a broker is to the controller."""
+class BrokerControlState(Enum):
+    """The state of a broker (Kafka: BrokerControlState)."""
 
     FENCED = "fenced"
-    ACTIVE = "active"
-    LEAVING = "leaving"
-    GONE = "gone"
+    UNFENCED = "active"
+    CONTROLLED_SHUTDOWN = "leaving"
+    SHUTDOWN_NOW = "gone"
 
 
 def heartbeat(
     image: MetadataImage,
-    environment: Environment,
-    sessions: Sessions,
-    session: Session,
+    context: DecisionContext,
+    tracker: BrokerHeartbeatTracker,
+    state: BrokerHeartbeatState,
     request: BrokerHeartbeatRequest,
-) -> tuple[Standing, Decision[BrokerHeartbeatResponse]]:
-    """Decide on a heartbeat of a registration that counts; `session` is its own."""
+) -> tuple[BrokerControlState, Decision[BrokerHeartbeatResponse]]:
+    """Decide on the heartbeat of a registered broker."""
     broker = image.brokers[request.broker_id]
-    has_caught_up = request.current_metadata_offset >= session.registered_at
-    now = _standing(broker, session)
-    after = _next(image, environment, sessions, session, request, now, has_caught_up=has_caught_up)
+    is_caught_up = request.current_metadata_offset >= state.registration_offset
+    before = _current_state(broker, state)
+    after = _next_state(image, context, tracker, state, request, before, is_caught_up=is_caught_up)
     records: list[Versioned] = []
-    if after is not now:
-        records += _move(image, environment, broker, after)
-    records += directories_failed(image, environment, broker, request.offline_log_dirs)
+    if after is not before:
+        records += _transition_records(image, context, broker, after)
+    records += offline_directories(image, context, broker, request.offline_log_dirs)
     cordoned = request.cordoned_log_dirs
     if cordoned is not None and image.metadata_version >= WITH_CORDONS:
-        records += cordon(broker, cordoned)
-    answer = BrokerHeartbeatResponse(
+        records += cordoned_directories(broker, cordoned)
+    response = BrokerHeartbeatResponse(
         error_code=ErrorCode.NONE,
-        is_caught_up=has_caught_up,
-        is_fenced=after in (Standing.FENCED, Standing.GONE),
-        should_shut_down=after is Standing.GONE,
+        is_caught_up=is_caught_up,
+        is_fenced=after in (BrokerControlState.FENCED, BrokerControlState.SHUTDOWN_NOW),
+        should_shut_down=after is BrokerControlState.SHUTDOWN_NOW,
     )
-    return after, Decision(records, answer, is_atomic=False)
+    return after, Decision(records, response, is_atomic=False)
 
 
-def _standing(broker: BrokerImage, session: Session) -> Standing:
-    if session.is_leaving:
-        return Standing.LEAVING
-    return Standing.FENCED if broker.is_fenced else Standing.ACTIVE
+def _current_state(broker: BrokerImage, state: BrokerHeartbeatState) -> BrokerControlState:
+    if state.is_shutting_down:
+        return BrokerControlState.CONTROLLED_SHUTDOWN
+    return BrokerControlState.FENCED if broker.is_fenced else BrokerControlState.UNFENCED
 
 
-def _next(
+def _next_state(
     image: MetadataImage,
-    environment: Environment,
-    sessions: Sessions,
-    session: Session,
+    context: DecisionContext,
+    tracker: BrokerHeartbeatTracker,
+    state: BrokerHeartbeatState,
     request: BrokerHeartbeatRequest,
-    now: Standing,
+    before: BrokerControlState,
     *,
-    has_caught_up: bool,
-) -> Standing:
-    if now is Standing.LEAVING:
-        return _next_of_leaving(image, environment, sessions, session, request.broker_id)
+    is_caught_up: bool,
+) -> BrokerControlState:
+    if before is BrokerControlState.CONTROLLED_SHUTDOWN:
+        return _next_shutdown_state(image, context, tracker, state, request.broker_id)
     wants_fence = request.want_fence and _has_others(image, request.broker_id)
-    if now is Standing.FENCED:
+    if before is BrokerControlState.FENCED:
         if request.want_shut_down:
-            return Standing.GONE
-        return Standing.ACTIVE if has_caught_up and not wants_fence else Standing.FENCED
+            return BrokerControlState.SHUTDOWN_NOW
+        return BrokerControlState.UNFENCED if is_caught_up and not wants_fence else BrokerControlState.FENCED
     if wants_fence:
-        return Standing.GONE if request.want_shut_down else Standing.FENCED
+        return BrokerControlState.SHUTDOWN_NOW if request.want_shut_down else BrokerControlState.FENCED
     if request.want_shut_down:
-        return Standing.LEAVING if leads_any(image, environment, request.broker_id) else Standing.GONE
-    return Standing.ACTIVE
+        return (
+            BrokerControlState.CONTROLLED_SHUTDOWN
+            if has_leaderships(image, context, request.broker_id)
+            else BrokerControlState.SHUTDOWN_NOW
+        )
+    return BrokerControlState.UNFENCED
 
 
 def _has_others(image: MetadataImage, broker_id: int) -> bool:
     return any(broker.is_active for other, broker in image.brokers.items() if other != broker_id)
 
 
-def _next_of_leaving(
-    image: MetadataImage, environment: Environment, sessions: Sessions, session: Session, broker_id: int
-) -> Standing:
-    if leads_any(image, environment, broker_id):
-        return Standing.LEAVING
-    others = [other for other, broker in image.brokers.items() if broker.is_active and other != environment.node_id]
-    lowest = sessions.lowest_offset(others)  # this node's own reads what it writes
-    return Standing.GONE if lowest is None or session.leaves_at <= lowest else Standing.LEAVING
+def _next_shutdown_state(
+    image: MetadataImage,
+    context: DecisionContext,
+    tracker: BrokerHeartbeatTracker,
+    state: BrokerHeartbeatState,
+    broker_id: int,
+) -> BrokerControlState:
+    if has_leaderships(image, context, broker_id):
+        return BrokerControlState.CONTROLLED_SHUTDOWN
+    other_ids = [other for other, broker in image.brokers.items() if broker.is_active and other != context.node_id]
+    lowest = tracker.lowest_metadata_offset(other_ids)  # the local broker reads records when they are appended
+    return (
+        BrokerControlState.SHUTDOWN_NOW
+        if lowest is None or state.shutdown_offset <= lowest
+        else BrokerControlState.CONTROLLED_SHUTDOWN
+    )
 
 
-def _move(image: MetadataImage, environment: Environment, broker: BrokerImage, after: Standing) -> list[Versioned]:
-    if after is Standing.ACTIVE:
-        return unfence(image, environment, broker)
-    if after is Standing.LEAVING:
-        return _begin_to_leave(image, environment, broker)
-    if after is Standing.GONE:
-        return [*leave_in_peace(image, environment, broker.broker_id), (_fenced(broker), 0)]
-    return fence(image, environment, broker)
+def _transition_records(
+    image: MetadataImage, context: DecisionContext, broker: BrokerImage, after: BrokerControlState
+) -> list[Versioned]:
+    if after is BrokerControlState.UNFENCED:
+        return unfence(image, context, broker)
+    if after is BrokerControlState.CONTROLLED_SHUTDOWN:
+        return _begin_controlled_shutdown(image, context, broker)
+    if after is BrokerControlState.SHUTDOWN_NOW:
+        return [*controlled_shutdown(image, context, broker.broker_id), (_fence_record(broker), 0)]
+    return fence(image, context, broker)
 
 
-def fence(image: MetadataImage, environment: Environment, broker: BrokerImage) -> list[Versioned]:
-    """A broker leaves its partitions and is shown to nobody any more."""
-    return [*broker_left(image, environment, broker.broker_id), (_fenced(broker), 0)]
+def fence(image: MetadataImage, context: DecisionContext, broker: BrokerImage) -> list[Versioned]:
+    """Fence a broker: it loses its leaderships and is hidden from clients."""
+    return [*broker_fenced(image, context, broker.broker_id), (_fence_record(broker), 0)]
 
 
-def _fenced(broker: BrokerImage) -> BrokerRegistrationChangeRecord:
+def _fence_record(broker: BrokerImage) -> BrokerRegistrationChangeRecord:
     return BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=1)
 
 
-def unfence(image: MetadataImage, environment: Environment, broker: BrokerImage) -> list[Versioned]:
-    """A broker becomes active: clients see it, and it leads where nobody else does."""
+def unfence(image: MetadataImage, context: DecisionContext, broker: BrokerImage) -> list[Versioned]:
+    """Unfence a broker: clients see it, and it leads its leaderless partitions."""
     change = BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=-1)
-    return [(change, 0), *broker_arrived(image, environment, broker.broker_id)]
+    return [(change, 0), *broker_unfenced(image, context, broker.broker_id)]
 
 
-def _begin_to_leave(image: MetadataImage, environment: Environment, broker: BrokerImage) -> list[Versioned]:
+def _begin_controlled_shutdown(image: MetadataImage, context: DecisionContext, broker: BrokerImage) -> list[Versioned]:
     records: list[Versioned] = []
     if not broker.is_shutting_down:
         change = BrokerRegistrationChangeRecord(
             broker_id=broker.broker_id, broker_epoch=broker.epoch, in_controlled_shutdown=1
         )
         records.append((change, 1))
-    return records + leave_in_peace(image, environment, broker.broker_id)
+    return records + controlled_shutdown(image, context, broker.broker_id)
 
 
-def directories_failed(
-    image: MetadataImage, environment: Environment, broker: BrokerImage, failed: Sequence[bytes]
+def offline_directories(
+    image: MetadataImage, context: DecisionContext, broker: BrokerImage, offline: Sequence[bytes]
 ) -> list[Versioned]:
-    """A broker has lost log directories, and with them its partitions there."""
-    news = [directory for directory in broker.directories if directory in failed]
-    if not news:
+    """Store failed log directories and remove the broker from the ISRs of their partitions."""
+    newly_offline = [directory for directory in broker.directories if directory in offline]
+    if not newly_offline:
         return []
     records: list[Versioned] = []
-    for directory in news:
-        records += directory_left(image, environment, broker.broker_id, directory)
+    for directory in newly_offline:
+        records += directory_offline(image, context, broker.broker_id, directory)
     change = BrokerRegistrationChangeRecord(
         broker_id=broker.broker_id,
         broker_epoch=broker.epoch,
-        log_dirs=[directory for directory in broker.directories if directory not in failed],
+        log_dirs=[directory for directory in broker.directories if directory not in offline],
     )
     return [*records, (change, 2)]
 
 
-def cordon(broker: BrokerImage, directories: list[bytes]) -> list[Versioned]:
-    """Note which log directories take no new replicas, where that is news."""
+def cordoned_directories(broker: BrokerImage, directories: list[bytes]) -> list[Versioned]:
+    """Store the cordoned log directories, if they changed."""
     known = broker.cordoned_directories
     if known is not None and set(known) == set(directories):
         return []

@@ -1,11 +1,11 @@
-"""Decisions on brokers and controllers: registration, being given up, blocks of producer ids.
+"""Registration of brokers and controllers, unregistration, producer id blocks.
 
-RULES    1. A broker's epoch is the offset of the first record of the batch that registers it; every request that
-            names an older one is refused.
-         2. A broker registers fenced; the same process may register again and stays what it is, under its epoch.
-         3. Another process cannot have the number of a broker that lives. Who knows the epoch that it ended with, cleanly, is
-            no other one: all nodes of a cluster may have ended at once, with nobody there to be told.
-         4. Checks and sentences are Apache Kafka 4.3's (ClusterControlManager, ProducerIdControlManager).
+RULES    1. A broker's epoch is the offset of the first record of its registration batch. Requests with an older epoch are
+            rejected.
+         2. A broker registers fenced. A second registration of the same process keeps its state and epoch.
+         3. A new process cannot register the id of a broker with a session, unless it knows the epoch of the previous clean
+            shutdown: after a shutdown of all nodes at once, no controller saw the session end.
+         4. The checks and messages are Apache Kafka 4.3's (ClusterControlManager, ProducerIdControlManager).
 NOT HERE Heartbeats (`broker_heartbeats.py`), elections (`elections.py`).
 """
 
@@ -15,25 +15,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
+from protocol.messages import quorum, stored_records
 from protocol.messages.cluster import UnregisterBrokerRequest, UnregisterBrokerResponse
-from protocol.messages.quorum import (
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-    BrokerRegistrationRequest,
-    ControllerRegistrationRequest,
-    ControllerRegistrationResponse,
-)
-from protocol.messages.stored_records import (
-    BrokerEndpoint,
-    BrokerFeature,
-    ProducerIdsRecord,
-    RegisterBrokerRecord,
-    RegisterControllerRecord,
-    UnregisterBrokerRecord,
-)
 from protocol.primitives import uuid_text
-from replication.controller.decision_context import Environment
-from replication.controller.partitions.elections import broker_left, restart
+from replication.controller.decision_context import DecisionContext
+from replication.controller.partitions.elections import broker_fenced, broker_restarted
 from replication.metadata.feature_levels import (
     METADATA_VERSION,
     SUPPORTED_FEATURES,
@@ -53,7 +39,7 @@ _RESERVED_IDS = 100
 
 
 class Registration(NamedTuple):
-    """What a broker says when its process begins."""
+    """The content of a BrokerRegistration request."""
 
     broker_id: int
     cluster_id: str
@@ -63,13 +49,13 @@ class Registration(NamedTuple):
     rack: str | None = None
     features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES
     previous_epoch: int = -1
-    """The epoch under which its last process ended cleanly; -1: it did not."""
+    """The broker epoch at the last clean shutdown; -1 if unknown."""
     is_migrating: bool = False
-    """Whether it comes from a cluster with ZooKeeper."""
+    """Whether the broker migrates from ZooKeeper."""
 
 
-def registration_of(request: BrokerRegistrationRequest) -> Registration:
-    """What a request says."""
+def registration_from(request: quorum.BrokerRegistrationRequest) -> Registration:
+    """The registration in a request."""
     return Registration(
         broker_id=request.broker_id,
         cluster_id=request.cluster_id,
@@ -85,32 +71,34 @@ def registration_of(request: BrokerRegistrationRequest) -> Registration:
 
 def register(
     image: MetadataImage,
-    environment: Environment,
+    context: DecisionContext,
     registration: Registration,
     *,
     next_offset: int,
     is_alive: bool = False,
 ) -> Decision[int]:
-    """Decide on a registration; the reply is the broker's epoch.
+    """Decide on a registration; the reply is the broker epoch.
 
     Args:
-        image: the newest.
-        environment: of the controller.
-        registration: what the broker says.
-        next_offset: where the records will stand.
-        is_alive: whether the broker that has the number now is heard of.
+        image: the newest image.
+        context: the inputs of decisions.
+        registration: the broker's registration.
+        next_offset: the offset of the first record.
+        is_alive: whether the registered broker with this id has a session.
 
     Raises:
-        KafkaError: the broker does not fit into this cluster.
+        KafkaError: the registration is rejected.
     """
     broker_id = registration.broker_id
     before = image.brokers.get(broker_id)
     is_same = before is not None and before.incarnation_id == registration.incarnation_id
-    was_clean = before is not None and before.epoch == registration.previous_epoch
-    _check(image, registration, is_taken=is_alive and not is_same and not was_clean)
+    was_clean_shutdown = before is not None and before.epoch == registration.previous_epoch
+    _check(image, registration, is_duplicate=is_alive and not is_same and not was_clean_shutdown)
     records: list[Versioned] = []
     if not is_same:
-        records += restart(image, environment, broker_id, registration.directories, was_clean=was_clean)
+        records += broker_restarted(
+            image, context, broker_id, registration.directories, was_clean_shutdown=was_clean_shutdown
+        )
         before = None
     epoch = next_offset if before is None else before.epoch
     record = _registration_record(registration, epoch, before)
@@ -120,28 +108,28 @@ def register(
     return Decision(records, epoch, is_atomic=False)
 
 
-def _check(image: MetadataImage, registration: Registration, *, is_taken: bool) -> None:
+def _check(image: MetadataImage, registration: Registration, *, is_duplicate: bool) -> None:
     if registration.cluster_id != image.cluster_id:
         raise KafkaError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
             f"Expected cluster ID {image.cluster_id}, but got cluster ID {registration.cluster_id}",
         )
-    if is_taken:
+    if is_duplicate:
         raise KafkaError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             "Another broker is registered with that broker id. If the broker was recently restarted this should "
             "self-resolve once the heartbeat manager expires the broker's session.",
         )
     if registration.is_migrating:
-        sentence = "Controller does not support registering ZK brokers."
-        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, sentence)
-    problem = _problem_of_directories(image, registration)
+        message = "Controller does not support registering ZK brokers."
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
+    problem = _directory_problem(image, registration)
     if problem is not None and image.metadata_version >= WITH_DIRECTORIES:
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, problem)
     _check_features(image, registration.features)
 
 
-def _problem_of_directories(image: MetadataImage, registration: Registration) -> str | None:
+def _directory_problem(image: MetadataImage, registration: Registration) -> str | None:
     directories = registration.directories
     if not directories:
         return "No directories specified in request"
@@ -157,12 +145,12 @@ def _problem_of_directories(image: MetadataImage, registration: Registration) ->
 
 
 def _check_features(image: MetadataImage, features: Mapping[str, tuple[int, int]]) -> None:
-    """Levels in force must be among those that the broker knows; what it does not name it does not know."""
+    """Check all finalized feature levels against the broker's ranges; a missing feature means level 0."""
     for name, (lowest, highest) in features.items():
         _check_feature(name, image.features.get(name, 0), lowest, highest)
     if METADATA_VERSION not in features:
-        sentence = f"Request features do not contain '{METADATA_VERSION}'"
-        raise KafkaError(ErrorCode.INVALID_REGISTRATION, sentence)
+        message = f"Request features do not contain '{METADATA_VERSION}'"
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, message)
     for name, level in image.features.items():
         if name not in features:
             _check_feature(name, level, 0, 0)
@@ -177,9 +165,11 @@ def _check_feature(name: str, level: int, lowest: int, highest: int) -> None:
         )
 
 
-def _registration_record(registration: Registration, epoch: int, before: BrokerImage | None) -> RegisterBrokerRecord:
-    """The record; `before` is what the same process registered earlier."""
-    return RegisterBrokerRecord(
+def _registration_record(
+    registration: Registration, epoch: int, before: BrokerImage | None
+) -> stored_records.RegisterBrokerRecord:
+    """The record; `before` is the previous registration of the same process."""
+    return stored_records.RegisterBrokerRecord(
         broker_id=registration.broker_id,
         incarnation_id=registration.incarnation_id,
         broker_epoch=epoch,
@@ -192,44 +182,44 @@ def _registration_record(registration: Registration, epoch: int, before: BrokerI
     )
 
 
-def _endpoints(endpoints: tuple[Endpoint, ...]) -> list[BrokerEndpoint]:
+def _endpoints(endpoints: tuple[Endpoint, ...]) -> list[stored_records.BrokerEndpoint]:
     return [
-        BrokerEndpoint(name=e.listener, host=e.host, port=e.port, security_protocol=e.security_protocol)
+        stored_records.BrokerEndpoint(name=e.listener, host=e.host, port=e.port, security_protocol=e.security_protocol)
         for e in endpoints
     ]
 
 
-def _features(features: Mapping[str, tuple[int, int]]) -> list[BrokerFeature]:
+def _features(features: Mapping[str, tuple[int, int]]) -> list[stored_records.BrokerFeature]:
     return [
-        BrokerFeature(name=name, min_supported_version=lowest, max_supported_version=highest)
+        stored_records.BrokerFeature(name=name, min_supported_version=lowest, max_supported_version=highest)
         for name, (lowest, highest) in features.items()
     ]
 
 
 def register_controller(
-    image: MetadataImage, environment: Environment, request: ControllerRegistrationRequest
-) -> Decision[ControllerRegistrationResponse]:
-    """Decide on the registration of a controller's process."""
-    del environment
+    image: MetadataImage, context: DecisionContext, request: quorum.ControllerRegistrationRequest
+) -> Decision[quorum.ControllerRegistrationResponse]:
+    """Decide on a controller registration."""
+    del context
     if image.metadata_version < WITH_CONTROLLERS:
-        sentence = "The current MetadataVersion is too old to support controller registrations."
+        message = "The current MetadataVersion is too old to support controller registrations."
         code = ErrorCode.UNSUPPORTED_VERSION
-        return Decision([], ControllerRegistrationResponse(error_code=code, error_message=sentence))
-    record = RegisterControllerRecord(
+        return Decision([], quorum.ControllerRegistrationResponse(error_code=code, error_message=message))
+    record = stored_records.RegisterControllerRecord(
         controller_id=request.controller_id,
         incarnation_id=request.incarnation_id,
         zk_migration_ready=request.zk_migration_ready,
         end_points=request.listeners,
         features=request.features,
     )
-    return Decision([(record, 0)], ControllerRegistrationResponse(error_code=ErrorCode.NONE))
+    return Decision([(record, 0)], quorum.ControllerRegistrationResponse(error_code=ErrorCode.NONE))
 
 
-def registration_of_controller(
+def controller_registration_request(
     controller_id: int, incarnation_id: bytes, endpoints: tuple[Endpoint, ...], levels: Mapping[str, int]
-) -> ControllerRegistrationRequest:
-    """What a controller says of itself where these levels of features are in force."""
-    return ControllerRegistrationRequest(
+) -> quorum.ControllerRegistrationRequest:
+    """The registration of a controller at these feature levels."""
+    return quorum.ControllerRegistrationRequest(
         controller_id=controller_id,
         incarnation_id=incarnation_id,
         listeners=_endpoints(endpoints),
@@ -238,31 +228,31 @@ def registration_of_controller(
 
 
 def unregister(
-    image: MetadataImage, environment: Environment, request: UnregisterBrokerRequest
+    image: MetadataImage, context: DecisionContext, request: UnregisterBrokerRequest
 ) -> Decision[UnregisterBrokerResponse]:
-    """Decide on giving up a broker that will not come back; partitions keep it among their replicas."""
+    """Decide to unregister a broker; it stays in the replica lists of its partitions."""
     broker = image.brokers.get(request.broker_id)
     if broker is None:
-        sentence = f"Broker ID {request.broker_id} is not currently registered"
+        message = f"Broker ID {request.broker_id} is not currently registered"
         code = ErrorCode.BROKER_ID_NOT_REGISTERED
-        return Decision([], UnregisterBrokerResponse(error_code=code, error_message=sentence))
-    if broker.broker_id == environment.node_id:
-        sentence = f"Broker {broker.broker_id} is this node's own and runs."
-        return Decision([], UnregisterBrokerResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=sentence))
-    gone = UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch)
+        return Decision([], UnregisterBrokerResponse(error_code=code, error_message=message))
+    if broker.broker_id == context.node_id:
+        message = f"Broker {broker.broker_id} is this node's own and runs."
+        return Decision([], UnregisterBrokerResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=message))
+    record = stored_records.UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch)
 
-    def concerns(state: PartitionState) -> bool:
+    def is_affected(state: PartitionState) -> bool:
         return broker.broker_id in state.isr or broker.broker_id in state.eligible_leaders
 
-    records = [*broker_left(image, environment, broker.broker_id, concerns), (gone, 0)]
+    records = [*broker_fenced(image, context, broker.broker_id, is_affected), (record, 0)]
     return Decision(records, UnregisterBrokerResponse(error_code=ErrorCode.NONE), is_atomic=False)
 
 
 def allocate_producer_ids(
-    image: MetadataImage, environment: Environment, request: AllocateProducerIdsRequest
-) -> Decision[AllocateProducerIdsResponse]:
+    image: MetadataImage, context: DecisionContext, request: quorum.AllocateProducerIdsRequest
+) -> Decision[quorum.AllocateProducerIdsResponse]:
     """Decide on a block of producer ids."""
-    del environment
+    del context
     broker = image.brokers.get(request.broker_id)
     code = ErrorCode.NONE
     if broker is None:
@@ -273,11 +263,11 @@ def allocate_producer_ids(
     if code == ErrorCode.NONE and first > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK:
         code = ErrorCode.UNKNOWN_SERVER_ERROR
     if code != ErrorCode.NONE:
-        return Decision([], AllocateProducerIdsResponse(error_code=code, producer_id_start=0, producer_id_len=0))
-    record = ProducerIdsRecord(
+        return Decision([], quorum.AllocateProducerIdsResponse(error_code=code, producer_id_start=0, producer_id_len=0))
+    record = stored_records.ProducerIdsRecord(
         broker_id=request.broker_id, broker_epoch=request.broker_epoch, next_producer_id=first + PRODUCER_ID_BLOCK
     )
-    reply = AllocateProducerIdsResponse(
+    reply = quorum.AllocateProducerIdsResponse(
         error_code=ErrorCode.NONE, producer_id_start=first, producer_id_len=PRODUCER_ID_BLOCK
     )
     return Decision([(record, 0)], reply)

@@ -1,1 +1,1 @@
-"""Controller decisions about configurations, features, quotas and SCRAM credentials."""
+"""Decisions about configurations, features, quotas and SCRAM credentials."""

@@ -1,9 +1,8 @@
-"""The settings of topics, as decisions need them: those of a new topic, their records, what is in force.
+"""Topic configurations in decisions: validation, records, effective values.
 
-RULES    1. Checks, their order, codes and sentences are Apache Kafka 4.3's (ConfigurationControlManager).
-         2. While eligible leader replicas are on, as in every cluster formatted by 4.3, a change of min.insync.replicas
-            clears them (ClearElr).
-NOT HERE Changing settings (`config_changes.py`), the tables (`storage/config/log_config.py`), showing them (DescribeConfigs).
+RULES    1. The checks, their order, codes and messages are Apache Kafka 4.3's (ConfigurationControlManager).
+         2. With eligible leader replicas, the default in 4.3, a change of min.insync.replicas clears them (ClearElrRecord).
+NOT HERE Changes (`config_changes.py`), the definitions (`storage/config/log_config.py`), DescribeConfigs.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.admin import CreatableTopic, CreatableTopicConfigs
 from protocol.messages.stored_records import ClearElrRecord, ConfigRecord
-from replication.controller.decision_context import Environment
+from replication.controller.decision_context import DecisionContext
 from replication.metadata.image import MetadataImage, ResourceType
 from replication.metadata.metadata_records import Versioned
 from storage.config.config_def import parse, to_text
@@ -28,8 +27,8 @@ MIN_ISR = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 
 
-class Source:
-    """Where a value in force came from, numbered as on the wire."""
+class ConfigSource:
+    """The source of an effective value, as on the wire."""
 
     TOPIC = 1
     BROKER = 2
@@ -38,94 +37,94 @@ class Source:
     DEFAULT = 5
 
 
-def new_topic_settings(
-    image: MetadataImage, environment: Environment, topic: CreatableTopic
+def new_topic_configs(
+    image: MetadataImage, context: DecisionContext, topic: CreatableTopic
 ) -> tuple[dict[str, str], list[Versioned]]:
-    """The settings that a new topic is given, and their records.
+    """The configurations of a new topic, and their records.
 
     Raises:
         KafkaError: INVALID_CONFIG.
     """
-    settings: dict[str, str] = {}
+    configs: dict[str, str] = {}
     nulls = []
     for config in topic.configs:
         if config.value is None:
             nulls.append(config.name)
         else:
-            settings[config.name] = config.value
+            configs[config.name] = config.value
     if nulls:
-        raise bad_setting(f"Null value not supported for topic configs: {','.join(nulls)}")
-    if not settings:
-        return settings, []
-    check_topic(image, environment, settings)
-    return settings, setting_records(image, ResourceType.TOPIC, topic.name, settings)
+        raise invalid_config(f"Null value not supported for topic configs: {','.join(nulls)}")
+    if not configs:
+        return configs, []
+    validate_topic_configs(image, context, configs)
+    return configs, config_records(image, ResourceType.TOPIC, topic.name, configs)
 
 
-def effective_topic_settings(
-    image: MetadataImage, environment: Environment, own: Mapping[str, str]
+def effective_topic_configs(
+    image: MetadataImage, context: DecisionContext, overrides: Mapping[str, str]
 ) -> list[CreatableTopicConfigs]:
-    """Every setting as a topic has it whose own ones are `own`, with where it came from."""
+    """All effective configurations of a topic with the given overrides, and their sources."""
     layers = (
-        (Source.BROKER, image.configs.get((ResourceType.BROKER, str(environment.node_id)), {})),
-        (Source.CLUSTER, image.configs.get((ResourceType.BROKER, ""), {})),
-        (Source.FILE, environment.settings),
+        (ConfigSource.BROKER, image.configs.get((ResourceType.BROKER, str(context.node_id)), {})),
+        (ConfigSource.CLUSTER, image.configs.get((ResourceType.BROKER, ""), {})),
+        (ConfigSource.FILE, context.static_configs),
     )
-    found = []
+    results = []
     for name, setting in TOPIC_SETTINGS.items():
-        if name in own:
-            text: str | None = own[name]
-            source = Source.TOPIC
+        if name in overrides:
+            text: str | None = overrides[name]
+            source = ConfigSource.TOPIC
         elif name == "internal.segment.bytes":
             continue
         else:
-            text, source = _inherited(name, layers)
+            text, source = _inherited_value(name, layers)
         value = to_text(parse(setting, text))
-        found.append(
+        results.append(
             CreatableTopicConfigs(name=name, value=value, read_only=False, config_source=source, is_sensitive=False)
         )
-    return found
+    return results
 
 
-def setting_of(image: MetadataImage, environment: Environment, topic: str, name: str) -> str:
-    """The text in force of a topic setting that is never unset."""
+def topic_config_value(image: MetadataImage, context: DecisionContext, topic: str, name: str) -> str:
+    """The effective value of a topic configuration that always has one."""
     text = image.topic_config(topic).get(name)
     if text is None:
-        text, _ = topic_default(name, {**environment.settings, **image.broker_config(environment.node_id)})
+        text, _ = topic_default(name, {**context.static_configs, **image.broker_config(context.node_id)})
     assert text is not None, f"{name} has no value"
     return text
 
 
-def _inherited(name: str, layers: Iterable[tuple[int, Mapping[str, str]]]) -> tuple[str | None, int]:
+def _inherited_value(name: str, layers: Iterable[tuple[int, Mapping[str, str]]]) -> tuple[str | None, int]:
     for source, texts in layers:
         if any(synonym in texts for synonym, _ in SYNONYMS.get(name, ())):
             return topic_default(name, texts)[0], source
-    return TOPIC_SETTINGS[name].default, Source.DEFAULT
+    return TOPIC_SETTINGS[name].default, ConfigSource.DEFAULT
 
 
-def check_topic(image: MetadataImage, environment: Environment, settings: Mapping[str, str]) -> None:
-    """Refuse what a topic may not be told.
+def validate_topic_configs(image: MetadataImage, context: DecisionContext, configs: Mapping[str, str]) -> None:
+    """Reject invalid topic configurations.
 
     Raises:
         KafkaError: INVALID_CONFIG.
     """
     try:
-        check_topic_settings(settings, {**environment.settings, **image.broker_config(environment.node_id)})
-        if parse(TOPIC_SETTINGS["remote.storage.enable"], settings.get("remote.storage.enable")):
-            raise bad_setting(
+        check_topic_settings(configs, {**context.static_configs, **image.broker_config(context.node_id)})
+        if parse(TOPIC_SETTINGS["remote.storage.enable"], configs.get("remote.storage.enable")):
+            raise invalid_config(
                 "Tiered Storage functionality is disabled in the broker. "
                 "Topic cannot be configured with remote log storage."
             )
     except ValueError as error:
-        raise bad_setting(str(error)) from None
+        raise invalid_config(str(error)) from None
 
 
-def bad_setting(sentence: str) -> KafkaError:
-    """A value that cannot be."""
-    return KafkaError(ErrorCode.INVALID_CONFIG, sentence)
+def invalid_config(message: str) -> KafkaError:
+    """The error for an invalid configuration."""
+    return KafkaError(ErrorCode.INVALID_CONFIG, message)
 
 
-def setting_records(image: MetadataImage, kind: int, name: str, changes: Mapping[str, str | None]) -> list[Versioned]:
-    """The records of changed settings; None takes one back."""
+def config_records(image: MetadataImage, kind: int, name: str, changes: Mapping[str, str | None]) -> list[Versioned]:
+    """The records of changed configurations; None deletes one."""
     records: list[Versioned] = [
         (ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value), 0)
         for key, value in changes.items()

@@ -1,10 +1,9 @@
-"""AlterClientQuotas: how much users, client ids and addresses may use; DescribeClientQuotas: what was said of whom.
+"""AlterClientQuotas and DescribeClientQuotas.
 
-RULES    1. A quota is of a user, a client id, both together, or of an address; a null name is whoever has none of their own.
-         2. Checks and sentences are Apache Kafka 4.3's (ClientQuotaControlManager). An address is one, or a host's name,
-            which nobody resolves here.
-         3. What is written and what is shown has the parts of an entity in the order client-id, user, ip.
-NOT HERE Obeying quotas: nobody does yet.
+RULES    1. A quota applies to a user, a client id, both together, or an IP address; a null name is the default entity.
+         2. The checks and messages are Apache Kafka 4.3's (ClientQuotaControlManager). Host names are not resolved.
+         3. Records and responses have the parts of an entity in the order client-id, user, ip.
+NOT HERE Quota enforcement: not implemented.
 """
 
 from __future__ import annotations
@@ -14,19 +13,9 @@ import re
 from collections.abc import Iterable, Mapping
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.quotas_scram import (
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
-    AlteredQuotas,
-    AlteredQuotasResult,
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-    QuotaEntry,
-    QuotaFilter,
-    QuotaValue,
-)
+from protocol.messages import quotas_scram
 from protocol.messages.stored_records import ClientQuotaRecord, EntityData
-from replication.controller.decision_context import Environment
+from replication.controller.decision_context import DecisionContext
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_records import Versioned
 from replication.state_machine import Decision
@@ -34,13 +23,13 @@ from storage.config.config_def import MAX_INT, MAX_LONG
 
 CLIENT_ID, USER, IP = "client-id", "user", "ip"
 _TYPES = (CLIENT_ID, USER, IP)
-_OF_CLIENTS = {
+_CLIENT_QUOTAS = {
     "producer_byte_rate": MAX_LONG,
     "consumer_byte_rate": MAX_LONG,
     "request_percentage": None,
     "controller_mutation_rate": None,
 }
-_OF_ADDRESSES = {"connection_creation_rate": MAX_INT}
+_IP_QUOTAS = {"connection_creation_rate": MAX_INT}
 """Keys with the largest whole number they take; None: any number."""
 
 _HOST = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?")
@@ -50,18 +39,18 @@ Entity = tuple[tuple[str, str | None], ...]
 
 
 def quotas_of(image: MetadataImage) -> dict[Entity, dict[str, float]]:
-    """All quotas by their entities."""
+    """All quotas by entity."""
     found: dict[Entity, dict[str, float]] = {}
-    for record in image.kept.values():
+    for record in image.opaque_records.values():
         if isinstance(record, ClientQuotaRecord):
             found.setdefault(_entity(record.entity), {})[record.key] = record.value
     return found
 
 
 def _entity(parts: Iterable[EntityData]) -> Entity:
-    named = {part.entity_type: part.entity_name for part in parts}
-    known = [(kind, named[kind]) for kind in _TYPES if kind in named]
-    return (*known, *((kind, name) for kind, name in named.items() if kind not in _TYPES))
+    names_by_type = {part.entity_type: part.entity_name for part in parts}
+    known = [(kind, names_by_type[kind]) for kind in _TYPES if kind in names_by_type]
+    return (*known, *((kind, name) for kind, name in names_by_type.items() if kind not in _TYPES))
 
 
 def _parts(entity: Entity) -> list[EntityData]:
@@ -72,29 +61,29 @@ def _parts(entity: Entity) -> list[EntityData]:
 
 
 def alter_quotas(
-    image: MetadataImage, environment: Environment, request: AlterClientQuotasRequest
-) -> Decision[AlterClientQuotasResponse]:
-    """Decide on each entity's changes: all of them or none."""
-    del environment
+    image: MetadataImage, context: DecisionContext, request: quotas_scram.AlterClientQuotasRequest
+) -> Decision[quotas_scram.AlterClientQuotasResponse]:
+    """Decide on quota changes; each entity is changed completely or not at all."""
+    del context
     before = quotas_of(image)
     records: list[Versioned] = []
     results = []
     for wanted in request.entries:
         entity = _entity(wanted.entity)
-        result = AlteredQuotasResult(error_code=ErrorCode.NONE, entity=_parts(entity))
+        result = quotas_scram.AlteredQuotasResult(error_code=ErrorCode.NONE, entity=_parts(entity))
         try:
             records += _alter(before.get(entity, {}), entity, wanted)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message
         results.append(result)
-    response = AlterClientQuotasResponse(entries=results)
+    response = quotas_scram.AlterClientQuotasResponse(entries=results)
     return Decision([] if request.validate_only else records, response, is_atomic=False)
 
 
-def _alter(before: Mapping[str, float], entity: Entity, wanted: AlteredQuotas) -> list[Versioned]:
-    keys = _keys_of(entity)
+def _alter(before: Mapping[str, float], entity: Entity, wanted: quotas_scram.AlteredQuotas) -> list[Versioned]:
+    keys = _allowed_keys(entity)
     if len({change.key for change in wanted.ops}) < len(wanted.ops):
-        raise _bad("A quota appears more than once.")
+        raise _invalid_request("A quota appears more than once.")
     records: list[Versioned] = []
     for change in wanted.ops:
         if not change.remove:
@@ -108,24 +97,26 @@ def _alter(before: Mapping[str, float], entity: Entity, wanted: AlteredQuotas) -
     return records
 
 
-def _keys_of(entity: Entity) -> Mapping[str, int | None]:
-    """The quotas that an entity can have."""
+def _allowed_keys(entity: Entity) -> Mapping[str, int | None]:
+    """The quota keys of an entity."""
     if not entity:
-        raise _bad("Invalid empty client quota entity")
+        raise _invalid_request("Invalid empty client quota entity")
     for kind, name in entity:
         if kind not in _TYPES:
-            raise _bad(f"Unhandled client quota entity type: {kind}")
+            raise _invalid_request(f"Unhandled client quota entity type: {kind}")
         if name == "":
-            raise _bad(f"Empty {kind} not supported")
-    named = dict(entity)
-    if IP not in named:
-        return _OF_CLIENTS
-    if len(named) > 1:
-        raise _bad("Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId")
-    address = named[IP]
+            raise _invalid_request(f"Empty {kind} not supported")
+    names_by_type = dict(entity)
+    if IP not in names_by_type:
+        return _CLIENT_QUOTAS
+    if len(names_by_type) > 1:
+        raise _invalid_request(
+            "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"
+        )
+    address = names_by_type[IP]
     if address is not None and not _is_address(address):
-        raise _bad(f"{address} is not a valid IP or resolvable host.")
-    return _OF_ADDRESSES
+        raise _invalid_request(f"{address} is not a valid IP or resolvable host.")
+    return _IP_QUOTAS
 
 
 def _is_address(text: str) -> bool:
@@ -138,71 +129,82 @@ def _is_address(text: str) -> bool:
 
 def _check(keys: Mapping[str, int | None], key: str, value: float) -> None:
     if key not in keys:
-        raise _bad(f"Invalid configuration key {key}")
+        raise _invalid_request(f"Invalid configuration key {key}")
     if not value > 0:
-        raise _bad(f"Quota {key} must be greater than 0")
+        raise _invalid_request(f"Quota {key} must be greater than 0")
     highest = keys[key]
     if highest is None:
         return
     if value > highest:
-        raise _bad(f"Proposed value for {key} is too large for {'an INT' if highest == MAX_INT else 'a LONG'}.")
+        raise _invalid_request(
+            f"Proposed value for {key} is too large for {'an INT' if highest == MAX_INT else 'a LONG'}."
+        )
     if value != int(value):
-        raise _bad(f"{key} cannot be a fractional value.")
+        raise _invalid_request(f"{key} cannot be a fractional value.")
 
 
-def _bad(sentence: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REQUEST, sentence)
+def _invalid_request(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
-# ---- what there is ---------------------------------------------------------------------------------------
+# ---- describe ------------------------------------------------------------------------------------------
 
 
-def describe_quotas(image: MetadataImage, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:
-    """The quotas of the entities that are meant."""
+def describe_quotas(
+    image: MetadataImage, request: quotas_scram.DescribeClientQuotasRequest
+) -> quotas_scram.DescribeClientQuotasResponse:
+    """The quotas of the entities that match the filter."""
     try:
         filters = _filters(request.components)
     except KafkaError as error:
-        return DescribeClientQuotasResponse(error_code=error.code, error_message=error.message, entries=None)
+        return quotas_scram.DescribeClientQuotasResponse(
+            error_code=error.code, error_message=error.message, entries=None
+        )
     entries = [
-        QuotaEntry(entity=_parts(entity), values=[QuotaValue(key=key, value=value) for key, value in values.items()])
+        quotas_scram.QuotaEntry(
+            entity=_parts(entity),
+            values=[quotas_scram.QuotaValue(key=key, value=value) for key, value in values.items()],
+        )
         for entity, values in quotas_of(image).items()
-        if _is_meant(dict(entity), filters, is_strict=request.strict)
+        if _matches(dict(entity), filters, is_strict=request.strict)
     ]
-    return DescribeClientQuotasResponse(error_code=ErrorCode.NONE, error_message="", entries=entries)
+    return quotas_scram.DescribeClientQuotasResponse(error_code=ErrorCode.NONE, error_message="", entries=entries)
 
 
-def _filters(components: Iterable[QuotaFilter]) -> dict[str, QuotaFilter]:
-    found: dict[str, QuotaFilter] = {}
+def _filters(components: Iterable[quotas_scram.QuotaFilter]) -> dict[str, quotas_scram.QuotaFilter]:
+    found: dict[str, quotas_scram.QuotaFilter] = {}
     for component in components:
         kind = component.entity_type
         if not kind:
-            raise _bad("Invalid empty entity type.")
+            raise _invalid_request("Invalid empty entity type.")
         if kind in found:
-            raise _bad(f"Entity type {kind} cannot appear more than once in the filter.")
+            raise _invalid_request(f"Entity type {kind} cannot appear more than once in the filter.")
         if kind not in _TYPES:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}")
         _check_match(component)
         found[kind] = component
     if IP in found and len(found) > 1:
-        raise _bad(
+        raise _invalid_request(
             "Invalid entity filter component combination. IP filter component should not be used with user or clientId "
             "filter component."
         )
     return found
 
 
-def _check_match(component: QuotaFilter) -> None:
+def _check_match(component: quotas_scram.QuotaFilter) -> None:
     kind, text = component.match_type, component.match
     if kind not in (_EXACT, _DEFAULT, _ANY):
-        raise _bad(f"Unknown match type {kind}")
+        raise _invalid_request(f"Unknown match type {kind}")
     if kind == _EXACT and text is None:
-        raise _bad("Request specified MATCH_TYPE_EXACT, but set match string to null.")
+        raise _invalid_request("Request specified MATCH_TYPE_EXACT, but set match string to null.")
     if kind != _EXACT and text is not None:
         name = "DEFAULT" if kind == _DEFAULT else "SPECIFIED"
-        raise _bad(f"Request specified MATCH_TYPE_{name}, but also specified a match string.")
+        raise _invalid_request(f"Request specified MATCH_TYPE_{name}, but also specified a match string.")
 
 
-def _is_meant(entity: Mapping[str, str | None], filters: Mapping[str, QuotaFilter], *, is_strict: bool) -> bool:
+def _matches(
+    entity: Mapping[str, str | None], filters: Mapping[str, quotas_scram.QuotaFilter], *, is_strict: bool
+) -> bool:
     if is_strict and entity.keys() != filters.keys():
         return False
     return all(

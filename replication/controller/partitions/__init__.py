@@ -1,1 +1,1 @@
-"""Controller decisions about topics and partitions: placement, elections, ISR, reassignment."""
+"""Decisions about topics and partitions: placement, elections, ISR, reassignment."""

@@ -1,10 +1,10 @@
-"""AlterPartition: may the leader of a partition have the ISR that it wants?
+"""AlterPartition: ISR changes that partition leaders request.
 
-RULES    1. Checks, their order and codes are Apache Kafka 4.3's (ReplicationControlManager.alterPartition). A partition
-            that is refused does not keep the others of its request from being changed.
-         2. The request names each member with the epoch that it fetches with (version 3; -1: not known), so that
-            nobody joins in the name of an older process (KIP-903).
-NOT HERE What the change makes of the partition (`partition_changes.py`), asking for it (`broker/peers/alter_partition_manager.py`).
+RULES    1. The checks, their order and codes are Apache Kafka 4.3's (ReplicationControlManager.alterPartition). The partitions
+            of a request are independent.
+         2. The request contains the broker epoch of each ISR member (version 3; -1: unknown), so that a restarted broker
+            does not join the ISR because of fetches of its previous process (KIP-903).
+NOT HERE The resulting change (`partition_changes.py`), the request (`broker/peers/alter_partition_manager.py`).
 """
 
 from __future__ import annotations
@@ -12,19 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from protocol.errors import ErrorCode
-from protocol.messages.quorum import (
-    AlterPartitionRequest,
-    AlterPartitionRequestPartition,
-    AlterPartitionRequestTopic,
-    AlterPartitionResponse,
-    AlterPartitionResponsePartition,
-    AlterPartitionResponseTopic,
-    BrokerState,
-)
+from protocol.messages import quorum
 from protocol.messages.stored_records import PartitionChangeRecord
-from replication.controller.decision_context import Environment
-from replication.controller.partitions.elections import can_lead, is_active, rules_of
-from replication.controller.partitions.partition_changes import RECOVERED, RECOVERING, change_of
+from replication.controller.decision_context import DecisionContext
+from replication.controller.partitions.elections import can_lead, topic_rules
+from replication.controller.partitions.partition_changes import RECOVERED, RECOVERING, build_partition_change
 from replication.metadata.feature_levels import partition_version
 from replication.metadata.image import UNCHANGED_LEADER, MetadataImage, PartitionState, TopicImage
 from replication.metadata.metadata_records import Versioned
@@ -32,65 +24,65 @@ from replication.state_machine import Decision
 
 
 def alter_partitions(
-    image: MetadataImage, environment: Environment, request: AlterPartitionRequest
-) -> Decision[AlterPartitionResponse]:
-    """Decide on the ISRs that a leader wants."""
+    image: MetadataImage, context: DecisionContext, request: quorum.AlterPartitionRequest
+) -> Decision[quorum.AlterPartitionResponse]:
+    """Decide on the requested ISRs."""
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
-        return Decision([], AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
+        return Decision([], quorum.AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
     records: list[Versioned] = []
-    topics = [_topic(image, environment, request.broker_id, asked, records) for asked in request.topics]
-    return Decision(records, AlterPartitionResponse(error_code=ErrorCode.NONE, topics=topics), is_atomic=False)
+    topics = [_topic(image, context, request.broker_id, requested, records) for requested in request.topics]
+    return Decision(records, quorum.AlterPartitionResponse(error_code=ErrorCode.NONE, topics=topics), is_atomic=False)
 
 
 def _topic(
     image: MetadataImage,
-    environment: Environment,
+    context: DecisionContext,
     broker_id: int,
-    asked: AlterPartitionRequestTopic,
+    requested: quorum.AlterPartitionRequestTopic,
     records: list[Versioned],
-) -> AlterPartitionResponseTopic:
-    topic = image.topics_by_id.get(asked.topic_id)
-    answers = []
-    for wanted in asked.partitions:
+) -> quorum.AlterPartitionResponseTopic:
+    topic = image.topics_by_id.get(requested.topic_id)
+    results = []
+    for wanted in requested.partitions:
         if topic is None:
-            answers.append(_refusal(wanted, ErrorCode.UNKNOWN_TOPIC_ID))
+            results.append(_error(wanted, ErrorCode.UNKNOWN_TOPIC_ID))
             continue
-        answer, change = _partition(image, environment, broker_id, topic, wanted)
-        answers.append(answer)
+        result, change = _partition(image, context, broker_id, topic, wanted)
+        results.append(result)
         if change is not None:
             records.append((change, partition_version(image.metadata_version)))
-    return AlterPartitionResponseTopic(topic_id=asked.topic_id, partitions=answers)
+    return quorum.AlterPartitionResponseTopic(topic_id=requested.topic_id, partitions=results)
 
 
 def _partition(
     image: MetadataImage,
-    environment: Environment,
+    context: DecisionContext,
     broker_id: int,
     topic: TopicImage,
-    wanted: AlterPartitionRequestPartition,
-) -> tuple[AlterPartitionResponsePartition, PartitionChangeRecord | None]:
+    wanted: quorum.AlterPartitionRequestPartition,
+) -> tuple[quorum.AlterPartitionResponsePartition, PartitionChangeRecord | None]:
     index = wanted.partition_index
     state = topic.partitions.get(index)
     if state is None:
-        return _refusal(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), None
-    code = _why_not(image, broker_id, state, wanted)
+        return _error(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), None
+    code = _validate(image, broker_id, state, wanted)
     if code != ErrorCode.NONE:
-        return _refusal(wanted, code), None
-    change = change_of(
+        return _error(wanted, code), None
+    change = build_partition_change(
         topic.topic_id,
         index,
         state,
         tuple(member.broker_id for member in wanted.new_isr_with_epochs),
-        can_lead(image, state, lambda other: is_active(image, other)),
-        rules_of(image, environment, topic),
+        can_lead(image, state),
+        topic_rules(image, context, topic),
         recovery_state=wanted.leader_recovery_state,
     )
     if change is not None:
-        if change.leader not in (broker_id, UNCHANGED_LEADER):  # a reassignment has ended: another leads
-            return _refusal(wanted, ErrorCode.NEW_LEADER_ELECTED), change
-        state = state.after(change)
-    answer = AlterPartitionResponsePartition(
+        if change.leader not in (broker_id, UNCHANGED_LEADER):  # the reassignment completed and moved the leader
+            return _error(wanted, ErrorCode.NEW_LEADER_ELECTED), change
+        state = state.with_change(change)
+    result = quorum.AlterPartitionResponsePartition(
         partition_index=index,
         error_code=ErrorCode.NONE,
         leader_id=state.leader,
@@ -99,14 +91,14 @@ def _partition(
         leader_recovery_state=state.leader_recovery_state,
         partition_epoch=state.partition_epoch,
     )
-    return answer, change
+    return result, change
 
 
-def _why_not(
-    image: MetadataImage, broker_id: int, state: PartitionState, wanted: AlterPartitionRequestPartition
+def _validate(
+    image: MetadataImage, broker_id: int, state: PartitionState, wanted: quorum.AlterPartitionRequestPartition
 ) -> ErrorCode:
     if wanted.leader_epoch > state.leader_epoch or wanted.partition_epoch > state.partition_epoch:
-        return ErrorCode.NOT_CONTROLLER  # who asks has heard of decisions that we have not: another one decides now
+        return ErrorCode.NOT_CONTROLLER  # the requester knows a newer state: another controller is active
     if wanted.leader_epoch < state.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if broker_id != state.leader:
@@ -125,10 +117,10 @@ def _why_not(
         or (is_recovering and (len(isr) > 1 or state.leader_recovery_state == RECOVERED))
     ):
         return ErrorCode.INVALID_REQUEST
-    return _why_ineligible(image, wanted.new_isr_with_epochs)
+    return _validate_members(image, wanted.new_isr_with_epochs)
 
 
-def _why_ineligible(image: MetadataImage, members: Sequence[BrokerState]) -> ErrorCode:
+def _validate_members(image: MetadataImage, members: Sequence[quorum.BrokerState]) -> ErrorCode:
     for member in members:
         broker = image.brokers.get(member.broker_id)
         if broker is None or not broker.is_active or member.broker_epoch not in (-1, broker.epoch):
@@ -136,5 +128,5 @@ def _why_ineligible(image: MetadataImage, members: Sequence[BrokerState]) -> Err
     return ErrorCode.NONE
 
 
-def _refusal(wanted: AlterPartitionRequestPartition, code: ErrorCode) -> AlterPartitionResponsePartition:
-    return AlterPartitionResponsePartition(partition_index=wanted.partition_index, error_code=code)
+def _error(wanted: quorum.AlterPartitionRequestPartition, code: ErrorCode) -> quorum.AlterPartitionResponsePartition:
+    return quorum.AlterPartitionResponsePartition(partition_index=wanted.partition_index, error_code=code)

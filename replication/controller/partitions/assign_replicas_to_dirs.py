@@ -1,26 +1,19 @@
-"""AssignReplicasToDirs: a broker says in which of its log directories replicas lie.
+"""AssignReplicasToDirs: the log directories of a broker's replicas.
 
-RULES    1. Checks, their order and codes are Apache Kafka 4.3's (ReplicationControlManager.handleAssignReplicasToDirs).
-         2. Who leads stays, unless its directory is out of service: then it has left. A partition without a leader may get
-            one by it: its replica was thought to lie in a directory that failed.
-NOT HERE Asking for it (`broker/peers/assignments_manager.py`), what a directory that fails means (`elections.py`).
+RULES    1. The checks, their order and codes are Apache Kafka 4.3's (ReplicationControlManager.handleAssignReplicasToDirs).
+         2. The leader stays, unless its directory is offline: then the broker leaves the ISR. A leaderless partition can get
+            a leader, if its replica was assigned to an offline directory before.
+NOT HERE The request (`broker/peers/assignments_manager.py`), offline directories (`elections.py`).
 """
 
 from __future__ import annotations
 
 from protocol.errors import ErrorCode
-from protocol.messages.quorum import (
-    AssignReplicasToDirsDirectoryResponse,
-    AssignReplicasToDirsPartitionResponse,
-    AssignReplicasToDirsRequest,
-    AssignReplicasToDirsResponse,
-    AssignReplicasToDirsTopic,
-    AssignReplicasToDirsTopicResponse,
-)
+from protocol.messages import quorum
 from protocol.messages.stored_records import PartitionChangeRecord
-from replication.controller.decision_context import Environment
-from replication.controller.partitions.elections import can_lead, is_active, rules_of
-from replication.controller.partitions.partition_changes import TopicRules, change_of
+from replication.controller.decision_context import DecisionContext
+from replication.controller.partitions.elections import can_lead, topic_rules
+from replication.controller.partitions.partition_changes import TopicRules, build_partition_change
 from replication.metadata.feature_levels import partition_version
 from replication.metadata.image import UNASSIGNED_DIRECTORY, MetadataImage, PartitionState
 from replication.metadata.metadata_records import Versioned
@@ -28,39 +21,38 @@ from replication.state_machine import Decision
 
 
 def assign_replicas(
-    image: MetadataImage, environment: Environment, request: AssignReplicasToDirsRequest
-) -> Decision[AssignReplicasToDirsResponse]:
-    """Note where replicas lie."""
+    image: MetadataImage, context: DecisionContext, request: quorum.AssignReplicasToDirsRequest
+) -> Decision[quorum.AssignReplicasToDirsResponse]:
+    """Decide on the reported directories."""
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
-        return Decision([], AssignReplicasToDirsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
+        return Decision([], quorum.AssignReplicasToDirsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
     records: list[Versioned] = []
-    answers = [
-        AssignReplicasToDirsDirectoryResponse(
+    results = [
+        quorum.AssignReplicasToDirsDirectoryResponse(
             id=directory.id,
             topics=[
-                _topic(image, environment, request.broker_id, directory.id, topic, records)
-                for topic in directory.topics
+                _topic(image, context, request.broker_id, directory.id, topic, records) for topic in directory.topics
             ],
         )
         for directory in request.directories
     ]
-    response = AssignReplicasToDirsResponse(error_code=ErrorCode.NONE, directories=answers)
+    response = quorum.AssignReplicasToDirsResponse(error_code=ErrorCode.NONE, directories=results)
     return Decision(records, response, is_atomic=False)
 
 
 def _topic(
     image: MetadataImage,
-    environment: Environment,
+    context: DecisionContext,
     broker_id: int,
     directory: bytes,
-    asked: AssignReplicasToDirsTopic,
+    requested: quorum.AssignReplicasToDirsTopic,
     records: list[Versioned],
-) -> AssignReplicasToDirsTopicResponse:
-    topic = image.topics_by_id.get(asked.topic_id)
-    rules = None if topic is None else rules_of(image, environment, topic)
-    answers = []
-    for partition in asked.partitions:
+) -> quorum.AssignReplicasToDirsTopicResponse:
+    topic = image.topics_by_id.get(requested.topic_id)
+    rules = None if topic is None else topic_rules(image, context, topic)
+    results = []
+    for partition in requested.partitions:
         index = partition.partition_index
         state = None if topic is None else topic.partitions.get(index)
         code = ErrorCode.NONE
@@ -71,11 +63,11 @@ def _topic(
         elif broker_id not in state.replicas:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         elif rules is not None:
-            record = _change(image, rules, asked.topic_id, index, state, broker_id, directory)
+            record = _change(image, rules, requested.topic_id, index, state, broker_id, directory)
             if record is not None:
                 records.append((record, partition_version(image.metadata_version)))
-        answers.append(AssignReplicasToDirsPartitionResponse(partition_index=index, error_code=code))
-    return AssignReplicasToDirsTopicResponse(topic_id=asked.topic_id, partitions=answers)
+        results.append(quorum.AssignReplicasToDirsPartitionResponse(partition_index=index, error_code=code))
+    return quorum.AssignReplicasToDirsTopicResponse(topic_id=requested.topic_id, partitions=results)
 
 
 def _change(
@@ -87,14 +79,14 @@ def _change(
     broker_id: int,
     directory: bytes,
 ) -> PartitionChangeRecord | None:
-    """The record that notes one replica's directory, and what follows from it (rule 2)."""
+    """The record with the new directory, and with the leader and ISR that follow (rule 2)."""
     moved = state._replace(directories=_with(state, broker_id, directory))
     isr = state.isr
-    if not moved.is_within(broker_id, image.brokers[broker_id].directories):
+    if not moved.is_in_directories(broker_id, image.brokers[broker_id].directories):
         isr = tuple(replica for replica in isr if replica != broker_id)
-    may_lead = can_lead(image, moved, lambda replica: is_active(image, replica))
-    change = change_of(topic_id, index, moved, isr, may_lead, rules)
-    directories = moved.directories if change is None else moved.after(change).directories
+    can_be_leader = can_lead(image, moved)
+    change = build_partition_change(topic_id, index, moved, isr, can_be_leader, rules)
+    directories = moved.directories if change is None else moved.with_change(change).directories
     if directories != state.directories:
         change = change or PartitionChangeRecord(partition_id=index, topic_id=topic_id)
         change.directories = list(directories)

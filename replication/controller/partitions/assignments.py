@@ -1,8 +1,8 @@
-"""From chosen brokers to new partitions: checks of replicas chosen by hand, and the records.
+"""Assignments of new partitions: validation of manual assignments, and the partition records.
 
-RULES    1. Only registered brokers get replicas; only active ones begin in the ISR, and its first one leads.
-         2. Checks, their order and sentences are Apache Kafka 4.3's (ReplicationControlManager).
-NOT HERE Choosing brokers (`placement.py`).
+RULES    1. Replicas are assigned to registered brokers. The active ones form the ISR; its first member leads.
+         2. The checks, their order and messages are Apache Kafka 4.3's (ReplicationControlManager).
+NOT HERE Automatic placement (`placement.py`).
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from replication.metadata.metadata_records import Versioned
 
 
 class Assignment(NamedTuple):
-    """The brokers of a new partition, the preferred leader first, and those of them that begin in sync."""
+    """The replicas of a new partition, the preferred leader first, and its ISR."""
 
     replicas: list[int]
     isr: list[int]
 
 
-def bad_assignment(sentence: str) -> KafkaError:
-    """The refusal of an assignment."""
-    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, sentence)
+def invalid_assignment(message: str) -> KafkaError:
+    """The error for an invalid manual assignment."""
+    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
-def placed(image: MetadataImage, random_below: RandomBelow, replication_factor: int, count: int) -> list[Assignment]:
-    """So many partitions of one topic, placed by lot.
+def place_partitions(
+    image: MetadataImage, random_below: RandomBelow, replication_factor: int, count: int
+) -> list[Assignment]:
+    """Place `count` new partitions of one topic.
 
     Raises:
         KafkaError: INVALID_REPLICATION_FACTOR.
@@ -44,8 +46,8 @@ def placed(image: MetadataImage, random_below: RandomBelow, replication_factor: 
     ]
 
 
-def all_by_hand(image: MetadataImage, wanted: Sequence[tuple[int, list[int]]]) -> list[Assignment]:
-    """All partitions of a topic as (index, replicas) chosen by hand, in the order of their index.
+def manual_assignments(image: MetadataImage, wanted: Sequence[tuple[int, list[int]]]) -> list[Assignment]:
+    """The manual assignments (index, replicas) of a new topic, by partition index.
 
     Raises:
         KafkaError: INVALID_REPLICA_ASSIGNMENT.
@@ -54,49 +56,51 @@ def all_by_hand(image: MetadataImage, wanted: Sequence[tuple[int, list[int]]]) -
     replication_factor = None
     for index, replicas in wanted:
         if index in found:
-            raise bad_assignment(f"Found multiple manual partition assignments for partition {index}")
-        found[index] = by_hand(image, index, replicas, replication_factor)
+            raise invalid_assignment(f"Found multiple manual partition assignments for partition {index}")
+        found[index] = manual_assignment(image, index, replicas, replication_factor)
         replication_factor = len(replicas)
     if sorted(found) != list(range(len(found))):
-        raise bad_assignment("partitions should be a consecutive 0-based integer sequence")
+        raise invalid_assignment("partitions should be a consecutive 0-based integer sequence")
     return [found[index] for index in range(len(found))]
 
 
-def by_hand(image: MetadataImage, index: int, replicas: list[int], replication_factor: int | None) -> Assignment:
-    """One partition's brokers, chosen by hand.
+def manual_assignment(
+    image: MetadataImage, index: int, replicas: list[int], replication_factor: int | None
+) -> Assignment:
+    """The manual assignment of one partition.
 
     Raises:
         KafkaError: INVALID_REPLICA_ASSIGNMENT.
     """
-    check_by_hand(image, replicas, replication_factor)
+    validate_manual_assignment(image, replicas, replication_factor)
     isr = [broker_id for broker_id in replicas if image.brokers[broker_id].is_active]
     if not isr:
-        raise bad_assignment(
+        raise invalid_assignment(
             f"All brokers specified in the manual partition assignment for partition {index} are fenced or in "
             "controlled shutdown."
         )
     return Assignment(replicas, isr)
 
 
-def check_by_hand(image: MetadataImage, replicas: Sequence[int], replication_factor: int | None) -> None:
-    """Refuse brokers that cannot hold a partition.
+def validate_manual_assignment(image: MetadataImage, replicas: Sequence[int], replication_factor: int | None) -> None:
+    """Reject invalid replicas.
 
     Raises:
         KafkaError: INVALID_REPLICA_ASSIGNMENT.
     """
     if not replicas:
-        raise bad_assignment("The manual partition assignment includes an empty replica list.")
+        raise invalid_assignment("The manual partition assignment includes an empty replica list.")
     before = None
     for broker_id in sorted(replicas):
         if broker_id not in image.brokers:
-            raise bad_assignment(
+            raise invalid_assignment(
                 f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
             )
         if broker_id == before:
-            raise bad_assignment(f"The manual partition assignment includes the broker {broker_id} more than once.")
+            raise invalid_assignment(f"The manual partition assignment includes the broker {broker_id} more than once.")
         before = broker_id
     if replication_factor is not None and len(replicas) != replication_factor:
-        raise bad_assignment(
+        raise invalid_assignment(
             f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is not "
             f"consistent with previous partitions, which have {replication_factor} replica(s)."
         )
@@ -105,9 +109,9 @@ def check_by_hand(image: MetadataImage, replicas: Sequence[int], replication_fac
 def partition_records(
     image: MetadataImage, topic_id: bytes, assignments: Sequence[Assignment], first_index: int = 0
 ) -> list[Versioned]:
-    """The records that make new partitions, numbered from `first_index` on."""
+    """The records of new partitions, numbered from `first_index`."""
     version = partition_version(image.metadata_version)
-    directories = {broker_id: default_directory(image, broker_id) for broker_id in image.brokers}
+    directories = {broker_id: default_log_dir(image, broker_id) for broker_id in image.brokers}
     return [
         (
             PartitionRecord(
@@ -126,7 +130,7 @@ def partition_records(
     ]
 
 
-def default_directory(image: MetadataImage, broker_id: int) -> bytes:
-    """A broker with one log directory needs not tell us which one it takes."""
+def default_log_dir(image: MetadataImage, broker_id: int) -> bytes:
+    """The only log directory of a broker; UNASSIGNED if it has several and will choose one."""
     directories = image.brokers[broker_id].directories
     return directories[0] if len(directories) == 1 else UNASSIGNED_DIRECTORY

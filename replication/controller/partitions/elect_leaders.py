@@ -1,9 +1,9 @@
-"""ElectLeaders: elections that a client asks for.
+"""ElectLeaders: elections requested by clients.
 
-RULES    1. Type 0 wants the first replica to lead; type 1 wants any leader where there is none, also one that has lost
-            records. Who leads as wanted already is not elected again.
-         2. Checks and sentences are Apache Kafka 4.3's (ReplicationControlManager).
-NOT HERE Who can lead (`partition_changes.py`), elections that happen by themselves (`elections.py`).
+RULES    1. Type 0 elects the preferred replica. Type 1 elects a leader for leaderless partitions, also one that may have lost
+            records. A partition that already has the wanted leader is not changed.
+         2. The checks and messages are Apache Kafka 4.3's (ReplicationControlManager).
+NOT HERE The election (`partition_changes.py`), elections without a request (`elections.py`, `periodic_tasks.py`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from protocol.messages.cluster import (
     ElectLeadersResponse,
     ReplicaElectionResult,
 )
-from replication.controller.decision_context import Environment
-from replication.controller.partitions.elections import election
+from replication.controller.decision_context import DecisionContext
+from replication.controller.partitions.elections import leader_change
 from replication.metadata.feature_levels import partition_version
 from replication.metadata.image import NO_LEADER, MetadataImage, PartitionState
 from replication.metadata.metadata_records import Versioned
@@ -28,17 +28,17 @@ PREFERRED, UNCLEAN = 0, 1
 
 
 def elect_leaders(
-    image: MetadataImage, environment: Environment, request: ElectLeadersRequest
+    image: MetadataImage, context: DecisionContext, request: ElectLeadersRequest
 ) -> Decision[ElectLeadersResponse]:
-    """Decide on each election."""
-    kind = request.election_type
-    if kind not in (PREFERRED, UNCLEAN):
+    """Decide on the elections."""
+    election_type = request.election_type
+    if election_type not in (PREFERRED, UNCLEAN):
         code = ErrorCode.INVALID_REQUEST
-        return Decision([], refusal(request, code, f"Unknown election type {kind}"))
+        return Decision([], error_response(request, code, f"Unknown election type {election_type}"))
     records: list[Versioned] = []
     results = []
-    for name, indexes in _asked(image, request):
-        found = [_elect(image, environment, name, index, kind, records) for index in indexes]
+    for name, indexes in _requested(image, request):
+        found = [_elect(image, context, name, index, election_type, records) for index in indexes]
         if request.topic_partitions is None:
             found = [result for result in found if result.error_code != ErrorCode.ELECTION_NOT_NEEDED]
         results.append(ReplicaElectionResult(topic=name, partition_result=found))
@@ -46,27 +46,28 @@ def elect_leaders(
     return Decision(records, response, is_atomic=False)
 
 
-def refusal(request: ElectLeadersRequest, code: ErrorCode, sentence: str | None) -> ElectLeadersResponse:
-    """The same answer for all that was asked for."""
+def error_response(request: ElectLeadersRequest, code: ErrorCode, message: str | None) -> ElectLeadersResponse:
+    """The response with the same error for all requested partitions."""
     return ElectLeadersResponse(
         error_code=code,
         replica_election_results=[
             ReplicaElectionResult(
-                topic=asked.topic, partition_result=[_result(index, code, sentence) for index in asked.partitions]
+                topic=requested.topic,
+                partition_result=[_result(index, code, message) for index in requested.partitions],
             )
-            for asked in request.topic_partitions or ()
+            for requested in request.topic_partitions or ()
         ],
     )
 
 
-def _asked(image: MetadataImage, request: ElectLeadersRequest) -> Iterable[tuple[str, Iterable[int]]]:
+def _requested(image: MetadataImage, request: ElectLeadersRequest) -> Iterable[tuple[str, Iterable[int]]]:
     if request.topic_partitions is None:
         return ((name, topic.partitions) for name, topic in image.topics_by_name.items())
-    return ((asked.topic, asked.partitions) for asked in request.topic_partitions)
+    return ((requested.topic, requested.partitions) for requested in request.topic_partitions)
 
 
 def _elect(
-    image: MetadataImage, environment: Environment, name: str, index: int, kind: int, records: list[Versioned]
+    image: MetadataImage, context: DecisionContext, name: str, index: int, election_type: int, records: list[Versioned]
 ) -> ElectionPartitionResult:
     topic = image.topics_by_name.get(name)
     if topic is None:
@@ -74,30 +75,38 @@ def _elect(
     state = topic.partitions.get(index)
     if state is None:
         return _result(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
-    if _is_led_as_wanted(state, kind):
-        sentence = "Leader election not needed for topic partition."
-        return _result(index, ErrorCode.ELECTION_NOT_NEEDED, sentence)
-    change = election(
-        image, environment, topic, index, state, prefers_first=kind == PREFERRED, allows_unclean=kind == UNCLEAN
+    if _is_not_needed(state, election_type):
+        message = "Leader election not needed for topic partition."
+        return _result(index, ErrorCode.ELECTION_NOT_NEEDED, message)
+    change = leader_change(
+        image,
+        context,
+        topic,
+        index,
+        state,
+        prefers_first=election_type == PREFERRED,
+        allows_unclean=election_type == UNCLEAN,
     )
     if change is None:
         code = (
-            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if kind == PREFERRED else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+            if election_type == PREFERRED
+            else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
         )
-        return _result(index, code, _SENTENCES[code])
+        return _result(index, code, _MESSAGES[code])
     records.append((change, partition_version(image.metadata_version)))
     return _result(index, ErrorCode.NONE, None)
 
 
-_SENTENCES = {
+_MESSAGES = {
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "The preferred leader was not available.",
     ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: "Eligible topic partition leaders are not available.",
 }
 
 
-def _is_led_as_wanted(state: PartitionState, kind: int) -> bool:
-    return state.leader == state.replicas[0] if kind == PREFERRED else state.leader != NO_LEADER
+def _is_not_needed(state: PartitionState, election_type: int) -> bool:
+    return state.leader == state.replicas[0] if election_type == PREFERRED else state.leader != NO_LEADER
 
 
-def _result(index: int, code: ErrorCode, sentence: str | None) -> ElectionPartitionResult:
-    return ElectionPartitionResult(partition_id=index, error_code=code, error_message=sentence)
+def _result(index: int, code: ErrorCode, message: str | None) -> ElectionPartitionResult:
+    return ElectionPartitionResult(partition_id=index, error_code=code, error_message=message)

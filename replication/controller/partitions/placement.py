@@ -1,12 +1,12 @@
-"""Which brokers hold the replicas of new partitions: striped over racks and brokers, as Kafka's StripedReplicaPlacer.
+"""Replica placement for new partitions, striped over racks and brokers (Kafka: StripedReplicaPlacer).
 
-RULES    1. Leaders are spread evenly over the brokers that can lead; so are the other replicas over the others.
-         2. Replicas of one partition go to different racks while there are enough racks.
-         3. When every broker has led once, all are shuffled, and may be had again. (With Apache Kafka a rack that was asked for
-            the first partition only is passed over for the next first one, so that some brokers lead more than others.)
-         4. A fenced broker gets replicas only after the others of its rack, and never the first one. One that is
-            about to leave, or whose log directories are all cordoned off, gets none.
-NOT HERE Moving replicas that exist.
+RULES    1. Leaders are spread evenly over the unfenced brokers, the other replicas over the remaining brokers.
+         2. The replicas of a partition are in different racks while there are enough racks.
+         3. After every broker has led once, all are shuffled and can be used again. (Apache Kafka skips a rack that was tried
+            for the first partition only, so some brokers lead more partitions.)
+         4. Fenced brokers are used after the others of their rack, and never as leaders. Brokers in controlled shutdown or
+            with only cordoned log directories are not used.
+NOT HERE Reassignment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NONE = -1
 
 
 class _Ring:
-    """Brokers that take turns; each new round of partitions starts one further."""
+    """Brokers in rotation; each partition starts one broker further."""
 
     def __init__(self, brokers: list[int], random_below: RandomBelow) -> None:
         self._brokers = sorted(brokers)
@@ -31,12 +31,12 @@ class _Ring:
         self._offset = random_below(len(brokers)) if len(brokers) > 1 else 0
 
     def shuffle(self, random_below: RandomBelow) -> None:
-        """Give them other neighbours; each may be had again."""
+        """Shuffle the brokers and restart the rotation."""
         shuffle(self._brokers, random_below)
         self._round = _NONE
 
     def next(self, round_: int) -> int | None:
-        """A broker that this partition (its number is the round) has not got from here yet."""
+        """The next broker for the partition with number `round_`; None if all are used."""
         count = len(self._brokers)
         if not count:
             return None
@@ -51,7 +51,7 @@ class _Ring:
 
 
 def shuffle(elements: list[Any], random_below: RandomBelow) -> None:
-    """Bring them into any order."""
+    """Shuffle a list in place."""
     for last in range(len(elements) - 1, 0, -1):
         other = random_below(last + 1)
         elements[last], elements[other] = elements[other], elements[last]
@@ -72,7 +72,7 @@ class _Rack:
 
 
 def _takes_replicas(broker: BrokerImage) -> bool:
-    """Whether it is not about to leave, and has a log directory that is not cordoned off."""
+    """Whether a broker is not shutting down and has a log directory that is not cordoned."""
     cordoned = broker.cordoned_directories
     is_cordoned = bool(cordoned) and set(broker.directories) <= set(cordoned or ())
     is_leaving = broker.is_shutting_down and not broker.is_fenced
@@ -80,7 +80,7 @@ def _takes_replicas(broker: BrokerImage) -> bool:
 
 
 class Placer:
-    """Places the partitions of one topic, one after the other."""
+    """Places the partitions of one topic in order."""
 
     def __init__(self, brokers: Iterable[BrokerImage], random_below: RandomBelow) -> None:
         taking = [broker for broker in brokers if _takes_replicas(broker)]
@@ -104,7 +104,7 @@ class Placer:
         """The replicas of the next partition, the leader first.
 
         Raises:
-            KafkaError: INVALID_REPLICATION_FACTOR, there are not enough brokers.
+            KafkaError: INVALID_REPLICATION_FACTOR if there are not enough brokers.
         """
         if not self._unfenced:
             raise KafkaError(
@@ -117,7 +117,7 @@ class Placer:
                 f"The target replication factor of {replication_factor} cannot be reached because only {self._count} "
                 "broker(s) are registered or some brokers have all their log directories cordoned.",
             )
-        if self._round == self._unfenced > 1:  # every broker has led once: go on with other neighbours
+        if self._round == self._unfenced > 1:  # every broker has led once
             self._shuffle()
         racks, first = self._racks, self._first % len(self._racks)
         leader_rack = first
@@ -127,7 +127,7 @@ class Placer:
         rack = first
         skipped = False
         while len(replicas) < replication_factor:
-            if rack == leader_rack and not skipped:  # its turn comes after all the others
+            if rack == leader_rack and not skipped:  # the leader's rack is used last
                 skipped = True
             else:
                 replica = racks[rack].next(self._round)

@@ -1,11 +1,11 @@
-"""AlterPartitionReassignments: partitions get other replicas; ListPartitionReassignments: which ones do.
+"""AlterPartitionReassignments and ListPartitionReassignments.
 
-RULES    1. Checks, their order and sentences are Apache Kafka 4.3's (ReplicationControlManager), and so are the records:
-            who comes is added behind those who stay, who goes stays until those are in sync, and the change of the ISR
-            that makes them so ends it (`partition_changes.py`).
-         2. To end one that is under way takes back who was coming. Where nobody else is in sync the first of the others
-            leads, if the topic allows that.
-NOT HERE Copying records: that is what followers do.
+RULES    1. The checks, their order and messages are Apache Kafka 4.3's (ReplicationControlManager), and so are the records:
+            added replicas follow the current ones, removed replicas stay until the added ones are in sync, and the ISR change
+            that completes this ends the reassignment (`partition_changes.py`).
+         2. Cancelling a reassignment removes its added replicas. If no other replica is in sync, the first one leads if the
+            topic allows unclean elections.
+NOT HERE Replication to the new replicas.
 """
 
 from __future__ import annotations
@@ -13,22 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.cluster import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    OngoingPartitionReassignment,
-    OngoingTopicReassignment,
-    ReassignablePartition,
-    ReassignablePartitionResponse,
-    ReassignableTopicResponse,
-)
+from protocol.messages import cluster
 from protocol.messages.stored_records import PartitionChangeRecord
-from replication.controller.decision_context import Environment
-from replication.controller.partitions.assignments import bad_assignment, check_by_hand, default_directory
-from replication.controller.partitions.elections import can_lead, is_active, rules_of
-from replication.controller.partitions.partition_changes import Target, TopicRules, change_of
+from replication.controller.decision_context import DecisionContext
+from replication.controller.partitions.assignments import (
+    default_log_dir,
+    invalid_assignment,
+    validate_manual_assignment,
+)
+from replication.controller.partitions.elections import can_lead, topic_rules
+from replication.controller.partitions.partition_changes import TargetReplicas, TopicRules, build_partition_change
 from replication.metadata.feature_levels import partition_version
 from replication.metadata.image import MetadataImage, PartitionState, TopicImage
 from replication.metadata.metadata_records import Versioned
@@ -36,27 +30,29 @@ from replication.state_machine import Decision
 
 
 def alter_reassignments(
-    image: MetadataImage, environment: Environment, request: AlterPartitionReassignmentsRequest
-) -> Decision[AlterPartitionReassignmentsResponse]:
-    """Decide on each partition's new replicas."""
+    image: MetadataImage, context: DecisionContext, request: cluster.AlterPartitionReassignmentsRequest
+) -> Decision[cluster.AlterPartitionReassignmentsResponse]:
+    """Decide on each reassignment."""
     version = partition_version(image.metadata_version)
     records: list[Versioned] = []
     responses = []
     for topic in request.topics:
-        answers = []
+        results = []
         for wanted in topic.partitions:
-            answer = ReassignablePartitionResponse(partition_index=wanted.partition_index, error_code=ErrorCode.NONE)
+            result = cluster.ReassignablePartitionResponse(
+                partition_index=wanted.partition_index, error_code=ErrorCode.NONE
+            )
             try:
                 change = _alter(
-                    image, environment, topic.name, wanted, may_grow=request.allow_replication_factor_change
+                    image, context, topic.name, wanted, can_change_factor=request.allow_replication_factor_change
                 )
             except KafkaError as error:
-                answer.error_code, answer.error_message = error.code, error.message
+                result.error_code, result.error_message = error.code, error.message
             else:
                 records += [] if change is None else [(change, version)]
-            answers.append(answer)
-        responses.append(ReassignableTopicResponse(name=topic.name, partitions=answers))
-    response = AlterPartitionReassignmentsResponse(
+            results.append(result)
+        responses.append(cluster.ReassignableTopicResponse(name=topic.name, partitions=results))
+    response = cluster.AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
         error_code=ErrorCode.NONE,
         responses=responses,
@@ -65,7 +61,12 @@ def alter_reassignments(
 
 
 def _alter(
-    image: MetadataImage, environment: Environment, name: str, wanted: ReassignablePartition, *, may_grow: bool
+    image: MetadataImage,
+    context: DecisionContext,
+    name: str,
+    wanted: cluster.ReassignablePartition,
+    *,
+    can_change_factor: bool,
 ) -> PartitionChangeRecord | None:
     topic, index = image.topics_by_name.get(name), wanted.partition_index
     if topic is None:
@@ -73,22 +74,22 @@ def _alter(
     state = topic.partitions.get(index)
     if state is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
-    rules = rules_of(image, environment, topic)
+    rules = topic_rules(image, context, topic)
     if wanted.replicas is None:
         return _cancel(image, topic, index, state, rules)
-    check_by_hand(image, wanted.replicas, None)
+    validate_manual_assignment(image, wanted.replicas, None)
     before = len({*state.replicas, *state.adding} - {*state.removing})
-    if not may_grow and len(wanted.replicas) != before:
-        sentence = f"The replication factor is changed from {before} to {len(wanted.replicas)}"
-        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, sentence)
+    if not can_change_factor and len(wanted.replicas) != before:
+        message = f"The replication factor is changed from {before} to {len(wanted.replicas)}"
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
     rules = rules._replace(allows_unclean=False)
     return _change(image, topic, index, state, state.isr, _target(state, tuple(wanted.replicas)), rules)
 
 
-def _target(state: PartitionState, wanted: tuple[int, ...]) -> Target:
-    going = tuple(sorted(set(state.replicas) - set(wanted)))
-    coming = tuple(sorted(set(wanted) - set(state.replicas)))
-    return Target(wanted + going, coming or state.adding, going or state.removing)
+def _target(state: PartitionState, wanted: tuple[int, ...]) -> TargetReplicas:
+    removing = tuple(sorted(set(state.replicas) - set(wanted)))
+    adding = tuple(sorted(set(wanted) - set(state.replicas)))
+    return TargetReplicas(wanted + removing, adding or state.adding, removing or state.removing)
 
 
 def _cancel(
@@ -98,14 +99,14 @@ def _cancel(
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)
     replicas = tuple(replica for replica in state.replicas if replica not in state.adding)
     if not replicas:
-        raise bad_assignment("Invalid replica assignment: addingReplicas contains all replicas.")
+        raise invalid_assignment("Invalid replica assignment: addingReplicas contains all replicas.")
     isr = tuple(replica for replica in state.isr if replica not in state.adding)
     if not isr and not rules.allows_unclean:
-        raise bad_assignment(
+        raise invalid_assignment(
             f"Unable to revert partition assignment for {topic.name}:{index} because it would require an unclean "
             "leader election."
         )
-    return _change(image, topic, index, state, isr or replicas[:1], Target(replicas), rules)
+    return _change(image, topic, index, state, isr or replicas[:1], TargetReplicas(replicas), rules)
 
 
 def _change(
@@ -114,47 +115,47 @@ def _change(
     index: int,
     state: PartitionState,
     isr: tuple[int, ...],
-    target: Target,
+    target: TargetReplicas,
     rules: TopicRules,
 ) -> PartitionChangeRecord | None:
-    return change_of(
+    return build_partition_change(
         topic.topic_id,
         index,
         state,
         isr,
-        can_lead(image, state, lambda broker_id: is_active(image, broker_id)),
+        can_lead(image, state),
         rules,
         target=target,
-        directory_of=lambda broker_id: default_directory(image, broker_id),
+        directory_of=lambda broker_id: default_log_dir(image, broker_id),
     )
 
 
 def list_reassignments(
-    image: MetadataImage, request: ListPartitionReassignmentsRequest
-) -> ListPartitionReassignmentsResponse:
-    """Which of these partitions are getting other replicas?"""
+    image: MetadataImage, request: cluster.ListPartitionReassignmentsRequest
+) -> cluster.ListPartitionReassignmentsResponse:
+    """The ongoing reassignments among the requested partitions."""
     if request.topics is None:
-        asked: Iterable[tuple[str, Iterable[int]]] = (
+        requested: Iterable[tuple[str, Iterable[int]]] = (
             (name, topic.partitions) for name, topic in image.topics_by_name.items()
         )
     else:
-        asked = ((topic.name, topic.partition_indexes) for topic in request.topics)
+        requested = ((topic.name, topic.partition_indexes) for topic in request.topics)
     topics = []
-    for name, indexes in asked:
+    for name, indexes in requested:
         topic = image.topics_by_name.get(name)
         ongoing = [] if topic is None else _ongoing(topic, indexes)
         if ongoing:
-            topics.append(OngoingTopicReassignment(name=name, partitions=ongoing))
-    return ListPartitionReassignmentsResponse(error_code=ErrorCode.NONE, topics=topics)
+            topics.append(cluster.OngoingTopicReassignment(name=name, partitions=ongoing))
+    return cluster.ListPartitionReassignmentsResponse(error_code=ErrorCode.NONE, topics=topics)
 
 
-def _ongoing(topic: TopicImage, indexes: Iterable[int]) -> list[OngoingPartitionReassignment]:
+def _ongoing(topic: TopicImage, indexes: Iterable[int]) -> list[cluster.OngoingPartitionReassignment]:
     found = []
     for index in indexes:
         state = topic.partitions.get(index)
         if state is not None and (state.adding or state.removing):
             found.append(
-                OngoingPartitionReassignment(
+                cluster.OngoingPartitionReassignment(
                     partition_index=index,
                     replicas=list(state.replicas),
                     adding_replicas=list(state.adding),

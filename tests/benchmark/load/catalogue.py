@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tests.benchmark.load import java, librdkafka, raw, sessions
 from tests.benchmark.load.meter import Outcome
-from tests.benchmark.load.site import Site
+from tests.benchmark.load.running_broker import Site
 from tests.benchmark.report.rows import NO_AIMS
 from tests.support.raw_client import RawClient
 
@@ -30,8 +30,6 @@ for 1,000 partitions on the machine of docs/performance.md. With small ones the 
 
 
 class Scale(NamedTuple):
-    """How much of everything."""
-
     requests: int
     wakes: int
     produce_bytes: int
@@ -64,7 +62,6 @@ class Group(NamedTuple):
     loads: list[Load]
 
     def only(self, chosen: Callable[[str], bool]) -> Group:
-        """The loads of some names."""
         return Group(self.prepare, [load for load in self.loads if chosen(load.name)])
 
 
@@ -78,10 +75,7 @@ def one_partition(*, with_java: bool) -> Group:
             lambda site, scale: raw.produce_one(site, scale.requests, _REQUESTS),
             {"p50 us": 1.3, "p99 us": 1.0, "CPU us": 1.0},
         ),
-        Load(
-            "Produce 1 record, acks=all",
-            lambda site, scale: raw.produce_one(site, scale.requests, _REQUESTS, -1),
-        ),
+        Load("Produce 1 record, acks=all", lambda site, scale: raw.produce_one(site, scale.requests, _REQUESTS, -1)),
         Load("Fetch at the end", lambda site, scale: raw.fetch_at_end(site, scale.requests, _REQUESTS)),
         Load(
             "parked Fetch woken",

@@ -28,7 +28,7 @@ from protocol.messages.groups import (
     SyncGroupRequestAssignment,
 )
 from protocol.schema import Message
-from tests.benchmark.load.site import Site
+from tests.benchmark.load.running_broker import Site
 from tests.support.raw_client import RawClient
 
 JOIN, SYNC, BEAT, LEAVE = 5, 3, 3, 3
@@ -81,7 +81,6 @@ class _Member:
         self._send(request, JOIN)
 
     def beat(self) -> None:
-        """Say that it is there."""
         request = HeartbeatRequest(group_id=self._group, generation_id=self.generation, member_id=self.id)
         self._send(request, BEAT)
 
@@ -120,7 +119,6 @@ class _Member:
         self.beats_at_s = time.monotonic() + BEAT_S
 
     def leave(self) -> None:
-        """Go, and hang up."""
         if self._sent is not None:
             self.client.receive(*self._sent)
         request = LeaveGroupRequest(group_id=self._group, members=[MemberIdentity(member_id=self.id)])
@@ -178,7 +176,6 @@ class ClassicGroup:
         )
 
     def lose_one(self) -> None:
-        """The youngest leaves."""
         member = self._members.pop()
         number = member.client.socket.fileno()
         self._poll.unregister(number)
@@ -186,7 +183,6 @@ class ClassicGroup:
         member.leave()
 
     def close(self) -> None:
-        """All hang up."""
         self._poll.close()
         for member in self._members:
             member.client.close()

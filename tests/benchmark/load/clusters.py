@@ -11,7 +11,7 @@ from protocol.messages.cluster import DescribeQuorumRequest, QuorumPartition, Qu
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.benchmark.load import raw
 from tests.benchmark.load.meter import Outcome, cpu_seconds
-from tests.benchmark.load.site import Node, Site
+from tests.benchmark.load.running_broker import Node, Site
 from tests.benchmark.report.rows import OURS, THEIRS
 from tests.support import cluster as ours
 from tests.support.kafka import STOCK_JVM, ApacheKafka, free_port
@@ -80,22 +80,20 @@ class Three:
         return Site(self.name, node.bootstrap, node.pid, others)
 
     def controller(self) -> int:
-        """Who leads the quorum."""
-        asked = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])
-        request = DescribeQuorumRequest(topics=[asked])
+        query = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])
+        request = DescribeQuorumRequest(topics=[query])
         with RawClient(self.nodes[1].bootstrap) as client:
             leader: int = client.ask(request, 1).topics[0].partitions[0].leader_id
             return leader
 
-    def partitions(self, asked: Node, topic: str) -> dict[int, Any]:
+    def partitions(self, query: Node, topic: str) -> dict[int, Any]:
         """What a node says of a topic's partitions."""
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
-        with RawClient(asked.bootstrap) as client:
+        with RawClient(query.bootstrap) as client:
             found = client.ask(request, _METADATA_VERSION).topics[0].partitions
         return {partition.partition_index: partition for partition in found}
 
     def create_alone(self, topic: str, node: int) -> None:
-        """A topic of one replica."""
         with RawClient(self.nodes[node].bootstrap, _LIMIT_S) as client:
             raw.create_topic(client, topic, 1, (node,), **{"min.insync.replicas": 1})
 
@@ -182,5 +180,4 @@ def _kafka_node(number: int, controller_port: int, voters: str) -> ApacheKafka:
 
 
 def threes(*, alone: bool) -> list[Three]:
-    """One cluster of each kind."""
     return [Three(OURS), *([] if alone else [Three(THEIRS)])]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from confluent_kafka import KafkaError, Message, Producer
 
 from tests.benchmark.load.meter import Meter, Outcome
-from tests.benchmark.load.site import Site
+from tests.benchmark.load.running_broker import Site
 from tests.support.loading import create
 from tests.support.raw_client import RawClient
 

@@ -30,7 +30,7 @@ from protocol.schema import Message
 from tests.benchmark.load.classic_members import ClassicGroup
 from tests.benchmark.load.meter import Meter, Outcome
 from tests.benchmark.load.raw import Peer, frame
-from tests.benchmark.load.site import Site
+from tests.benchmark.load.running_broker import Site
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -43,8 +43,8 @@ _PACE_S = 0.02
 def coordinated(site: Site, group: str) -> None:
     """Wait until the group has a coordinator that serves it."""
     with RawClient(site.bootstrap) as client:
-        asked = FindCoordinatorRequest(coordinator_keys=[group])
-        until(lambda: not client.ask(asked, 4).coordinators[0].error_code, "a coordinator", _LIMIT_S)
+        query = FindCoordinatorRequest(coordinator_keys=[group])
+        until(lambda: not client.ask(query, 4).coordinators[0].error_code, "a coordinator", _LIMIT_S)
         shown = DescribeGroupsRequest(groups=[group])
         until(lambda: not client.ask(shown, 4).groups[0].error_code, "a coordinator that has loaded", _LIMIT_S)
 
@@ -65,11 +65,11 @@ def commits(site: Site, topic: str, count: int, at_a_time: int, partitions: int)
 
 def commit_frame(group: str, topic: str, partitions: Sequence[int]) -> bytes:
     """A commit of one offset for each of some partitions, by nobody's member."""
-    places = [
+    positions = [
         OffsetCommitRequestPartition(partition_index=index, committed_offset=index, committed_metadata="")
         for index in partitions
     ]
-    named = OffsetCommitRequestTopic(name=topic, partitions=places)
+    named = OffsetCommitRequestTopic(name=topic, partitions=positions)
     return frame(OffsetCommitRequest(group_id=group, member_id="", topics=[named]), _COMMIT)
 
 
@@ -146,10 +146,10 @@ class Members:
 
     def ask(self, requests: Sequence[Message], version: int, first: int = 0) -> list[Any]:
         """The answers to a request of each from the first on, all asked at the same time."""
-        asked = list(zip(self._clients[first:], requests, strict=False))
-        for client, request in asked:
+        query = list(zip(self._clients[first:], requests, strict=False))
+        for client, request in query:
             client.send(request, version)
-        return [client.receive(request, version) for client, request in asked]
+        return [client.receive(request, version) for client, request in query]
 
 
 def consumer(site: Site, topic: str, size: int) -> dict[str, Outcome]:
@@ -184,7 +184,6 @@ class _Beating:
         self._has_news = False
 
     def request(self) -> ConsumerGroupHeartbeatRequest:
-        """The next heartbeat."""
         request = ConsumerGroupHeartbeatRequest(group_id=self._topic, member_id=self._id, member_epoch=self.epoch)
         if self.epoch == 0:
             request.rebalance_timeout_ms = 60_000
@@ -198,11 +197,9 @@ class _Beating:
         return request
 
     def leaving(self) -> ConsumerGroupHeartbeatRequest:
-        """The last one."""
         return ConsumerGroupHeartbeatRequest(group_id=self._topic, member_id=self._id, member_epoch=-1)
 
     def hear(self, answer: Any) -> None:
-        """What the coordinator says."""
         assert not answer.error_code, answer
         self.epoch = answer.member_epoch
         if answer.assignment is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tests.benchmark.load.meter import Meter, Outcome
-from tests.benchmark.load.site import Site
+from tests.benchmark.load.running_broker import Site
 from tests.support.kafka import run_tool
 
 _RATE = re.compile(r"^\d+ records sent, ([\d.]+) records/sec", re.MULTILINE)
@@ -20,10 +20,10 @@ def produce(site: Site, topic: str, count: int, value_bytes: int) -> Outcome:
         ran = run_tool(
             "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, *sizes, *settings, timeout_s=_TIMEOUT_S
         )
-    said = _RATE.findall(ran.stdout)
+    output = _RATE.findall(ran.stdout)
     assert ran.returncode == 0, ran.stderr
-    assert said, ran.stdout
-    return meter.records(float(said[-1]), count * value_bytes)
+    assert output, ran.stdout
+    return meter.records(float(output[-1]), count * value_bytes)
 
 
 def consume(site: Site, topic: str, count: int, value_bytes: int) -> Outcome:

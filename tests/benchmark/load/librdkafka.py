@@ -9,7 +9,7 @@ from itertools import cycle
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from tests.benchmark.load.meter import Meter, Outcome
-from tests.benchmark.load.site import Site
+from tests.benchmark.load.running_broker import Site
 
 _CHUNK = 10_000
 _QUEUED_BYTES = 256 << 20

@@ -54,7 +54,6 @@ class Meter:
         return Outcome({"records/s": per_second, **self.by_size(payload_bytes)})
 
     def by_size(self, payload_bytes: int) -> dict[str, float]:
-        """Processor time by size."""
         return {"CPU s/GiB": self.cpu_s * GIB / payload_bytes}
 
     def each(self, seconds: list[float]) -> Outcome:

@@ -27,7 +27,7 @@ from protocol.messages.produce_fetch import PartitionProduceData, ProduceRequest
 from protocol.records import BatchBuilder
 from protocol.schema import Message
 from tests.benchmark.load.meter import Meter, Outcome
-from tests.benchmark.load.site import Site
+from tests.benchmark.load.running_broker import Site
 from tests.support.loading import end_offset, end_offsets, fetch_request, produce_request
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
@@ -71,7 +71,6 @@ def produce_frame(topic: str, records: bytes, acks: int = 1, partitions: int = 1
 
 
 def fetch_frame(topic: str, offset: int, max_bytes: int, max_wait_ms: int) -> bytes:
-    """A Fetch from partition 0."""
     request = fetch_request(
         FETCH_VERSION, {(topic, _TOPIC_ID, 0): offset}, max_bytes=max_bytes, max_wait_ms=max_wait_ms
     )
@@ -113,12 +112,10 @@ class Peer:
         return size
 
     def call(self, request: bytes) -> None:
-        """Ask and wait."""
         self.send(request)
         self.answer()
 
     def close(self) -> None:
-        """Hang up."""
         self._socket.close()
 
     @staticmethod
@@ -170,7 +167,6 @@ def write(client: RawClient, topic: str, partitions: Iterable[int], acks: int = 
 
 
 def delete_topic(client: RawClient, name: str) -> None:
-    """Delete a topic."""
     answer: Any = client.ask(DeleteTopicsRequest(topic_names=[name], timeout_ms=30_000), 5)
     assert answer.responses[0].error_code == 0, answer
 
@@ -192,7 +188,6 @@ def append(bootstrap: str, topic: str, records: bytes, partitions: int, times: i
 
 # ---------------------------------------------------------------- loads
 def api_versions(site: Site, count: int) -> Outcome:
-    """ApiVersions, one after the other."""
     return _sequential(site, count, frame(ApiVersionsRequest(), _API_VERSIONS_VERSION))
 
 
@@ -275,7 +270,7 @@ def fetch(site: Site, topic: str, max_bytes: int, total_bytes: int) -> Outcome:
     """Twelve places of a partition in turn over one connection, one request in flight; the bytes are thrown away."""
     with RawClient(site.bootstrap) as client:
         end = end_offset(client, topic)
-    requests = [fetch_frame(topic, end * place // 16, max_bytes, 500) for place in range(_PLACES)]
+    requests = [fetch_frame(topic, end * partition // 16, max_bytes, 500) for partition in range(_PLACES)]
     peer = Peer(site.bootstrap)
     for request in requests:
         peer.send(request)

@@ -12,7 +12,7 @@ from struct import Struct
 from protocol.messages.produce_fetch import FetchRequest
 from tests.benchmark.load.meter import Meter, Outcome
 from tests.benchmark.load.raw import FETCH_VERSION, PRODUCE_VERSION, Peer, batch, frame
-from tests.benchmark.load.site import Site
+from tests.benchmark.load.running_broker import Site
 from tests.support.loading import end_offsets, fetch_request, produce_request
 from tests.support.raw_client import RawClient
 
@@ -37,9 +37,9 @@ class Session:
 
     def request(self, positions: Mapping[int, int], max_wait_ms: int = 0, max_bytes: int = _MAX_BYTES) -> bytes:
         """The next request, with the positions that changed."""
-        places = {(self._topic, _NOBODYS_ID, index): offset for index, offset in positions.items()}
+        topic_partitions = {(self._topic, _NOBODYS_ID, index): offset for index, offset in positions.items()}
         request: FetchRequest = fetch_request(
-            FETCH_VERSION, places, max_bytes=self._partition_bytes, max_wait_ms=max_wait_ms
+            FETCH_VERSION, topic_partitions, max_bytes=self._partition_bytes, max_wait_ms=max_wait_ms
         )
         request.max_bytes = max_bytes
         request.session_id, request.session_epoch = self._id, self._epoch

@@ -26,7 +26,7 @@ from protocol.messages.transactions import (
 from protocol.records import BatchBuilder
 from tests.benchmark.load.meter import Meter, Outcome
 from tests.benchmark.load.raw import Peer, frame
-from tests.benchmark.load.site import Site
+from tests.benchmark.load.running_broker import Site
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -78,10 +78,10 @@ class Transactor:
             transactional_id=self._name, acks=-1, timeout_ms=30_000,
             topic_data=[TopicProduceData(name=topic, partition_data=data)],
         )  # fmt: skip
-        place = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=epoch, committed_metadata="")
+        partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=epoch, committed_metadata="")
         offsets = TxnOffsetCommitRequest(
             transactional_id=self._name, group_id=f"group of {self._name}", producer_id=producer_id,
-            producer_epoch=epoch, topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=[place])],
+            producer_epoch=epoch, topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=[partition])],
         )  # fmt: skip
         end = EndTxnRequest(transactional_id=self._name, producer_id=producer_id, producer_epoch=epoch, committed=True)
         to_partitions = _HEAD + 1 + 1 + len(topic) + 1 + 4
@@ -91,17 +91,14 @@ class Transactor:
 
     @property
     def is_done(self) -> bool:
-        """Whether all transactions are committed."""
         return self._at == len(self._steps)
 
     def send(self) -> None:
-        """The next request."""
         if self._at % 3 == 0:
             self.began_s = time.perf_counter()
         self.peer.send(self._steps[self._at].frame)
 
     def hear(self) -> None:
-        """The answer."""
         length = self.peer.answer()
         error = self._steps[self._at].error(self.peer.buffer[:length])
         if error:
@@ -116,8 +113,8 @@ class Transactor:
 def _begin(bootstrap: str, name: str) -> tuple[int, int]:
     with RawClient(bootstrap) as client:
         for key_type, key in ((1, name), (0, f"group of {name}")):
-            asked = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
-            until(lambda asked=asked: not client.ask(asked, 4).coordinators[0].error_code, "a coordinator", 120)  # type: ignore[misc]
+            request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
+            until(lambda request=request: not client.ask(request, 4).coordinators[0].error_code, "a coordinator", 120)  # type: ignore[misc]
         begin = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
 
         def ask() -> Any:

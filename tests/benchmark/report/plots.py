@@ -29,8 +29,8 @@ def ratios(results: Results, path: Path) -> None:
     known = [(row, ratio) for row, ratio in rows if ratio is not None]
     figure = Figure(figsize=(9, 1.2 + _INCHES_PER_ROW * len(known)), layout="constrained")
     axes = figure.subplots()
-    for place, (row, ratio) in enumerate(known):
-        _ratio(axes, place, row, ratio)
+    for row_index, (row, ratio) in enumerate(known):
+        _ratio(axes, row_index, row, ratio)
     axes.axvline(1, color="#888888", linewidth=0.8)
     axes.set_xscale("log")
     axes.set_yticks(range(len(known)), [str(row) for row, _ in known], fontsize=7)
@@ -42,14 +42,14 @@ def ratios(results: Results, path: Path) -> None:
     _save(figure, path)
 
 
-def _ratio(axes: Axes, place: int, row: Row, ratio: Spread) -> None:
+def _ratio(axes: Axes, row_index: int, row: Row, ratio: Spread) -> None:
     colour = _PLAIN if row.aim is None else _BEHIND if row.is_missed else _GOOD
     least, middle, most = (max(value, _LEAST_RATIO) for value in ratio)
-    axes.plot([least, most], [place, place], color=colour, linewidth=3, alpha=0.5, solid_capstyle="butt")
+    axes.plot([least, most], [row_index, row_index], color=colour, linewidth=3, alpha=0.5, solid_capstyle="butt")
     # In a rate more is better: its dot points to the right.
-    axes.plot([middle], [place], marker=">" if row.is_rate else "<", markersize=5, color=colour)
+    axes.plot([middle], [row_index], marker=">" if row.is_rate else "<", markersize=5, color=colour)
     if row.aim is not None:
-        axes.plot([row.aim], [place], marker="|", markersize=9, color="black", zorder=3)
+        axes.plot([row.aim], [row_index], marker="|", markersize=9, color="black", zorder=3)
 
 
 def latencies(results: Results, path: Path) -> None:

@@ -48,7 +48,6 @@ class Row:
 
     @property
     def is_rate(self) -> bool:
-        """Whether more is better."""
         return self.figure in _RATES
 
     @property
@@ -100,7 +99,6 @@ class Results:
 
     @property
     def missed(self) -> list[Row]:
-        """The rows behind their aim."""
         return [row for row in self.rows if row.is_missed]
 
     def write(self, path: Path) -> None:
@@ -114,7 +112,6 @@ class Results:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """What `write` wrote."""
         content = json.loads(path.read_text())
         results = cls(content["name"], content["settings"])
         results.when, results.machine, results.latencies = (content[name] for name in ("when", "machine", "latencies"))
@@ -123,7 +120,6 @@ class Results:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
     cpu = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "")
     return {
         "cpu": cpu.partition(":")[2].strip(),

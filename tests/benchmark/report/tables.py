@@ -42,7 +42,6 @@ def markdown(results: Results) -> str:
 
 
 def _lines(results: Results) -> list[tuple[list[str], Row]]:
-    """Cells of every row; a load's name stands once."""
     found = []
     before = ""
     for row in results.rows:

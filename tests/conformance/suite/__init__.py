@@ -1,1 +1,1 @@
-"""The conformance suite: one set of scenarios as tables, run by real clients in several languages."""
+"""The conformance suite: one set of scenarios in tables, run by client libraries in several languages."""

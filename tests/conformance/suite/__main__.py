@@ -1,6 +1,6 @@
-"""`make conformance`: every client plays every scenario, and the table is printed and kept.
+"""`make conformance`: every client runs every scenario; the results are printed and stored in docs/compatibility.md.
 
-python -m tests.conformance.suite                              against a broker of its own; writes the table
+python -m tests.conformance.suite                              against its own Barnabas broker; writes the page
 python -m tests.conformance.suite --kafka                      against Apache Kafka 4.3.1
 python -m tests.conformance.suite --bootstrap HOST:PORT        against any broker
 python -m tests.conformance.suite --client sarama --only transactions
@@ -16,21 +16,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from barnabas import Broker
-from tests.conformance.suite import matrix, table
-from tests.conformance.suite.clients import CLIENTS, Client, NotHere
-from tests.conformance.suite.playing import FAILED, Outcome, Player
+from tests.conformance.suite import compatibility_page, matrix
+from tests.conformance.suite.clients import CLIENTS, Client, ToolchainMissing
+from tests.conformance.suite.player import FAILED, Outcome, Player
 from tests.conformance.suite.steps import Scenario
-from tests.conformance.suite.tables.everything import KNOWN, NOW_AND_THEN, SCENARIOS
+from tests.conformance.suite.tables.all_scenarios import KNOWN_FAILURES, FLAKY, SCENARIOS
 from tests.support.kafka import KAFKA_VERSION, ApacheKafka
 
 PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
 SETTINGS = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 5}
 AT_A_TIME = 2
-"""Clients that play at the same time, each its scenarios in turn."""
+"""How many clients run concurrently; each runs its scenarios in sequence."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what was asked for; 1 when something fails that is no client's own fault."""
+    """Runs the selected clients and scenarios; 1 if a failure is not a known one."""
     options = _parser().parse_args(arguments)
     clients = [one for one in CLIENTS if not options.client or one.name in options.client]
     scenarios = [one for one in SCENARIOS if options.only in f"{one.subject}: {one.name}"]
@@ -40,8 +40,8 @@ def main(arguments: Sequence[str]) -> int:
         outcomes, versions = _play(commands, scenarios, bootstrap)
         cells = matrix.fill(commands, bootstrap) if is_whole else {}
     languages = {one.name: one.language for one in clients}
-    results = table.Results(versions, languages, absent, outcomes, cells)
-    page = table.page(results, broker)
+    results = compatibility_page.Results(versions, languages, absent, outcomes, cells)
+    page = compatibility_page.page(results, broker)
     if is_whole and not options.bootstrap and not options.kafka:
         PAGE.write_text(page)
     if is_whole:
@@ -52,22 +52,22 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def build(clients: Sequence[Client]) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """The commands of the clients that can be here, and why the others cannot."""
+    """The commands of the available clients, and the reasons why the others are unavailable."""
     commands, absent = {}, {}
     for client in clients:
         try:
             commands[client.name] = client.command()
-        except NotHere as why:
+        except ToolchainMissing as why:
             absent[client.name] = str(why)
     return commands, absent
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make conformance", description=__doc__)
-    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="a broker that runs already")
-    parser.add_argument("--kafka", action="store_true", help="start Apache Kafka and play against it")
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="an existing broker")
+    parser.add_argument("--kafka", action="store_true", help="start Apache Kafka and run against it")
     parser.add_argument("--client", action="append", choices=[one.name for one in CLIENTS])
-    parser.add_argument("--only", default="", metavar="TEXT", help="scenarios whose subject or name has this in it")
+    parser.add_argument("--only", default="", metavar="TEXT", help="scenarios whose subject or name contains TEXT")
     return parser
 
 
@@ -94,7 +94,7 @@ def _play(
             versions[name] = player.ask("hello")["version"]
             for scenario in scenarios:
                 outcome = outcomes[name, scenario.name] = player.play(scenario)
-                is_news = outcome.state == FAILED and (name, scenario.name) not in KNOWN.keys() | NOW_AND_THEN.keys()
+                is_news = outcome.state == FAILED and (name, scenario.name) not in KNOWN_FAILURES.keys() | FLAKY.keys()
                 print(
                     f"{outcome.seconds:6.1f} s  {name:15} {outcome.state:11} {scenario.subject}: {scenario.name}"
                     + (f"\n    {outcome.reason}" if is_news else ""),

@@ -1,8 +1,8 @@
-"""The clients of the suite: how each driver is built and started, or why it cannot be here.
+"""The clients of the suite: how each driver is built and started, or why it is unavailable.
 
-RULES    1. Builds lie in the user's cache directory and are done once for what stands in the driver's folder.
-         2. A toolchain that is missing makes a client absent, with a sentence; a build that fails is an error.
-NOT HERE What drivers answer (their own sources), versions (go.mod, package.json, Cargo.toml, constraints.txt).
+RULES    1. Builds are cached in the user's cache directory, keyed by the driver's sources.
+         2. A missing toolchain makes a client unavailable, with the reason; a failed build is an error.
+NOT HERE The drivers' code (their own sources), versions (go.mod, package.json, Cargo.toml, constraints.txt).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tests.support.kafka import COPY, KAFKA_VERSION, QUICK_JVM, java_command, ka
 
 
 class Client(NamedTuple):
-    """One client library with its driver; `command` builds it when need be and may raise `NotHere`.
+    """A client library with its driver; `command` builds it if necessary and may raise `ToolchainMissing`.
 
-    `is_quick` says whether that takes seconds.
+    `is_quick` is whether the build takes only seconds.
     """
 
     name: str
@@ -33,8 +33,7 @@ class Client(NamedTuple):
     is_quick: Callable[[], bool] = lambda: True
 
 
-class NotHere(RuntimeError):
-    """A toolchain is missing."""
+class ToolchainMissing(RuntimeError): ...
 
 
 def _python(module: str) -> Callable[[], list[str]]:
@@ -46,15 +45,15 @@ HERE = Path(__file__).parent.parent
 
 
 def _tool(name: str, what: str) -> str:
-    """A program of a toolchain, or why the client cannot be here."""
+    """The path of a toolchain's program; raises `ToolchainMissing`."""
     found = shutil.which(name)
     if found is None:
-        raise NotHere(f"no {name} on the path: install {what}")
+        raise ToolchainMissing(f"no {name} on the path: install {what}")
     return found
 
 
 def _run(command: list[str], where: Path, **environment: str) -> None:
-    """Run a step of a build; its last lines are the error's message."""
+    """Runs a build step; raises with the end of its output if it fails."""
     done = subprocess.run(
         command,
         cwd=where,
@@ -64,13 +63,11 @@ def _run(command: list[str], where: Path, **environment: str) -> None:
         check=False,
     )
     if done.returncode != 0:
-        said = (done.stdout + done.stderr)[-3000:].decode(errors="replace")
-        raise RuntimeError(f"{' '.join(command)} failed in {where}:\n{said}")
+        output = (done.stdout + done.stderr)[-3000:].decode(errors="replace")
+        raise RuntimeError(f"{' '.join(command)} failed in {where}:\n{output}")
 
 
 def _go(client: str) -> Callable[[], list[str]]:
-    """Go's build cache knows what is up to date."""
-
     def command() -> list[str]:
         program = CACHE / "go-driver"
         _run([_tool("go", "Go 1.26"), "build", "-o", str(program), "."], HERE / "go")
@@ -80,17 +77,15 @@ def _go(client: str) -> Callable[[], list[str]]:
 
 
 def _java(version: str) -> Callable[[], list[str]]:
-    """Compiled against the clients that it runs with."""
-
     def command() -> list[str]:
         if (reason := why_no_kafka()) is not None:
-            raise NotHere(reason)
+            raise ToolchainMissing(reason)
         compiler = _tool("javac", "a JDK 17")
         jars = _jars(version)
         sources = sorted((HERE / "java" / "driver").glob("*.java"))
         classes = CACHE / f"java-{version}-{_digest(sources)}"
         if not classes.exists():
-            with _to_be(classes) as folder:
+            with _atomic_folder(classes) as folder:
                 _run([compiler, "-nowarn", "-d", str(folder), "-cp", jars, *map(str, sources)], HERE)
         return [str(java_command()), *QUICK_JVM, "-cp", f"{classes}:{jars}", "Driver"]
 
@@ -98,13 +93,13 @@ def _java(version: str) -> Callable[[], list[str]]:
 
 
 def _jars(version: str) -> str:
-    """The class path: the version that the tests' Kafka has, or an older client's own jars with its JSON reader."""
+    """The class path: the tests' Kafka version, or the jars of an older client with a JSON reader."""
     libs = kafka_home() / "libs"
     if version == KAFKA_VERSION:
         return str(libs / "*")
     older = CACHE / f"kafka-clients-{version}"
     if not older.exists():
-        with _to_be(older) as folder:
+        with _atomic_folder(older) as folder:
             pom = shutil.copy(HERE / "java" / "driver" / "pom.xml", folder / "pom.xml")
             maven = [_tool("mvn", "Maven"), "-q", "-B", "-Dstyle.color=never", "-f", str(pom), COPY]
             _run([*maven, "-DincludeScope=runtime", f"-DoutputDirectory={folder}"], folder)
@@ -112,14 +107,12 @@ def _jars(version: str) -> str:
 
 
 def _node(program: str) -> Callable[[], list[str]]:
-    """The driver's files beside the packages that they import."""
-
     def command() -> list[str]:
         node, npm = _tool("node", "Node 20"), _tool("npm", "npm")
         files = sorted([*(HERE / "node").glob("*.mjs"), HERE / "node" / "package.json"])
         made = CACHE / f"node-{_digest(files)}"
         if not made.exists():
-            with _to_be(made) as folder:
+            with _atomic_folder(made) as folder:
                 for file in files:
                     shutil.copy(file, folder)
                 _run([npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock"], folder)
@@ -129,17 +122,17 @@ def _node(program: str) -> Callable[[], list[str]]:
 
 
 def _rust() -> list[str]:
-    """Built where no Cargo.lock is left beside our sources; cargo knows what is up to date."""
+    """Built in the cache, so that no Cargo.lock appears among the sources; cargo decides what is up to date."""
     cargo = _tool("cargo", "Rust")
     _tool("cc", "a C compiler: librdkafka is built from source")
     workshop = CACHE / "rust"
-    shutil.copytree(HERE / "rust", workshop, dirs_exist_ok=True, copy_function=_copy_news)
+    shutil.copytree(HERE / "rust", workshop, dirs_exist_ok=True, copy_function=_copy_if_changed)
     _run([cargo, "build", "--quiet", "--release"], workshop)
     return [str(workshop / "target" / "release" / "barnabas-conformance")]
 
 
-def _copy_news(source: str, target: str) -> None:
-    """Leave alone what is the same: cargo looks at times."""
+def _copy_if_changed(source: str, target: str) -> None:
+    """Copies a changed file only, since cargo compares modification times."""
     if not Path(target).exists() or Path(source).read_bytes() != Path(target).read_bytes():
         shutil.copy(source, target)
 
@@ -149,8 +142,8 @@ def _is_rust_built() -> bool:
 
 
 @contextlib.contextmanager
-def _to_be(folder: Path) -> Iterator[Path]:
-    """A folder to build in, which gets its name when all is there."""
+def _atomic_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder that is renamed to `folder` when the block has succeeded."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".building-", dir=folder.parent) as work:
         made = Path(work) / "made"
@@ -160,7 +153,6 @@ def _to_be(folder: Path) -> Iterator[Path]:
 
 
 def _digest(files: Iterable[Path]) -> str:
-    """What a build stands for."""
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 

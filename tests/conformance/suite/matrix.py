@@ -1,6 +1,6 @@
-"""What every client writes with every codec, read by every client.
+"""Records that every client writes with every codec, read by every client.
 
-One topic for each codec, one partition for each writer; a cell is a writer and a reader.
+Each codec has a topic and each writer a partition; a cell is a writer and a reader.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tests.conformance.suite.drivers import DriverEnded, Refused, Unsupported
-from tests.conformance.suite.playing import Player, error_name
+from tests.conformance.suite.driver_process import DriverEnded, Refused, Unsupported
+from tests.conformance.suite.player import Player, error_name
 from tests.conformance.suite.steps import Record, mismatch
 from tests.conformance.suite.tables.records import CODECS, SHAPES
 
@@ -19,22 +19,20 @@ NOT_WRITTEN = " (the client does not write it)"
 
 
 class Cell(NamedTuple):
-    """What a reader made of a writer's records: the codecs that came back whole, and what was wrong with others."""
+    """The codecs that a reader read correctly from a writer, and the faults of the others."""
 
     whole: tuple[str, ...]
     faults: tuple[str, ...]
 
 
 class Matrix:
-    """Filled in codec by codec."""
-
     def __init__(self, players: Mapping[str, Player]) -> None:
         self._players = players
         self._whole: dict[tuple[str, str], list[str]] = {(w, r): [] for w in players for r in players}
         self._faults: dict[tuple[str, str], list[str]] = {(w, r): [] for w in players for r in players}
 
     def fill(self, codecs: Sequence[str]) -> dict[tuple[str, str], Cell]:
-        """Write and read everything; cells by writer and reader."""
+        """Writes and reads everything; the cells by writer and reader."""
         for codec in codecs:
             self._fill(codec)
         return {pair: Cell(tuple(self._whole[pair]), tuple(self._faults[pair])) for pair in self._whole}
@@ -44,11 +42,11 @@ class Matrix:
         names = list(self._players)
         self._players[names[0]].ask("create_topic", topic=topic, count=len(names), configs={})
         written = {}
-        for place, writer in enumerate(names):
-            records = [record._replace(partition=place) for record in SHAPES]
+        for partition, writer in enumerate(names):
+            records = [record._replace(partition=partition) for record in SHAPES]
             fault = self._written(writer, topic, codec, records)
             if fault is None:
-                written[place] = records
+                written[partition] = records
             else:
                 for reader in names:
                     self._faults[writer, reader].append(f"{codec}: {fault}{NOT_WRITTEN}")
@@ -72,9 +70,9 @@ class Matrix:
             fault = f"{error_name(why.code)}: {why.message}"
         except (Unsupported, DriverEnded) as why:
             fault = str(why)
-        for place, records in written.items():
-            pair = names[place], reader
-            wrong = fault or mismatch(records, [one for one in found if one["partition"] == place])
+        for partition, records in written.items():
+            pair = names[partition], reader
+            wrong = fault or mismatch(records, [one for one in found if one["partition"] == partition])
             if wrong:
                 self._faults[pair].append(f"{codec}: {wrong}")
             else:
@@ -84,7 +82,7 @@ class Matrix:
 def fill(
     commands: Mapping[str, list[str]], bootstrap: str, codecs: Sequence[str] = CODECS
 ) -> dict[tuple[str, str], Cell]:
-    """Start every client once, and fill the matrix."""
+    """Starts every client once and fills the matrix."""
     with contextlib.ExitStack() as stack:
         players = {name: stack.enter_context(Player(command, bootstrap)) for name, command in commands.items()}
         return Matrix(players).fill(codecs)

@@ -1,15 +1,15 @@
-"""What scenarios are made of: steps, each a verb with what is expected of it.
+"""The elements of scenarios: steps, each a verb with its expectations.
 
-FORMAT   A driver reads one JSON object a line, {"verb": …, argument: …}, and answers with one a line:
-             {"told": {…}}                              done, and this was seen
-             {"refused": CODE or NAME, "message": …}    the broker's error code, or the client's own name of an error
-             {"unsupported": REASON}                    the client cannot be asked this
-         Bytes travel in base64. A record is {partition, key, value, headers: [[name, bytes]…], timestamp}, and when it
-         was read also {offset}. `docs/conformance.md` lists the verbs.
-RULES    1. A string that begins with $ is a name of this run's own: topics, groups, transactional ids.
-         2. An expectation names only what it is about; what else a driver tells is not looked at.
-         3. `becomes` asks again until the answer is as expected; `gives` asks once.
-NOT HERE Playing them (`playing.py`), the scenarios themselves (`tables/`).
+FORMAT   A driver reads one JSON object per line, {"verb": …, argument: …}, and answers with one per line:
+             {"told": {…}}                              success, with the result
+             {"refused": CODE or NAME, "message": …}    the broker's error code, or the client's own name of the error
+             {"unsupported": REASON}                    the client has no such function
+         Bytes are base64. A record is {partition, key, value, headers: [[name, bytes]…], timestamp}, and a consumed one also
+         has {offset}. `docs/conformance.md` lists the verbs.
+RULES    1. A string that starts with $ is a name that is unique to the run: topics, groups, transactional ids.
+         2. An expectation checks only the fields that it names.
+         3. `becomes` repeats the request until the response is as expected; `gives` sends it once.
+NOT HERE Running the steps (`player.py`), the scenarios (`tables/`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 
 class Record(NamedTuple):
-    """A record as a scenario writes or expects it; what is None here for time and offset is not compared."""
+    """A record that a scenario writes or expects; a timestamp or offset of None is not compared."""
 
     partition: int
     key: bytes | None
@@ -30,7 +30,6 @@ class Record(NamedTuple):
     offset: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As drivers read it."""
         return {
             "partition": self.partition,
             "key": _encoded(self.key),
@@ -40,19 +39,18 @@ class Record(NamedTuple):
         }
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Record:
-        """As drivers write it."""
+    def from_json(cls, response: Mapping[str, Any]) -> Record:
         return cls(
-            told["partition"],
-            _decoded(told["key"]),
-            _decoded(told["value"]),
-            tuple((name, _decoded(value)) for name, value in told["headers"]),
-            told["timestamp"],
-            told["offset"],
+            response["partition"],
+            _decoded(response["key"]),
+            _decoded(response["value"]),
+            tuple((name, _decoded(value)) for name, value in response["headers"]),
+            response["timestamp"],
+            response["offset"],
         )
 
     def accepts(self, read: Record) -> bool:
-        """Whether what was read is what was expected."""
+        """Whether a consumed record matches this one."""
         return (
             self[:4] == read[:4]
             and self.timestamp in (None, read.timestamp)
@@ -69,7 +67,7 @@ def _decoded(text: str | None) -> bytes | None:
 
 
 class Matcher(NamedTuple):
-    """An expectation that is more than a value."""
+    """An expectation other than equality."""
 
     says: str
     holds: Callable[[Any], bool]
@@ -79,14 +77,14 @@ class Matcher(NamedTuple):
 
 
 class Naming(NamedTuple):
-    """A matcher that holds names of this run's own: made when the names are known."""
+    """A matcher with names of the run; made when the names are known."""
 
     make: Callable[[Any], Matcher]
     value: Any
 
 
 class Step(NamedTuple):
-    """One verb, whom it is asked of, and what is expected."""
+    """One verb, the process that runs it, and the expectations."""
 
     verb: str
     arguments: Mapping[str, Any]
@@ -96,24 +94,23 @@ class Step(NamedTuple):
     is_eventual: bool = False
 
     def by(self, process: str) -> Step:
-        """Ask another process of the same client: one that may be killed."""
+        """Runs the step in another process of the client, which may be killed."""
         return self._replace(process=process)
 
     def gives(self, **expected: Any) -> Step:
-        """The answer holds this."""
         return self._replace(expected=expected)
 
     def becomes(self, **expected: Any) -> Step:
-        """The answer holds this sooner or later."""
+        """The response eventually has these values."""
         return self._replace(expected=expected, is_eventual=True)
 
     def is_refused(self, *names: str) -> Step:
-        """The broker answers with one of these errors; a client's own name of an error stands beside the broker's."""
+        """The response is one of these errors: the broker's, or the client's own name of it."""
         return self._replace(refusals=names)
 
 
 class Scenario(NamedTuple):
-    """A story of a few steps that every client is asked to live through."""
+    """Steps that every client runs."""
 
     subject: str
     name: str
@@ -121,47 +118,44 @@ class Scenario(NamedTuple):
 
 
 def scenario(subject: str, name: str, *steps: Step) -> Scenario:
-    """A row of a table."""
     return Scenario(subject, name, steps)
 
 
 def do(verb: str, **arguments: Any) -> Step:
-    """Ask a driver."""
     return Step(verb, arguments)
 
 
 def kill(process: str) -> Step:
-    """SIGKILL a process of the client."""
     return Step("kill", {}, process)
 
 
 def members(*names: str) -> Step:
-    """What these members of a group have and have seen, taken together; a member of another process is name@process.
+    """The combined state of these members of a group; a member of another process is name@process.
 
-    The answer: shares (sorted numbers of partitions), assigned (sorted [topic, partition]) and values (a set).
+    The response: shares (sorted numbers of partitions), assigned (sorted [topic, partition]) and values (a set).
     """
     return Step("members", {"names": names})
 
 
 def meanwhile(step: Step, *names: str) -> Step:
-    """What `members` tells after another step, which is taken again before every look."""
+    """`members` after another step, which is repeated before every attempt."""
     return Step("members", {"names": names, "before": step})
 
 
 def containing(*values: Any) -> Naming:
-    """A list that holds all of these, and perhaps more."""
+    """A list with at least these elements."""
     return Naming(
         lambda all_: Matcher(f"all of {all_} and perhaps more", lambda found: set(all_) <= set(found)), values
     )
 
 
 def without(value: Any) -> Naming:
-    """A list that does not hold this."""
+    """A list without this element."""
     return Naming(lambda one: Matcher(f"anything without {one}", lambda found: one not in found), value)
 
 
 def including(**pairs: Any) -> Naming:
-    """A mapping that holds all of these, and perhaps more; names are written with _ for a dot."""
+    """A mapping with at least these entries; names have _ for a dot."""
     wanted = {name.replace("_", "."): value for name, value in pairs.items()}
     return Naming(
         lambda all_: Matcher(
@@ -173,37 +167,35 @@ def including(**pairs: Any) -> Naming:
 
 
 def at_least(all_: frozenset[bytes]) -> Matcher:
-    """A set that holds all of these, and perhaps more."""
+    """A set with at least these elements."""
     return Matcher(f"all of {_short(sorted(all_))}", lambda found: all_ <= found)
 
 
 def one_of(*values: Any) -> Matcher:
-    """Any of these."""
     return Matcher(f"one of {values}", lambda found: found in values)
 
 
 def satisfying(says: str, holds: Callable[[Any], bool]) -> Matcher:
-    """Anything that a function accepts."""
     return Matcher(says, holds)
 
 
 def all_of(topic: str, partitions: int) -> list[list[Any]]:
-    """Every partition of a topic, as `assigned` lists them."""
+    """Every partition of a topic, in the format of `assigned`."""
     return [[topic, index] for index in range(partitions)]
 
 
 def numbered(count: int, partitions: int = 1, start: int = 0) -> list[Record]:
-    """Records "0", "1", … dealt out to the partitions in turn."""
+    """Records "0", "1", … distributed round-robin over the partitions."""
     return [Record(number % partitions, b"k", b"%d" % number) for number in range(start, start + count)]
 
 
 def values(count: int, start: int = 0) -> frozenset[bytes]:
-    """The values of `numbered`, as `members` tells them."""
+    """The values of `numbered`, in the format of `members`."""
     return frozenset(b"%d" % number for number in range(start, start + count))
 
 
 def mismatch(expected: Any, found: Any) -> str | None:
-    """Why an answer is not the expected one, in a sentence; None when it is."""
+    """Why a response differs from the expectation; None if it does not."""
     if isinstance(expected, Matcher):
         return None if expected.holds(found) else f"{_short(found)} instead of {expected.says}"
     if isinstance(expected, Sequence) and expected and isinstance(expected[0], Record):
@@ -211,13 +203,13 @@ def mismatch(expected: Any, found: Any) -> str | None:
     return None if expected == found else f"{_short(found)} instead of {_short(expected)}"
 
 
-def _records_mismatch(expected: Sequence[Record], told: Sequence[Mapping[str, Any]]) -> str | None:
-    read = sorted((Record.from_json(one) for one in told), key=lambda record: (record.partition, record.offset))
+def _records_mismatch(expected: Sequence[Record], response: Sequence[Mapping[str, Any]]) -> str | None:
+    read = sorted((Record.from_json(one) for one in response), key=lambda record: (record.partition, record.offset))
     if len(read) != len(expected):
         return f"{len(read)} records instead of {len(expected)}"
-    for place, (wanted, got) in enumerate(zip(expected, read, strict=True)):
+    for index, (wanted, got) in enumerate(zip(expected, read, strict=True)):
         if not wanted.accepts(got):
-            return f"record {place}: {_short(got)} instead of {_short(wanted)}"
+            return f"record {index}: {_short(got)} instead of {_short(wanted)}"
     return None
 
 

@@ -1,1 +1,1 @@
-"""Jobs of the pipeline that are killed, on this machine and on a Spark cluster: what must be there once is there once."""
+"""Kills jobs of the pipeline, on this machine and on a Spark cluster, and checks that every record exists exactly once."""

@@ -1,8 +1,8 @@
-"""`make kill-pipeline`: archives of each format, replays, tables and aggregates, killed so many times, here or on a cluster.
+"""`make kill-pipeline`: kills archives of each format, replays, tables and aggregates, here or on a cluster.
 
     python -m tests.pipeline.killing --count 100 [--seed N] [--cluster] [--only archive] [--seconds 100] [--steps 1]
 
-A life ends after some kills, and each has a seed, which is printed: with `--seed` and `--only` it is the first one.
+Each run of a scenario ends after some kills and prints its seed; `--seed` with `--only` repeats it as the first run.
 """
 
 from __future__ import annotations
@@ -19,84 +19,82 @@ from collections import Counter
 from pathlib import Path
 
 from barnabas import Broker
-from tests.pipeline.killing.archives import Archive, Decoded
-from tests.pipeline.killing.lakes import DeltaArchive, IcebergArchive, Lake
-from tests.pipeline.killing.life import LOCAL, KillableBroker, Life
-from tests.pipeline.killing.replays import Replay, ReplayOfArchive
-from tests.pipeline.killing.story import Story
+from tests.pipeline.killing.archives import Archive, DecodedArchive
+from tests.pipeline.killing.kill_run import LOCAL, KillRun
+from tests.pipeline.killing.lakes import DeltaArchive, IcebergArchive, TableArchive
+from tests.pipeline.killing.replays import ArchiveReplay, Replay
+from tests.pipeline.killing.scenario import Scenario
 from tests.pipeline.killing.tables import Aggregate, Table
-from tests.pipeline.killing.warm import WarmDriver
+from tests.pipeline.killing.warm_driver import WarmDriver
 from tests.support.kafka import ApacheKafka
 from tests.support.spark_cluster import SparkCluster
 
-STORIES: dict[str, type[Story]] = {
-    story.name: story
-    for story in (Archive, Replay, Table, Aggregate, Decoded, ReplayOfArchive, DeltaArchive, IcebergArchive)
+SCENARIOS: dict[str, type[Scenario]] = {
+    scenario.name: scenario
+    for scenario in (Archive, Replay, Table, Aggregate, DecodedArchive, ArchiveReplay, DeltaArchive, IcebergArchive)
 }
-KILLS_OF_A_LIFE = 8
+KILLS_PER_RUN = 8
 SETTINGS = {"offsets.topic.num.partitions": 5, "transaction.state.log.num.partitions": 5}
 
 
 class Run:
-    """Lives on one broker, and perhaps one Spark cluster."""
+    """Runs scenarios on one broker, and perhaps one Spark cluster."""
 
     def __init__(
         self,
         folder: Path,
-        broker: KillableBroker,
+        broker: Broker | ApacheKafka,
         cluster: SparkCluster | None,
-        warm: WarmDriver | None,
+        warm_driver: WarmDriver | None,
         seconds: float,
     ) -> None:
         self._folder = folder
         self._broker = broker
         self._cluster = cluster
-        self._warm = warm
+        self._warm_driver = warm_driver
         self._ends = time.monotonic() + seconds
         self.kills: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
 
     @property
-    def is_over(self) -> bool:
-        """Whether nothing new is begun."""
+    def time_is_up(self) -> bool:
         return time.monotonic() > self._ends
 
-    def live(self, kind: type[Story], seed: int, kills: int) -> None:
-        """A life with so many kills."""
-        with self._life(kind, seed) as life:
-            while sum(life.kills.values()) < kills and not (life.is_done or self.is_over):
-                life.turn()
-            life.finish()
-            self._count(life)
+    def run_with_kills(self, kind: type[Scenario], seed: int, kills: int) -> None:
+        """Runs a scenario until it has had so many kills."""
+        with self._kill_run(kind, seed) as kill_run:
+            while sum(kill_run.kills.values()) < kills and not (kill_run.is_done or self.time_is_up):
+                kill_run.run_job()
+            kill_run.finish()
+            self._count(kill_run)
 
-    def live_by_steps(self, kind: type[Story], seed: int, first: int) -> None:
-        """A life whose every run dies one step of its commit later than the one before, until one has no step left."""
-        with self._life(kind, seed) as life:
+    def run_by_steps(self, kind: type[Scenario], seed: int, first: int) -> None:
+        """Kills each run one step of its commit later than the previous one, until a run has no step left."""
+        with self._kill_run(kind, seed) as kill_run:
             step = first
-            while life.kills["step"] == step - first and not self.is_over:
-                life.turn((), step)
+            while kill_run.kills["step"] == step - first and not self.time_is_up:
+                kill_run.run_job((), step)
                 step += 1
-            life.finish()
-            print(f"{kind.name}: died before the steps {first} to {first + life.kills['step'] - 1}", flush=True)
-            self._count(life)
+            kill_run.finish()
+            print(f"{kind.name}: died before the steps {first} to {first + kill_run.kills['step'] - 1}", flush=True)
+            self._count(kill_run)
 
-    def _life(self, kind: type[Story], seed: int) -> Life:
+    def _kill_run(self, kind: type[Scenario], seed: int) -> KillRun:
         print(f"{kind.name}: seed {seed}", flush=True)
-        return Life(kind, self._folder / f"{kind.name}-{seed}", self._broker, seed, self._cluster, self._warm)
+        return KillRun(kind, self._folder / f"{kind.name}-{seed}", self._broker, seed, self._cluster, self._warm_driver)
 
-    def _count(self, life: Life) -> None:
-        self.kills += life.kills
-        self.done += Counter(lives=1, runs=life.runs, records=life.records)
+    def _count(self, kill_run: KillRun) -> None:
+        self.kills += kill_run.kills
+        self.done += Counter(runs_with_kills=1, runs=kill_run.runs, records=kill_run.records)
 
 
 def main() -> None:
-    """Kill so many times, print what was done."""
     parser = argparse.ArgumentParser(prog="make kill-pipeline", description="Jobs of the pipeline that are killed.")
-    parser.add_argument("--count", type=int, default=100, help="so many kills")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing new after so long")
+    parser.add_argument("--count", type=int, default=100, help="the number of kills")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start nothing new after this time")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
-    parser.add_argument("--only", choices=STORIES, action="append")
-    parser.add_argument("--cluster", action="store_true", help="on a master and two workers, which are killed too")
+    parser.add_argument("--only", choices=SCENARIOS, action="append")
+    parser.add_argument("--cluster", action="store_true", help="on a master and two workers, which are killed as well")
     parser.add_argument(
         "--steps", type=int, metavar="FIRST", help="kill before each step of the commit from this one on"
     )
@@ -106,7 +104,7 @@ def main() -> None:
     parser.add_argument("--kafka", action="store_true", help="with Apache Kafka as the broker")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    kinds = [STORIES[name] for name in options.only or STORIES]
+    kinds = [SCENARIOS[name] for name in options.only or SCENARIOS]
     random.Random(options.seed).shuffle(kinds)
     with contextlib.ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="killing-"))
@@ -118,16 +116,16 @@ def main() -> None:
             spark = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-cluster-")))
             cluster = stack.enter_context(SparkCluster(spark))
         words = LOCAL if cluster is None else cluster.submit_words
-        formats = [kind.format for kind in kinds if issubclass(kind, Lake)]
-        warm = None if options.cold else stack.enter_context(WarmDriver(words, formats))
-        run = Run(folder, broker, cluster, warm, options.seconds)
+        formats = [kind.format for kind in kinds if issubclass(kind, TableArchive)]
+        warm_driver = None if options.cold else stack.enter_context(WarmDriver(words, formats))
+        run = Run(folder, broker, cluster, warm_driver, options.seconds)
         seed = options.seed
-        while not run.is_over and sum(run.kills.values()) < options.count:
-            kind = kinds[run.done["lives"] % len(kinds)]
+        while not run.time_is_up and sum(run.kills.values()) < options.count:
+            kind = kinds[run.done["runs_with_kills"] % len(kinds)]
             if options.steps is None or not kind.has_steps:
-                run.live(kind, seed, min(KILLS_OF_A_LIFE, options.count))
+                run.run_with_kills(kind, seed, min(KILLS_PER_RUN, options.count))
             else:
-                run.live_by_steps(kind, seed, options.steps)
+                run.run_by_steps(kind, seed, options.steps)
             seed = secrets.randbits(32)
         folder.rmdir()
         print(f"kills {dict(run.kills)}, {dict(run.done)}", flush=True)

@@ -1,8 +1,8 @@
 """Archives that are killed: raw with compaction, and decoded with dead letters.
 
-RULES    1. After every kill the folder, read by Arrow without any manifest, holds no record twice and none that was not sent.
-         2. In the end every record is there once, with its key, value, timestamp and headers.
-         3. A malformed record's letter is in its topic once, in the order of its partition; a decoded one has its data.
+RULES    1. After every kill the folder, read by Arrow without the manifest, has no duplicate and no unknown record.
+         2. In the end every record exists once, with its key, value, timestamp and headers.
+         3. A malformed record's letter is in its topic once, in the order of its partition; a decoded record has its data.
 """
 
 from __future__ import annotations
@@ -12,36 +12,33 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from tests.pipeline.killing.story import Moment, Story, counted, headers_of
-from tests.pipeline.killing.topics import PARTITIONS, At, Record, high_watermarks, make, read_on, send
+from tests.pipeline.killing.scenario import Scenario, Trigger, count_matches, headers_of
+from tests.pipeline.killing.topics import PARTITIONS, Position, Record, create_topic, high_watermarks, read_from, send
 
 RECORDS = 900
 ROUND = 450
 
 
-class Archive(Story):
-    """Raw, with days of small files that are put together."""
+class Archive(Scenario):
+    """A raw archive whose days of small files are compacted."""
 
     name = "archive"
     is_archive = True
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.sent: dict[At, Record] = {}
-        make(self.bootstrap, self.topic)
+        self.sent: dict[Position, Record] = {}
+        create_topic(self.bootstrap, self.topic)
 
     def send_more(self) -> None:
-        """About a day of records."""
         portion = [(self.rng.randrange(PARTITIONS), self.record(self.next_ms())) for _ in range(RECORDS)]
         self.sent |= send(self.bootstrap, self.topic, portion)
 
     def record(self, ms: int) -> Record:
-        """The next record."""
         number = self.count
         return Record(b"%d" % (number % 50), b"value %d" % number if number % 9 else None, ms, headers_of(number))
 
     def words(self) -> list[str]:
-        """Small rounds, and compaction after few files."""
         options = {
             "--bootstrap": self.bootstrap,
             "--topic": self.topic,
@@ -51,52 +48,48 @@ class Archive(Story):
         }
         return ["archive", *(word for pair in options.items() for word in pair)]
 
-    def moments(self) -> dict[str, Moment]:
-        """By what lies in the folder."""
+    def triggers(self) -> dict[str, Trigger]:
         own = self.into / "_barnabas"
         return {
-            "begun": Moment(self._rounds_begun, 4),
-            "staging": Moment(counted(own / "staging", "*"), 1),
-            "writing": Moment(counted(own / "staging", "*/_temporary/0/*/*"), 2),
-            "staged": Moment(counted(own / "staging", "*/topic=*/date=*/0*.parquet"), 2),
-            "committed": Moment(counted(own / "manifest", "*.json"), 3),
-            "moved": Moment(counted(self.into, "topic=*/date=*/*.parquet"), 4),
+            "begun": Trigger(self._rounds_begun, 4),
+            "staging": Trigger(count_matches(own / "staging", "*"), 1),
+            "writing": Trigger(count_matches(own / "staging", "*/_temporary/0/*/*"), 2),
+            "staged": Trigger(count_matches(own / "staging", "*/topic=*/date=*/0*.parquet"), 2),
+            "committed": Trigger(count_matches(own / "manifest", "*.json"), 3),
+            "moved": Trigger(count_matches(self.into, "topic=*/date=*/*.parquet"), 4),
         }
 
     def _rounds_begun(self) -> int:
-        """How many rounds, the one whose files are being written among them, which is under way for sure."""
+        """The number of rounds, including the one whose files are being written."""
         own = self.into / "_barnabas"
         written = (int(path.name.partition(".")[0]) for path in (own / "staging").glob("*"))
-        return max(1 + max(written, default=-1), counted(own / "manifest", "*.json")())
+        return max(1 + max(written, default=-1), count_matches(own / "manifest", "*.json")())
 
     def files(self) -> list[Path]:
-        """Where a stranger looks."""
         return sorted(self.into.glob("topic=*/date=*/*.parquet"))
 
-    def listed(self) -> dict[At, dict[str, Any]]:
-        """The rows that a stranger finds (rule 1)."""
-        found: dict[At, dict[str, Any]] = {}
+    def listed(self) -> dict[Position, dict[str, Any]]:
+        """The rows that a foreign reader finds (rule 1)."""
+        found: dict[Position, dict[str, Any]] = {}
         for path in self.files():
             for row in pq.ParquetFile(path).read().to_pylist():
-                place = (row["partition"], row["offset"])
-                assert place not in found, f"{place} is there twice"
-                found[place] = row
-        strangers = [place for place, row in found.items() if self.sent.get(place) != _as_sent(row)]
+                position = (row["partition"], row["offset"])
+                assert position not in found, f"{position} is there twice"
+                found[position] = row
+        strangers = [position for position, row in found.items() if self.sent.get(position) != _as_sent(row)]
         assert not strangers, f"{len(strangers)} records were never sent so: {strangers[:3]}"
         return found
 
     def check(self) -> int:
-        """Rule 1."""
         return len(self.listed())
 
-    def check_all(self) -> None:
-        """Rule 2."""
+    def check_complete(self) -> None:
         missing = self.sent.keys() - self.listed().keys()
         assert not missing, f"{len(missing)} records are not there: {sorted(missing)[:3]}"
 
 
-class Decoded(Archive):
-    """JSON, every tenth record malformed."""
+class DecodedArchive(Archive):
+    """A JSON archive; every tenth record is malformed."""
 
     name = "decoded"
 
@@ -109,38 +102,32 @@ class Decoded(Archive):
 
     @property
     def dead_letters(self) -> str:
-        """The topic of the malformed."""
         return f"{self.topic}-dead"
 
     def record(self, ms: int) -> Record:
-        """The next record."""
         number = self.count
         value = b"no json %d" % number if number % 10 == 0 else b'{"n": %d}' % number
         return Record(b"%d" % number, value, ms, headers_of(number))
 
     def words(self) -> list[str]:
-        """With a schema, and a topic for what does not fit."""
         own = ["--decode", "json", "--schema", str(self._schema), "--dead-letters", self.dead_letters]
         return [*super().words(), *own]
 
-    def moments(self) -> dict[str, Moment]:
-        """Besides: letters that are sent, committed or not."""
-        letters = Moment(lambda: high_watermarks(self.brokers, self.dead_letters, 1), 100)
-        return {**super().moments(), "letters": letters}
+    def triggers(self) -> dict[str, Trigger]:
+        letters = Trigger(lambda: high_watermarks(self.brokers, self.dead_letters, 1), 100)
+        return {**super().triggers(), "letters": letters}
 
     def check(self) -> int:
-        """Rules 1 and 3: letters so far."""
         if self.brokers.exists(self.dead_letters):
-            self._letters += [letter for _, letter in read_on(self.bootstrap, self.dead_letters, self._read)]
+            self._letters += [letter for _, letter in read_from(self.bootstrap, self.dead_letters, self._read)]
         for partition in range(PARTITIONS):
             due = self._due(partition)
             found = [letter for letter in self._letters if _origin(letter)[0] == partition]
             assert found == due[: len(found)], f"the letters of partition {partition} are not what was malformed"
         return super().check()
 
-    def check_all(self) -> None:
-        """Rules 2 and 3."""
-        super().check_all()
+    def check_complete(self) -> None:
+        super().check_complete()
         assert len(self._letters) == sum(len(self._due(number)) for number in range(PARTITIONS)), "letters are missing"
         for row in self.listed().values():
             is_malformed = row["value"].startswith(b"no")
@@ -148,11 +135,11 @@ class Decoded(Archive):
             assert is_malformed or b'{"n": %d}' % row["data"]["n"] == row["value"]
 
     def _due(self, partition: int) -> list[Record]:
-        """The letters that this partition's records make, in their order."""
+        """The letters expected for this partition's records, in order."""
         return [
-            _letter(self.topic, place, record)
-            for place, record in sorted(self.sent.items())
-            if place[0] == partition and (record.value or b"").startswith(b"no")
+            _letter(self.topic, position, record)
+            for position, record in sorted(self.sent.items())
+            if position[0] == partition and (record.value or b"").startswith(b"no")
         ]
 
 
@@ -161,16 +148,16 @@ def _as_sent(row: dict[str, Any]) -> Record:
     return Record(row["key"], row["value"], round(row["timestamp"].timestamp() * 1000), headers)
 
 
-def _letter(topic: str, place: At, record: Record) -> Record:
+def _letter(topic: str, position: Position, record: Record) -> Record:
     said = (
         ("dead-letter.reason", b"the value is not JSON of the schema"),
         ("dead-letter.topic", topic.encode()),
-        ("dead-letter.partition", b"%d" % place[0]),
-        ("dead-letter.offset", b"%d" % place[1]),
+        ("dead-letter.partition", b"%d" % position[0]),
+        ("dead-letter.offset", b"%d" % position[1]),
     )
     return record._replace(headers=(*record.headers, *said))
 
 
-def _origin(letter: Record) -> At:
+def _origin(letter: Record) -> Position:
     headers = {name: value for name, value in letter.headers if value is not None}
     return int(headers["dead-letter.partition"]), int(headers["dead-letter.offset"])

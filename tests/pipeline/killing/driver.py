@@ -1,8 +1,8 @@
-"""`barnabas ...` as the kill tests start it: on a driver that is warm, or with an hour of death.
+"""Starts `barnabas ...` for the kill tests: on a warm driver, or with a planned kill.
 
     python -m tests.pipeline.killing.driver N FOLDER pipeline archive ...
 
-N is the change below the folder before which it dies (`dying.py`); 0 is never.
+The process kills itself before its N-th change below the folder (`kill_at_step.py`); 0 is never.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import os
 import runpy
 import sys
 
-from tests.pipeline.killing.dying import die_before
-from tests.pipeline.killing.warm import PORT, come_in
+from tests.pipeline.killing.kill_at_step import kill_before_change
+from tests.pipeline.killing.warm_driver import PORT, attach
 
 if __name__ == "__main__":
     _, last, below, *words = sys.argv
     if PORT in os.environ:
-        come_in()
+        attach()
     if int(last):
-        die_before(int(last), below)
+        kill_before_change(int(last), below)
     sys.argv = ["barnabas", *words]
     runpy.run_module("barnabas", run_name="__main__", alter_sys=True)

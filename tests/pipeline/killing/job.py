@@ -1,8 +1,8 @@
-"""A job of the pipeline as a command, in a process group of its own: Python, Spark's driver, and on `local[N]` its workers.
+"""A job of the pipeline as a command, in its own process group: Python, Spark's driver, and on `local[N]` its workers.
 
-RULES    1. What it says goes to files: a pipe would be held open by a JVM that outlives its Python.
-         2. Killed is the whole group, or Python alone: its JVM, in the middle of something, has to see that and end. Or the JVM
-            alone: Python has to say so in a sentence.
+RULES    1. Output goes to files: a JVM that outlives its Python would keep a pipe open.
+         2. A kill hits the whole group, or Python alone (its JVM must notice and end), or the JVM alone (Python must report
+            it in one sentence).
 """
 
 from __future__ import annotations
@@ -22,27 +22,25 @@ import psutil
 from tests.support.child_process import mortal
 
 ROOT = Path(__file__).parents[3]
-LIMIT_S = 900.0
+TIMEOUT_S = 900.0
 QUICK_JVM = {"JAVA_TOOL_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
-"""It lives for seconds."""
+"""For JVMs that live a few seconds."""
 KILLED = -signal.SIGKILL
 
 
 class Job:
-    """One run."""
-
     def __init__(
         self,
         words: Sequence[str],
         log: Path,
-        die_at: int = 0,
+        kill_at: int = 0,
         below: Path | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        program = ["tests.pipeline.killing.driver", str(die_at), str(below)]
-        self._said = log.with_suffix(".out")
-        self._complained = log.with_suffix(".err")
-        with self._said.open("wb") as out, self._complained.open("wb") as errors:
+        program = ["tests.pipeline.killing.driver", str(kill_at), str(below)]
+        self._stdout = log.with_suffix(".out")
+        self._stderr = log.with_suffix(".err")
+        with self._stdout.open("wb") as out, self._stderr.open("wb") as errors:
             self._process = subprocess.Popen(
                 mortal([sys.executable, "-m", *program, "pipeline", *words, "--json"]),
                 stdin=subprocess.DEVNULL,
@@ -55,30 +53,26 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether its Python has ended."""
         return self._process.poll() is not None
 
     @property
-    def complaints(self) -> str:
-        """What it said on standard error."""
-        return self._complained.read_text(errors="replace")
+    def stderr(self) -> str:
+        return self._stderr.read_text(errors="replace")
 
     def report(self) -> dict[str, Any]:
-        """Its last word."""
-        said: dict[str, Any] = json.loads(self._said.read_text().splitlines()[-1])
+        said: dict[str, Any] = json.loads(self._stdout.read_text().splitlines()[-1])
         return said
 
     def wait(self) -> int:
-        """Wait until it ends; its exit code."""
-        return self._process.wait(LIMIT_S)
+        return self._process.wait(TIMEOUT_S)
 
     def kill_python(self) -> int:
-        """SIGKILL for its Python; its JVM is still there for a moment. How its Python ended."""
+        """Kills Python; its JVM lives on for a moment. Returns Python's exit code."""
         self._process.kill()
         return self._process.wait()
 
     def kill_jvm(self) -> bool:
-        """SIGKILL for what its Python started; False when that was nothing as yet."""
+        """Kills the children of Python. Returns False if there are none."""
         try:
             started = psutil.Process(self._process.pid).children(recursive=True)
         except psutil.NoSuchProcess:
@@ -89,7 +83,7 @@ class Job:
         return bool(started)
 
     def kill(self) -> int:
-        """SIGKILL for all that is left of it; how its Python ended."""
+        """Kills the whole group. Returns Python's exit code."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         return self._process.wait()

@@ -1,8 +1,8 @@
-"""Archives in tables of Delta and Iceberg that are killed.
+"""Archives in Delta and Iceberg tables that are killed.
 
-RULES    1. After every kill Spark's own reader of the table finds no record twice and none that was not sent. It may find a
-            round that the manifest has not: whole or not at all, which a later run has to respect.
-         2. In the end it finds every record once, and the audit agrees (`life.py`).
+RULES    1. After every kill Spark's reader of the table finds no duplicate and no unknown record. It may find a round that is
+            not in the manifest: completely or not at all.
+         2. In the end it finds every record once, and the audit agrees (`kill_run.py`).
 """
 
 from __future__ import annotations
@@ -17,31 +17,29 @@ from typing import ClassVar
 
 from tests.pipeline.killing.archives import Archive
 from tests.pipeline.killing.job import QUICK_JVM, ROOT
-from tests.pipeline.killing.story import Moment, counted
+from tests.pipeline.killing.scenario import Trigger, count_matches
 
 
-class Lake(Archive):
-    """A table, of a format and with a pattern for its commits' files."""
+class TableArchive(Archive):
+    """An archive in a table; `commits` matches the files of the table's commits."""
 
     format: ClassVar[str]
     commits: ClassVar[str]
 
     def words(self) -> list[str]:
-        """Into a table."""
         return [*super().words(), "--format", self.format]
 
-    def moments(self) -> dict[str, Moment]:
-        """By what lies in the folder and in the table."""
+    def triggers(self) -> dict[str, Trigger]:
         return {
-            "planned": Moment(self._rounds_begun, 2),
-            "written": Moment(counted(self.into / "records", "**/*.parquet"), 4),
-            "entered": Moment(counted(self.into / "records", self.commits), 4),
-            "committed": Moment(counted(self.into / "_barnabas" / "manifest", "*.json"), 2),
+            "planned": Trigger(self._rounds_begun, 2),
+            "written": Trigger(count_matches(self.into / "records", "**/*.parquet"), 4),
+            "entered": Trigger(count_matches(self.into / "records", self.commits), 4),
+            "committed": Trigger(count_matches(self.into / "_barnabas" / "manifest", "*.json"), 2),
         }
 
     def files(self) -> list[Path]:
-        """What Spark's reader of the table finds (rule 1)."""
-        if not counted(self.into / "records", self.commits)():
+        """The rows that Spark's reader of the table finds, as Parquet files (rule 1)."""
+        if not count_matches(self.into / "records", self.commits)():
             return []
         target = self.folder / f"seen-{secrets.token_hex(3)}"
         words = ["copy", self.format, str(self.into / "records"), str(target)]
@@ -59,17 +57,13 @@ class Lake(Archive):
         return 1 + int(json.loads(plan.read_text())["round"]) if plan.exists() else 0
 
 
-class DeltaArchive(Lake):
-    """Delta."""
-
+class DeltaArchive(TableArchive):
     name = "delta"
     format = "delta"
     commits = "_delta_log/[0-9]*.json"
 
 
-class IcebergArchive(Lake):
-    """Iceberg."""
-
+class IcebergArchive(TableArchive):
     name = "iceberg"
     format = "iceberg"
     commits = "metadata/v*.metadata.json"

@@ -1,10 +1,10 @@
-"""Spark without a job of ours: what a worker can import, what Spark's own Kafka sink sends, what is in a table.
+"""Spark without our jobs: the modules that workers can import, Spark's Kafka sink, a copy of a table.
 
-python -m tests.pipeline.killing.plain_spark imports NAME...            says which of them, as JSON
+python -m tests.pipeline.killing.plain_spark imports NAME...            prints those that workers can import, as JSON
 python -m tests.pipeline.killing.plain_spark sink BOOTSTRAP TOPIC ROWS GATE
-python -m tests.pipeline.killing.plain_spark copy FORMAT TABLE TARGET   a table of Delta or Iceberg, as Parquet
+python -m tests.pipeline.killing.plain_spark copy FORMAT TABLE TARGET   copies a Delta or Iceberg table to Parquet
 
-On a warm driver, or for `copy` on a Spark of its own.
+Runs on a warm driver; `copy` may start its own Spark.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.pipeline.killing.warm import PORT, come_in
+from tests.pipeline.killing.warm_driver import PORT, attach
 
 VALUE_BYTES = 1_000
-"""A quarter of the rows is more than what lies in buffers between a worker's Python and its JVM."""
+"""A quarter of the rows exceeds the buffers between a worker's Python and its JVM."""
 
 
 def imports(spark: Any, *names: str) -> list[list[str]]:
-    """Of each of two tasks: the modules that it could import."""
+    """Returns for each of two tasks the modules that it could import."""
 
     def task(_rows: Any) -> Iterator[list[str]]:
         from importlib.util import find_spec
@@ -36,7 +36,7 @@ def imports(spark: Any, *names: str) -> list[list[str]]:
 
 
 def sink(spark: Any, bootstrap: str, topic: str, rows: str, gate: str) -> int:
-    """So many rows to the topic, as Spark's documentation has it; half-way a task waits for a writer of the gate, a pipe."""
+    """Sends rows with Spark's sink; half-way a task waits until the named pipe `gate` is opened for writing."""
     from pyspark.sql.functions import udf
 
     of_a_task = int(rows) // 2
@@ -53,17 +53,16 @@ def sink(spark: Any, bootstrap: str, topic: str, rows: str, gate: str) -> int:
 
 
 def copy(spark: Any, kind: str, table: str, target: str) -> str:
-    """What Spark's reader of a table finds, written down for others."""
-    from barnabas.pipeline.jobs.data_files import own_session
+    from barnabas.pipeline.jobs.data_files import isolated_session
 
-    own_session(spark).read.format(kind).load(table).write.parquet(target)
+    isolated_session(spark).read.format(kind).load(table).write.parquet(target)
     return target
 
 
 if __name__ == "__main__":
     _, what, *words = sys.argv
     if PORT in os.environ:
-        come_in()
+        attach()
     from barnabas.pipeline import session
 
     with tempfile.TemporaryDirectory() as scratch:

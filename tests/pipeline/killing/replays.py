@@ -1,8 +1,7 @@
 """Replays that are killed, of a topic and of an archive.
 
-RULES    1. At any moment a partition of the target holds the beginning of the source's partition: nothing twice, nothing left
-            out, in its order, with keys, headers and timestamps.
-         2. In the end it holds all of it.
+RULES    1. At any time a partition of the target is a prefix of the source's partition: same order, keys, headers, timestamps.
+         2. In the end it is equal to it.
 """
 
 from __future__ import annotations
@@ -11,15 +10,15 @@ from typing import Any
 
 from barnabas.pipeline.kafka.sender import RECORDS_PER_TRANSACTION
 from tests.pipeline.killing.job import Job
-from tests.pipeline.killing.story import Moment, Story, headers_of
-from tests.pipeline.killing.topics import PARTITIONS, Record, high_watermarks, make, read_on, send
+from tests.pipeline.killing.scenario import Scenario, Trigger, headers_of
+from tests.pipeline.killing.topics import PARTITIONS, Record, create_topic, high_watermarks, read_from, send
 
 RECORDS = 4 * RECORDS_PER_TRANSACTION
-"""A partition's: some transactions of it. They are of three days, so that their archive is few files."""
+"""Per partition: several transactions. They span three days, so that their archive has few files."""
 
 
-class Replay(Story):
-    """Straight from the topic."""
+class Replay(Scenario):
+    """A replay of a topic."""
 
     name = "replay"
     has_steps = False
@@ -28,23 +27,21 @@ class Replay(Story):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        make(self.bootstrap, self.topic)
+        create_topic(self.bootstrap, self.topic)
         self.sent: dict[int, list[Record]] = {number: [] for number in range(PARTITIONS)}
         self._arrived = dict.fromkeys(range(PARTITIONS), 0)
         self._read = dict.fromkeys(range(PARTITIONS), 0)
 
     @property
     def target(self) -> str:
-        """Where it goes."""
         return f"{self.topic}-again"
 
     @property
     def is_done(self) -> bool:
-        """Whether all has arrived."""
         return self.count > 0 and sum(self._arrived.values()) == self.count
 
     def send_more(self) -> None:
-        """All of it, once: a replay is of a window that is over."""
+        """Sends all records at the first call."""
         if self.count:
             return
         portion = [(partition, self._record()) for partition in range(PARTITIONS) for _ in range(RECORDS)]
@@ -59,18 +56,15 @@ class Replay(Story):
         return Record(key, b"value %d" % number if number % 11 else None, ms, headers_of(number))
 
     def words(self) -> list[str]:
-        """The whole topic."""
         named = ["--topic", self.topic, "--to", self.target, "--name", self.target]
         return ["replay", "--bootstrap", self.bootstrap, *named, *self.source]
 
-    def moments(self) -> dict[str, Moment]:
-        """By what has arrived, committed or not."""
-        return {"arrived": Moment(lambda: high_watermarks(self.brokers, self.target), PARTITIONS * RECORDS // 3)}
+    def triggers(self) -> dict[str, Trigger]:
+        return {"arrived": Trigger(lambda: high_watermarks(self.brokers, self.target), PARTITIONS * RECORDS // 3)}
 
     def check(self) -> int:
-        """Rule 1, of what has arrived since the last time."""
         if self.brokers.exists(self.target):
-            for partition, record in read_on(self.bootstrap, self.target, self._read):
+            for partition, record in read_from(self.bootstrap, self.target, self._read):
                 at = self._arrived[partition]
                 assert at < len(self.sent[partition]), f"partition {partition} has more than was sent: {record}"
                 wanted = self.sent[partition][at]
@@ -78,25 +72,23 @@ class Replay(Story):
                 self._arrived[partition] = at + 1
         return sum(self._arrived.values())
 
-    def check_all(self) -> None:
-        """Rule 2."""
+    def check_complete(self) -> None:
         assert self._arrived == {partition: len(records) for partition, records in self.sent.items()}
 
 
-class ReplayOfArchive(Replay):
-    """From an archive that nobody disturbed."""
+class ArchiveReplay(Replay):
+    """A replay of an archive."""
 
     name = "replay-archive"
 
     def send_more(self) -> None:
-        """The records, and their archive."""
         if self.count:
             return
         super().send_more()
         words = ["archive", "--bootstrap", self.bootstrap, "--topic", self.topic, "--into", str(self.into)]
         job = Job([*words, "--master", "local[2]"], self.folder / "archive", environment=self.environment)
         try:
-            assert job.wait() == 0, job.complaints
+            assert job.wait() == 0, job.stderr
         finally:
             job.kill()
         self.source = ("--archive", str(self.into))

@@ -1,9 +1,9 @@
-"""Tables and aggregates that are killed: folders that change as a whole.
+"""Tables and aggregates that are killed: versioned folders.
 
-RULES    1. After every kill the version that counts is what the records up to the offsets that it names come to, and `current`
-            is that version or the one before it.
-         2. In the end `current` is what all records come to.
-         3. A table is the latest value of each key; windows and what came late for them count every record once.
+RULES    1. After every kill the committed version equals the result for the records up to its offsets, and `current` is that
+            version or the previous one.
+         2. In the end `current` equals the result for all records.
+         3. A table holds the latest value of each key; windows and their late rows count every record once.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from tests.pipeline.killing.story import MINUTE_MS, Moment, Story, counted
-from tests.pipeline.killing.topics import PARTITIONS, At, Record, make, send
+from tests.pipeline.killing.scenario import MINUTE_MS, Scenario, Trigger, count_matches
+from tests.pipeline.killing.topics import PARTITIONS, Position, Record, create_topic, send
 
 RECORDS = 900
 ROUND = 450
@@ -27,24 +27,24 @@ KEYS = 400
 WINDOW_MS = 6 * 60 * MINUTE_MS
 
 
-class Versioned(Story):
-    """A job that keeps a folder of versions (`store/versions.py`)."""
+class VersionedFolder(Scenario):
+    """A job with a versioned folder (`store/versions.py`)."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.sent: dict[At, Record] = {}
-        make(self.bootstrap, self.topic)
+        self.sent: dict[Position, Record] = {}
+        create_topic(self.bootstrap, self.topic)
 
     @abstractmethod
     def found(self, version: Path) -> dict[Any, Any]:
-        """What a stranger reads."""
+        """Returns the content of a version."""
 
     @abstractmethod
-    def wanted(self, records: Iterator[tuple[At, Record]]) -> dict[Any, Any]:
-        """What these records, in the order of partitions and offsets, come to."""
+    def wanted(self, records: Iterator[tuple[Position, Record]]) -> dict[Any, Any]:
+        """Returns the expected content for these records, ordered by partition and offset."""
 
     def send_more(self) -> None:
-        """A fifth has no value; a key has its partition, as Kafka's partitioners have it."""
+        """Sends records; a fifth has no value; the key determines the partition."""
         portion = []
         for _ in range(RECORDS):
             ms = self.next_ms()
@@ -54,22 +54,19 @@ class Versioned(Story):
         self.sent |= send(self.bootstrap, self.topic, portion)
 
     def words(self) -> list[str]:
-        """Small rounds."""
         where = ["--bootstrap", self.bootstrap, "--topic", self.topic, "--into", str(self.into)]
         return [self.name, *where, "--max-offsets-per-trigger", str(ROUND)]
 
-    def moments(self) -> dict[str, Moment]:
-        """By what lies in the folder."""
+    def triggers(self) -> dict[str, Trigger]:
         staging = self.into / "_barnabas" / "staging"
         return {
-            "staging": Moment(counted(staging, "*"), 1),
-            "writing": Moment(counted(staging, "**/_temporary/0/*/*"), 2),
-            "written": Moment(lambda: max((int(path.name) for path in self.into.glob("versions/*")), default=0), 3),
-            "committed": Moment(lambda: int(self._state().get("version", 0)), 3),
+            "staging": Trigger(count_matches(staging, "*"), 1),
+            "writing": Trigger(count_matches(staging, "**/_temporary/0/*/*"), 2),
+            "written": Trigger(lambda: max((int(path.name) for path in self.into.glob("versions/*")), default=0), 3),
+            "committed": Trigger(lambda: int(self._state().get("version", 0)), 3),
         }
 
     def check(self) -> int:
-        """Rule 1."""
         state = self._state()
         number = int(state.get("version", 0))
         if not number:
@@ -83,11 +80,10 @@ class Versioned(Story):
             self.found(current)
         return sum(ends.values())
 
-    def check_all(self) -> None:
-        """Rule 2."""
+    def check_complete(self) -> None:
         assert self.found(self.into / "current") == self.wanted(self._in_order())
 
-    def _in_order(self) -> Iterator[tuple[At, Record]]:
+    def _in_order(self) -> Iterator[tuple[Position, Record]]:
         return iter(sorted(self.sent.items(), key=lambda one: one[0]))
 
     def _version(self, number: int) -> Path:
@@ -99,21 +95,19 @@ class Versioned(Story):
         return said
 
 
-class Table(Versioned):
-    """Keys that are set, set again, and deleted."""
+class Table(VersionedFolder):
+    """Keys that are set, changed and deleted."""
 
     name = "table"
 
     def found(self, version: Path) -> dict[Any, Any]:
-        """Rows by their keys."""
         rows: dict[Any, Any] = {}
         for row in _rows(version):
             assert row["key"] not in rows, f"{row['key']!r} has two rows"
             rows[row["key"]] = (row["value"], row["partition"], row["offset"], _ms(row["timestamp"]))
         return rows
 
-    def wanted(self, records: Iterator[tuple[At, Record]]) -> dict[Any, Any]:
-        """The last one of each key, unless it deletes."""
+    def wanted(self, records: Iterator[tuple[Position, Record]]) -> dict[Any, Any]:
         rows: dict[Any, Any] = {}
         for (partition, offset), record in records:
             rows.pop(record.key, None)
@@ -122,18 +116,17 @@ class Table(Versioned):
         return rows
 
 
-class Aggregate(Versioned):
-    """Windows of some hours, by a group, with less lateness than partitions are apart."""
+class Aggregate(VersionedFolder):
+    """Windows of six hours by group; the allowed lateness is smaller than the distance between partitions."""
 
     name = "aggregate"
 
     def words(self) -> list[str]:
-        """Windows by whether there is a value."""
-        shape = ["--window", "6 hours", "--lateness", "1 hour", "--by", "value is null as is_empty"]
-        return [*super().words(), *shape]
+        spec = ["--window", "6 hours", "--lateness", "1 hour", "--by", "value is null as is_empty"]
+        return [*super().words(), *spec]
 
     def found(self, version: Path) -> dict[Any, Any]:
-        """How many records each window has, those that came late for it among them."""
+        """Returns the number of records of each window, including late ones."""
         rows: Counter[Any] = Counter()
         windows = [(_ms(row["window_start"]), row["is_empty"]) for row in _rows(version / "windows")]
         assert len(windows) == len(set(windows)), "a window is there twice"
@@ -142,8 +135,7 @@ class Aggregate(Versioned):
                 rows[_ms(row["window_start"]), row["is_empty"]] += row["records"]
         return dict(rows)
 
-    def wanted(self, records: Iterator[tuple[At, Record]]) -> dict[Any, Any]:
-        """The same in plain Python."""
+    def wanted(self, records: Iterator[tuple[Position, Record]]) -> dict[Any, Any]:
         return dict(Counter((record.ms // WINDOW_MS * WINDOW_MS, record.value is None) for _, record in records))
 
 
@@ -152,5 +144,5 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
         yield from pq.ParquetFile(path).read().to_pylist()
 
 
-def _ms(moment: Any) -> int:
-    return round(moment.timestamp() * 1000)
+def _ms(trigger: Any) -> int:
+    return round(trigger.timestamp() * 1000)

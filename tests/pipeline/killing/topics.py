@@ -1,7 +1,7 @@
-"""Topics of the kill tests: records that are remembered by where the broker put them, and read on from where one was.
+"""Topics of the kill tests: records by their position, and reading from given offsets.
 
-RULES    1. A record is what was sent, to the byte: key, value, timestamp, headers.
-         2. What is read is committed.
+RULES    1. A record is its key, value, timestamp and headers, byte for byte.
+         2. Only committed records are read.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as ClientPartition
 
-from barnabas.pipeline.brokers import Brokers, Place
+from barnabas.pipeline.brokers import Brokers, TopicPartition
 from barnabas.pipeline.settings import BrokerSettings
 
 PARTITIONS = 3
 
 
 class Record(NamedTuple):
-    """What makes a record, beside its place."""
+    """A record without its position."""
 
     key: bytes | None
     value: bytes | None
@@ -26,24 +27,23 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-At = tuple[int, int]
+Position = tuple[int, int]
 """A partition and an offset."""
 
 
 def brokers_of(bootstrap: str) -> Brokers:
-    """The brokers, asked as a job asks them."""
     return Brokers(BrokerSettings(bootstrap=bootstrap))
 
 
-def make(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> None:
-    """A topic that keeps old timestamps."""
+def create_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> None:
+    """Creates a topic without retention."""
     brokers_of(bootstrap).create_topic(topic, partitions, 1, {"retention.ms": "-1"})
 
 
-def send(bootstrap: str, topic: str, records: Iterable[tuple[int, Record]]) -> dict[At, Record]:
-    """Send records to their partitions; where each is."""
+def send(bootstrap: str, topic: str, records: Iterable[tuple[int, Record]]) -> dict[Position, Record]:
+    """Sends records to their partitions; returns them by position."""
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "enable.idempotence": True})
-    sent: dict[At, Record] = {}
+    sent: dict[Position, Record] = {}
 
     def keep(record: Record) -> Any:
         def delivered(failure: Any, message: Any) -> None:
@@ -76,20 +76,20 @@ def send(bootstrap: str, topic: str, records: Iterable[tuple[int, Record]]) -> d
 
 
 def high_watermarks(brokers: Brokers, topic: str, partitions: int = PARTITIONS) -> int:
-    """How far a topic goes, all partitions together, open transactions among them; 0 while there is no such topic."""
+    """The sum of a topic's high watermarks; 0 if the topic does not exist."""
     if not brokers.exists(topic):
         return 0
-    return sum(brokers.high_watermarks(Place(topic, number) for number in range(partitions)).values())
+    return sum(brokers.high_watermarks(TopicPartition(topic, number) for number in range(partitions)).values())
 
 
-def read_on(bootstrap: str, topic: str, places: dict[int, int]) -> Iterator[tuple[int, Record]]:
-    """The committed records of these partitions from these offsets on; `places` moves with what is read."""
-    ends = brokers_of(bootstrap).ends([Place(topic, number) for number in places])
-    waiting = {place.partition for place, end in ends.items() if end > places[place.partition]}
+def read_from(bootstrap: str, topic: str, next_offsets: dict[int, int]) -> Iterator[tuple[int, Record]]:
+    """Yields the committed records from these offsets on, and advances the offsets."""
+    ends = brokers_of(bootstrap).ends([TopicPartition(topic, number) for number in next_offsets])
+    waiting = {position.partition for position, end in ends.items() if end > next_offsets[position.partition]}
     settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": "read_committed"}
     consumer = Consumer({**settings, "enable.partition.eof": True, "enable.auto.commit": False, "log_level": 0})
     try:
-        consumer.assign([TopicPartition(topic, number, places[number]) for number in waiting])
+        consumer.assign([ClientPartition(topic, number, next_offsets[number]) for number in waiting])
         while waiting:
             message = consumer.poll(30)
             assert message is not None, f"nothing came of {topic} {waiting}"
@@ -97,7 +97,7 @@ def read_on(bootstrap: str, topic: str, places: dict[int, int]) -> Iterator[tupl
                 assert message.error().name() == "_PARTITION_EOF", message.error()
                 waiting.discard(message.partition())
                 continue
-            places[message.partition()] = message.offset() + 1
+            next_offsets[message.partition()] = message.offset() + 1
             headers = tuple((name, value) for name, value in message.headers() or ())
             yield message.partition(), Record(message.key(), message.value(), message.timestamp()[1], headers)
     finally:

@@ -1,4 +1,4 @@
-"""Bytes of batches against columns: what the daemon's own builder and a client's write, and what is broken."""
+"""Decoding of batches written by the daemon's builder and by a client, and of invalid batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from barnabas.pipeline.sources import checksums
 from barnabas.pipeline.sources.damage import DamagedBatch, WrongChecksum
-from barnabas.pipeline.sources.decoding import COLUMN_TYPES, Aborted, Decoder, Wanted, decode
+from barnabas.pipeline.sources.decoding import COLUMN_TYPES, Aborted, Decoder, ReadRequest, decode
 from barnabas.pipeline.sources.records import MANY
 from protocol.compression import Compression
 from protocol.record_codec import encode_record
@@ -40,7 +40,7 @@ one_batch = st.tuples(
 
 
 def rows_of(table: Any) -> list[Row]:
-    """As protocol/records.py gives them."""
+    """Rows in the form of protocol/records.py."""
     return [
         (
             row["offset"],
@@ -66,7 +66,7 @@ def decoded(data: bytes, **wanted: Any) -> list[Row]:
 
 
 def many(batches: int, count: int, codec: Compression = Compression.NONE, size: int = 20) -> bytes:
-    """Batches one behind the other, their records of several lengths."""
+    """Consecutive batches with records of different lengths."""
     dice = random.Random(batches * count)
     data, offset = b"", 0
     for _ in range(batches):
@@ -81,8 +81,8 @@ def many(batches: int, count: int, codec: Compression = Compression.NONE, size: 
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(one_batch, min_size=1, max_size=8))
-def test_any_batches_come_out_as_they_went_in(batches: list[Any]) -> None:
-    """decoding.py rule 1: nulls, headers, gaps between offsets, both kinds of time, every codec in one buffer."""
+def test_any_batches_are_decoded_as_written(batches: list[Any]) -> None:
+    """Nulls, headers, gaps between offsets, both timestamp types, every codec in one buffer."""
     data, offset = b"", 5
     for codec, is_append_time, rows in batches:
         kind = TimestampType.LOG_APPEND_TIME if is_append_time else TimestampType.CREATE_TIME
@@ -97,20 +97,18 @@ def test_any_batches_come_out_as_they_went_in(batches: list[Any]) -> None:
 
 @pytest.mark.parametrize("codec", Compression)
 @pytest.mark.parametrize(("batches", "count"), [(1, 3000), (MANY - 1, 40), (MANY * 4, 40)])
-def test_few_and_many_batches_are_walked_alike(batches: int, count: int, codec: Compression) -> None:
-    """records.py rule 1: the loop of Python and the vectors find the same records, also of lengths of three bytes."""
+def test_the_loop_and_the_vectors_find_the_same_records(batches: int, count: int, codec: Compression) -> None:
     data = many(batches, count, codec, size=40) + many(1, 2, codec, size=30_000)
     assert decoded(data) == expected(data)
 
 
-def test_batches_of_very_different_sizes_are_walked_to_their_ends() -> None:
-    """records.py rule 1: when few batches are left, the loop goes on where the vectors stopped."""
+def test_batches_of_very_different_sizes_are_read_completely() -> None:
+    """The loop continues when few batches are left."""
     data = b"".join(many(1, count) for count in [1, 700, *range(2, 2 * MANY), 300])
     assert decoded(data) == expected(data)
 
 
 def test_columns_have_the_types_of_the_kafka_source() -> None:
-    """decoding.py rule 1: and what is not wanted is not there; a record without headers has null."""
     table = decode(many(2, 4), "topic", 7, columns=EVERYTHING)
     assert {field.name: field.type for field in table.schema} == COLUMN_TYPES
     assert set(table["topic"].to_pylist()) == {"topic"}
@@ -123,7 +121,7 @@ def test_columns_have_the_types_of_the_kafka_source() -> None:
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3])
 def test_a_clients_batches_are_read(codec: int) -> None:
-    """kafka-python's builder, an independent hand at the same format."""
+    """Written by kafka-python."""
     builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, 1 << 20)
     for number in range(50):
         builder.append(number, NOW_MS + number, b"key", b"value %d" % number, [("h", b"x")])
@@ -134,15 +132,14 @@ def test_a_clients_batches_are_read(codec: int) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 330), st.integers(0, 330))
-def test_only_the_wanted_offsets_come(start: int, end: int) -> None:
-    """decoding.py rule 2: also in the middle of a batch."""
+def test_only_the_requested_offsets_are_returned(start: int, end: int) -> None:
     data = many(8, 40)
     wanted = [row for row in expected(data) if start <= row[0] < end]
     assert decoded(data, start_offset=start, end_offset=end) == wanted
 
 
-def test_records_of_aborted_transactions_and_markers_are_left_out() -> None:
-    """decoding.py rule 2: what the same producer wrote before and after, and what others wrote between, stays."""
+def test_aborted_records_and_markers_are_skipped() -> None:
+    """Other records of the same producer, and records of others between them, are returned."""
     data, offset = b"", 0
 
     def put(batch: bytearray, count: int) -> None:
@@ -169,15 +166,13 @@ def test_records_of_aborted_transactions_and_markers_are_left_out() -> None:
     assert len(decoded(data)) == 12
 
 
-def test_a_batch_that_is_cut_off_is_left_out() -> None:
-    """batches.py rule 1."""
+def test_an_incomplete_batch_is_ignored() -> None:
     data = many(3, 5)
     for length in range(len(data) - 1, len(data) - 80, -7):
         assert decoded(data[:length]) == expected(data)[:10]
 
 
-def test_bytes_that_are_no_batch_are_refused() -> None:
-    """decode: zeros, and messages of the formats before."""
+def test_bytes_that_are_not_a_batch_are_refused() -> None:
     with pytest.raises(DamagedBatch, match="position 0 there is no batch"):
         decode(bytes(100))
     old = bytearray(many(1, 1))
@@ -187,14 +182,16 @@ def test_bytes_that_are_no_batch_are_refused() -> None:
 
 
 @pytest.mark.parametrize("is_fast", [True, False])
-def test_a_turned_bit_is_seen_and_what_lies_before_it_is_read(is_fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """decoding.py rule 3, with the package for CRCs and without."""
+def test_a_flipped_bit_is_found_and_earlier_batches_are_returned(
+    is_fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the CRC package and without."""
     if not is_fast:
         monkeypatch.setattr(checksums, "crc32c", None)
     data = bytearray(many(6, 40))
     places = [position for position, _ in headers(data)]
     data[places[4] + 70] ^= 4
-    decoder = Decoder(Wanted("t", 0, columns=EVERYTHING))
+    decoder = Decoder(ReadRequest("t", 0, columns=EVERYTHING))
     found: list[Any] = []
     with pytest.raises(WrongChecksum, match="the batch of offset 160") as caught:
         found += decoder.batches(data, np.array(places))
@@ -202,8 +199,7 @@ def test_a_turned_bit_is_seen_and_what_lies_before_it_is_read(is_fast: bool, mon
     assert rows_of(pa.Table.from_batches(found)) == expected(bytes(data[: places[4]]))
 
 
-def test_a_turned_bit_outside_the_wanted_offsets_is_not_looked_at() -> None:
-    """decoding.py rule 3: a reader pays for what it reads."""
+def test_the_crc_of_batches_outside_the_request_is_not_checked() -> None:
     data = bytearray(many(6, 40))
     data[70] ^= 4
     assert len(decoded(data, start_offset=40)) == 200
@@ -211,8 +207,7 @@ def test_a_turned_bit_outside_the_wanted_offsets_is_not_looked_at() -> None:
 
 @pytest.mark.parametrize("name", broken_bodies())
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
-def test_a_batch_of_broken_records_is_damage_and_nothing_else(name: str, codec: Compression) -> None:
-    """records.py rule 2: its CRC is right, its records are not; alone, and among many others."""
+def test_invalid_records_with_a_valid_crc_are_damage(name: str, codec: Compression) -> None:
     broken = bytes(with_body(broken_bodies()[name], 2, NOW_MS, codec))
     for data in (broken, many(MANY, 2) + broken):
         with pytest.raises(DamagedBatch, match="offset"):
@@ -220,8 +215,7 @@ def test_a_batch_of_broken_records_is_damage_and_nothing_else(name: str, codec: 
 
 
 @pytest.mark.parametrize("codec", list(Compression)[1:])
-def test_a_body_that_cannot_be_decompressed_is_damage(codec: Compression) -> None:
-    """codecs.py rule 2: cut off, overwritten, empty, or of a codec that there is not."""
+def test_invalid_compressed_data_is_damage(codec: Compression) -> None:
     good = with_body(many(1, 50)[61:], 50, NOW_MS, codec)
     header, body = headers(good)[0][1], bytes(good[61:])
     for wrong in (body[:-9], body[:18] + b"\xff" * 40 + body[58:], b""):
@@ -231,15 +225,13 @@ def test_a_body_that_cannot_be_decompressed_is_damage(codec: Compression) -> Non
         decode(bytes(assemble(header._replace(attributes=6), body)))
 
 
-def test_a_header_key_that_is_no_text_is_replaced_as_java_does() -> None:
-    """records.py rule 3."""
+def test_an_invalid_header_key_is_decoded_as_in_java() -> None:
     body = encode_record(0, 0, b"k", b"v", (("\udcff", b"x"),))
     data = with_body(bytes([2 * len(body)]) + bytes(body), 1, NOW_MS)
     assert decoded(bytes(data))[0][4] == (("�", b"x"),)
 
 
-def test_a_count_that_no_batch_can_have_takes_no_memory() -> None:
-    """records.py rule 2: a billion records in ten bytes."""
+def test_an_impossible_record_count_allocates_no_memory() -> None:
     header = BatchHeader(0, 0, -1, 2, 0, 0, 2**31 - 2, NOW_MS, NOW_MS, -1, -1, -1, 2**31 - 1)
     with pytest.raises(DamagedBatch, match="a number of records"):
         decode(bytes(assemble(header, b"\0" * 10)))
@@ -247,8 +239,7 @@ def test_a_count_that_no_batch_can_have_takes_no_memory() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.binary(min_size=4, max_size=1200), st.data())
-def test_both_ways_to_a_checksum_say_the_same(data: bytes, draw: st.DataObject) -> None:
-    """checksums.py rule 2: ranges that overlap, of every size from four bytes on."""
+def test_both_checksum_implementations_agree(data: bytes, draw: st.DataObject) -> None:
     begin = st.integers(0, len(data) - 4)
     ranges = begin.flatmap(lambda start: st.tuples(st.just(start), st.integers(start + 4, len(data))))
     places = draw.draw(st.lists(ranges, max_size=6))
@@ -258,8 +249,8 @@ def test_both_ways_to_a_checksum_say_the_same(data: bytes, draw: st.DataObject) 
     assert checksums.vectorised(np.frombuffer(data, np.uint8), starts, ends).tolist() == expected_sums
 
 
-def test_a_large_part_comes_in_batches_of_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """decoding.py rule 4, for rows, and for bytes of compressed batches."""
+def test_a_large_read_is_split_into_arrow_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By rows, and by bytes of compressed batches."""
     from barnabas.pipeline.sources import decoding
 
     monkeypatch.setattr(decoding, "ROWS", 100)
@@ -267,6 +258,6 @@ def test_a_large_part_comes_in_batches_of_arrow(monkeypatch: pytest.MonkeyPatch)
     for codec in (Compression.NONE, Compression.ZSTD):
         data = many(30, 40, codec)
         places = np.array([position for position, _ in headers(data)])
-        found = list(Decoder(Wanted("t", 0, columns=EVERYTHING)).batches(data, places))
+        found = list(Decoder(ReadRequest("t", 0, columns=EVERYTHING)).batches(data, places))
         assert max(batch.num_rows for batch in found) <= 160
         assert rows_of(pa.Table.from_batches(found)) == expected(data)

@@ -1,4 +1,4 @@
-"""The same topic read through a broker and from its files: Barnabas, and Apache Kafka where its jars are."""
+"""A topic read through a broker and from its files: Barnabas, and Apache Kafka if its jars are present."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer
+from confluent_kafka import TopicPartition as ClientPartition
 
 from barnabas import Broker
-from barnabas.pipeline.brokers import Brokers, Place
+from barnabas.pipeline.brokers import Brokers, TopicPartition
 from barnabas.pipeline.settings import BrokerSettings
 from barnabas.pipeline.sources.damage import MissingRecords
 from barnabas.pipeline.sources.decoding import COLUMN_TYPES
 from barnabas.pipeline.sources.planning import plan
 from barnabas.pipeline.sources.segment_files import bases_of, path_of, read_checkpoint
-from barnabas.pipeline.sources.segment_options import understand
-from barnabas.pipeline.sources.segment_reading import heads, read_part
+from barnabas.pipeline.sources.segment_options import parse_options
+from barnabas.pipeline.sources.segment_reading import read_segment, scan_headers
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.turn(3)
+pytestmark = pytest.mark.long
 
 TOPIC, STAMPED, COMPACTED = "varied", "stamped", "compacted"
 PARTITIONS = 2
@@ -45,7 +46,7 @@ SEED = 20261122
 
 @pytest.fixture(scope="module", params=["Barnabas", pytest.param("Apache Kafka", marks=needs_kafka)])
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A broker with a topic in which there is something of everything."""
+    """A broker with varied topics."""
     data_dir = tmp_path_factory.mktemp("logs") / "data"
     kind: Any = Broker if request.param == "Barnabas" else ApacheKafka
     with kind(
@@ -62,7 +63,7 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def fill(bootstrap: str) -> None:
-    """All codecs, nulls, headers, both kinds of time, and transactions of each fate across segments, the last of them open."""
+    """Writes all codecs, nulls, headers, both timestamp types, and committed, aborted and open transactions across segments."""
     brokers = Brokers(BrokerSettings(bootstrap=bootstrap))
     for topic, settings in TOPICS.items():
         brokers.create_topic(topic, PARTITIONS, 1, settings)
@@ -105,7 +106,7 @@ def send(to: Producer, dice: random.Random, count: int, topic: str) -> None:
 
 
 def through_the_broker(bootstrap: str, isolation: str, topic: str = TOPIC) -> list[Any]:
-    """All that a consumer gets."""
+    """The records that a consumer reads."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -118,7 +119,7 @@ def through_the_broker(bootstrap: str, isolation: str, topic: str = TOPIC) -> li
         }
     )
     # From the beginning by name: asked where its group stands, a consumer waits for the group's coordinator.
-    consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
+    consumer.assign([ClientPartition(topic, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
     found, ended, deadline = [], 0, time.monotonic() + 60
     while ended < PARTITIONS:
         assert time.monotonic() < deadline, (
@@ -136,9 +137,9 @@ def through_the_broker(bootstrap: str, isolation: str, topic: str = TOPIC) -> li
 
 
 def from_the_files(data_dir: Path, parts: Any = None, **options: str) -> list[Any]:
-    """The same from the log directory."""
+    """The records in the log directory."""
     chosen = {"path": str(data_dir), "subscribe": TOPIC, "columns": ",".join(COLUMN_TYPES), **options}
-    return as_rows([batch for part in parts or plan(understand(chosen)) for batch in read_part(*part)])
+    return as_rows([batch for part in parts or plan(parse_options(chosen)) for batch in read_segment(*part)])
 
 
 def as_rows(batches: list[Any]) -> list[Any]:
@@ -151,8 +152,7 @@ def as_rows(batches: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_files_and_broker_tell_the_same(broker: Any, isolation: str) -> None:
-    """Every codec, nulls, headers, times; aborted, committed and open transactions over several segments."""
+def test_files_and_broker_have_the_same_records(broker: Any, isolation: str) -> None:
     options = {"kafka.bootstrap.servers": broker.bootstrap, "kafka.isolation.level": isolation}
     expected = through_the_broker(broker.bootstrap, isolation)
     assert len(expected) > 6000
@@ -161,8 +161,7 @@ def test_files_and_broker_tell_the_same(broker: Any, isolation: str) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_time_that_the_broker_gave_is_the_records(broker: Any, isolation: str) -> None:
-    """decoding.py: with log append time all records of a batch have the batch's, whatever they say themselves."""
+def test_records_with_log_append_time_have_their_batchs_timestamp(broker: Any, isolation: str) -> None:
     options = {"kafka.bootstrap.servers": broker.bootstrap, "kafka.isolation.level": isolation, "subscribe": STAMPED}
     expected = through_the_broker(broker.bootstrap, isolation, STAMPED)
     assert {row[5] for row in expected} == {1}
@@ -170,8 +169,7 @@ def test_time_that_the_broker_gave_is_the_records(broker: Any, isolation: str) -
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_of_a_compacted_topic_the_same_is_left(broker: Any, isolation: str) -> None:
-    """Gaps between batches and inside them, and transactions of which only a part is there."""
+def test_a_compacted_topic_has_the_same_records(broker: Any, isolation: str) -> None:
     directories = [broker.data_dir / f"{COMPACTED}-{number}" for number in range(PARTITIONS)]
     until(lambda: all(is_compacted(one) for one in directories), "the cleaner", 60)
     options = {"kafka.bootstrap.servers": broker.bootstrap, "kafka.isolation.level": isolation, "subscribe": COMPACTED}
@@ -182,18 +180,18 @@ def test_of_a_compacted_topic_the_same_is_left(broker: Any, isolation: str) -> N
 
 
 def is_compacted(directory: Path) -> bool:
-    """Whether the cleaner has been through all but the newest segment."""
+    """Whether the cleaner has processed all segments but the active one."""
     checkpoint = read_checkpoint(directory.parent / "cleaner-offset-checkpoint") or {}
     topic, _, number = directory.name.rpartition("-")
     return checkpoint.get((topic, int(number)), 0) >= bases_of(str(directory))[-1]
 
 
-def test_a_trimmed_start_is_respected_inside_a_segment(broker: Any) -> None:
-    """The broker says where its log begins, at once; a plan from before that reads what it planned."""
+def test_a_log_start_inside_a_segment_is_respected(broker: Any) -> None:
+    """An earlier plan still reads all its records."""
     options = {"kafka.bootstrap.servers": broker.bootstrap, "columns": ",".join(COLUMN_TYPES)}
-    before = plan(understand({"path": str(broker.data_dir), "subscribe": TOPIC, **options}))
+    before = plan(parse_options({"path": str(broker.data_dir), "subscribe": TOPIC, **options}))
     everything = through_the_broker(broker.bootstrap, "read_committed")
-    trimmed = {Place(TOPIC, 0): 300, Place(TOPIC, 1): 511}
+    trimmed = {TopicPartition(TOPIC, 0): 300, TopicPartition(TOPIC, 1): 511}
     Brokers(BrokerSettings(bootstrap=broker.bootstrap)).delete_records(trimmed)
     expected = through_the_broker(broker.bootstrap, "read_committed")
     assert 0 < len(expected) < len(everything)
@@ -203,48 +201,47 @@ def test_a_trimmed_start_is_respected_inside_a_segment(broker: Any) -> None:
         from_the_files(broker.data_dir, **options, startingOffsets=f'{{"{TOPIC}": {{"0": 3, "1": -2}}}}')
 
 
-def test_segments_that_the_broker_deletes_meanwhile(broker: Any) -> None:
-    """segment_reading.py rules 1 and 2: who has begun a segment reads it to its end; one that has gone before is missed."""
+def test_segments_deleted_during_a_read(broker: Any) -> None:
+    """An open segment is read to its end; one deleted before is missing."""
     options = {"kafka.bootstrap.servers": broker.bootstrap, "columns": ",".join(COLUMN_TYPES)}
     strict, lenient = (
-        plan(understand({"path": str(broker.data_dir), "subscribe": TOPIC, "failOnDataLoss": fail, **options}))
+        plan(parse_options({"path": str(broker.data_dir), "subscribe": TOPIC, "failOnDataLoss": fail, **options}))
         for fail in ("true", "false")
     )
     expected = through_the_broker(broker.bootstrap, "read_committed")
-    readers = [read_part(*part) for part in strict]
+    readers = [read_segment(*part) for part in strict]
     begun = [next(reader, None) for reader in readers]
     folders = {number: broker.data_dir / f"{TOPIC}-{number}" for number in range(PARTITIONS)}
     kept = {number: bases_of(str(folder))[-2] for number, folder in folders.items()}
     Brokers(BrokerSettings(bootstrap=broker.bootstrap)).delete_records(
-        {Place(TOPIC, number): base for number, base in kept.items()}
+        {TopicPartition(TOPIC, number): base for number, base in kept.items()}
     )
     for number, folder in folders.items():
         first = f"{kept[number]:020}"
         until(lambda at=folder, first=first: min(path.name for path in at.glob("*.log*"))[:20] == first, "it", 60)
     batches = [batch for first, reader in zip(begun, readers, strict=True) for batch in (first, *reader) if batch]
     assert as_rows(batches) == expected
-    with pytest.raises(MissingRecords, match="is gone, and with it"):
+    with pytest.raises(MissingRecords, match="is missing, and with it"):
         from_the_files(broker.data_dir, strict)
     left = [row for row in expected if row[1] >= kept[row[0]]]
     assert 0 < len(left) < len(expected)
     assert from_the_files(broker.data_dir, lenient) == left == through_the_broker(broker.bootstrap, "read_committed")
 
 
-def test_of_a_stopped_broker_the_checkpoints_tell(broker: Any) -> None:
-    """Ends, starts and transactions without anybody to ask. It comes last: the broker is gone then."""
+def test_the_checkpoints_of_a_stopped_broker_are_enough(broker: Any) -> None:
+    """Must run after the tests that need the broker."""
     expected = {level: through_the_broker(broker.bootstrap, level) for level in ("read_committed", "read_uncommitted")}
     broker.stop()
     for level, rows in expected.items():
         assert from_the_files(broker.data_dir, **{"kafka.isolation.level": level}) == rows
 
 
-def test_a_torn_end_is_where_the_log_ends(broker: Any) -> None:
-    """segment_reading.py rule 4, in the files of the stopped broker: half a batch, as a lost machine leaves it."""
+def test_a_torn_batch_ends_the_log(broker: Any) -> None:
     directory = broker.data_dir / f"{STAMPED}-0"
     whole = from_the_files(broker.data_dir, assign=f'{{"{STAMPED}": [0]}}', subscribe="")
     path = path_of(str(directory), bases_of(str(directory))[-1], ".log")
     with path.open("rb") as file:
-        batches = [(at, head.base_offset) for at, head in heads(file) if not head.is_control]
+        batches = [(at, head.base_offset) for at, head in scan_headers(file) if not head.is_control]
     position, offset = batches[-1]
     os.truncate(path, position + 70)
     found = from_the_files(broker.data_dir, assign=f'{{"{STAMPED}": [0]}}', subscribe="")

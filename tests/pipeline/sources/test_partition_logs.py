@@ -1,4 +1,4 @@
-"""Log directories as the daemon's storage writes them, read without it: where logs begin and end, and what is not shown."""
+"""Log directories written by the daemon's storage and read by the segment source."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ import pytest
 from barnabas.pipeline.sources.damage import BadOption, DamagedLog, MissingRecords
 from barnabas.pipeline.sources.partition_logs import find_logs, first_at, transactions_of
 from barnabas.pipeline.sources.planning import plan
-from barnabas.pipeline.sources.segment_options import understand
-from barnabas.pipeline.sources.segment_reading import read_part
+from barnabas.pipeline.sources.segment_options import parse_options
+from barnabas.pipeline.sources.segment_reading import read_segment
 from protocol.records import ControlType
 from storage.io.checkpoint_file import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, write_offsets
 from storage.io.disk import Disk
 from storage.log.log import Isolation, Log
-from storage.log.log_validator import Origin
-from tests.support.logs import NOW_MS, Idempotent, append, log_at, marker, produced, values_of
+from storage.log.log_validator import AppendOrigin
+from tests.support.logs import NOW_MS, Idempotent, append, append_records, log_at, marker, produced, values_of
 
 Values = list[tuple[int, str]]
 
 
 def read(root: Path, parts: Any = None, **options: str) -> Values:
-    """Offset and value of all that the options ask for."""
+    """Offset and value of the requested records."""
     chosen = parts if parts is not None else planned(root, **options)
-    found = [batch for part in chosen for batch in read_part(*part)]
+    found = [batch for part in chosen for batch in read_segment(*part)]
     table = pa.Table.from_batches(found) if found else pa.table({"offset": [], "value": []})
     return [(row["offset"], (row["value"] or b"").decode()) for row in table.select(["offset", "value"]).to_pylist()]
 
 
 def planned(root: Path, **options: str) -> Any:
     return plan(
-        understand({"path": str(root), "subscribe": "t", **{k.replace("_", "."): v for k, v in options.items()}})
+        parse_options({"path": str(root), "subscribe": "t", **{k.replace("_", "."): v for k, v in options.items()}})
     )
 
 
-def say(root: Path, name: str, offset: int, topic: str = "t") -> None:
-    """Write a checkpoint of one partition."""
+def write_checkpoint(root: Path, name: str, offset: int, topic: str = "t") -> None:
+    """Writes a checkpoint of one partition."""
     write_offsets(Disk(), str(root / name), {(topic, 0): offset})
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
-    """Ten segments of three batches of one record, a second apart."""
+    """Ten segments of three batches with one record each, a second apart."""
     log = log_at(tmp_path)
     for number in range(30):
         append(log, f"{number}:" + "x" * 250, timestamp_ms=NOW_MS + 1000 * number)
@@ -65,24 +65,23 @@ def numbers(values: Values) -> list[int]:
     return [offset for offset, _ in values]
 
 
-def test_each_segment_is_a_part(log: Log, tmp_path: Path) -> None:
-    """planning.py: and without a checkpoint the log ends with its last whole batch (partition_logs.py rule 3)."""
+def test_each_segment_is_read_by_its_own_task(log: Log, tmp_path: Path) -> None:
+    """Without a checkpoint the log ends with its last complete batch."""
     parts = planned(tmp_path)
     assert [(part.start_offset, part.end_offset) for part, _ in parts] == [(n, n + 3) for n in range(0, 30, 3)]
     assert numbers(read(tmp_path)) == list(range(30))
 
 
-def test_a_log_begins_and_ends_where_the_checkpoints_say(log: Log, tmp_path: Path) -> None:
-    """partition_logs.py rule 3: inside segments; `until=written` goes on to the end of the file."""
-    say(tmp_path, LOG_STARTS, 4)
-    say(tmp_path, HIGH_WATERMARKS, 20)
+def test_checkpoints_give_the_start_and_the_end_of_a_log(log: Log, tmp_path: Path) -> None:
+    """`until=written` reads to the end of the file."""
+    write_checkpoint(tmp_path, LOG_STARTS, 4)
+    write_checkpoint(tmp_path, HIGH_WATERMARKS, 20)
     assert numbers(read(tmp_path)) == list(range(4, 20))
     assert numbers(read(tmp_path, until="written")) == list(range(4, 30))
     assert [part.base for part, _ in planned(tmp_path)] == [3, 6, 9, 12, 15, 18]
 
 
 def test_offsets_are_chosen_as_for_the_kafka_source(log: Log, tmp_path: Path) -> None:
-    """segment_options.py: numbers, -1 and -2; a start or an end outside the log is lost data."""
     table = json.dumps
     assert numbers(read(tmp_path, startingOffsets=table({"t": {"0": 7}}), endingOffsets=table({"t": {"0": 9}}))) == [
         7,
@@ -90,7 +89,7 @@ def test_offsets_are_chosen_as_for_the_kafka_source(log: Log, tmp_path: Path) ->
     ]
     assert numbers(read(tmp_path, startingOffsets=table({"t": {"0": -2}}))) == list(range(30))
     assert read(tmp_path, startingOffsets=table({"t": {"0": 30}})) == []
-    say(tmp_path, LOG_STARTS, 4)
+    write_checkpoint(tmp_path, LOG_STARTS, 4)
     with pytest.raises(MissingRecords, match="goes from offset 4 to 30, and offset 2"):
         planned(tmp_path, startingOffsets=table({"t": {"0": 2}}))
     with pytest.raises(MissingRecords, match="offset 31"):
@@ -103,8 +102,7 @@ def test_offsets_are_chosen_as_for_the_kafka_source(log: Log, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("has_indexes", [True, False])
-def test_moments_name_the_first_record_that_is_as_late(log: Log, tmp_path: Path, *, has_indexes: bool) -> None:
-    """planning.py rule 4, with the time indexes and without; between two records, before all, behind all."""
+def test_a_timestamp_selects_the_first_record_at_least_as_late(log: Log, tmp_path: Path, *, has_indexes: bool) -> None:
     log.close()
     if not has_indexes:
         for path in (tmp_path / "t-0").glob("*.*index"):
@@ -125,10 +123,10 @@ def test_moments_name_the_first_record_that_is_as_late(log: Log, tmp_path: Path,
 
 
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
-def test_segments_outside_what_is_asked_for_are_not_opened(
+def test_segments_outside_the_request_are_not_opened(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
 ) -> None:
-    """planning.py rule 1: by offsets and by moments; only the newest is, which says where the log ends."""
+    """Except the newest one, which gives the end of the log."""
     log.close()
     opened: set[str] = set()
     really_open = Path.open
@@ -149,8 +147,7 @@ def test_segments_outside_what_is_asked_for_are_not_opened(
         assert logs == {f"{base:020}.log" for base in (12, 15, 27)}
 
 
-def test_times_that_go_back_are_found_in_the_order_of_offsets(tmp_path: Path) -> None:
-    """planning.py rule 4: the first offset, not the earliest moment."""
+def test_decreasing_timestamps_are_searched_in_offset_order(tmp_path: Path) -> None:
     log = log_at(tmp_path)
     for number, late in enumerate([5, 1, 9, 3, 9, 2, 8, 12, 4]):
         append(log, f"{number}:" + "x" * 250, timestamp_ms=NOW_MS + 1000 * late)
@@ -159,14 +156,9 @@ def test_times_that_go_back_are_found_in_the_order_of_offsets(tmp_path: Path) ->
         assert numbers(read(tmp_path, startingTimestamp=str(NOW_MS + 1000 * second)))[0] == first
 
 
-def test_a_marker_is_as_late_as_it_was_written(tmp_path: Path) -> None:
-    """planning.py rule 4: records with times of long ago, and their transaction's marker of now."""
+def test_a_markers_timestamp_counts(tmp_path: Path) -> None:
     log = log_at(tmp_path)
-    log.append(
-        produced("0:", timestamp_ms=NOW_MS - 9000, producer=Idempotent(1, 0, 0, transactional=True)),
-        leader_epoch=0,
-        wall_ms=NOW_MS,
-    )
+    append_records(log, produced("0:", timestamp_ms=NOW_MS - 9000, producer=Idempotent(1, 0, 0, transactional=True)))
     end(log, 1, ControlType.COMMIT)
     append(log, "2:", timestamp_ms=NOW_MS - 8000)
     log.close()
@@ -180,17 +172,16 @@ def test_a_marker_is_as_late_as_it_was_written(tmp_path: Path) -> None:
 
 
 def transaction(log: Log, producer_id: int, name: str, sequence: int = 0) -> None:
-    """Write a record of a transaction that is a segment long."""
+    """Appends a transactional record that fills a segment."""
     append(log, f"{name}{'x' * 900}", producer=Idempotent(producer_id, 0, sequence, transactional=True))
 
 
 def end(log: Log, producer_id: int, kind: ControlType) -> None:
-    log.append(marker(kind, producer_id, 0), leader_epoch=0, wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+    append_records(log, marker(kind, producer_id, 0), origin=AppendOrigin.COORDINATOR)
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
-def test_transactions_that_span_segments_are_known_to_all_of_them(tmp_path: Path, *, is_closed: bool) -> None:
-    """partition_logs.py rule 4: markers in indexes, in the newest segment, and behind the last stable offset."""
+def test_transactions_across_segments_are_resolved(tmp_path: Path, *, is_closed: bool) -> None:
     log = log_at(tmp_path)
     transaction(log, 1, "lost")
     transaction(log, 2, "kept")
@@ -217,8 +208,7 @@ def test_transactions_that_span_segments_are_known_to_all_of_them(tmp_path: Path
         log.close()
 
 
-def test_what_the_high_watermark_does_not_cover_is_undecided(tmp_path: Path) -> None:
-    """partition_logs.py rule 4: at every high watermark, what the log itself shows of decided transactions."""
+def test_markers_above_the_high_watermark_are_ignored(tmp_path: Path) -> None:
     log = log_at(tmp_path)
     for turn in range(4):
         transaction(log, 1, f"one{turn}", 2 * turn)
@@ -235,14 +225,13 @@ def test_what_the_high_watermark_does_not_cover_is_undecided(tmp_path: Path) -> 
     log.close()
     lost = {f"one{turn}" for turn in (1, 3)} | {f"two{turn}" for turn in (0, 2)}
     for high_watermark, stable in ends.items():
-        say(tmp_path, HIGH_WATERMARKS, high_watermark)
+        write_checkpoint(tmp_path, HIGH_WATERMARKS, high_watermark)
         wanted = [(at, value) for at, value in uncommitted if at < stable and value.rstrip("x") not in lost]
         assert read(tmp_path) == wanted, high_watermark
 
 
 @pytest.mark.parametrize("harm", ["missing", "damaged"])
-def test_without_a_snapshot_the_segments_before_are_scanned(tmp_path: Path, harm: str) -> None:
-    """segment_files.py rule 2."""
+def test_without_a_snapshot_earlier_segments_are_scanned(tmp_path: Path, harm: str) -> None:
     log = log_at(tmp_path)
     transaction(log, 1, "lost")
     transaction(log, 2, "plain")
@@ -262,9 +251,9 @@ def test_without_a_snapshot_the_segments_before_are_scanned(tmp_path: Path, harm
 
 
 def test_a_torn_tail_ends_the_log(log: Log, tmp_path: Path) -> None:
-    """segment_reading.py rule 4: at every byte of the last batch; and zeros or a wrong CRC where nothing is known durable."""
+    """At several bytes of the last batch; also zeros or a wrong CRC above the recovery point."""
     log.close()
-    say(tmp_path, HIGH_WATERMARKS, 30)
+    write_checkpoint(tmp_path, HIGH_WATERMARKS, 30)
     newest = segments(tmp_path)[-1]
     whole = newest.read_bytes()
     for size in range(len(whole) - 1, len(whole) - len(whole) // 3, -37):
@@ -277,14 +266,14 @@ def test_a_torn_tail_ends_the_log(log: Log, tmp_path: Path) -> None:
     assert numbers(read(tmp_path)) == list(range(29))
 
 
-def test_damage_where_the_disk_had_everything_is_refused(log: Log, tmp_path: Path) -> None:
-    """segment_reading.py rule 4: below the recovery point, and in segments that have others behind them."""
+def test_damage_below_the_recovery_point_is_an_error(log: Log, tmp_path: Path) -> None:
+    """Also in segments before the newest."""
     log.close()
     newest = segments(tmp_path)[-1]
     whole = newest.read_bytes()
     newest.write_bytes(whole[:-1] + b"!")
-    say(tmp_path, HIGH_WATERMARKS, 30)
-    say(tmp_path, RECOVERY_POINTS, 30)
+    write_checkpoint(tmp_path, HIGH_WATERMARKS, 30)
+    write_checkpoint(tmp_path, RECOVERY_POINTS, 30)
     with pytest.raises(DamagedLog, match=r"00000000000000000027\.log is damaged .*offset 29"):
         read(tmp_path)
     newest.write_bytes(whole)
@@ -296,10 +285,9 @@ def test_damage_where_the_disk_had_everything_is_refused(log: Log, tmp_path: Pat
             read(tmp_path)
 
 
-def test_a_segment_that_is_deleted_while_it_is_read_is_read_to_its_end(log: Log, tmp_path: Path) -> None:
-    """segment_reading.py rule 1."""
+def test_a_segment_deleted_during_a_read_is_read_completely(log: Log, tmp_path: Path) -> None:
     parts = planned(tmp_path)
-    reading = read_part(*parts[0])
+    reading = read_segment(*parts[0])
     first = next(reading)
     for path in (tmp_path / "t-0").glob("00000000000000000000.*"):
         path.unlink()
@@ -307,8 +295,7 @@ def test_a_segment_that_is_deleted_while_it_is_read_is_read_to_its_end(log: Log,
     assert [*first["offset"].to_pylist(), *(o for batch in rest for o in batch["offset"].to_pylist())] == [0, 1, 2]
 
 
-def test_a_segment_that_goes_while_all_is_planned_is_passed_over(log: Log, tmp_path: Path) -> None:
-    """partition_logs.py rule 5: between the look at the directory and the look into the files."""
+def test_a_segment_deleted_during_planning_is_skipped(log: Log, tmp_path: Path) -> None:
     [found] = find_logs([str(tmp_path)])
     for path in (*(tmp_path / "t-0").glob("00000000000000000000.*"), *(tmp_path / "t-0").glob("*.snapshot")):
         path.unlink()
@@ -316,21 +303,20 @@ def test_a_segment_that_goes_while_all_is_planned_is_passed_over(log: Log, tmp_p
     assert transactions_of(found, 30) == ((), 30)
 
 
-def test_a_segment_that_is_gone_is_said_or_skipped(log: Log, tmp_path: Path) -> None:
-    """segment_reading.py rule 2: deleted between plan and reading; while it only waits for deletion it is read."""
+def test_a_deleted_segment_is_an_error_or_skipped(log: Log, tmp_path: Path) -> None:
+    """A renamed segment that awaits deletion is still read."""
     parts, lenient = planned(tmp_path), planned(tmp_path, failOnDataLoss="false")
     first = segments(tmp_path)[0]
     waiting = first.with_name(first.name + ".deleted")
     first.rename(waiting)
     assert numbers(read(tmp_path, parts)) == list(range(30))
     waiting.unlink()
-    with pytest.raises(MissingRecords, match="is gone, and with it offsets from 0 on"):
+    with pytest.raises(MissingRecords, match="is missing, and with it offsets from 0 on"):
         read(tmp_path, parts)
     assert numbers(read(tmp_path, lenient)) == list(range(3, 30))
 
 
-def test_records_that_compaction_moved_into_the_segment_before_are_found(log: Log, tmp_path: Path) -> None:
-    """segment_reading.py rule 2: two segments became one between plan and reading."""
+def test_records_merged_into_the_previous_segment_are_found(log: Log, tmp_path: Path) -> None:
     parts = planned(tmp_path)
     first, second = segments(tmp_path)[:2]
     merged = first.read_bytes() + second.read_bytes()
@@ -340,8 +326,7 @@ def test_records_that_compaction_moved_into_the_segment_before_are_found(log: Lo
 
 
 @pytest.mark.parametrize("entry", [(1, 5), (1, 10**6), (1, 400)])
-def test_an_index_that_lies_costs_time_and_nothing_else(log: Log, tmp_path: Path, entry: tuple[int, int]) -> None:
-    """segment_reading.py rule 3."""
+def test_a_wrong_index_entry_does_no_harm(log: Log, tmp_path: Path, entry: tuple[int, int]) -> None:
     log.close()
     index = segments(tmp_path)[0].with_suffix(".index")
     index.write_bytes(b"".join(number.to_bytes(4, "big") for number in entry))
@@ -349,12 +334,12 @@ def test_an_index_that_lies_costs_time_and_nothing_else(log: Log, tmp_path: Path
 
 
 def test_an_index_that_points_into_a_value_is_not_followed(tmp_path: Path) -> None:
-    """segment_reading.py rule 3: there stands what looks like a batch's header, but no batch with its CRC."""
+    """The value contains a batch header with a wrong CRC."""
     log = log_at(tmp_path)
     disguised = produced("1:", "2:")
     disguised[70] ^= 1
     for value in (b"0:" + disguised, b"1:", b"2:"):
-        log.append(produced(value), leader_epoch=0, wall_ms=NOW_MS)
+        append_records(log, produced(value))
     log.close()
     path = segments(tmp_path)[0]
     place = path.read_bytes().index(disguised)
@@ -363,8 +348,8 @@ def test_an_index_that_points_into_a_value_is_not_followed(tmp_path: Path) -> No
     assert read(tmp_path, **options) == [(1, "1:"), (2, "2:")]
 
 
-def test_an_index_with_zeros_behind_its_entries_is_read_to_these(log: Log, tmp_path: Path) -> None:
-    """segment_files.py rule 1: as Apache Kafka keeps those of its newest segment."""
+def test_trailing_zeros_of_an_index_are_ignored(log: Log, tmp_path: Path) -> None:
+    """Apache Kafka preallocates the active segment's indexes."""
     log.close()
     for path in (tmp_path / "t-0").glob("*index"):
         os.truncate(path, 10 << 20)
@@ -377,7 +362,6 @@ def test_an_index_with_zeros_behind_its_entries_is_read_to_these(log: Log, tmp_p
 
 
 def test_topics_are_chosen_by_name_pattern_or_partition(tmp_path: Path) -> None:
-    """segment_options.py: a pattern finds no internal topic, and no directory that waits for deletion."""
     for topic in ("a-1", "ab", "__mine", "__consumer_offsets"):
         log = log_at(tmp_path, topic=topic)
         append(log, topic)
@@ -385,7 +369,7 @@ def test_topics_are_chosen_by_name_pattern_or_partition(tmp_path: Path) -> None:
     (tmp_path / "ab-0.0123456789abcdef-delete").mkdir()
 
     def topics(**options: str) -> list[str]:
-        return sorted({wanted.topic for _, wanted in plan(understand({"path": str(tmp_path), **options}))})
+        return sorted({wanted.topic for _, wanted in plan(parse_options({"path": str(tmp_path), **options}))})
 
     assert topics(subscribe="ab, a-1") == ["a-1", "ab"]
     assert topics(subscribe="__consumer_offsets") == ["__consumer_offsets"]
@@ -394,18 +378,17 @@ def test_topics_are_chosen_by_name_pattern_or_partition(tmp_path: Path) -> None:
     assert topics(subscribePattern=".*") == ["__mine", "a-1", "ab"]
     assert topics(assign='{"a-1": [0]}') == ["a-1"]
     partition = {"path": str(tmp_path / "ab-0"), "subscribePattern": ".*"}
-    assert [wanted.topic for _, wanted in plan(understand(partition))] == ["ab"]
+    assert [wanted.topic for _, wanted in plan(parse_options(partition))] == ["ab"]
 
 
 def test_of_several_replicas_the_most_advanced_is_read(tmp_path: Path) -> None:
-    """partition_logs.py rule 2."""
     for name, count in (("one", 2), ("two", 4), ("three", 3)):
         (tmp_path / name).mkdir()
         log = log_at(tmp_path / name)
         for number in range(count):
             append(log, f"{number}:")
         log.close()
-        say(tmp_path / name, HIGH_WATERMARKS, count)
+        write_checkpoint(tmp_path / name, HIGH_WATERMARKS, count)
     paths = ",".join(str(tmp_path / name) for name in ("one", "two", "three"))
     assert numbers(read(tmp_path, path=paths)) == [0, 1, 2, 3]
 
@@ -427,10 +410,7 @@ def test_of_several_replicas_the_most_advanced_is_read(tmp_path: Path) -> None:
         ({"startingOffsets": '{"t": {"0": -1}}'}, "of t-0 is -1, the latest offset: that cannot be"),
         ({"endingOffsets": '{"t": {"0": -2}}'}, "of t-0 is -2, the earliest offset: that cannot be"),
         ({"endingOffsets": '{"t": {"0": -3}}'}, "of t-0 is -3, no offset"),
-        (
-            {"startingOffsets": '{"t": {"0": 9}}', "endingOffsets": '{"t": {"0": 8}}'},
-            "from 9 on, and ends before 8",
-        ),
+        ({"startingOffsets": '{"t": {"0": 9}}', "endingOffsets": '{"t": {"0": 8}}'}, "from 9 on, and ends before 8"),
         ({"startingOffsets": '{"t": {"0": 31}}', "failOnDataLoss": "false"}, "from 31 on, and ends before 30"),
         ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "cannot both be said"),
         ({"endingOffsets": "earliest"}, "cannot be earliest"),
@@ -439,9 +419,6 @@ def test_of_several_replicas_the_most_advanced_is_read(tmp_path: Path) -> None:
         ({"includeHeaders": "maybe"}, "includeHeaders is true or false"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_a_sentence(
-    log: Log, tmp_path: Path, options: dict[str, str], sentence: str
-) -> None:
-    """segment_options.py rule 1."""
+def test_invalid_options_are_refused(log: Log, tmp_path: Path, options: dict[str, str], sentence: str) -> None:
     with pytest.raises((BadOption, DamagedLog), match=sentence):
-        plan(understand({"path": str(tmp_path), "subscribe": "t", **options}))
+        plan(parse_options({"path": str(tmp_path), "subscribe": "t", **options}))

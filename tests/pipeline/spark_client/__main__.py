@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from barnabas.pipeline.session import start_session
-from tests.pipeline.spark_client.comparing import OURS, THEIRS, Broken, chosen, play, two_brokers
+from tests.pipeline.spark_client.runner import OURS, THEIRS, Broken, chosen, play, two_brokers
 
 WORDS = 12
 CORES = 6

@@ -22,7 +22,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from barnabas.pipeline.brokers import Brokers, Place
+from barnabas.pipeline.brokers import Brokers, TopicPartition
 from barnabas.pipeline.settings import BrokerSettings
 from tests.pipeline.topics import MINUTE_MS, START_MS
 from tests.support.waiting import until
@@ -131,12 +131,12 @@ class Rig:
 
     def trim(self, name: str, before: Mapping[int, int]) -> None:
         """DeleteRecords."""
-        self.brokers.delete_records({Place(name, number): offset for number, offset in before.items()})
+        self.brokers.delete_records({TopicPartition(name, number): offset for number, offset in before.items()})
 
     def settle(self, topic: str) -> None:
         """Wait for the markers of transactions that have ended: EndTxn is answered before they are written."""
         brokers = Brokers(BrokerSettings(bootstrap=self.bootstrap))  # a client of before waits for a node that is gone
-        places = [Place(topic, number) for number in range(brokers.find_topics([topic])[topic].partitions)]
+        places = [TopicPartition(topic, number) for number in range(brokers.find_topics([topic])[topic].partitions)]
         until(lambda: brokers.ends(places) == brokers.high_watermarks(places), f"{topic} has settled", 60)
 
     def send(self, topic: str, records: Iterable[dict[str, Any]], **settings: Any) -> None:

@@ -1,1 +1,1 @@
-"""A whole cluster in one process: a seed decides clocks, the network, the disks, crashes and what clients write."""
+"""Simulator of whole clusters: the parts of the daemon on simulated machines."""

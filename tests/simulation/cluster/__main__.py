@@ -1,9 +1,9 @@
-"""`make sim-cluster`: histories of a whole cluster."""
+"""`make sim-cluster`: simulations of a whole cluster on simulated disks, clocks and networks."""
 
 from __future__ import annotations
 
-from tests.simulation.cluster.playing import play
-from tests.simulation.running import run
+from tests.simulation.cluster.simulator import simulate
+from tests.simulation.runner import run
 
 if __name__ == "__main__":
-    run("sim-cluster", "Plays histories of a whole cluster.", play)
+    run("make sim-cluster", "Simulates a whole cluster on simulated disks, clocks and networks.", simulate)

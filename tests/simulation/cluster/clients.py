@@ -1,7 +1,8 @@
-"""Who creates topics and writes to them, as clients of a simulated cluster, and what they were told.
+"""Clients of the simulated cluster: they create the topic and write to it.
 
-RULES    1. A value is written once, to whoever leads its partition, or says so; acknowledged is what every replica in sync has.
-         2. Clients are near their broker: what goes wrong between them is not played.
+RULES    1. Each value is written once, to a node that considers itself the leader. Acknowledged records are on all replicas in
+            the ISR.
+         2. Faults between clients and their broker are not simulated.
 """
 
 from __future__ import annotations
@@ -17,42 +18,42 @@ from storage.log.log import AppendInfo
 from tests.simulation.cluster.process import Process
 
 if TYPE_CHECKING:
-    from tests.simulation.cluster.world import World
+    from tests.simulation.cluster.simulator import Simulation
 
 TOPIC = "t"
 ATTEMPT_MS = 500
-PEACE_PACE_MS = 100
+RECOVERY_PACE_MS = 100
 
 
 class Clients:
-    """All of them."""
+    """All clients."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
         self._values = count()
-        self.partitions = world.random.choice((1, 2, 3))
-        self._pace_ms = world.random.choice((20, 100, 300))
-        """How much time there is between two batches, at the most."""
+        self.partitions = simulation.random.choice((1, 2, 3))
+        self._max_pause_ms = simulation.random.choice((20, 100, 300))
+        """The maximum time between two batches."""
         self.is_created = False
         self.is_writing = True
         self.acknowledged = 0
 
     # ------------------------------------------------------------ topics
     def create(self) -> None:
-        """Ask for the topic until it is there."""
-        world = self._world
+        """Create the topic; retry until it exists."""
+        simulation = self._simulation
         if self.is_created:
             return
-        running = [machine.process for machine in world.machines.values() if machine.process is not None]
-        process = world.random.choice(running) if running else None
-        if process is not None and process.life.epoch >= 0:
-            replicas = min(3, len(world.machines))
+        running = [machine.process for machine in simulation.machines.values() if machine.process is not None]
+        process = simulation.random.choice(running) if running else None
+        if process is not None and process.lifecycle.epoch >= 0:
+            replicas = min(3, len(simulation.machines))
             topic = CreatableTopic(
                 name=TOPIC, num_partitions=self.partitions, replication_factor=replicas, assignments=[], configs=[]
             )
             request = CreateTopicsRequest(topics=[topic], timeout_ms=ATTEMPT_MS, validate_only=False)
             process.do(lambda: process.channel.submit(request, wall_ms=process.wall_ms(), reply=self._created))
-        world.after(ATTEMPT_MS, self.create)
+        simulation.after(ATTEMPT_MS, self.create)
 
     def _created(self, answer: CreateTopicsResponse) -> None:
         if answer.topics[0].error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
@@ -60,23 +61,23 @@ class Clients:
 
     # ------------------------------------------------------------ records
     def write(self) -> None:
-        """Write something, and again in some time."""
-        world = self._world
+        """Write a batch, and schedule the next one."""
+        simulation = self._simulation
         if not self.is_writing:
             return
-        leaders = self._leaders(world.random.randrange(self.partitions))
-        if leaders:  # clients of one that is cut off do not know that there is another
-            process, partition = world.random.choice(leaders)
+        leaders = self._leaders(simulation.random.randrange(self.partitions))
+        if leaders:  # clients of an isolated leader do not know the new one
+            process, partition = simulation.random.choice(leaders)
             process.do(lambda: self._append(process, partition))
-        world.after(world.random.randrange(1, self._pace_ms), self.write)
+        simulation.after(simulation.random.randrange(1, self._max_pause_ms), self.write)
 
-    def slow_down(self) -> None:
-        """Write no more than a little."""
-        self._pace_ms = max(self._pace_ms, PEACE_PACE_MS)
+    def reduce_load(self) -> None:
+        """Write more slowly."""
+        self._max_pause_ms = max(self._max_pause_ms, RECOVERY_PACE_MS)
 
     def _leaders(self, index: int) -> list[tuple[Process, Partition]]:
         found = []
-        for machine in self._world.machines.values():
+        for machine in self._simulation.machines.values():
             process = machine.process
             partition = None if process is None else process.replicas.partitions.get((TOPIC, index))
             if process is not None and partition is not None and partition.is_leader:
@@ -84,7 +85,7 @@ class Clients:
         return found
 
     def _append(self, process: Process, partition: Partition) -> None:
-        random = self._world.random
+        random = self._simulation.random
         acks = ACKS_ALL if random.random() < 0.8 else ACKS_LEADER
         builder = BatchBuilder()
         for _ in range(random.choice((1, 1, 3))):
@@ -94,7 +95,7 @@ class Clients:
             if code == ErrorCode.NONE and acks == ACKS_ALL:
                 assert info is not None
                 self.acknowledged += 1
-                self._world.checks.acknowledged(process.node_id, partition.key, info.last_offset)
+                self._simulation.invariants.acknowledged(process.node_id, partition.key, info.last_offset)
 
         process.replicas.append(
             TOPIC, partition.index, builder.build(), acks=acks, wall_ms=process.wall_ms(), done=done

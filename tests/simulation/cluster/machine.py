@@ -1,8 +1,8 @@
-"""A machine of the simulated cluster: its disk, its settings, and the process that runs there or does not.
+"""A machine of the simulated cluster: its disk, its configuration and its process.
 
-RULES    1. A kill leaves what was written; a loss of power leaves what was synced, and of the rest what a disk may keep.
-         2. A machine that crashed owes what it may have lost until it is in sync again everywhere (`owes`).
-         3. A follower can keep up: its disk and its answers are not slower than what is written, and than the lag allows.
+RULES    1. A kill keeps what was written. A power loss keeps what was synced, and parts of the rest.
+         2. After a crash, a machine may lack records until all its replicas are in sync again (`may_lack_records`).
+         3. Followers can keep up: disks and responses are fast enough for the load and for replica.lag.time.max.ms.
 """
 
 from __future__ import annotations
@@ -10,80 +10,80 @@ from __future__ import annotations
 from random import Random
 
 from broker.config.broker_config import BrokerConfig, load_config
-from tests.simulation.cluster.process import CLIENTS_PORT, CONTROLLERS_PORT, DIRECTORY, HOST, Around, Process
+from tests.simulation.cluster.process import CLIENTS_PORT, CONTROLLERS_PORT, DIRECTORY, HOST, Environment, Process
 from tests.simulation.file_system import FileSystem
 from tests.simulation.simulated_disk import SimulatedDisk
 
 QUICK_MS = 100
-"""What the slowest change of a disk takes that keeps up with anything."""
+"""The maximum duration of an operation of a fast disk."""
 
 
 class Machine:
-    """What outlives a process."""
+    """What survives a process."""
 
-    def __init__(self, around: Around, config: BrokerConfig) -> None:
-        self._around = around
+    def __init__(self, environment: Environment, config: BrokerConfig) -> None:
+        self._environment = environment
         self.config = config
         self.node_id = config.node_id
-        self.file_system = FileSystem(journals=around.random.random() < 0.5)
+        self.file_system = FileSystem(journals=environment.random.random() < 0.5)
         self.file_system.make_directory(DIRECTORY)
         self.file_system.sync_all()
         self.processes = 0
-        """Counts starts."""
+        """The number of starts."""
         self.process: Process | None = None
-        self.owes = False
+        self.may_lack_records = False
         """Rule 2."""
 
     @property
     def is_up(self) -> bool:
-        """Whether a process runs, or stands still."""
+        """Whether a process runs or is paused."""
         return self.process is not None
 
     @property
     def is_armed(self) -> bool:
-        """Whether its process is about to crash."""
+        """Whether its process will crash soon."""
         return self.process is not None and self.process.disk.fuse is not None
 
     @property
     def is_running(self) -> bool:
-        """Whether it does something now."""
-        return self.process is not None and self.process.paused_until_ms <= self._around.now_ms
+        """Whether a process runs and is not paused."""
+        return self.process is not None and self.process.paused_until_ms <= self._environment.now_ms
 
     def start(self, fuse: int | None = None) -> None:
-        """A process begins; before its `fuse`-th change of the disk from now it ends.
+        """Start a process; it ends before its `fuse`-th disk operation.
 
         Raises:
-            Ended: that was in the start.
+            ProcessEnded: the process ended during the start.
         """
         self.processes += 1
-        disk = SimulatedDisk(self.file_system, self._around.random)
+        disk = SimulatedDisk(self.file_system, self._environment.random)
         disk.fuse = fuse
-        self.process = Process(self._around, self.config, disk, self.processes)
+        self.process = Process(self._environment, self.config, disk, self.processes)
         self.process.start()
 
     def end(self) -> None:
-        """The process is gone."""
+        """Remove the process."""
         if self.process is not None:
             self.process.is_alive = False
         self.process = None
 
     def crash(self, *, loses_power: bool) -> None:
-        """Rule 1."""
+        """Crash (rule 1)."""
         self.end()
-        self.owes = True
+        self.may_lack_records = True
         if loses_power:
-            self.file_system.lose_power(self._around.random)
+            self.file_system.lose_power(self._environment.random)
 
     def pause(self, duration_ms: int) -> None:
-        """The process stands still, and knows nothing of it."""
+        """Pause the process."""
         if self.process is not None:
-            self.process.paused_until_ms = self._around.now_ms + duration_ms
+            self.process.paused_until_ms = self._environment.now_ms + duration_ms
 
 
-def settings(node_id: int, voters: list[int], given: dict[str, str]) -> BrokerConfig:
-    """Of one node."""
+def node_config(node_id: int, voters: list[int], common: dict[str, str]) -> BrokerConfig:
+    """The configuration of a node."""
     quorum = ",".join(f"{voter}@{HOST}:{CONTROLLERS_PORT + voter}" for voter in voters)
-    own = {
+    node_specific = {
         "node.id": str(node_id),
         "process.roles": "broker,controller" if node_id in voters else "broker",
         "controller.quorum.voters": quorum,
@@ -92,11 +92,11 @@ def settings(node_id: int, voters: list[int], given: dict[str, str]) -> BrokerCo
         + (f",CONTROLLER://{HOST}:{CONTROLLERS_PORT + node_id}" if node_id in voters else ""),
         "log.dirs": DIRECTORY,
     }
-    return load_config(None, {**given, **own})
+    return load_config(None, {**common, **node_specific})
 
 
-def drawn(random: Random, slowest_disk_ms: int) -> dict[str, str]:
-    """Settings of all nodes of a cluster, short times among them: a history has ten seconds (rule 3)."""
+def random_configs(random: Random, slowest_disk_ms: int) -> dict[str, str]:
+    """The configuration that all nodes share, with short timeouts: a simulation takes ten seconds (rule 3)."""
     is_quick = slowest_disk_ms <= QUICK_MS
     return {
         "min.insync.replicas": "2",

@@ -1,1 +1,1 @@
-"""Lives of groups and transactions, and what a coordinator makes of every beginning of their records."""
+"""Simulator of group and transaction coordinators: each prefix of their records is loaded by a new coordinator."""

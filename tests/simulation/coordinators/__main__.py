@@ -1,9 +1,13 @@
-"""`make sim-coordinators`: histories of groups and transactions."""
+"""`make sim-coordinators`: simulations of group and transaction coordinators that restart between any two batches."""
 
 from __future__ import annotations
 
-from tests.simulation.coordinators.history import play
-from tests.simulation.running import run
+from tests.simulation.coordinators.simulator import simulate
+from tests.simulation.runner import run
 
 if __name__ == "__main__":
-    run("sim-coordinators", "Plays histories of groups and transactions.", play)
+    run(
+        "make sim-coordinators",
+        "Simulates group and transaction coordinators that restart between any two batches.",
+        simulate,
+    )

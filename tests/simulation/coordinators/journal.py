@@ -1,8 +1,7 @@
-"""What a world of coordinators has written, in the order of all its logs, with what it knew at each boundary.
+"""The batches that coordinators append to all their logs, in order, with the state at each boundary.
 
-RULES    1. A batch is there as a whole or not at all: a crash falls between two batches, whatever the decision was that
-            wrote them.
-         2. What is known is looked at right before a batch is taken: then every batch before it is applied.
+RULES    1. A batch is written completely or not at all: a crash occurs between two batches.
+         2. The state is recorded right before an append: then all earlier batches are applied.
 """
 
 from __future__ import annotations
@@ -10,28 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from broker.coordinators.classic.group_records import committed_of
+from broker.coordinators.classic.group_records import to_offset_and_metadata
 from broker.coordinators.transactions.transaction import NO_EPOCH
 from protocol.errors import ErrorCode
 from protocol.records import headers, patch
 from replication.metadata.image import TopicImage
 from tests.support.group_harness import FakeLog, LocalWorld
 
-Known = dict[str, Any]
+CoordinatorState = dict[str, Any]
 
 
 class Entry(NamedTuple):
-    """A batch, and which log took it."""
+    """A batch and its log."""
 
     log: tuple[str, int]
     batch: bytes
 
 
-class Moment(NamedTuple):
-    """A boundary: so many batches are written."""
+class Boundary(NamedTuple):
+    """The state after a number of batches."""
 
     written: int
-    known: Known
+    known: CoordinatorState
     mono_ms: int
     topics: dict[str, TopicImage]
 
@@ -41,21 +40,21 @@ class Journal:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self.moments: list[Moment] = []
+        self.boundaries: list[Boundary] = []
         self._world: LocalWorld | None = None
 
     def watch(self, world: LocalWorld) -> None:
-        """Follow a world from now on."""
+        """Record the appends of a world."""
         self._world = world
         for kind, logs in (("groups", world.logs), ("transactions", world.transaction_logs)):
             logs[:] = [JournalLog(self, (kind, index)) for index in range(len(logs))]
 
-    def look(self) -> None:
-        """Note what is known now, if anything was written since it was noted last."""
+    def record_boundary(self) -> None:
+        """Record the current state, unless it is recorded."""
         world = self._world
-        if world is not None and (not self.moments or self.moments[-1].written < len(self.entries)):
+        if world is not None and (not self.boundaries or self.boundaries[-1].written < len(self.entries)):
             topics = dict(world.holder.image.topics_by_name)
-            self.moments.append(Moment(len(self.entries), durable(world), world.clock.now_mono_ms, topics))
+            self.boundaries.append(Boundary(len(self.entries), durable_state(world), world.clock.now_mono_ms, topics))
 
 
 class JournalLog(FakeLog):
@@ -67,11 +66,11 @@ class JournalLog(FakeLog):
         self._name = name
 
     def append(self, batch: bytearray, done: Callable[[ErrorCode], None]) -> None:
-        """Take a batch, or refuse it."""
+        """Append a batch, or reject it."""
         if self.refusal is not None:
             done(self.refusal)
             return
-        self._journal.look()
+        self._journal.record_boundary()
         patch(batch, 0, self.end_offset, 0)
         self.batches.append(bytes(batch))
         self.end_offset = headers(batch)[0][1].next_offset
@@ -79,27 +78,28 @@ class JournalLog(FakeLog):
         done(ErrorCode.NONE)
 
 
-def durable(world: LocalWorld) -> Known:
-    """All that records say: offsets, those of open transactions, consumer groups, transactions."""
-    known: Known = {}
+def durable_state(world: LocalWorld) -> CoordinatorState:
+    """The state that records contain: offsets, pending transactional offsets, consumer groups, transactions."""
+    known: CoordinatorState = {}
     for index, shard in world.runtime.shards.items():
-        machine = shard.machine
-        for group, topics in machine.offsets.by_group.items():
+        coordinator = shard.coordinator
+        for group, topics in coordinator.offsets.by_group.items():
             for topic, partitions in topics.items():
                 for partition, stored in partitions.items():
-                    known[f"offset {group} {topic} {partition}"] = committed_of(stored)
-        for producer, pending in machine.offsets.open_transactions.items():
+                    known[f"offset {group} {topic} {partition}"] = to_offset_and_metadata(stored)
+        for producer, pending in coordinator.offsets.open_transactions.items():
             for key, committed in pending.items():
-                known[f"pending {index} {producer} {key}"] = None if committed is None else committed_of(committed)
-        for group, one in machine.consumer_groups.items():
-            known[f"group {group}"] = (one.epoch, one.metadata_hash, one.assignment_epoch, one.assignment_wall_ms)
-            known[f"group {group}: members"] = dict(one.members)
-            known[f"group {group}: targets"] = dict(one.targets)
-            known[f"group {group}: owners"] = dict(one.owners)
-            known[f"group {group}: static members"] = dict(one.static_members)
+                known[f"pending {index} {producer} {key}"] = (
+                    None if committed is None else to_offset_and_metadata(committed)
+                )
+        for group, item in coordinator.consumer_groups.items():
+            known[f"group {group}"] = (item.epoch, item.metadata_hash, item.assignment_epoch, item.assignment_wall_ms)
+            known[f"group {group}: members"] = dict(item.members)
+            known[f"group {group}: targets"] = dict(item.targets)
+            known[f"group {group}: owners"] = dict(item.owners)
+            known[f"group {group}: static members"] = dict(item.static_members)
     for transactions in world.transactions.shards.values():
-        for name, one in transactions.machine.transactions.items():
-            known[f"transaction {name}"] = one._replace(
-                last_epoch=NO_EPOCH
-            )  # no record holds it, in Apache Kafka either
+        for name, metadata in transactions.coordinator.transactions.items():
+            # No record contains the last epoch, in Apache Kafka neither.
+            known[f"transaction {name}"] = metadata._replace(last_epoch=NO_EPOCH)
     return known

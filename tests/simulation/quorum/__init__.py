@@ -1,1 +1,1 @@
-"""The metadata quorum in one process: a seed decides the network, the disks, crashes and time."""
+"""Simulator of a metadata quorum: Raft replicas with logs in memory."""

@@ -1,9 +1,9 @@
-"""`make sim-quorum`: histories of a quorum of controllers."""
+"""`make sim-quorum`: simulations of a metadata quorum with crashes and network faults."""
 
 from __future__ import annotations
 
-from tests.simulation.quorum.playing import play
-from tests.simulation.running import run
+from tests.simulation.quorum.simulator import simulate
+from tests.simulation.runner import run
 
 if __name__ == "__main__":
-    run("sim-quorum", "Plays histories of a quorum of controllers.", play)
+    run("make sim-quorum", "Simulates a metadata quorum with crashes and network faults.", simulate)

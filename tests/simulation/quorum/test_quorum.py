@@ -1,48 +1,37 @@
-"""The metadata quorum through trouble: no two leaders, nothing committed lost; a failure names the seed that plays it again."""
+"""Tests of the metadata quorum by simulation: fixed seeds, new seeds, planted bugs."""
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
-from tests.simulation.quorum.mistakes import MISTAKES, Plant
-from tests.simulation.quorum.playing import play
-from tests.support.seeds import seed_of
+from tests.simulation.quorum.planted_bugs import PLANTED_BUGS
+from tests.simulation.quorum.simulator import simulate
+from tests.simulation.runner import PlantedBug, check_new_seeds, check_seeds, finds
 
-ALWAYS = 10
+FIXED_SEEDS = 10
 NEW_S = 10.0
-HISTORIES = 150
-"""Within so many a planted mistake is found; nearly all are within ten."""
+SEEDS_PER_BUG = 150
+"""Nearly all planted bugs are found within ten."""
 
-SHOWN_BY = {
-    "votes_that_are_forgotten": 165,
-    "votes_that_leave_before_they_are_durable": 23,
-    "logs_compared_by_offset_only": 378,
-    "answers_to_older_questions": 524,
-    "changes_before_the_one_before_is_committed": 30,
+FIRST_SEED = {
+    "votes_are_not_persisted": 165,
+    "votes_are_sent_before_they_are_durable": 23,
+    "logs_are_compared_by_offset_only": 378,
+    "responses_to_earlier_requests_are_accepted": 524,
+    "voter_changes_overlap": 30,
 }
-"""The history that showed a mistake when it was last looked for, where the first few do not: it is played first."""
+"""A seed that finds a bug which the first seeds do not find; it runs first."""
 
 
-def test_the_same_histories_as_ever() -> None:
-    """Everything of checks.py holds after every event."""
-    for seed in range(ALWAYS):
-        assert (failure := play(seed)) is None, str(failure)
+def test_the_invariants_hold_for_fixed_seeds() -> None:
+    check_seeds(simulate, range(FIXED_SEEDS))
 
 
-def test_new_histories() -> None:
-    """Others each time; a failure names its seed, for `make sim-quorum SEED=...`."""
-    first = seed_of()
-    print(f"histories from seed {first}")
-    end = time.monotonic() + NEW_S
-    while time.monotonic() < end:
-        assert (failure := play(first)) is None, str(failure)
-        first += 1
+def test_the_invariants_hold_for_new_seeds() -> None:
+    check_new_seeds(simulate, NEW_S)
 
 
-@pytest.mark.parametrize("plant", MISTAKES, ids=lambda plant: plant.__name__)
-def test_a_mistake_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the same histories every time."""
+@pytest.mark.parametrize("plant", PLANTED_BUGS, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found(plant: PlantedBug, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    assert any(play(seed) is not None for seed in (SHOWN_BY.get(plant.__name__, 0), *range(HISTORIES)))
+    assert finds(simulate, (FIRST_SEED.get(plant.__name__, 0), *range(SEEDS_PER_BUG)))

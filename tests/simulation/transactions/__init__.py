@@ -1,1 +1,1 @@
-"""Lives of a transactional id on a broker without sockets that is killed between any two changes of its files."""
+"""Simulator of a transactional producer whose broker is killed between any two file operations."""

@@ -1,8 +1,8 @@
-"""A broker without sockets, threads or clocks: real partitions, real coordinators, files that a kill may interrupt anywhere.
+"""A broker without sockets, threads and clocks: real partitions and coordinators, and files that a kill can interrupt.
 
-RULES    1. The files stay, all else begins anew with `boot`, in the next leader epoch, as after SIGKILL.
-         2. A request is answered while time passes; PowerLoss comes out of it when the fuse of the disk has burnt down.
-         3. Blocks of producer ids are given out by a controller that is not part of this.
+RULES    1. The files survive; everything else starts again with `start`, in the next leader epoch, as after SIGKILL.
+         2. A request is answered while time advances. It raises PowerLoss when the fuse of the disk runs out.
+         3. Producer id blocks come from outside.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.coordinators.factory import coordinators
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision
-from broker.coordinators.transactions.producer_id_manager import ProducerIds
+from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
 from broker.coordinators.transactions.transaction import State
 from broker.coordinators.transactions.transaction_coordinator import TRANSACTION_VERSION, TRANSACTIONS_TOPIC
 from broker.coordinators.transactions.transaction_records import transaction_record
@@ -25,12 +25,12 @@ from broker.handlers.router import Pending, Router
 from broker.handlers.transactions import producer_ids
 from broker.handlers.transactions.producer_ids import ProducerIdsHandler
 from broker.handlers.transactions.transactions import TransactionHandlers
-from broker.handlers.transactions.txn_offset_commit import TransactionalOffsetsHandler
+from broker.handlers.transactions.txn_offset_commit import TxnOffsetCommitHandler
 from broker.security.authorizer import AllowAll
 from protocol.messages.quorum import AllocateProducerIdsResponse
 from protocol.records import ControlType, control_type, headers, records
 from protocol.schema import Message
-from replication.metadata.image import Changes
+from replication.metadata.image import MetadataDelta
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.replica_harness import World
 
@@ -38,93 +38,93 @@ TOPIC, PARTITIONS = "t", 2
 PRODUCE = 0
 _STEP_MS = 5
 _STEPS = 200
-_PATIENCE_MS = 3000
+_RESPONSE_TIMEOUT_MS = 3000
 _READ_BYTES = 1 << 24
 
 
-def _nobody(broker_id: int, request: Message, answered: Callable[[Message | None], None]) -> None:
+def _no_other_broker(broker_id: int, request: Message, answered: Callable[[Message | None], None]) -> None:
     raise AssertionError("there is no other broker")
 
 
 class _Disk(CrashingDisk):
-    """A kill loses nothing that was written: syncing would only take time."""
+    """A kill loses nothing that was written, so syncs are skipped."""
 
     def sync_dir(self, path: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Node:
-    """One broker, boot after boot."""
+    """One broker over several starts."""
 
     def __init__(self, path: Path, transaction_version: int) -> None:
         self._path = path
         self._transaction_version = transaction_version
-        self._boots = 0
+        self._starts = 0
         self._next_block = 0
         self._now_ms = 0
         self.disk = _Disk()
-        self.boot()
+        self.start()
 
-    # ---- life
+    # ---- lifecycle
 
-    def boot(self) -> None:
-        """Start on what the last one has left."""
-        self._boots += 1
+    def start(self) -> None:
+        """Start with the existing files."""
+        self._starts += 1
         self.disk.fuse = None
         world = self._world = World(self._path, disk=self.disk)
         world.pass_time(self._now_ms)
         for name, partitions in ((TOPIC, PARTITIONS), (OFFSETS_TOPIC, 1), (TRANSACTIONS_TOPIC, 1)):
-            world.create(name, partitions, epoch=self._boots)
+            world.create(name, partitions, epoch=self._starts)
         world.image.features[TRANSACTION_VERSION] = self._transaction_version
         config = BrokerConfig({"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"})
-        ids = ProducerIds(self, 1, lambda: 0)
-        self.coordinators = coordinators(config, world.replicas, world.deadlines, self, ids, _nobody)
+        ids = ProducerIdManager(self, 1, lambda: 0)
+        self.coordinators = coordinators(config, world.replicas, world.timers, self, ids, _no_other_broker)
         self._route()
-        changes = Changes()
+        file_operations = MetadataDelta()
         for topic in world.image.topics_by_name.values():
-            changes.partitions[topic.topic_id] = set(topic.partitions)
-        self.coordinators.image_changed(changes, world.image, 1)
+            file_operations.partitions[topic.topic_id] = set(topic.partitions)
+        self.coordinators.on_metadata_update(file_operations, world.image, 1)
         while self.coordinators.groups.is_loading or self.coordinators.transactions.is_loading:
             self.pass_time(_STEP_MS)
 
     def _route(self) -> None:
-        made, world, all_may = self.coordinators, self._world, AllowAll()
-        self._producing = ProduceHandler(world.replicas, world.deadlines, made.admission, all_may)
+        parts, world, authorizer = self.coordinators, self._world, AllowAll()
+        self._producing = ProduceHandler(world.replicas, world.timers, parts.verification, authorizer)
         transacting = TransactionHandlers(
-            made.transactions,
-            made.groups,
+            parts.transactions,
+            parts.groups,
             lambda: world.image,
-            made.producer_ids.take,
-            all_may,
-            made.groups.partition_count,
+            parts.producer_ids.generate_producer_id,
+            authorizer,
+            parts.groups.partition_count,
         )
-        offsets = TransactionalOffsetsHandler(made.groups, made.admission, lambda: world.image, all_may)
+        offsets = TxnOffsetCommitHandler(parts.groups, parts.verification, lambda: world.image, authorizer)
         self._router = Router(
             [
                 *transacting.routes(),
                 *offsets.routes(),
-                *GroupOffsetsHandlers(made.groups, lambda: world.image, all_may).routes(),
-                *producer_ids.routes(ProducerIdsHandler(made.producer_ids, transacting.init_producer_id, all_may)),
+                *GroupOffsetsHandlers(parts.groups, lambda: world.image, authorizer).routes(),
+                *producer_ids.routes(ProducerIdsHandler(parts.producer_ids, transacting.init_producer_id, authorizer)),
             ]
         )
 
     def submit(self, _request: Message, *, wall_ms: int, reply: Any) -> None:
-        """A block of producer ids."""
+        """Allocate a block of producer ids."""
         self._next_block += 1000
         reply(AllocateProducerIdsResponse(error_code=0, producer_id_start=self._next_block, producer_id_len=1000))
 
     # ---- time
 
     def mono_ms(self) -> int:
-        """The clock of deadlines."""
+        """The monotonic time."""
         return self._world.mono_ms
 
     def wall_ms(self) -> int:
-        """The clock of records."""
+        """The wall clock time."""
         return self._world.wall_ms
 
     def pass_time(self, milliseconds: int) -> None:
-        """Let time pass in small steps, and happen what is due."""
+        """Advance the time in small steps."""
         step = max(_STEP_MS, milliseconds // _STEPS)
         for _ in range(0, milliseconds, step):
             self._world.pass_time(step)
@@ -134,7 +134,7 @@ class Node:
     # ---- requests
 
     def ask(self, request: Message, version: int) -> Any:
-        """Send a request and wait for its answer."""
+        """Send a request and wait for the response."""
         answers: list[Any] = []
         context = self._world.context(type(request).API_KEY, version)
         if type(request).API_KEY == PRODUCE:
@@ -144,22 +144,22 @@ class Node:
         if not isinstance(answer, Pending):
             return answer
         answer.deliver_to(answers.append, answers.append)
-        for _ in range(0, _PATIENCE_MS, _STEP_MS):
+        for _ in range(0, _RESPONSE_TIMEOUT_MS, _STEP_MS):
             if answers:
                 return answers[0]
             self.pass_time(_STEP_MS)
-        raise AssertionError(f"{request} is not answered")
+        raise AssertionError(f"{request} has no response")
 
-    def age(self, name: str, epoch: int) -> None:
-        """Have a transactional id come to an epoch at once, as if it had lived for long."""
-        (shard,) = self.coordinators.transactions.serving
-        known = shard.machine.transactions[name]._replace(epoch=epoch)
+    def set_epoch(self, name: str, epoch: int) -> None:
+        """Set the epoch of a transactional id."""
+        (shard,) = self.coordinators.transactions.active_shards
+        known = shard.coordinator.transactions[name]._replace(epoch=epoch)
         shard.execute(CoordinatorDecision([transaction_record(known, has_versions=True)], None))
 
-    # ---- looking
+    # ---- observation
 
     def committed(self, partition: int) -> list[tuple[int, str]]:
-        """Offsets and values that a committed reader is given."""
+        """The offsets and values that a read_committed consumer returns."""
         data = self._batches(partition)
         pending: dict[int, list[tuple[int, str]]] = {}
         found: list[tuple[int, str]] = []
@@ -184,12 +184,12 @@ class Node:
             data += some
         return data
 
-    def hanging(self) -> list[str]:
-        """Transactions that are neither open nor at their end, and partitions where somebody is never ended."""
+    def incomplete_transactions(self) -> list[str]:
+        """Transactions that are open or incomplete, and partitions with an open transaction."""
         states = [
             f"{known.transactional_id} is in {known.state.label}"
-            for shard in self.coordinators.transactions.serving
-            for known in shard.machine.transactions.values()
+            for shard in self.coordinators.transactions.active_shards
+            for known in shard.coordinator.transactions.values()
             if known.state in {State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT}
         ]
         for index in range(PARTITIONS):

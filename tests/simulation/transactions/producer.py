@@ -1,8 +1,8 @@
-"""A transactional producer as a client library is one: what it asks, what it does about errors, what it writes down.
+"""A transactional producer, as in a client library: requests, retries and a record of its actions.
 
-RULES    1. With version 2 its records and offsets add their partitions; before that it adds them itself.
-         2. A request that is told to come again comes again, byte for byte; the node may have been killed meanwhile.
-         3. Any other error is `Refused`: somebody else has its transactional id, or its time was over.
+RULES    1. With transaction version 2, produce and offset commits add partitions implicitly; before, explicitly.
+         2. Retriable errors are retried with identical bytes; the node may have been killed in between.
+         3. Any other error raises `RequestRejected`: the producer was fenced, or its transaction timed out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.simulation.transactions.node import TOPIC
 
 NAME, GROUP = "tx", "g"
 TIMEOUT_MS = 60_000
-_AGAIN: Final = {
+_RETRIABLE: Final = {
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -40,25 +40,30 @@ _AGAIN: Final = {
 _TRIES = 100
 
 
-class Refused(Exception):
-    """The broker will not have it; the code says why."""
+class RequestRejected(Exception):
+    """The broker rejected a request."""
 
 
 class Producer:
-    """One life of a transactional id."""
+    """One instance of a transactional id."""
 
     def __init__(
-        self, ask: Callable[[Callable[[], Message], int], Any], history: list[Event], life: int, *, has_version_2: bool
+        self,
+        ask: Callable[[Callable[[], Message], int], Any],
+        history: list[Event],
+        incarnation: int,
+        *,
+        has_version_2: bool,
     ):
-        """`ask` makes a request, each time anew, and sends it to whatever node there is."""
+        """`ask` builds a request for each attempt and sends it to the current node."""
         self._ask = ask
         self._history = history
-        self._who = f"life-{life}"
+        self._name = f"life-{incarnation}"
         self._has_version_2 = has_version_2
-        self._number = 0
+        self._transaction_number = 0
         self._sequences: dict[int, int] = {}
         self._added: set[int] = set()
-        answer = self._again(
+        answer = self._retry(
             lambda: InitProducerIdRequest(transactional_id=NAME, transaction_timeout_ms=TIMEOUT_MS),
             5 if has_version_2 else 4,
             lambda answer: answer.error_code,
@@ -67,32 +72,34 @@ class Producer:
 
     @property
     def transaction(self) -> str:
-        """The name of the transaction that is open, or comes next."""
-        return f"{self._who}-{self._number}"
+        """The name of the current or next transaction."""
+        return f"{self._name}-{self._transaction_number}"
 
-    def _again(self, make: Callable[[], Message], version: int, code_of: Callable[[Any], int]) -> Any:
-        """Ask until there is an answer other than to ask again."""
+    def _retry(self, make: Callable[[], Message], version: int, code_of: Callable[[Any], int]) -> Any:
+        """Send a request until the response is not retriable."""
         for _ in range(_TRIES):
             answer = self._ask(make, version)
             code = ErrorCode(code_of(answer))
             if code is ErrorCode.NONE:
                 return answer
-            if code not in _AGAIN:
-                raise Refused(f"{code.name}: {answer}")
+            if code not in _RETRIABLE:
+                raise RequestRejected(f"{code.name}: {answer}")
         raise AssertionError(f"{make()} is told to come again for ever: {code.name}")
 
-    def _note(self, what: str, partition: int = -1, offset: int = -1, value: str = "") -> None:
-        self._history.append(Event(self._who, what, self.transaction, TOPIC if value else "", partition, offset, value))
+    def _record(self, what: str, partition: int = -1, offset: int = -1, value: str = "") -> None:
+        self._history.append(
+            Event(self._name, what, self.transaction, TOPIC if value else "", partition, offset, value)
+        )
 
     # ---- a transaction
 
-    def forget(self) -> None:
-        """Take what comes for another transaction."""
-        self._number += 1
+    def start_next_transaction(self) -> None:
+        """Continue with the next transaction."""
+        self._transaction_number += 1
         self._added.clear()
 
     def send(self, partition: int, value: str) -> None:
-        """One record."""
+        """Send one record."""
         producer_id, epoch = self._producer
         if not self._has_version_2 and partition not in self._added:
             self._add(partition)
@@ -104,19 +111,19 @@ class Producer:
         batch = builder.build()
 
         def make() -> Message:
-            data = PartitionProduceData(index=partition, records=bytearray(batch))  # the log writes into what it takes
+            data = PartitionProduceData(index=partition, records=bytearray(batch))  # the log modifies the batch
             topics = [TopicProduceData(name=TOPIC, partition_data=[data])]
             return ProduceRequest(transactional_id=NAME, acks=-1, timeout_ms=1000, topic_data=topics)
 
-        self._note("sends", partition, -1, value)
-        answer = self._again(make, 12 if self._has_version_2 else 11, lambda answer: _produced(answer).error_code)
+        self._record("sends", partition, -1, value)
+        answer = self._retry(make, 12 if self._has_version_2 else 11, lambda answer: _produced(answer).error_code)
         self._sequences[partition] = sequence + 1
-        self._note("sent", partition, _produced(answer).base_offset, value)
+        self._record("sent", partition, _produced(answer).base_offset, value)
 
     def _add(self, partition: int) -> None:
         producer_id, epoch = self._producer
         topics = [AddPartitionsToTxnTopic(name=TOPIC, partitions=[partition])]
-        self._again(
+        self._retry(
             lambda: AddPartitionsToTxnRequest(
                 v3_and_below_transactional_id=NAME,
                 v3_and_below_producer_id=producer_id,
@@ -129,24 +136,26 @@ class Producer:
         self._added.add(partition)
 
     def commit_offset(self, offset: int) -> None:
-        """Where the group stands when this is committed."""
+        """Commit a group offset in the transaction."""
         producer_id, epoch = self._producer
         if not self._has_version_2:
-            self._again(
+            self._retry(
                 lambda: AddOffsetsToTxnRequest(
                     transactional_id=NAME, producer_id=producer_id, producer_epoch=epoch, group_id=GROUP
                 ),
                 3,
                 lambda answer: answer.error_code,
             )
-        place = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
-        self._again(
+        partition_data = TxnOffsetCommitRequestPartition(
+            partition_index=0, committed_offset=offset, committed_metadata=""
+        )
+        self._retry(
             lambda: TxnOffsetCommitRequest(
                 transactional_id=NAME,
                 group_id=GROUP,
                 producer_id=producer_id,
                 producer_epoch=epoch,
-                topics=[TxnOffsetCommitRequestTopic(name=TOPIC, partitions=[place])],
+                topics=[TxnOffsetCommitRequestTopic(name=TOPIC, partitions=[partition_data])],
             ),
             5 if self._has_version_2 else 3,
             lambda answer: answer.topics[0].partitions[0].error_code,
@@ -156,16 +165,16 @@ class Producer:
         """Commit or abort."""
         producer_id, epoch = self._producer
         if commit:
-            self._note("commits")
-        answer = self._again(
+            self._record("commits")
+        answer = self._retry(
             lambda: EndTxnRequest(
                 transactional_id=NAME, producer_id=producer_id, producer_epoch=epoch, committed=commit
             ),
             5 if self._has_version_2 else 4,
             lambda answer: answer.error_code,
         )
-        self._note("committed" if commit else "aborted")
-        self.forget()
+        self._record("committed" if commit else "aborted")
+        self.start_next_transaction()
         if self._has_version_2:
             self._producer = answer.producer_id, answer.producer_epoch
             self._sequences.clear()

@@ -1,7 +1,4 @@
-"""The embedded broker's care of its process, against a stand-in for the daemon.
-
-A real daemon is behind the fixture `kafka_broker`, and behind the tests in `tests/packaging`.
-"""
+"""`barnabas.Broker` with a stand-in for the daemon. The fixture `kafka_broker` and `tests/packaging` use a real one."""
 
 from __future__ import annotations
 
@@ -44,15 +41,13 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def test_the_face_hands_out_the_broker() -> None:
-    """Design section 5: `barnabas.Broker` is the name that users are promised."""
+def test_barnabas_exports_the_broker() -> None:
     assert barnabas.Broker is Broker
     with pytest.raises(AttributeError, match="has no attribute 'Brokr'"):
         _ = barnabas.Brokr
 
 
-def test_the_port_is_the_one_of_the_ready_line() -> None:
-    """Rule 1: what is known of the daemon is what it says."""
+def test_the_port_is_read_from_the_ready_line() -> None:
     with StandIn(READY, UNTIL_STOPPED) as broker:
         assert broker.bootstrap == "127.0.0.1:4321"
         assert broker.ready_line.endswith("(node 1, 0.01 s)")
@@ -60,23 +55,20 @@ def test_the_port_is_the_one_of_the_ready_line() -> None:
     assert not broker.is_running
 
 
-def test_a_daemon_that_does_not_start_speaks_for_itself() -> None:
-    """Rule 2: its sentence, not its log lines and not a stack of ours."""
+def test_the_error_of_a_failed_start_is_the_daemons_message() -> None:
     words = "sys.stderr.write('2026 INFO loading\\nbarnabas: Port 9092 is taken: choose another.\\n'); sys.exit(1)"
     with pytest.raises(BrokerError, match=r"^The broker did not start: Port 9092 is taken: choose another\.$"):
         StandIn(words).start()
 
 
-def test_a_daemon_without_a_sentence_is_quoted() -> None:
-    """Rule 2: a trace is better than nothing."""
+def test_the_error_of_a_failed_start_without_a_message_is_the_end_of_the_log() -> None:
     with pytest.raises(BrokerError, match="ZeroDivisionError"):
         StandIn("1/0").start()
-    with pytest.raises(BrokerError, match="ended with 7 and no word"):
+    with pytest.raises(BrokerError, match="ended with 7 without a message"):
         StandIn("sys.exit(7)").start()
 
 
-def test_a_daemon_that_never_gets_ready_is_ended() -> None:
-    """Rule 3: a start that failed leaves no process behind."""
+def test_a_daemon_that_is_not_ready_in_time_is_killed() -> None:
     broker = StandIn("sys.stderr.write(f'pid {os.getpid()}\\n')", UNTIL_STOPPED, start_timeout_s=0.5)
     with pytest.raises(BrokerError, match=r"not ready within 0\.5 s"):
         broker.start()
@@ -84,22 +76,19 @@ def test_a_daemon_that_never_gets_ready_is_ended() -> None:
     broker.close()
 
 
-def test_another_first_line_is_refused() -> None:
-    """Rule 1: the ready line and nothing else stands on standard output."""
+def test_an_unexpected_first_line_is_refused() -> None:
     with pytest.raises(BrokerError, match="first line is not its ready line: hello"):
         StandIn("print('hello', flush=True)", UNTIL_STOPPED).start()
 
 
 def test_a_daemon_that_does_not_stop_is_killed() -> None:
-    """Rule 3: the `with` block ends."""
     broker = StandIn(IGNORES_SIGTERM, READY, "signal.pause()", stop_timeout_s=0.3)
     with broker:
         pid = broker.pid
     assert not is_alive(pid)
 
 
-def test_a_crash_is_told_when_the_broker_is_stopped() -> None:
-    """Rule 2: nobody calls it a clean stop."""
+def test_stop_reports_a_crash() -> None:
     broker = StandIn(READY, "sys.stdin.read()", "sys.stderr.write('barnabas: the disk failed\\n')", "sys.exit(3)")
     broker.start()
     os.waitid(os.P_PID, broker.pid, os.WEXITED | os.WNOWAIT)
@@ -109,7 +98,6 @@ def test_a_crash_is_told_when_the_broker_is_stopped() -> None:
 
 
 def test_a_restarted_broker_keeps_its_port_and_data() -> None:
-    """Rule 5."""
     with StandIn(READY, UNTIL_STOPPED) as broker:
         (broker.data_dir.parent / "mark").write_text("kept")
         first = broker.pid
@@ -122,8 +110,7 @@ def test_a_restarted_broker_keeps_its_port_and_data() -> None:
         assert real[real.index("--listen") + 1] == "127.0.0.1:4321"
 
 
-def test_the_command_line_carries_directory_address_and_settings(tmp_path: Path) -> None:
-    """Rule 1: what is wanted is said on the command line, in Kafka's words."""
+def test_the_command_line_has_directory_address_and_settings(tmp_path: Path) -> None:
     broker = Broker(tmp_path, 1234, {"num.partitions": 4, "auto.create.topics.enable": False}, arguments=["-v"])
     command = broker._command()
     assert command[1] == "-P"
@@ -135,16 +122,14 @@ def test_the_command_line_carries_directory_address_and_settings(tmp_path: Path)
     assert tmp_path.exists(), "a directory that was handed in is the user's"
 
 
-def test_a_temporary_directory_goes_with_the_broker() -> None:
-    """Nothing is left in the temporary folder."""
+def test_close_deletes_a_temporary_directory() -> None:
     with StandIn(READY, UNTIL_STOPPED) as broker:
         folder = broker.log_path.parent
         assert folder.exists()
     assert not folder.exists()
 
 
-def test_a_dropped_broker_leaves_no_directory() -> None:
-    """Rule 4: one that never ran, or failed to, need not be closed."""
+def test_garbage_collection_deletes_the_directory_of_a_stopped_broker() -> None:
     broker = StandIn("sys.exit(1)")
     folder = broker.log_path.parent
     with pytest.raises(BrokerError):
@@ -155,8 +140,7 @@ def test_a_dropped_broker_leaves_no_directory() -> None:
     assert not folder.exists()
 
 
-def test_a_dropped_broker_that_runs_goes_on(tmp_path: Path) -> None:
-    """Rule 4: it is ended, and its directory with it, when the process ends."""
+def test_an_unreferenced_running_broker_runs_until_the_process_exits(tmp_path: Path) -> None:
     program = f"{STARTER}\nprint(broker.log_path.parent)\ndel broker"
     outcome = subprocess.run(
         [sys.executable, "-c", program],
@@ -174,7 +158,6 @@ def test_a_dropped_broker_that_runs_goes_on(tmp_path: Path) -> None:
 
 
 def test_starting_twice_is_refused() -> None:
-    """One object, one daemon."""
     with StandIn(READY, UNTIL_STOPPED) as broker, pytest.raises(BrokerError, match="running already"):
         broker.start()
 
@@ -209,8 +192,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, None], ids=["killed", "interrupted", "forgetful"])
-def test_no_daemon_outlives_its_starter(end: signal.Signals | None, tmp_path: Path) -> None:
-    """Rule 3: however the starting process ends, the daemon is told by the end of the pipe, and ends."""
+def test_no_daemon_outlives_its_parent(end: signal.Signals | None, tmp_path: Path) -> None:
     assert PARENT_PIPE == PIPE_THAT_THE_DAEMON_READS
     starter = subprocess.Popen(
         [sys.executable, "-c", STARTER],

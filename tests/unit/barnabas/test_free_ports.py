@@ -1,4 +1,4 @@
-"""Ports for nodes that start in a while."""
+"""Ports for nodes that start later."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ ASKED = 5_000
 
 
 @pytest.mark.parametrize("is_server", [False, True])
-def test_who_asks_for_any_port_is_not_given_one_that_another_is_about_to_name(is_server: bool) -> None:
-    """Neither a server that lets its address be used again, as ours does, nor who does not."""
+def test_the_kernel_does_not_assign_a_free_port_to_another_socket(is_server: bool) -> None:
     given_out = set(free_ports(MANY))
     assert len(given_out) == MANY
     for _ in range(ASKED):
@@ -26,8 +25,7 @@ def test_who_asks_for_any_port_is_not_given_one_that_another_is_about_to_name(is
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
-def test_who_names_a_port_that_was_given_out_gets_it(host: str) -> None:
-    """As a server does."""
+def test_a_free_port_can_be_bound(host: str) -> None:
     for port in free_ports(10, host):
         with socket.create_server((host, port)) as server:
             assert server.getsockname()[1] == port

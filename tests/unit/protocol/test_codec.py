@@ -1,4 +1,4 @@
-"""protocol/codec.py, decoders.py, encoders.py: the rules of the wire, by hand-made bytes."""
+"""The rules of the wire format, with bytes written by hand (protocol/codec.py, encoder_compiler.py, decoder_compiler.py)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from protocol.primitives import uvarint
 
 
 class Region:
-    """All that an encoder asks of a file region is how long it is."""
+    """The part of a file region that an encoder uses."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -51,7 +51,6 @@ def fetch_response(*records: object) -> FetchResponse:
 
 
 def test_records_are_a_writable_view_into_the_frame() -> None:
-    """codec.py rule 3: what was received is patched in place, so it must not be a copy."""
     for version in (8, 9):
         frame = bytearray(b"??" + encode(produce_request(b"batch"), version))
         records = decoder(ProduceRequest, version)(frame, 2)[0].topic_data[0].partition_data[0].records
@@ -62,7 +61,7 @@ def test_records_are_a_writable_view_into_the_frame() -> None:
 
 @pytest.mark.parametrize("version", [11, 12])
 def test_file_regions_become_parts_of_their_own(version: int) -> None:
-    """encoders.py rule 1: nobody reads them; what stands before, between and behind them is bytes."""
+    """The bytes before, between and after them are parts in memory."""
     regions = [Region(100), Region(200)], [Region(7)]
     parts = encoder(FetchResponse, version)(fetch_response(*regions))
     assert [type(part) for part in parts] == [
@@ -80,8 +79,8 @@ def test_file_regions_become_parts_of_their_own(version: int) -> None:
 
 @pytest.mark.parametrize("version", [11, 12])
 @pytest.mark.parametrize("nothing", [b"", [], bytearray(), memoryview(b"")])
-def test_empty_records_are_no_part(version: int, nothing: object) -> None:
-    """An empty part would be a system call for nothing; empty is not null."""
+def test_empty_records_add_no_part(version: int, nothing: object) -> None:
+    """An empty part would cost a system call. Empty is not null."""
     parts = encoder(FetchResponse, version)(fetch_response(nothing))
     assert len(parts) == 1
     read = decode(FetchResponse, version, bytes(parts[0]))  # type: ignore[arg-type]
@@ -90,44 +89,39 @@ def test_empty_records_are_no_part(version: int, nothing: object) -> None:
     assert null.responses[0].partitions[0].records is None
 
 
-def test_records_in_memory_are_not_copied_on_the_way_out() -> None:
-    """codec.py rule 3, for what did not come from a file."""
+def test_encoding_does_not_copy_records_in_memory() -> None:
     batch = bytearray(b"b" * 1000)
     assert encoder(ProduceRequest, 9)(produce_request(batch))[1] is batch  # type: ignore[arg-type]
 
 
-def test_a_decoder_tells_where_the_message_ends() -> None:
-    """codec.py rule 2."""
+def test_a_decoder_returns_the_end_position() -> None:
     frame = encode(MetadataRequest(topics=None), 9)
     assert decoder(MetadataRequest, 9)(b"ab" + frame + b"cde", 2) == (MetadataRequest(topics=None), 2 + len(frame))
 
 
 def test_codecs_are_compiled_once() -> None:
-    """The first use pays."""
     assert encoder(MetadataRequest, 9) is encoder(MetadataRequest, 9)
     assert decoder(MetadataRequest, 9) is decoder(MetadataRequest, 9)
     assert decoder(MetadataRequest, 9) is not decoder(MetadataRequest, 10)
 
 
 @pytest.mark.parametrize("version", [-1, 14])
-def test_a_version_that_does_not_exist_is_our_mistake(version: int) -> None:
-    """Whether a version is served is the router's to decide, before."""
+def test_an_undefined_version_raises_value_error(version: int) -> None:
     with pytest.raises(ValueError, match="MetadataRequest has versions 0 to 13"):
         decoder(MetadataRequest, version)
     with pytest.raises(ValueError, match="MetadataRequest has versions 0 to 13"):
         encoder(MetadataRequest, version)
 
 
-def test_any_byte_but_zero_is_true() -> None:
-    """decoders.py rule 3."""
+def test_any_nonzero_byte_is_true() -> None:
     frame = bytearray(encode(MetadataRequest(topics=None, allow_auto_topic_creation=False), 4))
     assert decode(MetadataRequest, 4, frame).allow_auto_topic_creation is False
     frame[-1] = 0x80
     assert decode(MetadataRequest, 4, frame).allow_auto_topic_creation is True
 
 
-def test_text_that_is_no_utf8_gets_replacement_characters() -> None:
-    """decoders.py rule 3: a client id in Latin-1 is no reason to hang up."""
+def test_invalid_utf8_decodes_to_replacement_characters() -> None:
+    """A client id in Latin-1 does not close the connection."""
     frame = b"\x05caf\xe9\x02x\x00"
     assert decode(ApiVersionsRequest, 3, frame).client_software_name == "caf\ufffd"
 
@@ -140,19 +134,18 @@ def test_text_that_is_no_utf8_gets_replacement_characters() -> None:
         (9, b"\x02\x00\x00\x00\x00\x00\x00"),
     ],
 )
-def test_null_where_none_may_be_is_malformed(version: int, frame: bytes) -> None:
-    """Topics may be null from version 1 on, their names from version 10 on."""
+def test_null_in_a_required_field_is_malformed(version: int, frame: bytes) -> None:
+    """Topics are nullable from version 1 on, their names from version 10 on."""
     with pytest.raises(MalformedRequest, match="null"):
         decode(MetadataRequest, version, frame)
 
 
-def test_a_null_array_may_be_any_negative_length() -> None:
-    """decoders.py rule 3."""
+def test_any_negative_array_length_is_null() -> None:
     assert decode(MetadataRequest, 1, b"\xff\xff\xff\x00").topics is None
 
 
-def test_a_nullable_struct_is_one_byte_and_the_struct() -> None:
-    """-1 is null; Kafka takes any negative byte for it, and any other for a struct."""
+def test_a_nullable_struct_has_a_marker_byte() -> None:
+    """As in Kafka, any negative byte means null, and any other means that a struct follows."""
     cursor = Cursor(topic_name="t", partition_index=3)
     with_cursor = DescribeTopicPartitionsRequest(topics=[], cursor=cursor)
     frame = encode(with_cursor, 0)
@@ -162,8 +155,7 @@ def test_a_nullable_struct_is_one_byte_and_the_struct() -> None:
     assert decode(DescribeTopicPartitionsRequest, 0, b"\x01\x00\x00\x07\xd0\x80\x00").cursor is None
 
 
-def test_the_longest_string_and_one_byte_more() -> None:
-    """decoders.py rule 2; encoders refuse it too."""
+def test_a_string_has_at_most_32767_bytes() -> None:
     for version in (2, 3):
         longest = FeatureLevelRecord(name="x" * 32_767, feature_level=version)
         assert decode(FeatureLevelRecord, 0, encode(longest, 0)) == longest
@@ -173,8 +165,8 @@ def test_the_longest_string_and_one_byte_more() -> None:
         encode(FeatureLevelRecord(name="x" * 32_768, feature_level=1), 0)
 
 
-def test_the_longest_array_and_one_element_more() -> None:
-    """decoders.py rule 2: a million, whatever the frame has room for."""
+def test_an_array_has_at_most_a_million_elements() -> None:
+    """The limit applies even if the frame contains all elements."""
     million = uvarint(1_000_001) + b"\x01" * 1_000_000 + b"\0"
     assert len(decode(ListGroupsRequest, 4, million).states_filter) == 1_000_000
     with pytest.raises(MalformedRequest, match="states_filter cannot have 1000001"):
@@ -184,7 +176,7 @@ def test_the_longest_array_and_one_element_more() -> None:
 
 
 def test_an_array_longer_than_the_frame_is_refused_at_once() -> None:
-    """decoders.py rule 2: nothing is made for elements that cannot be there."""
+    """Nothing is allocated for elements that cannot fit."""
     frame = uvarint(900_001) + b"\x01" * 899_999
     tracemalloc.start()
     try:
@@ -196,8 +188,8 @@ def test_an_array_longer_than_the_frame_is_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize("cls", [ApiVersionsRequest, FetchRequest])
-def test_ten_thousand_tagged_fields_and_one_more(cls: type[ApiVersionsRequest | FetchRequest]) -> None:
-    """decoders.py rule 2, for structs that know tagged fields and for those that do not."""
+def test_a_struct_has_at_most_ten_thousand_tagged_fields(cls: type[ApiVersionsRequest | FetchRequest]) -> None:
+    """For structs with and without known tagged fields."""
     version = 12 if cls is FetchRequest else 3
     before = encode(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[]), 12)[:-1] if version == 12 else b"\x01\x01"
     fields = b"".join(uvarint(100 + tag) + b"\x00" for tag in range(10_001))
@@ -208,8 +200,7 @@ def test_ten_thousand_tagged_fields_and_one_more(cls: type[ApiVersionsRequest | 
         decode(cls, version, before + uvarint(10_001) + fields)
 
 
-def test_unknown_tagged_fields_are_kept_and_written_in_order() -> None:
-    """encoders.py rule 3: what a newer peer sent survives, between the tags that we know."""
+def test_unknown_tagged_fields_are_preserved_in_tag_order() -> None:
     request = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[], cluster_id="c")
     request.unknown_tagged_fields = {77: b"later", 5: b""}
     frame = encode(request, 12)
@@ -217,8 +208,8 @@ def test_unknown_tagged_fields_are_kept_and_written_in_order() -> None:
     assert decode(FetchRequest, 12, frame) == request
 
 
-def test_a_known_tagged_field_fills_its_size() -> None:
-    """decoders.py rule 3: fenced is one byte."""
+def test_a_known_tagged_field_must_have_its_declared_size() -> None:
+    """The field `fenced` has one byte."""
     head = bytes(12) + b"\x01\x00"
     assert decode(BrokerRegistrationChangeRecord, 0, head + b"\x01\x05").fenced == 5
     for size in (0, 2):
@@ -227,7 +218,7 @@ def test_a_known_tagged_field_fills_its_size() -> None:
 
 
 def test_a_tag_of_another_version_is_refused() -> None:
-    """decoders.py rule 3: in_controlled_shutdown has tag 1 from version 1 on."""
+    """The field in_controlled_shutdown has tag 1 from version 1 on."""
     frame = bytes(12) + b"\x01\x01\x01\x01"
     assert decode(BrokerRegistrationChangeRecord, 1, frame).in_controlled_shutdown == 1
     with pytest.raises(MalformedRequest, match="tag 1 does not belong to version 0"):
@@ -235,7 +226,7 @@ def test_a_tag_of_another_version_is_refused() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 8, 9, 126, 127, 128, 20_000])
-def test_arrays_of_any_length_come_back(count: int) -> None:
+def test_arrays_of_any_length_survive_a_round_trip(count: int) -> None:
     """Few numbers are read by a struct of their own, many by another; the count takes one byte or more."""
     names = DeleteTopicsRequest(topic_names=[str(index) for index in range(count)], timeout_ms=1)
     for version in (1, 5):

@@ -1,4 +1,4 @@
-"""The four codecs: round trips, other people's frames, and what becomes of bombs and of broken data."""
+"""The four codecs: round trips, data of other implementations, decompression bombs, corrupt data."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from contextlib import suppress
 import cramjam
 import pytest
 
-from protocol.compression import FIRST_GUESS_BYTES, XERIAL_CHUNK_BYTES, Compression, compress, decompress
+from protocol.compression import MIN_OUTPUT_BYTES, XERIAL_CHUNK_BYTES, Compression, compress, decompress
 from protocol.errors import ErrorCode, KafkaError
 
 CODECS = list(Compression)[1:]
 MIB = 1 << 20
 
 
-def refused(kind: int, data: bytes, max_bytes: int = MIB) -> ErrorCode:
-    """How it is refused."""
+def refusal_code(kind: int, data: bytes, max_bytes: int = MIB) -> ErrorCode:
+    """The error code of a refused decompression."""
     with pytest.raises(KafkaError) as caught:
         decompress(kind, data, max_bytes)
     assert caught.value.message
@@ -30,10 +30,10 @@ def refused(kind: int, data: bytes, max_bytes: int = MIB) -> ErrorCode:
 
 @pytest.mark.parametrize("kind", list(Compression))
 @pytest.mark.parametrize(
-    "size", [0, 1, 100, FIRST_GUESS_BYTES, FIRST_GUESS_BYTES + 1, 3 * XERIAL_CHUNK_BYTES + 5, 400_000]
+    "size", [0, 1, 100, MIN_OUTPUT_BYTES, MIN_OUTPUT_BYTES + 1, 3 * XERIAL_CHUNK_BYTES + 5, 400_000]
 )
-def test_what_is_compressed_comes_back(kind: Compression, size: int) -> None:
-    """Compressible and not, at and around the sizes where buffers grow and chunks end."""
+def test_compressed_data_survive_a_round_trip(kind: Compression, size: int) -> None:
+    """Compressible and random data, at and around the sizes where buffers grow and chunks end."""
     dice = random.Random(size)
     for data in (bytes(size), dice.randbytes(size), b"barnabas " * (size // 9)):
         for given in (data, bytearray(data), memoryview(data)):
@@ -43,21 +43,20 @@ def test_what_is_compressed_comes_back(kind: Compression, size: int) -> None:
 
 
 @pytest.mark.parametrize("kind", CODECS)
-def test_a_level_is_obeyed(kind: Compression) -> None:
-    """compression.*.level; snappy has none."""
+def test_compression_levels_change_the_size(kind: Compression) -> None:
+    """Snappy has no levels."""
     data = b"".join(b'{"carrier": "UA", "flight": %d}' % (n * n % 7919) for n in range(4000))
     low, high = len(compress(kind, data, 1)), len(compress(kind, data, 8))
     assert low == high if kind == Compression.SNAPPY else low > high
     assert decompress(kind, compress(kind, data, 8), len(data)) == data
 
 
-def test_gzip_members_may_follow_one_another() -> None:
-    """As Java's GZIPInputStream reads them."""
+def test_concatenated_gzip_members_are_read() -> None:
     assert decompress(Compression.GZIP, gzip.compress(b"one ") + gzip.compress(b"two"), 100) == b"one two"
 
 
-def test_lz4_frames_are_what_kafkas_java_reader_takes() -> None:
-    """Version 01, independent blocks, 64 KiB; more it does not read."""
+def test_lz4_frames_suit_kafkas_java_reader() -> None:
+    """Version 01, independent blocks of 64 KiB; the Java reader supports nothing else."""
     frame = bytes(compress(Compression.LZ4, b"x" * 300_000))
     magic, flags, block = struct.unpack_from("<IBB", frame)
     assert magic == 0x184D2204
@@ -65,15 +64,15 @@ def test_lz4_frames_are_what_kafkas_java_reader_takes() -> None:
     assert block >> 4 == 4
 
 
-def test_lz4_is_fast_at_its_default_level_and_thorough_at_any_other() -> None:
-    """As Kafka's Lz4BlockOutputStream: level 1 packs more than level 9."""
+def test_lz4_uses_high_compression_except_at_its_default_level() -> None:
+    """As in Kafka's Lz4BlockOutputStream: level 1 compresses better than level 9."""
     data = b"".join(b"%d-%d," % (i * 7919 % 1000, i) for i in range(2000))
     size = {level: len(compress(Compression.LZ4, data, level)) for level in (None, 1, 9, 17)}
     assert size[None] == size[9] > size[1] >= size[17]
 
 
-def test_lz4_linked_blocks_are_read_all_the_same() -> None:
-    """Kafka's broker refuses them, so does `validate`; what lies in a log of old times can be read."""
+def test_lz4_linked_blocks_are_read() -> None:
+    """Kafka's broker and our validation refuse them in produced batches, but an old log may contain them."""
     assert decompress(Compression.LZ4, bytes(cramjam.lz4.compress(b"y" * 200_000)), MIB) == b"y" * 200_000
 
 
@@ -86,22 +85,21 @@ def test_snappy_is_read_with_and_without_xerials_frame() -> None:
     assert decompress(Compression.SNAPPY, framed + framed, MIB) == data + data
 
 
-def test_a_codec_that_does_not_exist_is_refused() -> None:
-    """Attributes have room for 5, 6 and 7."""
-    assert refused(5, b"x") == ErrorCode.CORRUPT_MESSAGE
+def test_an_undefined_codec_is_refused() -> None:
+    assert refusal_code(5, b"x") == ErrorCode.CORRUPT_MESSAGE
     with pytest.raises(KafkaError) as caught:
         compress(7, b"x")
     assert caught.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
 @pytest.mark.parametrize("kind", CODECS)
-def test_broken_data_is_corrupt_and_nothing_else(kind: Compression) -> None:
-    """Rule 2: cut anywhere, overwritten anywhere; some of it may still be read, but nothing else is raised."""
+def test_corrupt_data_raise_only_kafka_errors(kind: Compression) -> None:
+    """Truncated anywhere, overwritten anywhere; some damaged data can still be decompressed."""
     data = b"some text that is worth compressing, compressing, compressing " * 20
     packed = bytes(compress(kind, data))
     for size in range(len(packed)):
-        if packed[:size] != compress(Compression.SNAPPY, b""):  # the header alone is a stream of nothing
-            assert refused(kind, packed[:size]) == ErrorCode.CORRUPT_MESSAGE
+        if packed[:size] != compress(Compression.SNAPPY, b""):  # the header alone is an empty stream
+            assert refusal_code(kind, packed[:size]) == ErrorCode.CORRUPT_MESSAGE
     dice = random.Random(20261121)
     for _ in range(3000):
         changed = bytearray(packed)
@@ -132,7 +130,7 @@ def bombs() -> dict[Compression, bytes]:
 
 
 def peak_of(work: Callable[[], object]) -> int:
-    """The most memory that Python's allocator held meanwhile; the codecs' outputs are part of it."""
+    """The peak of Python's allocator, which includes the codecs' output."""
     tracemalloc.start()
     try:
         work()
@@ -141,24 +139,22 @@ def peak_of(work: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-def test_a_bomb_is_stopped_at_the_limit() -> None:
-    """Rule 1: 256 MiB of zeros against a limit of 1 MiB."""
+def test_a_decompression_bomb_stops_at_the_limit() -> None:
     for kind, bomb in bombs().items():
-        peak = peak_of(lambda kind=kind, bomb=bomb: refused(kind, bomb))  # type: ignore[misc]
+        peak = peak_of(lambda kind=kind, bomb=bomb: refusal_code(kind, bomb))  # type: ignore[misc]
         assert peak < 4 * MIB, f"{kind.name} took {peak} bytes"
-        assert refused(kind, bomb) == ErrorCode.MESSAGE_TOO_LARGE
+        assert refusal_code(kind, bomb) == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_a_declared_size_is_not_believed() -> None:
-    """Rule 1: a raw snappy block of 10 bytes that says it holds 4 GiB; a chunk longer than what is there."""
+def test_a_declared_size_is_checked_before_allocation() -> None:
+    """A raw snappy block of 10 bytes that declares 4 GiB, and a chunk that is longer than the data."""
     block = b"\xff\xff\xff\xff\x0f" + b"\0" * 5
     chunk = bytes(compress(Compression.SNAPPY, b"")) + struct.pack(">I", 0xFFFFFFF0) + b"x"
     for data in (block, chunk, bytes(compress(Compression.SNAPPY, b"")) + struct.pack(">i", 10) + block):
-        assert peak_of(lambda data=data: refused(Compression.SNAPPY, data, 1 << 33)) < MIB  # type: ignore[misc]
-        assert refused(Compression.SNAPPY, data, 1 << 33) == ErrorCode.CORRUPT_MESSAGE
+        assert peak_of(lambda data=data: refusal_code(Compression.SNAPPY, data, 1 << 33)) < MIB  # type: ignore[misc]
+        assert refusal_code(Compression.SNAPPY, data, 1 << 33) == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_nothing_larger_than_the_limit_passes_uncompressed_either() -> None:
-    """Rule 1 for the codec that is none."""
+def test_the_limit_applies_to_uncompressed_data() -> None:
     assert decompress(Compression.NONE, b"12345", 5) == b"12345"
-    assert refused(Compression.NONE, b"123456", 5) == ErrorCode.MESSAGE_TOO_LARGE
+    assert refusal_code(Compression.NONE, b"123456", 5) == ErrorCode.MESSAGE_TOO_LARGE

@@ -1,4 +1,4 @@
-"""Cutting a byte stream into frames, and putting a response's length and header before its parts."""
+"""Splitting a byte stream into frames, and framing responses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protocol.records import FileRegion
 
 
 def feed(reader: FrameReader, data: bytes, sizes: list[int]) -> list[bytes]:
-    """Hand `data` over in pieces of the given sizes, as a socket would; the frames that come out."""
+    """Passes `data` in pieces of the given sizes, as a socket would; returns the frames."""
     frames: list[bytes] = []
     position = turn = 0
     while position < len(data):
@@ -30,36 +30,32 @@ def feed(reader: FrameReader, data: bytes, sizes: list[int]) -> list[bytes]:
 
 @given(st.lists(st.binary(max_size=400), max_size=8), st.lists(st.integers(1, 300), min_size=1, max_size=5))
 @seed(20261121)
-def test_frames_come_out_whole_however_the_stream_is_cut(bodies: list[bytes], sizes: list[int]) -> None:
-    """Framing rule 2 and 3: the cut of the stream does not show."""
+def test_frames_are_complete_for_any_segmentation_of_the_stream(bodies: list[bytes], sizes: list[int]) -> None:
     stream = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
     assert feed(FrameReader(1000, bytearray(64)), stream, sizes) == bodies
 
 
 @pytest.mark.parametrize("length", [-1, -(2**31), 1001, 2**31 - 1])
-def test_an_absurd_length_is_refused_before_anything_is_allocated(length: int) -> None:
-    """Framing rule 1."""
+def test_an_invalid_length_is_malformed(length: int) -> None:
     reader = FrameReader(1000, bytearray(64))
     with pytest.raises(MalformedRequest):
         feed(reader, struct.pack(">i", length) + b"x", [64])
 
 
-def test_a_promised_length_takes_no_memory_before_its_bytes_come() -> None:
-    """Framing rule 3: 100 MiB promised and 100 bytes sent hold a mebibyte."""
+def test_a_declared_length_allocates_little_memory() -> None:
+    """A declared length of 100 MiB with 100 received bytes allocates a mebibyte."""
     reader = FrameReader(100 << 20, bytearray(1024))
     assert feed(reader, struct.pack(">i", 100 << 20) + bytes(100), [1024]) == []
     assert reader._frame is not None
     assert len(reader._frame) <= 1 << 20
 
 
-def test_a_frame_of_many_mebibytes_comes_out_whole() -> None:
-    """Framing rule 3: memory grows in steps, the bytes stay in order."""
+def test_a_large_frame_is_received_in_growing_buffers() -> None:
     body = random.Random(3).randbytes(5_000_001)
     assert feed(FrameReader(1 << 24, bytearray(4096)), struct.pack(">i", len(body)) + body, [70_000]) == [body]
 
 
-def test_two_readers_share_a_scratch_buffer_without_mixing() -> None:
-    """Nothing of one connection stays in the scratch buffer between two calls."""
+def test_two_readers_can_share_a_scratch_buffer() -> None:
     scratch = bytearray(16)
     one, two = FrameReader(100, scratch), FrameReader(100, scratch)
     first, second = struct.pack(">i", 12) + b"a" * 12, struct.pack(">i", 12) + b"b" * 12
@@ -67,8 +63,7 @@ def test_two_readers_share_a_scratch_buffer_without_mixing() -> None:
     assert frames + feed(two, second[7:], [3]) == [b"a" * 12, b"b" * 12]
 
 
-def test_a_header_is_read_with_and_without_a_client_id() -> None:
-    """The fixed part of the header, and where the message begins."""
+def test_a_request_header_has_an_optional_client_id() -> None:
     frame = bytearray(struct.pack(">hhih", 1, 4, 7, 2) + b"me" + b"rest")
     assert parse_request_header(frame) == (1, 4, 7, "me", 12)
     assert parse_request_header(bytearray(struct.pack(">hhih", 1, 4, 7, -1)))[3:] == (None, 10)
@@ -78,14 +73,13 @@ def test_a_header_is_read_with_and_without_a_client_id() -> None:
     "frame",
     [b"", b"\0" * 9, struct.pack(">hhih", 1, 4, 7, 3) + b"me", struct.pack(">hhih", 1, 4, 7, 2) + b"\xff\xfe"],
 )
-def test_a_header_that_is_none_is_malformed(frame: bytes) -> None:
-    """Short frames, a client id past the end, a client id that is no text."""
+def test_an_invalid_request_header_is_malformed(frame: bytes) -> None:
+    """Short frames, a client id past the end, a client id that is not UTF-8."""
     with pytest.raises(MalformedRequest):
         parse_request_header(bytearray(frame))
 
 
 def test_random_streams_raise_nothing_but_malformed_request() -> None:
-    """20,000 random streams; the seed is in the failure."""
     number = 7
     rng = random.Random(number)
     for turn in range(20_000):
@@ -99,9 +93,7 @@ def test_random_streams_raise_nothing_but_malformed_request() -> None:
             raise AssertionError(f"seed {number}, turn {turn}") from error
 
 
-def test_the_length_of_a_response_counts_its_regions() -> None:
-    """A region adds its length and stays a part of its own."""
-
+def test_the_length_of_a_response_includes_its_regions() -> None:
     class NoFile:
         def fileno(self) -> int:
             return -1

@@ -1,4 +1,4 @@
-"""Whatever bytes come, a decoder gives a message or MalformedRequest (protocol/codec.py rule 1)."""
+"""Any bytes decode to a message or raise MalformedRequest (protocol/codec.py rule 1)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SEED = seed_of("FUZZ_SEED")
 REPLAY = f"replay with FUZZ_SEED={SEED} FUZZ_FRAMES={FRAMES}"
 
 
-def test_any_bytes_give_a_message_or_malformed_request() -> None:
-    """Random bytes, and valid frames that were cut, changed, or had a length replaced by a huge one."""
+def test_any_bytes_decode_or_are_malformed() -> None:
+    """Random bytes, and valid frames that were truncated, changed, or got a huge length."""
     print(REPLAY)
     rng = random.Random(SEED)
     corpus = [
@@ -53,13 +53,12 @@ def assert_stable(cls: type[Message], version: int, decode: Callable[..., Any], 
     """What was accepted can be written, and is then read as the same message."""
     again = encode(message, version)
     found, end = decode(again, 0)
-    same = found == message or repr(found) == repr(message)  # NaN is no equal of itself
+    same = found == message or repr(found) == repr(message)  # NaN does not equal itself
     assert (same, end) == (True, len(again)), f"{cls.__name__} v{version} {message}; {REPLAY}"
 
 
 @pytest.mark.parametrize(("cls", "version"), VERSIONS, ids=version_id)
 def test_every_truncation_is_malformed(cls: type[Message], version: int) -> None:
-    """decoders.py rule 1: that the whole message lies in the buffer is checked, at its end at the latest."""
     rng = random.Random(f"{cls.__name__} {version}")
     for _ in range(3):
         frame = valid_frame(cls, version, rng)
@@ -83,7 +82,6 @@ def test_every_truncation_is_malformed(cls: type[Message], version: int) -> None
     ],
 )
 def test_a_length_bomb_allocates_nothing(bomb: tuple[type[Message], int, bytes]) -> None:
-    """decoders.py rule 2: lengths are checked before anything is made for them."""
     cls, version, frame = bomb
     decode = decoder(cls, version)
     tracemalloc.start()

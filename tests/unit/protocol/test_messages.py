@@ -1,4 +1,4 @@
-"""protocol/messages/: the tables as a whole."""
+"""All message classes compared with Kafka's schemas (protocol/messages/)."""
 
 from __future__ import annotations
 
@@ -11,55 +11,16 @@ from typing import Any
 import pytest
 
 from protocol.api import APIS
-from protocol.messages import (
-    admin,
-    cluster,
-    consumer_groups,
-    groups,
-    headers,
-    logs,
-    metadata,
-    produce_fetch,
-    quorum,
-    quotas_scram,
-    raft,
-    stored_records,
-    telemetry,
-    transactions,
-)
 from protocol.primitives import ZERO_UUID
 from protocol.schema import Field, Message, Wire, fields_of
 from replication.metadata.metadata_records import RECORD_TYPES
-from tests.oracle.values import MESSAGES, version_id
+from tests.oracle.values import CLASSES, MESSAGES, version_id
 from tests.support.kafka import KAFKA_VERSION, kafka_home, needs_kafka
-
-MODULES = (
-    admin,
-    cluster,
-    consumer_groups,
-    groups,
-    headers,
-    logs,
-    metadata,
-    produce_fetch,
-    quorum,
-    raft,
-    stored_records,
-    telemetry,
-    transactions,
-    quotas_scram,
-)
-CLASSES = [
-    cls
-    for module in MODULES
-    for cls in vars(module).values()
-    if isinstance(cls, type) and issubclass(cls, Message) and cls is not Message
-]
 
 
 @cache
 def kafka_schemas() -> dict[str, dict[str, Any]]:
-    """Kafka's own schemas, by the name of their message."""
+    """Kafka's schemas by message name."""
     schemas = {}
     for jar in ("kafka-clients", "kafka-metadata", "kafka-group-coordinator", "kafka-transaction-coordinator"):
         with zipfile.ZipFile(kafka_home() / "libs" / f"{jar}-{KAFKA_VERSION}.jar") as archive:
@@ -73,8 +34,8 @@ def kafka_schemas() -> dict[str, dict[str, Any]]:
 
 @needs_kafka
 @pytest.mark.parametrize("cls", MESSAGES, ids=version_id)
-def test_key_and_versions_are_kafkas(cls: type[Message]) -> None:
-    """All versions of Kafka 4.3, none missing at either end."""
+def test_key_and_versions_equal_kafkas(cls: type[Message]) -> None:
+    """All versions of Kafka 4.3."""
     schema = kafka_schemas()[cls.__name__]
     low, _, high = schema["validVersions"].partition("-")
     flexible = schema["flexibleVersions"]
@@ -83,7 +44,7 @@ def test_key_and_versions_are_kafkas(cls: type[Message]) -> None:
     assert schema.get("apiKey", -1) == cls.API_KEY
 
 
-# Fields that Kafka would make "", zero or an empty list of for whoever leaves them out, and we something that says more.
+# Fields whose default differs from Kafka's "", zero or empty list.
 OWN_DEFAULTS = {
     ("CreatePartitionsTopic", "assignments"): None,
     ("DescribeConfigsResource", "configuration_keys"): None,
@@ -97,8 +58,8 @@ OWN_DEFAULTS = {
 
 @needs_kafka
 @pytest.mark.parametrize("cls", MESSAGES, ids=version_id)
-def test_every_mark_is_kafkas(cls: type[Message]) -> None:
-    """Order, type, versions, null, tag, default and what may be dropped: field by field against the schema."""
+def test_every_field_equals_kafkas(cls: type[Message]) -> None:
+    """Order, type, versions, nullability, tag, default and ignorability of each field."""
     schema = kafka_schemas()[cls.__name__]
     shared = {struct["name"]: struct["fields"] for struct in schema.get("commonStructs", ())}
     assert_fields(cls, schema["fields"], shared, set(range(cls.MIN_VERSION, cls.MAX_VERSION + 1)))
@@ -107,7 +68,7 @@ def test_every_mark_is_kafkas(cls: type[Message]) -> None:
 def assert_fields(
     cls: type[Message], schemas: list[dict[str, Any]], shared: dict[str, Any], versions: set[int]
 ) -> None:
-    """A struct in those versions of its message that have it."""
+    """Compares a struct in those versions of its message that have it."""
     fields = fields_of(cls)
     assert [field.name.replace("_", "") for field in fields] == [schema["name"].lower() for schema in schemas]
     for field, schema in zip(fields, schemas, strict=True):
@@ -128,13 +89,13 @@ def assert_fields(
 
 
 def assert_default(cls: type[Message], field: Field, schema: dict[str, Any]) -> None:
-    """What Kafka's schema says, or zero; a struct that is not there is None."""
+    """The schema's default, or zero; a missing struct is None."""
     if not field.has_default or field.wire.kind == "struct":
         assert "default" not in schema or field.default is None, f"{cls.__name__}.{field.name} needs its default"
         return
-    text = "" if schema.get("default") is None else str(schema["default"])  # JSON's own null is no default to Kafka
+    text = "" if schema.get("default") is None else str(schema["default"])  # Kafka ignores JSON's null
     expected: Any = OWN_DEFAULTS.get((cls.__name__, field.name), text)
-    if field.name == "error_message":  # no sentence is no sentence, in every answer
+    if field.name == "error_message":  # error messages are null by default in every response
         text = "null"
     if text == "null":
         expected = None
@@ -155,7 +116,7 @@ def in_range(text: str) -> set[int]:
 
 
 def wire_name(wire: Wire) -> str:
-    """Kafka's name of a type; what a struct is called is nobody's business on the wire."""
+    """Kafka's name of a type; all structs are "struct"."""
     wire = wire.element or wire
     names = {"?": "bool", "b": "int8", "h": "int16", "H": "uint16", "i": "int32", "q": "int64"} | {
         "d": "float64",
@@ -165,13 +126,13 @@ def wire_name(wire: Wire) -> str:
 
 
 def kafka_name(text: str) -> str:
-    """The same of a type in a schema; structs are the ones in capitals."""
+    """The type name of a schema; struct names start with a capital letter."""
     return "struct" if text.removeprefix("[]")[0].isupper() else text.removeprefix("[]")
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=version_id)
-def test_every_class_is_documented_and_evaluates(cls: type[Message]) -> None:
-    """Annotations are text until used: a misspelt type shows here, not in production."""
+def test_annotations_of_every_class_are_valid(cls: type[Message]) -> None:
+    """Annotations are text until used, so a misspelt type would otherwise fail at run time."""
     assert cls.__doc__
     for field in fields_of(cls):
         low, high = (cls.MIN_VERSION, cls.MAX_VERSION) if cls.MAX_VERSION >= 0 else (0, 99)
@@ -181,15 +142,14 @@ def test_every_class_is_documented_and_evaluates(cls: type[Message]) -> None:
             assert field.has_default, f"{field.name} is not in every version, so it needs a default"
 
 
-def test_tags_of_a_struct_differ() -> None:
-    """A tag names one field, in whatever version."""
+def test_tags_of_a_struct_are_unique() -> None:
     for cls in CLASSES:
         tags = [field.tag for field in fields_of(cls) if field.tag is not None]
         assert len(tags) == len(set(tags)), cls.__name__
 
 
-def test_every_message_has_its_row() -> None:
-    """A request belongs to api.py, a metadata record to metadata_records.py: who forgets it learns it here."""
+def test_every_message_is_in_its_table() -> None:
+    """A request needs a row in api.py, a metadata record one in metadata_records.py."""
     in_tables = {message for api in APIS.values() for message in api} | set(RECORD_TYPES.values())
     for cls in MESSAGES:
         if cls.API_KEY >= 0 and cls.__name__.endswith(("Request", "Response", "Record")):
@@ -197,7 +157,6 @@ def test_every_message_has_its_row() -> None:
 
 
 def test_nested_structs_are_used() -> None:
-    """A struct that no message holds is dead."""
     held, waiting = set(), [cls for cls in CLASSES if cls.MAX_VERSION >= 0]
     while waiting:
         cls = waiting.pop()

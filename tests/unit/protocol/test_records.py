@@ -1,4 +1,4 @@
-"""Record batches: the header in place, patching, building, reading, what other clients have made."""
+"""Record batches: header, patching, building, reading, and batches of other clients."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ONE_RECORD = bytes.fromhex(
     "0000000000000000" "00000041" "ffffffff" "02" "1f929265" "0000" "00000000" "00000000000003e8" "00000000000003e8"
     "0000000000001388" "0003" "00000007" "00000001" "1e" "00" "00" "00" "066b6579" "0676616c" "02" "0268" "01"
 )  # fmt: skip
-"""Offset 0, time 1000, producer 5000 epoch 3 sequence 7, key "key", value "val", a header "h" without value."""
+"""Offset 0, time 1000, producer 5000 epoch 3 sequence 7, key "key", value "val", a header "h" with a null value."""
 
 
 def read(data: bytes | bytearray, position: int = 0) -> list[Record]:
@@ -52,11 +52,10 @@ def read(data: bytes | bytearray, position: int = 0) -> list[Record]:
     return records(data, position, parse_header(data, position), max_bytes=MAX)
 
 
-# ---- the header --------------------------------------------------------------------------------------------
+# ---- header ------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_laid_out_as_the_format_says() -> None:
-    """Every byte of a small batch, written by hand."""
+def test_a_built_batch_equals_the_format_byte_for_byte() -> None:
     builder = BatchBuilder(producer_id=5000, producer_epoch=3, base_sequence=7)
     builder.append(1000, b"key", b"val", (("h", None),))
     built = builder.build()
@@ -67,7 +66,7 @@ def test_a_batch_is_laid_out_as_the_format_says() -> None:
     assert read(ONE_RECORD) == [Record(0, 1000, b"key", b"val", (("h", None),))]
 
 
-def test_the_header_tells_what_follows_from_it() -> None:
+def test_derived_values_of_a_batch_header() -> None:
     """Sizes, offsets and sequences; sequences wrap at 2**31 - 1."""
     header = BatchHeader(100, 88, 4, 2, 0, 0b111_1011, 9, 50, 60, 7, 1, 2**31 - 5, 10)
     assert (header.size, header.last_offset, header.next_offset) == (100, 109, 110)
@@ -83,8 +82,8 @@ def test_the_header_tells_what_follows_from_it() -> None:
     assert bare.delete_horizon_ms is None
 
 
-def test_headers_finds_every_whole_batch_in_its_place() -> None:
-    """What a follower's fetch or a piece of a file holds: the last batch may be cut off."""
+def test_headers_returns_every_complete_batch() -> None:
+    """The last batch may be incomplete, as in a fetch response or a part of a file."""
     one, two = batch(NOW_MS, 2), batch(NOW_MS, 5)
     data = bytes(one + two)
     assert [(at, header.record_count) for at, header in headers(data)] == [(0, 2), (len(one), 5)]
@@ -108,8 +107,8 @@ def test_headers_finds_every_whole_batch_in_its_place() -> None:
         (8, ">i", 48, ErrorCode.CORRUPT_MESSAGE),
     ],
 )
-def test_an_impossible_header_is_refused(position: int, layout: str, value: int, code: ErrorCode) -> None:
-    """Rules 1 and 2; also behind a good batch."""
+def test_an_invalid_batch_header_is_refused(position: int, layout: str, value: int, code: ErrorCode) -> None:
+    """Also after a valid batch."""
     good = batch(NOW_MS)
     bad = bytearray(good)
     struct.pack_into(layout, bad, position, value)
@@ -123,8 +122,7 @@ def test_an_impossible_header_is_refused(position: int, layout: str, value: int,
     assert caught.value.code == code
 
 
-def test_a_header_that_is_cut_off_is_refused() -> None:
-    """parse_header is asked for a batch that must be there."""
+def test_a_truncated_batch_header_is_refused() -> None:
     good = bytes(batch(NOW_MS))
     for size in range(BATCH_OVERHEAD):
         with pytest.raises(KafkaError) as caught:
@@ -134,8 +132,7 @@ def test_a_header_that_is_cut_off_is_refused() -> None:
         parse_header(good, len(good) + 5)
 
 
-def test_the_crc_notices_every_flipped_bit_it_covers() -> None:
-    """From the attributes to the end; base offset and leader epoch may change."""
+def test_the_crc_detects_every_flipped_bit() -> None:
     good = batch(NOW_MS, 2)
     header = parse_header(good)
     assert crc_is_valid(good, 0, header)
@@ -147,8 +144,7 @@ def test_the_crc_notices_every_flipped_bit_it_covers() -> None:
             good[position] ^= 1 << bit
 
 
-def test_patching_touches_base_offset_and_leader_epoch_alone() -> None:
-    """Rule 3: both lie outside the CRC."""
+def test_patch_changes_only_base_offset_and_leader_epoch() -> None:
     good = batch(NOW_MS)
     frame = memoryview(bytearray(b"abc" + bytes(good) + b"xyz"))
     patch(frame, 3, 2**40 + 5, 17)
@@ -161,8 +157,8 @@ def test_patching_touches_base_offset_and_leader_epoch_alone() -> None:
     assert set(changed) <= {*range(3, 11), *range(15, 19)}
 
 
-def test_log_append_time_replaces_all_times_and_can_be_taken_back() -> None:
-    """The type's bit, the max timestamp, the CRC; other attribute bits stay."""
+def test_the_timestamp_type_of_a_batch_can_be_changed() -> None:
+    """The timestamp type, the max timestamp and the CRC change; other attribute bits are kept."""
     data = with_fields(batch(NOW_MS), attributes=0x0F10)
     header = set_max_timestamp(data, 0, parse_header(data), TimestampType.LOG_APPEND_TIME, 77)
     assert header == parse_header(data)
@@ -199,8 +195,7 @@ def test_batches_of_other_clients_are_read(name: str) -> None:
 
 @pytest.mark.parametrize("codec", list(Compression))
 @pytest.mark.parametrize("name", sorted(broken_bodies()))
-def test_broken_records_are_refused_by_every_reader(name: str, codec: Compression) -> None:
-    """Rules 1 and 2 of the records' bytes."""
+def test_every_reader_refuses_broken_records(name: str, codec: Compression) -> None:
     body = broken_bodies()[name]
     data = with_body(body, 2, NOW_MS, codec)
     with pytest.raises(KafkaError) as caught:
@@ -214,7 +209,7 @@ def test_broken_records_are_refused_by_every_reader(name: str, codec: Compressio
             check_first(memoryview(body), 2, 2)
 
 
-def test_a_varint_that_never_ends_is_an_invalid_record() -> None:
+def test_an_overlong_varint_is_an_invalid_record() -> None:
     """Five bytes hold 32 bits, ten hold 64."""
     for start in (b"\x80" * 6, varint(20) + b"\0" + b"\x80" * 11, varint(20) + b"\0\0" + b"\x80" * 6):
         with pytest.raises(KafkaError):
@@ -223,8 +218,8 @@ def test_a_varint_that_never_ends_is_an_invalid_record() -> None:
             scan(start + bytes(40), 1)
 
 
-def test_extreme_values_come_back() -> None:
-    """Times far apart, long fields, offsets with gaps as compaction leaves them."""
+def test_extreme_values_survive_a_round_trip() -> None:
+    """Distant timestamps, long fields, offset gaps as after compaction."""
     builder = BatchBuilder(2**62)
     expected = []
     for index, (time_ms, key) in enumerate(((-1, None), (2**62, b""), (-(2**62), b"k" * 70_000), (0, b"k" * 63))):
@@ -237,8 +232,7 @@ def test_extreme_values_come_back() -> None:
     assert parse_header(data).max_timestamp == 2**62
 
 
-def test_header_keys_that_are_no_text_survive() -> None:
-    """Rule 5 of the records' bytes."""
+def test_header_keys_with_invalid_utf8_survive_a_round_trip() -> None:
     key = b"\xff\xfe\x80".decode("utf-8", "surrogateescape")
     builder = BatchBuilder()
     builder.append(1, b"k", b"v", [(key, b"x")])
@@ -252,8 +246,7 @@ def test_an_empty_batch_of_a_compacted_log_has_no_records() -> None:
     assert read(with_fields(with_body(b"", 1, NOW_MS), record_count=0)) == []
 
 
-def test_reading_is_bounded() -> None:
-    """A batch may grow in memory only as far as its reader allows."""
+def test_decompression_of_records_is_limited() -> None:
     data = batch(NOW_MS, 3, compression=Compression.ZSTD, value=bytes(100_000))
     assert len(data) < 500
     with pytest.raises(KafkaError) as caught:
@@ -264,8 +257,7 @@ def test_reading_is_bounded() -> None:
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_scan_tells_times_and_missing_keys() -> None:
-    """What the checks of whole batches need, without keeping a record."""
+def test_scan_returns_timestamp_deltas_and_keyless_records() -> None:
     body = b""
     for index, (delta, key) in enumerate(((0, b"k"), (-5, None), (2**40, b"x" * 100), (70, None), (9000, b""))):
         encoded = encode_record(delta, index, key, b"v" * 200, (("h", None), ("i", b"j")))
@@ -276,8 +268,8 @@ def test_scan_tells_times_and_missing_keys() -> None:
             scan(body, count)
 
 
-def test_records_of_one_time_are_written_as_one_by_one() -> None:
-    """Nulls, empty ones, and lengths and deltas of more than a byte among them."""
+def test_extend_writes_the_same_bytes_as_append() -> None:
+    """Including null and empty fields, and lengths and deltas of more than one byte."""
     pairs = [(None, b"v"), (b"k", None), (b"", b""), (b"k" * 70, b"v" * 9000), *[(b"k", b"v")] * 200]
     one_by_one, together = BatchBuilder(7), BatchBuilder(7)
     for key, value in pairs:
@@ -287,8 +279,8 @@ def test_records_of_one_time_are_written_as_one_by_one() -> None:
     assert together.build() == one_by_one.build()
 
 
-def test_check_first_reads_no_further_than_its_limit() -> None:
-    """What lies behind it may be anything; up to it the records must fill the batch."""
+def test_check_first_checks_records_up_to_its_limit() -> None:
+    """Bytes after the limit are ignored; up to it the records must fill the batch."""
     body = record(0) + record(1, value=b"v" * 100) + record(2)
     check_first(memoryview(body), 3, 3)
     check_first(memoryview(body), 3, 99)
@@ -301,7 +293,7 @@ def test_check_first_reads_no_further_than_its_limit() -> None:
 # ---- control batches ---------------------------------------------------------------------------------------
 
 
-def test_a_marker_is_laid_out_as_kafka_writes_it() -> None:
+def test_a_transaction_marker_has_kafkas_layout() -> None:
     """Key: i16 version 0, i16 type; value: i16 version 0, i32 coordinator epoch."""
     data = end_txn_marker(
         ControlType.COMMIT, producer_id=9, producer_epoch=2, coordinator_epoch=5, timestamp_ms=NOW_MS, base_offset=44
@@ -315,7 +307,7 @@ def test_a_marker_is_laid_out_as_kafka_writes_it() -> None:
 
 
 def test_control_batches_hold_several_records() -> None:
-    """A snapshot begins with one that holds header, KRaft version and voters."""
+    """A metadata snapshot starts with a batch of header, KRaft version and voters."""
     entries = [(ControlType.SNAPSHOT_HEADER, b"a"), (ControlType.KRAFT_VERSION, b"b"), (ControlType.KRAFT_VOTERS, b"c")]
     data = control_batch(entries, base_offset=3, timestamp_ms=NOW_MS, leader_epoch=6)
     header = parse_header(data)
@@ -323,16 +315,14 @@ def test_control_batches_hold_several_records() -> None:
     assert [(control_type(record.key), record.value) for record in read(data)] == entries
 
 
-def test_control_types_have_kafkas_numbers() -> None:
-    """They are written into logs."""
+def test_control_types_equal_kafkas() -> None:
     assert [kind.name for kind in sorted(ControlType)] == [
         "ABORT", "COMMIT", "LEADER_CHANGE", "SNAPSHOT_HEADER", "SNAPSHOT_FOOTER", "KRAFT_VERSION", "KRAFT_VOTERS",
     ]  # fmt: skip
     assert [int(kind) for kind in sorted(ControlType)] == list(range(7))
 
 
-def test_broken_control_records_are_refused() -> None:
-    """Their keys and values come from a log, and logs can be anything."""
+def test_invalid_control_records_are_refused() -> None:
     for key in (None, b"", b"\0\0\0", b"\xff\xff\0\0"):
         with pytest.raises(KafkaError):
             control_type(key)
@@ -347,7 +337,6 @@ def test_broken_control_records_are_refused() -> None:
 
 @needs_kafka
 def test_dump_log_segments_reads_our_batches_in_every_codec(tmp_path: Path) -> None:
-    """The other direction: Java's codecs and record iterator over a log of ours."""
     log = bytearray()
     end = 0
     for codec in Compression:
@@ -386,8 +375,7 @@ def test_dump_log_segments_reads_our_batches_in_every_codec(tmp_path: Path) -> N
     ]
 
 
-def test_a_region_is_a_file_and_a_range() -> None:
-    """Seam 2: only its length is asked; it keeps the file."""
+def test_a_file_region_keeps_its_file() -> None:
     with Path(__file__).open("rb") as file:
         region = FileRegion(file, 5, 7)
         assert (region.file.fileno(), region.position, region.length) == (file.fileno(), 5, 7)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.purgatory import Key, Purgatory, Waiter
-from replication.timer_queue import Deadlines
+from replication.purgatory import DelayedOperation, Key, Purgatory
+from replication.timer_queue import TimerQueue
 
 
-class Counter(Waiter):
-    """Needs so many tries; remembers how it ended."""
+class CountingOperation(DelayedOperation):
+    """Completes at the n-th try."""
 
     __slots__ = ("ended", "needed", "on_try", "tries")
 
@@ -36,64 +36,60 @@ class Counter(Waiter):
         self.ended.append("expired")
 
 
-class Notes:
-    """A watcher that is no waiter."""
+class RecordingWatcher:
+    """A watcher that is no operation."""
 
     def __init__(self) -> None:
         self.moves: list[Key] = []
 
-    def moved(self, key: Key) -> None:
+    def on_key_changed(self, key: Key) -> None:
         self.moves.append(key)
 
 
 @pytest.fixture
 def purgatory() -> Purgatory:
-    return Purgatory(Deadlines())
+    return Purgatory(TimerQueue())
 
 
 def is_empty(purgatory: Purgatory) -> bool:
     return len(purgatory) == 0 and purgatory.watched_keys == 0 and purgatory.drain() == 0
 
 
-def test_woken_waiter_tries_again_only_when_drained(purgatory):
-    """Rule 2."""
-    waiter = Counter()
+def test_a_woken_operation_is_retried_by_the_next_drain(purgatory):
+    waiter = CountingOperation()
     purgatory.park(waiter, ["a"], 100)
     purgatory.wake("a")
     assert waiter.tries == 0
     assert purgatory.drain() == 1
     assert waiter.ended == ["answered"]
     assert is_empty(purgatory)
-    assert len(purgatory.deadlines) == 0
+    assert len(purgatory.timers) == 0
 
 
 def test_several_wakes_before_a_drain_are_one_try(purgatory):
-    """Rule 2."""
-    waiter = Counter(needed=2)
+    waiter = CountingOperation(needed=2)
     purgatory.park(waiter, ["a", "b"], 100)
     for key in "aabba":
         purgatory.wake(key)
     purgatory.drain()
     assert waiter.tries == 1
-    assert waiter.is_parked
+    assert waiter.is_waiting
     purgatory.wake("b")
     purgatory.drain()
     assert waiter.ended == ["answered"]
 
 
-def test_wake_of_another_key_disturbs_nobody(purgatory):
-    """Rule 1."""
-    waiter = Counter()
+def test_a_wake_of_another_key_has_no_effect(purgatory):
+    waiter = CountingOperation()
     purgatory.park(waiter, ["a"], 100)
     purgatory.wake("b")
     assert purgatory.drain() == 0
 
 
-def test_waiters_are_tried_in_the_order_in_which_they_came(purgatory):
-    """Rule 1."""
+def test_operations_are_retried_in_the_order_in_which_they_were_added(purgatory):
     order = []
     for name in "xyz":
-        waiter = Counter()
+        waiter = CountingOperation()
         waiter.on_try = lambda name=name: order.append(name)
         purgatory.park(waiter, ["a"], 100)
     purgatory.wake("a")
@@ -101,53 +97,49 @@ def test_waiters_are_tried_in_the_order_in_which_they_came(purgatory):
     assert order == ["x", "y", "z"]
 
 
-def test_deadline_expires_a_waiter_and_no_wake_reaches_it_later(purgatory):
-    """Rule 3."""
-    waiter = Counter()
+def test_an_expired_operation_is_not_retried(purgatory):
+    waiter = CountingOperation()
     purgatory.park(waiter, ["a"], 100)
     purgatory.wake("a")
-    purgatory.deadlines.run_due(99)
+    purgatory.timers.run_due(99)
     assert waiter.ended == []
-    purgatory.deadlines.run_due(100)
+    purgatory.timers.run_due(100)
     assert waiter.ended == ["expired"]
     purgatory.drain()
     assert waiter.tries == 0
     assert is_empty(purgatory)
 
 
-def test_cancelled_waiter_is_forgotten(purgatory):
-    """Rule 3."""
-    waiter = Counter()
+def test_a_cancelled_operation_neither_completes_nor_expires(purgatory):
+    waiter = CountingOperation()
     purgatory.park(waiter, ["a", "b"], 100)
     purgatory.wake("a")
     waiter.cancel()
     waiter.cancel()
     purgatory.drain()
-    purgatory.deadlines.run_due(1000)
+    purgatory.timers.run_due(1000)
     assert waiter.tries == 0
     assert waiter.ended == []
     assert is_empty(purgatory)
 
 
-def test_driver_is_told_once_when_the_queue_fills(purgatory):
-    """Rule 4."""
+def test_the_driver_is_notified_once_when_the_queue_becomes_non_empty(purgatory):
     told = []
     purgatory.on_wake = lambda: told.append(1)
     for _ in range(3):
-        purgatory.park(Counter(), ["a"], 100)
+        purgatory.park(CountingOperation(), ["a"], 100)
     purgatory.wake("a")
     assert told == [1]
     purgatory.drain()
-    purgatory.park(Counter(), ["a"], 100)
+    purgatory.park(CountingOperation(), ["a"], 100)
     purgatory.wake("a")
     assert told == [1, 1]
 
 
-def test_what_a_drain_wakes_is_left_for_the_next_one(purgatory):
-    """Rule 4."""
+def test_operations_woken_during_a_drain_wait_for_the_next_one(purgatory):
     told = []
     purgatory.on_wake = lambda: told.append(1)
-    ping, pong = Counter(needed=10), Counter(needed=10)
+    ping, pong = CountingOperation(needed=10), CountingOperation(needed=10)
     ping.on_try = lambda: purgatory.wake("pong")
     pong.on_try = lambda: purgatory.wake("ping")
     purgatory.park(ping, ["ping"], 100)
@@ -160,11 +152,10 @@ def test_what_a_drain_wakes_is_left_for_the_next_one(purgatory):
     assert (ping.tries, pong.tries) == (1, 1)
 
 
-def test_failing_waiter_does_not_make_the_others_forgotten(purgatory):
-    """Rule 2, for those behind one that raises."""
+def test_an_exception_in_one_operation_does_not_lose_the_others(purgatory):
     told = []
     purgatory.on_wake = lambda: told.append(1)
-    faulty, behind = Counter(), Counter()
+    faulty, behind = CountingOperation(), CountingOperation()
     faulty.on_try = lambda: 1 / 0
     purgatory.park(faulty, ["a"], 100)
     purgatory.park(behind, ["a"], 100)
@@ -176,9 +167,8 @@ def test_failing_waiter_does_not_make_the_others_forgotten(purgatory):
     assert behind.ended == ["answered"]
 
 
-def test_watcher_hears_of_every_move_at_once(purgatory):
-    """Rule 1: a session's notes do not wait for a drain."""
-    notes = Notes()
+def test_a_watcher_is_notified_of_every_change_at_once(purgatory):
+    notes = RecordingWatcher()
     purgatory.watch(notes, "a")
     purgatory.watch(notes, "a")
     purgatory.watch(notes, "b")
@@ -192,9 +182,8 @@ def test_watcher_hears_of_every_move_at_once(purgatory):
     assert purgatory.watched_keys == 0
 
 
-def test_waiter_without_keys_is_woken_by_its_own_hand(purgatory):
-    """A session wakes its parked fetch itself."""
-    waiter = Counter()
+def test_an_operation_without_keys_can_wake_itself(purgatory):
+    waiter = CountingOperation()
     purgatory.park(waiter, (), 100)
     waiter.wake()
     waiter.wake()
@@ -205,18 +194,17 @@ def test_waiter_without_keys_is_woken_by_its_own_hand(purgatory):
 
 
 @given(st.integers(0, 2**32))
-def test_nothing_leaks_whatever_happens_in_which_order(seed):
-    """Rule 3, as a property: every waiter ends exactly once and nothing remembers it."""
+def test_every_operation_ends_once_and_is_removed_in_any_order_of_events(seed):
     chance = random.Random(seed)
-    purgatory = Purgatory(Deadlines())
-    parked: list[Counter] = []
-    cancelled: set[Counter] = set()
-    everyone: list[Counter] = []
+    purgatory = Purgatory(TimerQueue())
+    parked: list[CountingOperation] = []
+    cancelled: set[CountingOperation] = set()
+    everyone: list[CountingOperation] = []
     now = 0
     for _ in range(60):
         action = chance.randrange(6)
         if action <= 1:
-            waiter = Counter(needed=chance.randrange(1, 4))
+            waiter = CountingOperation(needed=chance.randrange(1, 4))
             if chance.random() < 0.2:
                 other = chance.randrange(5)
                 waiter.on_try = lambda other=other: purgatory.wake(other)
@@ -230,15 +218,15 @@ def test_nothing_leaks_whatever_happens_in_which_order(seed):
             purgatory.drain()
         elif action == 4 and parked:
             waiter = parked[chance.randrange(len(parked))]
-            if waiter.is_parked:
+            if waiter.is_waiting:
                 waiter.cancel()
                 cancelled.add(waiter)
         else:
             now += chance.randrange(5)
-            purgatory.deadlines.run_due(now)
-        parked = [waiter for waiter in parked if waiter.is_parked]
-        assert len(purgatory) == len(parked) == len(purgatory.deadlines)
-    purgatory.deadlines.run_due(now + 1000)
+            purgatory.timers.run_due(now)
+        parked = [waiter for waiter in parked if waiter.is_waiting]
+        assert len(purgatory) == len(parked) == len(purgatory.timers)
+    purgatory.timers.run_due(now + 1000)
     purgatory.drain()
     for waiter in everyone:
         assert len(waiter.ended) == (0 if waiter in cancelled else 1), f"seed {seed}"

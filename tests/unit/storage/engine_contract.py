@@ -303,8 +303,8 @@ class EngineContract:
 
     def test_times_are_found_from_every_offset(self, make: Callable[..., Engine]) -> None:
         """The first batch, at or behind the offset, that is as late as asked for; times need not ascend."""
-        dice = Random(7)
-        stamps = [NOW_MS + dice.randrange(0, 60) for _ in range(40)]
+        rng = Random(7)
+        stamps = [NOW_MS + rng.randrange(0, 60) for _ in range(40)]
         engine = make()
         for number, stamp in enumerate(stamps):
             append(engine, batch(5 * number, 5, size=200, timestamp_ms=stamp))

@@ -97,21 +97,21 @@ class EngineRecoveryContract(EngineContract):
     @pytest.mark.parametrize("seed", range(12))
     def test_a_loss_of_power_leaves_what_was_flushed(self, tmp_path: Path, seed: int) -> None:
         """And behind it nothing but what was appended, whole; the end is where the first loss was."""
-        dice = Random(seed)
+        rng = Random(seed)
         disk = CrashingDisk()
         engine = self.unopened(tmp_path, disk=disk)
         engine.open(None)
         appended = b""
         flushed = 0
         for _ in range(4):
-            for _ in range(dice.randint(1, 8)):
-                data = batch(engine.end_offset, dice.randint(1, 3), size=dice.randint(250, 500))
+            for _ in range(rng.randint(1, 8)):
+                data = batch(engine.end_offset, rng.randint(1, 3), size=rng.randint(250, 500))
                 append(engine, data)
                 appended += data
-            if dice.random() < 0.6:
+            if rng.random() < 0.6:
                 sync(engine)
                 flushed = engine.end_offset
-            disk.crash(dice)
+            disk.crash(rng)
             engine = self.unopened(tmp_path, disk=disk)
             recovered(engine, flushed)
             found = all_of(engine)

@@ -15,17 +15,27 @@ import pytest
 
 from protocol.records import ControlType, headers
 from storage.config.log_config import LogConfig
-from storage.directories.checkpoint_writer import OffsetFiles
+from storage.directories.checkpoint_writer import CheckpointWriter
 from storage.directories.log_manager import LogManager
 from storage.io.checkpoint_file import PARTITION_METADATA, RECOVERY_POINTS
 from storage.io.disk import StorageError
-from storage.log.log import Log, Origin
+from storage.log.log import AppendOrigin, Log
 from storage.segments.segment_engine import SegmentEngine
-from tests.simulation.checks import read_all
 from tests.simulation.file_system import FileSystem
-from tests.simulation.simulated_disk import Ended, SimulatedDisk
+from tests.simulation.simulated_disk import ProcessEnded, SimulatedDisk
+from tests.simulation.storage.invariants import read_all
 from tests.support.compaction import COMPACTED, compact, put
-from tests.support.logs import BIG, NOW_MS, SMALL, TOPIC_ID, Idempotent, append, marker
+from tests.support.logs import (
+    BIG,
+    NOW_MS,
+    SMALL,
+    TOPIC_ID,
+    Idempotent,
+    append,
+    append_as_follower,
+    append_records,
+    marker,
+)
 
 OTHER_ID = bytes(reversed(TOPIC_ID))
 
@@ -79,9 +89,9 @@ class Machine:
         self.manager.load()
         return self.manager
 
-    def lose_power(self, dice: Random | None = None) -> LogManager:
+    def lose_power(self, random: Random | None = None) -> LogManager:
         """What was not synced is gone; a new process."""
-        self.files.lose_power(dice or Misfortune())
+        self.files.lose_power(random or Misfortune())
         return self.start()
 
     def log(self, topic_id: bytes = TOPIC_ID, config: LogConfig = SMALL) -> Log:
@@ -148,9 +158,9 @@ def test_a_truncation_lowers_the_recovery_point_first() -> None:
         machine = Machine()
         log = filled(machine, 8)
         machine.disk.fuse = calls
-        with suppress(Ended):
+        with suppress(ProcessEnded):
             machine.manager.truncate(log, 1)
-        known = machine.lose_power().directories["/a"].checkpoints.known[RECOVERY_POINTS]["t", 0]
+        known = machine.lose_power().directories["/a"].checkpoints.contents[RECOVERY_POINTS]["t", 0]
         ends.add(end := machine.log().log_end_offset)
         assert known <= end
     assert ends == {8, 2, 1}
@@ -238,9 +248,9 @@ def test_an_aborted_transaction_that_is_still_to_be_written_waits_for_the_next_s
     append(log, BIG)
     flush(log)
     waiting: list[Any] = []
-    log.later = waiting.append
+    log.submit = waiting.append
     append(log, BIG, producer=Idempotent(7, 0, 0, transactional=True))
-    log.append(marker(ControlType.ABORT, 7, 0), leader_epoch=0, wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+    append_records(log, marker(ControlType.ABORT, 7, 0), origin=AppendOrigin.COORDINATOR)
     log.roll(NOW_MS)
     index, *others = waiting
     for change in others:
@@ -263,7 +273,7 @@ def test_indexes_of_what_a_compaction_replaced_may_be_needed_until_its_names_are
     log.roll(NOW_MS)
     put(log, ("last", "v"), timestamp_ms=NOW_MS)
     waiting: list[Any] = []
-    log.later = waiting.append if not has_names else log.later
+    log.submit = waiting.append if not has_names else log.submit
     compact(log, NOW_MS, disk=machine.disk)
     if not has_names:
         flush(log)
@@ -280,7 +290,7 @@ def test_a_clean_stop_makes_indexes_durable_too() -> None:
     log = machine.log(config=replace(SMALL, segment_bytes=100_000))
     for number in range(5):
         append(log, BIG, timestamp_ms=NOW_MS + number, producer=Idempotent(7, 0, number, transactional=True))
-    log.append(marker(ControlType.ABORT, 7, 0), leader_epoch=0, wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+    append_records(log, marker(ControlType.ABORT, 7, 0), origin=AppendOrigin.COORDINATOR)
     machine.manager.shutdown()
     machine.lose_power()
     log = machine.log()
@@ -300,9 +310,9 @@ def test_a_clean_stop_makes_durable_what_was_let_go_of_before() -> None:
 
 
 @pytest.mark.parametrize("journals", [True, False])
-@pytest.mark.parametrize("dice", [NewNames(), OldNames(), Misfortune()])
+@pytest.mark.parametrize("random", [NewNames(), OldNames(), Misfortune()])
 def test_epochs_outlive_a_loss_of_power_amid_a_stop_that_syncs_the_whole_file_system(
-    monkeypatch: pytest.MonkeyPatch, dice: Random, *, journals: bool
+    monkeypatch: pytest.MonkeyPatch, random: Random, *, journals: bool
 ) -> None:
     """Nobody reads the batches before the recovery point again: the file that knows their epochs must not be lost."""
     monkeypatch.setattr("storage.directories.log_directory.SYNCED_ONE_BY_ONE", 0)
@@ -313,10 +323,10 @@ def test_epochs_outlive_a_loss_of_power_amid_a_stop_that_syncs_the_whole_file_sy
         log.assign_epoch(1)
         append(log, BIG, epoch=1)
         machine.disk.fuse = calls
-        with suppress(Ended):
+        with suppress(ProcessEnded):
             machine.manager.shutdown()
         is_over = machine.disk.fuse >= 0
-        machine.lose_power(dice)
+        machine.lose_power(random)
         log = machine.log()
         assert [log.epoch_of(offset) for offset in bases(log)] == [0, 0, 0, 1][: log.log_end_offset], f"{calls} calls"
         if is_over:
@@ -398,7 +408,7 @@ def test_whose_log_it_is_is_durable_with_the_next_flush_after_a_kill() -> None:
     machine.start()  # killed
     flush(machine.log())
     file = machine.files.file(f"/a/t-0/{PARTITION_METADATA}")
-    assert file.platter == file.data
+    assert file.durable == file.data
 
 
 def test_whose_log_it_is_is_durable_when_it_has_begun_anew() -> None:
@@ -406,7 +416,7 @@ def test_whose_log_it_is_is_durable_when_it_has_begun_anew() -> None:
     machine = Machine()
     machine.manager.truncate_fully(machine.log(), 5)
     file = machine.files.file(f"/a/t-0/{PARTITION_METADATA}")
-    assert file.platter == file.data
+    assert file.durable == file.data
 
 
 def test_whose_log_it_is_is_not_taken_for_durable_while_a_sync_is_still_to_come() -> None:
@@ -417,10 +427,10 @@ def test_whose_log_it_is_is_not_taken_for_durable_while_a_sync_is_still_to_come(
     first, second = log.sync_work(), log.sync_work()
     second()
     file = machine.files.file(f"/a/t-0/{PARTITION_METADATA}")
-    assert file.platter == file.data
+    assert file.durable == file.data
     log.flushed(1)
     del first
-    assert log.sync_work().is_of_files
+    assert log.sync_work().only_syncs
 
 
 def test_a_log_keeps_its_start_when_it_moves() -> None:
@@ -430,15 +440,15 @@ def test_a_log_keeps_its_start_when_it_moves() -> None:
     log.high_watermark = 2
     log.trim(1, NOW_MS)
     machine.checkpoint()
-    copy, work = machine.manager.make_copy(log, "/b", 0)
+    copy, work = machine.manager.new_future_log(log, "/b", 0)
     work()
-    machine.manager.add_copy(copy)
-    copy.append_as_follower(log.read_records(1, 1 << 20), wall_ms=NOW_MS)
+    machine.manager.add_future_log(copy)
+    append_as_follower(copy, log.read_records(1, 1 << 20))
     flush(copy)
     copy.high_watermark = 2
     copy.trim(1, NOW_MS)
     assert copy.release()
-    machine.manager.replace(log, copy)
+    machine.manager.replace_with_future_log(log, copy)
     machine.lose_power()
     log = machine.log()
     assert (log.directory, log.log_start_offset) == ("/b", 1)
@@ -447,16 +457,17 @@ def test_a_log_keeps_its_start_when_it_moves() -> None:
 def test_a_log_that_could_not_move_at_last_is_recovered_by_the_next_start() -> None:
     """The other directory failed before its copy took the log's place, and nobody has closed the log since."""
     machine = Machine(["/a", "/b"])
-    log = machine.manager.get_or_create("t", 0, TOPIC_ID, SMALL, "/a")
+    machine.manager.set_preferred_log_dir("t", 0, "/a")
+    log = machine.manager.get_or_create("t", 0, TOPIC_ID, SMALL)
     append(log, BIG, producer=Idempotent(7, 0, 0))
     flush(log)
-    copy, work = machine.manager.make_copy(log, "/b", 0)
+    copy, work = machine.manager.new_future_log(log, "/b", 0)
     work()
-    machine.manager.add_copy(copy)
+    machine.manager.add_future_log(copy)
     copy.open()
     copy.release()
-    machine.manager.name_later = lambda *_: None
-    machine.manager.replace(log, copy)
+    machine.manager.submit_directory_op = lambda *_: None
+    machine.manager.replace_with_future_log(log, copy)
     machine.manager.go_offline("/b", StorageError("sync", "/b/x"))
     machine.manager.shutdown()
     manager = machine.start()
@@ -470,19 +481,20 @@ def test_a_log_that_could_not_move_at_last_is_recovered_by_the_next_start() -> N
 def test_a_move_that_one_start_went_on_with_is_finished_by_the_next(killed: int, lost: int) -> None:
     """The first process is killed amid the move, the second loses its power in the start: of log and copy one is there."""
     machine = Machine(["/a", "/b"], journals=False)
-    log = machine.manager.get_or_create("t", 0, TOPIC_ID, SMALL, "/a")
+    machine.manager.set_preferred_log_dir("t", 0, "/a")
+    log = machine.manager.get_or_create("t", 0, TOPIC_ID, SMALL)
     append(log, BIG)
     flush(log)
-    copy, work = machine.manager.make_copy(log, "/b", 0)
+    copy, work = machine.manager.new_future_log(log, "/b", 0)
     work()
-    machine.manager.add_copy(copy)
+    machine.manager.add_future_log(copy)
     append(copy, BIG)
     flush(copy)
     copy.release()
     machine.disk.fuse = killed
-    with suppress(Ended):
-        machine.manager.replace(log, copy)
-    with suppress(Ended):
+    with suppress(ProcessEnded):
+        machine.manager.replace_with_future_log(log, copy)
+    with suppress(ProcessEnded):
         machine.start(fuse=lost)
     manager = machine.lose_power()
     assert not manager.offline
@@ -520,7 +532,7 @@ def test_a_segment_with_offsets_of_the_one_before_ends_the_log() -> None:
 def test_a_checkpoint_that_comes_late_writes_nothing_older() -> None:
     """What was collected later wins, whoever is at work first."""
     machine = Machine()
-    files = OffsetFiles(machine.disk, "/a", nullcontext())
+    files = CheckpointWriter(machine.disk, "/a", nullcontext())
     slow = files.update({"one": {("t", 0): 5}, "other": {("t", 0): 1}})
     quick = files.update({"one": {("t", 0): 3}})
     assert slow is not None
@@ -564,7 +576,7 @@ def test_what_is_trimmed_before_it_was_synced_takes_nothing_with_it() -> None:
     for _ in range(3):
         append(log, BIG)
     waiting: list[Any] = []
-    log.later = waiting.append
+    log.submit = waiting.append
     log.high_watermark = 3
     log.trim(2, NOW_MS)
     flush(log)

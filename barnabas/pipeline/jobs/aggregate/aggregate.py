@@ -1,15 +1,15 @@
-"""Windows of event time over a topic, kept up to date as Parquet: counts, sums, minima, maxima and averages by group.
+"""Maintains event-time windows of a topic as Parquet: counts, sums, minima, maxima and averages by group.
 
-FORMAT   current/windows    a row for each window and group; `is_final` says whether it can change any more
-         current/late       what came for windows that were final: rows of the same kind, and in which version they came
-         _barnabas/aggregate.json   what is computed, which version counts, the offsets that it holds, the watermark
-RULES    1. A round reads fixed offsets. The version that it writes counts by one rename, together with its offsets and the
-            watermark (`store/versions.py`): a record is in the windows once, whoever is killed when.
-         2. Whether a record is late is judged by the watermark as it was when its round began. A window that is final never
-            changes; what is late is counted, told and kept beside.
-         3. What is computed is settled with the first version; other windows, groups or measures want another folder. Only the
-            allowed lateness may change.
-NOT HERE The steps (`windows.py`, `measures.py`), when a window is final (`watermark.py`), the files (`aggregate_files.py`).
+FORMAT   current/windows    a row per window and group; `is_final` tells whether it may still change
+         current/late       late records of final windows, as rows of the same kind with the version in which they arrived
+         _barnabas/aggregate.json   the computation, the current version, its end offsets, the watermark
+RULES    1. A round reads fixed offsets. Its version is committed by one rename together with end offsets and watermark
+            (`store/versions.py`): each record is counted once, also after a crash.
+         2. A record is late relative to the watermark at the start of its round. A final window never changes. Late records are
+            counted, reported and stored separately.
+         3. The first version fixes the computation: other windows, groups or measures need another folder. Only the allowed
+            lateness may change.
+NOT HERE The steps (`windows.py`, `measures.py`), the watermark (`watermark.py`), the files (`aggregate_files.py`).
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from barnabas.pipeline.brokers import Place, Span
-from barnabas.pipeline.datetimes import duration_s
+from barnabas.pipeline.brokers import Span, TopicPartition
+from barnabas.pipeline.datetimes import parse_duration_s
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.aggregate import windows
-from barnabas.pipeline.jobs.aggregate.aggregate_files import FINAL, OPEN, Draft, open_sums
-from barnabas.pipeline.jobs.aggregate.input_source import OfArchive, OfTopic, Origin
-from barnabas.pipeline.jobs.aggregate.measures import distinct, measure, named
+from barnabas.pipeline.jobs.aggregate.aggregate_files import FINAL, OPEN, VersionWriter, open_sums
+from barnabas.pipeline.jobs.aggregate.input_source import ArchiveInput, InputSource, TopicInput
+from barnabas.pipeline.jobs.aggregate.measures import check_distinct_names, parse_column, parse_measure
 from barnabas.pipeline.jobs.aggregate.watermark import watermark
-from barnabas.pipeline.jobs.aggregate.windows import COUNTED, LEFT_OUT, MALFORMED, OWN_COLUMNS, TIMELESS, Shape
-from barnabas.pipeline.jobs.data_files import own_session
-from barnabas.pipeline.jobs.rounds import RoundSettings, Waiting, plan_round, where_to_start
-from barnabas.pipeline.reporting.reporter import Tell
-from barnabas.pipeline.settings import setting, texts
-from barnabas.pipeline.spark.rows import collected
-from barnabas.pipeline.spark.value_decoding import Decoding, decode, settle_decoding
+from barnabas.pipeline.jobs.aggregate.windows import COUNTED, LEFT_OUT, MALFORMED, OWN_COLUMNS, TIMELESS, WindowSpec
+from barnabas.pipeline.jobs.data_files import isolated_session
+from barnabas.pipeline.jobs.rounds import RoundSettings, StartPosition, plan_round, start_positions
+from barnabas.pipeline.reporting.reporter import OnStep
+from barnabas.pipeline.settings import as_tuple, setting
+from barnabas.pipeline.spark.rows import collect_rows
+from barnabas.pipeline.spark.value_decoding import Decoding, choose_decoding, decode
 from barnabas.pipeline.store.archive_reader import COLUMNS, no_records
-from barnabas.pipeline.store.folder_lock import held, local_folder
-from barnabas.pipeline.store.versions import OWN, Versions
+from barnabas.pipeline.store.folder_lock import local_folder, lock_folder
+from barnabas.pipeline.store.versions import INTERNAL, Versions
 
 SECOND_US = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class AggregateSettings(RoundSettings):
-    """What `aggregate` is told."""
+    """Settings of `aggregate`."""
 
     topic: str = setting("The topic.", metavar="NAME")
     into: Path = setting("The folder of the result.", metavar="FOLDER")
-    window: str = setting("How long a window is, such as `1 hour`.", metavar="DURATION")
+    window: str = setting("The length of a window, such as `1 hour`.", metavar="DURATION")
     slide: str | None = setting(
-        "How long after a window the next one begins.  [default: when it ends]", None, metavar="DURATION"
+        "The time between the starts of two windows.  [default: the window's length]", None, metavar="DURATION"
     )
-    lateness: str = setting("By how much events may come out of order.", "10 minutes", metavar="DURATION")
+    lateness: str = setting("The allowed lateness of events.", "10 minutes", metavar="DURATION")
     time: str | None = setting(
         "The event time, such as data.moment: a column or an expression.  [default: the record's timestamp]", None
     )
@@ -70,35 +70,35 @@ class AggregateSettings(RoundSettings):
         (),
     )
     where: str | None = setting("Only records of which this is true, such as `data.carrier = 'UA'`.", None)
-    archive: Path | None = setting("Read this archive of the topic, and ask no broker.", None, metavar="FOLDER")
+    archive: Path | None = setting("Read this archive of the topic instead of the broker.", None, metavar="FOLDER")
     decode: str = setting("How values are decoded, into `data`: raw, json or avro.", "raw")
     schema: Path | None = setting("The schema of the values; JSON without one is inferred.", None, metavar="FILE")
     framing: str = setting("How Avro is framed: plain, or confluent (a magic byte and a schema id before it).", "plain")
-    continuous: bool = setting("Go on until stopped, instead of ending with what is there now.", False)
-    interval: float = setting("With --continuous: seconds between two looks at the topic.", 10.0)
+    continuous: bool = setting("Run until stopped, instead of ending at the topic's current end.", False)
+    interval: float = setting("With --continuous: seconds between two polls of the topic.", 10.0)
     group: str | None = setting("The consumer group that shows the progress.  [default: barnabas-aggregate-<id>]", None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        shape_of(self)
-        duration_s("--lateness", self.lateness)
+        window_spec(self)
+        parse_duration_s("--lateness", self.lateness)
 
     @property
-    def asks_broker(self) -> bool:
-        """An archive is read without one."""
+    def needs_broker(self) -> bool:
+        """Whether a broker is read; an archive needs none."""
         return self.archive is None
 
 
 @dataclass
 class AggregateReport:
-    """What a run did; and the result as it stands."""
+    """The result of a run, and the state of the aggregate."""
 
     aggregate: str
     version: int
     watermark: str | None
-    """Windows that ended by then are final."""
+    """Windows that end at or before it are final."""
     windows: int
-    """Rows of the result."""
+    """The number of result rows."""
     final: int
     rounds: int = 0
     records: int = 0
@@ -106,16 +106,16 @@ class AggregateReport:
     left_out: int = 0
     timeless: int = 0
     late: int = 0
-    """For as many final windows something came, in this run; `late_ever` in all runs."""
+    """Late records of this run, once per final window; `late_ever` of all runs."""
     late_ever: int = 0
     lost: int = 0
-    """Offsets that the broker had forgotten before they were read."""
+    """Unread offsets that the broker had deleted."""
     seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class _State:
-    """What aggregate.json says."""
+    """The content of aggregate.json."""
 
     id: str
     cluster: str
@@ -133,188 +133,184 @@ class _State:
     lost: int = 0
 
 
-def aggregate(spark: SparkSession, settings: AggregateSettings, tell: Tell = lambda _: None) -> AggregateReport:
-    """Bring the windows up to what the topic holds now, or keep them so until stopped."""
+def aggregate(spark: SparkSession, settings: AggregateSettings, on_step: OnStep = lambda _: None) -> AggregateReport:
+    """Updates the windows to the topic's current end; with `continuous`, until it is interrupted."""
     started = time.monotonic()
-    shape = shape_of(settings)
-    lateness_us = duration_s("--lateness", settings.lateness) * SECOND_US
-    origin = (
-        OfTopic(settings, settings.topic) if settings.archive is None else OfArchive(settings.archive, settings.topic)
+    spec = window_spec(settings)
+    lateness_us = parse_duration_s("--lateness", settings.lateness) * SECOND_US
+    source = (
+        TopicInput(settings, settings.topic)
+        if settings.archive is None
+        else ArchiveInput(settings.archive, settings.topic)
     )
     folder = local_folder(settings.into)
-    own = own_session(spark)
-    with held(folder / OWN):
+    session = isolated_session(spark)
+    with lock_folder(folder / INTERNAL):
         versions = Versions(folder, "aggregate")
-        state = _state(own, settings, shape, versions, origin)
-        run = _Run(own, settings, shape, lateness_us, versions, origin, state, tell)
+        state = _state(session, settings, spec, versions, source)
+        run = _Run(session, settings, spec, lateness_us, versions, source, state, on_step)
         try:
             report = run.follow() if settings.continuous else run.catch_up()
         except BaseException:
-            versions.settle()  # a full disk gets its room back at once
+            versions.clean_up()  # frees the staged files at once, for example on a full disk
             raise
     report.seconds = round(time.monotonic() - started, 1)
     return report
 
 
-def shape_of(settings: AggregateSettings) -> Shape:
-    """What is computed, or what is wrong with it."""
-    length = duration_s("--window", settings.window)
-    slide = duration_s("--slide", settings.slide) if settings.slide is not None else length
+def window_spec(settings: AggregateSettings) -> WindowSpec:
+    """Parses windows, groups and measures. Raises JobError."""
+    length = parse_duration_s("--window", settings.window)
+    slide = parse_duration_s("--slide", settings.slide) if settings.slide is not None else length
     if not 0 < slide <= length or length % slide:
-        raise JobError("--window takes more than 0 seconds, and --slide a part of it that goes into it without rest.")
-    by = tuple(named("--by", text) for text in texts(settings.by))
-    measures = tuple(measure(text) for text in texts(settings.compute))
-    distinct([*(one.name for one in by), *(one.name for one in measures)], OWN_COLUMNS)
-    return Shape(length * SECOND_US, slide * SECOND_US, by, measures, settings.time, settings.where)
+        raise JobError("--window takes more than 0 seconds, and --slide a divisor of it.")
+    by = tuple(parse_column("--by", text) for text in as_tuple(settings.by))
+    measures = tuple(parse_measure(text) for text in as_tuple(settings.compute))
+    check_distinct_names([*(one.name for one in by), *(one.name for one in measures)], OWN_COLUMNS)
+    return WindowSpec(length * SECOND_US, slide * SECOND_US, by, measures, settings.time, settings.where)
 
 
+@dataclass
 class _Run:
-    """One run, round by round."""
+    """One run."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        settings: AggregateSettings,
-        shape: Shape,
-        lateness_us: int,
-        versions: Versions,
-        origin: Origin,
-        state: _State,
-        tell: Tell,
-    ) -> None:
-        self._spark = spark
-        self._settings = settings
-        self._shape = shape
-        self._lateness_us = lateness_us
-        self._versions = versions
-        self._origin = origin
-        self._state = state
-        self._tell = tell
-        self._counts: Counter[str] = Counter()
+    spark: SparkSession
+    settings: AggregateSettings
+    spec: WindowSpec
+    lateness_us: int
+    versions: Versions
+    source: InputSource
+    state: _State
+    on_step: OnStep
+    counts: Counter[str] = field(default_factory=Counter)
 
     def catch_up(self) -> AggregateReport:
-        """Rounds up to what the topic holds now."""
-        self._versions.settle()
-        ends = self._origin.ends()
+        """Runs rounds up to the topic's current end."""
+        self.versions.clean_up()
+        ends = self.source.ends()
         while self._round(ends):
             pass
-        self._show()  # also when the run that read it was killed at once
+        self._commit_progress()  # also after a crash of the run that read them
         return self._report()
 
     def follow(self) -> AggregateReport:
-        """Rounds until somebody interrupts."""
-        self._versions.settle()
+        """Runs rounds until KeyboardInterrupt."""
+        self.versions.clean_up()
         try:
             while True:
-                if not self._round(self._origin.ends()):
-                    time.sleep(self._settings.interval)
+                if not self._round(self.source.ends()):
+                    time.sleep(self.settings.interval)
         except KeyboardInterrupt:
-            self._versions.settle()
+            self.versions.clean_up()
             return self._report()
 
-    def _round(self, ends: dict[Place, int]) -> bool:
-        """One round; False when nothing is waiting."""
-        topic = self._origin.topic
-        waiting = where_to_start(
+    def _round(self, ends: dict[TopicPartition, int]) -> bool:
+        """Runs one round. Returns False if there is nothing to read."""
+        topic = self.source.topic
+        positions = start_positions(
             dict.fromkeys(ends, topic),
-            {Place(topic.name, int(number)): end for number, end in self._state.ends.items()},
-            {topic.name: self._state.topic_id},
-            self._origin.starts(),
+            {TopicPartition(topic.name, int(number)): end for number, end in self.state.ends.items()},
+            {topic.name: self.state.topic_id},
+            self.source.starts(),
             ends,
-            fail_on_data_loss=self._settings.fail_on_data_loss,
+            fail_on_data_loss=self.settings.fail_on_data_loss,
         )
-        spans = plan_round(waiting, ends, self._settings.max_offsets_per_trigger)
+        spans = plan_round(positions, ends, self.settings.max_offsets_per_trigger)
         if not spans:
             return False
         started = time.monotonic()
-        staged = self._versions.stage()
-        records = decode(self._origin.read(self._spark, spans), Decoding(**self._state.decoding))
-        sums = self._kept(windows.summed(windows.judged(records, self._shape), self._shape), staged / "round")
-        counts, latest_us = _tally(sums, self._shape, self._state.watermark_us)
-        counts["lost"] = sum(waiting[place].lost for place in spans)
-        behind = {place: end - spans[place].end if place in spans else 0 for place, end in ends.items()}
+        staged = self.versions.stage()
+        records = decode(self.source.read(self.spark, spans), Decoding(**self.state.decoding))
+        sums = self._materialize(windows.sum_round(windows.classify(records, self.spec), self.spec), staged / "round")
+        counts, latest_us = _tally(sums, self.spec, self.state.watermark_us)
+        counts["lost"] = sum(positions[tp].lost for tp in spans)
+        behind = {tp: end - spans[tp].end if tp in spans else 0 for tp, end in ends.items()}
         self._commit(staged, sums, self._next(spans, behind, counts, latest_us))
-        self._counts += counts
-        self._show()
-        self._account(counts, sum(behind.values()), time.monotonic() - started)
+        self.counts += counts
+        self._commit_progress()
+        self._report_round(counts, sum(behind.values()), time.monotonic() - started)
         return True
 
     def _next(
-        self, spans: dict[Place, Span], behind: dict[Place, int], counts: Counter[str], latest_us: dict[int, int]
+        self,
+        spans: dict[TopicPartition, Span],
+        behind: dict[TopicPartition, int],
+        counts: Counter[str],
+        latest_us: dict[int, int],
     ) -> _State:
-        """The state after the round; how many rows there are then is not known yet."""
-        state = self._state
+        """The state after the round, without the number of rows."""
+        state = self.state
         latest = {int(number): us for number, us in state.latest_us.items()}
         for partition, us in latest_us.items():
             latest[partition] = max(us, latest.get(partition, us))
-        waiting = [place.partition for place, offsets in behind.items() if offsets]
+        backlogged = [tp.partition for tp, offsets in behind.items() if offsets]
         now_us = int(time.time() * SECOND_US)
         return replace(
             state,
             version=state.version + 1,
-            ends=state.ends | {str(place.partition): span.end for place, span in spans.items()},
+            ends=state.ends | {str(tp.partition): span.end for tp, span in spans.items()},
             latest_us={str(number): us for number, us in sorted(latest.items())},
-            watermark_us=watermark(state.watermark_us, latest, waiting, self._lateness_us, now_us),
+            watermark_us=watermark(state.watermark_us, latest, backlogged, self.lateness_us, now_us),
             late=state.late + counts["late"],
             lost=state.lost + counts["lost"],
         )
 
     def _commit(self, staged: Path, sums: DataFrame, after: _State) -> None:
-        """Write the next version, and have it count (rule 1)."""
-        shape, before = self._shape, self._state
-        held_before = self._versions.path(before.version) if before.version else None
-        draft = Draft(staged, after.version, held_before)
-        parts = [windows.in_time(sums, shape, before.watermark_us)]
-        if held_before is not None:
-            columns = sums.select(*windows.sum_columns(sums, shape)).schema
-            parts.append(self._spark.read.schema(columns).parquet(str(open_sums(held_before))))
-        now = draft.sums(windows.joined(parts, shape), windows.is_over(shape, after.watermark_us))
-        draft.windows(windows.shown(now, shape, is_final=f.col("is_final")))
-        has_late = after.late > before.late or held_before is None
-        came = windows.joined([windows.late(sums, shape, before.watermark_us)], shape)
-        draft.late(windows.shown(came, shape, came_in=f.lit(after.version)) if has_late else None)
+        """Writes and commits the next version (rule 1)."""
+        spec, before = self.spec, self.state
+        previous = self.versions.path(before.version) if before.version else None
+        writer = VersionWriter(staged, after.version, previous)
+        parts = [windows.in_time(sums, spec, before.watermark_us)]
+        if previous is not None:
+            columns = sums.select(*windows.kept_columns(sums, spec)).schema
+            parts.append(self.spark.read.schema(columns).parquet(str(open_sums(previous))))
+        now = writer.sums(windows.merge_sums(parts, spec), windows.is_final_at(spec, after.watermark_us))
+        writer.windows(windows.result_rows(now, spec, is_final=f.col("is_final")))
+        writes_late = after.late > before.late or previous is None
+        late_sums = windows.merge_sums([windows.late(sums, spec, before.watermark_us)], spec)
+        writer.late(windows.result_rows(late_sums, spec, came_in=f.lit(after.version)) if writes_late else None)
         shutil.rmtree(staged / "round")
-        rows = draft.counts()
+        rows = writer.counts()
         after = replace(after, windows=rows[FINAL] + rows[OPEN], final=rows[FINAL])
-        self._versions.commit(staged, after.version, asdict(after))
-        self._state = after
+        self.versions.commit(staged, after.version, asdict(after))
+        self.state = after
 
-    def _kept(self, rows: DataFrame, path: Path) -> DataFrame:
-        """Rows written down: what is done with them from here on reads the same, whatever is done again."""
+    def _materialize(self, rows: DataFrame, path: Path) -> DataFrame:
+        """Writes rows and reads them back: later steps see the same rows, also when Spark recomputes them."""
         rows.write.parquet(str(path))
-        return self._spark.read.schema(rows.schema).parquet(str(path))
+        return self.spark.read.schema(rows.schema).parquet(str(path))
 
-    def _show(self) -> None:
-        """Let any tool see the lag."""
-        if self._state.version:
-            held = {Place(self._state.topic, int(number)): end for number, end in self._state.ends.items()}
-            self._origin.show(self._settings.group or f"barnabas-aggregate-{self._state.id}", held)
+    def _commit_progress(self) -> None:
+        """Commits the offsets for the consumer group, which makes the lag visible."""
+        if self.state.version:
+            ends = {TopicPartition(self.state.topic, int(number)): end for number, end in self.state.ends.items()}
+            self.source.publish_progress(self.settings.group or f"barnabas-aggregate-{self.state.id}", ends)
 
-    def _account(self, counts: Counter[str], behind: int, seconds: float) -> None:
-        self._counts["rounds"] += 1
-        uncommon = {
+    def _report_round(self, counts: Counter[str], behind: int, seconds: float) -> None:
+        self.counts["rounds"] += 1
+        exceptions = {
             name.replace(" ", "_"): counts[name]
             for name in (MALFORMED, LEFT_OUT, TIMELESS, "late", "lost")
             if counts[name]
         }
-        self._tell(
+        self.on_step(
             {
-                "version": self._state.version,
+                "version": self.state.version,
                 "records": counts["records"],
-                "windows": self._state.windows,
-                "final": self._state.final,
+                "windows": self.state.windows,
+                "final": self.state.final,
                 "seconds": round(seconds, 3),
                 "behind": behind,
-                **uncommon,
+                **exceptions,
             }
         )
 
     def _report(self) -> AggregateReport:
-        state, counts = self._state, self._counts
+        state, counts = self.state, self.counts
         return AggregateReport(
-            aggregate=str(self._versions.folder),
+            aggregate=str(self.versions.folder),
             version=state.version,
-            watermark=_words(state.watermark_us),
+            watermark=_iso_time(state.watermark_us),
             windows=state.windows,
             final=state.final,
             rounds=counts["rounds"],
@@ -328,73 +324,78 @@ class _Run:
         )
 
 
-def _tally(sums: DataFrame, shape: Shape, watermark_us: int | None) -> tuple[Counter[str], dict[int, int]]:
-    """How many records had which fate, how many were late, and the latest event time of each partition."""
-    is_late = (f.col("fate") == COUNTED) & windows.is_over(shape, watermark_us)
+def _tally(sums: DataFrame, spec: WindowSpec, watermark_us: int | None) -> tuple[Counter[str], dict[int, int]]:
+    """The number of records by outcome, the number of late records, and the latest event time of each partition."""
+    is_late = (f.col("outcome") == COUNTED) & windows.is_final_at(spec, watermark_us)
     counts: Counter[str] = Counter()
     latest: dict[int, int] = {}
-    grouped = sums.groupBy("partition", "fate", is_late.alias("is_late"))
-    for row in collected(grouped.agg(f.sum("records").alias("records"), f.max("latest_us").alias("latest_us"))):
-        counts[row["fate"]] += row["records"]
+    grouped = sums.groupBy("partition", "outcome", is_late.alias("is_late"))
+    for row in collect_rows(grouped.agg(f.sum("records").alias("records"), f.max("latest_us").alias("latest_us"))):
+        counts[row["outcome"]] += row["records"]
         if row["is_late"]:
             counts["late"] += row["records"]
         if row["latest_us"] is not None:
             latest[row["partition"]] = max(row["latest_us"], latest.get(row["partition"], row["latest_us"]))
-    counts[COUNTED] //= shape.length // shape.slide  # a record is in as many windows
-    counts["records"] = sum(counts[fate] for fate in (COUNTED, MALFORMED, LEFT_OUT, TIMELESS))
+    counts[COUNTED] //= spec.length // spec.slide  # a record belongs to that many windows
+    counts["records"] = sum(counts[outcome] for outcome in (COUNTED, MALFORMED, LEFT_OUT, TIMELESS))
     return counts, latest
 
 
 def _state(
-    spark: SparkSession, settings: AggregateSettings, shape: Shape, versions: Versions, origin: Origin
+    spark: SparkSession, settings: AggregateSettings, spec: WindowSpec, versions: Versions, source: InputSource
 ) -> _State:
-    """What the result is now; it is of one topic of one cluster, and of one thing, for ever."""
-    said = versions.state()
-    if said is None:
-        wish, schema, framing = settings.decode, settings.schema, settings.framing
-        decoding = settle_decoding(spark, wish, schema, framing, _first(spark, settings, origin))
+    """The current state; it belongs to one topic of one cluster and one computation."""
+    fields = versions.state()
+    if fields is None:
+        decode_format, schema, framing = settings.decode, settings.schema, settings.framing
+        decoding = choose_decoding(spark, decode_format, schema, framing, _sample(spark, settings, source))
         state = _State(
-            secrets.token_hex(8), origin.cluster, origin.topic.name, origin.topic.id, _asked(settings), asdict(decoding)
+            secrets.token_hex(8),
+            source.cluster,
+            source.topic.name,
+            source.topic.id,
+            _computation(settings),
+            asdict(decoding),
         )
     else:
         try:
-            state = _State(**said)
+            state = _State(**fields)
         except TypeError as failure:
             raise JobError(f"{versions.state_file} is damaged: {failure}.") from failure
-    if (state.cluster, state.topic) != (origin.cluster, origin.topic.name):
+    if (state.cluster, state.topic) != (source.cluster, source.topic.name):
         raise JobError(f"{versions.folder} is of the topic {state.topic} of the cluster {state.cluster}.")
-    for name, value in _asked(settings).items():
+    for name, value in _computation(settings).items():
         if state.asked[name] != value:
             raise JobError(
-                f"{versions.folder} was begun with --{name} {_said(state.asked[name])}, and not {_said(value)}: "
+                f"{versions.folder} was begun with --{name} {_display(state.asked[name])}, and not {_display(value)}: "
                 "another computation wants another folder."
             )
-    windows.understand(decode(no_records(spark).select(*COLUMNS), Decoding(**state.decoding)), shape)
+    windows.check_expressions(decode(no_records(spark).select(*COLUMNS), Decoding(**state.decoding)), spec)
     return state
 
 
-def _asked(settings: AggregateSettings) -> dict[str, Any]:
-    """What is computed, as it was said (rule 3)."""
+def _computation(settings: AggregateSettings) -> dict[str, Any]:
+    """The computation as given in the settings (rule 3)."""
     return {
         "window": settings.window,
         "slide": settings.slide,
         "time": settings.time,
-        "by": list(texts(settings.by)),
-        "compute": list(texts(settings.compute)),
+        "by": list(as_tuple(settings.by)),
+        "compute": list(as_tuple(settings.compute)),
         "where": settings.where,
         "decode": settings.decode,
     }
 
 
-def _first(spark: SparkSession, settings: AggregateSettings, origin: Origin) -> DataFrame:
-    """The first records that there are, for a schema to be inferred from."""
-    waiting = {place: Waiting(start) for place, start in origin.starts().items()}
-    return origin.read(spark, plan_round(waiting, origin.ends(), settings.max_offsets_per_trigger))
+def _sample(spark: SparkSession, settings: AggregateSettings, source: InputSource) -> DataFrame:
+    """The first records, for schema inference."""
+    positions = {tp: StartPosition(start) for tp, start in source.starts().items()}
+    return source.read(spark, plan_round(positions, source.ends(), settings.max_offsets_per_trigger))
 
 
-def _said(value: Any) -> str:
+def _display(value: Any) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 
-def _words(us: int | None) -> str | None:
+def _iso_time(us: int | None) -> str | None:
     return None if us is None else datetime.fromtimestamp(us / SECOND_US, UTC).isoformat(timespec="seconds")

@@ -1,9 +1,9 @@
-"""What a job reads round by round: a topic, or an archive of it; the offsets are the same.
+"""The input of an aggregate: a topic, or an archive of it, with the same offsets.
 
-RULES    1. Both have a cluster, a topic with its id, and a span of offsets for each partition: a job that began with the
-            archive can go on with the topic.
-         2. Only a topic has brokers who show how far the job is, as a consumer group.
-NOT HERE Which offsets a round takes (`rounds.py`).
+RULES    1. Both have a cluster id, a topic with its id, and start and end offsets. A job may start with the archive and
+            continue with the topic.
+         2. Only a topic can show the job's progress, as a consumer group.
+NOT HERE The offsets of a round (`rounds.py`).
 """
 
 from __future__ import annotations
@@ -11,108 +11,84 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
-from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from barnabas.pipeline.brokers import Brokers, Place, Span, Topic
+from barnabas.pipeline.brokers import Brokers, Span, Topic, TopicPartition
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.kafka.kafka_source import read_spans
 from barnabas.pipeline.settings import BrokerSettings
-from barnabas.pipeline.store.archive_reader import COLUMNS, no_records, read_archive, settled_manifest
+from barnabas.pipeline.store.archive_reader import COLUMNS, complete_manifest, no_records, read_archive
 from barnabas.pipeline.store.folder import ArchiveFolder
 
 
-class Origin(Protocol):
-    """Where a topic's records are read."""
-
-    cluster: str
-    topic: Topic
-
-    def starts(self) -> dict[Place, int]:
-        """The first offset of each partition that is there."""
-        ...
-
-    def ends(self) -> dict[Place, int]:
-        """Up to where each partition can be read now."""
-        ...
-
-    def read(self, spark: SparkSession, spans: Mapping[Place, Span]) -> DataFrame:
-        """The records of these offsets."""
-        ...
-
-    def show(self, group: str, ends: Mapping[Place, int]) -> None:
-        """Let tools see how far the job is."""
-        ...
-
-
-class OfTopic:
-    """A live topic."""
+class TopicInput:
+    """A topic on its brokers."""
 
     def __init__(self, settings: BrokerSettings, name: str) -> None:
         self._settings = settings
         self._name = name
         self._brokers = Brokers(settings)
         self.cluster = self._brokers.cluster_id()
-        self.topic = self._look()
+        self.topic = self._describe()
 
-    def starts(self) -> dict[Place, int]:
-        """The log start offsets."""
-        return self._brokers.starts(self._places())
+    def starts(self) -> dict[TopicPartition, int]:
+        """Returns the log start offsets."""
+        return self._brokers.starts(self.topic.topic_partitions())
 
-    def ends(self) -> dict[Place, int]:
-        """The last stable offsets; the topic may have got partitions, or be another one."""
-        self.topic = self._look()
-        return self._brokers.ends(self._places())
+    def ends(self) -> dict[TopicPartition, int]:
+        """Refreshes the topic's metadata and returns the last stable offsets."""
+        self.topic = self._describe()
+        return self._brokers.ends(self.topic.topic_partitions())
 
-    def read(self, spark: SparkSession, spans: Mapping[Place, Span]) -> DataFrame:
-        """The committed records."""
+    def read(self, spark: SparkSession, spans: Mapping[TopicPartition, Span]) -> DataFrame:
+        """Returns the committed records."""
         return read_spans(spark, self._settings, spans)
 
-    def show(self, group: str, ends: Mapping[Place, int]) -> None:
-        """Commit for the group."""
+    def publish_progress(self, group: str, ends: Mapping[TopicPartition, int]) -> None:
+        """Commits the offsets for the group."""
         self._brokers.commit(group, ends)
 
-    def _look(self) -> Topic:
+    def _describe(self) -> Topic:
         return self._brokers.find_topics([self._name])[self._name]
 
-    def _places(self) -> list[Place]:
-        return [Place(self.topic.name, number) for number in range(self.topic.partitions)]
 
-
-class OfArchive:
-    """A topic as an archive holds it."""
+class ArchiveInput:
+    """A topic in an archive."""
 
     def __init__(self, path: Path, name: str) -> None:
         self._folder = ArchiveFolder(path)
-        self.cluster = self._folder.identity().cluster
-        manifest = settled_manifest(self._folder)
-        held = [place.partition for place in manifest.ranges if place.topic == name]
-        if not held:
+        self.cluster = self._folder.metadata().cluster
+        manifest = complete_manifest(self._folder)
+        partitions = [tp.partition for tp in manifest.ranges if tp.topic == name]
+        if not partitions:
             raise JobError(f"The archive {self._folder.path} holds no topic {name}.")
-        self.topic = Topic(name, manifest.topic_ids()[name], 1 + max(held), 0)
+        self.topic = Topic(name, manifest.topic_ids()[name], 1 + max(partitions), 0)
 
-    def starts(self) -> dict[Place, int]:
-        """Where the archive begins."""
-        ranges = settled_manifest(self._folder).ranges
-        return {place: read[0].start for place, read in ranges.items() if place.topic == self.topic.name}
+    def starts(self) -> dict[TopicPartition, int]:
+        """Returns the archive's start offsets."""
+        ranges = complete_manifest(self._folder).ranges
+        return {tp: read[0].start for tp, read in ranges.items() if tp.topic == self.topic.name}
 
-    def ends(self) -> dict[Place, int]:
-        """Where the archive ends."""
-        ends = settled_manifest(self._folder).ends()
-        return {place: end for place, end in ends.items() if place.topic == self.topic.name}
+    def ends(self) -> dict[TopicPartition, int]:
+        """Returns the archive's end offsets."""
+        ends = complete_manifest(self._folder).ends()
+        return {tp: end for tp, end in ends.items() if tp.topic == self.topic.name}
 
-    def read(self, spark: SparkSession, spans: Mapping[Place, Span]) -> DataFrame:
-        """The archived records."""
-        wanted = [
-            (f.col("partition") == place.partition) & f.col("offset").between(span.start, span.end - 1)
-            for place, span in spans.items()
+    def read(self, spark: SparkSession, spans: Mapping[TopicPartition, Span]) -> DataFrame:
+        """Returns the archived records."""
+        conditions = [
+            (f.col("partition") == tp.partition) & f.col("offset").between(span.start, span.end - 1)
+            for tp, span in spans.items()
         ]
-        if not wanted:
+        if not conditions:
             return no_records(spark).select(*COLUMNS)
         records = read_archive(spark, self._folder.path, [self.topic.name])
-        return records.where(reduce(lambda one, other: one | other, wanted))
+        return records.where(reduce(lambda one, other: one | other, conditions))
 
-    def show(self, group: str, ends: Mapping[Place, int]) -> None:
-        """There is nobody to show it to."""
+    def publish_progress(self, group: str, ends: Mapping[TopicPartition, int]) -> None:
+        """Does nothing."""
+
+
+InputSource = TopicInput | ArchiveInput

@@ -1,9 +1,9 @@
-"""Small files of an archive put together, a folder of a topic and a day at a time.
+"""Compacts small files of an archive, one folder (topic and day) at a time.
 
-RULES    1. A folder with more than so many small files gets one file for them, as far as that stays below the target size.
-         2. The new file must hold what the old ones held, by counts and checksums of every partition, or nothing is replaced.
-         3. Large files are left alone, so that an old day is not written again for a late record.
-NOT HERE How the exchange is committed (`store/publish.py`, rule 4).
+RULES    1. A folder with more than `above` small files gets one file for them, up to the target size.
+         2. The new file must have the same counts and checksums per partition as the old ones; otherwise nothing is replaced.
+         3. Large files are not rewritten, so a late record does not rewrite an old day.
+NOT HERE The commit (`store/publish.py`, rule 4).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Iterable
 
 from pyspark.sql import SparkSession
 
-from barnabas.pipeline.checksums import add_up
+from barnabas.pipeline.checksums import add_checksums
 from barnabas.pipeline.datetimes import now
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.jobs.data_files import take_stock, write_files
+from barnabas.pipeline.jobs.data_files import finalize_staged_files, write_files
 from barnabas.pipeline.store.archive_reader import read_files
 from barnabas.pipeline.store.folder import ArchiveFolder
 from barnabas.pipeline.store.manifest import DataFile, Entry, Manifest
@@ -25,7 +25,7 @@ TARGET_BYTES = 128 << 20
 
 
 def files_to_join(files: Iterable[DataFile], above: int, target: int = TARGET_BYTES) -> list[DataFile]:
-    """The small files of those folders that have too many (rules 1 and 3)."""
+    """Returns the small files of folders that have too many (rules 1 and 3)."""
     folders: dict[str, list[DataFile]] = {}
     for file in files:
         if file.bytes < target // 2:
@@ -38,14 +38,14 @@ def files_to_join(files: Iterable[DataFile], above: int, target: int = TARGET_BY
 
 
 def compact(spark: SparkSession, folder: ArchiveFolder, manifest: Manifest, above: int, schema: str) -> Entry | None:
-    """Put the small files together; None when there is nothing to do."""
+    """Compacts small files and commits the entry; None if there is nothing to compact."""
     old = files_to_join(manifest.files.values(), above)
     if not old:
         return None
     sequence = manifest.next_sequence
     staged = staging_of(folder, sequence)
     write_files(read_files(spark, folder.path, [file.path for file in old], schema), staged, one_a_day=True)
-    new = take_stock(spark, staged, sequence).files
+    new = finalize_staged_files(spark, staged, sequence).files
     if _totals(old) != _totals(new):
         raise JobError(
             f"The files of {folder.path} do not hold what the manifest says: run an audit. Nothing was replaced."
@@ -57,7 +57,7 @@ def compact(spark: SparkSession, folder: ArchiveFolder, manifest: Manifest, abov
 
 
 def _totals(files: Iterable[DataFile]) -> dict[tuple[str, int], tuple[int, int, int, int]]:
-    """What files hold together, by folder and partition: how many records, from where to where, and the checksum."""
+    """Count, first offset, last offset and checksum, by folder and partition."""
     totals: dict[tuple[str, int], tuple[int, int, int, int]] = {}
     for file in files:
         for part in file.contents:
@@ -67,7 +67,7 @@ def _totals(files: Iterable[DataFile]) -> dict[tuple[str, int], tuple[int, int, 
                 count + part.count,
                 min(first, part.first),
                 max(last, part.last),
-                add_up((checksum, part.checksum)),
+                add_checksums((checksum, part.checksum)),
             )
     return totals
 

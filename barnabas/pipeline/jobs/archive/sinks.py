@@ -1,24 +1,24 @@
-"""What a round of an archive writes, and where: files of Parquet, or a table of Delta or Iceberg.
+"""Writes a round of an archive: Parquet files, or a Delta or Iceberg table.
 
-RULES    1. What was written is read back: the counts and checksums that go into the manifest are those of what is there.
-         2. Nothing is committed by `keep`; `commit` is one step, and the last.
+RULES    1. Counts and checksums for the manifest are computed from the written records, read back.
+         2. `write` commits nothing. `commit` is one atomic step.
 NOT HERE The steps of a commit (`store/publish.py`, `store/lakes.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from barnabas.pipeline.brokers import Place, Span
-from barnabas.pipeline.checksums import add_up, joined, record_hash, sums
+from barnabas.pipeline.brokers import Span, TopicPartition
+from barnabas.pipeline.checksums import add_checksums, combine_sums, record_hash, sums
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.jobs.data_files import JUDGED, ordered, take_stock, write_files
-from barnabas.pipeline.jobs.rounds import Waiting
-from barnabas.pipeline.spark.rows import collected
+from barnabas.pipeline.jobs.data_files import SCHEMA_WITH_ERROR, finalize_staged_files, ordered, write_files
+from barnabas.pipeline.jobs.rounds import StartPosition
+from barnabas.pipeline.spark.rows import collect_rows
 from barnabas.pipeline.store.archive_reader import read_files
 from barnabas.pipeline.store.folder import PARQUET, ArchiveFolder
 from barnabas.pipeline.store.lakes import commit, open_lake, read_plan, within_round, write_plan
@@ -27,93 +27,80 @@ from barnabas.pipeline.store.publish import publish, staging_of
 
 
 class Total(NamedTuple):
-    """How many records of a partition, and their checksum."""
+    """Number of records of a partition, and their checksum."""
 
     records: int = 0
     checksum: int = 0
 
 
-class Kept(NamedTuple):
-    """What a round has written."""
+class WrittenRound(NamedTuple):
+    """The written records of a round."""
 
-    totals: dict[Place, Total]
+    totals: dict[TopicPartition, Total]
     malformed: int
     records: DataFrame
     files: tuple[DataFile, ...] = ()
 
 
-class Keeper(Protocol):
-    """Where rounds go."""
-
-    def resumed(self, waiting: Mapping[Place, Waiting], number: int, /) -> dict[Place, Span]:
-        """The spans of a round that was cut and must be done again as it was; nothing when there is none."""
-        ...
-
-    def keep(self, records: DataFrame, number: int, spans: Mapping[Place, Span], /) -> Kept:
-        """Write the records of a round (rule 1)."""
-        ...
-
-    def commit(self, manifest: Manifest, entry: Entry) -> None:
-        """Make the round count."""
-        ...
-
-
-def keeper_of(spark: SparkSession, folder: ArchiveFolder) -> Keeper:
-    """What keeps the rounds of this archive."""
-    return Files(spark, folder) if folder.identity().sink == PARQUET else Table(spark, folder)
-
-
-class Files:
-    """Files of Parquet: a round that was cut left nothing."""
+class ParquetSink:
+    """Parquet files. An interrupted round leaves nothing to repeat."""
 
     def __init__(self, spark: SparkSession, folder: ArchiveFolder) -> None:
         self._spark = spark
         self._folder = folder
 
-    def resumed(self, _waiting: Mapping[Place, Waiting], _number: int) -> dict[Place, Span]:
-        """None."""
+    def interrupted_round(
+        self, _waiting: Mapping[TopicPartition, StartPosition], _number: int
+    ) -> dict[TopicPartition, Span]:
+        """Returns nothing."""
         return {}
 
-    def keep(self, records: DataFrame, number: int, _spans: Mapping[Place, Span]) -> Kept:
-        """Stage files."""
+    def write(self, records: DataFrame, number: int, _spans: Mapping[TopicPartition, Span]) -> WrittenRound:
+        """Stages the files."""
         staged = staging_of(self._folder, number)
         write_files(records, staged)
-        stock = take_stock(self._spark, staged, number)
-        totals: dict[Place, Total] = {}
+        stock = finalize_staged_files(self._spark, staged, number)
+        totals: dict[TopicPartition, Total] = {}
         for file in stock.files:
             for part in file.contents:
-                place = Place(file.topic, part.partition)
-                before = totals.get(place, Total())
-                totals[place] = Total(before.records + part.count, add_up((before.checksum, part.checksum)))
-        written = read_files(self._spark, staged, [file.path for file in stock.files], JUDGED)
-        return Kept(totals, stock.malformed, written, tuple(stock.files))
+                tp = TopicPartition(file.topic, part.partition)
+                before = totals.get(tp, Total())
+                totals[tp] = Total(before.records + part.count, add_checksums((before.checksum, part.checksum)))
+        written = read_files(self._spark, staged, [file.path for file in stock.files], SCHEMA_WITH_ERROR)
+        return WrittenRound(totals, stock.malformed, written, tuple(stock.files))
 
     def commit(self, manifest: Manifest, entry: Entry) -> None:
-        """Publish the files."""
+        """Publishes the files."""
         publish(self._folder, manifest, entry)
 
 
-class Table:
-    """A table: it may have a round that the manifest has not."""
+class TableSink:
+    """A table. It may hold a round that is not in the manifest yet."""
 
     def __init__(self, spark: SparkSession, folder: ArchiveFolder) -> None:
         self._folder = folder
         self._lake = open_lake(spark, folder)
 
-    def resumed(self, waiting: Mapping[Place, Waiting], number: int) -> dict[Place, Span]:
-        """As it was planned; a table that has it already takes nothing of it again."""
+    def interrupted_round(
+        self, positions: Mapping[TopicPartition, StartPosition], number: int
+    ) -> dict[TopicPartition, Span]:
+        """Returns the planned offsets; the table ignores a round that it already has."""
         ends = read_plan(self._folder, number)
-        if absent := sorted(ends.keys() - waiting.keys()):
-            raise JobError(f"A round of {self._folder.path} was cut that holds {absent[0].topic}: name that topic too.")
-        return {place: Span(min(waiting[place].start, end), end) for place, end in ends.items()}
+        if unnamed := sorted(ends.keys() - positions.keys()):
+            raise JobError(
+                f"A round of {self._folder.path} was cut that holds {unnamed[0].topic}: name that topic too."
+            )
+        return {tp: Span(min(positions[tp].start, end), end) for tp, end in ends.items()}
 
-    def keep(self, records: DataFrame, number: int, spans: Mapping[Place, Span]) -> Kept:
-        """Append, and read the round back."""
+    def write(self, records: DataFrame, number: int, spans: Mapping[TopicPartition, Span]) -> WrittenRound:
+        """Appends the round and reads it back."""
         if not spans:
-            self._lake.create(records)  # readers find it; its number is not spent, since other records may come with it
-            return Kept({}, 0, records)
-        starts = {place: span.start for place, span in spans.items()}
-        ends = {place: span.end for place, span in spans.items()}
+            self._lake.create(
+                records
+            )  # creates the table for readers; the round's number stays unused, since other records may come with it
+            return WrittenRound({}, 0, records)
+        starts = {tp: span.start for tp, span in spans.items()}
+        ends = {tp: span.end for tp, span in spans.items()}
         write_plan(self._folder, number, ends)
         self._lake.append(ordered(records), number)
         written = within_round(self._lake.records(), starts, ends)
@@ -121,10 +108,20 @@ class Table:
             written = written.withColumn("error", f.lit(None).cast("string"))
         hashed = written.select("topic", "partition", "error", record_hash().alias("hash"))
         grouped = hashed.groupBy("topic", "partition")
-        found = collected(grouped.agg(f.count("error").alias("malformed"), *sums("hash")))
-        totals = {Place(row["topic"], row["partition"]): Total(row["count"], joined(row)) for row in found}
-        return Kept(totals, sum(row["malformed"] for row in found), written)
+        found = collect_rows(grouped.agg(f.count("error").alias("malformed"), *sums("hash")))
+        totals = {
+            TopicPartition(row["topic"], row["partition"]): Total(row["count"], combine_sums(row)) for row in found
+        }
+        return WrittenRound(totals, sum(row["malformed"] for row in found), written)
 
     def commit(self, manifest: Manifest, entry: Entry) -> None:
-        """Enter the round into the manifest."""
+        """Writes the manifest entry."""
         commit(self._folder, manifest, entry)
+
+
+Sink = ParquetSink | TableSink
+
+
+def open_sink(spark: SparkSession, folder: ArchiveFolder) -> Sink:
+    """Returns the sink of this archive."""
+    return ParquetSink(spark, folder) if folder.metadata().sink == PARQUET else TableSink(spark, folder)

@@ -1,10 +1,10 @@
-"""Two sets of records compared, whatever their order: first by sums over stretches of offsets, then record by record.
+"""Compares two sets of records, independent of order: first by sums over offset blocks, then record by record.
 
-RULES    1. A stretch is so many offsets of one partition. Two sides whose counts and sums agree in it are the same there.
-         2. Only the stretches that differ are looked into. A record is *lost* (the archive has it not), *doubled* (the archive
-            has it more than once), *altered* (both have it, with another content) or *strange* (the topic has it not).
+RULES    1. A block is a fixed number of offsets of one partition. Two sides with equal counts and sums agree in it.
+         2. Only differing blocks are compared by record. A record is *lost* (not in the archive), *doubled* (more than once in
+            the archive), *altered* (on both sides with different content) or *strange* (not in the topic).
          3. Both sides have the columns topic, partition, offset, hash.
-NOT HERE Where the records come from, what is said about them (`audit.py`).
+NOT HERE The sources of the records, the report (`audit.py`).
 """
 
 from __future__ import annotations
@@ -15,54 +15,55 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-from barnabas.pipeline.checksums import joined, sums
+from barnabas.pipeline.checksums import combine_sums, sums
 
-FEW = 1_000
-"""So many stretches can be named one by one; when more differ, all are looked into."""
+MAX_NAMED_BLOCKS = 1_000
+"""If more blocks differ, all records are compared."""
 
 
-class Stretch(NamedTuple):
-    """So many offsets of a partition, by its number."""
+class OffsetBlock(NamedTuple):
+    """A block of offsets of a partition, by its number."""
 
     topic: str
     partition: int
     number: int
 
 
-class Sum(NamedTuple):
-    """What one side has in a stretch."""
+class BlockSum(NamedTuple):
+    """The records of one side in a block."""
 
     records: int
     checksum: int
 
 
-def sum_stretches(records: DataFrame, size: int) -> dict[Stretch, Sum]:
-    """Counts and sums of one side."""
+def sum_blocks(records: DataFrame, size: int) -> dict[OffsetBlock, BlockSum]:
+    """Returns counts and sums of one side, by block."""
     number = f.floor(f.col("offset") / f.lit(size)).cast("bigint").alias("number")
     rows = records.groupBy("topic", "partition", number).agg(*sums("hash")).collect()
-    return {Stretch(row["topic"], row["partition"], row["number"]): Sum(row["count"], joined(row)) for row in rows}
+    return {
+        OffsetBlock(row["topic"], row["partition"], row["number"]): BlockSum(row["count"], combine_sums(row))
+        for row in rows
+    }
 
 
-def differing(topic: dict[Stretch, Sum], held: dict[Stretch, Sum]) -> list[Stretch]:
-    """The stretches in which the two sides are not the same (rule 1)."""
-    return sorted(stretch for stretch in topic.keys() | held.keys() if topic.get(stretch) != held.get(stretch))
+def differing(topic: dict[OffsetBlock, BlockSum], archived: dict[OffsetBlock, BlockSum]) -> list[OffsetBlock]:
+    """Returns the blocks in which the sides differ (rule 1)."""
+    return sorted(block for block in topic.keys() | archived.keys() if topic.get(block) != archived.get(block))
 
 
-def within(records: DataFrame, stretches: Collection[Stretch], size: int) -> DataFrame:
-    """The records of these stretches."""
-    if len(stretches) > FEW:
+def in_blocks(records: DataFrame, blocks: Collection[OffsetBlock], size: int) -> DataFrame:
+    """Returns the records of these blocks."""
+    if len(blocks) > MAX_NAMED_BLOCKS:
         return records
     number = f.floor(f.col("offset") / f.lit(size)).cast("bigint")
-    return records.where(
-        f.concat_ws("/", "topic", "partition", number).isin(["/".join(map(str, s)) for s in stretches])
-    )
+    return records.where(f.concat_ws("/", "topic", "partition", number).isin(["/".join(map(str, s)) for s in blocks]))
 
 
-def differences(topic: DataFrame, held: DataFrame) -> DataFrame:
-    """One row for each record that is not the same on both sides: kind, topic, partition, offset, copies (rule 2)."""
-    place = ["topic", "partition", "offset"]
-    live = topic.groupBy(place).agg(f.first("hash").alias("live"))
-    kept = held.groupBy(place).agg(
+def differences(topic: DataFrame, archived: DataFrame) -> DataFrame:
+    """Returns one row per differing record: kind, topic, partition, offset, copies (rule 2)."""
+    record_key = ["topic", "partition", "offset"]
+    topic_rows = topic.groupBy(record_key).agg(f.first("hash").alias("live"))
+    archived_rows = archived.groupBy(record_key).agg(
         f.count("*").alias("copies"), f.min("hash").alias("low"), f.max("hash").alias("high")
     )
     kind = (
@@ -71,12 +72,12 @@ def differences(topic: DataFrame, held: DataFrame) -> DataFrame:
         .when((f.col("low") != f.col("live")) | (f.col("high") != f.col("live")), "altered")
         .when(f.col("copies") > 1, "doubled")
     )
-    both = live.join(kept, place, "full_outer").withColumn("kind", kind)
-    return both.where("kind is not null").select("kind", *place, f.coalesce("copies", f.lit(0)).alias("copies"))
+    both = topic_rows.join(archived_rows, record_key, "full_outer").withColumn("kind", kind)
+    return both.where("kind is not null").select("kind", *record_key, f.coalesce("copies", f.lit(0)).alias("copies"))
 
 
 def gaps(records: DataFrame) -> DataFrame:
-    """Where offsets are missing between two records of a partition: topic, partition, start, end (exclusive)."""
+    """Returns the offsets missing between two records of a partition: topic, partition, start, end (exclusive)."""
     before = f.lag("offset").over(Window.partitionBy("topic", "partition").orderBy("offset"))
     return (
         records.withColumn("before", before)
@@ -86,7 +87,7 @@ def gaps(records: DataFrame) -> DataFrame:
 
 
 def steps_back(records: DataFrame) -> DataFrame:
-    """How often, and how far at most, the timestamps of a partition go back: topic, partition, times, most_ms."""
+    """Returns how often, and by how much at most, timestamps of a partition decrease: topic, partition, times, most_ms."""
     before = f.lag("ms").over(Window.partitionBy("topic", "partition").orderBy("offset"))
     return (
         records.select("topic", "partition", "offset", f.unix_millis("timestamp").alias("ms"))

@@ -1,7 +1,8 @@
-"""What a decoded archive says of its values, decoded once more: `data` and `error` are in no checksum.
+"""Decodes the values of a decoded archive again, since no checksum covers `data` and `error`.
 
-RULES    1. `value` is held against the topic; `data` and `error` must be what it decodes to, by the schema of the archive.
-         2. Two decoded values are the same when they are the same JSON: maps cannot be compared otherwise.
+RULES    1. `value` is compared with the topic. `data` and `error` must equal the result of decoding `value` with the archive's
+            schema.
+         2. Decoded values are compared as JSON, since Spark cannot compare maps.
 NOT HERE Decoding (`barnabas/pipeline/spark/value_decoding.py`).
 """
 
@@ -20,10 +21,10 @@ EXACT = {
 
 
 def misdecoded(records: DataFrame, decoding: Decoding) -> DataFrame:
-    """The records whose `data` or `error` is not what their value decodes to (rule 1)."""
-    kept = records.withColumnsRenamed({"data": "_kept_data", "error": "_kept_error"})
+    """Returns the records whose `data` or `error` differs from the decoded value (rule 1)."""
+    stored = records.withColumnsRenamed({"data": "_kept_data", "error": "_kept_error"})
     is_same = _as_json("data").eqNullSafe(_as_json("_kept_data")) & f.col("error").eqNullSafe(f.col("_kept_error"))
-    return decode(kept, decoding).where(~is_same)
+    return decode(stored, decoding).where(~is_same)
 
 
 def _as_json(column: str) -> Column:

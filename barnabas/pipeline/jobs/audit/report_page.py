@@ -1,8 +1,8 @@
-"""The audit's report as one HTML page: the verdict, a plot of each partition, records by day, and what differs.
+"""The audit's report as one HTML page: the verdict, a plot of each partition, records by day, and the differences.
 
-RULES    1. The page needs nothing else: plots are SVG inside it, and it loads no script, font or picture.
-         2. All text from outside is escaped.
-NOT HERE The finding (`audit.py`).
+RULES    1. The page is self-contained: plots are inline SVG; it loads no script, font or image.
+         2. All external text is escaped.
+NOT HERE The audit (`audit.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ svg text{font-size:11px;fill:#44515f}.scroll{overflow-x:auto}
 
 
 def write_page(path: Path, report: Any) -> None:
-    """Write the page; the folder is made."""
+    """Writes the page; creates its folder. Raises JobError if the disk refuses."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, page_of(report))
@@ -34,7 +34,7 @@ def write_page(path: Path, report: Any) -> None:
 
 
 def page_of(report: Any) -> str:
-    """The page as text."""
+    """Returns the page as text."""
     verdict = "The topics and the archive agree." if report.agrees else "The topics and the archive do not agree."
     kind = "yes" if report.agrees else "no"
     parts = [
@@ -128,7 +128,7 @@ def _files(report: Any) -> list[str]:
         "Rounds that counted other malformed records": report.miscounted_rounds,
         "Partitions that were archived further when an audit saw them": report.cut_off,
     }
-    wrong = [f"<p class='no'>{count:,} {words}</p>" for words, count in counts.items() if count]
+    wrong = [f"<p class='no'>{count:,} {label}</p>" for label, count in counts.items() if count]
     return wrong + [
         f"<h2 class='no'>{title}: {len(paths):,}</h2><ul>{''.join(f'<li>{_safe(path)}</li>' for path in paths[:50])}</ul>"
         for title, paths in faults.items()

@@ -1,17 +1,8 @@
-"""Administration: topics, partitions, settings, the cluster, records deleted; and what is refused."""
+"""Administration: topics, partitions, configs, the cluster, DeleteRecords; and refused requests."""
 
 from __future__ import annotations
 
-from tests.conformance.suite.steps import (
-    Record,
-    containing,
-    do,
-    including,
-    numbered,
-    satisfying,
-    scenario,
-    without,
-)
+from tests.conformance.suite.steps import Record, containing, do, including, numbered, satisfying, scenario, without
 from tests.conformance.suite.tables.records import read, topic, write
 
 SOMETHING = satisfying("something", bool)
@@ -57,11 +48,7 @@ SCENARIOS = (
         "a broker's settings are described",
         do("describe_configs", kind="broker", name="1").gives(configs=including(num_io_threads=SOMETHING)),
     ),
-    scenario(
-        "administration",
-        "the cluster is described",
-        do("describe_cluster").gives(controller=1, brokers=[1]),
-    ),
+    scenario("administration", "the cluster is described", do("describe_cluster").gives(controller=1, brokers=[1])),
     scenario("administration", "the cluster has an id", do("cluster_id").gives(id=SOMETHING)),
     scenario(
         "administration",
@@ -78,27 +65,14 @@ SCENARIOS = (
         do("list_offsets", topic="$t", partition=0, at="earliest").becomes(offset=6),
         read(4).gives(records=numbered(4, start=6)),
     ),
-    scenario(
-        "refusals",
-        "a topic that exists",
-        topic(),
-        topic().is_refused("TOPIC_ALREADY_EXISTS"),
-    ),
+    scenario("refusals", "a topic that exists", topic(), topic().is_refused("TOPIC_ALREADY_EXISTS")),
     scenario(
         "refusals",
         "a name that is none",
         do("create_topic", topic="a/b", count=1, configs={}).is_refused("INVALID_TOPIC_EXCEPTION"),
     ),
-    scenario(
-        "refusals",
-        "no partitions at all",
-        topic(0).is_refused("INVALID_PARTITIONS"),
-    ),
-    scenario(
-        "refusals",
-        "a setting that does not exist",
-        topic(no_such_setting="1").is_refused("INVALID_CONFIG"),
-    ),
+    scenario("refusals", "no partitions at all", topic(0).is_refused("INVALID_PARTITIONS")),
+    scenario("refusals", "a setting that does not exist", topic(no_such_setting="1").is_refused("INVALID_CONFIG")),
     scenario(
         "refusals",
         "a setting's value that cannot be",

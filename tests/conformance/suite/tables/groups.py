@@ -1,4 +1,4 @@
-"""Groups: members come, go, crash and come back."""
+"""Groups: members join, leave, crash and return."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.conformance.suite.tables.offsets import join
 from tests.conformance.suite.tables.records import topic, write
 
 SESSION_MS = 6000
-"""The shortest session that a broker grants by default."""
+"""The shortest session timeout that a broker allows by default."""
 
 
 def _sharing(name: str, **how: str) -> Scenario:
-    """Two members share, one leaves, the other has everything and misses nothing."""
+    """Two members share the partitions; one leaves, and the other reads everything."""
     return scenario(
         "groups",
         name,
@@ -45,7 +45,7 @@ def _sharing(name: str, **how: str) -> Scenario:
 
 
 def _static(name: str, gone: Step, **how: str) -> Scenario:
-    """A static member goes and comes back as the same: nobody else's share changes, the group sees no new member."""
+    """A static member returns: the other member's assignment does not change, and the group has no new member."""
     return scenario(
         "groups",
         name,
@@ -62,7 +62,7 @@ def _static(name: str, gone: Step, **how: str) -> Scenario:
 
 
 def _crash(name: str, **how: str) -> Scenario:
-    """A member is killed; after its session the other has its share."""
+    """After the session timeout of a killed member the other one has its partitions."""
     return scenario(
         "groups",
         name,

@@ -1,4 +1,4 @@
-"""Offsets: earliest, latest, by time; committed and resumed from."""
+"""Offsets: earliest, latest, by timestamp; committed and resumed."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ DATED = [Record(0, b"k", b"%d" % number, (), WRITTEN_MS + 1000 * number) for num
 
 
 def offset(at: str, partition: int = 0, **more: object) -> Step:
-    """Ask for an offset."""
     return do("list_offsets", topic="$t", partition=partition, at=at, **more)
 
 
 def at_time(milliseconds: int) -> Step:
-    """Ask for the first offset of this time or later."""
+    """The first offset with this timestamp or a later one."""
     return offset("time", time=milliseconds)
 
 
 def join(member: str, **more: object) -> Step:
-    """A member that reads from the beginning and commits only when it is told."""
+    """A member that starts at the earliest offset and commits only on request."""
     settings = {"group": "$g", "topics": ["$t"], "reset": "earliest", "commit": "none", **more}
     return do("join", member=member, **settings)
 
@@ -46,11 +45,7 @@ SCENARIOS = (
         at_time(WRITTEN_MS - 50_000).gives(offset=0),
     ),
     scenario(
-        "offsets",
-        "by a time after the last record",
-        topic(),
-        write(DATED),
-        at_time(WRITTEN_MS + 9001).gives(offset=-1),
+        "offsets", "by a time after the last record", topic(), write(DATED), at_time(WRITTEN_MS + 9001).gives(offset=-1)
     ),
     scenario(
         "offsets",

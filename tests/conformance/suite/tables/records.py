@@ -1,4 +1,4 @@
-"""Records: what is written is read, with every codec, in every shape, from anywhere."""
+"""Records: written and read with every codec, in every shape, from any offset."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.conformance.suite.steps import Record, Scenario, Step, do, numbered, 
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 WRITTEN_MS = time.time_ns() // 1_000_000 - 3_600_000
-"""An hour ago: a broker deletes what is a week old."""
+"""An hour ago, within the default retention of a week."""
 
 SHAPES = [
     Record(0, b"key", b"value", (("a", b"1"), ("a", b"2"), ("b", b"3")), WRITTEN_MS),
@@ -21,23 +21,20 @@ SHAPES = [
 ]
 LARGE = [Record(0, b"large", random.Random(9).randbytes(900 * 1024))]
 MANY = 40
-"""Partitions of the wide topic."""
 
 
 def topic(partitions: int = 1, name: str = "$t", **configs: str) -> Step:
-    """The topic of a scenario."""
     return do(
         "create_topic", topic=name, count=partitions, configs={k.replace("_", "."): v for k, v in configs.items()}
     )
 
 
 def write(records: list[Record], name: str = "$t", **more: object) -> Step:
-    """Write them, each to its partition."""
     return do("produce", topic=name, records=records, **more)
 
 
 def read(count: int, partitions: int = 1, name: str = "$t", **more: object) -> Step:
-    """Read so many records from the beginning, without a group."""
+    """Reads `count` records from the beginning, without a group."""
     return do("consume", topic=name, partitions=list(range(partitions)), count=count, **more)
 
 

@@ -1,4 +1,4 @@
-"""Transactions: what is committed is seen, what is aborted is not, and an older self is shut out."""
+"""Transactions: committed records are visible, aborted ones are not, and a zombie producer is fenced."""
 
 from __future__ import annotations
 
@@ -7,31 +7,28 @@ from tests.conformance.suite.tables.offsets import join
 from tests.conformance.suite.tables.records import read, topic, write
 
 FENCED = ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "fenced")
-"""What a client says that was shut out; `fenced` where it gives no code."""
+"""The errors of a fenced producer; `fenced` where the client gives no code."""
 
 
 def open_(producer: str = "p", **more: object) -> Step:
-    """A transactional producer, ready to begin."""
+    """A transactional producer after InitProducerId."""
     return do("open", producer=producer, transactional_id="$x", timeout_ms=60_000, **more)
 
 
 def begin(producer: str = "p") -> Step:
-    """Begin a transaction."""
     return do("begin", producer=producer)
 
 
 def send(first: int, count: int, partitions: int = 1, producer: str = "p") -> Step:
-    """Write numbered records as part of it, and wait for their acknowledgement."""
+    """Sends numbered records in the transaction and waits for their acknowledgements."""
     return do("send", producer=producer, topic="$t", records=numbered(count, partitions, first))
 
 
 def end(how: str, producer: str = "p") -> Step:
-    """Commit or abort."""
     return do(how, producer=producer)
 
 
 def committed(count: int, partitions: int = 1) -> Step:
-    """Read what is committed."""
     return read(count, partitions, isolation="read_committed")
 
 

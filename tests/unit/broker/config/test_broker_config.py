@@ -1,4 +1,4 @@
-"""The broker's settings from files and the command line."""
+"""Settings from files and the command line (broker/config/broker_config.py)."""
 
 from __future__ import annotations
 
@@ -10,24 +10,21 @@ import pytest
 
 from broker.config.broker_config import ConfigError, Endpoint, load_config
 from broker.config.config_definitions import BROKER_SETTINGS
-from broker.config.ignored_configs import unused_settings
+from broker.config.ignored_configs import ignored_configs
 from storage.config.config_def import parse
 from storage.config.log_config import SYNONYMS
 
 
-def test_every_default_of_the_tables_is_a_value_that_its_own_row_accepts() -> None:
-    """A table that contradicts itself would stop every start."""
-    for setting in [*BROKER_SETTINGS.values(), *unused_settings().values()]:
+def test_every_default_is_a_valid_value() -> None:
+    for setting in [*BROKER_SETTINGS.values(), *ignored_configs().values()]:
         parse(setting, setting.default)
 
 
 def test_every_synonym_of_a_topic_setting_is_a_broker_setting() -> None:
-    """log_config.SYNONYMS points into the broker's table."""
     assert {name for names in SYNONYMS.values() for name, _ in names} <= BROKER_SETTINGS.keys()
 
 
-def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
-    """config rule 2."""
+def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("# comment\nnode.id=7\nnum.partitions = 3\nlog.dirs=a,\\\n  b\nlisteners: PLAINTEXT://:9092\n")
     config = load_config(str(file), {"num.partitions": "5"})
@@ -36,8 +33,7 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     assert config.listeners[0].is_wildcard
 
 
-def test_a_bad_value_names_file_line_and_what_is_accepted(tmp_path: Path) -> None:
-    """config rule 3, design D14."""
+def test_an_invalid_value_is_reported_with_file_line_and_valid_values(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("node.id=1\n\nnum.partitions=none\n")
     with pytest.raises(ConfigError) as refusal:
@@ -77,29 +73,25 @@ def test_a_bad_value_names_file_line_and_what_is_accepted(tmp_path: Path) -> Non
         ({"log.cleaner.dedupe.buffer.size": "1048576"}, "at least 1MB per cleaner thread"),
     ],
 )
-def test_settings_that_cannot_work_stop_the_start_with_a_sentence(settings: dict[str, str], words: str) -> None:
-    """config rule 3."""
+def test_conflicting_settings_are_a_sentence(settings: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         load_config(None, settings)
 
 
-def test_an_unknown_name_is_a_warning_and_one_of_kafkas_is_not(caplog: pytest.LogCaptureFixture) -> None:
-    """design D14: a server.properties made for Kafka starts this broker."""
+def test_an_unknown_name_is_a_warning_and_an_ignored_one_is_not(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         load_config(None, {"nonsense.setting": "1", "num.network.threads": "3"})
     assert [record.getMessage() for record in caplog.records] == [
-        "unknown setting nonsense.setting (the command line) is passed over"
+        "unknown setting nonsense.setting (the command line) is ignored"
     ]
 
 
 def test_a_missing_file_is_one_sentence() -> None:
-    """config rule 3."""
     with pytest.raises(ConfigError, match=r"cannot read the settings file nowhere\.properties: No such file"):
         load_config("nowhere.properties", {})
 
 
-def test_the_example_settings_load_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
-    """config/: what stands there is true, the lines that are commented out too."""
+def test_the_example_settings_load_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     for path in sorted(Path("config").glob("*.properties")):
         commented = {
             line[1:].split("=")[0]: line.split("=", 1)[1]
@@ -111,8 +103,7 @@ def test_the_example_settings_load_without_a_word(caplog: pytest.LogCaptureFixtu
         assert caplog.records == [], path
 
 
-def test_listen_says_where_clients_connect_and_leaves_the_controllers_listeners() -> None:
-    """Decision 0016: a second port only where one is named."""
+def test_listen_replaces_the_client_listeners_only() -> None:
     given = {"listeners": "PLAINTEXT://h:1,CONTROLLER://[::1]:9093", "controller.listener.names": "CONTROLLER"}
     config = load_config(None, given, "127.0.0.1:0")
     assert config.listeners == [Endpoint("PLAINTEXT", "127.0.0.1", 0)]
@@ -120,8 +111,7 @@ def test_listen_says_where_clients_connect_and_leaves_the_controllers_listeners(
     assert load_config(None, {}, "127.0.0.1:0").controller_listeners == []
 
 
-def test_what_compaction_may_take_is_shared_by_its_threads() -> None:
-    """Kafka's defaults, divided as Kafka divides them; half of the buffer is for reading."""
+def test_cleaner_resources_are_divided_by_threads() -> None:
     assert load_config(None, {}).cleaner_settings() == (1, 15_000, sys.float_info.max, (134_217_728, 0.9, 262_144))
     given = {
         "log.cleaner.threads": "4",
@@ -135,6 +125,5 @@ def test_what_compaction_may_take_is_shared_by_its_threads() -> None:
 
 
 @pytest.mark.parametrize("given", [{"log.cleaner.enable": "false"}, {"log.cleaner.threads": "0"}])
-def test_without_threads_nothing_is_compacted(given: dict[str, str]) -> None:
-    """Neither has to be sensible in other respects."""
+def test_without_threads_the_cleaner_is_off_and_its_settings_are_not_checked(given: dict[str, str]) -> None:
     assert load_config(None, {**given, "log.cleaner.dedupe.buffer.size": "1"}).cleaner_settings().threads == 0

@@ -1,4 +1,4 @@
-"""Guards broker/config/listener_rules.py: which listeners a node has in its roles."""
+"""The listeners of each role (broker/config/listener_rules.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CLIENTS, VOTERS = "PLAINTEXT://:9092", "CONTROLLER://:9093"
 
 
 def load(lines: list[str]) -> None:
-    load_config(None, {"node.id": "1", **dict(line.split("=", 1) for line in lines)}, is_bare=True)
+    load_config(None, {"node.id": "1", **dict(line.split("=", 1) for line in lines)}, use_kafka_defaults=True)
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,7 @@ def load(lines: list[str]) -> None:
         [CONTROLLER, NAMES, QUORUM, f"listeners={VOTERS}", "advertised.listeners=CONTROLLER://a:9093"],
     ],
 )
-def test_what_a_role_needs_is_enough(lines: list[str]) -> None:
-    """Rules 1 and 2."""
+def test_the_required_listeners_of_a_role_suffice(lines: list[str]) -> None:
     load(lines)
 
 
@@ -73,7 +72,6 @@ def test_what_a_role_needs_is_enough(lines: list[str]) -> None:
         ([BOTH, NAMES, QUORUM, f"listeners={CLIENTS},CONTROLLER://:9092"], "port 9092 is named twice"),
     ],
 )
-def test_what_a_role_cannot_have_is_said(lines: list[str], words: str) -> None:
-    """Rule 1, and what clients are told."""
+def test_wrong_listeners_of_a_role_are_a_sentence(lines: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         load(lines)

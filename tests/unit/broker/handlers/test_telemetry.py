@@ -25,16 +25,16 @@ from broker.handlers.router import ConnectionInfo, RequestContext
 from broker.handlers.telemetry import TelemetryHandlers
 from broker.telemetry import instances, received
 from broker.telemetry.instances import ClientInstance, ClientInstances
-from broker.telemetry.page import MetricsPage, shown
-from broker.telemetry.received import Number, ReceivedMetrics
+from broker.telemetry.page import MetricsPage, prometheus_lines
+from broker.telemetry.received import ClientMetricsStore, Sample
 from protocol.compression import compress
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.telemetry import GetTelemetrySubscriptionsRequest
-from replication.metadata.client_metrics import Facts
+from replication.metadata.client_metrics import ClientAttributes
 from replication.metadata.image import MetadataImage, ResourceType
 
 DELTA, CUMULATIVE = 1, 2
-FACTS: Facts = {"client_id": "c", "client_instance_id": None}
+FACTS: ClientAttributes = {"client_id": "c", "client_instance_id": None}
 Configs = dict[str, dict[str, str]]
 
 
@@ -57,43 +57,41 @@ def gauge(name: str, value: float) -> Metric:
     return Metric(name=name, gauge=Gauge(data_points=[NumberDataPoint(as_double=value)]))
 
 
-def take(kept: ReceivedMetrics, data: bytes, *, who: bytes = b"w" * 16, codec: int = 0, now_ms: int = 0) -> None:
-    kept.take(who, FACTS, codec, data, now_ms=now_ms, until_ms=now_ms + 1000)
+def take(kept: ClientMetricsStore, data: bytes, *, who: bytes = b"w" * 16, codec: int = 0, now_ms: int = 0) -> None:
+    kept.update(who, FACTS, codec, data, now_ms=now_ms, expires_ms=now_ms + 1000)
 
 
 # ---- what is kept
 
 
-def test_differences_are_added_up_and_totals_replace_each_other() -> None:
-    """Rule 1 of received.py; each set of labels by itself."""
-    kept = ReceivedMetrics()
+def test_deltas_are_summed_and_cumulative_values_replaced() -> None:
+    kept = ClientMetricsStore()
     for value in (3, 4):
         take(kept, report(total(value, DELTA), total(value, CUMULATIVE, topic="u")))
     assert kept.names(0) == ["a.b"]
     who = ("client_id", "c"), ("client_rack", "r")
     assert kept.numbers("a.b") == [
-        Number((*who, ("topic", "t")), 7.0, True),
-        Number((*who, ("topic", "u")), 4.0, True),
+        Sample((*who, ("topic", "t")), 7.0, True),
+        Sample((*who, ("topic", "u")), 4.0, True),
     ]
 
 
 @pytest.mark.parametrize("codec", range(5))
 def test_every_codec_is_read(codec: int) -> None:
-    kept = ReceivedMetrics()
+    kept = ClientMetricsStore()
     take(kept, bytes(compress(codec, report(gauge("g", 1.5)))), codec=codec)
     assert [number.value for number in kept.numbers("g")] == [1.5]
 
 
-def test_what_was_not_heard_of_for_a_while_is_gone() -> None:
-    """Its last report counts until then."""
-    kept = ReceivedMetrics()
+def test_metrics_expire_without_new_reports() -> None:
+    kept = ClientMetricsStore()
     take(kept, report(gauge("g", 1.0)), who=b"1" * 16)
     take(kept, report(gauge("h", 1.0)), who=b"2" * 16, now_ms=900)
     assert (kept.names(999), kept.names(1000), kept.names(1900)) == (["g", "h"], ["h"], [])
 
 
 def test_histograms_are_left_out() -> None:
-    kept = ReceivedMetrics()
+    kept = ClientMetricsStore()
     take(kept, report(Metric(name="h", histogram=Histogram(data_points=[HistogramDataPoint(count=1)])), gauge("g", 1)))
     assert kept.names(0) == ["g"]
 
@@ -103,22 +101,21 @@ def test_histograms_are_left_out() -> None:
     [
         (b"\xff", 0, ErrorCode.INVALID_RECORD),
         (b"no gzip", 1, ErrorCode.INVALID_RECORD),
-        (bytes(compress(4, bytes(received.MOST_BYTES + 1))), 4, ErrorCode.TELEMETRY_TOO_LARGE),
-        (report(*(gauge(f"g{n}", n) for n in range(received.MOST_NUMBERS_OF_ONE + 1))), 0,
+        (bytes(compress(4, bytes(received.MAX_BYTES + 1))), 4, ErrorCode.TELEMETRY_TOO_LARGE),
+        (report(*(gauge(f"g{n}", n) for n in range(received.MAX_SAMPLES_PER_CLIENT + 1))), 0,
          ErrorCode.TELEMETRY_TOO_LARGE),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_or_is_too_much_is_refused(data: bytes, codec: int, code: ErrorCode) -> None:
-    kept = ReceivedMetrics()
+def test_malformed_or_too_large_metrics_are_rejected(data: bytes, codec: int, code: ErrorCode) -> None:
+    kept = ClientMetricsStore()
     with pytest.raises(KafkaError) as refusal:
         take(kept, data, codec=codec)
     assert (refusal.value.code, kept.names(0)) == (code, [])
 
 
-def test_there_is_room_for_so_many_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule 3; who reports the same again needs no more of it, and who has gone makes room."""
-    monkeypatch.setattr(received, "MOST_NUMBERS", 4)
-    kept = ReceivedMetrics()
+def test_metrics_beyond_the_limit_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(received, "MAX_SAMPLES", 4)
+    kept = ClientMetricsStore()
     data = report(gauge("g", 1), gauge("h", 2))
     take(kept, data, who=b"1" * 16)
     take(kept, data, who=b"1" * 16, now_ms=500)
@@ -150,7 +147,7 @@ class World:
         return self.clients.of(instance_id, connection_id, lambda _: FACTS, now_ms)
 
 
-def test_a_client_is_forgotten_with_its_last_connection() -> None:
+def test_a_client_instance_expires_with_its_last_connection() -> None:
     world = World()
     client = world.hears(connection_id=1)
     world.hears(client.instance_id, connection_id=2)
@@ -160,19 +157,18 @@ def test_a_client_is_forgotten_with_its_last_connection() -> None:
     assert world.hears(client.instance_id) is not client
 
 
-def test_a_silent_client_is_forgotten() -> None:
-    """After three intervals, and a minute at least."""
+def test_idle_client_instances_expire() -> None:
     world = World()
-    for interval, until_ms in ((100, 60_000), (30_000, 90_000)):
+    for interval, expires_ms in ((100, 60_000), (30_000, 90_000)):
         world.wants({"s": {"interval.ms": str(interval)}})
         client = world.hears()
-        assert world.hears(client.instance_id, until_ms - 1) is client
-        world.hears(now_ms=2 * until_ms)
-        assert world.hears(client.instance_id, 2 * until_ms) is not client
+        assert world.hears(client.instance_id, expires_ms - 1) is client
+        world.hears(now_ms=2 * expires_ms)
+        assert world.hears(client.instance_id, 2 * expires_ms) is not client
 
 
-def test_the_least_recently_heard_client_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instances, "MOST_INSTANCES", 2)
+def test_the_least_recently_seen_client_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instances, "MAX_INSTANCES", 2)
     world = World()
     first, second = world.hears(), world.hears()
     world.hears(first.instance_id)
@@ -181,7 +177,7 @@ def test_the_least_recently_heard_client_makes_room(monkeypatch: pytest.MonkeyPa
     assert world.hears(second.instance_id) is not second
 
 
-def test_only_another_subscription_lets_clients_begin_anew() -> None:
+def test_only_a_changed_subscription_changes_the_subscription_id() -> None:
     world = World()
     world.wants({"s": {"metrics": "m"}})
     client = world.hears()
@@ -189,11 +185,10 @@ def test_only_another_subscription_lets_clients_begin_anew() -> None:
     assert world.hears(client.instance_id) is client
     world.wants({"s": {"metrics": "n"}})
     again = world.hears(client.instance_id)
-    assert (again.wanted.metrics, again.number != client.number) == (("n",), True)
+    assert (again.wanted.metrics, again.subscription_id != client.subscription_id) == (("n",), True)
 
 
-def test_a_subscription_that_says_nothing_here_means_nobody() -> None:
-    """Java takes what RE2 does not."""
+def test_a_subscription_without_a_match_selects_no_client() -> None:
     world = World()
     world.wants(
         {"bad": {"metrics": "m", "match": "client_id=(?=c)c"}, "good": {"metrics": "n", "match": "client_id=c"}}
@@ -203,12 +198,11 @@ def test_a_subscription_that_says_nothing_here_means_nobody() -> None:
     assert world.hears().wanted.metrics == ()
 
 
-def test_what_reads_reports_is_loaded_in_a_thread_when_one_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule 4 of received.py: once, and never where nothing is wanted."""
+def test_the_metrics_parser_is_imported_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     loading: list[str] = []
-    monkeypatch.setattr(received, "_reader", lambda: loading.append(threading.current_thread().name))
+    monkeypatch.setattr(received, "_parser", lambda: loading.append(threading.current_thread().name))
     world = World()
-    handlers = TelemetryHandlers(world.clients, ReceivedMetrics(), 1 << 20)
+    handlers = TelemetryHandlers(world.clients, ClientMetricsStore(), 1 << 20)
     connection = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 40000), "User:ANONYMOUS")
 
     def ask() -> list[str]:
@@ -229,16 +223,15 @@ def test_what_reads_reports_is_loaded_in_a_thread_when_one_is_asked_for(monkeypa
 
 
 def test_the_page_is_in_prometheus_format() -> None:
-    """Names, types, labels with what must be escaped in them, numbers that are none."""
-    numbers = [Number((("a.b", 'x"\\\n'),), 1.0, True), Number((("1", "y"),), float("inf"), True)]
-    assert shown("k.n-a", numbers) == (
+    numbers = [Sample((("a.b", 'x"\\\n'),), 1.0, True), Sample((("1", "y"),), float("inf"), True)]
+    assert prometheus_lines("k.n-a", numbers) == (
         '# TYPE k_n_a_total counter\nk_n_a_total{a_b="x\\"\\\\\\n"} 1.0\nk_n_a_total{_1="y"} +Inf\n'
     )
-    assert shown("9.total", [Number((), float("nan"), False)]) == "# TYPE _9_total gauge\n_9_total{} NaN\n"
-    assert shown("n", []) == ""
+    assert prometheus_lines("9.total", [Sample((), float("nan"), False)]) == "# TYPE _9_total gauge\n_9_total{} NaN\n"
+    assert prometheus_lines("n", []) == ""
 
 
-async def answer(kept: ReceivedMetrics, question: bytes) -> bytes:
+async def answer(kept: ClientMetricsStore, question: bytes) -> bytes:
     page = MetricsPage(("127.0.0.1", 0), kept, lambda: 0)
     page.start(asyncio.get_running_loop())
     reader, writer = await asyncio.open_connection(*page.address)
@@ -259,9 +252,9 @@ async def answer(kept: ReceivedMetrics, question: bytes) -> bytes:
         (b"GET /" + b"x" * 20_000, lambda told: told == b""),
     ],
 )  # fmt: skip
-async def test_the_page_answers_one_question(question: bytes, check: Callable[[bytes], bool]) -> None:
+async def test_the_metrics_page_serves_only_its_path(question: bytes, check: Callable[[bytes], bool]) -> None:
     """Rule 2 of page.py."""
-    kept = ReceivedMetrics()
+    kept = ClientMetricsStore()
     take(kept, report(gauge("g", 1.0)))
     try:
         told = await answer(kept, question)

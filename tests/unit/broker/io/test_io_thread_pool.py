@@ -1,4 +1,4 @@
-"""The threads behind the Worker seam (broker/io/io_thread_pool.py)."""
+"""The I/O threads (broker/io/io_thread_pool.py)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from weakref import ref
 
 import pytest
 
-from broker.io.io_thread_pool import QUICK_IN_A_ROW, TRUSTED_S, ThreadWorker
-from broker.io.reader_pool import READERS, UNREPORTED
-from replication.io_executor import Done, Run
+from broker.io.io_thread_pool import MAX_IDLE_S, QUICK_IN_A_ROW, IoThreadPool
+from broker.io.reader_pool import MAX_READERS, MAX_UNREPORTED
+from replication.io_executor import IoCallback, Run
 from storage.io.disk import StorageError
 from tests.support.waiting import until
 
 
 class Clock:
-    """Stands in for time.monotonic in the workers."""
+    """Replaces time.monotonic in the threads."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -35,10 +35,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Held:
-    """What a job closes over."""
+    """An object that a job references."""
 
-    def work(self) -> None:
-        """Nothing."""
+    def work(self) -> None: ...
 
 
 @pytest.fixture
@@ -49,13 +48,13 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 @pytest.fixture
-def worker(loop: asyncio.AbstractEventLoop) -> Iterator[ThreadWorker]:
-    worker = ThreadWorker(loop)
+def worker(loop: asyncio.AbstractEventLoop) -> Iterator[IoThreadPool]:
+    worker = IoThreadPool(loop)
     yield worker
     worker.stop()
 
 
-Put = Callable[[ThreadWorker, Run, Done], None]
+Put = Callable[[IoThreadPool, Run, IoCallback], None]
 LANES: dict[str, Put] = {
     "read": lambda worker, run, done: worker.read("data", run, done),
     "write": lambda worker, run, done: worker.write("data", 2**30, run, done),
@@ -64,13 +63,11 @@ LANES: dict[str, Put] = {
 }
 
 
-@pytest.mark.parametrize("lane", LANES)
-def test_a_job_that_is_done_is_held_by_nobody(loop: asyncio.AbstractEventLoop, worker: ThreadWorker, lane: str) -> None:
-    """Jobs close over open files; a thread that waits for its next job must not keep those of the last."""
-
+@pytest.mark.parametrize("thread", LANES)
+def test_a_finished_job_is_released(loop: asyncio.AbstractEventLoop, worker: IoThreadPool, thread: str) -> None:
     def put() -> ref[Held]:
         held = Held()
-        LANES[lane](worker, held.work, lambda _: loop.stop())
+        LANES[thread](worker, held.work, lambda _: loop.stop())
         return ref(held)
 
     left = put()
@@ -78,10 +75,11 @@ def test_a_job_that_is_done_is_held_by_nobody(loop: asyncio.AbstractEventLoop, w
     until(lambda: left() is None or None, "the thread lets go of the job")
 
 
-def test_readers_are_never_far_ahead_of_the_loop(loop: asyncio.AbstractEventLoop, worker: ThreadWorker) -> None:
-    """What they have opened stays open until the loop knows of it; all that is asked for is done all the same."""
+def test_readers_run_a_bounded_number_of_jobs_ahead_of_the_loop(
+    loop: asyncio.AbstractEventLoop, worker: IoThreadPool
+) -> None:
     most = done = begun = 0
-    total = 10 * UNREPORTED
+    total = 10 * MAX_UNREPORTED
 
     def run() -> None:
         nonlocal most, begun
@@ -96,74 +94,69 @@ def test_readers_are_never_far_ahead_of_the_loop(loop: asyncio.AbstractEventLoop
 
     for _ in range(total):
         worker.read("data", run, report)
-    until(lambda: begun >= UNREPORTED or None, "the readers do what they may")
+    until(lambda: begun >= MAX_UNREPORTED or None, "the readers do what they may")
     loop.run_forever()
-    assert UNREPORTED <= most <= UNREPORTED + READERS
+    assert MAX_UNREPORTED <= most <= MAX_UNREPORTED + MAX_READERS
 
 
-def test_one_reader_does_it_all_while_it_is_quick(
-    loop: asyncio.AbstractEventLoop, worker: ThreadWorker, monkeypatch: pytest.MonkeyPatch
+def test_one_reader_runs_all_jobs_while_it_is_fast(
+    loop: asyncio.AbstractEventLoop, worker: IoThreadPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """readers.py, rule 1: several would take the interpreter from each other after every call of the system."""
-    monkeypatch.setattr("broker.io.reader_pool.PATIENCE_S", 1000.0)
+    monkeypatch.setattr("broker.io.reader_pool.STUCK_AFTER_S", 1000.0)
     threads: set[object] = set()
     done: list[object] = []
 
     def report(error: StorageError | None) -> None:
         done.append(error)
-        if len(done) == 5 * UNREPORTED:
+        if len(done) == 5 * MAX_UNREPORTED:
             loop.stop()
 
-    for _ in range(5 * UNREPORTED):
+    for _ in range(5 * MAX_UNREPORTED):
         worker.read("data", lambda: threads.add(current_thread()), report)
     loop.run_forever()
-    assert done == [None] * 5 * UNREPORTED
+    assert done == [None] * 5 * MAX_UNREPORTED
     assert len(threads) == 1
 
 
-def test_others_help_where_a_reader_is_stuck(loop: asyncio.AbstractEventLoop, worker: ThreadWorker) -> None:
-    """readers.py, rule 1: as many read at a time as there may be, and all else that was asked for is done then."""
-    together = Barrier(READERS)
+def test_more_readers_start_while_one_is_stuck(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
+    together = Barrier(MAX_READERS)
     loop.set_exception_handler(lambda loop, _: loop.stop())
     done: list[object] = []
 
     def report(error: StorageError | None) -> None:
         done.append(error)
-        if len(done) == READERS + UNREPORTED:
+        if len(done) == MAX_READERS + MAX_UNREPORTED:
             loop.stop()
 
-    for _ in range(READERS):
+    for _ in range(MAX_READERS):
         worker.read("data", lambda: together.wait(timeout=60), report)
-    for _ in range(UNREPORTED):
+    for _ in range(MAX_UNREPORTED):
         worker.read("data", lambda: None, report)
     loop.run_forever()
-    assert done == [None] * (READERS + UNREPORTED)
+    assert done == [None] * (MAX_READERS + MAX_UNREPORTED)
 
 
-def test_what_readers_were_asked_for_is_done_before_the_end(
-    loop: asyncio.AbstractEventLoop, worker: ThreadWorker
-) -> None:
-    """Their reports come on the loop as ever."""
+def test_stop_runs_the_queued_reads(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
     done: list[object] = []
-    for _ in range(3 * UNREPORTED):
+    for _ in range(3 * MAX_UNREPORTED):
         worker.read("data", lambda: None, done.append)
     worker.stop()
     loop.call_soon(loop.stop)
     loop.run_forever()
-    assert done == [None] * 3 * UNREPORTED
+    assert done == [None] * 3 * MAX_UNREPORTED
 
 
 class Directory:
-    """A log directory that takes its time, and who writes to it."""
+    """A log directory with a write latency."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, worker: ThreadWorker, clock: Clock) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, worker: IoThreadPool, clock: Clock) -> None:
         self._loop = loop
         self._worker = worker
         self._clock = clock
         self._writer: Thread | None = None
 
     def write(self, size: int, takes_s: float) -> bool:
-        """One write; whether the loop did it itself."""
+        """Writes; returns whether the write was inline."""
 
         def run() -> None:
             self._writer = current_thread()
@@ -175,12 +168,11 @@ class Directory:
 
 
 @pytest.fixture
-def directory(loop: asyncio.AbstractEventLoop, worker: ThreadWorker, clock: Clock) -> Directory:
+def directory(loop: asyncio.AbstractEventLoop, worker: IoThreadPool, clock: Clock) -> Directory:
     return Directory(loop, worker, clock)
 
 
-def test_a_slow_write_sends_the_directory_to_its_thread_until_it_is_quick_again(directory: Directory) -> None:
-    """Design D12a: the first slow write is the only one that the loop waits for."""
+def test_a_slow_write_moves_writes_to_the_thread_until_they_are_fast_again(directory: Directory) -> None:
     assert not directory.write(100, 0)  # nobody knows it yet
     assert directory.write(100, 0.2)
     assert not any(directory.write(100, 0.2) for _ in range(20))
@@ -188,8 +180,7 @@ def test_a_slow_write_sends_the_directory_to_its_thread_until_it_is_quick_again(
     assert directory.write(100, 0)
 
 
-def test_work_without_bytes_does_not_make_a_directory_quick(directory: Directory) -> None:
-    """Much of it touches no disk, so it proves nothing."""
+def test_work_without_bytes_does_not_prove_a_fast_directory(directory: Directory) -> None:
     directory.write(100, 0)
     directory.write(100, 0.2)
     for _ in range(2 * QUICK_IN_A_ROW):
@@ -197,13 +188,10 @@ def test_work_without_bytes_does_not_make_a_directory_quick(directory: Directory
     assert not directory.write(100, 0.2)
 
 
-def test_after_a_rest_the_thread_finds_out_whether_a_directory_is_still_quick(
-    directory: Directory, clock: Clock
-) -> None:
-    """Rule 1: a directory that became slow while nobody wrote is not felt."""
+def test_the_thread_writes_first_after_an_idle_time(directory: Directory, clock: Clock) -> None:
     directory.write(100, 0)
     assert directory.write(100, 0)
-    clock.now_s += TRUSTED_S + 0.1
+    clock.now_s += MAX_IDLE_S + 0.1
     assert not directory.write(100, 0.2)
 
 
@@ -213,13 +201,12 @@ FULL = StorageError("write", "data/t-0/0.log", OSError(errno.ENOSPC, "No space l
 
 
 class Scarce:
-    """A write that finds no room the first times."""
+    """A write that finds a full disk the first times."""
 
     def __init__(self, times: int) -> None:
         self.times = times
 
     def work(self) -> None:
-        """Try."""
         self.times -= 1
         if self.times >= 0:
             raise FULL
@@ -228,17 +215,16 @@ class Scarce:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("worker_thread", "reader_pool"):
-        monkeypatch.setattr(f"broker.io.{module}.ROOM_S", 0.001)
+        monkeypatch.setattr(f"broker.io.{module}.SPACE_CHECK_INTERVAL_S", 0.001)
 
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("size", [0, 2**30])
-def test_a_write_waits_for_room_and_what_comes_later_waits_behind_it(
-    loop: asyncio.AbstractEventLoop, worker: ThreadWorker, size: int
+def test_a_write_waits_for_space_and_later_writes_wait_behind_it(
+    loop: asyncio.AbstractEventLoop, worker: IoThreadPool, size: int
 ) -> None:
-    """lanes.py, rule 3; whoever wants to know is told once when the room is gone, and once when it is back."""
     told: list[object] = []
-    worker.on_room = lambda directory, has_room: told.append((directory, has_room))
+    worker.on_space_change = lambda directory, has_space: told.append((directory, has_space))
     worker.write("data", 2**30, lambda: None, told.append)
     worker.write("data", size, Scarce(5).work, told.append)
 
@@ -252,10 +238,7 @@ def test_a_write_waits_for_room_and_what_comes_later_waits_behind_it(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_sync_that_finds_no_room_for_its_small_files_is_done_again(
-    loop: asyncio.AbstractEventLoop, worker: ThreadWorker
-) -> None:
-    """What is synced may be synced again; a sync that has failed itself is another matter."""
+def test_a_flush_on_a_full_disk_is_retried(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
     told: list[StorageError | None] = []
     worker.sync("data", lambda: Scarce(3).work, lambda error: (told.append(error), loop.stop()))
     loop.run_forever()
@@ -265,11 +248,10 @@ def test_a_sync_that_finds_no_room_for_its_small_files_is_done_again(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_readers_that_find_no_room_are_not_waited_for(loop: asyncio.AbstractEventLoop, worker: ThreadWorker) -> None:
-    """The opening of a log may need some; others are read meanwhile, however many there are without."""
+def test_reads_on_a_full_disk_are_deferred(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
     told: list[object] = []
-    worker.on_room = lambda directory, has_room: told.append((directory, has_room))
-    scarce = [Scarce(2**30) for _ in range(3 * UNREPORTED)]
+    worker.on_space_change = lambda directory, has_space: told.append((directory, has_space))
+    scarce = [Scarce(2**30) for _ in range(3 * MAX_UNREPORTED)]
     for each in scarce:
         worker.read("data", each.work, told.append)
 
@@ -294,12 +276,9 @@ def test_readers_that_find_no_room_are_not_waited_for(loop: asyncio.AbstractEven
     assert told.count(("data", False)) == told.count(("data", True))
 
 
-def test_what_readers_have_no_room_for_is_a_failure_at_the_end(
-    loop: asyncio.AbstractEventLoop, worker: ThreadWorker
-) -> None:
-    """Also of what is put aside at that moment."""
+def test_a_deferred_read_fails_at_shutdown(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
     told: list[StorageError | None] = []
-    worker.on_room = lambda _directory, has_room: loop.stop() if not has_room else None
+    worker.on_space_change = lambda _directory, has_space: loop.stop() if not has_space else None
     worker.read("data", Scarce(2**30).work, told.append)
     loop.run_forever()
     worker.stop()
@@ -308,8 +287,7 @@ def test_what_readers_have_no_room_for_is_a_failure_at_the_end(
     assert told == [FULL]
 
 
-def test_deletions_wait_for_nothing(loop: asyncio.AbstractEventLoop, worker: ThreadWorker) -> None:
-    """They make room, so they must not wait behind a checkpoint that needs some."""
+def test_deletions_do_not_wait_for_space(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
     told: list[StorageError | None] = []
     worker.background("data", Scarce(1).work, told.append)
     worker.background("data", lambda: None, lambda _: loop.stop())
@@ -317,10 +295,9 @@ def test_deletions_wait_for_nothing(loop: asyncio.AbstractEventLoop, worker: Thr
     assert told == [FULL]
 
 
-def test_at_the_end_a_full_disk_is_a_failure(loop: asyncio.AbstractEventLoop, worker: ThreadWorker) -> None:
-    """Else a broker could not be stopped."""
+def test_a_full_disk_is_an_error_at_shutdown(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
     told: list[StorageError | None] = []
-    worker.on_room = lambda _directory, _has_room: worker.wait_no_longer()
+    worker.on_space_change = lambda _directory, _has_room: worker.stop_waiting_for_space()
     worker.write("data", 2**30, Scarce(2**30).work, lambda error: (told.append(error), loop.stop()))
     loop.run_forever()
     assert told == [FULL]

@@ -1,4 +1,4 @@
-"""A listening socket whose loop is busy."""
+"""A listening socket (broker/network/listener.py)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from broker.network.listener import Listener
 CLIENTS = 300
 
 
-def test_a_burst_of_connections_finds_room_while_the_loop_is_busy() -> None:
-    """A connection that finds the queue full is tried again a second later: too late for anybody's patience."""
+def test_a_burst_of_connections_fits_into_the_backlog() -> None:
+    """A client that finds the queue full retries only after a second."""
     loop = asyncio.new_event_loop()
     listener = Listener(loop, "PLAINTEXT", "127.0.0.1", 0, lambda *_: None, SocketSettings())
     clients = []
@@ -26,8 +26,7 @@ def test_a_burst_of_connections_finds_room_while_the_loop_is_busy() -> None:
         loop.close()
 
 
-def test_who_is_turned_away_is_let_in_again_later() -> None:
-    """Who is there and who comes are disconnected, the socket stays; then connections are kept as ever."""
+def test_rejected_clients_are_disconnected_until_they_are_accepted_again() -> None:
     loop = asyncio.new_event_loop()
     listener = Listener(loop, "PLAINTEXT", "127.0.0.1", 0, lambda *_: None, SocketSettings())
     listener.start()
@@ -42,11 +41,11 @@ def test_who_is_turned_away_is_let_in_again_later() -> None:
     try:
         clients.append(come())
         assert len(listener) == 1
-        listener.turn_away(turns_away=True)
+        listener.reject_clients(is_rejecting=True)
         assert (len(listener), clients[0].recv(1)) == (0, b"")
         clients.append(come())
         assert (len(listener), clients[1].recv(1)) == (0, b"")
-        listener.turn_away(turns_away=False)
+        listener.reject_clients(is_rejecting=False)
         clients.append(come())
         assert len(listener) == 1
     finally:

@@ -1,4 +1,4 @@
-"""Rules of broker/network/page_cache_prefetch.py (seeds.md I5): what is not in the page cache leaves without anybody waiting for it."""
+"""Sending from a cold page cache (broker/network/page_cache_prefetch.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.network.page_cache_prefetch import BEHIND_BYTES, STRETCH_BYTES, Scan, Warmer
+from broker.network.page_cache_prefetch import KEEP_BEHIND_BYTES, PREFETCH_BYTES, PageCachePrefetcher, ReadAhead
 from broker.network.sender import Sender
 from protocol.records import FileRegion
 from storage.io.disk import StorageError
@@ -38,7 +38,7 @@ class ColdWire:
 
 
 class Rig:
-    """A sender on a cold disk, and the thread that reads for it."""
+    """A sender on a cold disk, and its reader thread."""
 
     def __init__(self, path: Path, size: int, *, keeps: bool = True) -> None:
         self.disk = ColdDisk(keeps=keeps)
@@ -46,32 +46,36 @@ class Rig:
         self.file = self.disk.open(str(path / "t-0" / "0.log"), write=True, create=True)
         self.data = os.urandom(size)
         self.file.pwrite(self.data, 0)
-        self.wire = ColdWire()
+        self.transport = ColdWire()
         self.jobs: list = []
-        self.failed: list[str] = []
-        self.scan = Scan(Warmer(self, lambda directory, error: self.failed.append(directory)))
-        self.sender = Sender(self.wire, self.scan)
+        self.on_directory_failed: list[str] = []
+        self.read_ahead = ReadAhead(
+            PageCachePrefetcher(self, lambda directory, error: self.on_directory_failed.append(directory))
+        )
+        self.sender = Sender(self.transport, self.read_ahead)
 
     def read(self, directory, run, done):
         self.jobs.append((run, done))
 
     def work(self) -> None:
-        """What the reader threads do."""
+        """Runs the reader's jobs."""
         while self.jobs:
             run, done = self.jobs.pop(0)
             run()
             done(None)
 
     def send(self, *parts) -> None:
-        """All of an answer; while the disk is guarded."""
+        """Sends a response while the disk is guarded."""
         with self.disk.guarded():
             is_sent = self.sender.send(list(parts))
         turns = 0
         while not is_sent:
             turns += 1
             assert turns < 5000, "no progress"
-            if self.sender.cold is not None:
-                self.scan.fetch(*self.sender.cold, lambda data, error: self.sender.thaw(data))
+            if self.sender.uncached is not None:
+                self.read_ahead.prefetch(
+                    *self.sender.uncached, lambda data, error: self.sender.resume_after_prefetch(data)
+                )
                 self.work()
             with self.disk.guarded():
                 is_sent = self.sender.resume()
@@ -80,80 +84,72 @@ class Rig:
         return FileRegion(self.file, position, len(self.data) - position if length is None else length)
 
 
-def test_a_cold_region_leaves_by_sendfile_stretch_by_stretch(tmp_path):
-    """Rules 1 and 2: Z1 holds for cold data too."""
+def test_an_uncached_region_is_prefetched_in_pieces_and_sent_by_sendfile(tmp_path):
     rig = Rig(tmp_path, 5 * MIB + 77)
     rig.send(b"header", rig.region(), b"trailer")
-    assert rig.wire.sent == b"header" + rig.data + b"trailer"
-    assert rig.wire.by_sendfile == len(rig.data)
-    assert max(length for _, _, length in rig.disk.warmed) == STRETCH_BYTES
+    assert rig.transport.sent == b"header" + rig.data + b"trailer"
+    assert rig.transport.by_sendfile == len(rig.data)
+    assert max(length for _, _, length in rig.disk.warmed) == PREFETCH_BYTES
 
 
-def test_the_next_stretch_is_read_while_one_is_sent(tmp_path):
-    """Rule 2."""
+def test_the_next_piece_is_prefetched_while_one_is_sent(tmp_path):
     rig = Rig(tmp_path, 5 * MIB)
     with rig.disk.guarded():
         assert not rig.sender.send([rig.region()])
-    rig.scan.fetch(*rig.sender.cold, lambda data, error: rig.sender.thaw(data))
+    rig.read_ahead.prefetch(*rig.sender.uncached, lambda data, error: rig.sender.resume_after_prefetch(data))
     rig.work()
     assert [(position, length) for _, position, length in rig.disk.warmed] == [
-        (0, STRETCH_BYTES),
-        (STRETCH_BYTES, STRETCH_BYTES),
+        (0, PREFETCH_BYTES),
+        (PREFETCH_BYTES, PREFETCH_BYTES),
     ]
 
 
-def test_what_is_warm_asks_no_thread(tmp_path):
-    """Nearly all that is ever sent."""
+def test_a_cached_region_needs_no_thread(tmp_path):
     rig = Rig(tmp_path, 3 * MIB)
     rig.file.pread(len(rig.data), 0)
     rig.send(rig.region())
-    assert (rig.wire.sent, rig.disk.warmed) == (rig.data, [])
+    assert (rig.transport.sent, rig.disk.warmed) == (rig.data, [])
 
 
-def test_a_disk_that_keeps_nothing_is_read_through_the_thread(tmp_path):
-    """Rule 3: direct I/O, or no memory."""
+def test_a_disk_without_page_cache_is_read_through_the_thread(tmp_path):
     rig = Rig(tmp_path, 3 * MIB + 5, keeps=False)
     rig.send(b"header", rig.region(7), b"trailer")
-    assert rig.wire.sent == b"header" + rig.data[7:] + b"trailer"
-    assert rig.wire.by_sendfile == 0
+    assert rig.transport.sent == b"header" + rig.data[7:] + b"trailer"
+    assert rig.transport.by_sendfile == 0
 
 
-def test_a_scan_gives_back_what_it_brought_and_nothing_else(tmp_path):
-    """I5, rule 4: hot pages in its way stay, and so does what lies just behind it."""
+def test_a_scan_evicts_only_what_it_prefetched(tmp_path):
     rig = Rig(tmp_path, 24 * MIB)
     hot = 6 * MIB, 2 * MIB
     rig.file.pread(hot[1], hot[0])
     rig.send(rig.region())
-    assert rig.wire.sent == rig.data
+    assert rig.transport.sent == rig.data
     assert rig.file.is_resident(*hot)
     assert rig.file.cached_bytes(0, 6 * MIB) == 0
-    assert rig.file.cached_bytes(0, 24 * MIB) <= BEHIND_BYTES + hot[1]
+    assert rig.file.cached_bytes(0, 24 * MIB) <= KEEP_BEHIND_BYTES + hot[1]
 
 
-def test_a_deleted_file_is_not_held_open_by_a_scan_that_is_over(tmp_path):
-    """Its space on the disk is wanted back."""
+def test_a_finished_scan_holds_no_file_open(tmp_path):
     rig = Rig(tmp_path, 3 * MIB)
     rig.send(rig.region())
     open_files = rig.disk.open_files
-    rig.file = rig.scan._last = None  # the last region is let go of by the next one
+    rig.file = rig.read_ahead._last = None  # the last region is let go of by the next one
     assert rig.disk.open_files == open_files - 1
 
 
-def test_a_failing_disk_is_told(tmp_path):
-    """The directory goes offline, the connection ends."""
+def test_a_read_error_is_reported(tmp_path):
     rig = Rig(tmp_path, MIB)
     with rig.disk.guarded():
         rig.sender.send([rig.region()])
     told = []
-    rig.scan.fetch(*rig.sender.cold, lambda data, error: told.append((data, str(error))))
+    rig.read_ahead.prefetch(*rig.sender.uncached, lambda data, error: told.append((data, str(error))))
     (_, done) = rig.jobs.pop(0)
     done(StorageError("read", "x"))
-    assert rig.failed == [str(tmp_path)]
+    assert rig.on_directory_failed == [str(tmp_path)]
     assert told == [(None, "Cannot read x.")]
 
 
-def test_a_disk_that_cannot_even_be_asked_is_left_to_the_thread(tmp_path, monkeypatch):
-    """It meets the error too, and takes the directory offline."""
+def test_an_error_of_the_cache_query_is_left_to_the_thread(tmp_path, monkeypatch):
     rig = Rig(tmp_path, MIB)
 
     def fail(*_):
@@ -161,40 +157,38 @@ def test_a_disk_that_cannot_even_be_asked_is_left_to_the_thread(tmp_path, monkey
 
     monkeypatch.setattr(type(rig.file), "is_resident", fail)
     assert not rig.sender.send([rig.region()])
-    assert rig.sender.cold is not None
+    assert rig.sender.uncached is not None
 
 
 @pytest.mark.parametrize("position", [0, 3 * MIB])
-def test_nothing_more_is_sent_before_the_disk_has_answered(tmp_path, position):
-    """Parts leave in order."""
+def test_nothing_is_sent_before_the_uncached_region_is_read(tmp_path, position):
     rig = Rig(tmp_path, 4 * MIB)
     with rig.disk.guarded():
         assert not rig.sender.send([rig.region(position)])
         assert not rig.sender.send([b"later"])
         assert not rig.sender.resume()
-    assert rig.wire.sent == b""
+    assert rig.transport.sent == b""
 
 
 class SmallSocket(ColdWire):
-    """Takes a little at a time."""
+    """Accepts few bytes at a time."""
 
     def send_file(self, region, skip, limit):
         return super().send_file(region, skip, min(limit, 100_000))
 
 
-def test_a_piece_is_asked_for_once_however_small_the_socket(tmp_path):
-    """Asking for megabytes costs as much as sending some: what the socket left of a piece is answered by one byte."""
+def test_a_piece_is_queried_once_however_small_the_socket(tmp_path):
     rig = Rig(tmp_path, 4 * MIB)
     rig.file.pread(4 * MIB, 0)
-    rig.wire = SmallSocket()
+    rig.transport = SmallSocket()
     asked: list[int] = []
 
-    class Asked(Scan):
-        def is_at_hand(self, region, skip, limit):
+    class Asked(ReadAhead):
+        def is_cached(self, region, skip, limit):
             asked.append(limit)
-            return super().is_at_hand(region, skip, limit)
+            return super().is_cached(region, skip, limit)
 
-    rig.sender = Sender(rig.wire, Asked(Warmer(rig, lambda directory, error: None)))
+    rig.sender = Sender(rig.transport, Asked(PageCachePrefetcher(rig, lambda directory, error: None)))
     rig.send(rig.region())
-    assert rig.wire.sent == rig.data
+    assert rig.transport.sent == rig.data
     assert sum(asked) < 4 * MIB + 100

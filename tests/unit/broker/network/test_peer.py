@@ -1,4 +1,4 @@
-"""Requests to another node: what becomes of them when this node ends."""
+"""Requests to another node (broker/network/peer.py)."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from typing import Any
 
 import uvloop
 
-from broker.network.peer import Address, Caller, Peer
+from broker.network.peer import ClientContext, HostAndPort, Peer
 from protocol.messages.metadata import MetadataRequest
 from protocol.schema import Message
 
 
 class NoDeadlines:
-    """Nobody waits for an answer here."""
+    """No request has a deadline here."""
 
     def schedule(self, at_ms: int, act: Callable[[], None]) -> Any:
         raise AssertionError
 
 
-def test_who_has_closed_it_makes_no_connection_any_more() -> None:
-    """Rule 4: a request that comes afterwards fails, and when the loop ends nothing is on its way."""
+def test_a_closed_peer_fails_requests_and_opens_no_connection() -> None:
     loop = uvloop.new_event_loop()
     faults: list[dict[str, Any]] = []
     answers: list[Message | None] = []
@@ -31,11 +30,11 @@ def test_who_has_closed_it_makes_no_connection_any_more() -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         listener.setblocking(False)
-        where = Address(*listener.getsockname())
-        peer = Peer(Caller(loop, "test", NoDeadlines(), lambda: 0, 5000), lambda: where)  # type: ignore[arg-type]
+        where = HostAndPort(*listener.getsockname())
+        peer = Peer(ClientContext(loop, "test", NoDeadlines(), lambda: 0, 5000), lambda: where)  # type: ignore[arg-type]
         peer.close()
         told = asyncio.Event()
-        peer.ask(MetadataRequest(topics=None), lambda answer: (answers.append(answer), told.set()))
+        peer.send_request(MetadataRequest(topics=None), lambda answer: (answers.append(answer), told.set()))
         loop.run_until_complete(asyncio.wait_for(told.wait(), 10))
         loop.close()
         assert answers == [None]

@@ -1,4 +1,4 @@
-"""Sending a chain of parts over a wire that takes what it likes."""
+"""Sending a sequence of parts across partial writes (broker/network/sender.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from broker.network.sender import TURN_BYTES, RegionEnded, Sender
+from broker.network.sender import MAX_BYTES_PER_CALL, RegionEnded, Sender
 from protocol.codec import decode, encoder
 from protocol.framing import Part, frame_response
 from protocol.messages.produce_fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -98,23 +98,20 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
 
 
 @pytest.mark.parametrize("number", range(20))
-def test_headers_and_regions_leave_in_order_over_partial_writes_of_random_size(chain: Chain, number: int) -> None:
-    """seeds.md Z2: 50 topics of 20 partitions survive every cut; the seed is the parameter."""
+def test_parts_are_sent_in_order_across_partial_writes_of_random_size(chain: Chain, number: int) -> None:
     rng = random.Random(number)
-    wire = FakeWire(iter(lambda: rng.choice([None, 1, 2, 7, 100, 5000]), "never"))
-    sender = Sender(wire)
+    transport = FakeWire(iter(lambda: rng.choice([None, 1, 2, 7, 100, 5000]), "never"))
+    sender = Sender(transport)
     send_everything(sender, chain.parts)
-    assert bytes(wire.taken) == chain.answer
+    assert bytes(transport.taken) == chain.answer
     assert sender.is_idle
-    assert sender.bytes_sent == len(chain.answer)
 
 
-def test_the_one_byte_wire_carries_the_same_response(chain: Chain) -> None:
-    """seeds.md Z2, design D5: a wire that moves one byte at a time; what arrives says what was sent."""
-    wire = FakeWire(iter(lambda: 1, None))
-    send_everything(Sender(wire), chain.parts)
-    assert bytes(wire.taken) == chain.answer
-    answer = decode(FetchResponse, VERSION, wire.taken, FRAME_AND_HEADER_BYTES)
+def test_parts_are_sent_in_order_one_byte_at_a_time(chain: Chain) -> None:
+    transport = FakeWire(iter(lambda: 1, None))
+    send_everything(Sender(transport), chain.parts)
+    assert bytes(transport.taken) == chain.answer
+    answer = decode(FetchResponse, VERSION, transport.taken, FRAME_AND_HEADER_BYTES)
     found = {
         (topic.topic, partition.partition_index): bytes(partition.records)
         for topic in answer.responses
@@ -123,17 +120,15 @@ def test_the_one_byte_wire_carries_the_same_response(chain: Chain) -> None:
     assert found == chain.records
 
 
-def test_one_turn_does_not_own_the_loop(tmp_path: Path) -> None:
-    """design D5: a large region goes in turns of a bounded size."""
+def test_one_call_sends_a_bounded_number_of_bytes(tmp_path: Path) -> None:
     path = tmp_path / "segment"
-    path.write_bytes(bytes(5 * TURN_BYTES))
+    path.write_bytes(bytes(5 * MAX_BYTES_PER_CALL))
     with path.open("rb") as file:
-        wire = FakeWire(iter(lambda: 2**30, None))
-        assert send_everything(Sender(wire), [b"h", FileRegion(file, 0, 5 * TURN_BYTES)]) == 5 + 1
+        transport = FakeWire(iter(lambda: 2**30, None))
+        assert send_everything(Sender(transport), [b"h", FileRegion(file, 0, 5 * MAX_BYTES_PER_CALL)]) == 5 + 1
 
 
-def test_a_file_that_ends_before_its_region_ends_the_connection(tmp_path: Path) -> None:
-    """The promised length can not be kept, so the peer must not wait for it."""
+def test_a_file_shorter_than_its_region_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     path.write_bytes(b"short")
     with path.open("rb") as file, pytest.raises(RegionEnded):

@@ -1,4 +1,4 @@
-"""Guards broker/node/format_options.py: what a cluster is founded with, in the words of kafka-storage format."""
+"""The options for formatting empty directories (broker/node/format_options.py)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from broker.config.broker_config import BrokerConfig, ConfigError
-from broker.node.format_options import Founding, founding, settled, version_name
-from broker.peers.quorum_config import quorum_places
+from broker.node.format_options import FormatOptions, parse_format_options, resolve_format_options, version_name
+from broker.peers.quorum_config import load_quorum_config
 from protocol.primitives import uuid_from_text
 from replication.metadata_log.formatting import FINALIZED_FEATURES, METADATA_VERSION_LEVEL, InitialController
 
@@ -23,15 +23,14 @@ OTHERS = {"controller.quorum.bootstrap.servers": "localhost:9093,b:9093"}
 STATIC = {"controller.quorum.voters": "1@a:9093,2@b:9093"}
 
 
-def settle(asked: Founding, **settings: str) -> Founding:
+def settle(asked: FormatOptions, **settings: str) -> FormatOptions:
     """What a node with these settings does."""
     config = BrokerConfig({**CONTROLLER, **{name.replace("_", "."): text for name, text in settings.items()}})
-    return settled(asked, config, quorum_places(config))
+    return resolve_format_options(asked, config, load_quorum_config(config))
 
 
-def test_the_initial_controllers_are_read_with_their_directories() -> None:
-    """As kafka-storage takes them; an address of IPv6 stands in brackets."""
-    found = founding("c", initial_controllers=f"1@a:9093:{DIRECTORY}, 2@[::1]:9094:{DIRECTORY}").controllers
+def test_initial_controllers_are_parsed_with_directory_ids() -> None:
+    found = parse_format_options("c", initial_controllers=f"1@a:9093:{DIRECTORY}, 2@[::1]:9094:{DIRECTORY}").controllers
     directory = uuid_from_text(DIRECTORY)
     assert found == (InitialController(1, "a", 9093, directory), InitialController(2, "::1", 9094, directory))
 
@@ -58,49 +57,61 @@ def test_the_initial_controllers_are_read_with_their_directories() -> None:
         ({"cluster_id": " "}, "it is empty"),
     ],
 )
-def test_what_cannot_be_meant_is_said(options: dict[str, Any], words: str) -> None:
-    """In a sentence."""
+def test_a_malformed_option_is_a_sentence(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        founding(**options)
+        parse_format_options(**options)
 
 
-def test_without_a_release_a_cluster_begins_as_apache_kafka_4_3_does() -> None:
-    """Rule 3."""
-    assert founding().features == FINALIZED_FEATURES
+def test_the_default_feature_levels_are_those_of_kafka_4_3() -> None:
+    assert parse_format_options().features == FINALIZED_FEATURES
     assert version_name(METADATA_VERSION_LEVEL) == "4.3-IV0"
-    assert founding(release="4.0.1").features == (
+    assert parse_format_options(release="4.0.1").features == (
         ("metadata.version", 25),
         ("group.version", 1),
         ("transaction.version", 2),
     )
-    assert founding(release="4.0-IV0", features=["group.version=0"]).features == (("metadata.version", 22),)
+    assert parse_format_options(release="4.0-IV0", features=["group.version=0"]).features == (("metadata.version", 22),)
 
 
-def test_a_controller_that_knows_of_no_other_begins_alone() -> None:
-    """Rule 2: as where nothing is set, so where it is named as its own bootstrap server."""
-    assert settle(Founding()).is_standalone
-    assert settle(Founding(), **{"controller.quorum.bootstrap.servers": "localhost:9093"}).is_standalone
-    assert not settle(Founding(), **{"process.roles": "broker", **OTHERS}).is_standalone
-    assert not settle(Founding(), **STATIC).is_standalone
+def test_a_controller_without_other_controllers_is_standalone() -> None:
+    assert settle(FormatOptions()).is_standalone
+    assert settle(FormatOptions(), **{"controller.quorum.bootstrap.servers": "localhost:9093"}).is_standalone
+    assert not settle(FormatOptions(), **{"process.roles": "broker", **OTHERS}).is_standalone
+    assert not settle(FormatOptions(), **STATIC).is_standalone
 
 
 @pytest.mark.parametrize(
     ("asked", "settings", "words"),
     [
-        (founding("c"), OTHERS, "must specify one of the following: --standalone, --initial-controllers, or --no-init"),
         (
-            founding("c", standalone=True),
+            parse_format_options("c"),
+            OTHERS,
+            "must specify one of the following: --standalone, --initial-controllers, or --no-init",
+        ),
+        (
+            parse_format_options("c", standalone=True),
             STATIC,
             "You cannot specify controller.quorum.voters and format the node with",
         ),
-        (founding("c", standalone=True), {"process.roles": "broker"}, "You can only use --standalone on a controller."),
-        (founding("c", standalone=True, features=["kraft.version=0"]), {}, "Cannot set kraft.version to 0 if"),
-        (founding("c", features=["kraft.version=1"]), STATIC, "needs a quorum without controller.quorum.voters"),
+        (
+            parse_format_options("c", standalone=True),
+            {"process.roles": "broker"},
+            "You can only use --standalone on a controller.",
+        ),
+        (
+            parse_format_options("c", standalone=True, features=["kraft.version=0"]),
+            {},
+            "Cannot set kraft.version to 0 if",
+        ),
+        (
+            parse_format_options("c", features=["kraft.version=1"]),
+            STATIC,
+            "needs a quorum without controller.quorum.voters",
+        ),
     ],
 )
-def test_options_and_settings_that_contradict_each_other_are_refused(
-    asked: Founding, settings: dict[str, str], words: str
+def test_options_that_contradict_the_settings_are_refused(
+    asked: FormatOptions, settings: dict[str, str], words: str
 ) -> None:
-    """In Apache Kafka's words where it has some."""
     with pytest.raises(ConfigError, match=words):
         settle(asked, **settings)

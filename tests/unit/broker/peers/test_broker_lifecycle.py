@@ -1,4 +1,4 @@
-"""Guards broker/peers/broker_lifecycle.py and broker/peers/controller_channel.py: what a broker tells the active controller, and how it gets there."""
+"""Registration and heartbeats (broker/peers/broker_lifecycle.py), and the channel (broker/peers/controller_channel.py)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.peers.broker_lifecycle import BrokerLife
+from broker.peers.broker_lifecycle import BrokerLifecycle
 from broker.peers.controller_channel import ControllerChannel
 from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
@@ -21,7 +21,7 @@ from protocol.messages.quorum import (
 from protocol.schema import Message
 from replication.controller.brokers.registration import Registration
 from replication.controller.error_responses import not_controller
-from replication.timer_queue import Deadlines
+from replication.timer_queue import TimerQueue
 
 OWN, OTHER = 1, 2
 INTERVAL_MS = 2000
@@ -29,22 +29,22 @@ TIMEOUT_MS = 60_000
 
 
 class Rig:
-    """A broker whose controllers are played by the test."""
+    """A broker; the test plays the controllers."""
 
     def __init__(self) -> None:
-        self.deadlines = Deadlines()
+        self.timers = TimerQueue()
         self.now_ms = 1000
         self.asked: list[tuple[int, Message, Callable[[Message | None], None]]] = []
         clock: Any = SimpleNamespace(mono_ms=lambda: self.now_ms, wall_ms=lambda: 0)
         local: Any = SimpleNamespace(submit=self._submit)
         self.publisher: Any = SimpleNamespace(image=image())
         self.channel = ControllerChannel(
-            OWN, local, self.publisher, lambda *asked: self.asked.append(asked), self.deadlines, clock
+            OWN, local, self.publisher, lambda *asked: self.asked.append(asked), self.timers, clock
         )
         registration = Registration(OWN, "cluster", b"I" * 16, (), (b"D" * 16,))
-        self.life = BrokerLife(self.channel, registration, self.deadlines, clock, INTERVAL_MS, TIMEOUT_MS)
+        self.lifecycle = BrokerLifecycle(self.channel, registration, self.timers, clock, INTERVAL_MS, TIMEOUT_MS)
         self.active = 0
-        self.life.on_active = self._is_active
+        self.lifecycle.on_active = self._is_active
 
     def _submit(self, request: Message, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
         self.asked.append((OWN, request, reply))
@@ -54,7 +54,7 @@ class Rig:
 
     def wait(self, milliseconds: int) -> None:
         self.now_ms += milliseconds
-        self.deadlines.run_due(self.now_ms)
+        self.timers.run_due(self.now_ms)
 
     def next(self) -> tuple[int, Any, Callable[[Message | None], None]]:
         (one,) = self.asked
@@ -63,17 +63,17 @@ class Rig:
 
     def publish(self, **broker: Any) -> None:
         self.publisher.image = image(**broker)
-        self.life.image_published(self.publisher.image)
+        self.lifecycle.image_published(self.publisher.image)
 
     def registered(self, epoch: int = 7) -> None:
-        """As far as the first heartbeat."""
+        """Registers, up to the first heartbeat."""
         self.channel.leader_changed(OTHER)
-        self.life.register()
+        self.lifecycle.register()
         self.next()[2](BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=epoch))
         self.publish(epoch=epoch, is_active=False)
 
     def beat(self, **answer: Any) -> BrokerHeartbeatRequest:
-        """The heartbeat that was sent; answered so."""
+        """Answers the heartbeat in flight; returns it."""
         _, request, reply = self.next()
         assert isinstance(request, BrokerHeartbeatRequest)
         said = {"error_code": ErrorCode.NONE, "is_caught_up": True, "is_fenced": False, **answer}
@@ -94,9 +94,8 @@ def rig() -> Rig:
 # ---- the channel -----------------------------------------------------------------------------------------
 
 
-def test_a_request_waits_until_somebody_is_active(rig: Rig) -> None:
-    """Rule 1 of the channel; rule 3: a call where that is this process."""
-    rig.life.register()
+def test_a_request_waits_for_an_active_controller(rig: Rig) -> None:
+    rig.lifecycle.register()
     assert rig.asked == []
     rig.channel.leader_changed(OWN)
     node, request, _ = rig.next()
@@ -104,10 +103,9 @@ def test_a_request_waits_until_somebody_is_active(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("answer", [None, BrokerRegistrationResponse(error_code=ErrorCode.NOT_CONTROLLER)])
-def test_who_is_not_active_any_more_is_asked_no_longer(rig: Rig, answer: Message | None) -> None:
-    """Rule 1: nor is a node that does not answer."""
+def test_a_request_is_retried_with_the_next_active_controller(rig: Rig, answer: Message | None) -> None:
     rig.channel.leader_changed(OTHER)
-    rig.life.register()
+    rig.lifecycle.register()
     node, request, reply = rig.next()
     assert node == OTHER
     reply(answer)
@@ -119,10 +117,9 @@ def test_who_is_not_active_any_more_is_asked_no_longer(rig: Rig, answer: Message
 # ---- the life --------------------------------------------------------------------------------------------
 
 
-def test_it_wants_to_be_active_when_it_has_seen_its_registration(rig: Rig) -> None:
-    """Rule 2: and serves when it has seen that it is."""
+def test_it_asks_to_be_unfenced_after_its_registration_is_published(rig: Rig) -> None:
     rig.channel.leader_changed(OTHER)
-    rig.life.register()
+    rig.lifecycle.register()
     rig.publish()
     rig.next()[2](BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=7))
     assert rig.asked == [], "the metadata do not show it yet"
@@ -135,31 +132,29 @@ def test_it_wants_to_be_active_when_it_has_seen_its_registration(rig: Rig) -> No
     assert rig.active == 1
 
 
-def test_it_wants_to_be_fenced_while_a_disk_is_full(rig: Rig) -> None:
-    """Rule 5: said at once; while it is fenced for that, it is heard of no more often than else."""
+def test_it_asks_to_be_fenced_while_a_disk_is_full(rig: Rig) -> None:
     rig.registered()
     assert not rig.beat().want_fence
-    rig.life.has_room = lambda: False
-    rig.life.tell()
+    rig.lifecycle.has_space = lambda: False
+    rig.lifecycle.heartbeat_now()
     assert rig.beat(is_fenced=True).want_fence
     rig.wait(INTERVAL_MS - 1)
     assert rig.asked == []
-    rig.life.has_room = lambda: True
-    rig.life.tell()
+    rig.lifecycle.has_space = lambda: True
+    rig.lifecycle.heartbeat_now()
     assert not rig.beat(is_fenced=True).want_fence
     rig.wait(50)
     assert not rig.beat().want_fence
 
 
-def test_it_stands_aside_while_it_is_fenced_for_a_full_disk(rig: Rig) -> None:
-    """Rule 5: it begins so only where a disk is full, and ends it when it is fenced no more."""
+def test_fencing_for_a_full_disk_is_reported_until_it_is_unfenced(rig: Rig) -> None:
     told: list[bool] = []
-    rig.life.on_aside = told.append
+    rig.lifecycle.on_fenced_for_full_disk = told.append
     rig.registered()
     rig.beat(is_fenced=True)
     assert told == [], "that it is fenced otherwise, the metadata tell it"
-    rig.life.has_room = lambda: False
-    rig.life.tell()
+    rig.lifecycle.has_space = lambda: False
+    rig.lifecycle.heartbeat_now()
     rig.wait(50)
     rig.beat()
     rig.wait(INTERVAL_MS)
@@ -167,7 +162,7 @@ def test_it_stands_aside_while_it_is_fenced_for_a_full_disk(rig: Rig) -> None:
         rig.beat(is_fenced=is_fenced)
         rig.wait(INTERVAL_MS)
     assert told == [True]
-    rig.life.has_room = lambda: True
+    rig.lifecycle.has_space = lambda: True
     rig.beat(is_fenced=True)
     rig.wait(50)
     assert told == [True], "who leads now is still to be heard"
@@ -175,71 +170,64 @@ def test_it_stands_aside_while_it_is_fenced_for_a_full_disk(rig: Rig) -> None:
     assert told == [True, False]
 
 
-def test_an_older_registration_of_the_same_number_means_nothing(rig: Rig) -> None:
-    """Rule 2: what the metadata say at the start is of the process before this one."""
+def test_a_registration_of_an_earlier_process_is_ignored(rig: Rig) -> None:
     rig.channel.leader_changed(OTHER)
-    rig.life.register()
+    rig.lifecycle.register()
     rig.publish(epoch=3, is_active=True)
     assert rig.active == 0
 
 
-def test_it_is_heard_of_regularly_and_at_once_when_there_is_news(rig: Rig) -> None:
-    """Rule 3."""
+def test_heartbeats_are_sent_periodically_and_after_changes(rig: Rig) -> None:
     rig.registered()
     rig.beat()
     rig.wait(INTERVAL_MS - 1)
     assert rig.asked == []
     rig.wait(1)
-    rig.life.failed(b"D" * 16)
+    rig.lifecycle.directory_failed(b"D" * 16)
     request = rig.beat()
     assert list(request.offline_log_dirs) == [], "it was on its way already"
     rig.wait(0)
     assert list(rig.beat().offline_log_dirs) == [b"D" * 16]
 
 
-def test_who_is_forgotten_registers_again(rig: Rig) -> None:
-    """Rule 1: STALE_BROKER_EPOCH says that this registration counts no longer."""
+def test_a_stale_broker_epoch_registers_again(rig: Rig) -> None:
     rig.registered()
     rig.beat(error_code=ErrorCode.STALE_BROKER_EPOCH)
     assert isinstance(rig.next()[1], BrokerRegistrationRequest)
 
 
-def test_a_taken_number_is_asked_for_again(rig: Rig) -> None:
-    """The session of the process before this one may still have to end."""
+def test_a_duplicate_registration_is_retried(rig: Rig) -> None:
     rig.channel.leader_changed(OTHER)
-    rig.life.register()
+    rig.lifecycle.register()
     rig.next()[2](BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION))
     rig.wait(500)
     assert isinstance(rig.next()[1], BrokerRegistrationRequest)
 
 
-def test_who_does_not_fit_ends(rig: Rig) -> None:
-    """Waiting would change nothing."""
+def test_a_fatal_registration_error_ends_the_broker(rig: Rig) -> None:
     said: list[str] = []
-    rig.life.on_failed = said.append
+    rig.lifecycle.on_failed = said.append
     rig.channel.leader_changed(OTHER)
-    rig.life.register()
+    rig.lifecycle.register()
     rig.next()[2](BrokerRegistrationResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID))
     assert said == ["the controller refuses this broker: INCONSISTENT_CLUSTER_ID; its log says why"]
 
 
-def test_it_gives_up_when_no_controller_is_found(rig: Rig) -> None:
-    """Rule 6."""
+def test_registration_times_out_without_a_controller(rig: Rig) -> None:
     said: list[str] = []
-    rig.life.on_failed = said.append
-    rig.life.start()
+    rig.lifecycle.on_failed = said.append
+    rig.lifecycle.start()
     rig.wait(TIMEOUT_MS - 1)
     assert said == []
     rig.wait(1)
     assert [text.partition(":")[0] for text in said] == ["no controller that leads this cluster was found within 60 s"]
 
 
-def test_it_gives_up_when_another_process_has_its_id(rig: Rig) -> None:
-    """Rule 6: one that was killed is missed by then; this one is not. It is told of once."""
+def test_registration_times_out_when_another_process_has_the_id(rig: Rig) -> None:
     said: list[str] = []
-    rig.life.on_failed = said.append
+    rig.lifecycle.on_failed = said.append
     rig.channel.leader_changed(OTHER)
-    rig.life.start()
+    rig.lifecycle.start()
     duplicate = BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION)
     while not said:
         _, _, reply = rig.next()
@@ -249,33 +237,30 @@ def test_it_gives_up_when_another_process_has_its_id(rig: Rig) -> None:
     assert rig.now_ms == 1000 + TIMEOUT_MS
 
 
-def test_who_was_taken_once_does_not_give_up(rig: Rig) -> None:
-    """Rule 6 is about the start."""
+def test_a_registered_broker_does_not_time_out(rig: Rig) -> None:
     said: list[str] = []
-    rig.life.on_failed = said.append
+    rig.lifecycle.on_failed = said.append
     rig.channel.leader_changed(OTHER)
-    rig.life.start()
+    rig.lifecycle.start()
     rig.next()[2](BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=5))
     rig.channel.leader_changed(-1)
     rig.wait(2 * TIMEOUT_MS)
     assert said == []
 
 
-def test_it_leaves_when_nobody_needs_it(rig: Rig) -> None:
-    """Rule 4: it asks often until then."""
-    ended: list[str] = []
+def test_a_controlled_shutdown_waits_for_the_controller(rig: Rig) -> None:
+    on_shutdown_allowed: list[str] = []
     rig.registered()
     rig.beat()
-    rig.life.end(lambda: ended.append("ended"))
+    rig.lifecycle.begin_controlled_shutdown(lambda: on_shutdown_allowed.append("ended"))
     assert rig.beat().want_shut_down
-    assert ended == []
+    assert on_shutdown_allowed == []
     rig.wait(50)
     rig.beat(should_shut_down=True, is_fenced=True)
-    assert ended == ["ended"]
+    assert on_shutdown_allowed == ["ended"]
 
 
-def test_a_refusal_that_stands_with_each_topic_is_asked_again(rig: Rig) -> None:
-    """An answer to CreateTopics has no code of its own: who is active no longer says so of each topic."""
+def test_not_controller_in_the_topics_of_a_response_is_retried(rig: Rig) -> None:
     rig.channel.leader_changed(OTHER)
     answers: list[Any] = []
     request = CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)])

@@ -1,12 +1,12 @@
-"""Guards broker/peers/quorum_config.py: where the controllers are."""
+"""The controllers in the settings (broker/peers/quorum_config.py)."""
 
 from __future__ import annotations
 
 import pytest
 
 from broker.config.broker_config import BrokerConfig, ConfigError
-from broker.network.peer import Address
-from broker.peers.quorum_config import knows_others, quorum_places
+from broker.network.peer import HostAndPort
+from broker.peers.quorum_config import has_other_controllers, load_quorum_config
 
 STARTED = {
     "node.id": "2",
@@ -16,18 +16,19 @@ STARTED = {
 }
 
 
-def test_voters_that_are_a_setting_have_no_directory() -> None:
-    """Nobody knows it: any directory of theirs votes."""
+def test_static_voters_have_no_directory_id() -> None:
     config = BrokerConfig({**STARTED, "controller.quorum.voters": "1@a:9093, 2@[::1]:9094"})
-    voters = list(quorum_places(config).static_voters)
+    voters = list(load_quorum_config(config).static_voters)
     assert [voter.key for voter in voters] == [(1, bytes(16)), (2, bytes(16))]
     assert [voter.addresses for voter in voters] == [(("CONTROLLER", "a", 9093),), (("CONTROLLER", "::1", 9094),)]
 
 
 def test_bootstrap_servers_are_addresses() -> None:
-    """In their order."""
-    places = quorum_places(BrokerConfig({**STARTED, "controller.quorum.bootstrap.servers": "a:1,b:2"}))
-    assert (places.bootstrap, len(places.static_voters)) == ([Address("a", 1), Address("b", 2)], 0)
+    quorum_config = load_quorum_config(BrokerConfig({**STARTED, "controller.quorum.bootstrap.servers": "a:1,b:2"}))
+    assert (quorum_config.bootstrap, len(quorum_config.static_voters)) == (
+        [HostAndPort("a", 1), HostAndPort("b", 2)],
+        0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,24 +40,21 @@ def test_bootstrap_servers_are_addresses() -> None:
         ("controller.quorum.bootstrap.servers", "a:0", "host:port"),
     ],
 )
-def test_what_is_no_address_is_said(name: str, text: str, words: str) -> None:
-    """In a sentence, before anything is touched."""
+def test_a_malformed_address_is_a_sentence(name: str, text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        quorum_places(BrokerConfig({**STARTED, name: text}))
+        load_quorum_config(BrokerConfig({**STARTED, name: text}))
 
 
 def test_a_broker_need_not_be_a_voter() -> None:
-    """It only follows."""
     config = BrokerConfig({**STARTED, "process.roles": "broker", "controller.quorum.voters": "1@a:9093"})
-    assert quorum_places(config).static_voters.node_ids == [1]
+    assert load_quorum_config(config).static_voters.node_ids == [1]
 
 
-def test_a_controller_that_others_cannot_reach_is_refused() -> None:
-    """Alone it need not listen (decision 0016)."""
+def test_a_controller_without_a_listener_is_refused_if_there_are_others() -> None:
     settings = {**STARTED, "listeners": "PLAINTEXT://:9092"}
-    assert quorum_places(BrokerConfig(settings)).bootstrap == []
+    assert load_quorum_config(BrokerConfig(settings)).bootstrap == []
     with pytest.raises(ConfigError, match="the other controllers must reach this one"):
-        quorum_places(BrokerConfig({**settings, "controller.quorum.bootstrap.servers": "a:9093"}))
+        load_quorum_config(BrokerConfig({**settings, "controller.quorum.bootstrap.servers": "a:9093"}))
 
 
 @pytest.mark.parametrize(
@@ -69,8 +67,7 @@ def test_a_controller_that_others_cannot_reach_is_refused() -> None:
         ("b:9093", True),
     ],
 )
-def test_a_node_knows_itself_among_the_bootstrap_servers(address: str, is_other: bool) -> None:
-    """By what it advertises, or as this machine at its own port."""
-    told = {"advertised.listeners": "CONTROLLER://own:9093", "controller.quorum.bootstrap.servers": address}
-    config = BrokerConfig({**STARTED, **told})
-    assert knows_others(config, quorum_places(config)) is is_other
+def test_a_node_recognises_itself_among_the_bootstrap_servers(address: str, is_other: bool) -> None:
+    advertised = {"advertised.listeners": "CONTROLLER://own:9093", "controller.quorum.bootstrap.servers": address}
+    config = BrokerConfig({**STARTED, **advertised})
+    assert has_other_controllers(config, load_quorum_config(config)) is is_other

@@ -1,4 +1,4 @@
-"""Guards broker/peers/replica_fetchers.py: from whom each partition is fetched, and over which connection."""
+"""The fetchers of a broker (broker/peers/replica_fetchers.py)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from broker.peers.replica_fetchers import Fetchers
+from broker.peers.replica_fetchers import ReplicaFetcherManager
 from protocol.messages.produce_fetch import FetchRequest
 from replication.partition.replica_fetcher import FetchSettings
-from replication.partition.replication_quota import ReplicationThrottle
-from replication.timer_queue import Deadlines
+from replication.partition.replication_quota import ReplicationQuotaManager
+from replication.timer_queue import TimerQueue
 
 OWN = 1
 CONNECTIONS = 3
@@ -37,23 +37,23 @@ class Rig:
         self.asked: dict[tuple[int, int], list[int]] = {}
         following: Any = SimpleNamespace(
             open=lambda partition, opened: opened(),
-            throttle=ReplicationThrottle("follower", OWN, lambda topic: {}),
+            throttle=ReplicationQuotaManager("follower", OWN, lambda topic: {}),
         )
         clock: Any = SimpleNamespace(mono_ms=lambda: 0, wall_ms=lambda: 0)
         asks = [self._asker(number) for number in range(CONNECTIONS)]
-        self.fetchers = Fetchers(
-            self.turns.append, OWN, lambda: 7, asks[0], following, FetchSettings(), Deadlines(), clock, asks[1:]
+        self.fetchers = ReplicaFetcherManager(
+            self.turns.append, OWN, lambda: 7, asks, following, FetchSettings(), TimerQueue(), clock
         )
 
     def _asker(self, number: int) -> Any:
-        def ask(broker_id: int, request: FetchRequest, _answered: Any) -> None:
+        def send_request(broker_id: int, request: FetchRequest, _answered: Any) -> None:
             indexes = [one.partition for topic in request.topics for one in topic.partitions]
             self.asked[broker_id, number] = sorted(indexes)
 
-        return ask
+        return send_request
 
     def run(self) -> dict[tuple[int, int], list[int]]:
-        """Who was asked for which partitions, over which of the connections to it."""
+        """The requested partitions by leader and connection."""
         while self.turns:
             self.turns.pop(0)()
         asked, self.asked = self.asked, {}
@@ -65,15 +65,13 @@ def rig() -> Rig:
     return Rig()
 
 
-def test_every_connection_has_its_share(rig: Rig) -> None:
-    """Rule 2: a partition always goes over the same one."""
+def test_a_partition_always_uses_the_same_connection(rig: Rig) -> None:
     for index in range(7):
         rig.fetchers.follow(partition(index, 2 + index % 2))
     assert rig.run() == {(2, 0): [0, 6], (3, 1): [1], (2, 2): [2], (3, 0): [3], (2, 1): [4], (3, 2): [5]}
 
 
-def test_who_leads_is_fetched_from(rig: Rig) -> None:
-    """Rule 1: nobody is where there is no leader, or this broker is, or the directory has failed."""
+def test_partitions_are_fetched_from_their_leader_if_it_is_another_broker(rig: Rig) -> None:
     followed = partition(0, -1)
     rig.fetchers.follow(followed)
     assert rig.run() == {}

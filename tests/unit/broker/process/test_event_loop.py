@@ -1,4 +1,4 @@
-"""Guards broker/process/event_loop.py: the end of the event loop."""
+"""The end of the event loop (broker/process/event_loop.py)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from broker.process.event_loop import end_tasks, new_loop
 from tests.support.accept_queue import full_listener
 
 
-def test_a_connection_that_is_on_its_way_gives_up_before_the_loop_closes() -> None:
-    """Else it is made, or fails, amid the end of the loop, and that counts as a fault of the broker."""
+def test_a_pending_connection_is_cancelled_before_the_loop_closes() -> None:
     faults: list[dict[str, Any]] = []
     loop = new_loop()
     loop.set_exception_handler(lambda _loop, context: faults.append(context))

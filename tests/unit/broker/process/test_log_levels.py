@@ -1,4 +1,4 @@
-"""Guards broker/process/log_levels.py rule 1 and what a level is for."""
+"""Levels of loggers (broker/process/log_levels.py)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ def change(name: str, level: str | None) -> None:
     change_log_levels(1, "1", changes, validate_only=False)
 
 
-def test_what_is_below_a_loggers_level_is_not_written() -> None:
-    """Kafka's TRACE lets more through than Python's DEBUG, and FATAL no more than CRITICAL."""
+def test_records_below_a_loggers_level_are_not_logged() -> None:
     child = logging.getLogger(CHILD)
     logging.getLogger(PARENT)
     change(PARENT, "WARN")
@@ -31,7 +30,7 @@ def test_what_is_below_a_loggers_level_is_not_written() -> None:
     assert (child.isEnabledFor(logging.INFO), child.isEnabledFor(logging.WARNING)) == (False, True)
 
 
-def test_a_level_between_kafkas_is_shown_as_the_next_that_is_let_through() -> None:
+def test_a_level_between_kafkas_is_described_as_the_next_higher_one() -> None:
     logging.getLogger(CHILD).setLevel(25)
     assert log_levels()[CHILD] == "WARN"
     logging.getLogger(CHILD).setLevel(99)

@@ -1,4 +1,4 @@
-"""One timer for all deadlines, and what it does when the loop comes late."""
+"""The timer of the event loop (broker/process/timer.py)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from broker.process import timer
 from broker.process.timer import LATE_MS, LoopTimer
-from replication.timer_queue import Deadlines
+from replication.timer_queue import TimerQueue
 
 
 class FakeLoop:
-    """Runs what it is given when told to; its clock is moved by hand."""
+    """Runs callbacks on request; the test moves its clock."""
 
     def __init__(self) -> None:
         self.now_ms = 1000
@@ -34,14 +34,12 @@ class FakeLoop:
         return self.soon[-1]
 
     def run_timers(self) -> None:
-        """One turn's timers."""
         due = [handle for at_ms, handle in self.later if at_ms <= self.now_ms]
         self.later = [(at_ms, handle) for at_ms, handle in self.later if at_ms > self.now_ms]
         for handle in due:
             _run(handle)
 
     def run_soon(self) -> None:
-        """What stands in line."""
         line, self.soon = self.soon, []
         for handle in line:
             _run(handle)
@@ -60,12 +58,11 @@ def loop(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     fake.close()
 
 
-def test_a_punctual_loop_runs_what_is_due_at_once(loop: FakeLoop) -> None:
-    """timer.py rule 1."""
-    deadlines, ran = Deadlines(), []
-    LoopTimer(loop, deadlines)  # type: ignore[arg-type]
-    deadlines.schedule(1050, lambda: ran.append(1))
-    deadlines.schedule(1020, lambda: ran.append(2))
+def test_a_punctual_loop_runs_deadlines_when_they_are_due(loop: FakeLoop) -> None:
+    timers, ran = TimerQueue(), []
+    LoopTimer(loop, timers)  # type: ignore[arg-type]
+    timers.schedule(1050, lambda: ran.append(1))
+    timers.schedule(1020, lambda: ran.append(2))
     loop.now_ms = 1020
     loop.run_timers()
     assert ran == [2]
@@ -74,13 +71,12 @@ def test_a_punctual_loop_runs_what_is_due_at_once(loop: FakeLoop) -> None:
     assert ran == [2, 1]
 
 
-def test_nothing_is_over_before_what_came_in_meanwhile_is_heard(loop: FakeLoop) -> None:
-    """timer.py rule 3: sockets are looked at, then reports that stand in line; only then is something late."""
-    deadlines, ran = Deadlines(), []
-    LoopTimer(loop, deadlines)  # type: ignore[arg-type]
-    heard_from_a_client = deadlines.schedule(1010, lambda: ran.append("client"))
-    heard_from_a_thread = deadlines.schedule(1010, lambda: ran.append("thread"))
-    deadlines.schedule(1010, lambda: ran.append("nobody"))
+def test_a_late_loop_polls_sockets_and_runs_reports_before_deadlines(loop: FakeLoop) -> None:
+    timers, ran = TimerQueue(), []
+    LoopTimer(loop, timers)  # type: ignore[arg-type]
+    heard_from_a_client = timers.schedule(1010, lambda: ran.append("client"))
+    heard_from_a_thread = timers.schedule(1010, lambda: ran.append("thread"))
+    timers.schedule(1010, lambda: ran.append("nobody"))
     loop.now_ms = 1010 + LATE_MS
     loop.run_timers()
     heard_from_a_client.cancel()
@@ -92,11 +88,10 @@ def test_nothing_is_over_before_what_came_in_meanwhile_is_heard(loop: FakeLoop) 
     assert ran == ["nobody"]
 
 
-def test_a_timer_that_was_stopped_runs_nothing(loop: FakeLoop) -> None:
-    """timer.py: not even what was late already."""
-    deadlines, ran = Deadlines(), []
-    stopped = LoopTimer(loop, deadlines)  # type: ignore[arg-type]
-    deadlines.schedule(1010, lambda: ran.append(1))
+def test_a_stopped_timer_runs_nothing(loop: FakeLoop) -> None:
+    timers, ran = TimerQueue(), []
+    stopped = LoopTimer(loop, timers)  # type: ignore[arg-type]
+    timers.schedule(1010, lambda: ran.append(1))
     loop.now_ms = 1010 + LATE_MS
     loop.run_timers()
     loop.now_ms += 1

@@ -1,4 +1,4 @@
-"""Stalls of the event loop: seen, counted, told of now and then (design D6)."""
+"""The watchdog of the event loop (broker/process/watchdog.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.process.watchdog import SAY_EVERY_S, STALL_S, Stall, Stalls, Watchdog, describe
+from broker.process.watchdog import LOG_INTERVAL_S, STALL_S, Stall, StallLog, Watchdog, describe
 from tests.support.waiting import until
 
 
@@ -25,27 +25,26 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
-def test_a_stall_is_counted_with_the_call_it_was_in(loop: asyncio.AbstractEventLoop, said: list[str]) -> None:
-    """Rule 1: the stack is taken while the loop stands still."""
-    watchdog = Watchdog(loop, say=said.append)
+def test_a_stall_is_counted_with_the_stack_during_it(loop: asyncio.AbstractEventLoop, said: list[str]) -> None:
+    watchdog = Watchdog(loop, log=said.append)
     seen = threading.Event()
 
     def stand_still() -> None:
         watchdog.wake()
         until(lambda: seen.is_set() or None, "the watchdog has looked at the stack")
 
-    watchdog._answered = _Announcing(seen)
+    watchdog._replied = _Announcing(seen)
     loop.call_soon(stand_still)
     loop.call_later(4 * STALL_S, loop.stop)
     loop.run_forever()
     watchdog.stop()
     assert any("stand_still" in stall.stack for stall in watchdog.stalls.recent)
     assert watchdog.stalls.longest_s >= STALL_S
-    assert "the loop stood still" in said[0]
+    assert "the event loop stalled" in said[0]
 
 
 class _Announcing(threading.Event):
-    """An answer that tells when it is waited for: when what there is to see was seen."""
+    """Reports when it is waited for: the stack was captured."""
 
     def __init__(self, seen: threading.Event) -> None:
         super().__init__()
@@ -56,8 +55,7 @@ class _Announcing(threading.Event):
         return super().wait(timeout)
 
 
-def test_without_requests_the_watchdog_sleeps(loop: asyncio.AbstractEventLoop) -> None:
-    """Rule 3: after a while it is parked, and asks the loop nothing any more."""
+def test_without_requests_the_watchdog_is_parked(loop: asyncio.AbstractEventLoop) -> None:
     watchdog = Watchdog(loop)
     loop.call_soon(watchdog.wake)
 
@@ -76,38 +74,34 @@ class _DeadLoop:
         raise RuntimeError("Event loop is closed")
 
 
-def test_a_broker_without_requests_has_no_watching_thread(loop: asyncio.AbstractEventLoop) -> None:
-    """Rule 3: the thread is made by the first request."""
+def test_the_first_request_starts_the_thread(loop: asyncio.AbstractEventLoop) -> None:
     watchdog = Watchdog(loop)
     assert watchdog.is_parked
     assert watchdog._thread is None
     watchdog.stop()
 
 
-def test_stalls_are_told_of_together_at_most_every_few_seconds(said: list[str]) -> None:
-    """Rule 4: one line for the first, one for all that came while it was too early to speak again."""
-    stalls = Stalls(said.append)
+def test_stalls_are_logged_together_at_intervals(said: list[str]) -> None:
+    stalls = StallLog(said.append)
     stalls.add(Stall(0.030, 0.001, "a"), 100.0)
     stalls.add(Stall(0.090, 0.080, "b"), 100.5)
     stalls.add(Stall(0.040, 0.002, "c"), 101.0)
-    assert said == ["the loop stood still once, 30 ms (1 ms of processor time) in a"]
-    assert stalls.wait_s(101.0) == SAY_EVERY_S - 1.0
-    stalls.tell(100.0 + SAY_EVERY_S)
-    assert said[1:] == ["the loop stood still 2 times, at the longest 90 ms (80 ms of processor time) in b"]
+    assert said == ["the event loop stalled once, 30 ms (1 ms of CPU time) in a"]
+    assert stalls.wait_s(101.0) == LOG_INTERVAL_S - 1.0
+    stalls.log_due(100.0 + LOG_INTERVAL_S)
+    assert said[1:] == ["the event loop stalled 2 times, longest 90 ms (80 ms of CPU time) in b"]
     assert stalls.wait_s(106.0) is None
-    stalls.tell_all()
-    assert said[2:] == ["the loop stood still 3 times for more than 20 ms, 160 ms together, 90 ms at the longest"]
+    stalls.log_summary()
+    assert said[2:] == ["the event loop stalled 3 times for more than 20 ms, 160 ms in total, longest 90 ms"]
 
 
-def test_a_quiet_life_is_not_spoken_of(said: list[str]) -> None:
-    """Rule 4: no line where there was no stall."""
-    Stalls(said.append).tell_all()
+def test_without_stalls_nothing_is_logged(said: list[str]) -> None:
+    StallLog(said.append).log_summary()
     assert not said
 
 
-def test_the_innermost_call_of_a_stack_comes_first() -> None:
-    """The line says what the loop waits in before it says how it came there."""
+def test_the_innermost_call_of_a_stack_is_first() -> None:
     assert describe(sys._getframe()).startswith(
-        "process/test_watchdog.py:test_the_innermost_call_of_a_stack_comes_first <- "
+        "process/test_watchdog.py:test_the_innermost_call_of_a_stack_is_first <- "
     )
     assert describe(None) == "no Python"

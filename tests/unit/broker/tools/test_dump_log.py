@@ -25,7 +25,7 @@ LOG = "00000000000000000000.log"
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
-    """A partition's directory, closed."""
+    """A closed partition directory."""
     log = log_at(tmp_path)
     append(log, "one", "two", producer=Idempotent(5, 0, 0))
     append(log, b"\xff\x00", producer=Idempotent(5, 0, 2))
@@ -34,13 +34,12 @@ def written(tmp_path: Path) -> Path:
 
 
 def dumped(capsys: pytest.CaptureFixture[str], *args: object) -> list[dict[str, Any]]:
-    """The objects that `--json` shows."""
+    """The JSON objects."""
     main(["dump-log", "--json", *map(str, args)])
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_json_is_one_object_a_line(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Batches and records with their data: text where it is text, base64 where it is not."""
+def test_json_is_one_object_per_line(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = dumped(capsys, "--print-data-log", written / LOG)
     assert [row["type"] for row in found] == ["log", "batch", "record", "record", "batch", "record"]
     assert {row["file"] for row in found} == {str(written / LOG)}
@@ -49,8 +48,7 @@ def test_json_is_one_object_a_line(written: Path, capsys: pytest.CaptureFixture[
     assert found[1]["isvalid"] is True
 
 
-def test_small_files_are_shown_too(tmp_path: Path, written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Checkpoints, ids, properties: what Kafka's tool passes over as unknown."""
+def test_small_files_are_shown(tmp_path: Path, written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     disk = Disk()
     write_offsets(disk, f"{tmp_path}/recovery-point-offset-checkpoint", {("t", 0): 3})
     write_epochs(disk, f"{written}/leader-epoch-checkpoint", [(0, 0), (4, 2)])
@@ -82,7 +80,6 @@ def test_small_files_are_shown_too(tmp_path: Path, written: Path, capsys: pytest
 
 
 def test_every_row_has_a_line(tmp_path: Path, written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No kind of file is known to JSON only."""
     write_offsets(Disk(), f"{tmp_path}/recovery-point-offset-checkpoint", {("t", 0): 3})
     (tmp_path / "quorum-state").write_text('{"leaderId":1}')
     (tmp_path / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=a\n")
@@ -95,10 +92,9 @@ def test_every_row_has_a_line(tmp_path: Path, written: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("name", ["00000000000000000000.log", "leader-epoch-checkpoint", "x.log", "readme.txt"])
-def test_a_file_that_cannot_be_shown_is_a_sentence(
+def test_an_unreadable_file_is_a_sentence_and_the_others_are_shown(
     name: str, tmp_path: Path, written: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit status 1, and the other files are shown nevertheless."""
     assert main(["dump-log", str(tmp_path / name), str(written / LOG)]) == 1
     shown = capsys.readouterr()
     assert shown.err.startswith("barnabas: ")
@@ -109,10 +105,9 @@ def test_a_file_that_cannot_be_shown_is_a_sentence(
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe = \0", b"{}"], ids=["empty", "rubbish", "another kind"])
 @pytest.mark.parametrize("name", ["meta.properties", "quorum-state", "00000000000000000007-0000000001.checkpoint"])
-def test_a_small_file_that_is_not_whole_is_a_problem(
+def test_an_incomplete_small_file_is_a_problem(
     name: str, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A start refuses it, or passes it over."""
     (tmp_path / name).write_bytes(content)
     is_json = (name, content) == ("quorum-state", b"{}")
     assert main(["dump-log", str(tmp_path / name)]) == (0 if is_json else 1)
@@ -120,10 +115,7 @@ def test_a_small_file_that_is_not_whole_is_a_problem(
     assert shown.startswith(f"barnabas: {tmp_path / name}") != is_json
 
 
-def test_a_snapshot_of_the_metadata_without_its_end_is_a_problem(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Cut where a batch ends, so that nothing is wrong with what is left."""
+def test_a_metadata_snapshot_without_footer_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     header, footer = (BatchBuilder(control=True) for _ in range(2))
     data = BatchBuilder()
     for builder in (header, data, footer):
@@ -136,14 +128,12 @@ def test_a_snapshot_of_the_metadata_without_its_end_is_a_problem(
         assert ("lacks its header or its footer" in capsys.readouterr().err) is (count < 3)
 
 
-def test_no_file_at_all_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """As with every command that needs an argument."""
+def test_no_file_argument_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dump-log"]) == 2
     assert "Name a file" in capsys.readouterr().err
 
 
-def test_a_tail_that_is_still_being_written_is_no_damage(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A live broker's file: half a batch at the end."""
+def test_an_incomplete_last_batch_is_no_problem(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = (written / LOG).read_bytes()
     for cut in (1, 40, 70):
         (written / LOG).write_bytes(content + content[:cut])
@@ -151,8 +141,7 @@ def test_a_tail_that_is_still_being_written_is_no_damage(written: Path, capsys: 
         assert f"Found {cut} invalid bytes at the end of {LOG}" in capsys.readouterr().out
 
 
-def test_a_length_that_cannot_be_is_damage(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What stood before it is shown."""
+def test_an_impossible_batch_length_is_a_problem(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = bytearray((written / LOG).read_bytes())
     second = 12 + int.from_bytes(content[8:12], "big")
     content[second + 8] = 0x80
@@ -164,15 +153,13 @@ def test_a_length_that_cannot_be_is_damage(written: Path, capsys: pytest.Capture
 
 
 def test_batches_larger_than_a_read_are_shown(tmp_path: Path) -> None:
-    """A megabyte is read at a time; a batch of three, between small ones, takes a read of its own."""
     path = tmp_path / LOG
     path.write_bytes(batch(0, 2) + batch(2, 1, size=3_000_000) + batch(3, 3))
     found = list(rows(Disk(), str(path), Options()))
     assert [(row["baseOffset"], row["isvalid"]) for row in found[1:]] == [(0, True), (2, True), (3, True)]
 
 
-def test_records_that_cannot_be_read_do_not_end_the_dump(tmp_path: Path) -> None:
-    """A batch with a right CRC and garbage inside, then a good one."""
+def test_unreadable_records_do_not_end_the_dump(tmp_path: Path) -> None:
     path = tmp_path / LOG
     broken = with_body(broken_bodies()["garbage"], 2, NOW_MS)
     path.write_bytes(bytes(broken) + batch(2))
@@ -180,8 +167,7 @@ def test_records_that_cannot_be_read_do_not_end_the_dump(tmp_path: Path) -> None
     assert kinds == ["log", "batch", "problem", "batch", "record"]
 
 
-def test_metadata_records_that_nobody_knows_are_sentences(tmp_path: Path) -> None:
-    """Frame version 1, type 99."""
+def test_unknown_metadata_records_are_sentences(tmp_path: Path) -> None:
     builder = BatchBuilder()
     builder.append(NOW_MS, None, b"\x01\x63\x00")
     (tmp_path / LOG).write_bytes(builder.build())
@@ -191,15 +177,13 @@ def test_metadata_records_that_nobody_knows_are_sentences(tmp_path: Path) -> Non
 
 
 class Terminal(io.StringIO):
-    """Somebody looks at it."""
+    """A terminal."""
 
     def isatty(self) -> bool:
-        """Yes."""
         return True
 
 
-def test_a_terminal_is_shown_control_characters_and_a_pipe_gets_them() -> None:
-    """A record may hold what moves cursors."""
+def test_control_characters_are_escaped_on_a_terminal_only() -> None:
     row = {"type": "property", "name": "x", "value": "\x1b[2J"}
     for out, expected in ((Terminal(), "x: \\x1b[2J\n"), (io.StringIO(), "x: \x1b[2J\n")):
         as_text(out, io.StringIO(), skip_record_metadata=False)("f", row)

@@ -32,8 +32,8 @@ from protocol.messages.quotas_scram import (
 from protocol.primitives import uuid_from_text
 from protocol.schema import Message
 from replication.controller.brokers.registration import Registration, register
-from replication.cooperative_tasks import STEPS_A_TURN
-from replication.metadata.image import NO_LEADER, Changes, MetadataImage, ResourceType
+from replication.cooperative_tasks import STEPS_PER_SLICE
+from replication.metadata.image import NO_LEADER, MetadataDelta, MetadataImage, ResourceType
 from replication.metadata.metadata_records import read_batches
 from storage.io.disk import StorageError
 from tests.support.admin_cases import CASES, normalised, topic
@@ -290,7 +290,7 @@ def test_the_answer_comes_after_the_image_and_the_image_after_the_sync(tmp_path:
     world = ControllerWorld(tmp_path).start()
     order: list[str] = []
 
-    def follow(image: MetadataImage, _: Changes) -> Iterator[None]:
+    def follow(image: MetadataImage, _: MetadataDelta) -> Iterator[None]:
         order.append(f"image {sorted(image.topics_by_name)}")
         yield
 
@@ -310,11 +310,11 @@ def test_large_decisions_are_encoded_and_followed_in_turns(tmp_path: Path) -> No
     """Rule 2: nobody sees a part of an image, or has an answer before its partitions follow; the order stays."""
     world = ControllerWorld(tmp_path).start()
     turns: deque[Callable[[], None]] = deque()
-    world.publisher.soon = world.log.soon = turns.append
+    world.publisher.call_soon = world.log.call_soon = turns.append
     order: list[str] = []
-    count = 2 * STEPS_A_TURN + 1
+    count = 2 * STEPS_PER_SLICE + 1
 
-    def follow(image: MetadataImage, changes: Changes) -> Iterator[None]:
+    def follow(image: MetadataImage, changes: MetadataDelta) -> Iterator[None]:
         for indexes in changes.partitions.values():
             for _ in indexes:
                 assert world.image is not image, "not published yet"
@@ -397,8 +397,8 @@ def test_the_first_image_has_this_broker_active_and_names_everything(tmp_path: P
     assert image.brokers[1].endpoint("PLAINTEXT") is not None
     assert changes.partitions == {image.topics_by_name["a"].topic_id: {0, 1}}
     assert changes.features
-    for slot in Changes.__slots__:
-        assert getattr(changes, slot) == getattr(Changes.everything(image), slot)
+    for slot in MetadataDelta.__slots__:
+        assert getattr(changes, slot) == getattr(MetadataDelta.from_empty(image), slot)
 
 
 # ---- starts and ends of this broker ----------------------------------------------------------------------
@@ -506,7 +506,7 @@ def test_a_broker_that_does_not_fit_is_refused(
 ) -> None:
     """Checks and sentences of Kafka's ClusterControlManager."""
     with pytest.raises(KafkaError) as refusal:
-        register(world.image, world.environment(), registration(**changes), next_offset=100)
+        register(world.image, world.context(), registration(**changes), next_offset=100)
     assert (refusal.value.code, refusal.value.message) == (code, sentence)
 
 
@@ -514,7 +514,7 @@ def test_a_directory_of_another_broker_is_refused(world: ControllerWorld) -> Non
     """Two brokers on one directory would be two on its partitions."""
     (directory,) = world.image.brokers[1].directories
     with pytest.raises(KafkaError, match="Broker 1 is already registered with directory"):
-        register(world.image, world.environment(), registration(directories=(directory,)), next_offset=100)
+        register(world.image, world.context(), registration(directories=(directory,)), next_offset=100)
 
 
 def test_the_cluster_s_default_settings_reach_every_broker(world: ControllerWorld) -> None:
@@ -556,7 +556,7 @@ def test_a_quota_that_is_so_already_is_not_written_again(world: ControllerWorld)
     assert ask((rate, 5.0)) == [stored_records.ClientQuotaRecord(entity=parts, key=rate, value=5.0, remove=False)]
     assert ask((rate, 5.0), ("request_percentage", None)) == []
     assert ask((rate, None)) == [stored_records.ClientQuotaRecord(entity=parts, key=rate, value=0.0, remove=True)]
-    assert world.image.kept == {}
+    assert world.image.opaque_records == {}
 
 
 def test_more_changes_than_one_batch_takes_are_written_in_several(world: ControllerWorld) -> None:

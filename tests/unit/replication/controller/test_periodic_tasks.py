@@ -13,7 +13,7 @@ from protocol.messages.quorum import (
     AlterPartitionRequestTopic,
     BrokerState,
 )
-from replication.controller.periodic_tasks import Intervals
+from replication.controller.periodic_tasks import TaskIntervals
 from replication.metadata.image import NO_LEADER
 from tests.support.config_cases import SET, TOPIC, resource
 from tests.support.controller_harness import NEVER, ControllerWorld
@@ -26,12 +26,12 @@ from tests.unit.replication.controller.brokers.test_broker_lifecycle import (
     state,
 )
 
-SIGNS = NEVER._replace(sign_ms=500)
-BALANCE = NEVER._replace(balance_ms=1000)
-UNCLEAN = NEVER._replace(unclean_ms=1000)
+SIGNS = NEVER._replace(no_op_ms=500)
+BALANCE = NEVER._replace(leader_balance_ms=1000)
+UNCLEAN = NEVER._replace(unclean_election_ms=1000)
 
 
-def world_with(path: Path, intervals: Intervals) -> ControllerWorld:
+def world_with(path: Path, intervals: TaskIntervals) -> ControllerWorld:
     return ControllerWorld(path, intervals=intervals).start()
 
 
@@ -54,7 +54,7 @@ def test_who_leads_no_longer_does_nothing_by_itself(tmp_path: Path) -> None:
     world = world_with(tmp_path, SIGNS)
     join(world)
     offset = world.log.next_offset
-    world.controller.lead_no_longer()
+    world.controller.on_leadership_lost()
     world.wait(5_000)
     assert since(world, offset) == []
 
@@ -77,7 +77,7 @@ def end_with_the_next_append(world: ControllerWorld) -> None:
 
     def last(*given: Any, **named: Any) -> int:
         offset = append(*given, **named)
-        world.controller.lead_no_longer()
+        world.controller.on_leadership_lost()
         return offset
 
     world.log.append = last  # type: ignore[method-assign]
@@ -165,7 +165,7 @@ def test_what_nobody_could_lead_is_looked_at_again(tmp_path: Path) -> None:
     """Rule 2: unclean.leader.election.interval.ms. Here nobody was there when the topic began to allow it."""
     world = world_with(tmp_path, UNCLEAN)
     topic_id = leave_without_leader(world)
-    world.controller.fence_silent(1, wall_ms=0)
+    world.controller.fence_expired_broker(1, wall_ms=0)
     allow_unclean(world)
     assert state(world, topic_id).leader == NO_LEADER
     world.wait(1_000)

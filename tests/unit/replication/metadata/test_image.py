@@ -10,8 +10,8 @@ from protocol.messages import stored_records
 from protocol.schema import Message
 from replication.metadata.image import (
     UNASSIGNED_DIRECTORY,
-    Changes,
     Endpoint,
+    MetadataDelta,
     MetadataImage,
     PartitionState,
     ResourceType,
@@ -57,7 +57,7 @@ def broker(broker_id: int = 1, epoch: int = 5) -> stored_records.RegisterBrokerR
     )
 
 
-def after(*records: Message, image: MetadataImage | None = None) -> tuple[MetadataImage, Changes]:
+def apply_records(*records: Message, image: MetadataImage | None = None) -> tuple[MetadataImage, MetadataDelta]:
     return (image or MetadataImage("cluster")).apply(records, offset=len(records), epoch=1)
 
 
@@ -69,11 +69,10 @@ def same(left: MetadataImage, right: MetadataImage) -> bool:
     )
 
 
-def test_an_image_stays_as_it_was_when_records_are_applied() -> None:
-    """Rule 1: an image never changes."""
+def test_applying_records_does_not_change_the_old_image() -> None:
     empty = MetadataImage("cluster")
-    first, _ = after(*topic("a", A, 2), setting("a", "retention.ms", "5"), broker(), image=empty)
-    second, _ = after(
+    first, _ = apply_records(*topic("a", A, 2), setting("a", "retention.ms", "5"), broker(), image=empty)
+    second, _ = apply_records(
         stored_records.PartitionChangeRecord(partition_id=0, topic_id=A, leader=-1),
         setting("a", "retention.ms", None),
         stored_records.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=5, fenced=-1),
@@ -94,10 +93,9 @@ def test_an_image_stays_as_it_was_when_records_are_applied() -> None:
     assert not second.brokers[1].is_fenced
 
 
-def test_what_records_do_not_touch_is_shared() -> None:
-    """Rule 1: a new topic must not cost a copy of the partitions of all the others."""
-    first, _ = after(*topic("a", A, 3))
-    second, changes = after(*topic("b", B), image=first)
+def test_unchanged_parts_are_shared() -> None:
+    first, _ = apply_records(*topic("a", A, 3))
+    second, changes = apply_records(*topic("b", B), image=first)
     assert second.topics_by_name["a"] is first.topics_by_name["a"]
     assert second.configs is first.configs
     assert second.brokers is first.brokers
@@ -105,10 +103,9 @@ def test_what_records_do_not_touch_is_shared() -> None:
     assert changes.created_topics == {B}
 
 
-def test_changes_name_what_was_touched_and_nothing_else() -> None:
-    """Rule 3."""
-    first, _ = after(*topic("a", A, 3), *topic("b", B), broker())
-    second, changes = after(
+def test_the_delta_names_exactly_what_changed() -> None:
+    first, _ = apply_records(*topic("a", A, 3), *topic("b", B), broker())
+    second, changes = apply_records(
         stored_records.PartitionChangeRecord(partition_id=2, topic_id=A, isr=[1]),
         partition(A, 3),
         setting("b", "retention.ms", "5"),
@@ -123,49 +120,46 @@ def test_changes_name_what_was_touched_and_nothing_else() -> None:
     assert not changes.features
     assert second.topics_by_name.keys() == {"a"}
     assert second.configs == {}
-    nothing, changes = after(stored_records.NoOpRecord(), image=second)
+    nothing, changes = apply_records(stored_records.NoOpRecord(), image=second)
     assert changes.is_empty
     assert nothing.offset == 1
 
 
-def test_everything_is_the_way_from_nothing() -> None:
-    """Rule 3: a listener is told first what is there already, in the same words."""
-    image, changes = after(
+def test_the_delta_from_empty_equals_the_delta_of_the_records() -> None:
+    image, changes = apply_records(
         *topic("a", A, 2),
         setting("a", "retention.ms", "5"),
         broker(),
         stored_records.FeatureLevelRecord(name="f", feature_level=1),
     )
-    everything = Changes.everything(image)
-    for slot in Changes.__slots__:
+    everything = MetadataDelta.from_empty(image)
+    for slot in MetadataDelta.__slots__:
         assert getattr(everything, slot) == getattr(changes, slot), slot
 
 
-def test_a_topic_made_and_removed_at_once_leaves_no_trace() -> None:
-    """Rule 2: nobody has to delete what nobody was told of."""
-    image, changes = after(*topic("a", A), stored_records.RemoveTopicRecord(topic_id=A))
+def test_a_topic_created_and_removed_in_one_step_is_not_in_the_delta() -> None:
+    image, changes = apply_records(*topic("a", A), stored_records.RemoveTopicRecord(topic_id=A))
     assert changes.is_empty
     assert not image.topics_by_id
     assert not image.topics_by_name
 
 
-def test_a_removed_topic_takes_its_settings_along() -> None:
-    """Rule 2: Kafka writes no record for them, so a topic made anew under the name starts clean."""
-    image, _ = after(*topic("a", A), setting("a", "retention.ms", "5"))
-    image, changes = after(stored_records.RemoveTopicRecord(topic_id=A), *topic("a", B), image=image)
+def test_removing_a_topic_removes_its_configs() -> None:
+    """Kafka writes no records for them."""
+    image, _ = apply_records(*topic("a", A), setting("a", "retention.ms", "5"))
+    image, changes = apply_records(stored_records.RemoveTopicRecord(topic_id=A), *topic("a", B), image=image)
     assert image.topic_config("a") == {}
     assert image.topics_by_name["a"].topic_id == B
     assert changes.created_topics == {B}
     assert set(changes.removed_topics) == {A}
 
 
-def test_only_a_named_leader_raises_the_leader_epoch() -> None:
-    """Rule 2: -2 means unchanged; the same leader named again begins a new epoch; the partition epoch always grows."""
-    image, _ = after(*topic("a", A))
-    image, _ = after(stored_records.PartitionChangeRecord(partition_id=0, topic_id=A, isr=[]), image=image)
+def test_a_leader_in_a_partition_change_increases_the_leader_epoch() -> None:
+    image, _ = apply_records(*topic("a", A))
+    image, _ = apply_records(stored_records.PartitionChangeRecord(partition_id=0, topic_id=A, isr=[]), image=image)
     state = image.topics_by_id[A].partitions[0]
     assert (state.isr, state.leader, state.leader_epoch, state.partition_epoch) == ((), 1, 0, 1)
-    image, _ = after(
+    image, _ = apply_records(
         stored_records.PartitionChangeRecord(
             partition_id=0,
             topic_id=A,
@@ -180,19 +174,18 @@ def test_only_a_named_leader_raises_the_leader_epoch() -> None:
     assert image.topics_by_id[A].partitions[0] == PartitionState(
         (1,), (1,), 1, 1, 2, (DIRECTORY,), (), (), (2,), (3,), 1
     )
-    image, changes = after(stored_records.ClearElrRecord(topic_name="a"), image=image)
+    image, changes = apply_records(stored_records.ClearElrRecord(topic_name="a"), image=image)
     state = image.topics_by_id[A].partitions[0]
     assert (state.eligible_leaders, state.last_known_leaders, state.partition_epoch) == ((), (), 3)
     assert changes.partitions == {A: {0}}
-    _, changes = after(stored_records.ClearElrRecord(topic_name=""), image=image)
+    _, changes = apply_records(stored_records.ClearElrRecord(topic_name=""), image=image)
     assert changes.is_empty
 
 
-def test_who_stands_aside_leads_nothing() -> None:
-    """Epochs stay, so that the record that takes the leadership away is news; the image itself does not change."""
-    image, _ = after(*topic("a", A, 2), *topic("b", B))
-    image, _ = after(stored_records.PartitionChangeRecord(partition_id=1, topic_id=A, leader=2), image=image)
-    aside, changes = image.led_by_others(1)
+def test_without_leader_keeps_epochs_and_the_old_image() -> None:
+    image, _ = apply_records(*topic("a", A, 2), *topic("b", B))
+    image, _ = apply_records(stored_records.PartitionChangeRecord(partition_id=1, topic_id=A, leader=2), image=image)
+    aside, changes = image.without_leader(1)
     assert changes.partitions == {A: {0}, B: {0}}
     old = image.topics_by_id[A].partitions
     assert old[0].leader == 1
@@ -200,10 +193,9 @@ def test_who_stands_aside_leads_nothing() -> None:
     assert (aside.offset, aside.epoch) == (image.offset, image.epoch)
 
 
-def test_new_replicas_keep_the_directories_of_those_that_stay() -> None:
-    """Rule 2: a change of replicas without directories says nothing about the old ones' directories."""
-    image, _ = after(*topic("a", A))
-    image, _ = after(
+def test_a_change_of_replicas_keeps_the_directories_of_the_remaining_ones() -> None:
+    image, _ = apply_records(*topic("a", A))
+    image, _ = apply_records(
         stored_records.PartitionChangeRecord(partition_id=0, topic_id=A, replicas=[2, 1], adding_replicas=[2]),
         image=image,
     )
@@ -213,36 +205,32 @@ def test_new_replicas_keep_the_directories_of_those_that_stay() -> None:
     assert state.adding == (2,)
 
 
-def test_partitions_stand_in_the_order_of_their_index() -> None:
-    """Readers go through them in order, whatever order a snapshot had."""
-    image, _ = after(
+def test_partitions_are_ordered_by_index() -> None:
+    image, _ = apply_records(
         stored_records.TopicRecord(name="a", topic_id=A), partition(A, 2), partition(A, 0), partition(A, 1)
     )
     assert list(image.topics_by_name["a"].partitions) == [0, 1, 2]
 
 
-def test_a_null_setting_is_gone() -> None:
-    """Rule 2: null deletes, and a resource without settings has no entry."""
-    image, _ = after(*topic("a", A), setting("a", "x", "1"), setting("a", "y", "2"), setting("a", "x", None))
+def test_a_null_config_value_removes_the_config() -> None:
+    image, _ = apply_records(*topic("a", A), setting("a", "x", "1"), setting("a", "y", "2"), setting("a", "x", None))
     assert image.configs == {(ResourceType.TOPIC, "a"): {"y": "2"}}
-    image, _ = after(setting("a", "y", None), image=image)
+    image, _ = apply_records(setting("a", "y", None), image=image)
     assert image.configs == {}
 
 
-def test_a_broker_has_its_own_settings_over_the_cluster_s() -> None:
-    """Dynamic broker settings: the default resource is named by the empty string."""
+def test_a_broker_config_overrides_the_cluster_default() -> None:
     records = [
         stored_records.ConfigRecord(resource_type=ResourceType.BROKER, resource_name=name, name=key, value=value)
         for name, key, value in (("", "a", "1"), ("", "b", "1"), ("1", "b", "2"), ("2", "b", "3"))
     ]
-    image, _ = after(*records)
+    image, _ = apply_records(*records)
     assert image.broker_config(1) == {"a": "1", "b": "2"}
 
 
-def test_a_registration_lives_through_its_changes() -> None:
-    """Rule 2 (seeds.md M4): what a change does not name stays."""
-    image, _ = after(broker())
-    image, changes = after(
+def test_a_registration_change_keeps_the_other_fields() -> None:
+    image, _ = apply_records(broker())
+    image, changes = apply_records(
         stored_records.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=5, fenced=-1, cordoned_log_dirs=[]),
         image=image,
     )
@@ -254,13 +242,13 @@ def test_a_registration_lives_through_its_changes() -> None:
     assert registered.features == {"f": (0, 2)}
     assert registered.directories == (DIRECTORY,)
     assert changes.brokers == {1}
-    image, _ = after(
+    image, _ = apply_records(
         stored_records.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=5, in_controlled_shutdown=1),
         image=image,
     )
     assert not image.brokers[1].is_active
     assert not image.brokers[1].is_fenced
-    image, _ = after(stored_records.UnregisterBrokerRecord(broker_id=1, broker_epoch=5), image=image)
+    image, _ = apply_records(stored_records.UnregisterBrokerRecord(broker_id=1, broker_epoch=5), image=image)
     assert image.brokers == {}
 
 
@@ -274,20 +262,18 @@ def test_a_registration_lives_through_its_changes() -> None:
         stored_records.ClearElrRecord(topic_name="a"),
     ],
 )
-def test_a_record_that_contradicts_the_image_stops_the_node(record: Message) -> None:
-    """Rule 4."""
+def test_a_record_that_contradicts_the_image_is_an_assertion_error(record: Message) -> None:
     with pytest.raises(AssertionError):
-        after(record)
+        apply_records(record)
 
 
-def test_records_one_by_one_and_all_at_once_give_the_same_image() -> None:
-    """Rule 2, over random histories; a failure prints its seed."""
+def test_the_image_does_not_depend_on_how_records_are_batched() -> None:
     for seed in range(40):
         history = _random_history(random.Random(seed))
-        at_once, changes = after(*history)
+        at_once, changes = apply_records(*history)
         one_by_one = MetadataImage("cluster")
         for record in history:
-            one_by_one, _ = after(record, image=one_by_one)
+            one_by_one, _ = apply_records(record, image=one_by_one)
         assert same(at_once, one_by_one), f"seed {seed}"
         assert changes.partitions.keys() <= at_once.topics_by_id.keys(), f"seed {seed}"
         assert changes.created_topics == set(at_once.topics_by_id), f"seed {seed}"

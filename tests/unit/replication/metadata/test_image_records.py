@@ -21,8 +21,8 @@ _UNSEEN = (
 )
 
 
-def assert_a_way_there_and_back(image: MetadataImage) -> None:
-    """The image is equal to what comes of its records, after they were bytes."""
+def assert_round_trip(image: MetadataImage) -> None:
+    """The image equals the one built from its encoded records."""
     written = [encode_record(message, version) for message, version in image_records(image)]
     again, _ = MetadataImage(image.cluster_id).apply(map(decode_record, written), offset=0, epoch=0)
     for slot in SAID_BY_RECORDS:
@@ -34,29 +34,25 @@ def assert_a_way_there_and_back(image: MetadataImage) -> None:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_an_image_comes_back_from_its_records(seed: int) -> None:
-    """Rule 1, after random histories at every level that a cluster may have."""
+def test_a_random_image_is_rebuilt_from_its_records(seed: int) -> None:
     history = random_history(random.Random(seed), 120)
     image, _ = MetadataImage("cluster").apply([message for message, _ in history], offset=len(history) - 1, epoch=1)
-    assert_a_way_there_and_back(image)
+    assert_round_trip(image)
 
 
-def test_the_image_of_a_real_cluster_comes_back() -> None:
-    """Rule 1, after what Apache Kafka wrote."""
+def test_the_image_of_an_apache_kafka_log_is_rebuilt_from_its_records() -> None:
     batches = [batch for batch in read_batches(METADATA_LOG) if not batch.is_control]
     seen = [message for batch in batches for message in batch.messages if not isinstance(message, _UNSEEN)]
     image, _ = MetadataImage("cluster").apply(seen, offset=batches[-1].last_offset, epoch=1)
     assert len(image.topics_by_name) == 2
-    assert_a_way_there_and_back(image)
+    assert_round_trip(image)
 
 
-def test_nothing_leads_to_nothing() -> None:
-    """An empty image needs no record."""
+def test_an_empty_image_has_no_records() -> None:
     assert list(image_records(MetadataImage("cluster"))) == []
 
 
-def test_metadata_version_comes_first_whenever_it_was_set() -> None:
-    """Rule 2: it decides how what follows is read."""
+def test_metadata_version_is_the_first_record() -> None:
     levels = [("a.version", 1), ("metadata.version", 20), ("z.version", 1)]
     records = [stored_records.FeatureLevelRecord(name=name, feature_level=level) for name, level in levels]
     image, _ = MetadataImage("cluster").apply(records, offset=2, epoch=1)

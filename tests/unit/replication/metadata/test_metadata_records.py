@@ -31,8 +31,7 @@ from tests.unit.replication.kafka_bytes import BOOTSTRAP_CHECKPOINT, METADATA_LO
 _CONTROL = {cls: ControlType(kind) for kind, cls in metadata_records.CONTROL_MESSAGES.items()}
 
 
-def test_what_kafka_wrote_is_written_again_byte_for_byte() -> None:
-    """FORMAT: every batch of a real log, data and control, comes out of our writer as it went in."""
+def test_every_batch_of_an_apache_kafka_log_is_encoded_identically() -> None:
     seen: set[str] = set()
     for position, header in headers(METADATA_LOG):
         raw = METADATA_LOG[position : position + header.size]
@@ -69,7 +68,6 @@ def _version(raw: bytes, message: Message, messages: list[Message]) -> int:
 
 
 def test_a_record_is_framed_by_frame_version_type_and_version() -> None:
-    """FORMAT of a data record."""
     assert encode_record(stored_records.NoOpRecord(), 0) == bytes([1, 20, 0, 0])
     assert (
         encode_record(stored_records.TopicRecord(name="a", topic_id=b"I" * 16), 0)
@@ -92,14 +90,12 @@ def test_a_record_is_framed_by_frame_version_type_and_version() -> None:
         (b"\x01\x14\x00\x00\x00", "1 bytes follow a metadata record of type 20"),
     ],
 )
-def test_what_is_not_understood_is_refused_with_a_sentence(value: bytes | None, sentence: str) -> None:
-    """Rule 1."""
+def test_an_invalid_record_is_refused_with_a_message(value: bytes | None, sentence: str) -> None:
     with pytest.raises(UnreadableMetadata, match=sentence):
         decode_record(value)
 
 
-def test_random_bytes_give_a_sentence_and_nothing_else() -> None:
-    """Rule 1: a broken log must not end in a stack trace."""
+def test_random_bytes_raise_only_unreadable_metadata() -> None:
     for seed in range(3000):
         dice = random.Random(seed)
         value = bytes([1, dice.choice(list(RECORD_TYPES)), 0]) + dice.randbytes(dice.randint(0, 40))
@@ -111,16 +107,14 @@ def test_random_bytes_give_a_sentence_and_nothing_else() -> None:
             raise AssertionError(f"seed {seed}: {error!r}") from error
 
 
-def test_a_flipped_bit_is_found() -> None:
-    """Rule 2."""
+def test_a_flipped_bit_is_detected() -> None:
     broken = bytearray(METADATA_LOG)
     broken[200] ^= 1
     with pytest.raises(UnreadableMetadata, match="corrupt"):
         read_batches(broken)
 
 
-def test_snapshots_of_kafka_are_read() -> None:
-    """FORMAT of a snapshot: control records around, data inside."""
+def test_snapshots_of_apache_kafka_are_read() -> None:
     _, control, data = read_snapshot(BOOTSTRAP_CHECKPOINT, "b")
     assert control == []
     assert data[0] == stored_records.FeatureLevelRecord(name="metadata.version", feature_level=30)
@@ -130,8 +124,7 @@ def test_snapshots_of_kafka_are_read() -> None:
     assert [type(message) for message in control] == [stored_records.KRaftVersionRecord, stored_records.VotersRecord]
 
 
-def test_a_snapshot_without_its_end_is_refused() -> None:
-    """Rule 2: a snapshot is whole only with its footer."""
+def test_a_snapshot_without_its_footer_is_refused() -> None:
     *_, (position, _) = headers(BOOTSTRAP_CHECKPOINT)
     with pytest.raises(UnreadableMetadata, match="the snapshot b is not whole"):
         read_snapshot(BOOTSTRAP_CHECKPOINT[:position], "b")
@@ -139,8 +132,7 @@ def test_a_snapshot_without_its_end_is_refused() -> None:
         read_snapshot(b"", "b")
 
 
-def test_a_large_snapshot_is_many_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FORMAT of a snapshot: offsets count from 0 without a gap, and no batch is larger than the log's may be."""
+def test_a_large_snapshot_consists_of_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     records: list[Versioned] = [
         (stored_records.ConfigRecord(resource_type=4, resource_name="", name=f"n{i}", value="v" * 100), 0)
         for i in range(1000)
@@ -157,8 +149,7 @@ def test_a_large_snapshot_is_many_small_batches(monkeypatch: pytest.MonkeyPatch)
     assert found.last_contained_ms == 4
 
 
-def test_snapshots_are_known_by_their_names() -> None:
-    """FORMAT of the name; unfinished and doomed ones are none."""
+def test_only_names_of_finished_snapshots_are_recognised() -> None:
     assert snapshot_name("00000000000000000361-0000000002.checkpoint") == SnapshotName(361, 2)
     assert str(SnapshotName(361, 2)) == "00000000000000000361-0000000002.checkpoint"
     for name in (

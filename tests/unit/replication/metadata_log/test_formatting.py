@@ -13,14 +13,14 @@ from protocol.records import HEADER, headers
 from replication.metadata.metadata_records import read_snapshot
 from replication.metadata_log.formatting import (
     ControllerEndpoint,
-    Identity,
     MetaProperties,
+    NodeIdentity,
     UnusableDirectory,
     bootstrap_checkpoint,
     format_directories,
-    identify,
     new_uuid,
     read_meta_properties,
+    read_node_identity,
     zero_checkpoint,
 )
 from storage.io.disk import Disk
@@ -31,14 +31,14 @@ WALL_MS = 1_795_252_933_743
 CONTROLLER = ControllerEndpoint("CONTROLLER", "127.0.0.1", 27101)
 
 
-def formatted(*paths: Path, node_id: int = 1, cluster_id: str | None = None, seed: int = 1) -> Identity:
+def format_dirs(*paths: Path, node_id: int = 1, cluster_id: str | None = None, seed: int = 1) -> NodeIdentity:
     disk = Disk()
     directories = [str(path) for path in paths]
     return format_directories(
         disk,
         directories,
         node_id=node_id,
-        identity=identify(disk, directories, node_id=node_id),
+        identity=read_node_identity(disk, directories, node_id=node_id),
         cluster_id=cluster_id,
         controller=CONTROLLER,
         random_bytes=random.Random(seed).randbytes,
@@ -47,7 +47,7 @@ def formatted(*paths: Path, node_id: int = 1, cluster_id: str | None = None, see
 
 
 def without_times(data: bytes) -> list[tuple[object, ...]]:
-    """The batches of a snapshot, all but timestamps and CRC."""
+    """The batches of a snapshot without timestamps and CRC."""
     found: list[tuple[object, ...]] = []
     for position, header in headers(data):
         body = data[position + HEADER.size : position + header.size]
@@ -55,8 +55,7 @@ def without_times(data: bytes) -> list[tuple[object, ...]]:
     return found
 
 
-def test_checkpoints_are_kafka_s_byte_for_byte() -> None:
-    """FORMAT: all but the times equals what Kafka 4.3.1 wrote."""
+def test_checkpoints_equal_those_of_apache_kafka() -> None:
     assert without_times(bootstrap_checkpoint(WALL_MS)) == without_times(BOOTSTRAP_CHECKPOINT)
     _, control, _ = read_snapshot(ZERO_CHECKPOINT, "z")
     voters = control[1]
@@ -66,15 +65,14 @@ def test_checkpoints_are_kafka_s_byte_for_byte() -> None:
     assert without_times(zero_checkpoint(voters, WALL_MS)) == without_times(theirs)
 
 
-def test_an_empty_directory_becomes_ours(tmp_path: Path) -> None:
-    """FORMAT of meta.properties; what was written is what is read."""
-    made = formatted(tmp_path / "a", cluster_id="AAAAAAAAAAAAAAAAAAAAAQ")
+def test_an_empty_directory_is_formatted_and_read_back(tmp_path: Path) -> None:
+    made = format_dirs(tmp_path / "a", cluster_id="AAAAAAAAAAAAAAAAAAAAAQ")
     directory_id = made.directory_ids[str(tmp_path / "a")]
     assert (tmp_path / "a/meta.properties").read_text() == (
         "#\n#Sat Nov 21 09:22:13 UTC 2026\nnode.id=1\n"
         f"directory.id={uuid_text(directory_id)}\nversion=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAQ\n"
     )
-    assert identify(Disk(), [str(tmp_path / "a")], node_id=1) == made
+    assert read_node_identity(Disk(), [str(tmp_path / "a")], node_id=1) == made
     _, control, _ = read_snapshot(
         (tmp_path / "a/__cluster_metadata-0/00000000000000000000-0000000000.checkpoint").read_bytes(), "z"
     )
@@ -83,9 +81,8 @@ def test_an_empty_directory_becomes_ours(tmp_path: Path) -> None:
     assert [(v.voter_id, v.voter_directory_id) for v in voters.voters] == [(1, directory_id)]
 
 
-def test_only_the_first_directory_gets_the_metadata_log(tmp_path: Path) -> None:
-    """As Kafka's formatter; every directory gets bootstrap.checkpoint and an id of its own."""
-    made = formatted(tmp_path / "a", tmp_path / "b")
+def test_only_the_first_directory_gets_the_zero_checkpoint(tmp_path: Path) -> None:
+    made = format_dirs(tmp_path / "a", tmp_path / "b")
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert files == [
         "a/__cluster_metadata-0/00000000000000000000-0000000000.checkpoint",
@@ -97,32 +94,30 @@ def test_only_the_first_directory_gets_the_metadata_log(tmp_path: Path) -> None:
     assert len(set(made.directory_ids.values())) == 2
 
 
-def test_a_formatting_cut_short_is_done_again(tmp_path: Path) -> None:
-    """Rule 1: without meta.properties nothing counts, whatever else is there already."""
-    whole = formatted(tmp_path / "a")
+def test_an_interrupted_formatting_is_repeated(tmp_path: Path) -> None:
+    whole = format_dirs(tmp_path / "a")
     (tmp_path / "a/meta.properties").unlink()
     (tmp_path / "a/meta.properties.tmp").write_text("node.i")
     (tmp_path / "a/.lock").touch()
-    assert identify(Disk(), [str(tmp_path / "a")], node_id=1) is None
-    again = formatted(tmp_path / "a", seed=2)
+    assert read_node_identity(Disk(), [str(tmp_path / "a")], node_id=1) is None
+    again = format_dirs(tmp_path / "a", seed=2)
     assert again.cluster_id != whole.cluster_id
 
 
-def test_a_new_log_directory_joins_the_old_ones(tmp_path: Path) -> None:
-    """Rule 3: an added directory gets the cluster's id, and the old one is left alone."""
-    first = formatted(tmp_path / "a")
+def test_an_added_directory_gets_the_cluster_id(tmp_path: Path) -> None:
+    first = format_dirs(tmp_path / "a")
     before = (tmp_path / "a/meta.properties").stat().st_mtime_ns
-    both = formatted(tmp_path / "a", tmp_path / "b", seed=2)
+    both = format_dirs(tmp_path / "a", tmp_path / "b", seed=2)
     assert both.cluster_id == first.cluster_id
     assert both.directory_ids[str(tmp_path / "a")] == first.directory_ids[str(tmp_path / "a")]
     assert (tmp_path / "a/meta.properties").stat().st_mtime_ns == before
 
 
-def test_a_new_directory_may_not_come_before_the_metadata_log(tmp_path: Path) -> None:
-    """Rule 3: a second, empty metadata log would make every topic vanish."""
-    formatted(tmp_path / "a")
+def test_a_new_first_directory_is_refused(tmp_path: Path) -> None:
+    """A second, empty metadata log would lose every topic."""
+    format_dirs(tmp_path / "a")
     with pytest.raises(UnusableDirectory, match="name the old one first"):
-        formatted(tmp_path / "b", tmp_path / "a")
+        format_dirs(tmp_path / "b", tmp_path / "a")
     assert not (tmp_path / "b").exists()
 
 
@@ -138,57 +133,50 @@ def test_a_new_directory_may_not_come_before_the_metadata_log(tmp_path: Path) ->
         ("version=1\ncluster.id=c\nnode.id=7\ndirectory.id=AAAAAAAAAAAAAAAAAAAAZQ\n", "belongs to node 7"),
     ],
 )
-def test_a_directory_that_is_not_ours_is_left_alone(tmp_path: Path, content: str, sentence: str) -> None:
-    """Rules 2 and 3: one sentence, nothing touched."""
+def test_an_unusable_meta_properties_is_refused_without_a_change(tmp_path: Path, content: str, sentence: str) -> None:
     (tmp_path / "meta.properties").write_text(content)
     with pytest.raises(UnusableDirectory, match=sentence):
-        identify(Disk(), [str(tmp_path)], node_id=1)
+        read_node_identity(Disk(), [str(tmp_path)], node_id=1)
     assert [path.name for path in tmp_path.iterdir()] == ["meta.properties"]
 
 
 def test_directories_of_two_clusters_are_refused(tmp_path: Path) -> None:
-    """Rule 3."""
-    formatted(tmp_path / "a")
-    formatted(tmp_path / "b", seed=2)
+    format_dirs(tmp_path / "a")
+    format_dirs(tmp_path / "b", seed=2)
     with pytest.raises(UnusableDirectory, match="different clusters"):
-        identify(Disk(), [str(tmp_path / "a"), str(tmp_path / "b")], node_id=1)
+        read_node_identity(Disk(), [str(tmp_path / "a"), str(tmp_path / "b")], node_id=1)
 
 
-def test_a_copied_directory_is_refused(tmp_path: Path) -> None:
-    """Rule 3: two directories with one id would be one directory to the controller."""
-    formatted(tmp_path / "a")
+def test_two_directories_with_one_id_are_refused(tmp_path: Path) -> None:
+    format_dirs(tmp_path / "a")
     (tmp_path / "b").mkdir()
     (tmp_path / "b/meta.properties").write_bytes((tmp_path / "a/meta.properties").read_bytes())
     with pytest.raises(UnusableDirectory, match="a copy of the other"):
-        identify(Disk(), [str(tmp_path / "a"), str(tmp_path / "b")], node_id=1)
+        read_node_identity(Disk(), [str(tmp_path / "a"), str(tmp_path / "b")], node_id=1)
 
 
 @pytest.mark.parametrize("name", ["t-0", "notes.txt", "recovery-point-offset-checkpoint"])
-def test_data_without_meta_properties_are_never_formatted_over(tmp_path: Path, name: str) -> None:
-    """Rule 2."""
+def test_a_directory_with_data_but_without_meta_properties_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
     with pytest.raises(UnusableDirectory, match=f"holds {name} but no meta.properties"):
-        identify(Disk(), [str(tmp_path)], node_id=1)
+        read_node_identity(Disk(), [str(tmp_path)], node_id=1)
 
 
-def test_a_metadata_log_without_meta_properties_is_never_formatted_over(tmp_path: Path) -> None:
-    """Rule 2: the zero checkpoint alone may come from an interrupted formatting, a log may not."""
-    formatted(tmp_path)
+def test_a_metadata_log_without_meta_properties_is_refused(tmp_path: Path) -> None:
+    format_dirs(tmp_path)
     (tmp_path / "meta.properties").unlink()
     (tmp_path / "__cluster_metadata-0/00000000000000000000.log").touch()
     with pytest.raises(UnusableDirectory, match=r"__cluster_metadata-0/00000000000000000000.log but no meta"):
-        identify(Disk(), [str(tmp_path)], node_id=1)
+        read_node_identity(Disk(), [str(tmp_path)], node_id=1)
 
 
 def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
-    """Rule 2."""
     (tmp_path / "a").touch()
     with pytest.raises(UnusableDirectory, match="is a file, not a directory"):
-        identify(Disk(), [str(tmp_path / "a")], node_id=1)
+        read_node_identity(Disk(), [str(tmp_path / "a")], node_id=1)
 
 
-def test_kafka_s_meta_properties_are_read(tmp_path: Path) -> None:
-    """FORMAT: Java's way with comments and escapes."""
+def test_comments_and_escapes_of_java_properties_are_read(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text(
         "#\n#Sat Nov 21 09:22:13 UTC 2026\nnode.id=1\ndirectory.id=ncNHL0kMRKuhxs6LVjsQww\n"
         "version=1\ncluster.id=a\\:b\n"
@@ -198,17 +186,15 @@ def test_kafka_s_meta_properties_are_read(tmp_path: Path) -> None:
     )
 
 
-def test_ids_are_none_of_kafka_s_reserved_ones() -> None:
-    """Ids below 100 mean something, and a dash in front would look like an option on a command line."""
+def test_new_ids_are_not_reserved_and_do_not_start_with_a_dash() -> None:
     assert uuid_text(new_uuid(bytes)) == "AAAAAAAAQACAAAAAAAAAAA"
     draws = iter([b"\xf8" + b"\0" * 15, b"\x01" * 16])
     assert uuid_text(new_uuid(lambda _: next(draws))) == "AQEBAQEBQQGBAQEBAQEBAQ"
 
 
 @needs_kafka
-def test_kafka_reads_the_checkpoints(tmp_path: Path) -> None:
-    """FORMAT: DumpLogSegments --cluster-metadata-decoder accepts both files."""
-    formatted(tmp_path)
+def test_apache_kafka_s_dump_tool_reads_the_checkpoints(tmp_path: Path) -> None:
+    format_dirs(tmp_path)
     for name, expected in (
         ("bootstrap.checkpoint", '"name":"metadata.version","featureLevel":30'),
         (
@@ -224,15 +210,14 @@ def test_kafka_reads_the_checkpoints(tmp_path: Path) -> None:
         assert "isvalid: false" not in dump.stdout
 
 
-def test_the_metadata_log_may_have_a_directory_of_its_own(tmp_path: Path) -> None:
-    """As metadata.log.dir asks: formatted like the others, with the voters; it is no log directory."""
+def test_metadata_log_dir_is_formatted_and_is_no_log_directory(tmp_path: Path) -> None:
     a, m = str(tmp_path / "a"), str(tmp_path / "m")
     for seed in (1, 2):
         made = format_directories(
             Disk(),
             [a],
             node_id=1,
-            identity=identify(Disk(), [a], node_id=1, metadata_directory=m),
+            identity=read_node_identity(Disk(), [a], node_id=1, metadata_directory=m),
             metadata_directory=m,
             cluster_id=None,
             controller=CONTROLLER,
@@ -240,7 +225,7 @@ def test_the_metadata_log_may_have_a_directory_of_its_own(tmp_path: Path) -> Non
             wall_ms=WALL_MS,
         )
         assert (list(made.directory_ids), made.metadata_directory) == ([a], m)
-    assert identify(Disk(), [a], node_id=1, metadata_directory=m) == made
+    assert read_node_identity(Disk(), [a], node_id=1, metadata_directory=m) == made
     assert not (tmp_path / "a/__cluster_metadata-0").exists()
     assert (tmp_path / "m/__cluster_metadata-0/00000000000000000000-0000000000.checkpoint").exists()
     moved = str(tmp_path / "elsewhere")
@@ -249,7 +234,7 @@ def test_the_metadata_log_may_have_a_directory_of_its_own(tmp_path: Path) -> Non
             Disk(),
             [a],
             node_id=1,
-            identity=identify(Disk(), [a], node_id=1, metadata_directory=moved),
+            identity=read_node_identity(Disk(), [a], node_id=1, metadata_directory=moved),
             metadata_directory=moved,
             cluster_id=None,
             controller=CONTROLLER,
@@ -258,13 +243,13 @@ def test_the_metadata_log_may_have_a_directory_of_its_own(tmp_path: Path) -> Non
         )
 
 
-def test_a_directory_without_an_id_is_given_one(tmp_path: Path) -> None:
-    """Rule 3: Kafka before 3.7 wrote none; the rest of the directory stays as it is."""
+def test_a_directory_without_an_id_gets_one(tmp_path: Path) -> None:
+    """Kafka before 3.7 wrote none."""
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
-    made = formatted(tmp_path / "a", tmp_path / "b")
+    made = format_dirs(tmp_path / "a", tmp_path / "b")
     first, second = made.directory_ids.values()
     assert first != second
-    assert identify(Disk(), [str(tmp_path / "a"), str(tmp_path / "b")], node_id=1) == made
+    assert read_node_identity(Disk(), [str(tmp_path / "a"), str(tmp_path / "b")], node_id=1) == made
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["meta.properties"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from replication.metadata_log.kraft_replica import Quorum
-from replication.raft.raft_log import Lead
+from replication.metadata_log.kraft_replica import KRaftReplica
+from replication.raft.raft_log import BecomeLeader
 from replication.raft.voters import VoterSet
-from replication.timer_queue import Deadlines
+from replication.timer_queue import TimerQueue
 from tests.simulation.quorum.memory_log import Entry
 from tests.unit.replication.raft.replica import ONE, log_of, replica
 
@@ -20,8 +20,8 @@ class Rig:
         self.raft = replica(ONE, VoterSet((ONE,)))
         unused: Any = self
         keep = lambda _state, done: done()  # noqa: E731
-        self.quorum = Quorum(self.raft, unused, self, keep, unused, Deadlines(), self)
-        self.quorum.on_leader = lambda leader_id: self.told.append(f"node {leader_id} leads")
+        self.quorum = KRaftReplica(self.raft, unused, self, keep, unused, TimerQueue(), self)
+        self.quorum.on_leader_changed = lambda leader_id: self.told.append(f"node {leader_id} leads")
 
     def mono_ms(self) -> int:
         return 1
@@ -29,28 +29,27 @@ class Rig:
     def wall_ms(self) -> int:
         return 1
 
-    def lead(self, lead: Lead) -> None:
+    def on_become_leader(self, effect: BecomeLeader) -> None:
         """Write the epoch's first record, which is durable at once, and another."""
         self.told.append("begins to lead")
         log = log_of(self.raft)
         for value in (-1, 0):
-            log.append([Entry(lead.epoch, value)])
+            log.append([Entry(effect.epoch, value)])
             log.flush(log.end.offset)
-            self.quorum.flushed()
+            self.quorum.on_flushed()
         self.told.append("has begun")
 
-    def lead_no_longer(self) -> None:
+    def on_leadership_lost(self) -> None:
         self.told.append("leads no longer")
 
-    def committed(self, high_watermark: int) -> None:
+    def on_commit(self, high_watermark: int) -> None:
         self.told.append(f"{high_watermark} is committed")
 
-    def failed(self, sentence: str) -> None:
+    def on_failed(self, sentence: str) -> None:
         raise AssertionError(sentence)
 
 
-def test_nobody_hears_of_a_leader_that_has_not_begun() -> None:
-    """Rule 3: who hears of it asks at once, and would be answered out of half of what it knows."""
+def test_a_leader_is_announced_after_its_first_records_are_written() -> None:
     rig = Rig()
     rig.quorum.start()
     told = [what for what in rig.told if "committed" not in what]

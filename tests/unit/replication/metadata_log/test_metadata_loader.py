@@ -6,17 +6,16 @@ from typing import Any
 
 from protocol.messages.stored_records import FeatureLevelRecord
 from replication.metadata.image import MetadataImage
-from replication.metadata.metadata_publisher import Publisher
+from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.metadata.metadata_records import Snapshot, SnapshotName
-from replication.metadata_log.metadata_loader import CommittedMetadata
+from replication.metadata_log.metadata_loader import MetadataLoader
 
 
-def test_a_snapshot_does_not_say_who_leads() -> None:
-    """Rule 3: the record that said so may lie before its end."""
-    before = MetadataImage("c").led_by(1, offset=3, epoch=1)
-    publisher = Publisher(before)
+def test_the_leader_after_a_snapshot_is_the_quorum_s() -> None:
+    before = MetadataImage("c").with_leader(1, offset=3, epoch=1)
+    publisher = MetadataPublisher(before)
     unused: Any = None
-    committed = CommittedMetadata(unused, publisher, is_in_transaction=False)
+    committed = MetadataLoader(unused, publisher, is_in_transaction=False)
     committed.leader = lambda: 2
     level = FeatureLevelRecord(name="metadata.version", feature_level=30)
     committed.loaded(SnapshotName(49, 2), Snapshot(0, [], [level]))

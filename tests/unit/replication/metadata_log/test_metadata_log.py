@@ -24,7 +24,7 @@ from replication.metadata_log.formatting import METADATA_DIRECTORY
 from replication.metadata_log.metadata_log import MetadataLog
 from replication.metadata_log.quorum_state_store import read_quorum_state
 from replication.metadata_log.snapshot_files import SnapshotFile
-from replication.raft.raft_log import EpochEnd, Lead
+from replication.raft.raft_log import BecomeLeader, EpochEnd
 from storage.io.disk import StorageError
 from tests.support.admin_cases import topic
 from tests.support.controller_harness import WALL_MS, ControllerWorld
@@ -40,7 +40,7 @@ def record(name: str) -> Versioned:
     return stored_records.TopicRecord(name=name, topic_id=name.encode().ljust(16, b"\1")), 0
 
 
-def prepared(path: Path, *batches: bytes | bytearray) -> ControllerWorld:
+def world_with(path: Path, *batches: bytes | bytearray) -> ControllerWorld:
     """A formatted directory whose metadata log holds these batches."""
     world = ControllerWorld(path)
     world.log_path.write_bytes(b"".join(batches))
@@ -56,22 +56,21 @@ def batch(*messages: Message, offset: int = 0, epoch: int = 1) -> bytearray:
 METADATA_VERSION = stored_records.FeatureLevelRecord(name="metadata.version", feature_level=30)
 
 
-class Callbacks:
-    """Notes which appends were committed, in order."""
+class CommitRecorder:
+    """Records which appends were committed, in order."""
 
     def __init__(self, log: MetadataLog) -> None:
         self.log = log
         self.seen: list[str] = []
 
     def append(self, name: str) -> None:
-        self.log.append([record(name)], wall_ms=WALL_MS, committed=lambda: self.seen.append(name))
+        self.log.append([record(name)], wall_ms=WALL_MS, on_committed=lambda: self.seen.append(name))
 
 
 # ---- the start -------------------------------------------------------------------------------------------
 
 
-def test_every_start_begins_a_new_epoch(tmp_path: Path) -> None:
-    """Rule 1: a LeaderChange under an epoch that was never used before, whatever happened to the last start."""
+def test_every_start_begins_an_epoch_that_was_never_used(tmp_path: Path) -> None:
     for epoch in (1, 2):
         world = ControllerWorld(tmp_path).start()
         assert world.node.raft.epoch == epoch
@@ -88,8 +87,7 @@ def test_every_start_begins_a_new_epoch(tmp_path: Path) -> None:
     assert (state.epoch, state.leader_id) == (4, 1)
 
 
-def test_the_epoch_is_durable_before_its_first_record(tmp_path: Path) -> None:
-    """Rule 1: otherwise two starts could use one epoch."""
+def test_the_election_state_is_durable_before_the_epochs_first_record(tmp_path: Path) -> None:
     disk = FaultyDisk()
     world = ControllerWorld(tmp_path, disk=disk)
     disk.syncs.clear()
@@ -99,15 +97,13 @@ def test_the_epoch_is_durable_before_its_first_record(tmp_path: Path) -> None:
     assert not any(path.endswith(".log") for path, _, _ in disk.writes)
 
 
-def test_a_lost_quorum_state_does_not_bring_an_epoch_back(tmp_path: Path) -> None:
-    """Rule 1: the log knows the epochs that were written under."""
+def test_without_quorum_state_the_epoch_is_taken_from_the_log(tmp_path: Path) -> None:
     ControllerWorld(tmp_path).start().log.close()
     (tmp_path / METADATA_DIRECTORY / "quorum-state").unlink()
     assert ControllerWorld(tmp_path).start().node.raft.epoch == 2
 
 
-def test_what_kafka_wrote_is_replayed(tmp_path: Path) -> None:
-    """FORMAT, rule 6: the image after a real log, bootstrap transaction and all."""
+def test_a_metadata_log_of_apache_kafka_is_replayed(tmp_path: Path) -> None:
     image = ControllerWorld(tmp_path).adopt(METADATA_LOG).open().image
     assert set(image.topics_by_name) == {"t1", "t2"}
     t2 = image.topics_by_name["t2"]
@@ -130,8 +126,7 @@ def test_what_kafka_wrote_is_replayed(tmp_path: Path) -> None:
     assert (image.leader_id, image.epoch) == (1, 1)
 
 
-def test_replay_gives_what_was_published(tmp_path: Path) -> None:
-    """The log is the state: a node that starts again knows what it knew."""
+def test_a_restarted_node_has_the_published_image(tmp_path: Path) -> None:
     world = ControllerWorld(tmp_path).start()
     world.ask(CreateTopicsRequest(topics=[topic("a", 3, configs=[("retention.ms", "5")]), topic("b")]))
     world.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="b")], timeout_ms=0))
@@ -142,15 +137,14 @@ def test_replay_gives_what_was_published(tmp_path: Path) -> None:
         assert getattr(after, slot) == getattr(before, slot), slot
 
 
-def test_a_slow_directory_holds_up_the_change_and_not_the_caller(tmp_path: Path) -> None:
-    """Rule 2: what was asked for is written, then synced, then committed, in order; the caller has gone on long ago."""
+def test_appends_are_written_flushed_and_committed_in_order_without_blocking_the_caller(tmp_path: Path) -> None:
     world = ControllerWorld(tmp_path).start()
     size, worker = world.log_path.stat().st_size, world.worker
     worker.holds_writes = True
     committed: list[str] = []
     last = world.log.next_offset - 1
     for name in ("a", "b"):
-        offset = world.log.append([record(name)], wall_ms=WALL_MS, committed=partial(committed.append, name))
+        offset = world.log.append([record(name)], wall_ms=WALL_MS, on_committed=partial(committed.append, name))
         assert offset == last + 1 == world.log.next_offset - 1
         last = offset
     assert world.log_path.stat().st_size == size
@@ -165,12 +159,11 @@ def test_a_slow_directory_holds_up_the_change_and_not_the_caller(tmp_path: Path)
     assert not worker.syncs
 
 
-def test_what_another_leader_does_not_have_is_cut_when_no_file_is_to_be_changed_any_more(tmp_path: Path) -> None:
-    """A change that was still to be made ended the node (found by the simulated cluster, seed 1876236279)."""
+def test_a_truncation_waits_for_pending_file_operations(tmp_path: Path) -> None:
     world = ControllerWorld(tmp_path).start()
     log, held, cut = world.log, list[Callable[[], None]](), list[int]()
     end = log.end.offset
-    log._log.change(lambda: None, held.append)
+    log._log.submit_file_op(lambda: None, held.append)
     world.worker.holds_writes = True
     log.truncate(end - 1, lambda: cut.append(log.end.offset))
     assert cut == []
@@ -180,12 +173,11 @@ def test_what_another_leader_does_not_have_is_cut_when_no_file_is_to_be_changed_
     assert log.end.offset < end, "at the beginning of the batch"
 
 
-def test_an_epoch_whose_first_record_is_being_written_ends_the_one_before(tmp_path: Path) -> None:
-    """Who asked amid it about an epoch between them was told that nothing is common, and cut what was committed."""
+def test_an_epoch_ends_where_the_next_one_starts_before_its_first_record_is_written(tmp_path: Path) -> None:
     world = ControllerWorld(tmp_path).start()
     log, before = world.log, world.log.end
     world.worker.holds_writes = True
-    log.begin_epoch(Lead(before.epoch + 4, [1]), 1, WALL_MS, lambda: None)
+    log.begin_epoch(BecomeLeader(before.epoch + 4, [1]), 1, WALL_MS, lambda: None)
     after = log.end
 
     def look() -> None:
@@ -197,8 +189,7 @@ def test_an_epoch_whose_first_record_is_being_written_ends_the_one_before(tmp_pa
     look()
 
 
-def test_a_torn_tail_is_cut_and_what_was_committed_stays(tmp_path: Path) -> None:
-    """Rule 5: at every byte of an append that was never synced."""
+def test_an_incomplete_batch_is_truncated_and_committed_records_stay(tmp_path: Path) -> None:
     world = ControllerWorld(tmp_path).start()
     world.ask(CreateTopicsRequest(topics=[topic("a")]))
     kept = world.log_path.stat().st_size
@@ -210,10 +201,9 @@ def test_a_torn_tail_is_cut_and_what_was_committed_stays(tmp_path: Path) -> None
         assert set(image.topics_by_name) == {"a"}, f"cut at {size}"
 
 
-def test_a_transaction_that_never_ended_is_void_and_is_aborted(tmp_path: Path) -> None:
-    """Rule 6: its records must not come alive when a later start writes behind them."""
+def test_an_unfinished_transaction_is_aborted_at_startup(tmp_path: Path) -> None:
     begin = stored_records.BeginTransactionRecord(name="x")
-    world = prepared(
+    world = world_with(
         tmp_path,
         batch(METADATA_VERSION, record("a")[0], epoch=1),
         batch(begin, record("b")[0], offset=2),
@@ -226,9 +216,8 @@ def test_a_transaction_that_never_ended_is_void_and_is_aborted(tmp_path: Path) -
     assert set(ControllerWorld(tmp_path).start().image.topics_by_name) == {"a"}
 
 
-def test_an_aborted_transaction_leaves_nothing_and_an_ended_one_all(tmp_path: Path) -> None:
-    """Rule 6."""
-    world = prepared(
+def test_only_records_of_ended_transactions_apply(tmp_path: Path) -> None:
+    world = world_with(
         tmp_path,
         batch(
             METADATA_VERSION,
@@ -249,11 +238,10 @@ def test_an_aborted_transaction_leaves_nothing_and_an_ended_one_all(tmp_path: Pa
     assert not opened.is_in_transaction
 
 
-def test_the_newest_snapshot_is_loaded_and_the_log_behind_it(tmp_path: Path) -> None:
-    """Snapshots that Kafka took: the records before it may be gone from the log."""
+def test_the_newest_snapshot_and_the_log_after_it_are_loaded(tmp_path: Path) -> None:
     world = ControllerWorld(tmp_path)
     metadata = world.log_path.parent
-    voters = ControllerWorld(tmp_path / "other").open().log.quorum_records(0)
+    voters = ControllerWorld(tmp_path / "other").open().log.snapshot_control_records(0)
     voters[1][1].voters[0].voter_directory_id = world.identity.metadata_directory_id  # type: ignore[attr-defined]
     for name, topics in ((SnapshotName(5, 1), ["old"]), (SnapshotName(10, 2), ["a", "b"])):
         records = [(METADATA_VERSION, 0), *(record(t) for t in topics)]
@@ -268,36 +256,34 @@ def test_the_newest_snapshot_is_loaded_and_the_log_behind_it(tmp_path: Path) -> 
     assert world.node.raft.epoch == 3
 
 
-def test_a_snapshot_that_a_leader_sent_is_durable(tmp_path: Path) -> None:
-    """Rule 4: nobody would ask for what follows, were its end still to be made durable."""
+def test_the_end_of_a_received_snapshot_is_durable(tmp_path: Path) -> None:
     world = ControllerWorld(tmp_path)
     world.start()
     log, done = world.log, []
     data = snapshot([], [(METADATA_VERSION, 0)], leader_epoch=2, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS)
-    work = log.snapshots.piece_writing(SnapshotName(49, 2), 0, data, is_last=True)
+    work = log.snapshots.write_chunk(SnapshotName(49, 2), 0, data, is_last=True)
     work()
     log._begin_behind(SnapshotName(49, 2), WALL_MS, lambda: done.append(log.flushed_offset))
     assert done == [49]
     assert log.end == EpochEnd(2, 49)
 
 
-def test_the_oldest_snapshot_is_the_one_that_the_log_begins_behind(tmp_path: Path) -> None:
-    """One that another leader sent may have left older ones, before the log's new start."""
+def test_the_oldest_snapshot_is_the_one_at_the_log_start(tmp_path: Path) -> None:
+    """A received snapshot may have left older ones."""
     world = ControllerWorld(tmp_path)
     world.start()
     log = world.log
     log._log.truncate_fully(49)
     names = (SnapshotName(35, 1), SnapshotName(49, 2), SnapshotName(60, 2))
-    log.snapshots.kept = [SnapshotFile(name, 1, 0) for name in names]
+    log.snapshots.files = [SnapshotFile(name, 1, 0) for name in names]
     assert log.oldest_snapshot == EpochEnd(2, 49)
 
 
-def test_a_log_lost_before_its_snapshot_s_end_begins_anew_there(tmp_path: Path) -> None:
-    """Rule 5: the snapshot is the history, and what follows gets offsets that nobody had."""
-    world = prepared(tmp_path, batch(METADATA_VERSION, record("lost")[0]))
+def test_a_log_that_ends_before_its_snapshot_restarts_at_the_snapshots_end(tmp_path: Path) -> None:
+    world = world_with(tmp_path, batch(METADATA_VERSION, record("lost")[0]))
     records = [(METADATA_VERSION, 0), record("a")]
     data = snapshot(
-        world.open().log.quorum_records(0), records, leader_epoch=1, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS
+        world.open().log.snapshot_control_records(0), records, leader_epoch=1, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS
     )
     (world.log_path.parent / str(SnapshotName(10, 1))).write_bytes(data)
     world.start()
@@ -317,9 +303,8 @@ def test_a_log_lost_before_its_snapshot_s_end_begins_anew_there(tmp_path: Path) 
         ([batch(stored_records.TopicRecord(name="a", topic_id=SOME_ID))], "works with 7 to 33"),
     ],
 )
-def test_a_cluster_of_another_level_is_refused(tmp_path: Path, batches: list[bytearray], sentence: str) -> None:
-    """A sentence, and nothing touched: not even the epoch."""
-    world = prepared(tmp_path, *batches)
+def test_an_unsupported_metadata_version_is_refused_without_a_change(tmp_path: Path, batches: list[bytearray], sentence: str) -> None:
+    world = world_with(tmp_path, *batches)
     (tmp_path / "bootstrap.checkpoint").write_bytes(
         snapshot(
             [],
@@ -337,10 +322,9 @@ def test_a_cluster_of_another_level_is_refused(tmp_path: Path, batches: list[byt
 # ---- appending -------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_committed_before_it_is_synced_and_waiters_share_a_sync(tmp_path: Path) -> None:
-    """Rule 3: in order, and what came during a sync is covered by one more."""
+def test_appends_during_a_flush_share_the_next_flush(tmp_path: Path) -> None:
     world = ControllerWorld(tmp_path)
-    callbacks = Callbacks(world.lead().log)
+    callbacks = CommitRecorder(world.lead().log)
     world.worker.is_held = True
     for name in "abcd":
         callbacks.append(name)
@@ -354,29 +338,27 @@ def test_nothing_is_committed_before_it_is_synced_and_waiters_share_a_sync(tmp_p
     assert not world.worker.syncs
 
 
-def test_a_callback_may_append(tmp_path: Path) -> None:
-    """Rule 3: what a reply sets off comes after those that are committed already."""
+def test_an_append_made_in_a_callback_is_committed_last(tmp_path: Path) -> None:
     world = ControllerWorld(tmp_path)
     log = world.lead().log
     seen: list[str] = []
 
     def again() -> None:
         seen.append("a")
-        log.append([record("c")], wall_ms=WALL_MS, committed=lambda: seen.append("c"))
+        log.append([record("c")], wall_ms=WALL_MS, on_committed=lambda: seen.append("c"))
 
     world.worker.is_held = True
-    log.append([record("x")], wall_ms=WALL_MS, committed=lambda: None)
-    log.append([record("a")], wall_ms=WALL_MS, committed=again)
-    log.append([record("b")], wall_ms=WALL_MS, committed=lambda: seen.append("b"))
+    log.append([record("x")], wall_ms=WALL_MS, on_committed=lambda: None)
+    log.append([record("a")], wall_ms=WALL_MS, on_committed=again)
+    log.append([record("b")], wall_ms=WALL_MS, on_committed=lambda: seen.append("b"))
     world.worker.is_held = False
     world.worker.let_through()
     assert seen == ["a", "b", "c"]
 
 
-def test_a_failed_sync_is_final(tmp_path: Path) -> None:
-    """Rule 4: not the waiting ones, not later ones, not a second sync."""
+def test_a_failed_flush_is_not_retried_and_commits_nothing(tmp_path: Path) -> None:
     world = ControllerWorld(tmp_path)
-    callbacks = Callbacks(world.lead().log)
+    callbacks = CommitRecorder(world.lead().log)
     failures: list[StorageError] = []
     callbacks.log.on_failed = failures.append
     world.worker.is_held = True
@@ -389,8 +371,7 @@ def test_a_failed_sync_is_final(tmp_path: Path) -> None:
     assert not world.worker.syncs
 
 
-def test_a_failed_write_is_final(tmp_path: Path) -> None:
-    """Rule 4: a full disk stops the controller, loudly."""
+def test_a_failed_write_stops_the_controller(tmp_path: Path) -> None:
     disk = FaultyDisk()
     world = ControllerWorld(tmp_path, disk=disk).start()
     failures: list[StorageError] = []
@@ -405,8 +386,7 @@ def test_a_failed_write_is_final(tmp_path: Path) -> None:
     assert not world.image.topics_by_name
 
 
-def test_what_may_be_split_is_split_at_kafka_s_batch_size(tmp_path: Path) -> None:
-    """Rule 2: thousands of partition changes after an unclean end need not be seen at once."""
+def test_a_non_atomic_append_is_split_at_the_maximum_batch_size(tmp_path: Path) -> None:
     world = ControllerWorld(tmp_path)
     log = world.lead().log
     seen: list[str] = []
@@ -415,7 +395,7 @@ def test_what_may_be_split_is_split_at_kafka_s_batch_size(tmp_path: Path) -> Non
         for i in range(300)
     ]
     first = log.next_offset
-    last = log.append(many, wall_ms=WALL_MS, committed=lambda: seen.append("all"), is_atomic=False)
+    last = log.append(many, wall_ms=WALL_MS, on_committed=lambda: seen.append("all"), is_atomic=False)
     assert seen == ["all"]
     assert last == first + 299
     found = [batch for batch in read_batches(world.log_path.read_bytes()) if batch.base_offset >= first]
@@ -428,8 +408,8 @@ def test_what_may_be_split_is_split_at_kafka_s_batch_size(tmp_path: Path) -> Non
 
 
 @needs_kafka
-def test_kafka_s_tools_read_the_log(tmp_path: Path) -> None:
-    """FORMAT: DumpLogSegments --cluster-metadata-decoder understands every record of two starts."""
+def test_apache_kafka_s_dump_tool_reads_the_log(tmp_path: Path) -> None:
+    """DumpLogSegments --cluster-metadata-decoder reads every record of two starts."""
     world = ControllerWorld(tmp_path).start()
     world.ask(CreateTopicsRequest(topics=[topic("a", 3, configs=[("min.insync.replicas", "1")])]))
     world.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="a")], timeout_ms=0))
@@ -454,12 +434,12 @@ def test_kafka_s_tools_read_the_log(tmp_path: Path) -> None:
         assert kind in dump.stdout, kind
 
 
-def test_a_new_segment_is_made_where_writes_wait_for_room(tmp_path: Path) -> None:
-    """A full disk is a delay (decision 0024), and no end of the node."""
+def test_a_segment_roll_waits_in_the_write_queue(tmp_path: Path) -> None:
+    """A full disk delays it and does not stop the node."""
     world = ControllerWorld(tmp_path).start()
     before = sorted(path.name for path in tmp_path.rglob("*.log"))
     world.worker.holds_writes = True
-    world.log.begin_segment(WALL_MS, at_least=1)
+    world.log.roll_segment(WALL_MS, at_least=1)
     assert sorted(path.name for path in tmp_path.rglob("*.log")) == before
     while world.worker.writes:
         world.worker.let_write()

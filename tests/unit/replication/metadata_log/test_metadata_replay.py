@@ -30,17 +30,17 @@ def level(name: str, number: int) -> stored_records.FeatureLevelRecord:
     return stored_records.FeatureLevelRecord(name=name, feature_level=number)
 
 
-def in_file(control: list[tuple[ControlType, Message]], data: list[Versioned]) -> bytes:
+def snapshot_file(control: list[tuple[ControlType, Message]], data: list[Versioned]) -> bytes:
     return snapshot(control, data, leader_epoch=0, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS)
 
 
 def log_of(*messages: Message) -> bytearray:
-    """A log whose first batch is data."""
+    """A log whose first batch holds these data records."""
     return data_batch([(m, 0) for m in messages], base_offset=0, leader_epoch=1, timestamp_ms=WALL_MS)
 
 
-def led_by(*voters: int) -> bytearray:
-    """A log that begins with a leader's election among these voters."""
+def elected_by(*voters: int) -> bytearray:
+    """A log that begins with a leader's election by these voters."""
     named = [stored_records.LeaderChangeVoter(voter_id=voter) for voter in voters]
     change = stored_records.LeaderChangeMessage(leader_id=voters[0], voters=named, granting_voters=named)
     return control_records([(ControlType.LEADER_CHANGE, change)], base_offset=0, leader_epoch=1, timestamp_ms=WALL_MS)
@@ -54,7 +54,7 @@ def voter(node_id: int) -> stored_records.VotersVoter:
 
 
 def all_files(directory: Path) -> dict[str, str]:
-    """Every file's name, size and hash."""
+    """The hash of every file."""
     return {
         str(path.relative_to(directory)): sha256(path.read_bytes()).hexdigest()
         for path in sorted(directory.rglob("*"))
@@ -62,8 +62,8 @@ def all_files(directory: Path) -> dict[str, str]:
     }
 
 
-def own_voters(world: ControllerWorld) -> stored_records.VotersRecord:
-    """The world's node, with its directory."""
+def local_voters(world: ControllerWorld) -> stored_records.VotersRecord:
+    """This node as the only voter."""
     alone = voter(1)
     alone.voter_directory_id = world.identity.metadata_directory_id
     return stored_records.VotersRecord(voters=[alone])
@@ -91,8 +91,7 @@ SEVERAL = stored_records.VotersRecord(voters=[voter(1), voter(2)])
         ),
     ],
 )
-def test_what_is_not_understood_is_refused_and_nothing_changes(tmp_path: Path, log: bytes, sentence: str) -> None:
-    """Rules 1 and 5: not even the log's torn end is cut."""
+def test_unknown_feature_levels_are_refused_without_a_change(tmp_path: Path, log: bytes, sentence: str) -> None:
     world = ControllerWorld(tmp_path)
     world.log_path.write_bytes(bytes(log) + b"torn")
     before = all_files(tmp_path)
@@ -104,12 +103,11 @@ def test_what_is_not_understood_is_refused_and_nothing_changes(tmp_path: Path, l
 @pytest.mark.parametrize(
     ("log", "sentence"),
     [
-        (led_by(1, 2, 3), r"several voters \(1, 2, 3\), which are a setting"),
-        (led_by(2), r"The metadata quorum is node 2, and this is node 1: name it in controller\.quorum\.bootstrap"),
+        (elected_by(1, 2, 3), r"several voters \(1, 2, 3\), which are a setting"),
+        (elected_by(2), r"The metadata quorum is node 2, and this is node 1: name it in controller\.quorum\.bootstrap"),
     ],
 )
-def test_a_static_quorum_of_others_wants_settings(tmp_path: Path, log: bytes, sentence: str) -> None:
-    """kraft.version 0: who led it before tells that this node is not alone."""
+def test_a_static_quorum_with_other_voters_requires_a_config(tmp_path: Path, log: bytes, sentence: str) -> None:
     world = ControllerWorld(tmp_path)
     (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).unlink()
     world.log_path.write_bytes(bytes(log) + b"torn")
@@ -119,13 +117,12 @@ def test_a_static_quorum_of_others_wants_settings(tmp_path: Path, log: bytes, se
     assert all_files(tmp_path) == before
 
 
-def test_voters_that_are_a_setting_vote_again_when_the_records_that_named_them_are_cut_off(tmp_path: Path) -> None:
-    """A start between the rise to kraft.version 1 and its commitment, which never came: another leader has no such records."""
+def test_configured_voters_apply_again_when_the_voters_record_is_truncated(tmp_path: Path) -> None:
     world = ControllerWorld(tmp_path)
     (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).unlink()
     rise = control_records([*voter_records(SEVERAL)], base_offset=2, leader_epoch=1, timestamp_ms=WALL_MS)
     data = data_batch([(MODERN, 0)], base_offset=1, leader_epoch=1, timestamp_ms=WALL_MS)
-    world.log_path.write_bytes(led_by(1, 2, 3) + data + rise)
+    world.log_path.write_bytes(elected_by(1, 2, 3) + data + rise)
     setting = VoterSet(Voter(ReplicaKey(node_id)) for node_id in (1, 2, 3))
     log = open_metadata_log(world.disk, world.engine, world.identity, world.worker, static_voters=setting).log
     assert (log.kraft_version.latest, log.voters.latest.node_ids) == (1, [1, 2])
@@ -133,29 +130,27 @@ def test_voters_that_are_a_setting_vote_again_when_the_records_that_named_them_a
     assert (log.kraft_version.latest, log.voters.latest) == (0, setting)
 
 
-def test_a_level_that_was_taken_back_does_no_harm(tmp_path: Path) -> None:
-    """Only what is in force counts: somebody has tried a feature of a later release and gone back."""
+def test_a_removed_unknown_feature_level_is_accepted(tmp_path: Path) -> None:
     world = ControllerWorld(tmp_path)
     world.log_path.write_bytes(log_of(MODERN, level("quantum.version", 1), level("quantum.version", 0)))
     assert world.open().image.features == {"metadata.version": 30}
 
 
-def test_a_quorum_that_has_become_small_is_led_on(tmp_path: Path) -> None:
-    """Rule 5: what counts is who votes now."""
+def test_the_present_voters_count_and_not_the_former_ones(tmp_path: Path) -> None:
     world = ControllerWorld(tmp_path)
     removal = control_records(
-        [(ControlType.KRAFT_VOTERS, own_voters(world))],
+        [(ControlType.KRAFT_VOTERS, local_voters(world))],
         base_offset=1,
         leader_epoch=1,
         timestamp_ms=WALL_MS,
     )
     data = data_batch([(MODERN, 0)], base_offset=2, leader_epoch=1, timestamp_ms=WALL_MS)
-    world.log_path.write_bytes(led_by(1, 2) + removal + data)
+    world.log_path.write_bytes(elected_by(1, 2) + removal + data)
     assert world.open().log.voters.latest.node_ids == [1]
 
 
-def test_the_first_records_may_stand_in_the_zero_checkpoint(tmp_path: Path) -> None:
-    """Rule 4: as Kafka 4.4 formats, without bootstrap.checkpoint; they are written into the log, then the log counts."""
+def test_the_first_records_are_taken_from_the_zero_checkpoint(tmp_path: Path) -> None:
+    """As Kafka 4.4 formats, without bootstrap.checkpoint."""
     world = ControllerWorld(tmp_path)
     (tmp_path / BOOTSTRAP_CHECKPOINT).unlink()
     credential = stored_records.UserScramCredentialRecord(
@@ -163,7 +158,7 @@ def test_the_first_records_may_stand_in_the_zero_checkpoint(tmp_path: Path) -> N
     )
     first: list[Versioned] = [(level("metadata.version", 33), 0), (level("share.version", 2), 0), (credential, 0)]
     (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).write_bytes(
-        in_file([*voter_records(own_voters(world))], first)
+        snapshot_file([*voter_records(local_voters(world))], first)
     )
     world.start()
     features = {"metadata.version": 33, "share.version": 2}
@@ -175,11 +170,10 @@ def test_the_first_records_may_stand_in_the_zero_checkpoint(tmp_path: Path) -> N
     world.log.close()
     again = ControllerWorld(tmp_path).start()
     assert again.image.features == features
-    assert list(again.image.kept.values()) == [credential]
+    assert list(again.image.opaque_records.values()) == [credential]
 
 
-def test_without_log_and_first_records_nothing_begins(tmp_path: Path) -> None:
-    """Rule 4: an empty cluster would set every partition's directory aside."""
+def test_without_log_and_bootstrap_records_the_directory_is_refused(tmp_path: Path) -> None:
     world = ControllerWorld(tmp_path)
     (tmp_path / BOOTSTRAP_CHECKPOINT).unlink()
     with pytest.raises(UnreadableMetadata, match=r"no bootstrap\.checkpoint to begin with"):
@@ -187,10 +181,9 @@ def test_without_log_and_first_records_nothing_begins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [7, 8, 12, 13, 14, 15, 16, 17, 22, 23, 29, 30, 31, 32, 33])
-def test_a_cluster_of_any_level_begins_and_goes_on(tmp_path: Path, number: int) -> None:
-    """Every record is one that nodes at this level can read: a version too new could not be encoded or is refused."""
+def test_a_cluster_at_any_metadata_version_starts_and_restarts(tmp_path: Path, number: int) -> None:
     world = ControllerWorld(tmp_path)
-    (tmp_path / BOOTSTRAP_CHECKPOINT).write_bytes(in_file([], [(level("metadata.version", number), 0)]))
+    (tmp_path / BOOTSTRAP_CHECKPOINT).write_bytes(snapshot_file([], [(level("metadata.version", number), 0)]))
     world.start().log.close()
     again = ControllerWorld(tmp_path).start()
     assert again.image.metadata_version == number
@@ -200,8 +193,7 @@ def test_a_cluster_of_any_level_begins_and_goes_on(tmp_path: Path, number: int) 
     assert bool(again.image.brokers[1].directories) is (number >= 17)
 
 
-def test_a_static_quorum_has_no_voters_on_disk(tmp_path: Path) -> None:
-    """kraft.version 0: no zero checkpoint; quorum-state names the voter, the log and its snapshots do not."""
+def test_a_static_quorum_stores_its_voters_only_in_quorum_state(tmp_path: Path) -> None:
     world = ControllerWorld(tmp_path)
     (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).unlink()
     (tmp_path / METADATA_DIRECTORY).rmdir()
@@ -212,8 +204,7 @@ def test_a_static_quorum_has_no_voters_on_disk(tmp_path: Path) -> None:
     assert not kinds & {stored_records.KRaftVersionRecord, stored_records.VotersRecord}
 
 
-def test_batches_that_a_snapshot_stands_for_are_passed_over(tmp_path: Path) -> None:
-    """Rule 2: the segment that the snapshot ends in begins before it."""
+def test_batches_before_the_snapshots_end_are_skipped(tmp_path: Path) -> None:
     world = ControllerWorld(tmp_path)
     old = stored_records.TopicRecord(name="old", topic_id=b"o" * 16)
     new = data_batch(
@@ -221,13 +212,12 @@ def test_batches_that_a_snapshot_stands_for_are_passed_over(tmp_path: Path) -> N
     )
     world.log_path.write_bytes(log_of(MODERN, old) + new)
     name = SnapshotName(2, 1)
-    (world.log_path.parent / str(name)).write_bytes(in_file([*voter_records(own_voters(world))], [(MODERN, 0)]))
+    (world.log_path.parent / str(name)).write_bytes(snapshot_file([*voter_records(local_voters(world))], [(MODERN, 0)]))
     found = read_metadata(world.disk, world.identity)
     assert (list(found.image.topics_by_name), found.end_offset, found.start) == (["new"], 3, name)
 
 
-def test_strange_files_beside_the_log_are_nobodys_business(tmp_path: Path) -> None:
-    """Whatever ends with .log, and is no segment's name."""
+def test_files_with_other_names_are_ignored(tmp_path: Path) -> None:
     world = ControllerWorld(tmp_path)
     world.log_path.write_bytes(log_of(MODERN))
     for name in ("1.log", "notes.log", "0000000000000000000x.log"):
@@ -235,8 +225,7 @@ def test_strange_files_beside_the_log_are_nobodys_business(tmp_path: Path) -> No
     assert world.open().image.features == {"metadata.version": 30}
 
 
-def test_a_cluster_that_has_begun_needs_no_bootstrap_checkpoint(tmp_path: Path) -> None:
-    """Rule 4: it may be damaged. One that is to begin says what is to be done."""
+def test_a_damaged_bootstrap_checkpoint_matters_only_for_a_new_cluster(tmp_path: Path) -> None:
     world = ControllerWorld(tmp_path)
     (tmp_path / BOOTSTRAP_CHECKPOINT).write_bytes(b"?" * 100)
     with pytest.raises(UnreadableMetadata, match="Restore the file from a copy"):

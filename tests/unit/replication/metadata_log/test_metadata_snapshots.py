@@ -15,7 +15,7 @@ import pytest
 from protocol.messages import stored_records
 from protocol.messages.admin import CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
 from protocol.schema import Int32, Message
-from replication.io_executor import Done, InlineWorker, Run, Worker
+from replication.io_executor import InlineIoExecutor, IoCallback, IoExecutor, Run
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_records import (
     RECORD_TYPES,
@@ -42,7 +42,7 @@ _seeds = itertools.count()
 
 
 class Node:
-    """A controller whose metadata log is summed up when a test says so."""
+    """A controller that takes snapshots when the test says so."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class Node:
         settings: SnapshotSettings = AT_ONCE,
         *,
         disk: Disk | None = None,
-        worker: Worker | None = None,
+        worker: IoExecutor | None = None,
     ) -> None:
         self.world = ControllerWorld(path, disk=disk, seed=next(_seeds)).start()
-        self.snapshots = MetadataSnapshots(self.world.disk, worker or InlineWorker(), self.world.log, settings)
+        self.snapshots = MetadataSnapshots(self.world.disk, worker or InlineIoExecutor(), self.world.log, settings)
         self.directory = path / METADATA_DIRECTORY
 
     @property
@@ -71,16 +71,16 @@ class Node:
         self.world.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=0))
 
     def take(self, wall_ms: int = WALL_MS) -> str:
-        """Take a snapshot, whether one is due or not; its name."""
+        """Take a snapshot, whether one is due or not; returns its name."""
         name = SnapshotName(self.image.offset + 1, self.image.epoch)
         for _ in self.snapshots.take(self.image, wall_ms):
             pass
         return str(name)
 
-    def retaining(self, **limits: int) -> MetadataSnapshots:
+    def with_limits(self, **limits: int) -> MetadataSnapshots:
         """The same snapshots under other limits."""
         settings = SnapshotSettings(**limits)
-        return MetadataSnapshots(self.world.disk, InlineWorker(), self.world.log, settings)
+        return MetadataSnapshots(self.world.disk, InlineIoExecutor(), self.world.log, settings)
 
     def is_due(self, wall_ms: int = WALL_MS) -> bool:
         return self.snapshots.why_due(self.image, wall_ms) is not None
@@ -92,24 +92,24 @@ class Node:
         self.world.log.close()
 
 
-class Novelty(Message, api_key=99, versions=(0, 0), flexible=0):
-    """What a newer release might write."""
+class UnknownRecord(Message, api_key=99, versions=(0, 0), flexible=0):
+    """A record of a later release."""
 
     number: Int32 = 1
 
 
-class HeldWorker(InlineWorker):
-    """Keeps background work until it is asked for."""
+class HeldBackgroundExecutor(InlineIoExecutor):
+    """Holds background jobs."""
 
     def __init__(self) -> None:
-        self.jobs: deque[tuple[Run, Done]] = deque()
+        self.jobs: deque[tuple[Run, IoCallback]] = deque()
 
-    def background(self, directory: str, run: Run, done: Done) -> None:
+    def background(self, directory: str, run: Run, done: IoCallback) -> None:
         self.jobs.append((run, done))
 
 
-def assert_same(left: MetadataImage, right: MetadataImage) -> None:
-    """Equal but for who leads the log, which is no record's to say."""
+def assert_equal_images(left: MetadataImage, right: MetadataImage) -> None:
+    """Equal except for the leader, which no record contains."""
     for slot in set(MetadataImage.__slots__) - {"leader_id"}:
         assert getattr(left, slot) == getattr(right, slot), slot
 
@@ -125,8 +125,7 @@ def damage(path: Path) -> None:
 # ---- taking ----------------------------------------------------------------------------------------------
 
 
-def test_a_start_from_a_snapshot_knows_what_the_log_would_have_told(tmp_path: Path) -> None:
-    """The snapshot and the log behind it give the image that was published, to the last field."""
+def test_a_snapshot_and_the_log_after_it_give_the_published_image(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.create("a", "b")
     node.delete("a")
@@ -136,16 +135,15 @@ def test_a_start_from_a_snapshot_knows_what_the_log_would_have_told(tmp_path: Pa
     node.stop()
     assert node.files() == [ZERO, name]
     opened = ControllerWorld(tmp_path).open()
-    assert_same(opened.image, before)
+    assert_equal_images(opened.image, before)
     log = node.directory / f"{0:020d}.log"
-    assert opened.log.bytes_behind < log.stat().st_size, "what the snapshot stands for is not read"
+    assert opened.log.bytes_since_snapshot < log.stat().st_size, "what the snapshot stands for is not read"
     for snapshot_file in node.directory.glob("*.checkpoint"):
         snapshot_file.unlink()
-    assert_same(ControllerWorld(tmp_path).open().image, before)
+    assert_equal_images(ControllerWorld(tmp_path).open().image, before)
 
 
-def test_a_snapshot_says_until_when_it_goes_and_who_the_voters_are(tmp_path: Path) -> None:
-    """FORMAT: without the zero checkpoint and the log's first records, it is all that knows the quorum."""
+def test_a_snapshot_contains_the_last_timestamp_and_the_voters(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.create("a")
     path = node.directory / node.take(WALL_MS + 5)
@@ -158,8 +156,7 @@ def test_a_snapshot_says_until_when_it_goes_and_who_the_voters_are(tmp_path: Pat
     assert found.data[0] == stored_records.FeatureLevelRecord(name="metadata.version", feature_level=30)
 
 
-def test_only_what_is_committed_is_summed_up(tmp_path: Path) -> None:
-    """Rule 2: a change that was never synced may not come back from a snapshot."""
+def test_a_snapshot_contains_only_committed_records(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.create("a")
     node.world.worker.is_held = True
@@ -170,8 +167,7 @@ def test_only_what_is_committed_is_summed_up(tmp_path: Path) -> None:
     assert names == ["a"]
 
 
-def test_many_records_are_encoded_in_steps(tmp_path: Path) -> None:
-    """Rule 2: the loop turns between batches, and the image that was begun with is the one that is written."""
+def test_a_large_snapshot_is_encoded_in_steps_from_one_image(tmp_path: Path) -> None:
     node = Node(tmp_path)
     for start in range(0, 2000, 500):
         node.create(*(f"t{i}" for i in range(start, start + 500)))
@@ -188,11 +184,10 @@ def test_many_records_are_encoded_in_steps(tmp_path: Path) -> None:
     assert len(ControllerWorld(tmp_path).open().image.topics_by_name) == 2001
 
 
-def test_a_snapshot_is_due_after_so_many_bytes(tmp_path: Path) -> None:
-    """Rule 1; and the count goes on over a restart."""
+def test_a_snapshot_is_due_after_a_number_of_bytes_that_survives_a_restart(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.create("a")
-    written = node.world.log.bytes_behind
+    written = node.world.log.bytes_since_snapshot
     node.stop()
     settings = SnapshotSettings(bytes_between=written + 1)
     node = Node(tmp_path, settings)
@@ -203,8 +198,7 @@ def test_a_snapshot_is_due_after_so_many_bytes(tmp_path: Path) -> None:
     assert not node.is_due()
 
 
-def test_a_snapshot_is_due_when_the_last_one_is_old(tmp_path: Path) -> None:
-    """Rule 1: over a restart too, and never for an idle cluster's sake."""
+def test_a_snapshot_is_due_after_an_interval_with_writes(tmp_path: Path) -> None:
     node = Node(tmp_path, SnapshotSettings())
     assert not node.is_due(WALL_MS + HOUR_MS - 1)
     assert node.is_due(WALL_MS + HOUR_MS)
@@ -218,9 +212,8 @@ def test_a_snapshot_is_due_when_the_last_one_is_old(tmp_path: Path) -> None:
     assert not Node(tmp_path, SnapshotSettings(interval_ms=0)).is_due(WALL_MS + 9 * HOUR_MS)
 
 
-def test_one_snapshot_at_a_time(tmp_path: Path) -> None:
-    """Rule 1: it is not due again while it is being written."""
-    worker = HeldWorker()
+def test_no_snapshot_is_due_while_one_is_being_written(tmp_path: Path) -> None:
+    worker = HeldBackgroundExecutor()
     node = Node(tmp_path, worker=worker)
     node.take()
     node.create("a")
@@ -231,8 +224,7 @@ def test_one_snapshot_at_a_time(tmp_path: Path) -> None:
     assert node.is_due()
 
 
-def test_a_full_disk_leaves_no_half_snapshot_and_the_log_goes_on(tmp_path: Path) -> None:
-    """Rule 2: it is tried again when the next one is due, not every second."""
+def test_a_failed_snapshot_leaves_no_file_and_is_retried_when_the_next_is_due(tmp_path: Path) -> None:
     disk = FaultyDisk()
     node = Node(tmp_path, SnapshotSettings(), disk=disk)
     for room in (0, 300):
@@ -252,7 +244,7 @@ def test_a_full_disk_leaves_no_half_snapshot_and_the_log_goes_on(tmp_path: Path)
 
 
 class WatchedDisk(FaultyDisk):
-    """Notes renames and syncs of directories among the syncs of files."""
+    """Records renames and directory syncs among the file syncs."""
 
     def rename(self, source: str, target: str) -> None:
         self.syncs.append(f"{source} -> {target}")
@@ -263,8 +255,7 @@ class WatchedDisk(FaultyDisk):
         super().sync_dir(path)
 
 
-def test_the_bytes_are_durable_before_the_name_and_the_name_before_it_counts(tmp_path: Path) -> None:
-    """Rule 1 of snapshot_files: first the file, then its name, then the directory, then what depends on it."""
+def test_a_snapshot_is_synced_then_renamed_then_its_directory_is_synced(tmp_path: Path) -> None:
     disk = WatchedDisk()
     node = Node(tmp_path, SnapshotSettings(), disk=disk)
     disk.syncs.clear()
@@ -275,8 +266,7 @@ def test_the_bytes_are_durable_before_the_name_and_the_name_before_it_counts(tmp
 # ---- the start -------------------------------------------------------------------------------------------
 
 
-def test_what_the_snapshot_stands_for_is_not_looked_at(tmp_path: Path) -> None:
-    """Rule 5 of metadata_log: damage there cuts nothing off, and a start takes no longer for it."""
+def test_damage_before_the_snapshots_end_is_ignored(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.create("a")
     node.take()
@@ -287,8 +277,7 @@ def test_what_the_snapshot_stands_for_is_not_looked_at(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["bit", "torn", "empty", "zeros", "longer"])
-def test_a_damaged_snapshot_is_passed_over(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Rule 2 of snapshot_files: an older one and a longer replay take its place, and it is set aside with a line."""
+def test_a_damaged_snapshot_is_skipped_for_an_older_one_and_renamed(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
     node = Node(tmp_path)
     node.create("a")
     older = node.take()
@@ -313,8 +302,7 @@ def test_a_damaged_snapshot_is_passed_over(tmp_path: Path, how: str, caplog: pyt
     assert again.files() == [ZERO, older, third]
 
 
-def test_without_any_whole_snapshot_the_log_from_its_start_does(tmp_path: Path) -> None:
-    """Rule 2 of snapshot_files: never refuse when the history suffices."""
+def test_without_a_complete_snapshot_the_whole_log_is_replayed(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.create("a")
     node.take()
@@ -327,8 +315,7 @@ def test_without_any_whole_snapshot_the_log_from_its_start_does(tmp_path: Path) 
     assert again.world.log.voters.latest.node_ids == [1], "the log's first records name it too"
 
 
-def test_a_history_with_a_hole_is_refused_and_left_alone(tmp_path: Path) -> None:
-    """Rule 3 of snapshot_files: what the only whole snapshot knew cannot be made up."""
+def test_a_damaged_only_snapshot_of_a_truncated_log_is_refused_without_a_change(tmp_path: Path) -> None:
     node = Node(tmp_path, SnapshotSettings(bytes_between=1, retention_bytes=0))
     node.create("a")
     name = node.take()
@@ -342,32 +329,30 @@ def test_a_history_with_a_hole_is_refused_and_left_alone(tmp_path: Path) -> None
     assert {path.name: path.read_bytes() for path in node.directory.iterdir()} == before
 
 
-def test_a_new_cluster_without_its_voters_is_refused(tmp_path: Path) -> None:
-    """With an empty log, the zero checkpoint is the only one that knows the quorum."""
+def test_a_damaged_zero_checkpoint_of_an_empty_log_is_refused(tmp_path: Path) -> None:
     world = ControllerWorld(tmp_path)
     damage(tmp_path / METADATA_DIRECTORY / ZERO)
     with pytest.raises(CorruptMetadata, match="Restore the newest"):
         world.open()
 
 
-def test_a_whole_snapshot_with_something_unknown_is_not_passed_over(tmp_path: Path) -> None:
-    """Rule 2 of snapshot_files: an older one would hide what somebody else has put into force."""
+def test_a_complete_snapshot_with_an_unknown_record_is_not_skipped(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.create("a")
     node.take()
     path = node.directory / str(SnapshotName(node.image.offset + 1, 9))
     node.stop()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(RECORD_TYPES, 99, Novelty)
-        records = [(stored_records.FeatureLevelRecord(name="metadata.version", feature_level=30), 0), (Novelty(), 0)]
+        patch.setitem(RECORD_TYPES, 99, UnknownRecord)
+        records = [(stored_records.FeatureLevelRecord(name="metadata.version", feature_level=30), 0), (UnknownRecord(), 0)]
         path.write_bytes(snapshot([], records, leader_epoch=9, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS))
     with pytest.raises(UnreadableMetadata, match="type 99, which"):
         ControllerWorld(tmp_path).open()
     assert path.exists()
 
 
-def test_what_was_left_unfinished_or_doomed_is_removed(tmp_path: Path) -> None:
-    """FORMAT of snapshot_files: ours, and those with the random part that Kafka puts into the name."""
+def test_unfinished_and_deleted_snapshots_are_removed_at_startup(tmp_path: Path) -> None:
+    """Also those with the random part in Apache Kafka's names."""
     node = Node(tmp_path)
     node.stop()
     left = [
@@ -385,15 +370,14 @@ def test_what_was_left_unfinished_or_doomed_is_removed(tmp_path: Path) -> None:
 # ---- keeping ---------------------------------------------------------------------------------------------
 
 
-def test_what_is_too_large_goes_from_the_oldest_on(tmp_path: Path) -> None:
-    """Rule 4: with each snapshot the segments before the next one; the newest stays whatever its size."""
+def test_the_oldest_snapshots_and_their_segments_are_deleted_above_the_size_limit(tmp_path: Path) -> None:
     node = Node(tmp_path)
     taken = []
     for name in "abc":
         node.create(name)
         taken.append(node.take())
     assert len(node.files(".log")) == 4, "rule 3: a new one with each snapshot"
-    limited = node.retaining(retention_bytes=0)
+    limited = node.with_limits(retention_bytes=0)
     limited.retain(WALL_MS)
     assert node.files() == [taken[-1]]
     assert node.files(".log") == [f"{taken[-1][:20]}.log"]
@@ -407,16 +391,14 @@ def test_what_is_too_large_goes_from_the_oldest_on(tmp_path: Path) -> None:
     assert Node(tmp_path).topics == set("abcd")
 
 
-def test_a_new_snapshot_makes_room_at_once(tmp_path: Path) -> None:
-    """Rule 4: what it stands for is not kept until somebody looks."""
+def test_retention_runs_after_each_snapshot(tmp_path: Path) -> None:
     node = Node(tmp_path, SnapshotSettings(bytes_between=1, retention_bytes=0))
     node.create("a")
     taken = node.take()
     assert node.files() == [taken]
 
 
-def test_segments_behind_the_newest_snapshot_stay(tmp_path: Path) -> None:
-    """Rule 4: also where a snapshot began a segment and then was not written."""
+def test_segments_after_the_newest_snapshot_stay(tmp_path: Path) -> None:
     disk = FaultyDisk()
     node = Node(tmp_path, disk=disk)
     node.create("a")
@@ -427,26 +409,24 @@ def test_segments_behind_the_newest_snapshot_stay(tmp_path: Path) -> None:
     disk.fail_syncs = 0
     node.create("c")
     assert len(node.files(".log")) == 3
-    node.retaining(retention_bytes=0).retain(WALL_MS)
+    node.with_limits(retention_bytes=0).retain(WALL_MS)
     assert node.files() == [taken]
     assert len(node.files(".log")) == 2
     node.stop()
     assert Node(tmp_path).topics == set("abc")
 
 
-def test_what_fits_stays(tmp_path: Path) -> None:
-    """Rule 4: sizes of snapshots and log together, to the byte."""
+def test_the_size_limit_covers_snapshots_and_log_to_the_byte(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.create("a")
     node.take()
     size = node.world.log.size_bytes + sum((node.directory / name).stat().st_size for name in node.files())
     for limit, stay in ((size, 2), (-1, 2), (size - 1, 1)):
-        node.retaining(retention_bytes=limit, retention_ms=-1).retain(WALL_MS)
+        node.with_limits(retention_bytes=limit, retention_ms=-1).retain(WALL_MS)
         assert len(node.files()) == stay, limit
 
 
-def test_what_is_too_old_goes(tmp_path: Path) -> None:
-    """Rule 4."""
+def test_old_snapshots_are_deleted_except_the_newest(tmp_path: Path) -> None:
     node = Node(tmp_path, SnapshotSettings(retention_ms=10 * HOUR_MS, bytes_between=1))
     zero = node.directory / ZERO
     os.utime(zero, (0, 0))
@@ -463,8 +443,7 @@ def test_what_is_too_old_goes(tmp_path: Path) -> None:
     assert node.files() == [second]
 
 
-def test_a_small_log_goes_on_in_its_segment(tmp_path: Path) -> None:
-    """Rule 3: hourly snapshots of a quiet cluster do not make hourly segments."""
+def test_a_snapshot_of_a_small_log_does_not_roll_its_segment(tmp_path: Path) -> None:
     node = Node(tmp_path, SnapshotSettings())
     for name in "abc":
         node.create(name)
@@ -472,8 +451,7 @@ def test_a_small_log_goes_on_in_its_segment(tmp_path: Path) -> None:
     assert len(node.files(".log")) == 1
 
 
-def test_a_write_under_way_keeps_its_segment(tmp_path: Path) -> None:
-    """Rule 3: the log goes on in a new segment with the next snapshot then."""
+def test_a_snapshot_during_a_write_does_not_roll_the_segment(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.create("a")
     node.world.worker.holds_writes = True
@@ -493,11 +471,11 @@ def test_a_write_under_way_keeps_its_segment(tmp_path: Path) -> None:
 
 
 class PowerLoss(Exception):
-    """Everything ends here."""
+    """The process ends."""
 
 
 class DyingFile(JournalledFile):
-    """A file whose every change may be the one that does not happen any more."""
+    """A file whose every change may be the first that does not happen."""
 
     __slots__ = ()
     _disk: DyingDisk
@@ -516,7 +494,7 @@ class DyingFile(JournalledFile):
 
 
 class DyingDisk(CrashingDisk):
-    """Loses its power before the change with a given number."""
+    """Loses power before the change with a given number."""
 
     def __init__(self, last_step: int) -> None:
         super().__init__()
@@ -543,8 +521,7 @@ class DyingDisk(CrashingDisk):
 
 
 @pytest.mark.parametrize("part", range(8))
-def test_a_crash_at_any_step_loses_nothing_that_was_answered(tmp_path: Path, part: int) -> None:
-    """Two lives with creations, snapshots and the dropping of what lies before them; and a third that must find it all."""
+def test_a_crash_at_any_step_loses_no_acknowledged_change(tmp_path: Path, part: int) -> None:
     settings = SnapshotSettings(bytes_between=1, retention_bytes=0)
     for last_step in range(part, 10_000, 8):
         path = tmp_path / str(last_step)

@@ -16,8 +16,7 @@ from storage.io.disk import Disk
 DIRECTORY = b"\x07" * 16
 
 
-def test_it_is_kafka_s(tmp_path: Path) -> None:
-    """FORMAT, in a dynamic quorum and in a static one."""
+def test_the_format_is_apache_kafka_s_with_dynamic_and_static_voters(tmp_path: Path) -> None:
     path = str(tmp_path)
     assert read_quorum_state(Disk(), path) is None
     write_quorum_state(Disk(), path, ElectionState(3, 1))
@@ -32,16 +31,14 @@ def test_it_is_kafka_s(tmp_path: Path) -> None:
     )
 
 
-def test_a_vote_is_not_forgotten(tmp_path: Path) -> None:
-    """FORMAT: whom this replica voted for, by node and directory."""
+def test_a_vote_is_stored_with_node_and_directory(tmp_path: Path) -> None:
     state = ElectionState(5, -1, ReplicaKey(2, DIRECTORY))
     write_quorum_state(Disk(), str(tmp_path), state)
     assert read_quorum_state(Disk(), str(tmp_path)) == state
     assert f'"votedId":2,"votedDirectoryId":"{uuid_text(DIRECTORY)}"' in (tmp_path / "quorum-state").read_text()
 
 
-def test_half_a_file_is_refused(tmp_path: Path) -> None:
-    """Who does not know whom it voted for could vote twice."""
+def test_an_incomplete_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "quorum-state").write_text('{"leaderId":1,')
     with pytest.raises(UnusableDirectory, match="quorum-state is not whole"):
         read_quorum_state(Disk(), str(tmp_path))

@@ -1,4 +1,4 @@
-"""Which log is compacted next, and what becomes of the segments that a cleaner has made."""
+"""The rules of `Compactor`, on real logs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from protocol.records import BatchBuilder, headers
-from replication.partition.compactor import Compactor, Done, Replace
+from replication.partition.compactor import CleanerCallback, Compactor, Replace
 from storage.compaction.cleaner import clean
-from storage.compaction.cleaner_job import Cleaned, Failed, Job, Replacement, Resources
+from storage.compaction.cleaner_job import CleanerJob, CleanerResources, CleaningFailed, CleaningResult, Replacement
 from storage.io.disk import Disk
 from storage.segments.directory_recovery import CLEANED, SWAP
 from tests.support.compaction import InlineCleaner
@@ -24,25 +24,25 @@ COMPACT = {"cleanup_policy": "compact", "internal_segment_bytes": 600, "min_clea
 
 
 @pytest.fixture(autouse=True)
-def heard(caplog: pytest.LogCaptureFixture) -> None:
+def log_info(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="barnabas.compaction")
 
 
 class HeldCleaner:
-    """Does a job when the test says so, step by step."""
+    """Runs a job when the test says so."""
 
     def __init__(self) -> None:
-        self.jobs: list[tuple[Job, Replace, Done]] = []
-        self.rests = 0
+        self.jobs: list[tuple[CleanerJob, Replace, CleanerCallback]] = []
+        self.idle_calls = 0
 
-    def start(self, job: Job, replace: Replace, done: Done) -> None:
+    def start(self, job: CleanerJob, replace: Replace, done: CleanerCallback) -> None:
         self.jobs.append((job, replace, done))
 
-    def rest(self) -> None:
-        self.rests += 1
+    def on_idle(self) -> None:
+        self.idle_calls += 1
 
     def work(self, before_each: Callable[[], object] = lambda: None) -> list[bool]:
-        """Do the job; what was answered to each new segment."""
+        """Run the oldest job; returns what `replace` answered for each new segment."""
         job, replace, done = self.jobs.pop(0)
         answers: list[bool] = []
         for step in clean(Disk(), job):
@@ -52,7 +52,7 @@ class HeldCleaner:
                 if not answers[-1]:
                     done(None)
                     return answers
-            elif isinstance(step, Cleaned):
+            elif isinstance(step, CleaningResult):
                 done(step)
         return answers
 
@@ -64,17 +64,23 @@ def world(tmp_path: Path) -> World:
 
 
 def compactor(world: World, *cleaners: InlineCleaner | HeldCleaner) -> Compactor:
-    """A compactor with these cleaners, or one that works in line."""
-    return Compactor(world.replicas, cleaners or [InlineCleaner(Disk())], Resources(), lambda: world.wall_ms)
+    """A compactor with these cleaners, or with an inline one."""
+    return Compactor(world.replicas, cleaners or [InlineCleaner(Disk())], CleanerResources(), lambda: world.wall_ms)
 
 
 def write(world: World, name: str = "t", count: int = 20, keys: int = 3, index: int = 0) -> None:
-    """Batches of one record."""
+    """Append batches of one record."""
     for number in range(count):
         batch = BatchBuilder()
         batch.append(world.wall_ms, b"k%d" % (number % keys), b"v" * 100)
         assert produced(world.produce(name, index, records=batch.build(), acks=1)).error_code == 0
-    world.settle()
+    world.drain_purgatory()
+
+
+def fill(world: World) -> None:
+    """Create a compacted topic `t` with 20 batches."""
+    world.create(**COMPACT)
+    write(world)
 
 
 def offsets(world: World, name: str = "t") -> list[int]:
@@ -95,24 +101,22 @@ def size(world: World, name: str = "t") -> int:
     return world.partition(name).log.size_bytes
 
 
-def test_what_is_due_is_compacted_and_then_nothing_more(world: World) -> None:
-    """Rule 1; a second look finds nothing."""
-    world.create(**COMPACT)
-    write(world)
+def test_a_due_log_is_compacted_once(world: World) -> None:
+    fill(world)
     before = size(world)
-    held = compactor(world)
-    held.look()
+    compaction = compactor(world)
+    compaction.check()
     log = world.partition().log
     assert size(world) < before / 2
     assert log.first_dirty_offset == log.open().segments()[-1].base_offset
     after = size(world)
-    held.look()
+    compaction.check()
     assert size(world) == after
     assert fetched(world.fetch(offset=0)).error_code == 0
 
 
-def test_what_is_not_durable_waits_for_a_sync_that_is_asked_for(tmp_path: Path) -> None:
-    """A loss of power must not take a record after its predecessor was cleaned away for it."""
+def test_unflushed_records_are_flushed_before_compaction(tmp_path: Path) -> None:
+    """Otherwise a power failure could remove a record after its predecessor was compacted away."""
     worker = HeldWorker()
     world = World(tmp_path, worker=worker)
     world.create(**COMPACT)
@@ -122,93 +126,87 @@ def test_what_is_not_durable_waits_for_a_sync_that_is_asked_for(tmp_path: Path) 
         world.produce(records=batch.build(), acks=1)
         worker.let_write()
     cleaner = HeldCleaner()
-    held = compactor(world, cleaner)
-    held.look()
+    compaction = compactor(world, cleaner)
+    compaction.check()
     assert (cleaner.jobs, len(worker.syncs)) == ([], 1)
     worker.let_sync()
-    held.look()
+    compaction.check()
     assert (len(cleaner.jobs), worker.syncs) == (1, [])
 
 
-def test_only_compacted_topics(world: World) -> None:
-    """A topic without the policy is left as it is."""
+def test_a_topic_without_the_compact_policy_is_not_compacted(world: World) -> None:
     world.create(**{**COMPACT, "cleanup_policy": "delete"})
     write(world)
     before = offsets(world)
-    compactor(world).look()
+    compactor(world).check()
     assert offsets(world) == before
 
 
-def test_the_dirtiest_comes_first(world: World) -> None:
-    """Rule 1: by the share that is dirty, not by size."""
+def test_the_log_with_the_highest_dirty_ratio_is_compacted_first(world: World) -> None:
     cleaner = HeldCleaner()
     for name in ("half", "full"):
         world.create(name, **COMPACT)
         write(world, name)
     log = world.partition("half").log
     log.first_dirty_offset = 8
-    held = compactor(world, cleaner)
-    held.look()
+    compaction = compactor(world, cleaner)
+    compaction.check()
     assert [job.name for job, _, _ in cleaner.jobs] == ["full-0"]
-    held.look()
+    compaction.check()
     assert len(cleaner.jobs) == 1, "the only cleaner is at work"
     cleaner.work()
     assert [job.name for job, _, _ in cleaner.jobs] == ["half-0"], "and then the next"
     assert cleaner.jobs[0][0].first_dirty_offset == 8
     cleaner.work()
-    assert (cleaner.jobs, cleaner.rests > 0) == ([], True)
+    assert (cleaner.jobs, cleaner.idle_calls > 0) == ([], True)
 
 
-def test_two_cleaners_do_two_logs(world: World) -> None:
-    """log.cleaner.threads; no two do the same."""
+def test_two_cleaners_clean_different_logs(world: World) -> None:
+    """log.cleaner.threads"""
     cleaners = HeldCleaner(), HeldCleaner()
     for name in ("a", "b", "c"):
         world.create(name, **COMPACT)
         write(world, name)
-    held = compactor(world, *cleaners)
-    held.look()
+    compaction = compactor(world, *cleaners)
+    compaction.check()
     assert {cleaner.jobs[0][0].name for cleaner in cleaners} < {"a-0", "b-0", "c-0"}
     assert cleaners[0].jobs[0][0].name != cleaners[1].jobs[0][0].name
 
 
-def test_a_log_that_nobody_uses_is_opened_once_and_closed_again(world: World) -> None:
-    """Rule 2: thousands of partitions stay closed."""
-    world.create(**COMPACT)
-    write(world)
-    held = compactor(world)
-    held.look()
+def test_an_unused_log_is_measured_once_and_closed_again(world: World) -> None:
+    fill(world)
+    compaction = compactor(world)
+    compaction.check()
     log = world.partition().log
     log.close()
     world.partition().log.first_dirty_offset = log.first_dirty_offset
-    held.look()
-    assert (log.is_open, log.is_spotless) == (False, True)
-    held.look()
+    compaction.check()
+    assert (log.is_open, log.nothing_to_clean) == (False, True)
+    compaction.check()
     assert not log.is_open
     write(world, count=10)
-    assert (log.is_open, log.is_spotless) == (True, False)
+    assert (log.is_open, log.nothing_to_clean) == (True, False)
 
 
-def test_what_the_checkpoints_tell_is_not_looked_at(world: World) -> None:
-    """Rule 2: an empty log, one that is clean to its end, one that was not closed cleanly."""
+def test_logs_that_are_empty_clean_or_need_recovery_are_not_opened(world: World) -> None:
     world.create(partitions=3, **COMPACT)
     for index in range(3):
         write(world, count=20 * index, index=index)
-    compactor(world).look()
+    compactor(world).check()
     logs = [world.partition("t", index).log for index in range(3)]
     for log in logs:
         log.open()
         log.close()
     logs[1].first_dirty_offset = 20
     logs[2]._is_clean = False  # as after a crash
-    compactor(world).look()
+    compactor(world).check()
     assert [log.is_open for log in logs] == [False] * 3
     logs[2]._is_clean = True
-    compactor(world).look()
-    assert [log.is_spotless for log in logs] == [False, False, True], "opened and closed again"
+    compactor(world).check()
+    assert [log.nothing_to_clean for log in logs] == [False, False, True], "opened and closed again"
 
 
-def test_reads_go_on_while_the_names_are_changed(tmp_path: Path) -> None:
-    """Rule 3: the new segment can be read from where its files are, before, amid and after."""
+def test_reads_work_before_during_and_after_the_renames(tmp_path: Path) -> None:
     worker = HeldWorker()
     world = World(tmp_path, worker=worker)
     world.create(**COMPACT)
@@ -219,12 +217,12 @@ def test_reads_go_on_while_the_names_are_changed(tmp_path: Path) -> None:
         worker.let_write()
         assert answer.is_done
     log = world.partition().log
-    held = compactor(world)
-    held.look()
+    compaction = compactor(world)
+    compaction.check()
     worker.let_sync()
     changes: list[Callable[[], None]] = []
-    log.later = changes.append
-    held.look()
+    log.submit = changes.append
+    compaction.check()
     assert [name for name in os.listdir(log.path) if name.endswith(CLEANED)]
     expected = offsets(world)
     let_go(log.open())
@@ -247,22 +245,18 @@ def test_reads_go_on_while_the_names_are_changed(tmp_path: Path) -> None:
     ],
     ids=["deleted", "cut", "trimmed", "offline", "not compacted any more"],
 )
-def test_what_has_become_of_the_log_meanwhile_ends_the_cleaning(
-    world: World, meanwhile: Callable[[World], object]
-) -> None:
-    """Rule 3: nothing is put in place, nobody fails, the cleaner is free again."""
+def test_a_change_of_the_log_discards_the_run(world: World, meanwhile: Callable[[World], object]) -> None:
     cleaner = HeldCleaner()
-    world.create(**COMPACT)
-    write(world)
-    held = compactor(world, cleaner)
-    held.look()
+    fill(world)
+    compaction = compactor(world, cleaner)
+    compaction.check()
     assert cleaner.work(lambda: meanwhile(world)) == [False]
-    held.look()
+    compaction.check()
     world.create("u", **COMPACT)
     if world.log_manager.directories:
         write(world, "u")
         cleaner.jobs.clear()
-        held.look()
+        compaction.check()
 
 
 def _eio() -> object:
@@ -271,8 +265,9 @@ def _eio() -> object:
     return StorageError("write", "x", OSError(errno.EIO, "I/O error"))
 
 
-def test_a_log_that_cannot_be_compacted_is_left_alone(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """Rule 4: one line, and the next log."""
+def test_a_log_that_cannot_be_compacted_is_logged_once_and_skipped(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     world.create("broken", **COMPACT)
     world.create("good", **COMPACT)
     write(world, "broken")
@@ -283,113 +278,104 @@ def test_a_log_that_cannot_be_compacted_is_left_alone(world: World, caplog: pyte
     data[80] ^= 1
     path.write_bytes(data)
     before = size(world, "good")
-    held = compactor(world)
-    held.look()
-    held.look()
+    compaction = compactor(world)
+    compaction.check()
+    compaction.check()
     assert log.is_uncleanable
     assert [line.message for line in caplog.records].count(
-        f"broken-0 cannot be compacted and is left as it is: {path} is damaged at position 0"
+        f"broken-0 cannot be compacted and is skipped until the broker restarts: {path} is damaged at position 0"
     ) == 1  # fmt: skip
     assert size(world, "good") < before
     assert path.read_bytes() == data
-    assert world.log_manager.directories, "the disk is all right"
+    assert world.log_manager.directories, "the disk has not failed"
 
 
-def test_a_failing_disk_takes_its_directory_offline(world: World) -> None:
-    """Rule 4: unless the files are gone because the log has changed."""
+def test_a_failed_disk_takes_its_directory_offline(world: World) -> None:
     cleaner = HeldCleaner()
-    world.create(**COMPACT)
-    write(world)
+    fill(world)
     directory = world.partition().log.directory
-    compactor(world, cleaner).look()
-    cleaner.jobs.pop()[2](Failed(is_damage=False, text="Cannot read", path=f"{directory}/t-0/x", errno=errno.EIO))
+    compactor(world, cleaner).check()
+    cleaner.jobs.pop()[2](
+        CleaningFailed(is_damage=False, text="Cannot read", path=f"{directory}/t-0/x", errno=errno.EIO)
+    )
     assert not world.log_manager.directories
 
 
-FULL = Failed(is_damage=False, text="Cannot write x", path="x", errno=errno.ENOSPC)
-KILLED = Failed(is_damage=False, text="the helper process was ended by SIGKILL")
+FULL = CleaningFailed(is_damage=False, text="Cannot write x", path="x", errno=errno.ENOSPC)
+KILLED = CleaningFailed(is_damage=False, text="the helper process was ended by SIGKILL")
 
 
 @pytest.mark.parametrize("failure", [FULL, KILLED])
-def test_a_full_disk_or_the_death_of_a_helper_only_delays(
-    failure: Failed, world: World, caplog: pytest.LogCaptureFixture
+def test_a_full_disk_or_a_killed_cleaner_delays_the_next_run(
+    failure: CleaningFailed, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rule 5: nothing is damaged; it is tried again after a rest, which is longer each time and ends with a success."""
     cleaner = HeldCleaner()
-    world.create(**COMPACT)
-    write(world)
-    held = compactor(world, cleaner)
-    held.look()
-    rests = [15, 30, 60, 120, 240, 480, 600, 600]
-    for seconds in rests:
+    fill(world)
+    compaction = compactor(world, cleaner)
+    compaction.check()
+    delays = [15, 30, 60, 120, 240, 480, 600, 600]
+    for seconds in delays:
         cleaner.jobs.pop()[2](failure)
         world.pass_time(seconds * 1000 - 1)
-        held.look()
+        compaction.check()
         assert cleaner.jobs == []
         world.pass_time(1)
-        held.look()
+        compaction.check()
         assert len(cleaner.jobs) == 1
     assert world.log_manager.directories
     assert [line.message for line in caplog.records] == [
-        f"t-0 is not compacted for the next {seconds} s: {failure.text}" for seconds in rests
+        f"t-0 is not compacted for the next {seconds} s: {failure.text}. Free disk space or memory."
+        for seconds in delays
     ]
     assert all(cleaner.work())
     write(world)
-    held.look()
+    compaction.check()
     cleaner.jobs.pop()[2](failure)
     assert "for the next 15 s" in caplog.records[-1].message
 
 
-def test_a_rest_ends_when_the_clock_is_put_back(world: World) -> None:
-    """Else it might last for hours."""
+def test_the_back_off_ends_when_the_clock_is_set_back(world: World) -> None:
     cleaner = HeldCleaner()
-    world.create(**COMPACT)
-    write(world)
-    held = compactor(world, cleaner)
-    held.look()
+    fill(world)
+    compaction = compactor(world, cleaner)
+    compaction.check()
     cleaner.jobs.pop()[2](KILLED)
     world.wall_ms -= 3_600_000
-    held.look()
+    compaction.check()
     assert len(cleaner.jobs) == 1
 
 
-def test_no_two_cleaners_work_in_one_directory(world: World) -> None:
-    """Also when the topic was deleted and made again while the first was at work."""
+def test_a_recreated_topic_is_not_cleaned_while_a_cleaner_works_in_its_directory(world: World) -> None:
     cleaners = HeldCleaner(), HeldCleaner()
-    world.create(**COMPACT)
-    write(world)
-    held = compactor(world, *cleaners)
-    held.look()
+    fill(world)
+    compaction = compactor(world, *cleaners)
+    compaction.check()
     world.delete()
-    world.create(**COMPACT)
-    write(world)
-    held.look()
+    fill(world)
+    compaction.check()
     busy = [cleaner for cleaner in cleaners if cleaner.jobs]
     assert len(busy) == 1
     assert busy[0].work() == [False]
-    held.look()
+    compaction.check()
     assert sum(len(cleaner.jobs) for cleaner in cleaners) == 1
 
 
-def test_a_file_that_is_missing_because_it_was_trimmed_is_no_failure(world: World) -> None:
-    """Rule 4."""
+def test_a_file_missing_after_a_trim_is_no_failure(world: World) -> None:
     cleaner = HeldCleaner()
-    world.create(**COMPACT)
-    write(world)
+    fill(world)
     log = world.partition().log
-    compactor(world, cleaner).look()
+    compactor(world, cleaner).check()
     log.trim(15, 0)
-    cleaner.jobs.pop()[2](Failed(is_damage=False, text="Cannot open", path=f"{log.path}/x", errno=errno.ENOENT))
+    cleaner.jobs.pop()[2](CleaningFailed(is_damage=False, text="Cannot open", path=f"{log.path}/x", errno=errno.ENOENT))
     assert world.log_manager.directories
-    assert (log.is_being_cleaned, cleaner.jobs) == (False, []), "not again at once, but the next time"
+    assert (log.is_being_cleaned, cleaner.jobs) == (False, []), "not repeated at once"
 
 
-def test_retention_waits_for_the_cleaning(world: World) -> None:
-    """Rule 5; the policy may be both."""
+def test_retention_waits_for_the_cleaner(world: World) -> None:
     cleaner = HeldCleaner()
     world.create(**{**COMPACT, "cleanup_policy": "compact,delete", "retention_ms": 1000})
     write(world)
-    compactor(world, cleaner).look()
+    compactor(world, cleaner).check()
     world.pass_time(100_000)
     log = world.partition().log
     for _ in world.log_manager.retain(world.wall_ms):
@@ -401,41 +387,36 @@ def test_retention_waits_for_the_cleaning(world: World) -> None:
     assert log.log_start_offset == log.log_end_offset == 20
 
 
-def test_others_go_on_where_a_cleaner_was_replaced(world: World) -> None:
-    """With other resources; who was replaced gets nothing more to do."""
+def test_a_new_cleaner_repeats_the_job_of_a_replaced_one(world: World) -> None:
     old, new = HeldCleaner(), HeldCleaner()
-    world.create(**COMPACT)
-    write(world)
-    held = compactor(world, old)
-    held.look()
+    fill(world)
+    compaction = compactor(world, old)
+    compaction.check()
     job, _, done = old.jobs[0]
-    held.use([new], Resources(buffer_bytes=4096))
-    held.look()
+    compaction.set_cleaners([new], CleanerResources(buffer_bytes=4096))
+    compaction.check()
     assert not new.jobs, "two must not clean one log"
     done(None)
     ((again, _, _),) = new.jobs
-    assert (again.path, again.resources) == (job.path, Resources(buffer_bytes=4096))
+    assert (again.path, again.resources) == (job.path, CleanerResources(buffer_bytes=4096))
     assert len(old.jobs) == 1
 
 
-def test_a_stopped_compactor_puts_nothing_in_place(world: World) -> None:
-    """The broker is closing its logs."""
+def test_a_stopped_compactor_swaps_in_no_segment(world: World) -> None:
     cleaner = HeldCleaner()
-    world.create(**COMPACT)
-    write(world)
-    held = compactor(world, cleaner)
-    held.look()
-    held.stop()
+    fill(world)
+    compaction = compactor(world, cleaner)
+    compaction.check()
+    compaction.stop()
     assert cleaner.work() == [False]
-    held.look()
+    compaction.check()
     assert cleaner.jobs == []
 
 
-def test_the_first_dirty_offset_is_written_down_and_known_after_a_restart(world: World) -> None:
-    """cleaner-offset-checkpoint, as Kafka's; a log that was cut goes back with it."""
-    world.create(**COMPACT)
-    write(world)
-    compactor(world).look()
+def test_the_first_dirty_offset_is_checkpointed_and_lowered_by_truncation(world: World) -> None:
+    """cleaner-offset-checkpoint, as in Apache Kafka."""
+    fill(world)
+    compactor(world).check()
     log = world.partition().log
     for _, work in world.log_manager.checkpoint():
         work()

@@ -1,4 +1,4 @@
-"""Rule 8 of replication/partition/replica_manager.py: new logs of which records are synced at once are ready before the first."""
+"""New logs with flush.messages are opened and flushed before the first append."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from pathlib import Path
 
 from protocol.errors import ErrorCode
 from storage.io.disk import StorageError
-from storage.io.flush_task import Sync
+from storage.io.flush_task import FlushTask
 from tests.support.replica_harness import HeldWorker, World, batch
 
 
-def opened(world: World, partitions: int) -> list[int]:
+def open_partitions(world: World, partitions: int) -> list[int]:
     return [index for index in range(partitions) if world.partition("t", index).log.is_open]
 
 
-def test_the_first_record_of_such_a_topic_waits_for_a_sync_of_its_log_and_nothing_else(tmp_path: Path) -> None:
-    """Names, epochs and the directory are durable by then."""
+def test_the_first_append_waits_only_for_the_flush_of_the_log_file(tmp_path: Path) -> None:
     worker = HeldWorker()
     world = World(tmp_path, worker=worker)
     world.create("t", flush_messages=1)
@@ -23,66 +22,62 @@ def test_the_first_record_of_such_a_topic_waits_for_a_sync_of_its_log_and_nothin
     world.replicas.append("t", 0, batch(), acks=-1, wall_ms=world.wall_ms, done=lambda *_: None)
     worker.let_write()
     ((sync, _),) = worker.syncs
-    assert isinstance(sync, Sync)
-    assert sync.is_of_files
+    assert isinstance(sync, FlushTask)
+    assert sync.only_syncs
     assert [file.path for file in sync.files] == [f"{world.partition('t').log.path}/00000000000000000000.log"]
 
 
-def test_any_other_topic_is_opened_when_it_is_used(tmp_path: Path) -> None:
-    """Nobody waits for its disk, and it may never be used."""
+def test_logs_without_flush_messages_are_not_opened(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.create("t", partitions=3)
-    assert opened(world, 3) == []
+    assert open_partitions(world, 3) == []
 
 
-def test_one_is_opened_at_a_time(tmp_path: Path) -> None:
-    """Who reads something in the same directory waits for one of a thousand; the syncs share their rounds."""
+def test_new_logs_are_opened_one_at_a_time_and_flushed_together(tmp_path: Path) -> None:
     worker = HeldWorker()
     worker.holds_reads = True
     world = World(tmp_path, worker=worker)
     world.create("t", partitions=3, flush_messages=1)
     for count in range(3):
-        assert opened(world, 3) == list(range(count))
+        assert open_partitions(world, 3) == list(range(count))
         assert len(worker.reads) == 1
-        assert worker.syncs == []  # they are synced together
+        assert worker.syncs == []  # flushed together
         worker.let_read()
-    assert opened(world, 3) == [0, 1, 2]
+    assert open_partitions(world, 3) == [0, 1, 2]
     assert worker.reads == []
     assert len(worker.syncs) == 3
 
 
-def test_what_is_gone_before_its_turn_is_passed_over(tmp_path: Path) -> None:
-    """A topic that was deleted again, and one whose directory fails."""
+def test_deleted_and_failed_logs_are_skipped(tmp_path: Path) -> None:
     worker = HeldWorker()
     worker.holds_reads = True
     world = World(tmp_path, worker=worker, directories=2)
     world.create("t", partitions=2, flush_messages=1)
     world.create("u", partitions=4, flush_messages=1)
-    homes = [world.partition("u", index).log.directory for index in range(4)]
+    directories = [world.partition("u", index).log.directory for index in range(4)]
     world.delete("t")
     worker.let_read()
     worker.let_read(StorageError("open", "x"))
     while worker.reads:
         worker.let_read()
-    sound = [index for index in range(4) if homes[index] != homes[0]]
-    assert [index for index in range(4) if world.partition("u", index).log.is_open] == sound
+    online = [index for index in range(4) if directories[index] != directories[0]]
+    assert [index for index in range(4) if world.partition("u", index).log.is_open] == online
     assert world.partition("u", 0).is_offline
 
 
-def test_an_append_need_not_wait_for_those_before_it(tmp_path: Path) -> None:
-    """It opens its own log."""
+def test_an_append_opens_its_log_without_waiting_for_the_others(tmp_path: Path) -> None:
     worker = HeldWorker()
     worker.holds_reads = True
     world = World(tmp_path, worker=worker)
     world.create("t", partitions=3, flush_messages=1)
-    outcomes: list[ErrorCode] = []
-    world.replicas.append("t", 2, batch(), acks=-1, wall_ms=world.wall_ms, done=lambda code, *_: outcomes.append(code))
+    results: list[ErrorCode] = []
+    world.replicas.append("t", 2, batch(), acks=-1, wall_ms=world.wall_ms, done=lambda code, *_: results.append(code))
     assert len(worker.reads) == 2
     worker.reads.reverse()
     worker.let_read()
     worker.let_write()
     worker.let_sync()
-    assert outcomes == [ErrorCode.NONE]
+    assert results == [ErrorCode.NONE]
     while worker.reads:
         worker.let_read()
-    assert opened(world, 3) == [0, 1, 2]
+    assert open_partitions(world, 3) == [0, 1, 2]

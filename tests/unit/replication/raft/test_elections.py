@@ -1,4 +1,4 @@
-"""replication/raft/{standing,voting}.py: who votes for whom, who leads, and what is remembered of it (KIP-595, 996)."""
+"""Tests of elections: quorum_state.py and elections.py (KIP-595, KIP-996)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages.raft import BeginQuorumEpochRequest, EndQuorumEpochRequest, VoteRequest, VoteResponse
+from replication.raft.quorum_state import QuorumTimes
 from replication.raft.raft import Raft
-from replication.raft.raft_log import ElectionState, EpochEnd, Lead, Persist
-from replication.raft.replica_state import QuorumTimes
+from replication.raft.raft_log import BecomeLeader, ElectionState, EpochEnd, Persist
 from replication.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
-from replication.raft.rpc_messages import begin_epoch_request, end_epoch_request, fetch_request, only_partition
+from replication.raft.rpc_messages import begin_epoch_request, end_epoch_request, fetch_request, single_partition
 from replication.raft.voters import ReplicaKey, Voter, VoterSet
 from tests.simulation.quorum.memory_log import Entry, MemoryLog
 from tests.unit.replication.raft.replica import (
@@ -22,42 +22,42 @@ from tests.unit.replication.raft.replica import (
     THREE,
     TWO,
     VOTERS,
-    answer,
     fetch,
     leader,
     log_of,
     node,
     replica,
-    sent,
-    settings_of,
-    taken,
+    respond,
+    static_voters,
+    take_effects,
+    take_requests,
     vote,
 )
 
 EMPTY = EpochEnd(0, 0)
 
 
-def verdict(raft: Raft, request: VoteRequest, now_ms: int = 5) -> tuple[int, int, int, bool]:
-    """The code, the leader, the epoch and the vote of an answer."""
-    partition = only_partition(raft.receive(request, now_ms))
+def vote_result(raft: Raft, request: VoteRequest, now_ms: int = 5) -> tuple[int, int, int, bool]:
+    """Error code, leader, epoch and vote of a response."""
+    partition = single_partition(raft.handle_request(request, now_ms))
     return partition.error_code, partition.leader_id, partition.leader_epoch, partition.vote_granted
 
 
-def following(own: Voter = TWO, *, has_fetched: bool = False) -> Raft:
+def follower(local: Voter = TWO, *, has_fetched: bool = False) -> Raft:
     """A replica that follows node 1 in epoch 1."""
-    raft = replica(own)
-    raft.receive(begin_epoch_request(CLUSTER, ONE, own.key, 1), 5)
+    raft = replica(local)
+    raft.handle_request(begin_epoch_request(CLUSTER, ONE, local.key, 1), 5)
     if has_fetched:
-        answer(raft, sent(raft)[-1], leader(), 6)
-    taken(raft)
+        respond(raft, take_requests(raft)[-1], leader(), 6)
+    take_effects(raft)
     return raft
 
 
-# ---- the beginning -----------------------------------------------------------------------------------------------
+# ---- startup -----------------------------------------------------------------------------------------------------
 
 
-def test_the_first_voter_asks_at_once_whether_it_would_be_elected_and_the_others_wait() -> None:
-    """Rule 6 of standing.py: a new cluster does not wait for a leader that it never had."""
+def test_the_voter_with_the_lowest_id_starts_a_pre_vote_at_startup() -> None:
+    """A new cluster does not wait for an election timeout."""
     first, second = replica(ONE), replica(TWO)
     for raft in (first, second):
         raft.tick(0)
@@ -67,18 +67,18 @@ def test_the_first_voter_asks_at_once_whether_it_would_be_elected_and_the_others
     assert second.next_deadline_ms >= QuorumTimes().election_timeout_ms
 
 
-def test_who_led_before_it_was_started_stands_for_the_next_epoch_at_once() -> None:
-    """Rule 6: those that followed it would have to miss it first."""
+def test_a_restarted_leader_starts_a_pre_vote_at_once() -> None:
+    """Its followers would have to wait for their fetch timeout."""
     raft = replica(TWO, state=ElectionState(3, TWO.key.node_id, TWO.key))
     raft.tick(0)
     assert isinstance(raft.role, Prospective)
     assert raft.epoch == 4
 
 
-def test_the_only_voter_leads_when_it_is_started_and_writes_its_state_once() -> None:
-    """Rule 4 of standing.py; what rests on nothing is not synced."""
+def test_a_single_voter_leads_at_startup_with_one_state_write() -> None:
+    """Intermediate states are not written: no effect depends on them."""
     raft = replica(voters=VoterSet([ONE]))
-    assert [type(effect) for effect in raft.effects] == [Persist, Lead]
+    assert [type(effect) for effect in raft.effects] == [Persist, BecomeLeader]
     assert raft.effects[0] == Persist(ElectionState(1, 1, ONE.key))
 
 
@@ -92,40 +92,39 @@ def test_the_only_voter_leads_when_it_is_started_and_writes_its_state_once() -> 
     ],
     ids=["candidate", "resigned", "follower", "new"],
 )
-def test_the_only_voter_leads_whatever_it_was(state: ElectionState, epoch: int) -> None:
-    """A candidate in the epoch that it stood for; anybody else in the next one."""
+def test_a_single_voter_leads_from_every_stored_state(state: ElectionState, epoch: int) -> None:
+    """A candidate in its epoch, otherwise in the next one."""
     raft = replica(voters=VoterSet([ONE]), state=state)
     assert isinstance(raft.role, Leader)
     assert raft.epoch == epoch
 
 
-def test_who_stood_for_an_epoch_before_its_restart_stands_for_it_again() -> None:
-    """Rule 2 of standing.py: it has voted for nobody else in it."""
+def test_a_restarted_candidate_is_a_candidate_in_the_same_epoch() -> None:
+    """It has voted for itself."""
     raft = replica(state=ElectionState(2, -1, ONE.key))
     raft.tick(1)
-    asks = [only_partition(ask.request) for ask in sent(raft)]
-    assert [(ask.replica_epoch, ask.pre_vote) for ask in asks] == [(2, False), (2, False)]
+    outgoing_requests = [single_partition(outgoing.request) for outgoing in take_requests(raft)]
+    assert [(outgoing.replica_epoch, outgoing.pre_vote) for outgoing in outgoing_requests] == [(2, False), (2, False)]
 
 
-def test_who_led_an_epoch_before_its_restart_does_not_lead_it_on_and_votes_for_nobody_in_it() -> None:
-    """Rule 2 of standing.py: it may have lost what it wrote."""
+def test_a_restarted_leader_resigns_its_epoch_and_grants_no_vote_in_it() -> None:
+    """It may have lost records."""
     raft = replica(state=ElectionState(7, 1, ONE.key))
     assert isinstance(raft.role, Resigned)
-    assert not verdict(raft, vote(TWO, ONE, 7, EpochEnd(6, 9)))[3]
+    assert not vote_result(raft, vote(TWO, ONE, 7, EpochEnd(6, 9)))[3]
     raft.tick(1000)
     assert (type(raft.role), raft.epoch) == (Prospective, 8)
 
 
-def test_a_log_that_is_newer_than_the_state_has_its_epoch() -> None:
-    """The state was not written for a follower that crashed between."""
+def test_the_epoch_is_that_of_the_log_if_it_is_newer_than_the_state() -> None:
+    """A follower may crash between the two writes."""
     log = MemoryLog(VOTERS, 1)
     log.append([Entry(5, 0)])
     raft = replica(state=ElectionState(2, 2), log=log)
     assert (raft.epoch, raft.leader_id) == (5, -1)
 
 
-def test_a_leader_that_is_nowhere_known_is_not_followed_but_remembered() -> None:
-    """Who asks is told; a voter stands for election in time."""
+def test_a_leader_without_an_address_is_known_but_not_followed() -> None:
     raft = replica(state=ElectionState(2, 9))
     assert isinstance(raft.role, Unattached)
     assert raft.leader_id == 9
@@ -137,18 +136,18 @@ def test_a_leader_that_is_nowhere_known_is_not_followed_but_remembered() -> None
 # ---- votes ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_vote_before_the_vote_changes_nothing_at_the_voter() -> None:
+def test_a_pre_vote_does_not_change_the_voter() -> None:
     """KIP-996."""
     voter = replica(TWO)
-    assert verdict(voter, vote(ONE, TWO, 0, EMPTY, is_pre_vote=True)) == (0, -1, 0, True)
+    assert vote_result(voter, vote(ONE, TWO, 0, EMPTY, is_pre_vote=True)) == (0, -1, 0, True)
     assert not any(isinstance(effect, Persist) for effect in voter.effects)
     assert voter.epoch == 0
 
 
 def roles() -> list[Any]:
-    """A replica in every role, and what it says to a vote before the vote, and to a vote, in its epoch."""
+    """A replica in each role, and whether it grants a pre-vote and a vote in its epoch."""
     unattached = replica(TWO, state=ElectionState(1))
-    voted = replica(TWO, state=ElectionState(1, -1, THREE.key))
+    voted_key = replica(TWO, state=ElectionState(1, -1, THREE.key))
     prospective = replica(TWO, state=ElectionState(1))
     prospective.tick(1000)
     deserted = replica(TWO, state=ElectionState(1, 3))
@@ -157,12 +156,12 @@ def roles() -> list[Any]:
     resigned.resign(1001)
     return [
         pytest.param(unattached, True, True, id="unattached"),
-        pytest.param(voted, True, False, id="voted"),
+        pytest.param(voted_key, True, False, id="voted"),
         pytest.param(prospective, True, True, id="prospective"),
         pytest.param(deserted, True, False, id="prospective that knows a leader"),
         pytest.param(replica(TWO, state=ElectionState(1, -1, TWO.key)), True, False, id="candidate"),
-        pytest.param(following(), True, False, id="follower"),
-        pytest.param(following(has_fetched=True), False, False, id="follower that has fetched"),
+        pytest.param(follower(), True, False, id="follower"),
+        pytest.param(follower(has_fetched=True), False, False, id="follower that has fetched"),
         pytest.param(leader(), False, False, id="leader"),
         pytest.param(resigned, True, False, id="resigned"),
         pytest.param(replica(FOUR, state=ElectionState(1)), True, True, id="observer"),
@@ -170,37 +169,36 @@ def roles() -> list[Any]:
 
 
 @pytest.mark.parametrize(("raft", "pre_vote", "real"), roles())
-def test_who_votes_depends_on_the_role(raft: Raft, pre_vote: bool, real: bool) -> None:
-    """As in Apache Kafka, for a log that is long enough; observers vote and are voted for."""
-    asker = ONE if raft._standing.own != ONE else TWO
-    assert verdict(raft, vote(asker, None, 1, EpochEnd(1, 9), is_pre_vote=True))[3] is pre_vote
-    assert verdict(raft, vote(asker, None, 1, EpochEnd(0, 9)))[3] is (real and log_of(raft).end.epoch == 0)
+def test_granting_a_vote_depends_on_the_role(raft: Raft, pre_vote: bool, real: bool) -> None:
+    """As in Apache Kafka, for an up-to-date log; observers grant votes and can receive them."""
+    candidate = ONE if raft._quorum.local != ONE else TWO
+    assert vote_result(raft, vote(candidate, None, 1, EpochEnd(1, 9), is_pre_vote=True))[3] is pre_vote
+    assert vote_result(raft, vote(candidate, None, 1, EpochEnd(0, 9)))[3] is (real and log_of(raft).end.epoch == 0)
     assert raft.epoch == 1
 
 
 @pytest.mark.parametrize(("raft", "_pre_vote", "_real"), roles())
-def test_everybody_votes_in_a_newer_epoch(raft: Raft, _pre_vote: bool, _real: bool) -> None:
-    """A leader, too, and the vote is durable before it leaves; an observer of the asker's as well."""
+def test_every_role_grants_a_vote_in_a_newer_epoch(raft: Raft, _pre_vote: bool, _real: bool) -> None:
+    """The vote is durable before the response; an observer can receive it."""
     request = vote(FOUR, None, 8, EpochEnd(7, 99))
     raft.effects.clear()
-    assert verdict(raft, request, 3000) == (0, -1, 8, True)
+    assert vote_result(raft, request, 3000) == (0, -1, 8, True)
     assert Persist(ElectionState(8, -1, FOUR.key)) in raft.effects
 
 
-def test_a_second_candidate_of_an_epoch_gets_no_vote_not_even_after_a_restart() -> None:
-    """Rule 1."""
+def test_a_replica_votes_once_per_epoch_also_over_a_restart() -> None:
     voter = replica(TWO)
     first, second = vote(ONE, TWO, 4, EMPTY), vote(THREE, TWO, 4, EpochEnd(3, 9))
-    assert verdict(voter, first)[3]
+    assert vote_result(voter, first)[3]
     assert voter.effects[0] == Persist(ElectionState(4, -1, ONE.key))
-    assert not verdict(voter, second)[3]
+    assert not vote_result(voter, second)[3]
     again = replica(TWO, state=ElectionState(4, -1, ONE.key))
-    assert not verdict(again, second)[3]
-    assert verdict(again, first)[3]
+    assert not vote_result(again, second)[3]
+    assert vote_result(again, first)[3]
 
 
 def test_a_shorter_log_gets_no_vote() -> None:
-    """Rule 1: by epoch, then by offset."""
+    """The last epoch decides, then the end offset."""
     log = MemoryLog(VOTERS, 1)
     log.append([Entry(1, 0), Entry(3, 1)])
     for end, is_granted in [
@@ -209,26 +207,25 @@ def test_a_shorter_log_gets_no_vote() -> None:
         (EpochEnd(3, 2), True),
         (EpochEnd(4, 1), True),
     ]:
-        assert verdict(replica(TWO, log=log), vote(ONE, TWO, 5, end, is_pre_vote=True))[3] is is_granted
-        assert verdict(replica(TWO, log=log), vote(ONE, TWO, 5, end))[3] is is_granted
+        assert vote_result(replica(TWO, log=log), vote(ONE, TWO, 5, end, is_pre_vote=True))[3] is is_granted
+        assert vote_result(replica(TWO, log=log), vote(ONE, TWO, 5, end))[3] is is_granted
 
 
-def test_a_request_for_another_replica_is_refused_after_its_epoch_is_known() -> None:
-    """Node or directory, whichever is wrong; who names nobody, or no directory, means this one."""
+def test_a_vote_request_for_another_replica_is_rejected_but_its_epoch_is_learned() -> None:
+    """Node id or directory id; without them, any replica is the recipient."""
     raft = leader()
-    elsewhere = node(9)
-    assert verdict(raft, vote(TWO, elsewhere, 2, EpochEnd(1, 9))) == (ErrorCode.INVALID_VOTER_KEY, -1, 2, False)
+    moved = node(9)
+    assert vote_result(raft, vote(TWO, moved, 2, EpochEnd(1, 9))) == (ErrorCode.INVALID_VOTER_KEY, -1, 2, False)
     other_disk = node(1, 77)
-    assert verdict(raft, vote(TWO, other_disk, 3, EpochEnd(1, 9))) == (ErrorCode.INVALID_VOTER_KEY, -1, 3, False)
+    assert vote_result(raft, vote(TWO, other_disk, 3, EpochEnd(1, 9))) == (ErrorCode.INVALID_VOTER_KEY, -1, 3, False)
     any_disk = Voter(ReplicaKey(1))
-    assert verdict(raft, vote(TWO, any_disk, 4, EpochEnd(1, 9))) == (0, -1, 4, True)
+    assert vote_result(raft, vote(TWO, any_disk, 4, EpochEnd(1, 9))) == (0, -1, 4, True)
 
 
-def test_a_leader_that_begins_is_followed_even_where_it_is_mistaken_in_whom_it_tells() -> None:
-    """Who it is says it, wherever it came from."""
+def test_begin_quorum_epoch_for_another_replica_is_rejected_but_its_leader_is_followed() -> None:
     raft = replica(TWO)
-    wrong: Any = raft.receive(begin_epoch_request(CLUSTER, THREE, node(9).key, 5), 5)
-    partition = only_partition(wrong)
+    wrong: Any = raft.handle_request(begin_epoch_request(CLUSTER, THREE, node(9).key, 5), 5)
+    partition = single_partition(wrong)
     assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (ErrorCode.INVALID_VOTER_KEY, 3, 5)
     assert raft.leader_id == 3
 
@@ -244,20 +241,20 @@ def test_a_leader_that_begins_is_followed_even_where_it_is_mistaken_in_whom_it_t
         (4, EpochEnd(1, 0), True, ErrorCode.FENCED_LEADER_EPOCH),
     ],
 )
-def test_a_wrong_vote_is_refused_and_changes_nothing(
+def test_an_invalid_vote_request_is_rejected_without_a_change(
     epoch: int, end: EpochEnd, is_pre_vote: bool, code: ErrorCode
 ) -> None:
-    """The codes of KafkaRaftClient; the leader that is known is told."""
+    """The codes are those of KafkaRaftClient; the response names the leader."""
     raft = replica(ONE, state=ElectionState(5, 2))
-    response: Any = raft.receive(vote(TWO, ONE, epoch, end, is_pre_vote=is_pre_vote), 5)
-    partition = only_partition(response)
+    response: Any = raft.handle_request(vote(TWO, ONE, epoch, end, is_pre_vote=is_pre_vote), 5)
+    partition = single_partition(response)
     assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (code, 2, 5)
     assert [(one.node_id, one.host, one.port) for one in response.node_endpoints] == [(2, "host2", 9002)]
     assert isinstance(raft.role, Follower)
 
 
-def whole_requests() -> list[Any]:
-    """One of each, and where its cluster id stands."""
+def requests() -> list[Any]:
+    """One request of each type."""
     return [
         vote(TWO, ONE, 1, EMPTY),
         begin_epoch_request(CLUSTER, TWO, ONE.key, 1),
@@ -266,199 +263,201 @@ def whole_requests() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("request_", whole_requests(), ids=lambda request: type(request).__name__)
-def test_a_request_of_another_cluster_or_for_another_topic_is_refused_as_a_whole(request_: Any) -> None:
-    """A missing cluster id is accepted; only the metadata log is a matter of the quorum."""
+@pytest.mark.parametrize("request_", requests(), ids=lambda request: type(request).__name__)
+def test_requests_with_another_cluster_id_or_topic_are_rejected(request_: Any) -> None:
+    """A missing cluster id is accepted."""
     request_.cluster_id = "other"
-    response: Any = replica(ONE).receive(request_, 5)
+    response: Any = replica(ONE).handle_request(request_, 5)
     assert response.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
     request_.cluster_id = None
-    response = replica(ONE).receive(request_, 5)
+    response = replica(ONE).handle_request(request_, 5)
     assert response.error_code == ErrorCode.NONE
     topic = request_.topics[0]
     if hasattr(topic, "topic_name"):
         topic.topic_name = "other"
     else:
         topic.topic_id = b"x" * 16
-    response = replica(ONE).receive(request_, 5)
+    response = replica(ONE).handle_request(request_, 5)
     assert response.error_code == ErrorCode.INVALID_REQUEST
 
 
 # ---- elections -----------------------------------------------------------------------------------------------------
 
 
-def test_votes_before_votes_are_asked_of_all_voters_and_then_votes() -> None:
-    """An epoch begins only when a majority would vote (KIP-996)."""
+def test_an_election_is_a_pre_vote_and_then_a_vote() -> None:
+    """The epoch starts when a majority grants the pre-vote (KIP-996)."""
     one = replica(ONE)
     one.tick(1000)
-    asks = sent(one)
-    assert [(ask.to, only_partition(ask.request).pre_vote) for ask in asks] == [(2, True), (3, True)]
+    outgoing_requests = take_requests(one)
+    assert [(outgoing.to, single_partition(outgoing.request).pre_vote) for outgoing in outgoing_requests] == [
+        (2, True),
+        (3, True),
+    ]
     assert one.epoch == 0
-    answer(one, asks[0], replica(TWO), 1000)
+    respond(one, outgoing_requests[0], replica(TWO), 1000)
     assert isinstance(one.role, Candidate)
     assert one.effects[0] == Persist(ElectionState(1, -1, ONE.key))
-    votes = sent(one)
-    assert [only_partition(ask.request).pre_vote for ask in votes] == [False, False]
-    answer(one, votes[0], replica(TWO), 1001)
-    effects = taken(one)
+    votes = take_requests(one)
+    assert [single_partition(outgoing.request).pre_vote for outgoing in votes] == [False, False]
+    respond(one, votes[0], replica(TWO), 1001)
+    effects = take_effects(one)
     assert effects[0] == Persist(ElectionState(1, 1, ONE.key))
-    assert isinstance(effects[1], Lead)
-    assert effects[1].granting == [1, 2]
+    assert isinstance(effects[1], BecomeLeader)
+    assert effects[1].granting_voters == [1, 2]
 
 
-def test_an_answer_to_a_question_of_another_role_is_dropped() -> None:
-    """A vote before the vote is not a vote; a late answer to what was asked again is none."""
+def test_a_vote_response_for_an_earlier_role_is_dropped() -> None:
+    """A granted pre-vote is not a vote."""
     one = replica(ONE)
     one.tick(1000)
-    first, second = sent(one)
-    answer(one, first, replica(TWO), 1000)
-    answer(one, second, replica(THREE), 1001)
+    first, second = take_requests(one)
+    respond(one, first, replica(TWO), 1000)
+    respond(one, second, replica(THREE), 1001)
     assert isinstance(one.role, Candidate)
-    late = sent(one)[0]
-    one.receive(begin_epoch_request(CLUSTER, THREE, ONE.key, 1), 1002)
-    answer(one, late, replica(TWO), 1003)
+    late = take_requests(one)[0]
+    one.handle_request(begin_epoch_request(CLUSTER, THREE, ONE.key, 1), 1002)
+    respond(one, late, replica(TWO), 1003)
     assert isinstance(one.role, Follower)
 
 
-def test_who_does_not_answer_is_asked_again_after_a_moment() -> None:
-    """The retry backoff; a late answer to the first question is dropped."""
+def test_a_vote_request_is_retried_after_the_backoff() -> None:
+    """A late response to the first request is dropped."""
     one = replica(ONE, VoterSet((ONE, TWO)))
     one.tick(1000)
-    (first,) = sent(one)
-    one.answered(first.to, first.token, None, 1100)
-    assert sent(one) == []
+    (first,) = take_requests(one)
+    one.on_response(first.to, first.token, None, 1100)
+    assert take_requests(one) == []
     assert one.next_deadline_ms == 1120
     one.tick(1120)
-    (again,) = sent(one)
-    answer(one, first, replica(TWO, VoterSet((ONE, TWO))), 1121)
+    (again,) = take_requests(one)
+    respond(one, first, replica(TWO, VoterSet((ONE, TWO))), 1121)
     assert isinstance(one.role, Prospective)
-    answer(one, again, replica(TWO, VoterSet((ONE, TWO))), 1122)
+    respond(one, again, replica(TWO, VoterSet((ONE, TWO))), 1122)
     assert isinstance(one.role, Candidate)
 
 
-def test_a_voter_too_old_for_votes_before_votes_is_asked_for_its_vote_at_once() -> None:
-    """UNSUPPORTED_VERSION (KIP-996); to anything else it is a reason to wait."""
+def test_a_voter_without_pre_vote_support_starts_the_election() -> None:
+    """UNSUPPORTED_VERSION (KIP-996); in an election it causes a backoff."""
     one = replica(ONE)
     one.tick(1000)
-    ask = sent(one)[0]
-    one.answered(ask.to, ask.token, VoteResponse(error_code=ErrorCode.UNSUPPORTED_VERSION), 1001)
+    outgoing = take_requests(one)[0]
+    one.on_response(outgoing.to, outgoing.token, VoteResponse(error_code=ErrorCode.UNSUPPORTED_VERSION), 1001)
     assert isinstance(one.role, Candidate)
-    ask = sent(one)[0]
-    one.answered(ask.to, ask.token, VoteResponse(error_code=ErrorCode.UNSUPPORTED_VERSION), 1002)
+    outgoing = take_requests(one)[0]
+    one.on_response(outgoing.to, outgoing.token, VoteResponse(error_code=ErrorCode.UNSUPPORTED_VERSION), 1002)
     assert (type(one.role), one.epoch) == (Candidate, 1)
 
 
-def test_a_candidate_that_lost_waits_until_its_time_is_over() -> None:
-    """Then it asks before it begins another epoch; it asks nobody more meanwhile."""
+def test_a_losing_candidate_waits_for_its_election_timeout() -> None:
+    """It sends no requests meanwhile, then starts a pre-vote."""
     one = replica(ONE, state=ElectionState(2, -1, ONE.key))
     one.tick(0)
-    for ask in sent(one):
-        answer(one, ask, replica(node(ask.to), state=ElectionState(2, -1, FOUR.key)), 1)
-    assert sent(one) == []
+    for outgoing in take_requests(one):
+        respond(one, outgoing, replica(node(outgoing.to), state=ElectionState(2, -1, FOUR.key)), 1)
+    assert take_requests(one) == []
     one.tick(999)
     assert isinstance(one.role, Candidate)
     one.tick(1000)
     assert (type(one.role), one.epoch) == (Prospective, 2)
-    assert one.role.ballot.granting == [1]
+    assert one.role.tally.granting_voters == [1]
 
 
-def test_a_prospective_that_would_lose_follows_the_leader_that_it_knows_or_nobody() -> None:
-    """As soon as a majority says no, or its time is over."""
+def test_a_lost_pre_vote_returns_to_the_known_leader_or_to_unattached() -> None:
     one = replica(ONE, state=ElectionState(5, 2))
     one.tick(2000)
     assert isinstance(one.role, Prospective)
-    for ask in sent(one):
-        refusing = replica(node(ask.to), log=longer_log(), state=ElectionState(5))
-        answer(one, ask, refusing, 2001)
+    for outgoing in take_requests(one):
+        refusing = replica(node(outgoing.to), log=longer_log(), state=ElectionState(5))
+        respond(one, outgoing, refusing, 2001)
     assert (type(one.role), one.leader_id) == (Follower, 2)
     nobody = replica(ONE, state=ElectionState(5))
     nobody.tick(1000)
-    for ask in sent(nobody):
-        answer(nobody, ask, replica(node(ask.to), log=longer_log(), state=ElectionState(5)), 1001)
+    for outgoing in take_requests(nobody):
+        respond(nobody, outgoing, replica(node(outgoing.to), log=longer_log(), state=ElectionState(5)), 1001)
     assert isinstance(nobody.role, Unattached)
     nobody.tick(2001)
     assert isinstance(nobody.role, Prospective)
 
 
 def longer_log() -> MemoryLog:
-    """A log that no other one has."""
     log = MemoryLog(VOTERS, 1)
     log.append([Entry(4, 0)])
     return log
 
 
-def test_whoever_is_told_of_a_leader_follows_it() -> None:
-    """A candidate, who stands for election, who has resigned; in the epoch itself only who knows none."""
+def test_begin_quorum_epoch_makes_candidates_and_former_leaders_follow() -> None:
+    """Within an epoch, the leader does not change."""
     for raft in (replica(TWO), replica(TWO, state=ElectionState(1, -1, TWO.key))):
         raft.tick(1000)
-        raft.receive(begin_epoch_request(CLUSTER, ONE, TWO.key, 1), 1001)
+        raft.handle_request(begin_epoch_request(CLUSTER, ONE, TWO.key, 1), 1001)
         assert (type(raft.role), raft.leader_id) == (Follower, 1)
     led = leader()
     led.resign(1001)
-    led.receive(begin_epoch_request(CLUSTER, TWO, ONE.key, 2), 1002)
+    led.handle_request(begin_epoch_request(CLUSTER, TWO, ONE.key, 2), 1002)
     assert (type(led.role), led.leader_id) == (Follower, 2)
-    assert only_partition(led.receive(begin_epoch_request(CLUSTER, THREE, ONE.key, 2), 1003)).error_code == (
+    assert single_partition(led.handle_request(begin_epoch_request(CLUSTER, THREE, ONE.key, 2), 1003)).error_code == (
         ErrorCode.INVALID_REQUEST
     )
 
 
-# ---- leading and resigning -----------------------------------------------------------------------------------------
+# ---- leaders and resignation ---------------------------------------------------------------------------------------
 
 
-def test_a_leader_tells_the_voters_of_its_epoch_until_they_fetch() -> None:
-    """Twice in a fetch timeout, and where it listens."""
+def test_begin_quorum_epoch_is_repeated_until_the_voter_fetches() -> None:
+    """Twice per fetch timeout, with the leader's endpoint."""
     raft = leader()
     raft.tick(1000)
-    asks = sent(raft)
-    assert asks == []
+    outgoing_requests = take_requests(raft)
+    assert outgoing_requests == []
     fetch(raft, TWO, 1900)
     raft.tick(2000)
-    asks = sent(raft)
-    assert [(ask.to, type(ask.request)) for ask in asks] == [(3, BeginQuorumEpochRequest)]
-    assert [(one.name, one.port) for one in asks[0].request.leader_endpoints] == [("CONTROLLER", 9001)]  # type: ignore[attr-defined]
+    outgoing_requests = take_requests(raft)
+    assert [(outgoing.to, type(outgoing.request)) for outgoing in outgoing_requests] == [(3, BeginQuorumEpochRequest)]
+    assert [(one.name, one.port) for one in outgoing_requests[0].request.leader_endpoints] == [("CONTROLLER", 9001)]  # type: ignore[attr-defined]
 
 
-def test_a_leader_resigns_when_no_majority_fetched_for_one_and_a_half_fetch_timeouts() -> None:
-    """The others are told whom to elect: the one that has most first."""
+def test_a_leader_resigns_after_the_check_quorum_timeout() -> None:
+    """EndQuorumEpoch lists the other voters by end offset."""
     raft = leader()
     fetch(raft, TWO, 1500, EpochEnd(0, 0))
     fetch(raft, THREE, 1400)
     raft.tick(4499)
     assert isinstance(raft.role, Leader)
-    taken(raft)
+    take_effects(raft)
     raft.tick(4500)
     assert isinstance(raft.role, Resigned)
-    asks = [ask for ask in sent(raft) if isinstance(ask.request, EndQuorumEpochRequest)]
-    assert {ask.to for ask in asks} <= {2, 3}
-    assert raft.role.preferred == [THREE.key, TWO.key]
+    outgoing_requests = [
+        outgoing for outgoing in take_requests(raft) if isinstance(outgoing.request, EndQuorumEpochRequest)
+    ]
+    assert {outgoing.to for outgoing in outgoing_requests} <= {2, 3}
+    assert raft.role.preferred_successors == [THREE.key, TWO.key]
 
 
-def test_a_piece_of_a_snapshot_is_a_sign_of_life_and_a_single_voter_needs_none() -> None:
-    """Who loads a snapshot follows, too."""
+def test_a_single_voter_has_no_check_quorum_timeout() -> None:
     alone = replica(voters=VoterSet([ONE]))
-    taken(alone)
+    take_effects(alone)
     alone.tick(1_000_000)
     assert isinstance(alone.role, Leader)
 
 
-def test_who_resigned_tells_the_others_until_they_confirm_and_serves_nobody() -> None:
-    """After its time it goes on in the next epoch, and stands for election at once."""
+def test_a_resigned_leader_repeats_end_quorum_epoch_and_serves_no_fetch() -> None:
+    """After its deadline it starts a pre-vote in the next epoch."""
     raft = leader()
     raft.resign(1001)
-    asks = sent(raft)
-    assert [type(ask.request) for ask in asks] == [EndQuorumEpochRequest] * 2
-    answer(raft, asks[0], following(node(asks[0].to)), 1002)
-    raft.answered(asks[1].to, asks[1].token, None, 1003)
+    outgoing_requests = take_requests(raft)
+    assert [type(outgoing.request) for outgoing in outgoing_requests] == [EndQuorumEpochRequest] * 2
+    respond(raft, outgoing_requests[0], follower(node(outgoing_requests[0].to)), 1002)
+    raft.on_response(outgoing_requests[1].to, outgoing_requests[1].token, None, 1003)
     raft.tick(1023)
-    assert [ask.to for ask in sent(raft)] == [asks[1].to]
+    assert [outgoing.to for outgoing in take_requests(raft)] == [outgoing_requests[1].to]
     partition = fetch(raft, FOUR, 1024)
     assert (partition.error_code, partition.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 1)
     raft.tick(2001)
     assert (type(raft.role), raft.epoch) == (Prospective, 2)
 
 
-def test_who_resigned_and_is_started_again_has_led_that_epoch() -> None:
-    """Rule 3 of standing.py: were it forgotten, it would stand for the same epoch again."""
+def test_a_resigned_leader_stays_resigned_over_a_restart() -> None:
+    """Otherwise it could become a candidate in the same epoch."""
     raft = leader()
     raft.resign(1001)
     assert not any(isinstance(effect, Persist) for effect in raft.effects)
@@ -466,43 +465,40 @@ def test_who_resigned_and_is_started_again_has_led_that_epoch() -> None:
     assert isinstance(again.role, Resigned)
 
 
-def test_the_preferred_successor_stands_for_election_at_once_the_others_wait_their_turn() -> None:
-    """KIP-595: each next one twice as long as the one before; who is not named waits longest."""
+def test_preferred_candidates_start_their_election_in_order() -> None:
+    """The delay doubles for each (KIP-595); other voters wait longest."""
     waits = {}
     order = [TWO.key, THREE.key, FOUR.key]
     voters = VoterSet((ONE, TWO, THREE, FOUR, node(5)))
-    for own in (TWO, THREE, FOUR, node(5)):
-        raft = replica(own, voters)
-        raft.receive(begin_epoch_request(CLUSTER, ONE, own.key, 1), 10)
-        raft.receive(end_epoch_request(CLUSTER, ONE, 1, order), 20)
-        waits[own.key.node_id] = "now" if isinstance(raft.role, Prospective) else raft.role.deadline_ms - 20  # type: ignore[union-attr]
+    for local in (TWO, THREE, FOUR, node(5)):
+        raft = replica(local, voters)
+        raft.handle_request(begin_epoch_request(CLUSTER, ONE, local.key, 1), 10)
+        raft.handle_request(end_epoch_request(CLUSTER, ONE, 1, order), 20)
+        waits[local.key.node_id] = "now" if isinstance(raft.role, Prospective) else raft.role.deadline_ms - 20  # type: ignore[union-attr]
     assert waits == {2: "now", 3: 250, 4: 500, 5: 1000}
 
 
-def test_an_epoch_that_ended_before_is_nobodys_matter() -> None:
-    """A candidate and a leader of a newer one go on."""
+def test_end_quorum_epoch_of_an_older_epoch_is_fenced() -> None:
     candidate = replica(state=ElectionState(3, -1, ONE.key))
     for raft in (candidate, leader()):
         role = raft.role
-        told = only_partition(raft.receive(end_epoch_request(CLUSTER, TWO, 0, [ONE.key]), 900))
-        assert told.error_code == ErrorCode.FENCED_LEADER_EPOCH
+        response = single_partition(raft.handle_request(end_epoch_request(CLUSTER, TWO, 0, [ONE.key]), 900))
+        assert response.error_code == ErrorCode.FENCED_LEADER_EPOCH
         assert raft.role is role
 
 
-def test_an_observer_never_stands_for_election() -> None:
-    """Neither when it follows somebody who is silent, nor when it knows nobody."""
+def test_an_observer_never_becomes_a_candidate() -> None:
     for state in (ElectionState(5, 2), ElectionState(5)):
         raft = replica(FOUR, state=state)
         for now_ms in (1000, 2000, 4000, 8000):
             raft.tick(now_ms)
-        assert not any(isinstance(ask.request, VoteRequest) for ask in sent(raft))
+        assert not any(isinstance(outgoing.request, VoteRequest) for outgoing in take_requests(raft))
         assert raft.epoch == 5
 
 
-def test_a_static_quorum_elects_whatever_directory_its_voters_have() -> None:
-    """Their keys leave it open."""
-    log = MemoryLog(settings_of(VOTERS))
+def test_a_static_quorum_accepts_any_directory_id() -> None:
+    log = MemoryLog(static_voters(VOTERS))
     raft = leader(log=log)
     fetch(raft, node(2, 77), 1001)
-    raft.flushed(1001)
+    raft.on_flushed(1001)
     assert raft.high_watermark == log.end.offset

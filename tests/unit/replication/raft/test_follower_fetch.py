@@ -1,4 +1,4 @@
-"""replication/raft/{following,pulling,serving,progress,voter_requests}.py: what is fetched, served, counted and asked for."""
+"""Tests of the leader's and the followers' part of fetching, of replica progress, voter requests and control records."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from protocol.errors import ErrorCode
 from protocol.messages.cluster import AddRaftVoterRequest, AddRaftVoterResponse, RemoveRaftVoterRequest
 from protocol.messages.produce_fetch import FetchRequest, SnapshotId
 from protocol.messages.raft import FetchSnapshotRequest, UpdateRaftVoterRequest
-from replication.raft.control_state_history import History
-from replication.raft.follower_log_sync import ForkedLog
-from replication.raft.leader_fetch import parting
+from replication.raft.control_state_history import ControlStateHistory
+from replication.raft.follower_log_sync import LogDivergence
+from replication.raft.leader_fetch import validate_offset_and_epoch
 from replication.raft.raft import Raft
-from replication.raft.raft_log import Append, ElectionState, EpochEnd, KeepSnapshot, Send, Truncate
-from replication.raft.replica_progress import Progress
+from replication.raft.raft_log import AppendBatches, ElectionState, EpochEnd, SendRequest, Truncate, WriteSnapshotChunk
+from replication.raft.replica_progress import ReplicaProgress
 from replication.raft.roles import Follower, Leader, Prospective
-from replication.raft.rpc_messages import Who, fetch_request, snapshot_request, update_voter_response
-from replication.raft.voters import Address, Voter, VoterSet, from_record, to_record
+from replication.raft.rpc_messages import LeaderAndEpoch, fetch_request, snapshot_request, update_voter_response
+from replication.raft.voters import ListenerAddress, Voter, VoterSet, from_record, to_record
 from tests.simulation.quorum.memory_log import Entry, MemoryLog
 from tests.unit.replication.raft.replica import (
     CLUSTER,
@@ -28,39 +28,41 @@ from tests.unit.replication.raft.replica import (
     THREE,
     TWO,
     VOTERS,
-    answer,
-    committing_leader,
     fetch,
     leader,
+    leader_with_commit,
     log_of,
     node,
     replica,
-    sent,
-    settings_of,
-    taken,
+    respond,
+    static_voters,
+    take_effects,
+    take_requests,
 )
 
 
 def log_with(*epochs: int, snapshot: EpochEnd | None = None) -> MemoryLog:
-    """A log with a record of each of these epochs, durable, and perhaps a snapshot that it begins behind."""
+    """A flushed log with one record of each epoch, possibly with a snapshot below its start."""
     log = MemoryLog(VOTERS, 1)
     log.append([Entry(epoch, value) for value, epoch in enumerate(epochs)])
     log.flush(len(epochs))
     if snapshot is not None:
-        log.summarize(snapshot.offset)
+        log.take_snapshot(snapshot.offset)
     return log
 
 
-def follower(own: Voter = TWO, *, epoch: int = 1, log: MemoryLog | None = None, **given: Any) -> tuple[Raft, Send]:
-    """A replica that follows node 1 since time 0, and what it asks it first."""
-    raft = replica(own, state=ElectionState(epoch, 1), log=log, **given)
+def follower(
+    local: Voter = TWO, *, epoch: int = 1, log: MemoryLog | None = None, **given: Any
+) -> tuple[Raft, SendRequest]:
+    """A replica that follows node 1 from time 0, and its first request."""
+    raft = replica(local, state=ElectionState(epoch, 1), log=log, **given)
     raft.tick(1)
-    (ask,) = sent(raft)
-    return raft, ask
+    (outgoing,) = take_requests(raft)
+    return raft, outgoing
 
 
-def test_nothing_is_due_while_a_log_is_not_durable() -> None:
-    """Rule 2: who looked at the clock only would look for ever at what cannot be asked yet."""
+def test_no_fetch_is_due_while_the_log_is_not_flushed() -> None:
+    """A deadline in the past would make the caller loop."""
     log = log_with(1)
     log.append([Entry(1, 7)])
     raft = replica(TWO, state=ElectionState(2, 1), log=log)
@@ -71,42 +73,42 @@ def test_nothing_is_due_while_a_log_is_not_durable() -> None:
         assert due_ms is not None
         assert due_ms > now_ms
     log.flush(2)
-    raft.flushed(1999)
-    assert sent(raft)
+    raft.on_flushed(1999)
+    assert take_requests(raft)
 
 
-def answered(raft: Raft, ask: Send, now_ms: int = 2, **said: Any) -> None:
-    """The leader answers a Fetch with this."""
-    response: Any = leader_answer()
+def respond_fetch(raft: Raft, outgoing: SendRequest, now_ms: int = 2, **fields: Any) -> None:
+    """Respond to a Fetch with these fields."""
+    response: Any = leader_fetch_response()
     partition = response.responses[0].partitions[0]
     partition.current_leader.leader_epoch = raft.epoch
-    for name, value in said.items():
+    for name, value in fields.items():
         setattr(partition, name, value)
-    raft.answered(ask.to, ask.token, response, now_ms)
+    raft.on_response(outgoing.to, outgoing.token, response, now_ms)
 
 
-def test_followers_of_a_silent_leader_stand_for_election_one_after_another() -> None:
-    """Each draws when: they heard the leader at the same moment last, and would split the vote."""
+def test_the_fetch_timeout_has_a_jitter() -> None:
+    """Simultaneous candidates would split the vote."""
     for drawn in (0, 130):
-        raft, ask = follower(jitter=lambda below, drawn=drawn: min(drawn, below - 1))
-        answered(raft, ask, 6)
+        raft, outgoing = follower(jitter=lambda below, drawn=drawn: min(drawn, below - 1))
+        respond_fetch(raft, outgoing, 6)
         raft.tick(2005 + drawn)
         assert isinstance(raft.role, Follower)
         raft.tick(2006 + drawn)
         assert isinstance(raft.role, Prospective)
 
 
-def leader_answer() -> Any:
-    """What a leader answers to who has all."""
+def leader_fetch_response() -> Any:
+    """The response to a fetch at the log end."""
     request = fetch_request(CLUSTER, TWO.key, epoch=1, end=EpochEnd(1, 2), high_watermark=0)
-    return leader().receive(request, 1000)
+    return leader().handle_request(request, 1000)
 
 
-# ---- serving -------------------------------------------------------------------------------------------------------
+# ---- leader --------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_replica_fetches_from_is_what_it_has() -> None:
-    """Rule 1 of progress.py: with a majority it is committed, and everybody hears of it."""
+def test_a_fetch_offset_acknowledges_the_records_before_it() -> None:
+    """The commit by a majority is in the next response."""
     raft = leader()
     assert fetch(raft, TWO, 1001, EpochEnd(0, 0)).high_watermark == -1
     assert fetch(raft, TWO, 1002).high_watermark == 2
@@ -124,43 +126,42 @@ def test_what_a_replica_fetches_from_is_what_it_has() -> None:
         ({"max_wait_ms": -1}, ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_a_wrong_fetch_is_refused_as_kafka_does(given: dict[str, int], code: ErrorCode) -> None:
-    """The leader and where it listens are told with every refusal."""
+def test_an_invalid_fetch_is_rejected_as_in_kafka(given: dict[str, int], code: ErrorCode) -> None:
+    """Each error names the leader and its endpoint."""
     request: Any = fetch_request(CLUSTER, TWO.key, epoch=1, end=EpochEnd(0, 0), high_watermark=0)
     for name, value in given.items():
         setattr(request if name == "max_wait_ms" else request.topics[0].partitions[0], name, value)
-    response: Any = leader().receive(request, 1001)
+    response: Any = leader().handle_request(request, 1001)
     partition = response.responses[0].partitions[0]
     assert (partition.error_code, partition.high_watermark) == (code, -1)
     assert (partition.current_leader.leader_id, partition.current_leader.leader_epoch) == (1, 1)
     assert [(one.node_id, one.port) for one in response.node_endpoints] == [(1, 9001)]
 
 
-def test_only_a_leader_serves() -> None:
-    """Who follows says whom."""
+def test_only_the_leader_serves_fetches() -> None:
     raft = replica(TWO, state=ElectionState(1, 1))
     assert fetch(raft, THREE, 5).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_who_has_all_waits_until_there_is_more_or_more_is_committed() -> None:
-    """Not for an unknown watermark, not with max_wait_ms 0; an error never waits."""
+def test_a_fetch_at_the_log_end_waits_for_records_or_a_commit() -> None:
+    """Errors never wait, nor max_wait_ms 0, nor a follower with an older high watermark."""
     raft = leader()
     assert fetch(raft, TWO, 1001, EpochEnd(0, 0), may_wait=True).records
     request = fetch_request(CLUSTER, THREE.key, epoch=1, end=EpochEnd(1, 2), high_watermark=0x7FFF_FFFF)
     raft = leader()
-    assert raft.receive(request, 1002, may_wait=True) is None
+    assert raft.handle_request(request, 1002, may_wait=True) is None
     known = fetch_request(CLUSTER, TWO.key, epoch=1, end=EpochEnd(1, 2), high_watermark=1)
-    assert raft.receive(known, 1003, may_wait=True) is not None
-    assert raft.receive(request, 1004, may_wait=True) is None
+    assert raft.handle_request(known, 1003, may_wait=True) is not None
+    assert raft.handle_request(request, 1004, may_wait=True) is None
     request.max_wait_ms = 0
-    assert raft.receive(request, 1005, may_wait=True) is not None
+    assert raft.handle_request(request, 1005, may_wait=True) is not None
     request.max_wait_ms = 500
     raft.resign(1006)
-    assert raft.receive(request, 1007, may_wait=True) is not None
+    assert raft.handle_request(request, 1007, may_wait=True) is not None
 
 
-def test_who_is_no_replica_is_not_counted_and_the_leader_does_not_fetch_from_itself() -> None:
-    """A consumer has id -1."""
+def test_consumers_are_not_counted_and_the_leader_cannot_fetch_from_itself() -> None:
+    """A consumer has replica id -1."""
     raft = leader()
     fetch(raft, ONE._replace(key=ONE.key._replace(node_id=-1)), 1001)
     assert isinstance(raft.role, Leader)
@@ -181,10 +182,10 @@ def test_who_is_no_replica_is_not_counted_and_the_leader_does_not_fetch_from_its
         (EpochEnd(1, 3), EpochEnd(1, 2)),
     ],
 )
-def test_a_log_that_parts_from_the_leaders_is_told_where(asked: EpochEnd, expected: EpochEnd | None) -> None:
-    """Rule 1 of serving.py: the leader has epochs 1 1 2 2 3 3."""
-    told = parting(log_with(1, 1, 2, 2, 3, 3), asked)
-    found = told.diverging if told is not None else None
+def test_a_diverged_log_gets_the_diverging_epoch(asked: EpochEnd, expected: EpochEnd | None) -> None:
+    """The leader's log has the epochs 1 1 2 2 3 3."""
+    response = validate_offset_and_epoch(log_with(1, 1, 2, 2, 3, 3), asked)
+    found = response.diverging if response is not None else None
     assert (found and EpochEnd(found.epoch, found.end_offset)) == expected
 
 
@@ -202,25 +203,24 @@ def test_a_log_that_parts_from_the_leaders_is_told_where(asked: EpochEnd, expect
         (EpochEnd(4, 9), False, EpochEnd(3, 6)),
     ],
 )
-def test_who_is_before_the_logs_start_gets_the_newest_snapshot_named(
+def test_a_fetch_below_the_log_start_gets_the_latest_snapshot_id(
     asked: EpochEnd, is_snapshot: bool, diverging: EpochEnd | None
 ) -> None:
-    """Rule 2 of serving.py: the log begins at offset 3 in epoch 2."""
-    told = parting(log_with(1, 1, 2, 2, 3, 3, snapshot=EpochEnd(2, 3)), asked)
-    assert (told is not None and told.snapshot == SnapshotId(end_offset=3, epoch=2)) is is_snapshot
-    found = told.diverging if told is not None else None
+    """The log starts at offset 3 in epoch 2."""
+    response = validate_offset_and_epoch(log_with(1, 1, 2, 2, 3, 3, snapshot=EpochEnd(2, 3)), asked)
+    assert (response is not None and response.snapshot == SnapshotId(end_offset=3, epoch=2)) is is_snapshot
+    found = response.diverging if response is not None else None
     assert (found and EpochEnd(found.epoch, found.end_offset)) == diverging
 
 
-def test_who_has_nothing_gets_a_snapshot_even_where_the_log_begins_at_0_but_never_the_checkpoint_there() -> None:
-    """A snapshot is shorter than the log; what the checkpoint at offset 0 says stands in the log."""
+def test_an_empty_log_gets_a_snapshot_but_never_the_bootstrap_checkpoint() -> None:
     log = log_with(1, 1, 1)
     log.oldest_snapshot = EpochEnd(1, 2)
-    told = parting(log, EpochEnd(0, 0))
-    assert told is not None
-    assert told.snapshot == SnapshotId(end_offset=2, epoch=1)
+    response = validate_offset_and_epoch(log, EpochEnd(0, 0))
+    assert response is not None
+    assert response.snapshot == SnapshotId(end_offset=2, epoch=1)
     log.oldest_snapshot = EpochEnd(0, 0)
-    assert parting(log, EpochEnd(0, 0)) is None
+    assert validate_offset_and_epoch(log, EpochEnd(0, 0)) is None
 
 
 @pytest.mark.parametrize(
@@ -236,346 +236,339 @@ def test_who_has_nothing_gets_a_snapshot_even_where_the_log_begins_at_0_but_neve
         (2, EpochEnd(1, 2), 0, ErrorCode.UNKNOWN_LEADER_EPOCH),
     ],
 )
-def test_pieces_of_snapshots_are_served(epoch: int, snapshot: EpochEnd, position: int, code: ErrorCode) -> None:
-    """Size and position come back; what is wrong is refused as Kafka does."""
-    raft = committing_leader()
-    log_of(raft).summarize(2)
+def test_snapshot_chunks_are_served(epoch: int, snapshot: EpochEnd, position: int, code: ErrorCode) -> None:
+    """Errors are Kafka's."""
+    raft = leader_with_commit()
+    log_of(raft).take_snapshot(2)
     request = snapshot_request(CLUSTER, FOUR.key, epoch=epoch, snapshot=snapshot, position=position)
-    response: Any = raft.receive(request, 1010)
+    response: Any = raft.handle_request(request, 1010)
     partition = response.topics[0].partitions[0]
     assert (partition.error_code, partition.position) == (code, position)
     assert len(partition.unaligned_records) == (2 - position if code == ErrorCode.NONE else 0)
     assert partition.current_leader.leader_id == 1
 
 
-def test_a_snapshot_of_something_else_is_unknown() -> None:
-    """In the partition that was asked for, not as a whole."""
+def test_a_snapshot_of_another_topic_is_unknown() -> None:
+    """The error is that of the partition."""
     request = snapshot_request(CLUSTER, FOUR.key, epoch=1, snapshot=EpochEnd(1, 2), position=0)
     request.topics[0].name = "other"
-    response: Any = leader().receive(request, 1010)
+    response: Any = leader().handle_request(request, 1010)
     assert response.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     request.cluster_id = "other"
-    response = leader().receive(request, 1010)
+    response = leader().handle_request(request, 1010)
     assert response.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
 
 
-def test_who_loads_a_snapshot_keeps_its_leader_leading() -> None:
-    """A leader that no majority fetches from resigns; pieces of snapshots count."""
+def test_snapshot_fetches_keep_the_leader_in_office() -> None:
     raft = leader()
-    log_of(raft).summarize(2)
+    log_of(raft).take_snapshot(2)
     request = snapshot_request(CLUSTER, TWO.key, epoch=1, snapshot=EpochEnd(1, 2), position=0)
-    raft.receive(request, 3000)
+    raft.handle_request(request, 3000)
     raft.tick(4500)
     assert isinstance(raft.role, Leader)
     raft.tick(6000)
     assert not isinstance(raft.role, Leader)
 
 
-# ---- counting ------------------------------------------------------------------------------------------------------
+# ---- high watermark ------------------------------------------------------------------------------------------------
 
 
-def test_records_of_older_epochs_are_not_committed_by_counting() -> None:
-    """Raft, section 5.4.2: they may still be cut, until one of the leader's own epoch stands behind them."""
-    progress = Progress(ONE.key, epoch_start_offset=10, mono_ms=0)
-    progress.fetched(TWO.key, 10, leader_end=11, mono_ms=1)
-    assert not progress.commit(VOTERS, 11)
-    progress.fetched(TWO.key, 11, leader_end=11, mono_ms=2)
-    assert progress.commit(VOTERS, 11)
+def test_records_of_older_epochs_are_committed_only_with_a_record_of_the_own_epoch() -> None:
+    """Raft, section 5.4.2."""
+    progress = ReplicaProgress(ONE.key, epoch_start_offset=10, mono_ms=0)
+    progress.on_fetch(TWO.key, 10, leader_end=11, mono_ms=1)
+    assert not progress.update_high_watermark(VOTERS, 11)
+    progress.on_fetch(TWO.key, 11, leader_end=11, mono_ms=2)
+    assert progress.update_high_watermark(VOTERS, 11)
     assert progress.high_watermark == 11
 
 
-def test_a_high_watermark_does_not_go_back_when_a_follower_does() -> None:
-    """It may have lost its log; what was committed stays it."""
-    progress = Progress(ONE.key, epoch_start_offset=0, mono_ms=0)
-    progress.fetched(TWO.key, 5, leader_end=5, mono_ms=1)
-    assert progress.commit(VOTERS, 5)
-    progress.fetched(TWO.key, 2, leader_end=5, mono_ms=2)
-    assert not progress.commit(VOTERS, 5)
+def test_the_high_watermark_does_not_decrease() -> None:
+    """The follower may have lost its log."""
+    progress = ReplicaProgress(ONE.key, epoch_start_offset=0, mono_ms=0)
+    progress.on_fetch(TWO.key, 5, leader_end=5, mono_ms=1)
+    assert progress.update_high_watermark(VOTERS, 5)
+    progress.on_fetch(TWO.key, 2, leader_end=5, mono_ms=2)
+    assert not progress.update_high_watermark(VOTERS, 5)
     assert progress.high_watermark == 5
 
 
 def test_a_leader_without_a_vote_does_not_count_itself() -> None:
-    """KIP-853: it may lead until its removal is committed."""
-    progress = Progress(ONE.key, epoch_start_offset=0, mono_ms=0)
+    """It leads until its removal is committed (KIP-853)."""
+    progress = ReplicaProgress(ONE.key, epoch_start_offset=0, mono_ms=0)
     others = VOTERS.without(1)
-    progress.fetched(TWO.key, 5, leader_end=5, mono_ms=1)
-    assert not progress.commit(others, 5)
-    progress.fetched(THREE.key, 5, leader_end=5, mono_ms=1)
-    assert progress.commit(others, 5)
+    progress.on_fetch(TWO.key, 5, leader_end=5, mono_ms=1)
+    assert not progress.update_high_watermark(others, 5)
+    progress.on_fetch(THREE.key, 5, leader_end=5, mono_ms=1)
+    assert progress.update_high_watermark(others, 5)
 
 
-def test_a_node_that_lost_its_disk_is_not_the_voter() -> None:
-    """KIP-853: it votes and counts when its new directory has been added; in a static quorum it is, as it fetched last."""
-    progress = Progress(ONE.key, epoch_start_offset=0, mono_ms=0)
-    progress.fetched(node(2, 77).key, 5, leader_end=5, mono_ms=1)
-    assert not progress.commit(VOTERS, 5)
+def test_a_replica_with_another_directory_is_not_the_voter() -> None:
+    """In a static quorum, the replica of the node that fetched last counts (KIP-853)."""
+    progress = ReplicaProgress(ONE.key, epoch_start_offset=0, mono_ms=0)
+    progress.on_fetch(node(2, 77).key, 5, leader_end=5, mono_ms=1)
+    assert not progress.update_high_watermark(VOTERS, 5)
     assert node(2, 77).key not in VOTERS
-    static = settings_of(VOTERS)
+    static = static_voters(VOTERS)
     assert node(2, 77).key in static
-    progress.fetched(TWO.key, 9, leader_end=9, mono_ms=0)
-    assert progress.commit(static, 9)
+    progress.on_fetch(TWO.key, 9, leader_end=9, mono_ms=0)
+    assert progress.update_high_watermark(static, 9)
     assert progress.high_watermark == 5
 
 
-def test_a_replica_has_caught_up_when_it_had_all_that_there_was_when_it_asked() -> None:
-    """Either all now, or all that the leader had at the fetch before; an observer that is silent is forgotten."""
-    progress = Progress(ONE.key, epoch_start_offset=0, mono_ms=0)
-    progress.fetched(FOUR.key, 0, leader_end=5, mono_ms=10)
+def test_a_replica_is_caught_up_at_the_log_end_of_its_previous_fetch() -> None:
+    """An observer without a fetch in five minutes is removed."""
+    progress = ReplicaProgress(ONE.key, epoch_start_offset=0, mono_ms=0)
+    progress.on_fetch(FOUR.key, 0, leader_end=5, mono_ms=10)
     assert progress.replicas[FOUR.key].caught_up_ms is None
-    progress.fetched(FOUR.key, 5, leader_end=9, mono_ms=20)
+    progress.on_fetch(FOUR.key, 5, leader_end=9, mono_ms=20)
     assert progress.replicas[FOUR.key].caught_up_ms == 10
-    progress.fetched(FOUR.key, 9, leader_end=9, mono_ms=30)
+    progress.on_fetch(FOUR.key, 9, leader_end=9, mono_ms=30)
     assert progress.replicas[FOUR.key].caught_up_ms == 30
-    progress.forget_silent_observers(VOTERS, 30 + 299_999)
+    progress.expire_observers(VOTERS, 30 + 299_999)
     assert FOUR.key in progress.replicas
-    progress.forget_silent_observers(VOTERS, 30 + 300_000)
+    progress.expire_observers(VOTERS, 30 + 300_000)
     assert FOUR.key not in progress.replicas
 
 
-# ---- following -----------------------------------------------------------------------------------------------------
+# ---- follower ------------------------------------------------------------------------------------------------------
 
 
-def test_a_follower_says_what_it_has_and_appends_what_it_gets() -> None:
-    """Nothing is asked for while it is written; the watermark follows as far as the log goes."""
+def test_a_follower_fetches_from_its_log_end_and_appends_the_records() -> None:
+    """It sends no request during the write or before the flush; the high watermark is limited to the log end."""
     log = log_with(1)
-    raft, ask = follower(log=log)
-    asked: Any = ask.request
+    raft, outgoing = follower(log=log)
+    asked: Any = outgoing.request
     partition = asked.topics[0].partitions[0]
     assert (partition.fetch_offset, partition.last_fetched_epoch, partition.current_leader_epoch) == (1, 1, 1)
-    assert (ask.to, ask.address) == (1, ONE.addresses[0])
+    assert (outgoing.to, outgoing.address) == (1, ONE.addresses[0])
     records = [Entry(1, 7)]
-    answered(raft, ask, records=records, high_watermark=9)
-    assert taken(raft) == [Append(records, 1)]
+    respond_fetch(raft, outgoing, records=records, high_watermark=9)
+    assert take_effects(raft) == [AppendBatches(records, 1)]
     raft.tick(1000)
-    assert sent(raft) == []
+    assert take_requests(raft) == []
     log.append(records)
-    raft.written(1001)
+    raft.on_written(1001)
     assert raft.high_watermark == 2
-    assert sent(raft) == [], "what it asks for next says that it has synced all before"
+    assert take_requests(raft) == [], "a fetch offset acknowledges flushed records"
     log.flush(2)
-    raft.flushed(1002)
-    assert len(sent(raft)) == 1
+    raft.on_flushed(1002)
+    assert len(take_requests(raft)) == 1
 
 
-def test_a_follower_cuts_its_log_where_the_leader_says_but_nothing_committed() -> None:
-    """Rule 2 of pulling.py."""
+def test_a_follower_truncates_at_the_divergence_but_never_committed_records() -> None:
     log = log_with(1, 1, 2)
-    raft, ask = follower(epoch=3, log=log)
-    other: Any = leader_answer().responses[0].partitions[0]
-    other.diverging_epoch = parting(log_with(1, 1, 1), EpochEnd(2, 3)).diverging  # type: ignore[union-attr]
-    answered(raft, ask, diverging_epoch=other.diverging_epoch)
-    assert taken(raft) == [Truncate(2)]
-    committed, ask = follower(epoch=3, log=log_with(1, 1, 2))
-    answered(committed, ask, records=[], high_watermark=3)
-    (ask,) = sent(committed)
-    with pytest.raises(ForkedLog):
-        answered(committed, ask, 3, diverging_epoch=other.diverging_epoch)
+    raft, outgoing = follower(epoch=3, log=log)
+    other: Any = leader_fetch_response().responses[0].partitions[0]
+    other.diverging_epoch = validate_offset_and_epoch(log_with(1, 1, 1), EpochEnd(2, 3)).diverging  # type: ignore[union-attr]
+    respond_fetch(raft, outgoing, diverging_epoch=other.diverging_epoch)
+    assert take_effects(raft) == [Truncate(2)]
+    committed, outgoing = follower(epoch=3, log=log_with(1, 1, 2))
+    respond_fetch(committed, outgoing, records=[], high_watermark=3)
+    (outgoing,) = take_requests(committed)
+    with pytest.raises(LogDivergence):
+        respond_fetch(committed, outgoing, 3, diverging_epoch=other.diverging_epoch)
 
 
-def piece(raft: Raft, ask: Send, now_ms: int = 3, **said: Any) -> None:
-    """The leader answers a FetchSnapshot with this."""
-    leading = committing_leader()
-    log_of(leading).summarize(2)
+def respond_snapshot(raft: Raft, outgoing: SendRequest, now_ms: int = 3, **fields: Any) -> None:
+    """Respond to a FetchSnapshot with these fields."""
+    leading = leader_with_commit()
+    log_of(leading).take_snapshot(2)
     request = snapshot_request(CLUSTER, TWO.key, epoch=1, snapshot=EpochEnd(1, 2), position=0)
-    response: Any = leading.receive(request, 1010)
+    response: Any = leading.handle_request(request, 1010)
     partition = response.topics[0].partitions[0]
-    for name, value in said.items():
+    for name, value in fields.items():
         setattr(partition, name, value)
-    raft.answered(ask.to, ask.token, response, now_ms)
+    raft.on_response(outgoing.to, outgoing.token, response, now_ms)
 
 
-def loading() -> tuple[Raft, Send]:
-    """A follower that asks for the first piece of the snapshot (1, 2)."""
-    raft, ask = follower()
-    answered(raft, ask, snapshot_id=SnapshotId(end_offset=2, epoch=1))
-    (ask,) = sent(raft)
-    assert isinstance(ask.request, FetchSnapshotRequest)
-    return raft, ask
+def start_snapshot_download() -> tuple[Raft, SendRequest]:
+    """A follower and its request for the first chunk of the snapshot (1, 2)."""
+    raft, outgoing = follower()
+    respond_fetch(raft, outgoing, snapshot_id=SnapshotId(end_offset=2, epoch=1))
+    (outgoing,) = take_requests(raft)
+    assert isinstance(outgoing.request, FetchSnapshotRequest)
+    return raft, outgoing
 
 
-def test_pieces_are_kept_and_the_next_one_asked_for() -> None:
-    """Until all is there."""
-    raft, ask = loading()
-    piece(raft, ask, size=5, unaligned_records=[Entry(1, 0)] * 3)
-    assert taken(raft) == [KeepSnapshot(EpochEnd(1, 2), 0, [Entry(1, 0)] * 3, False)]
-    raft.written(4)
-    (ask,) = sent(raft)
-    assert ask.request.topics[0].partitions[0].position == 3  # type: ignore[attr-defined]
-    piece(raft, ask, 5, size=5, position=3, unaligned_records=[Entry(1, 0)] * 2)
-    assert taken(raft) == [KeepSnapshot(EpochEnd(1, 2), 3, [Entry(1, 0)] * 2, True)]
+def test_snapshot_chunks_are_written_and_the_next_one_is_fetched() -> None:
+    raft, outgoing = start_snapshot_download()
+    respond_snapshot(raft, outgoing, size=5, unaligned_records=[Entry(1, 0)] * 3)
+    assert take_effects(raft) == [WriteSnapshotChunk(EpochEnd(1, 2), 0, [Entry(1, 0)] * 3, False)]
+    raft.on_written(4)
+    (outgoing,) = take_requests(raft)
+    assert outgoing.request.topics[0].partitions[0].position == 3  # type: ignore[attr-defined]
+    respond_snapshot(raft, outgoing, 5, size=5, position=3, unaligned_records=[Entry(1, 0)] * 2)
+    assert take_effects(raft) == [WriteSnapshotChunk(EpochEnd(1, 2), 3, [Entry(1, 0)] * 2, True)]
 
 
 @pytest.mark.parametrize(
-    "said", [{"error_code": ErrorCode.SNAPSHOT_NOT_FOUND}, {"position": 1}, {"error_code": 0, "position": -1}]
+    "fields", [{"error_code": ErrorCode.SNAPSHOT_NOT_FOUND}, {"position": 1}, {"error_code": 0, "position": -1}]
 )
-def test_a_snapshot_that_is_gone_or_another_is_begun_anew(said: dict[str, int]) -> None:
-    """With a Fetch: the leader names the newest then."""
-    raft, ask = loading()
-    piece(raft, ask, **said)
+def test_a_snapshot_download_restarts_if_the_snapshot_is_gone_or_another(fields: dict[str, int]) -> None:
+    """The next Fetch gets the latest snapshot id."""
+    raft, outgoing = start_snapshot_download()
+    respond_snapshot(raft, outgoing, **fields)
     raft.tick(100)
-    assert [type(one.request) for one in sent(raft)] == [FetchRequest]
+    assert [type(one.request) for one in take_requests(raft)] == [FetchRequest]
 
 
-def test_half_a_snapshots_name_is_none() -> None:
-    """An offset without an epoch, or the other way round."""
+def test_an_incomplete_snapshot_id_is_ignored() -> None:
     for half in (SnapshotId(end_offset=-1, epoch=1), SnapshotId(end_offset=2, epoch=-1)):
-        raft, ask = follower()
-        answered(raft, ask, snapshot_id=half)
+        raft, outgoing = follower()
+        respond_fetch(raft, outgoing, snapshot_id=half)
         raft.tick(100)
-        assert [type(one.request) for one in sent(raft)] == [FetchRequest]
+        assert [type(one.request) for one in take_requests(raft)] == [FetchRequest]
 
 
-def test_a_follower_whose_leader_does_not_answer_asks_the_others_who_leads() -> None:
-    """In turn, the bootstrap servers among them; then the leader again."""
-    raft, ask = follower(bootstrap_servers=1)
-    raft.answered(ask.to, ask.token, None, 10)
-    (other,) = sent(raft)
+def test_a_follower_queries_other_peers_if_its_leader_does_not_respond() -> None:
+    """Then it queries the leader again."""
+    raft, outgoing = follower(bootstrap_servers=1)
+    raft.on_response(outgoing.to, outgoing.token, None, 10)
+    (other,) = take_requests(raft)
     assert other.to in (3, -2)
     assert isinstance(other.request, FetchRequest)
-    raft.answered(other.to, other.token, None, 50)
-    assert [one.to for one in sent(raft)] == [1]
+    raft.on_response(other.to, other.token, None, 50)
+    assert [one.to for one in take_requests(raft)] == [1]
 
 
-def test_who_knows_no_leader_asks_and_follows_whom_it_is_told_wherever_that_is() -> None:
-    """An observer without any voters asks its bootstrap servers; the answer says where the leader listens."""
+def test_an_observer_finds_the_leader_through_a_bootstrap_server() -> None:
+    """The response contains the leader's endpoint."""
     raft = replica(FOUR, log=MemoryLog(VoterSet()), bootstrap_servers=1)
     raft.tick(1)
-    (ask,) = sent(raft)
-    assert (ask.to, ask.address) == (-2, None)
-    answer(raft, ask, replica(TWO, state=ElectionState(1, 1)), 2)
+    (outgoing,) = take_requests(raft)
+    assert (outgoing.to, outgoing.address) == (-2, None)
+    respond(raft, outgoing, replica(TWO, state=ElectionState(1, 1)), 2)
     assert (type(raft.role), raft.leader_id, raft.epoch) == (Follower, 1, 1)
-    (ask,) = sent(raft)
-    assert (ask.to, ask.address) == (1, ONE.addresses[0])
-    answer(raft, ask, leader(), 1003)
-    assert any(isinstance(effect, Append) for effect in taken(raft))
+    (outgoing,) = take_requests(raft)
+    assert (outgoing.to, outgoing.address) == (1, ONE.addresses[0])
+    respond(raft, outgoing, leader(), 1003)
+    assert any(isinstance(effect, AppendBatches) for effect in take_effects(raft))
 
 
-def test_an_answer_of_an_older_epoch_is_dropped_and_one_of_a_newer_one_believed() -> None:
-    """Whoever gives it."""
-    raft, ask = follower(epoch=5)
-    answer(raft, ask, replica(ONE, state=ElectionState(4, 3)), 2)
+def test_a_response_with_an_older_epoch_is_dropped_and_a_newer_one_is_followed() -> None:
+    raft, outgoing = follower(epoch=5)
+    respond(raft, outgoing, replica(ONE, state=ElectionState(4, 3)), 2)
     assert (raft.epoch, raft.leader_id) == (5, 1)
     raft.tick(100)
-    ask = sent(raft)[0]
-    answer(raft, ask, replica(ONE, state=ElectionState(6, 3)), 101)
+    outgoing = take_requests(raft)[0]
+    respond(raft, outgoing, replica(ONE, state=ElectionState(6, 3)), 101)
     assert (raft.epoch, raft.leader_id) == (6, 3)
 
 
-def test_an_election_waits_until_what_is_written_is_durable() -> None:
+def test_an_election_waits_for_pending_writes() -> None:
     """Rule 3 of raft.py."""
-    raft, ask = follower()
-    answered(raft, ask, records=[Entry(1, 0)])
-    taken(raft)
+    raft, outgoing = follower()
+    respond_fetch(raft, outgoing, records=[Entry(1, 0)])
+    take_effects(raft)
     assert raft.next_deadline_ms is None
     raft.tick(60_000)
     assert isinstance(raft.role, Follower)
 
 
-# ---- a follower's own requests ---------------------------------------------------------------------------------------
+# ---- voter requests ------------------------------------------------------------------------------------------------
 
 
-def asked_after_a_fetch_timeout(raft: Raft, ask: Send) -> Send:
-    """The first thing that is asked when a fetch timeout is over and the Fetch before it answered."""
-    answered(raft, ask, 1500)
-    (ask,) = sent(raft)
-    answered(raft, ask, 2001)
-    (ask,) = sent(raft)
-    return ask
+def request_after_fetch_timeout(raft: Raft, outgoing: SendRequest) -> SendRequest:
+    """The first request after a fetch timeout."""
+    respond_fetch(raft, outgoing, 1500)
+    (outgoing,) = take_requests(raft)
+    respond_fetch(raft, outgoing, 2001)
+    (outgoing,) = take_requests(raft)
+    return outgoing
 
 
-def test_a_voter_that_moved_tells_the_leader() -> None:
-    """Once in a fetch timeout, until the log knows it so."""
-    moved = TWO._replace(addresses=(Address(LISTENER, "elsewhere", 1),))
-    raft, ask = follower(moved)
-    asked = asked_after_a_fetch_timeout(raft, ask)
+def test_a_voter_with_a_new_endpoint_sends_update_raft_voter() -> None:
+    """Once per fetch timeout, until the log has the endpoint."""
+    moved = TWO._replace(addresses=(ListenerAddress(LISTENER, "elsewhere", 1),))
+    raft, outgoing = follower(moved)
+    asked = request_after_fetch_timeout(raft, outgoing)
     assert isinstance(asked.request, UpdateRaftVoterRequest)
-    raft.answered(asked.to, asked.token, update_voter_response(ErrorCode.NONE, Who(1, 1, ONE.addresses[0])), 2002)
-    (ask,) = sent(raft)
-    assert isinstance(ask.request, FetchRequest)
+    raft.on_response(
+        asked.to, asked.token, update_voter_response(ErrorCode.NONE, LeaderAndEpoch(1, 1, ONE.addresses[0])), 2002
+    )
+    (outgoing,) = take_requests(raft)
+    assert isinstance(outgoing.request, FetchRequest)
     log_of(raft).append([Entry(1, -2)])
     log_of(raft).flush(1)
-    log_of(raft).voters.changed(0, VOTERS.with_voter(moved))
-    answered(raft, ask, 4100)
-    assert [type(one.request) for one in sent(raft)] == [FetchRequest]
+    log_of(raft).voters.append(0, VOTERS.with_voter(moved))
+    respond_fetch(raft, outgoing, 4100)
+    assert [type(one.request) for one in take_requests(raft)] == [FetchRequest]
 
 
-def test_a_voter_that_is_known_as_it_is_says_nothing() -> None:
-    """There is nothing to tell."""
-    assert isinstance(asked_after_a_fetch_timeout(*follower()).request, FetchRequest)
+def test_an_unchanged_voter_sends_no_update() -> None:
+    assert isinstance(request_after_fetch_timeout(*follower()).request, FetchRequest)
 
 
-def test_in_a_static_quorum_every_leader_is_told_once() -> None:
-    """It does not stand in the log, and is needed to raise kraft.version; who is too old for it is left alone."""
+def test_in_a_static_quorum_each_leader_gets_one_update() -> None:
+    """The leader needs the kraft.version ranges; a leader without support is not asked again."""
     for code in (ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION):
-        raft, ask = follower(log=MemoryLog(settings_of(VOTERS)))
-        asked = asked_after_a_fetch_timeout(raft, ask)
+        raft, outgoing = follower(log=MemoryLog(static_voters(VOTERS)))
+        asked = request_after_fetch_timeout(raft, outgoing)
         assert isinstance(asked.request, UpdateRaftVoterRequest)
-        raft.answered(asked.to, asked.token, update_voter_response(code, Who(1, 1, None)), 2002)
-        (ask,) = sent(raft)
-        answered(raft, ask, 3900)
-        (ask,) = sent(raft)
-        answered(raft, ask, 4100)
-        assert [type(one.request) for one in sent(raft)] == [FetchRequest]
+        raft.on_response(asked.to, asked.token, update_voter_response(code, LeaderAndEpoch(1, 1, None)), 2002)
+        (outgoing,) = take_requests(raft)
+        respond_fetch(raft, outgoing, 3900)
+        (outgoing,) = take_requests(raft)
+        respond_fetch(raft, outgoing, 4100)
+        assert [type(one.request) for one in take_requests(raft)] == [FetchRequest]
 
 
-def test_an_answer_to_that_may_name_another_leader() -> None:
-    """It is followed, as with any answer."""
-    raft, ask = follower(log=MemoryLog(settings_of(VOTERS)))
-    asked = asked_after_a_fetch_timeout(raft, ask)
-    response = update_voter_response(ErrorCode.NOT_LEADER_OR_FOLLOWER, Who(3, 2, THREE.addresses[0]))
-    raft.answered(asked.to, asked.token, response, 2002)
+def test_an_update_response_may_name_another_leader() -> None:
+    raft, outgoing = follower(log=MemoryLog(static_voters(VOTERS)))
+    asked = request_after_fetch_timeout(raft, outgoing)
+    response = update_voter_response(ErrorCode.NOT_LEADER_OR_FOLLOWER, LeaderAndEpoch(3, 2, THREE.addresses[0]))
+    raft.on_response(asked.to, asked.token, response, 2002)
     assert (raft.leader_id, raft.epoch) == (3, 2)
 
 
-def test_a_controller_that_may_join_asks_for_a_vote_after_that_of_its_lost_disk_is_taken_away() -> None:
-    """KIP-853 and 4.2's controller.quorum.auto.join.enable; it does not wait until that is committed."""
-    raft, ask = follower(node(3, 77), joins=True)
-    asked = asked_after_a_fetch_timeout(raft, ask)
+def test_auto_join_removes_the_old_directory_before_it_adds_the_new_one() -> None:
+    """KIP-853, controller.quorum.auto.join.enable; it does not wait for the commit."""
+    raft, outgoing = follower(node(3, 77), auto_join=True)
+    asked = request_after_fetch_timeout(raft, outgoing)
     assert isinstance(asked.request, RemoveRaftVoterRequest)
     assert asked.request.voter_directory_id == THREE.key.directory_id
-    raft, ask = follower(FOUR, joins=True)
-    asked = asked_after_a_fetch_timeout(raft, ask)
+    raft, outgoing = follower(FOUR, auto_join=True)
+    asked = request_after_fetch_timeout(raft, outgoing)
     assert isinstance(asked.request, AddRaftVoterRequest)
     assert not asked.request.ack_when_committed
-    raft.answered(asked.to, asked.token, AddRaftVoterResponse(error_code=ErrorCode.REQUEST_TIMED_OUT), 2002)
-    (ask,) = sent(raft)
-    assert isinstance(ask.request, FetchRequest)
+    raft.on_response(asked.to, asked.token, AddRaftVoterResponse(error_code=ErrorCode.REQUEST_TIMED_OUT), 2002)
+    (outgoing,) = take_requests(raft)
+    assert isinstance(outgoing.request, FetchRequest)
 
 
 @pytest.mark.parametrize("kraft_version", [0, 1])
-def test_who_may_not_join_does_not(kraft_version: int) -> None:
-    """By its settings, or because the voters are one."""
-    log = MemoryLog(VOTERS, 1) if kraft_version else MemoryLog(settings_of(VOTERS))
-    raft, ask = follower(FOUR, log=log, joins=not kraft_version)
-    assert isinstance(asked_after_a_fetch_timeout(raft, ask).request, FetchRequest)
+def test_auto_join_needs_the_config_and_kraft_version_1(kraft_version: int) -> None:
+    log = MemoryLog(VOTERS, 1) if kraft_version else MemoryLog(static_voters(VOTERS))
+    raft, outgoing = follower(FOUR, log=log, auto_join=not kraft_version)
+    assert isinstance(request_after_fetch_timeout(raft, outgoing).request, FetchRequest)
 
 
-# ---- what control records say ----------------------------------------------------------------------------------------
+# ---- control records -----------------------------------------------------------------------------------------------
 
 
-def test_what_is_cut_off_the_log_says_nothing_any_more() -> None:
-    """Voters count from the moment that they stand in the log, and only so long."""
-    history = History(VOTERS)
+def test_truncation_restores_the_previous_voters() -> None:
+    """Voters are effective while their record is in the log."""
+    history = ControlStateHistory(VOTERS)
     fewer = VOTERS.without(3)
-    history.changed(7, fewer)
+    history.append(7, fewer)
     assert history.latest == fewer
     assert history.at(7) == VOTERS
     assert history.at(8) == fewer
-    history.truncated(7)
+    history.truncate_to(7)
     assert history.latest == VOTERS
 
 
-def test_a_snapshot_says_who_the_voters_are_where_it_ends() -> None:
-    """What stands behind it counts on."""
-    history = History(VOTERS)
+def test_a_snapshot_replaces_the_voters_before_its_end() -> None:
+    """Later records stay effective."""
+    history = ControlStateHistory(VOTERS)
     fewer = VOTERS.without(3)
-    history.changed(7, fewer)
-    history.begins_with(5, VOTERS)
+    history.append(7, fewer)
+    history.reset_to(5, VOTERS)
     assert (history.latest, history.at(5)) == (fewer, VOTERS)
-    history.begins_with(9, fewer)
+    history.reset_to(9, fewer)
     assert (history.latest, history.latest_offset) == (fewer, 8)
 
 
-def test_voters_stand_in_their_record() -> None:
-    """There and back."""
+def test_a_voters_record_round_trips() -> None:
     assert from_record(to_record(VOTERS)) == VOTERS

@@ -15,7 +15,7 @@ from protocol.records import (
     records,
     set_max_timestamp,
 )
-from storage.compaction.batch_filter import emptied, filtered
+from storage.compaction.batch_filter import empty_batch, filter_batch
 from tests.support.logs import EVERYTHING, NOW_MS
 
 HORIZON_MS = NOW_MS + 500
@@ -32,16 +32,16 @@ def batch(compression: Compression = Compression.NONE, *, tombstone: bool = Fals
     return builder.build()
 
 
-def without(data: bytearray, *offsets: int, always: bool = False, keeps_empty: bool = False) -> bytes | None:
+def without(data: bytearray, *offsets: int, always: bool = False, keep_empty: bool = False) -> bytes | None:
     """The batch without the records at these offsets."""
-    found = filtered(
+    found = filter_batch(
         data,
         0,
         parse_header(data),
         lambda offset, _key, _has_value: offset not in offsets,
         horizon_ms=HORIZON_MS,
         always=always,
-        keeps_empty=keeps_empty,
+        keep_empty=keep_empty,
     )
     return None if found is None else bytes(found)
 
@@ -107,14 +107,14 @@ def test_a_batch_without_records_is_dropped_or_a_header() -> None:
     """Rule 3: Kafka's bytes of an empty batch: no codec, no base timestamp, the greatest timestamp kept."""
     data = batch(Compression.LZ4)
     assert without(data, 70, 71, 73, 74) is None
-    found = without(data, 70, 71, 73, 74, keeps_empty=True)
+    found = without(data, 70, 71, 73, 74, keep_empty=True)
     assert found is not None
     header = parse_header(found)
     assert (header.size, header.record_count, header.attributes, header.base_timestamp) == (61, 0, 0, -1)
     assert (header.base_offset, header.last_offset, header.last_sequence) == (70, 74, 44)
     assert header.max_timestamp == NOW_MS + 30
     assert read(found) == []
-    assert emptied(header) == found
+    assert empty_batch(header) == found
 
 
 def test_log_append_time_stays() -> None:

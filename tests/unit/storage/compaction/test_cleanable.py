@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.compaction.cleanable import Dirt, bounds_of, is_spotless, may_be_due, measure
+from storage.compaction.cleanable import LogToClean, bounds_of, may_be_due, measure, nothing_to_clean
 from storage.log.log import Log
 from tests.support.compaction import COMPACTED, closed, put
 from tests.support.logs import NOW_MS, Idempotent, log_at
@@ -24,7 +24,7 @@ def log(tmp_path: Path) -> Log:
     return log
 
 
-def dirt_of(log: Log, wall_ms: int = NOW_MS + 10_000, **settings: float) -> Dirt:
+def dirt_of(log: Log, wall_ms: int = NOW_MS + 10_000, **settings: float) -> LogToClean:
     """What is measured under some settings."""
     log.config = replace(log.config, **settings)  # type: ignore[arg-type]
     bounds = bounds_of(log, wall_ms)
@@ -110,6 +110,6 @@ def test_nothing_behind_the_last_stable_offset(log: Log) -> None:
 
 def test_spotless_is_what_nothing_can_make_due(log: Log) -> None:
     """Rule 2 does not count: time passes."""
-    assert not is_spotless(log.open(), bounds_of(log, NOW_MS))
+    assert not nothing_to_clean(log.open(), bounds_of(log, NOW_MS))
     log.first_dirty_offset = 4
-    assert is_spotless(log.open(), bounds_of(log, NOW_MS))
+    assert nothing_to_clean(log.open(), bounds_of(log, NOW_MS))

@@ -13,10 +13,10 @@ from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import ControlType
 from storage.compaction.cleaner import clean
-from storage.compaction.cleaner_job import Cleaned, Resources
+from storage.compaction.cleaner_job import CleanerResources, CleaningResult
 from storage.compaction.offset_map import SLOT_BYTES
 from storage.io.disk import Disk, StorageError
-from storage.log.log import Isolation, Log, Origin
+from storage.log.log import AppendOrigin, Isolation, Log
 from storage.segments.directory_recovery import CLEANED, LOG, SWAP
 from tests.support.compaction import (
     COMPACTED,
@@ -29,7 +29,7 @@ from tests.support.compaction import (
     keyed,
     put,
 )
-from tests.support.logs import NOW_MS, Idempotent, append, log_at, marker
+from tests.support.logs import NOW_MS, Idempotent, append, append_records, log_at, marker
 
 LATER_MS = NOW_MS + 10_000
 MUCH_LATER_MS = LATER_MS + 10_000
@@ -44,7 +44,7 @@ def log(tmp_path: Path) -> Log:
 def end(log: Log, kind: ControlType, producer_id: int, epoch: int = 0) -> int:
     """Write a marker; its offset."""
     data = marker(kind, producer_id, epoch)
-    offset = log.append(data, leader_epoch=0, wall_ms=NOW_MS, origin=Origin.COORDINATOR).base_offset
+    offset = append_records(log, data, origin=AppendOrigin.COORDINATOR).base_offset
     log.high_watermark = log.log_end_offset
     return offset
 
@@ -55,7 +55,7 @@ def test_the_last_record_of_each_key_stays_where_it_was(log: Log) -> None:
         put(log, ("a", codec.name), ("b", codec.name), ("a", codec.name + "2"), (codec.name, "own"), compression=codec)
     closed(log)
     cleaned = compact(log)
-    assert isinstance(cleaned, Cleaned)
+    assert isinstance(cleaned, CleaningResult)
     assert (cleaned.records_read, cleaned.records_written) == (20, 7)
     assert kept(log) == [
         (3, "NONE", "own"), (7, "GZIP", "own"), (11, "SNAPPY", "own"), (15, "LZ4", "own"),
@@ -166,7 +166,7 @@ class TestProducers:
                 (tmp_path / "t-0" / name).unlink()
         again = log_at(tmp_path, config=log.config, is_clean=False)
         data = keyed(("a", "1"), producer=Idempotent(7, 0, 0))
-        assert again.append(data, leader_epoch=0, wall_ms=NOW_MS).duplicate
+        assert append_records(again, data).duplicate
         assert again.log_end_offset == 2
 
 
@@ -232,7 +232,7 @@ def test_a_full_map_ends_the_round_and_the_next_goes_on(log: Log) -> None:
         put(log, (f"k{number}", "1"), (f"k{number % 3}", "2"))
     closed(log)
     before = kept(log)
-    tiny = Resources(memory_bytes=11 * SLOT_BYTES, load_factor=0.9)
+    tiny = CleanerResources(memory_bytes=11 * SLOT_BYTES, load_factor=0.9)
     ends = []
     while (cleaned := compact(log, resources=tiny)) is not None:
         ends.append(cleaned.next_dirty_offset)
@@ -248,7 +248,7 @@ def test_a_batch_larger_than_the_buffer_is_read_alone(log: Log) -> None:
     put(log, ("a", "x" * 20_000), ("b", "y"))
     put(log, ("a", "z" * 30_000))
     closed(log)
-    compact(log, resources=Resources(buffer_bytes=4096))
+    compact(log, resources=CleanerResources(buffer_bytes=4096))
     assert [(offset, key) for offset, key, _ in kept(log)] == [(1, "b"), (2, "a")]
 
 
@@ -353,7 +353,7 @@ def test_without_the_new_files_the_old_ones_stay(log: Log) -> None:
     closed(log)
     job = job_for(log)
     before = sorted(name for name in os.listdir(log.path) if "." in name)
-    with pytest.raises(StorageError, match="it is gone"):
+    with pytest.raises(StorageError, match="it does not exist"):
         log.replace(job.segments, 10, NOW_MS, has_aborted=False)
     assert sorted(name for name in os.listdir(log.path) if "." in name) == before
 

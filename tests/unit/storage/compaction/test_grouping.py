@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage.compaction.grouping import groups
+from storage.compaction.grouping import group_segments
 from storage.engine import SegmentInfo
 
 FAR = 2**31
@@ -26,7 +26,7 @@ FAR = 2**31
 )
 def test_logs_and_offsets(segments: list[tuple[int, int, int]], expected: list[list[int]]) -> None:
     """Rule 1, with segment.bytes of 100."""
-    found = groups([SegmentInfo(*segment) for segment in segments], 100, 1000, lambda _: (0, 0))
+    found = group_segments([SegmentInfo(*segment) for segment in segments], 100, 1000, lambda _: (0, 0))
     assert [[segment.base_offset for segment in group] for group in found] == expected
 
 
@@ -34,4 +34,4 @@ def test_logs_and_offsets(segments: list[tuple[int, int, int]], expected: list[l
 def test_indexes(sizes: tuple[int, int]) -> None:
     """Rule 1: each kind of index within segment.index.bytes."""
     segments = [SegmentInfo(number, number + 1, 1) for number in range(4)]
-    assert [len(group) for group in groups(segments, 100, 12, lambda _: sizes)] == [2, 2]
+    assert [len(group) for group in group_segments(segments, 100, 12, lambda _: sizes)] == [2, 2]

@@ -14,9 +14,9 @@ from storage.compaction.offset_map import NOT_FOUND, SLOT_BYTES, OffsetMap
 def test_finds_what_was_put_last(load_factor: float) -> None:
     """Against a dict, filled up to its load factor."""
     table = OffsetMap(1 << 20, load_factor, 1000)
-    dice, model = Random(1), {}
+    rng, model = Random(1), {}
     for offset in range(4000):
-        key = str(dice.randrange(int(table.slots * load_factor))).encode()
+        key = str(rng.randrange(int(table.slots * load_factor))).encode()
         table.put(key, offset)
         model[key] = offset
     assert table.size == len(model)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from storage.config.log_config import LogConfig, check_topic_settings, effective_text, log_config, topic_default
+from storage.config.config_def import parse, to_text
+from storage.config.log_config import TOPIC_SETTINGS, LogConfig, check_topic_settings, log_config, topic_default
 
 # What org.apache.kafka.storage.internals.log.LogConfig.validate of Kafka 4.3.1 says to each.
 REFUSALS = [
@@ -131,8 +132,13 @@ def test_how_much_is_kept(topic: str | None, broker: str | None, expected: int) 
     assert log_config(own, given).retention_bytes == expected
 
 
-def test_effective_text_is_spelled_as_kafka_spells_it() -> None:
-    """DescribeConfigs shows parsed and printed values, not what was typed."""
-    assert effective_text("preallocate", {"preallocate": "TRUE"}, {}) == "true"
-    assert effective_text("cleanup.policy", {"cleanup.policy": "compact, delete"}, {}) == "compact,delete"
-    assert effective_text("min.cleanable.dirty.ratio", {"min.cleanable.dirty.ratio": "1"}, {}) == "1.0"
+@pytest.mark.parametrize(
+    ("name", "text", "printed"),
+    [
+        ("preallocate", "TRUE", "true"),
+        ("cleanup.policy", "compact, delete", "compact,delete"),
+        ("min.cleanable.dirty.ratio", "1", "1.0"),
+    ],
+)
+def test_a_parsed_value_is_printed_as_kafka_prints_it(name: str, text: str, printed: str) -> None:
+    assert to_text(parse(TOPIC_SETTINGS[name], text)) == printed

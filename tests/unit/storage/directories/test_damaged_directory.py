@@ -81,4 +81,4 @@ def test_retention_goes_on_behind_a_log_that_cannot_be_opened(
 
     monkeypatch.setattr(type(logs[0]), "retain", lambda _, wall_ms: refuse(wall_ms))
     assert list(manager.retain(NOW_MS)) == logs
-    assert f"t-1 is not looked after: no log at {NOW_MS}" in caplog.text
+    assert f"retention of t-1 failed: no log at {NOW_MS}" in caplog.text

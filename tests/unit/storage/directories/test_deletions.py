@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from storage.io.deferred_file_ops import Change
+from storage.io.deferred_file_ops import FileOp
 from tests.support.logs import NOW_MS, append
 from tests.unit.storage.directories.test_log_manager import BIG, created, started
 
@@ -17,8 +17,8 @@ def test_files_of_trimmed_segments_are_removed_later(tmp_path: Path) -> None:
         append(log, BIG)
     log.high_watermark = 6
     log.trim(4, NOW_MS)
-    doomed = list((tmp_path / "t-0").glob("*.deleted"))
-    assert doomed
+    deleted_files = list((tmp_path / "t-0").glob("*.deleted"))
+    assert deleted_files
     assert not manager.deletions(NOW_MS + 999)
     ((_, work),) = manager.deletions(NOW_MS + 1000)
     work()
@@ -34,13 +34,13 @@ def test_files_go_as_soon_as_they_have_their_name_for_deletion(tmp_path: Path) -
         append(log, BIG)
     log.high_watermark = 6
     log.trim(3, NOW_MS)
-    held: list[Change] = []
-    manager.later = lambda _, change: held.append(change)
+    held: list[FileOp] = []
+    manager.submit = lambda _, change: held.append(change)
     log.trim(5, NOW_MS)
-    doomed = list((tmp_path / "t-0").glob("*.deleted"))
+    deleted_files = list((tmp_path / "t-0").glob("*.deleted"))
     for _, work in manager.deletions(NOW_MS + 1000):
         work()
-    assert doomed
+    assert deleted_files
     assert not list((tmp_path / "t-0").glob("*.deleted"))
     assert not manager.deletions(NOW_MS + 1000)
     for change in held:
@@ -49,15 +49,15 @@ def test_files_go_as_soon_as_they_have_their_name_for_deletion(tmp_path: Path) -
     for _, work in manager.deletions(NOW_MS + 1000):
         work()
     assert not list((tmp_path / "t-0").glob("*.deleted"))
-    assert log.doomed == []
+    assert log.deleted_files == []
 
 
 def test_a_directory_that_is_renamed_late_is_removed_later(tmp_path: Path) -> None:
     """Rule 5: names may wait for a disk that is full."""
     manager = started(tmp_path)
-    held: list[Change] = []
+    held: list[FileOp] = []
     log = created(manager)
-    manager.name_later = lambda _, change: held.append(change)
+    manager.submit_directory_op = lambda _, change: held.append(change)
     manager.delete(log)
     assert not manager.deletions(NOW_MS)
     assert not manager.deletions(NOW_MS + 10**6)

@@ -54,7 +54,7 @@ def test_while_a_directory_could_not_be_read_nothing_is_made_elsewhere(tmp_path:
     assert list(manager.offline) == [f"{tmp_path}/a"]
     with pytest.raises(StorageError, match="offline"):
         created(manager, is_new=False)
-    created(manager, is_new=False, directory=f"{tmp_path}/b")
+    created(manager, is_new=False, directory_id=manager.directory_ids[f"{tmp_path}/b"])
 
 
 def test_what_is_new_is_made_where_the_disks_are_in_order(tmp_path: Path) -> None:
@@ -74,9 +74,9 @@ def test_nothing_is_made_in_the_place_of_a_directory_that_is_not_here(tmp_path: 
     """Rule 3: the metadata name it, and an empty disk stands where it stood."""
     manager = started(tmp_path / "a", tmp_path / "b")
     with pytest.raises(StorageError, match="Cannot find the log of t-0: its log directory is not here"):
-        created(manager, is_new=False, lies_in=b"?" * 16)
+        created(manager, is_new=False, directory_id=b"?" * 16)
     second = manager.directories[f"{tmp_path}/b"]
-    assert created(manager, is_new=False, lies_in=second.directory_id).directory == second.path
+    assert created(manager, is_new=False, directory_id=second.directory_id).directory == second.path
 
 
 @pytest.mark.parametrize("names", ["ab", "ba"])
@@ -130,12 +130,12 @@ def test_another_directory_of_the_same_name_is_not_written_to(tmp_path: Path) ->
     append(created(manager), "x")
     (tmp_path / "a").rename(tmp_path / "away")
     (tmp_path / "a").mkdir()
-    with pytest.raises(StorageError, match="another directory lies there by now"):
+    with pytest.raises(StorageError, match="it is another directory now"):
         write_checkpoints(manager)
-    with pytest.raises(StorageError, match="another directory lies there by now"):
+    with pytest.raises(StorageError, match="it is another directory now"):
         created(manager, partition=1, directory=f"{tmp_path}/a")
     outcomes = []
-    for path, work in manager.watch():
+    for path, work in manager.directory_checks():
         try:
             work()
         except StorageError:
@@ -157,7 +157,7 @@ def test_a_directory_comes_back_with_a_log_whose_name_another_topic_has_by_now(t
         (stray,) = manager.strays
         assert stray is not log
         manager.shutdown()
-    manager.set_aside(stray)
+    manager.rename_to_stray(stray)
     assert manager.logs == {("t", 0): log}
     assert any(path.name.endswith("-stray") for path in (tmp_path / "a").iterdir())
 

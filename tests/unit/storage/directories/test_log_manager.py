@@ -19,7 +19,7 @@ from storage.config.log_config import LogConfig
 from storage.directories.directory_locks import lock_directories
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.log_manager import LogManager
-from storage.directories.partition_directory import aside_name, partition_of
+from storage.directories.partition_directory import parse_partition_dir_name, suffixed_dir_name
 from storage.io.checkpoint_file import FIRST_DIRTY, read_offsets
 from storage.io.disk import Disk, StorageError
 from storage.log.log import Log
@@ -54,7 +54,11 @@ def started(
     return manager
 
 
-def created(manager: LogManager, topic: str = "t", partition: int = 0, **options: object) -> Log:
+def created(
+    manager: LogManager, topic: str = "t", partition: int = 0, *, directory: str | None = None, **options: object
+) -> Log:
+    if directory is not None:
+        manager.set_preferred_log_dir(topic, partition, directory)
     return manager.get_or_create(topic, partition, TOPIC_ID, SMALL, **options)  # type: ignore[arg-type]
 
 
@@ -103,8 +107,8 @@ def test_the_emptiest_directory_gets_the_partition(tmp_path: Path) -> None:
         created(manager, partition=partition, directory=f"{tmp_path}/a" if partition < 2 else None)
     assert sorted(path.name for path in (tmp_path / "a").glob("t-*")) == ["t-0", "t-1", "t-4"]
     assert sorted(path.name for path in (tmp_path / "b").glob("t-*")) == ["t-2", "t-3"]
-    with pytest.raises(StorageError, match="none of this broker's"):
-        created(manager, partition=9, directory="/elsewhere")
+    with pytest.raises(StorageError, match="not a log directory of this broker"):
+        manager.new_future_log(manager.logs["t", 0], "/elsewhere", 0)
 
 
 def test_names_that_are_no_partitions_are_left_alone(tmp_path: Path) -> None:
@@ -119,12 +123,12 @@ def test_names_that_are_no_partitions_are_left_alone(tmp_path: Path) -> None:
 
 def test_names_are_taken_apart_at_the_last_dash() -> None:
     """partition_directory.py FORMAT; a directory taken aside has Kafka's kind of name, at most 255 characters."""
-    assert partition_of("a-b.c_d-7") == ("a-b.c_d", 7)
-    assert partition_of("a-7-delete") is None
-    name = aside_name("t" * 249, 12, bytes(range(16)), "-delete")
+    assert parse_partition_dir_name("a-b.c_d-7") == ("a-b.c_d", 7)
+    assert parse_partition_dir_name("a-7-delete") is None
+    name = suffixed_dir_name("t" * 249, 12, bytes(range(16)), "-delete")
     assert len(name) == 255
     assert name.endswith("-12.000102030405060708090a0b0c0d0e0f-delete")
-    assert aside_name("t", 0, ID, "-stray") == f"t-0.{ID.hex()}-stray"
+    assert suffixed_dir_name("t", 0, ID, "-stray") == f"t-0.{ID.hex()}-stray"
 
 
 def test_a_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
@@ -134,7 +138,7 @@ def test_a_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
     manager = LogManager(Disk(), {f"{tmp_path}/{n}": ID for n in "ab"}, SMALL, random_bytes=os.urandom)
     manager.load()
     ((directory, error),) = manager.offline.items()
-    assert str(error) == f"Cannot use {directory}: t-0 lies in {tmp_path}/a too; remove one of them."
+    assert str(error) == f"Cannot use {directory}: t-0 is in {tmp_path}/a too; remove one of them."
 
 
 def test_a_directory_of_another_topic_id_is_set_aside(tmp_path: Path) -> None:
@@ -494,7 +498,7 @@ def test_descriptors_do_not_grow_with_the_partitions(tmp_path: Path) -> None:
     for partition in range(20):
         append(created(manager, partition=partition), "a")
     for _ in range(3):
-        list(manager.open_files.close_idle())
+        list(manager.file_handles.close_idle())
     assert disk.open_files == 0
     assert append(manager.logs["t", 3], "b") == 1
 
@@ -502,7 +506,7 @@ def test_descriptors_do_not_grow_with_the_partitions(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_power_cuts_at_any_time_lose_nothing_that_was_flushed(tmp_path: Path, seed: int) -> None:
     """The promise, over several partitions, checkpoints and restarts."""
-    dice = Random(seed)
+    rng = Random(seed)
     disk = CrashingDisk()
     flushed: dict[tuple[str, int], int] = {}
     wanted: dict[tuple[str, int], list[str]] = {}
@@ -513,22 +517,22 @@ def test_power_cuts_at_any_time_lose_nothing_that_was_flushed(tmp_path: Path, se
             assert len(found) >= flushed.get(key, 0), f"seed {seed}, life {life}, {key}"
             assert found == wanted[key][: len(found)], f"seed {seed}, life {life}, {key}"
             wanted[key] = found
-        for number in range(dice.randint(5, 40)):
-            partition = dice.randrange(3)
+        for number in range(rng.randint(5, 40)):
+            partition = rng.randrange(3)
             log = created(manager, partition=partition)
             key = log.topic, partition
-            value = f"{life}.{number}." + "x" * dice.randrange(300)
+            value = f"{life}.{number}." + "x" * rng.randrange(300)
             append(log, value, epoch=life)
             wanted.setdefault(key, []).append(value)
-            if dice.random() < 0.1:
+            if rng.random() < 0.1:
                 flush(log)
                 flushed[key] = log.log_end_offset
-            if dice.random() < 0.1:
+            if rng.random() < 0.1:
                 write_checkpoints(manager)
-        if dice.random() < 0.3:
+        if rng.random() < 0.3:
             manager.shutdown()
             flushed.update(offsets_of_closed(manager))
-        disk.crash(dice)
+        disk.crash(rng)
 
 
 def offsets_of_closed(manager: LogManager) -> Mapping[tuple[str, int], int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.inspection.dry_run_disk import FileChange, RehearsalDisk
+from storage.inspection.dry_run_disk import DryRunDisk, FileChange
 from storage.io.disk import Disk, StorageError
 from tests.support.logs import log_at
 
@@ -20,17 +20,17 @@ def everything(directory: Path) -> dict[str, bytes]:
 def test_random_changes_look_like_those_on_a_real_disk_and_leave_it_alone(tmp_path: Path) -> None:
     """Writes, cuts, renames and deletions, the same on both; a reader sees the same bytes."""
     for seed in range(40):
-        dice = random.Random(seed)
+        rng = random.Random(seed)
         real, rehearsed = tmp_path / f"real{seed}", tmp_path / f"rehearsed{seed}"
         for directory in (real, rehearsed):
             directory.mkdir()
             for name in "abc":
                 (directory / name).write_bytes(random.Random(name).randbytes(50))
         before = everything(rehearsed)
-        disks = (Disk(), str(real)), (RehearsalDisk(), str(rehearsed))
+        disks = (Disk(), str(real)), (DryRunDisk(), str(rehearsed))
         for _ in range(30):
-            act, name, other, at = dice.randrange(5), dice.choice("abcd"), dice.choice("abcd"), dice.randrange(70)
-            data = dice.randbytes(dice.randrange(1, 20))
+            act, name, other, at = rng.randrange(5), rng.choice("abcd"), rng.choice("abcd"), rng.randrange(70)
+            data = rng.randbytes(rng.randrange(1, 20))
             outcomes = [_act(disk, directory, act, name, other, at, data) for disk, directory in disks]
             assert outcomes[0] == outcomes[1], f"seed {seed}"
         for disk, directory in disks[1:]:
@@ -63,7 +63,7 @@ def test_the_changes_are_told(tmp_path: Path) -> None:
     """What was cut, made, deleted; a file that was written as it was before is no change."""
     for name in ("cut", "gone", "same"):
         (tmp_path / name).write_bytes(b"0123456789")
-    disk = RehearsalDisk()
+    disk = DryRunDisk()
     disk.open(f"{tmp_path}/cut", write=True).truncate(4)
     disk.unlink(f"{tmp_path}/gone")
     disk.replace_atomically(f"{tmp_path}/same", b"0123456789")
@@ -80,7 +80,7 @@ def test_a_directory_that_is_renamed_or_removed_is_gone(tmp_path: Path) -> None:
     for name in ("t-0", "t-1"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_bytes(b"x")
-    disk = RehearsalDisk()
+    disk = DryRunDisk()
     disk.rename(f"{tmp_path}/t-0", f"{tmp_path}/t-0.stray")
     disk.remove_tree(f"{tmp_path}/t-1")
     assert disk.listdir(str(tmp_path)) == []
@@ -97,7 +97,7 @@ def test_a_log_works_on_it(tmp_path: Path) -> None:
     """Appends, closing and opening again; nothing of it is on the disk."""
     log_at(tmp_path).close()
     before = everything(tmp_path)
-    disk = RehearsalDisk()
+    disk = DryRunDisk()
     log = log_at(tmp_path, disk=disk)
     assert log.log_end_offset == 0
     log.close()

@@ -1,4 +1,4 @@
-"""Many files synced at a time (storage/io/aio_fsync.py, Disk.sync_together)."""
+"""Many files synced at a time (storage/io/aio_fsync.py, Disk.sync_files)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.io.aio_fsync import CAPACITY, UNTRIED, SyncQueue
+from storage.io.aio_fsync import CAPACITY, NOT_SUBMITTED, SyncQueue
 from storage.io.disk import Disk, File, StorageError, sync_results
-from storage.io.flush_task import Sync, sync_together
+from storage.io.flush_task import FlushTask, flush_together
 from tests.support.faulty_disk import FaultyDisk
 
 
@@ -41,18 +41,18 @@ def test_a_queue_tells_of_every_file(queue: SyncQueue, tmp_path: Path, count: in
     """Rule 1; a queue is used again and again."""
     some = files(Disk(), tmp_path, count)
     for _ in range(3):
-        assert queue.begin(descriptors(some))
+        assert queue.submit(descriptors(some))
         assert queue.wait() == [0] * count
 
 
 def test_the_descriptor_is_readable_when_something_has_ended(queue: SyncQueue, tmp_path: Path) -> None:
     """Rule 3: who may not wait is woken, and asks without waiting."""
-    assert queue.ended() is None
-    assert queue.begin(descriptors(files(Disk(), tmp_path, 5)))
+    assert queue.poll() is None
+    assert queue.submit(descriptors(files(Disk(), tmp_path, 5)))
     numbers = None
     while numbers is None:
         assert select.select([queue], [], [], 30)[0]
-        numbers = queue.ended()
+        numbers = queue.poll()
     assert numbers == [0] * 5
 
 
@@ -62,18 +62,18 @@ def test_the_answers_of_a_round_are_fetched_once(
     """Rule 3; also where the round before was waited for, and the descriptor still tells of that one."""
     held = files(Disk(), tmp_path, 5)
     some = descriptors(held)
-    assert queue.begin(some)
+    assert queue.submit(some)
     assert queue.wait() == [0] * 5
     fetched = []
     reap = SyncQueue._reap
     monkeypatch.setattr(SyncQueue, "_reap", lambda *arguments: fetched.append(1) or reap(*arguments))
     for _ in range(20):
         fetched.clear()
-        assert queue.begin(some)
+        assert queue.submit(some)
         numbers = None
         while numbers is None:
             assert select.select([queue], [], [], 30)[0]
-            numbers = queue.ended()
+            numbers = queue.poll()
         assert numbers == [0] * 5
     assert len(fetched) == 1
 
@@ -82,9 +82,9 @@ def test_what_the_system_does_not_take_is_untried(queue: SyncQueue, tmp_path: Pa
     """Rule 2: nothing is synced there, so the system takes those before it, and none where it stands first."""
     some = files(Disk(), tmp_path, 2)
     unsyncable, other = os.pipe()
-    assert not queue.begin([unsyncable, *descriptors(some)])
-    assert queue.begin([some[0].fileno(), unsyncable, some[1].fileno()])
-    assert queue.wait() == [0, UNTRIED, UNTRIED]
+    assert not queue.submit([unsyncable, *descriptors(some)])
+    assert queue.submit([some[0].fileno(), unsyncable, some[1].fileno()])
+    assert queue.wait() == [0, NOT_SUBMITTED, NOT_SUBMITTED]
     os.close(unsyncable)
     os.close(other)
 
@@ -92,7 +92,7 @@ def test_what_the_system_does_not_take_is_untried(queue: SyncQueue, tmp_path: Pa
 def test_a_failure_is_that_of_its_file(tmp_path: Path) -> None:
     """Design D12b: one failure of many is told, with the sentence of a failed sync; what was left untried is synced."""
     some = files(FaultyDisk(), tmp_path, 3)
-    failures = sync_results(some, [0, errno.EIO, UNTRIED])
+    failures = sync_results(some, [0, errno.EIO, NOT_SUBMITTED])
     assert list(failures) == [some[1]]
     assert str(failures[some[1]]) == f"Cannot sync {some[1].path}: Input/output error."
     disk = some[2]._disk
@@ -102,17 +102,17 @@ def test_a_failure_is_that_of_its_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2, CAPACITY + 3])
 def test_a_disk_syncs_any_number_of_files(tmp_path: Path, count: int) -> None:
-    assert Disk().sync_together(files(Disk(), tmp_path, count)) == {}
+    assert Disk().sync_files(files(Disk(), tmp_path, count)) == {}
 
 
 def test_a_file_with_a_sync_of_its_own_is_asked_itself(tmp_path: Path) -> None:
     """Disk's rule 7: so do tests see every sync, and directories are synced as directories are."""
     disk = FaultyDisk()
     some = files(disk, tmp_path, 3)
-    assert disk.sync_together([*some, disk.open_directory(str(tmp_path))]) == {}
+    assert disk.sync_files([*some, disk.open_directory(str(tmp_path))]) == {}
     assert disk.syncs == [file.path for file in some]
     disk.fail_syncs = errno.EIO
-    assert list(disk.sync_together(some)) == some
+    assert list(disk.sync_files(some)) == some
 
 
 def test_the_failure_of_one_log_says_nothing_of_the_others(tmp_path: Path) -> None:
@@ -123,11 +123,11 @@ def test_the_failure_of_one_log_says_nothing_of_the_others(tmp_path: Path) -> No
     disk.fail_syncs = errno.EIO
     paths = [f"{tmp_path}/{name}" for name in ("healthy", "broken", "gone")]
     syncs = [
-        Sync(Disk(), healthy, lambda: True, replaced=[(paths[0], b"")], names=[str(tmp_path)]),
-        Sync(disk, broken, lambda: True, replaced=[(paths[1], b"")], names=[str(tmp_path)]),
-        Sync(disk, broken, lambda: False, replaced=[(paths[2], b"")], names=[str(tmp_path)]),
+        FlushTask(Disk(), healthy, lambda: True, replacements=[(paths[0], b"")], directories=[str(tmp_path)]),
+        FlushTask(disk, broken, lambda: True, replacements=[(paths[1], b"")], directories=[str(tmp_path)]),
+        FlushTask(disk, broken, lambda: False, replacements=[(paths[2], b"")], directories=[str(tmp_path)]),
     ]
-    first, second, third = sync_together(syncs)
+    first, second, third = flush_together(syncs)
     assert (first, third) == (None, None)
     assert second is not None
     assert second.path == broken[0].path
@@ -139,9 +139,9 @@ def test_a_name_is_durable_behind_its_bytes_and_each_directory_is_synced_once(tm
     events: list[str] = []
 
     class Told(Disk):
-        def sync_together(self, files: Sequence[File]) -> dict[File, StorageError]:
+        def sync_files(self, files: Sequence[File]) -> dict[File, StorageError]:
             events.append("sync " + " ".join(sorted(Path(file.path).name for file in files)))
-            return super().sync_together(files)
+            return super().sync_files(files)
 
         def rename(self, source: str, target: str) -> None:
             events.append(f"rename {Path(target).name}")
@@ -151,13 +151,13 @@ def test_a_name_is_durable_behind_its_bytes_and_each_directory_is_synced_once(tm
     for name in "ab":
         (tmp_path / name).mkdir()
     syncs = [
-        Sync(
-            disk, files(disk, tmp_path / name, 1), lambda: True, replaced=[(f"{tmp_path}/{name}/epochs", b"new")],
-            written=[f"{tmp_path}/{name}/0", f"{tmp_path}/{name}/missing"], names=[f"{tmp_path}/{name}", str(tmp_path)],
+        FlushTask(
+            disk, files(disk, tmp_path / name, 1), lambda: True, replacements=[(f"{tmp_path}/{name}/epochs", b"new")],
+            written=[f"{tmp_path}/{name}/0", f"{tmp_path}/{name}/missing"], directories=[f"{tmp_path}/{name}", str(tmp_path)],
         )
         for name in "ab"
     ]  # fmt: skip
-    assert sync_together(syncs) == [None, None]
+    assert flush_together(syncs) == [None, None]
     names = " ".join(sorted(["a", "b", tmp_path.name]))
     assert events == ["sync 0 0 0 0 epochs.tmp epochs.tmp", "rename epochs", "rename epochs", f"sync {names}"]
     assert (tmp_path / "a" / "epochs").read_bytes() == b"new"

@@ -57,13 +57,13 @@ def test_topic_ids_are_written_as_kafka_does(tmp_path: Path) -> None:
     ("text", "why"),
     [
         (b"1\n0\n", "its version is '1', not 0"),
-        (b"0\n", "'' in line 2 is no number"),
-        (b"0\nmany\n", "'many' in line 2 is no number"),
-        (b"0\n2\nt 0 5\n", "it promises 2 entries and holds 1"),
-        (b"0\n1\nt 0 5\nt 1 5\n", "it promises 1 entries and holds 2"),
+        (b"0\n", "'' in line 2 is not a number"),
+        (b"0\nmany\n", "'many' in line 2 is not a number"),
+        (b"0\n2\nt 0 5\n", "it declares 2 entries and contains 1"),
+        (b"0\n1\nt 0 5\nt 1 5\n", "it declares 1 entries and contains 2"),
         (b"0\n1\nt 0\n", "line 3 has 2 fields, not 3"),
-        (b"0\n1\nt x 5\n", "'x' in line 3 is no number"),
-        (b"\xff\xfe", "it is not text"),
+        (b"0\n1\nt x 5\n", "'x' in line 3 is not a number"),
+        (b"\xff\xfe", "it is not UTF-8 text"),
     ],
 )
 def test_what_cannot_be_understood_is_refused_with_a_sentence(tmp_path: Path, text: bytes, why: str) -> None:
@@ -72,7 +72,7 @@ def test_what_cannot_be_understood_is_refused_with_a_sentence(tmp_path: Path, te
     path.write_bytes(text)
     with pytest.raises(CorruptCheckpoint) as caught:
         read_offsets(Disk(), str(path))
-    assert str(caught.value) == f"Cannot understand the checkpoint {path}: {why}."
+    assert str(caught.value) == f"Cannot parse the checkpoint {path}: {why}."
     assert isinstance(caught.value, StorageError)
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from storage.directories.future_replica import COMPLETE, take_place
-from storage.io.deferred_file_ops import Change
+from storage.directories.future_replica import COMPLETE, swap_in_future_log
+from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk, StorageError
 from storage.segments.directory_recovery import CLEANED, DELETED, INDEXES, LOG
 from storage.segments.indexes import WARM_BYTES, OffsetIndex
 from storage.segments.segment import Segment
-from storage.segments.segment_swap import replaced
+from storage.segments.segment_swap import swap_segments
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import NOW_MS, Idempotent, append, values_of
 from tests.unit.storage.directories.test_log_manager import created, started
@@ -34,7 +34,7 @@ class NoNames(Disk):
         super().rename(source, target)
 
 
-def make(change: Change) -> None:
+def make(change: FileOp) -> None:
     """As a lane does."""
     try:
         change()
@@ -57,7 +57,7 @@ def test_an_index_goes_on_where_its_file_ends(tmp_path: Path) -> None:
             index.append(entries, 10 * entries)
 
     extend(WARM_BYTES // 8 + 300)
-    change = index.collect()
+    change = index.take_write()
     assert change is not None
     disk.room = 0
     with pytest.raises(StorageError) as full:
@@ -80,15 +80,15 @@ def test_a_compacted_segment_gets_its_place(tmp_path: Path, left: int) -> None:
             (tmp_path / f"{stem}{suffix}").write_text(f"old {stem}")
     for suffix in (LOG, *INDEXES):
         (tmp_path / f"{stems[0]}{suffix}{CLEANED}").write_text("new")
-    disk, doomed = NoNames(left), list[str]()
+    disk, deleted_files = NoNames(left), list[str]()
     old = [Segment(disk, str(tmp_path), base, 10, 1) for base in (0, 5)]
-    _, change = replaced(disk, old, 3, 1, doomed)
+    _, change = swap_segments(disk, old, 3, 1, deleted_files)
     make(change)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
         **{f"{stems[0]}{suffix}": "new" for suffix in (LOG, *INDEXES)},
         **{f"{stem}{suffix}{DELETED}": f"old {stem}" for stem in stems for suffix in (LOG, *INDEXES)},
     }
-    assert sorted(doomed) == sorted(str(path) for path in tmp_path.glob(f"*{DELETED}"))
+    assert sorted(deleted_files) == sorted(str(path) for path in tmp_path.glob(f"*{DELETED}"))
 
 
 @pytest.mark.parametrize("left", range(1, 5))
@@ -97,9 +97,9 @@ def test_a_copy_takes_the_place_of_its_log(tmp_path: Path, left: int) -> None:
     log, copy = tmp_path / "a" / "t-0", tmp_path / "b" / "t-0.future"
     for path in (log, copy):
         path.mkdir(parents=True)
-    disk, doomed, name = NoNames(left), tmp_path / "a" / "doomed", tmp_path / "b" / "t-0"
-    make(lambda: take_place(disk, str(log), str(doomed), str(copy), str(name)))
-    assert (doomed.is_dir(), name.is_dir(), log.exists(), copy.exists()) == (True, True, False, False)
+    disk, deleted_files, name = NoNames(left), tmp_path / "a" / "doomed", tmp_path / "b" / "t-0"
+    make(lambda: swap_in_future_log(disk, str(log), str(deleted_files), str(copy), str(name)))
+    assert (deleted_files.is_dir(), name.is_dir(), log.exists(), copy.exists()) == (True, True, False, False)
     assert not (name / COMPLETE).exists()
 
 
@@ -142,10 +142,10 @@ def test_retention_waits_for_room(tmp_path: Path) -> None:
 def test_a_log_that_is_still_to_be_made_is_left_alone_by_retention(tmp_path: Path) -> None:
     """There is no room for its directory, and nothing to be found under its name: that is no failure of the disk."""
     manager = started(tmp_path)
-    held: list[Change] = []
-    manager.name_later = lambda _, change: held.append(change)
+    held: list[FileOp] = []
+    manager.submit_directory_op = lambda _, change: held.append(change)
     log = created(manager)
-    log.room.is_full = True
+    log.disk_space.is_full = True
     assert list(manager.retain(NOW_MS)) == []
     assert manager.offline == {}
     held.pop()()

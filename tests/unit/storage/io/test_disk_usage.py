@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage.io.disk import Disk, StorageError
-from storage.io.disk_usage import Usage
+from storage.io.disk_usage import DiskUsage
 
 
 class MovingDisk(Disk):
@@ -32,7 +32,7 @@ def test_what_is_made_or_taken_away_during_the_look_has_no_size(tmp_path: Path) 
     (tmp_path / "there-0" / "0.log").write_bytes(b"abc")
     (tmp_path / "there-0" / "5.log").write_bytes(b"abc")
     made = tmp_path / "made-0"
-    usage = Usage(
+    usage = DiskUsage(
         MovingDisk(made, tmp_path / "there-0" / "5.log"), str(tmp_path), [str(made), str(tmp_path / "there-0")]
     )
     usage.run()
@@ -43,4 +43,4 @@ def test_what_is_no_directory_has_failed(tmp_path: Path) -> None:
     """As a damaged file system may have it."""
     (tmp_path / "a-0").write_bytes(b"")
     with pytest.raises(StorageError, match="Not a directory"):
-        Usage(Disk(), str(tmp_path), [str(tmp_path / "a-0")]).run()
+        DiskUsage(Disk(), str(tmp_path), [str(tmp_path / "a-0")]).run()

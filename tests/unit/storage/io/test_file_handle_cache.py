@@ -8,7 +8,7 @@ import pytest
 
 from storage.config.log_config import LogConfig
 from storage.io.disk import Disk, File
-from storage.io.file_handle_cache import IDLE, NEW, USED, OpenFiles
+from storage.io.file_handle_cache import IDLE, NEW, USED, FileHandleCache
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.segments import batch, filled, infos, opened, read
 
@@ -18,7 +18,7 @@ SMALL = LogConfig(segment_bytes=10_000, index_interval_bytes=1)
 class Reader:
     """Keeps one file open."""
 
-    def __init__(self, files: OpenFiles, disk: Disk, path: Path) -> None:
+    def __init__(self, files: FileHandleCache, disk: Disk, path: Path) -> None:
         self.usage = IDLE
         self.is_busy = False
         self._files, self._disk, self._path = files, disk, path
@@ -28,7 +28,7 @@ class Reader:
         """As segments do."""
         if self.file is None:
             self.file = self._disk.open(str(self._path), write=False)
-            self._files.hold(self, Reader.close)
+            self._files.register(self, Reader.close)
         self.usage = USED
 
     def close(self) -> bool:
@@ -43,9 +43,9 @@ class Room:
 
     def __init__(self, directory: Path, limit: int = 39) -> None:
         self.disk = Disk()
-        self.files = OpenFiles(self.disk, limit)
+        self.files = FileHandleCache(self.disk, limit)
         self.told = 0
-        self.files.on_surplus = self.tell
+        self.files.on_eviction_needed = self.tell
         path = directory / "file"
         path.write_bytes(b"x")
         self.readers = [Reader(self.files, self.disk, path) for _ in range(10)]
@@ -123,9 +123,9 @@ def test_files_that_nobody_can_close_count(room: Room) -> None:
     for _ in range(3):
         room.files.close_surplus()
     assert (room.open, room.disk.open_files, len(room.files)) == ([], 10, 0)
-    assert (room.files.is_crowded(28), room.files.is_crowded(29)) == (False, True)
+    assert (room.files.at_file_limit(28), room.files.at_file_limit(29)) == (False, True)
     del sending[:3]
-    assert (room.files.is_crowded(31), room.files.is_crowded(32)) == (False, True)
+    assert (room.files.at_file_limit(31), room.files.at_file_limit(32)) == (False, True)
 
 
 def test_idle_files_are_closed_some_at_a_step(tmp_path: Path) -> None:
@@ -142,12 +142,12 @@ def test_idle_files_are_closed_some_at_a_step(tmp_path: Path) -> None:
 def test_a_segment_is_closed_with_the_mapping_of_its_index(tmp_path: Path) -> None:
     """Also where something is still to be written to it; that opens it again."""
     disk = Disk()
-    files = OpenFiles(disk, 0)
-    files.on_surplus = lambda: None
+    files = FileHandleCache(disk, 0)
+    files.on_eviction_needed = lambda: None
     filled(tmp_path, 4000, size=100, config=LogConfig(index_interval_bytes=1)).close()
     engine = SegmentEngine(disk, str(tmp_path), LogConfig(), open_files=files)
     engine.open(None)
-    engine.enter_service()
+    engine.register_files()
     assert read(engine, 3)
     assert disk.open_files == 3
     data = batch(4000)
@@ -164,17 +164,17 @@ def test_a_segment_is_closed_with_the_mapping_of_its_index(tmp_path: Path) -> No
 def test_who_leaves_service_is_forgotten(tmp_path: Path) -> None:
     """So that a log that is gone is freed."""
     disk = Disk()
-    files = OpenFiles(disk)
+    files = FileHandleCache(disk)
     filled(tmp_path, 25, config=SMALL).close()
     engine = opened(tmp_path, SMALL, disk=disk)
-    engine._service._open_files = files
+    engine._handles._cache = files
     for offset in range(25):
         read(engine, offset)
-    engine.enter_service()
+    engine.register_files()
     assert len(files) == 3
     engine.trim(10)
     assert len(files) == 2
-    engine.leave_service()
+    engine.unregister_files()
     assert len(files) == 0
     read(engine, 12)
     assert len(files) == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage.io.disk import StorageError
-from storage.io.flush_task import Sync
+from storage.io.flush_task import FlushTask
 from tests.support.faulty_disk import FaultyDisk
 
 
@@ -18,7 +18,7 @@ def test_a_sync_without_room_syncs_its_files_and_lets_go_of_them(tmp_path: Path)
     path, small = f"{tmp_path}/0.log", f"{tmp_path}/small"
     file = disk.open(path, write=True, create=True)
     file.pwrite(b"x", 0)
-    sync = Sync(disk, [file], lambda: True, replaced=[(small, b"small")], names=[str(tmp_path)])
+    sync = FlushTask(disk, [file], lambda: True, replacements=[(small, b"small")], directories=[str(tmp_path)])
     del file
     disk.room = 0
     with pytest.raises(StorageError, match="No space left"):

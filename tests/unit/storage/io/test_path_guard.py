@@ -12,7 +12,7 @@ import pytest
 
 from storage.config.log_config import LogConfig
 from storage.directories.log_manager import LogManager
-from storage.io.deferred_file_ops import Change
+from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk, File
 from storage.log.log import Log
 from tests.support.logs import NOW_MS, SMALL, TOPIC_ID, append, produced
@@ -52,12 +52,12 @@ class Broker:
         )
         self.manager.load()
         self.log = self.manager.get_or_create("t", 0, TOPIC_ID, SMALL)
-        self.changes: list[Change] = []
-        self.names: list[Change] = []
+        self.changes: list[FileOp] = []
+        self.names: list[FileOp] = []
 
     def hold(self) -> None:
-        self.manager.later = lambda _, change: self.changes.append(change)
-        self.manager.name_later = lambda _, change: self.names.append(change)
+        self.manager.submit = lambda _, change: self.changes.append(change)
+        self.manager.submit_directory_op = lambda _, change: self.names.append(change)
 
     def make_again(self) -> Log:
         """Delete the topic, make it again, and have the names changed by this thread."""
@@ -114,8 +114,8 @@ def test_a_snapshot_of_producers_that_is_under_way_is_none_of_the_new_topic(brok
 def test_an_opening_that_is_under_way_makes_no_file_in_the_new_directory(broker: Broker) -> None:
     """Rule 2; it could even cut off what the new topic was given meanwhile."""
     broker.hold()
-    opener = broker.log._opener()  # as a reader thread does
-    broker.make_again_amid(lambda: broker.log.visit(lambda: opener() and None), "0.index")
+    opener = broker.log._open_work()  # as a reader thread does
+    broker.make_again_amid(lambda: broker.log.run_guarded(lambda: opener() and None), "0.index")
     assert broker.files() == ["partition.metadata"]
 
 
@@ -127,9 +127,9 @@ def test_what_comes_too_late_is_not_done(broker: Broker, is_opening: bool) -> No
     broker.hold()
     if not is_opening:
         broker.log.roll(0)
-    opener = broker.log._opener()  # as a reader thread does
+    opener = broker.log._open_work()  # as a reader thread does
     new = broker.make_again()
-    late = make_changes if not is_opening else lambda _: broker.log.visit(lambda: opener() and None)
+    late = make_changes if not is_opening else lambda _: broker.log.run_guarded(lambda: opener() and None)
     new.open()
     append(new, "x")
     before = broker.files()
@@ -142,7 +142,7 @@ def test_bytes_that_are_being_written_do_not_come_into_the_new_topic(broker: Bro
     """Also where the file has to be opened for them: it was closed meanwhile, since too many were open."""
     append(broker.log, "a")
     prepared = broker.log.prepare(produced("late"), leader_epoch=0, wall_ms=NOW_MS)
-    broker.log.open().put_away(broker.log.open()._active)  # type: ignore[attr-defined]
+    broker.log.open().close_if_written(broker.log.open()._active)  # type: ignore[attr-defined]
     broker.hold()
     new: list[Log] = []
 
@@ -163,7 +163,7 @@ def test_a_sync_that_is_under_way_leaves_nothing_in_the_new_directory(broker: Br
     append(broker.log, "a", epoch=5)
     broker.hold()
     work = broker.log.sync_work()
-    assert work.replaced
+    assert work.replacements
     broker.make_again_amid(work, amid)
     assert broker.files() == ["partition.metadata"]
 
@@ -175,5 +175,5 @@ def test_only_the_visits_to_that_log_are_waited_for(tmp_path: Path) -> None:
     )
     manager.load()
     one, other = (manager.get_or_create("t", number, TOPIC_ID, SMALL) for number in (0, 1))
-    one.visit(lambda: manager.delete(other))
+    one.run_guarded(lambda: manager.delete(other))
     assert sorted(name[-7:] for name in os.listdir(tmp_path) if name.startswith("t-")) == ["-delete", "t-0"]

@@ -11,9 +11,20 @@ from protocol.records import ControlType
 from storage.config.log_config import LogConfig
 from storage.io.disk import StorageError
 from storage.io.would_block import WouldBlock
-from storage.log.log import Isolation, Origin
+from storage.log.log import AppendOrigin, Isolation
 from tests.support.cold_disk import ColdDisk
-from tests.support.logs import EVERYTHING, NOW_MS, Idempotent, append, fill, log_at, marker, produced, refused
+from tests.support.logs import (
+    EVERYTHING,
+    NOW_MS,
+    Idempotent,
+    append,
+    append_records,
+    fill,
+    log_at,
+    marker,
+    produced,
+    refused,
+)
 from tests.support.segments import let_go
 
 CONFIG = LogConfig(segment_bytes=60_000, index_interval_bytes=100)
@@ -132,7 +143,7 @@ def test_an_answer_is_forgotten_when_those_who_waited_have_been_told(tmp_path):
     blocked.run()
     blocked.finish()
     assert log.offset_for_timestamp(NOW_MS + 10_000, may_block=False) is None
-    blocked.forget()
+    blocked.done()
     append(log, "late", timestamp_ms=NOW_MS + 10_000)
     found, _ = disk.ask(lambda: log.offset_for_timestamp(NOW_MS + 10_000, may_block=False))
     assert found == (NOW_MS + 10_000, 500, 0)
@@ -151,7 +162,7 @@ def test_aborted_transactions_are_read_by_a_thread(tmp_path):
     disk = ColdDisk()
     log = log_at(tmp_path, disk=disk, config=CONFIG)
     append(log, "a", producer=Idempotent(7, 0, 0, transactional=True))
-    log.append(marker(ControlType.ABORT, 7, 0), leader_epoch=0, wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+    append_records(log, marker(ControlType.ABORT, 7, 0), origin=AppendOrigin.COORDINATOR)
     fill(log, 10)
     log.high_watermark = log.log_end_offset
     log.close()

@@ -11,7 +11,7 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.records import ControlType, headers
 from storage.io.disk import StorageError
-from storage.log.log import Isolation, Log, Origin
+from storage.log.log import AppendOrigin, Isolation, Log
 from storage.log.log_validator import RejectedRecords
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import (
@@ -22,6 +22,8 @@ from tests.support.logs import (
     Idempotent,
     MakeLog,
     append,
+    append_as_follower,
+    append_records,
     bytes_of,
     fill,
     marker,
@@ -38,7 +40,7 @@ def test_offsets_and_leader_epoch_are_written_into_the_callers_bytes(make: MakeL
     log = make()
     append(log, "a", "b")
     frame = memoryview(bytearray(b"head") + produced("c", "d", "e"))[4:]
-    info = log.append(frame, leader_epoch=7, wall_ms=NOW_MS)
+    info = append_records(log, frame, leader_epoch=7)
     assert (info.base_offset, info.last_offset, info.leader_epoch, info.duplicate) == (2, 4, 7, False)
     assert (info.log_append_time_ms, info.log_start_offset) == (-1, 0)
     (_, header), *_ = headers(frame)
@@ -50,7 +52,7 @@ def test_offsets_and_leader_epoch_are_written_into_the_callers_bytes(make: MakeL
 def test_log_append_time_is_told(make: MakeLog) -> None:
     """design D4."""
     log = make(config=replace(SMALL, message_timestamp_type="LogAppendTime"))
-    info = log.append(produced("a", timestamp_ms=5), leader_epoch=0, wall_ms=NOW_MS)
+    info = append_records(log, produced("a", timestamp_ms=5))
     assert info.log_append_time_ms == NOW_MS
     assert log.offset_for_timestamp(NOW_MS) == (NOW_MS, 0, 0)
 
@@ -60,12 +62,10 @@ def test_what_is_refused_changes_nothing(make: MakeLog) -> None:
     log = make()
     broken = produced("a")
     broken[-1] ^= 1
-    refused(ErrorCode.CORRUPT_MESSAGE, lambda: log.append(broken, leader_epoch=0, wall_ms=NOW_MS))
+    refused(ErrorCode.CORRUPT_MESSAGE, lambda: append_records(log, broken))
     with pytest.raises(RejectedRecords):
-        log.append(produced("a", timestamp_ms=NOW_MS * 2), leader_epoch=0, wall_ms=NOW_MS)
-    error = refused(
-        ErrorCode.RECORD_LIST_TOO_LARGE, lambda: log.append(produced("x" * 1000), leader_epoch=0, wall_ms=NOW_MS)
-    )
+        append_records(log, produced("a", timestamp_ms=NOW_MS * 2))
+    error = refused(ErrorCode.RECORD_LIST_TOO_LARGE, lambda: append_records(log, produced("x" * 1000)))
     assert "maximum configured segment size of 1000" in str(error.message)
     assert log.log_end_offset == 0
     assert append(log, "a") == 0
@@ -190,7 +190,7 @@ def test_producers_survive_a_restart(make: MakeLog, is_clean: bool) -> None:
         log.close()
     again = make(is_clean=is_clean)
     refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: append(again, "x", producer=Idempotent(5, 0, 9)))
-    assert again.append(produced(BIG, producer=Idempotent(5, 0, 6)), leader_epoch=0, wall_ms=NOW_MS).duplicate
+    assert append_records(again, produced(BIG, producer=Idempotent(5, 0, 6))).duplicate
     assert append(again, "x", producer=Idempotent(5, 0, 7)) == 7
 
 
@@ -236,7 +236,7 @@ def transaction(log: Log, producer_id: int, kind: ControlType, *values: str) -> 
 
 
 def end(log: Log, producer_id: int, kind: ControlType) -> None:
-    log.append(marker(kind, producer_id, 0), leader_epoch=0, wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+    append_records(log, marker(kind, producer_id, 0), origin=AppendOrigin.COORDINATOR)
 
 
 def test_an_undecided_transaction_holds_the_last_stable_offset(make: MakeLog) -> None:
@@ -292,12 +292,7 @@ def test_an_old_coordinator_may_not_end_a_transaction(make: MakeLog) -> None:
     """producers.py rule 3, for markers."""
     log = make()
     append(log, "a", producer=Idempotent(5, 0, 0, transactional=True))
-    log.append(
-        marker(ControlType.COMMIT, 5, 0, coordinator_epoch=4),
-        leader_epoch=0,
-        wall_ms=NOW_MS,
-        origin=Origin.COORDINATOR,
-    )
+    append_records(log, marker(ControlType.COMMIT, 5, 0, coordinator_epoch=4), origin=AppendOrigin.COORDINATOR)
     refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED, lambda: end(log, 5, ControlType.ABORT))
     assert log.log_end_offset == 2
 
@@ -313,7 +308,7 @@ def test_a_follower_becomes_equal_to_its_leader_byte_by_byte(make: MakeLog, tmp_
     transaction(leader, 6, ControlType.ABORT, "d")
     follower = make(topic="u")
     everything = bytes_of(leader)
-    info = follower.append_as_follower(everything + b"cut off", wall_ms=NOW_MS)
+    info = append_as_follower(follower, everything + b"cut off")
     assert info is not None
     assert (info.base_offset, info.last_offset) == (0, leader.log_end_offset - 1)
     assert bytes_of(follower) == everything
@@ -330,10 +325,10 @@ def test_a_follower_takes_gaps_but_no_repetition(make: MakeLog) -> None:
     fill(leader, 4, "x")
     parts = [bytes_of(leader, offset)[: len(bytes_of(leader, 3))] for offset in range(4)]
     follower = make(topic="u")
-    follower.append_as_follower(parts[0], wall_ms=NOW_MS)
-    follower.append_as_follower(parts[2], wall_ms=NOW_MS)
+    append_as_follower(follower, parts[0])
+    append_as_follower(follower, parts[2])
     assert [offset for offset, _ in values_of(follower)] == [0, 2]
-    error = refused(ErrorCode.UNKNOWN_SERVER_ERROR, lambda: follower.append_as_follower(parts[1], wall_ms=NOW_MS))
+    error = refused(ErrorCode.UNKNOWN_SERVER_ERROR, lambda: append_as_follower(follower, parts[1]))
     assert "less than the next offset 3" in str(error.message)
     assert follower.log_end_offset == 3
 
@@ -344,7 +339,7 @@ def test_a_follower_that_is_empty_begins_where_the_leaders_batch_does(make: Make
     append(leader, "a", "b", "c")
     follower = make(topic="u")
     follower.truncate_fully(1)
-    follower.append_as_follower(bytes_of(leader), wall_ms=NOW_MS)
+    append_as_follower(follower, bytes_of(leader))
     assert (follower.log_start_offset, follower.log_end_offset) == (1, 3)
     refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: follower.read(0, 1, Isolation.LOG_END))
     assert [offset for offset, _ in values_of(follower, 1)] == [0, 1, 2], "whole batches are sent"
@@ -356,6 +351,6 @@ def test_a_follower_leaves_batches_of_a_later_epoch_out(make: MakeLog) -> None:
     append(leader, "a", epoch=1)
     append(leader, "b", epoch=2)
     follower = make(topic="u")
-    follower.append_as_follower(bytes_of(leader), leader_epoch=1, wall_ms=NOW_MS)
+    append_as_follower(follower, bytes_of(leader), leader_epoch=1)
     assert values_of(follower) == [(0, "a")]
-    assert follower.append_as_follower(bytes_of(leader, 1), leader_epoch=1, wall_ms=NOW_MS) is None
+    assert append_as_follower(follower, bytes_of(leader, 1), leader_epoch=1) is None

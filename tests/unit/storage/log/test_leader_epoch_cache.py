@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from storage.io.disk import TEMPORARY, Buffer, Disk
-from storage.log.leader_epoch_cache import LeaderEpochs
+from storage.log.leader_epoch_cache import LeaderEpochCache
 
 
-def table(tmp_path: Path, *entries: tuple[int, int]) -> LeaderEpochs:
-    epochs = LeaderEpochs(Disk(), f"{tmp_path}/leader-epoch-checkpoint")
+def table(tmp_path: Path, *entries: tuple[int, int]) -> LeaderEpochCache:
+    epochs = LeaderEpochCache(Disk(), f"{tmp_path}/leader-epoch-checkpoint")
     for entry in entries:
         epochs.assign(*entry)
     return epochs
@@ -114,7 +114,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert file.read_bytes() == b"0\n2\n1 5\n3 20\n"
     file.unlink()
     epochs.write()
-    assert epochs.collect_write() is None
+    assert epochs.take_write() is None
     assert not file.exists()
     epochs.assign(4, 30)
     epochs.write()
@@ -126,35 +126,35 @@ def test_what_is_written_without_a_sync_replaces_the_file_when_it_is_durable(tmp
     epochs = table(tmp_path, (1, 5))
     epochs.write()
     epochs.assign(3, 20)
-    epochs.write_beside()
+    epochs.write_temporary()
     assert table(tmp_path).entries() == [(1, 5)]
-    epochs.put_in_place()
+    epochs.commit_temporary()
     assert table(tmp_path).entries() == [(1, 5), (3, 20)]
-    epochs.write_beside()
-    epochs.put_in_place()
+    epochs.write_temporary()
+    epochs.commit_temporary()
     assert [path.name for path in tmp_path.iterdir()] == ["leader-epoch-checkpoint"]
 
 
 def test_collected_work_writes_what_was_there_then(tmp_path: Path) -> None:
     """It is closed: what comes later is for the next one."""
     epochs = table(tmp_path, (1, 5))
-    work = epochs.collect_write()
+    work = epochs.take_write()
     epochs.assign(3, 20)
     assert work is not None
     work()
     assert table(tmp_path).entries() == [(1, 5)]
-    assert epochs.collect_write() is not None
+    assert epochs.take_write() is not None
 
 
 def test_work_that_comes_late_writes_nothing_over_what_was_collected_later(tmp_path: Path) -> None:
     """A sync has written more meanwhile, and nobody reads the batches again after a clean stop."""
     epochs = table(tmp_path, (1, 5))
-    late = epochs.collect_write()
-    assert late is not None
+    first = epochs.take_write()
+    assert first is not None
     epochs.assign(3, 20)
-    ((path, content),) = epochs.collect()
+    ((path, content),) = epochs.take_replacement()
     Path(path).write_bytes(content)
-    late()
+    first()
     assert table(tmp_path).entries() == [(1, 5), (3, 20)]
 
 
@@ -162,17 +162,17 @@ def test_what_two_may_have_written_at_once_is_written_again(tmp_path: Path) -> N
     """Nobody knows whose name came last."""
 
     class Meanwhile(Disk):
-        def replace_atomically(self, path: str, data: Buffer, *, sync: bool = True, beside: str = TEMPORARY) -> None:
+        def replace_atomically(self, path: str, data: Buffer, *, sync: bool = True, suffix: str = TEMPORARY) -> None:
             epochs.assign(3, 20)
-            epochs.collect()
-            super().replace_atomically(path, data, sync=sync, beside=beside)
+            epochs.take_replacement()
+            super().replace_atomically(path, data, sync=sync, suffix=suffix)
 
-    epochs = LeaderEpochs(Meanwhile(), str(tmp_path / "leader-epoch-checkpoint"))
+    epochs = LeaderEpochCache(Meanwhile(), str(tmp_path / "leader-epoch-checkpoint"))
     epochs.assign(1, 5)
-    work = epochs.collect_write()
+    work = epochs.take_write()
     assert work is not None
     work()
-    assert epochs.collect(), "what is there is older"
+    assert epochs.take_replacement(), "what is there is older"
 
 
 def test_entries_that_contradict_are_dropped_when_read(tmp_path: Path) -> None:
@@ -180,4 +180,4 @@ def test_entries_that_contradict_are_dropped_when_read(tmp_path: Path) -> None:
     (tmp_path / "leader-epoch-checkpoint").write_text("0\n3\n1 5\n3 20\n2 30\n")
     epochs = table(tmp_path)
     assert epochs.entries() == [(1, 5), (2, 30)]
-    assert epochs.collect_write() is not None
+    assert epochs.take_write() is not None

@@ -22,6 +22,7 @@ from tests.support.logs import (
     Idempotent,
     MakeLog,
     append,
+    append_records,
     fill,
     produced,
     refused,
@@ -58,7 +59,7 @@ def test_one_batch_is_given_however_large(make: MakeLog) -> None:
 
 def test_the_high_watermark_stays_within_the_log(make: MakeLog) -> None:
     """Rule 1."""
-    log = make(known=Checkpoint(high_watermark=50))
+    log = make(checkpoint=Checkpoint(high_watermark=50))
     assert log.high_watermark == 50, "as checkpointed, as long as it is not open"
     fill(log, 6)
     log.high_watermark = 100
@@ -88,9 +89,9 @@ def test_the_first_record_with_a_time_is_found_inside_its_batch(make: MakeLog, c
 def test_records_before_the_start_of_the_log_are_not_found(make: MakeLog) -> None:
     """The start may lie inside a batch whose latest record is before it."""
     log = make(config=LogConfig())
-    log.append(produced("late"), leader_epoch=0, wall_ms=NOW_MS)
+    append_records(log, produced("late"))
     builder = produced("a", "b", timestamp_ms=NOW_MS + 50, step_ms=-20)
-    log.append(builder, leader_epoch=0, wall_ms=NOW_MS)
+    append_records(log, builder)
     append(log, "c", timestamp_ms=NOW_MS + 40)
     log.high_watermark = 4
     assert log.offset_for_timestamp(NOW_MS + 35) == (NOW_MS + 50, 1, 0)
@@ -128,7 +129,7 @@ def test_an_append_of_an_earlier_epoch_does_not_bring_it_back(make: MakeLog) -> 
     log = make()
     append(log, "a", epoch=1)
     late = log.prepare(produced("b"), leader_epoch=1, wall_ms=NOW_MS)
-    log.assign_epoch(2, log.log_end_offset)
+    log.assign_epoch(2)
     log.write(late)
     log.commit(late, NOW_MS)
     append(log, "c", epoch=2)
@@ -236,7 +237,7 @@ def test_a_trimmed_log_begins_there_again(make: MakeLog) -> None:
     log.high_watermark = 7
     log.trim(3, NOW_MS)
     log.close()
-    assert make(known=log.checkpoint).log_start_offset == 3
+    assert make(checkpoint=log.checkpoint).log_start_offset == 3
     assert make().log_start_offset == 2
 
 
@@ -244,7 +245,7 @@ def test_a_log_that_ends_before_its_start_is_empty_there(make: MakeLog) -> None:
     """recovery.py rule 4."""
     log = make()
     fill(log, 3, epoch=1)
-    again = make(is_clean=False, known=Checkpoint(0, 10, 12))
+    again = make(is_clean=False, checkpoint=Checkpoint(0, 10, 12))
     assert (again.log_start_offset, again.log_end_offset, again.high_watermark) == (10, 10, 10)
     assert again.latest_epoch == -1
     assert append(again, "x") == 10
@@ -309,7 +310,7 @@ def test_a_log_opens_nothing_before_it_is_used(make: MakeLog) -> None:
     log.high_watermark = 6
     log.close()
     disk = FaultyDisk()
-    again = make(disk=disk, known=log.checkpoint)
+    again = make(disk=disk, checkpoint=log.checkpoint)
     assert again.checkpoint == Checkpoint(6, 0, 6)
     assert (again.high_watermark, again.name, again.topic_id) == (6, "t-0", log.topic_id)
     again.update_config(SMALL)
@@ -391,7 +392,7 @@ def test_a_sync_during_a_deletion_is_no_failure(make: MakeLog, monkeypatch: pyte
         append(log, BIG, epoch=log.log_end_offset)
         work = log.sync_work()
         monkeypatch.setattr(
-            "storage.io.disk.Disk.put_in_place",
+            "storage.io.disk.Disk.commit_temporary",
             lambda disk, path, *, delete=delete: (log.delete() if delete else None, fail(path)),
         )
         if delete:

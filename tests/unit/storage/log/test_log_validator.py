@@ -26,11 +26,11 @@ from protocol.records import (
 from protocol.records import ControlType as Control
 from storage.config.log_config import LogConfig
 from storage.log.log_validator import (
-    BELIEVED_COUNT,
+    CHECKED_RECORDS,
     FEW_RECORDS,
-    FIRST_RECORDS,
+    MAX_UNCHECKED_COUNT,
+    AppendOrigin,
     BatchRules,
-    Origin,
     RejectedRecords,
     Validated,
     recompress,
@@ -44,7 +44,7 @@ NOW_MS = 1_763_000_000_000
 MAX = 1 << 24
 
 
-def rules(topic: str = "plain", *, opens_all: bool = False) -> BatchRules:
+def rules(topic: str = "plain", *, checks_all_records: bool = False) -> BatchRules:
     """The rules of one of the table's topics."""
     settings = TOPICS[topic]
     config = LogConfig()
@@ -58,7 +58,7 @@ def rules(topic: str = "plain", *, opens_all: bool = False) -> BatchRules:
         config = replace(config, max_message_bytes=int(settings["max.message.bytes"]))
     if "message.timestamp.before.max.ms" in settings:
         config = replace(config, message_timestamp_before_max_ms=600_000, message_timestamp_after_max_ms=600_000)
-    return BatchRules(config, f"{topic}-0", opens_all=opens_all)
+    return BatchRules(config, f"{topic}-0", checks_all_records=checks_all_records)
 
 
 def refused(data: bytes | bytearray | None, by: BatchRules | None = None) -> KafkaError:
@@ -101,8 +101,8 @@ def test_the_table_of_batches_is_answered_as_it_says(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.topic}: {case.name}" for case in CASES])
 def test_opening_everything_answers_as_kafka_does(case: Case) -> None:
-    """`opens_all` is for those who want Kafka's checks at Kafka's price: every code is Kafka's, or stricter."""
-    by = rules(case.topic, opens_all=True)
+    """`checks_all_records` is for those who want Kafka's checks at Kafka's price: every code is Kafka's, or stricter."""
+    by = rules(case.topic, checks_all_records=True)
     if case.kafka == ErrorCode.NONE and "offset deltas" not in case.name:
         assert case.data is not None
         accepted(case.data, by)
@@ -171,7 +171,9 @@ def test_a_time_beyond_64_bits_is_no_struct_error() -> None:
     data = with_fields(data, base_timestamp=2**63 - 1, max_timestamp=2**63 - 1)
     assert refused(data).code == ErrorCode.INVALID_TIMESTAMP
     data = with_fields(data, base_timestamp=-(2**63), max_timestamp=0)
-    everything = BatchRules(replace(LogConfig(), message_timestamp_after_max_ms=2**63 - 1), "t-0", opens_all=True)
+    everything = BatchRules(
+        replace(LogConfig(), message_timestamp_after_max_ms=2**63 - 1), "t-0", checks_all_records=True
+    )
     accepted(data, everything)
 
 
@@ -208,16 +210,16 @@ def test_a_batch_that_grows_too_large_when_recompressed_is_refused() -> None:
 
 def test_a_large_compressed_batch_is_recompressed_too() -> None:
     """One that is not opened for its checks."""
-    dice = random.Random(1)
+    rng = random.Random(1)
     builder = BatchBuilder(compression=Compression.LZ4)
     for index in range(100):
-        builder.append(NOW_MS, b"%d" % index, dice.randbytes(200))
+        builder.append(NOW_MS, b"%d" % index, rng.randbytes(200))
     data = builder.build()
     found = accepted(data, rules("gzip"))
     assert found.batches[0][1].compression == Compression.GZIP
     assert opened(found) == records(data, 0, parse_header(data), max_bytes=MAX)
     broken = assemble(parse_header(data), bytes(data[61:-9]))
-    garbage = with_body(b"\xee" + dice.randbytes(9000), 100, NOW_MS, Compression.LZ4)
+    garbage = with_body(b"\xee" + rng.randbytes(9000), 100, NOW_MS, Compression.LZ4)
     assert refused(broken, rules("gzip")).code == ErrorCode.UNKNOWN_SERVER_ERROR
     assert refused(garbage, rules("gzip")).code == ErrorCode.INVALID_RECORD
     accepted(garbage)
@@ -252,20 +254,20 @@ def test_a_count_that_is_hard_to_believe_is_counted() -> None:
     filler = batch(NOW_MS, 300, compression=Compression.SNAPPY, value=bytes(range(256)))
     assert len(filler) > 4096
     for original in (data, filler):
-        claim = with_fields(original, record_count=BELIEVED_COUNT + 1, last_offset_delta=BELIEVED_COUNT)
-        assert refused(claim).code == ErrorCode.INVALID_RECORD
+        reserve = with_fields(original, record_count=MAX_UNCHECKED_COUNT + 1, last_offset_delta=MAX_UNCHECKED_COUNT)
+        assert refused(reserve).code == ErrorCode.INVALID_RECORD
 
 
 def test_the_lengths_of_the_first_records_are_walked_and_no_more() -> None:
     """Decision 0003: the cost does not grow with the batch."""
-    whole = b"".join(record(index, value=b"x" * 100) for index in range(FIRST_RECORDS))
+    whole = b"".join(record(index, value=b"x" * 100) for index in range(CHECKED_RECORDS))
     garbage = b"\xff" * 500
-    assert refused(with_body(whole[:-1], FIRST_RECORDS, NOW_MS)).code == ErrorCode.INVALID_RECORD
-    assert refused(with_body(whole + b"\0", FIRST_RECORDS, NOW_MS)).code == ErrorCode.INVALID_RECORD
-    accepted(with_body(whole, FIRST_RECORDS, NOW_MS))
-    accepted(with_body(whole + garbage, FIRST_RECORDS + 1, NOW_MS))
-    behind = with_body(whole + garbage, FIRST_RECORDS + 1, NOW_MS)
-    assert refused(behind, rules(opens_all=True)).code == ErrorCode.INVALID_RECORD
+    assert refused(with_body(whole[:-1], CHECKED_RECORDS, NOW_MS)).code == ErrorCode.INVALID_RECORD
+    assert refused(with_body(whole + b"\0", CHECKED_RECORDS, NOW_MS)).code == ErrorCode.INVALID_RECORD
+    accepted(with_body(whole, CHECKED_RECORDS, NOW_MS))
+    accepted(with_body(whole + garbage, CHECKED_RECORDS + 1, NOW_MS))
+    behind = with_body(whole + garbage, CHECKED_RECORDS + 1, NOW_MS)
+    assert refused(behind, rules(checks_all_records=True)).code == ErrorCode.INVALID_RECORD
 
 
 def test_null_keys_are_named_as_kafka_names_them() -> None:
@@ -395,7 +397,7 @@ def test_a_large_compressed_batch_is_believed_by_its_frame(codec: Compression) -
             accepted(data)
         else:
             assert refused(data).code == ErrorCode.UNKNOWN_SERVER_ERROR
-        assert refused(data, rules(opens_all=True)).code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert refused(data, rules(checks_all_records=True)).code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def test_raw_snappy_is_believed_when_its_length_can_be() -> None:
@@ -430,17 +432,17 @@ def test_the_brokers_own_batches_are_not_doubted() -> None:
     """Rule 5: control batches and several batches are a coordinator's right."""
     marker = end_txn_marker(Control.COMMIT, producer_id=1, producer_epoch=0, coordinator_epoch=4, timestamp_ms=NOW_MS)
     two = bytearray(marker + batch(NOW_MS))
-    found = validate(two, rules("compact"), wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+    found = validate(two, rules("compact"), wall_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
     assert [header.is_control for _, header in found.batches] == [True, False]
-    found = validate(two, rules("append"), wall_ms=NOW_MS + 9, origin=Origin.COORDINATOR)
+    found = validate(two, rules("append"), wall_ms=NOW_MS + 9, origin=AppendOrigin.COORDINATOR)
     assert found.log_append_time_ms == NOW_MS + 9
     assert all(crc_is_valid(two, position, header) for position, header in headers(two))
     assert {header.max_timestamp for _, header in headers(two)} == {NOW_MS + 9}
     limit = rules("small")
     limit.max_message_bytes = len(batch(NOW_MS, 99))
-    validate(batch(NOW_MS, 99), limit, wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+    validate(batch(NOW_MS, 99), limit, wall_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
     with pytest.raises(KafkaError) as caught:
-        validate(batch(NOW_MS, 99), rules("small"), wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+        validate(batch(NOW_MS, 99), rules("small"), wall_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
     assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
 
 
@@ -484,6 +486,6 @@ def test_a_follower_refuses_corrupt_and_unordered_batches() -> None:
 def test_a_control_batch_of_kraft_is_a_batch_like_any() -> None:
     """The leader of a raft log appends what has its offsets already."""
     data = control_batch([(Control.LEADER_CHANGE, b"\0\0")], base_offset=7, timestamp_ms=NOW_MS, leader_epoch=3)
-    found = validate(data, rules("append"), wall_ms=NOW_MS, origin=Origin.RAFT_LEADER)
+    found = validate(data, rules("append"), wall_ms=NOW_MS, origin=AppendOrigin.RAFT_LEADER)
     assert found.batches[0][1].base_offset == 7
     assert found.log_append_time_ms == -1

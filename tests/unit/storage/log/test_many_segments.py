@@ -11,17 +11,29 @@ import pytest
 from protocol.records import ControlType
 from storage.config.log_config import LogConfig
 from storage.directories.log_manager import LogManager
-from storage.io.deferred_file_ops import Change
+from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import TEMPORARY, Disk, File, StorageError
 from storage.io.flush_task import SEGMENTS_AT_A_TIME
-from storage.log.log import Isolation, Log, Origin
-from storage.log.retention import AT_A_TIME
+from storage.log.log import AppendOrigin, Isolation, Log
+from storage.log.retention import MAX_SEGMENTS_PER_PASS
 from storage.segments.directory_recovery import LOG
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.logs import BIG, NOW_MS, TOPIC_ID, Idempotent, append, fill, log_at, marker, produced, values_of
+from tests.support.logs import (
+    BIG,
+    NOW_MS,
+    TOPIC_ID,
+    Idempotent,
+    append,
+    append_records,
+    fill,
+    log_at,
+    marker,
+    produced,
+    values_of,
+)
 
-MANY = 5 * AT_A_TIME
+MANY = 5 * MAX_SEGMENTS_PER_PASS
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=150)
 """A segment for each batch."""
 
@@ -89,7 +101,7 @@ def test_a_copy_looks_like_its_original(tmp_path: Path) -> None:
             assert twin.find_timestamp(NOW_MS + offset, 0) == offset
             assert (twin.segments(), twin.size_bytes) == (engine.segments(), engine.size_bytes)
             assert twin.max_timestamp() == engine.max_timestamp() == (NOW_MS + MANY - 1, MANY - 1)
-            engine.learn(twin)
+            engine.adopt_files(twin)
         append(log, "x" * 300, timestamp_ms=NOW_MS)
 
 
@@ -102,7 +114,7 @@ def test_times_are_found_without_opening_all_indexes(tmp_path: Path) -> None:
     for _ in range(2):
         twin = engine.copy()
         assert twin.find_timestamp(NOW_MS + MANY - 3, 0) == MANY - 3
-        engine.learn(twin)
+        engine.adopt_files(twin)
     wanted = f"{tmp_path}/t-0/{MANY - 3:020d}"
     times = [f"{tmp_path}/t-0/{base:020d}.timeindex" for base in range(MANY - 2)]
     assert sorted(disk.opened) == sorted([*times, f"{wanted}.index", f"{wanted}.timeindex", f"{wanted}{LOG}"])
@@ -140,7 +152,7 @@ def test_many_segments_are_synced_a_few_at_a_time(tmp_path: Path) -> None:
         is_complete = work.is_complete
         del work
     assert reached == list(range(SEGMENTS_AT_A_TIME, MANY + 1, SEGMENTS_AT_A_TIME))
-    assert log.settled_end == log.recovery_point + 1 == MANY
+    assert log.decided_end_offset == log.recovery_point + 1 == MANY
     assert not log.is_flush_due(NOW_MS)
 
 
@@ -180,13 +192,13 @@ def test_a_sync_of_the_oldest_segments_settles_no_transaction_that_ends_behind_t
     log = log_at(tmp_path, config=CONFIG)
     append(log, BIG, producer=Idempotent(1, 0, 0, transactional=True))
     append(log, BIG)
-    log.append(marker(ControlType.COMMIT, 1, 0), leader_epoch=0, wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+    append_records(log, marker(ControlType.COMMIT, 1, 0), origin=AppendOrigin.COORDINATOR)
     settled = []
     for most in (1, None):
         work = log.sync_work(most)
         work()
         log.flushed(work.end_offset)
-        settled.append((work.end_offset, log.settled_end))
+        settled.append((work.end_offset, log.decided_end_offset))
     assert settled == [(1, 0), (3, 3)]
 
 
@@ -224,10 +236,10 @@ def test_a_few_segments_are_deleted_at_a_time_and_others_have_their_turns(tmp_pa
     seen = []
     for number, log in enumerate(steps):
         seen.append(log.topic)
-        assert sum(path.endswith(LOG) for path in disk.renamed) <= AT_A_TIME
+        assert sum(path.endswith(LOG) for path in disk.renamed) <= MAX_SEGMENTS_PER_PASS
         disk.renamed.clear()
         append(long, f"between {number}", timestamp_ms=NOW_MS + 5000)
-    assert seen == ["long"] * (MANY // AT_A_TIME + 1) + ["short"]
+    assert seen == ["long"] * (MANY // MAX_SEGMENTS_PER_PASS + 1) + ["short"]
     assert [value for _, value in values_of(long)] == ["young", *(f"between {number}" for number in range(len(seen)))]
     assert short.log_start_offset == 1
 
@@ -245,8 +257,8 @@ def test_no_segment_goes_while_one_before_it_stays(tmp_path: Path) -> None:
     log = log_at(tmp_path, disk=Failing(), config=CONFIG)
     fill(log, 5)
     log.high_watermark = 5
-    changes: list[Change] = []
-    log.later = changes.append
+    changes: list[FileOp] = []
+    log.submit = changes.append
     log.trim(3, NOW_MS)
     for change in changes:
         with suppress(StorageError):

@@ -38,7 +38,7 @@ def without_its_end(root: Path, base_offset: int) -> None:
 
 def recovered(root: Path, config: LogConfig, known: Checkpoint) -> Log:
     """The log after a crash."""
-    log = log_at(root, config=config, is_clean=False, known=known)
+    log = log_at(root, config=config, is_clean=False, checkpoint=known)
     log.open()
     return log
 

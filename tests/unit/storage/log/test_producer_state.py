@@ -24,9 +24,9 @@ from storage.log.producer_state import (
     CompletedTransaction,
     CorruptSnapshot,
     Duplicate,
-    EndTxn,
+    EndTransactionMarker,
     ProducerState,
-    end_txn_of,
+    read_end_transaction_marker,
     snapshot_name,
     snapshot_offset,
 )
@@ -62,7 +62,7 @@ def header(
     )
 
 
-def append(state: ProducerState, batch: BatchHeader, marker: EndTxn | None = None) -> Duplicate | None:
+def append(state: ProducerState, batch: BatchHeader, marker: EndTransactionMarker | None = None) -> Duplicate | None:
     """All steps in line."""
     if marker is None:
         duplicate = state.check(batch, batch.base_offset)
@@ -88,8 +88,8 @@ def marker_at(offset: int, *, producer_id: int = 7, epoch: int = 0) -> BatchHead
     return header(offset, -1, producer_id=producer_id, epoch=epoch, attributes=CONTROL_BIT | TRANSACTIONAL_BIT)
 
 
-COMMIT = EndTxn(is_commit=True, coordinator_epoch=3, timestamp_ms=2000)
-ABORT = EndTxn(is_commit=False, coordinator_epoch=3, timestamp_ms=2000)
+COMMIT = EndTransactionMarker(is_commit=True, coordinator_epoch=3, timestamp_ms=2000)
+ABORT = EndTransactionMarker(is_commit=False, coordinator_epoch=3, timestamp_ms=2000)
 
 
 def test_the_steps_are_answered_as_kafka_answers_them() -> None:
@@ -227,15 +227,15 @@ def entries(state: ProducerState) -> list[bytes]:
 def test_batches_in_flight_show_as_if_they_were_in_the_log() -> None:
     """Rule 4 against a model that does every step at once: what may come, what a snapshot holds."""
     for seed in range(150):
-        dice = random.Random(seed)
+        rng = random.Random(seed)
         state, model = ProducerState("t-0"), ProducerState("t-0")
-        in_flight: list[tuple[BatchHeader, EndTxn | None]] = []
-        committed: list[tuple[BatchHeader, EndTxn | None]] = []
+        in_flight: list[tuple[BatchHeader, EndTransactionMarker | None]] = []
+        committed: list[tuple[BatchHeader, EndTransactionMarker | None]] = []
         end = 0
         for _ in range(80):
-            action = dice.random()
+            action = rng.random()
             if action < 0.55:
-                batch, marker = next_batch(dice, model, end)
+                batch, marker = next_batch(rng, model, end)
                 asked = outcome(model, batch, []) if marker is None else None
                 if marker is None:
                     assert outcome(state, batch, [flying for flying, _ in in_flight]) == asked, f"seed {seed}"
@@ -248,32 +248,30 @@ def test_batches_in_flight_show_as_if_they_were_in_the_log() -> None:
                 committed.append(in_flight.pop(0))
                 state.update(*committed[-1])
             elif in_flight:
-                end = dice.choice(in_flight)[0].base_offset
+                end = rng.choice(in_flight)[0].base_offset
                 state.abandon(end)
                 in_flight = [each for each in in_flight if each[0].base_offset < end]
                 model = ProducerState("t-0")
                 for each in (*committed, *in_flight):
                     model.update(*each)
-            if dice.random() < 0.1:  # looking brings the state up to date, so it must not look too often
+            if rng.random() < 0.1:  # looking brings the state up to date, so it must not look too often
                 assert entries(state) == entries(model), f"seed {seed}"
 
 
-def next_batch(dice: random.Random, model: ProducerState, end: int) -> tuple[BatchHeader, EndTxn | None]:
+def next_batch(rng: random.Random, model: ProducerState, end: int) -> tuple[BatchHeader, EndTransactionMarker | None]:
     """Mostly what may come next, of one of three producers; sometimes a marker."""
-    producer_id, count = dice.randrange(3), dice.randrange(1, 3)
+    producer_id, count = rng.randrange(3), rng.randrange(1, 3)
     known = model.producers.get(producer_id)
     if known is None:
         return header(end, 0, count, producer_id=producer_id), None
-    kind = dice.random()
+    kind = rng.random()
     if kind < 0.15:
-        return marker_at(end, producer_id=producer_id, epoch=known.epoch + dice.randrange(2)), COMMIT
+        return marker_at(end, producer_id=producer_id, epoch=known.epoch + rng.randrange(2)), COMMIT
     if kind < 0.7:
-        transactional = TRANSACTIONAL_BIT if known.txn_first_offset >= 0 or dice.random() < 0.3 else 0
+        transactional = TRANSACTIONAL_BIT if known.txn_first_offset >= 0 or rng.random() < 0.3 else 0
         following = known.last_sequence + 1
         return header(end, following, count, producer_id=producer_id, epoch=known.epoch, attributes=transactional), None
-    return header(
-        end, dice.randrange(6), count, producer_id=producer_id, epoch=known.epoch + dice.randrange(-1, 2)
-    ), None
+    return header(end, rng.randrange(6), count, producer_id=producer_id, epoch=known.epoch + rng.randrange(-1, 2)), None
 
 
 def outcome(state: ProducerState, batch: BatchHeader, in_flight: list[BatchHeader]) -> object:
@@ -310,13 +308,13 @@ def test_the_oldest_open_transaction_holds_everything_back() -> None:
     done = state.update(marker_at(13, producer_id=1), ABORT)
     assert done == CompletedTransaction(1, 10, 13, is_aborted=True, last_stable_offset=11)
     assert held_back(state) == (11, 10)
-    state.high_watermark_moved(13)
+    state.on_high_watermark_updated(13)
     assert held_back(state) == (11, 10)
-    state.high_watermark_moved(14)
+    state.on_high_watermark_updated(14)
     assert held_back(state) == (11, 11)
     done = state.update(marker_at(14, producer_id=2), COMMIT)
     assert done == CompletedTransaction(2, 11, 14, is_aborted=False, last_stable_offset=15)
-    state.high_watermark_moved(15)
+    state.on_high_watermark_updated(15)
     assert held_back(state) == (None, None)
 
 
@@ -390,12 +388,14 @@ def test_a_marker_is_read_from_its_batch() -> None:
     data = end_txn_marker(
         ControlType.ABORT, producer_id=0, producer_epoch=2, coordinator_epoch=9, timestamp_ms=77, base_offset=3
     )
-    assert end_txn_of(data, 0, parse_header(data)) == EndTxn(is_commit=False, coordinator_epoch=9, timestamp_ms=77)
+    assert read_end_transaction_marker(data, 0, parse_header(data)) == EndTransactionMarker(
+        is_commit=False, coordinator_epoch=9, timestamp_ms=77
+    )
     kraft = control_batch([(ControlType.LEADER_CHANGE, b"")], base_offset=0, timestamp_ms=1, leader_epoch=1)
-    assert end_txn_of(kraft, 0, parse_header(kraft)) is None
+    assert read_end_transaction_marker(kraft, 0, parse_header(kraft)) is None
     plain = BatchBuilder()
     plain.append(1, b"k", b"v")
-    assert end_txn_of(plain.build(), 0, parse_header(plain.build())) is None
+    assert read_end_transaction_marker(plain.build(), 0, parse_header(plain.build())) is None
 
 
 def test_a_marker_whose_record_was_compacted_away_changes_nothing() -> None:
@@ -555,11 +555,11 @@ def test_a_marker_says_the_same_in_its_usual_form_and_in_a_longer_one(kind: Cont
     """end_txn_of: the usual form is read without opening its record; a later version may add to the value."""
     value = struct.pack(">hi", 0, 77) + extra
     made = control_batch([(kind, value)], **CONTROL)
-    said = end_txn_of(made, 0, parse_header(made))
-    assert said == EndTxn(kind == ControlType.COMMIT, 77, 99)
+    said = read_end_transaction_marker(made, 0, parse_header(made))
+    assert said == EndTransactionMarker(kind == ControlType.COMMIT, 77, 99)
 
 
 def test_a_control_record_of_another_type_ends_nothing() -> None:
     """end_txn_of: also where it is as long as a marker."""
     made = control_batch([(ControlType.LEADER_CHANGE, bytes(6))], **CONTROL)
-    assert end_txn_of(made, 0, parse_header(made)) is None
+    assert read_end_transaction_marker(made, 0, parse_header(made)) is None

@@ -11,8 +11,8 @@ from protocol.records import ControlType, parse_header
 from storage.config.log_config import LogConfig
 from storage.io.checkpoint_file import LEADER_EPOCHS
 from storage.log.log import Checkpoint
-from storage.log.log_validator import Origin
-from storage.log.producer_state import Producer, ProducerState
+from storage.log.log_validator import AppendOrigin
+from storage.log.producer_state import ProducerEntry, ProducerState
 from storage.log.timestamp_lookup import first_at_or_after
 from tests.support.logs import (
     BIG,
@@ -21,6 +21,7 @@ from tests.support.logs import (
     Idempotent,
     MakeLog,
     append,
+    append_records,
     fill,
     log_at,
     marker,
@@ -43,7 +44,7 @@ def test_producers_are_the_same_after_a_crash(make: MakeLog, point: int) -> None
         append(log, BIG, producer=Idempotent(6, 0, number))
     log.sync_work()()
     before = {known: producer.batches[-1] for known, producer in log.producers.producers.items()}
-    again = make(is_clean=False, known=Checkpoint(point, 0, 0))
+    again = make(is_clean=False, checkpoint=Checkpoint(point, 0, 0))
     after = again.producers.producers
     assert {known: producer.batches[-1] for known, producer in after.items()} == before
     for producer in after.values():
@@ -64,7 +65,7 @@ def test_batches_that_a_client_repeats_after_a_restart_are_known(make: MakeLog, 
     before = {known: producer.batches for known, producer in log.producers.producers.items()}
     if is_clean:
         log.close()
-    again = make(is_clean=is_clean, known=Checkpoint(14, 0, 0))
+    again = make(is_clean=is_clean, checkpoint=Checkpoint(14, 0, 0))
     again.open()
     assert {known: producer.batches for known, producer in again.producers.producers.items()} == before
     assert append(again, BIG, producer=Idempotent(5, 0, 3)) == 6, "which is a duplicate"
@@ -116,7 +117,7 @@ def test_a_segment_that_an_unfinished_append_began_gets_its_snapshot(make: MakeL
     assert snapshots(tmp_path) == [2]
     again.high_watermark = 3
     again.trim(2, NOW_MS)
-    assert list(make(is_clean=False, known=Checkpoint(0, 2, 2)).producers.producers) == [5]
+    assert list(make(is_clean=False, checkpoint=Checkpoint(0, 2, 2)).producers.producers) == [5]
 
 
 def test_a_broken_snapshot_where_recovery_begins_is_replaced(make: MakeLog, tmp_path: Path) -> None:
@@ -125,11 +126,11 @@ def test_a_broken_snapshot_where_recovery_begins_is_replaced(make: MakeLog, tmp_
     for number in range(5):
         append(log, BIG, producer=Idempotent(5, 0, number))
     (tmp_path / "t-0" / f"{4:020d}.snapshot").write_bytes(b"torn")
-    again = make(is_clean=False, known=Checkpoint(5, 0, 5))
+    again = make(is_clean=False, checkpoint=Checkpoint(5, 0, 5))
     assert again.log_end_offset == 5
     assert snapshots(tmp_path) == [2, 4]
     again.trim(4, NOW_MS)
-    assert make(is_clean=False, known=Checkpoint(5, 4, 5)).producers.producers[5].batches[-1][1] == 4
+    assert make(is_clean=False, checkpoint=Checkpoint(5, 4, 5)).producers.producers[5].batches[-1][1] == 4
 
 
 def test_a_broken_snapshot_goes(make: MakeLog, tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_snapshots_that_nobody_needs_go(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     log.open()
     assert snapshots(tmp_path) == [3]
-    ((due_ms, paths),) = log.doomed
+    ((due_ms, paths),) = log.deleted_files
     assert due_ms == 0, "deleting takes longer than all the rest, and may wait"
     assert [Path(path).name for path in paths] == [f"{2:020d}.snapshot.deleted"]
     assert Path(paths[0]).exists()
@@ -168,7 +169,7 @@ def test_after_a_kill_a_later_snapshot_stays_and_is_not_believed(make: MakeLog, 
     newest = tmp_path / "t-0" / f"{5:020d}.snapshot"
     whole = newest.read_bytes()
     newest.write_bytes(whole[:-1])
-    again = make(is_clean=False, known=Checkpoint(4, 0, 5))
+    again = make(is_clean=False, checkpoint=Checkpoint(4, 0, 5))
     again.open()
     assert newest.read_bytes() == whole[:-1]
     again.close()
@@ -181,10 +182,10 @@ def test_producers_after_a_cut_are_not_those_of_a_doubted_snapshot(make: MakeLog
     fill(log, 5)
     log.close()
     others = ProducerState("t-0")
-    others.producers[5] = Producer(0, ((0, 0, 4, 0, NOW_MS),), NOW_MS)
+    others.producers[5] = ProducerEntry(0, ((0, 0, 4, 0, NOW_MS),), NOW_MS)
     (tmp_path / "t-0" / f"{5:020d}.snapshot").write_bytes(others.snapshot())
     append(make(), BIG)
-    again = make(is_clean=False, known=Checkpoint(4, 0, 5))
+    again = make(is_clean=False, checkpoint=Checkpoint(4, 0, 5))
     again.truncate(5)
     assert again.log_end_offset == 5
     assert again.producers.producers == {}
@@ -210,7 +211,7 @@ def test_epochs_outside_the_log_are_dropped(make: MakeLog, tmp_path: Path) -> No
     fill(log, 6, epoch=2)
     log.close()
     (tmp_path / "t-0" / "leader-epoch-checkpoint").write_text("0\n4\n0 0\n1 1\n2 2\n7 6\n")
-    again = make(known=Checkpoint(6, 4, 6))
+    again = make(checkpoint=Checkpoint(6, 4, 6))
     assert again.latest_epoch == 2
     assert [again.epoch_of(offset) for offset in (3, 4)] == [-1, 2]
 
@@ -323,7 +324,7 @@ def test_aborted_transactions_that_nobody_can_read_are_found_in_the_batches(
     log = log_at(tmp_path, config=SMALL)
     append(log, BIG, producer=Idempotent(5, 0, 0, transactional=True))
     fill(log, 20)
-    log.append(marker(ControlType.ABORT, 5, 0), leader_epoch=0, wall_ms=NOW_MS, origin=Origin.COORDINATOR)
+    append_records(log, marker(ControlType.ABORT, 5, 0), origin=AppendOrigin.COORDINATOR)
     log.close()
     (index,) = (tmp_path / "t-0").glob("*.txnindex")
     assert int(index.stem) > 0
@@ -339,7 +340,7 @@ def test_aborted_transactions_that_nobody_can_read_are_found_in_the_batches(
 def test_records_that_were_durable_are_not_lost_without_a_word(make: MakeLog, caplog: pytest.LogCaptureFixture) -> None:
     """Somebody has deleted a file, or the disk has: the log goes on where it ends."""
     fill(make(), 3)
-    assert make(is_clean=False, known=Checkpoint(3, 0, 3)).log_end_offset == 3
+    assert make(is_clean=False, checkpoint=Checkpoint(3, 0, 3)).log_end_offset == 3
     assert caplog.text == ""
-    assert make(is_clean=False, known=Checkpoint(5, 0, 5)).log_end_offset == 3
-    assert "t-0 ends at 3 and was durable up to 5: records are lost" in caplog.text
+    assert make(is_clean=False, checkpoint=Checkpoint(5, 0, 5)).log_end_offset == 3
+    assert "t-0 ends at offset 3, but was durable up to 5: records are lost" in caplog.text

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from storage.log.log import Log
-from storage.log.retention import AT_A_TIME
+from storage.log.retention import MAX_SEGMENTS_PER_PASS
 from tests.support.logs import (
     NOW_MS,
     SMALL,
@@ -129,10 +129,10 @@ def test_a_closed_log_is_left_alone_until_something_may_expire(make: MakeLog) ->
 def test_of_many_segments_some_go_at_a_time(make: MakeLog) -> None:
     """retention.py rule 4; who asks is told that there may be more."""
     log = make(config=replace(SMALL, segment_bytes=400))
-    fill(log, AT_A_TIME + 2)
-    log.high_watermark = AT_A_TIME + 2
+    fill(log, MAX_SEGMENTS_PER_PASS + 2)
+    log.high_watermark = MAX_SEGMENTS_PER_PASS + 2
     log.update_config(replace(log.config, retention_ms=0))
     assert log.retain(NOW_MS + 1)
-    assert [offset for offset, _ in values_of(log)] == [AT_A_TIME, AT_A_TIME + 1]
+    assert [offset for offset, _ in values_of(log)] == [MAX_SEGMENTS_PER_PASS, MAX_SEGMENTS_PER_PASS + 1]
     assert not log.retain(NOW_MS + 1)
     assert values_of(log) == []

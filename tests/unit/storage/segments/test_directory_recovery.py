@@ -9,7 +9,7 @@ import pytest
 
 from protocol.records import BatchBuilder
 from storage.io.disk import Disk
-from storage.segments.directory_recovery import settle
+from storage.segments.directory_recovery import recover_directory
 
 
 def batch(offset: int) -> bytes:
@@ -29,7 +29,7 @@ def directory(path: Path, **files: bytes) -> Path:
 
 def left(path: Path) -> dict[str, bytes]:
     """What is there when it is in order, zeros left out."""
-    settle(Disk(), str(path))
+    recover_directory(Disk(), str(path))
     return {name.lstrip("0") or name: (path / name).read_bytes() for name in os.listdir(path)}
 
 

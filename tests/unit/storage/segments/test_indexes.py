@@ -152,13 +152,6 @@ def test_the_time_index_is_truncated_by_offset(tmp_path: Path) -> None:
     assert index.entries == 0
 
 
-def test_reset_leaves_an_empty_file(tmp_path: Path) -> None:
-    """For a segment that is written anew."""
-    index = offset_index(tmp_path, 3000)
-    index.reset()
-    assert (index.entries, Path(index.path).stat().st_size, index.last) == (0, 0, (BASE, 0))
-
-
 def test_an_index_is_full_when_its_file_would_grow_beyond_the_setting(tmp_path: Path) -> None:
     """segment.index.bytes, rounded down to whole entries."""
     index = offset_index(tmp_path, 9)
@@ -294,9 +287,9 @@ def test_thousands_of_lookups_near_the_end_of_the_largest_index_touch_three_page
     touched: set[int] = set()
     _observe_pages(index, touched, monkeypatch)
     warm = min(entries, 8192 // size)
-    dice = random.Random(kibibytes)
+    rng = random.Random(kibibytes)
     for _ in range(3000):
-        target = 10 * (entries - 1) - dice.randrange(10 * warm - 9)
+        target = 10 * (entries - 1) - rng.randrange(10 * warm - 9)
         assert index.lookup(target) == (target // 10 * 10, target // 10)
     for _, position, length in disk.reads:
         touched.update(range(position // PAGE, (position + length - 1) // PAGE + 1))
@@ -340,6 +333,10 @@ def transaction_index(path: Path, count: int = 4) -> TransactionIndex:
     return index
 
 
+def entries_of(index: TransactionIndex) -> list[AbortedTransaction]:
+    return index.overlapping(0, 2**63 - 1)[0]
+
+
 def test_transaction_entries_are_kafkas(tmp_path: Path) -> None:
     """FORMAT of .txnindex; no file while there is no entry."""
     transaction_index(tmp_path, 0)
@@ -347,7 +344,7 @@ def test_transaction_entries_are_kafkas(tmp_path: Path) -> None:
     transaction_index(tmp_path, 2)
     packed = struct.pack(">hqqqqhqqqq", 0, 7, 10, 20, 10, 0, 8, 15, 30, 15)
     assert (tmp_path / "x.txnindex").read_bytes() == packed
-    assert TransactionIndex(Disk(), f"{tmp_path}/x.txnindex", 5).all() == ABORTED[:2]
+    assert entries_of(TransactionIndex(Disk(), f"{tmp_path}/x.txnindex", 5)) == ABORTED[:2]
 
 
 def test_overlapping_transactions_are_collected_until_a_stable_offset_says_enough(tmp_path: Path) -> None:
@@ -365,12 +362,12 @@ def test_transactions_are_truncated_by_their_marker(tmp_path: Path) -> None:
     """What lies at or behind the cut goes, from the file too."""
     index = transaction_index(tmp_path)
     index.truncate(40)
-    assert index.all() == ABORTED[:2]
+    assert entries_of(index) == ABORTED[:2]
     assert (tmp_path / "x.txnindex").stat().st_size == 68
     index.append(ABORTED[3])
-    assert TransactionIndex(Disk(), index.path, 5).all() == [*ABORTED[:2], ABORTED[3]]
-    index.reset()
-    assert (index.all(), (tmp_path / "x.txnindex").stat().st_size) == ([], 0)
+    assert entries_of(TransactionIndex(Disk(), index.path, 5)) == [*ABORTED[:2], ABORTED[3]]
+    index.truncate(0)
+    assert (entries_of(index), (tmp_path / "x.txnindex").stat().st_size) == ([], 0)
 
 
 def test_a_torn_transaction_entry_is_passed_over_and_overwritten(tmp_path: Path) -> None:
@@ -379,11 +376,11 @@ def test_a_torn_transaction_entry_is_passed_over_and_overwritten(tmp_path: Path)
     path = tmp_path / "x.txnindex"
     path.write_bytes(path.read_bytes()[:-1])
     index = TransactionIndex(Disk(), str(path), 5)
-    assert index.all() == ABORTED[:1]
+    assert entries_of(index) == ABORTED[:1]
     index.append(ABORTED[2])
-    assert TransactionIndex(Disk(), str(path), 5).all() == [ABORTED[0], ABORTED[2]]
-    with pytest.raises(StorageError, match="Cannot understand the index"):
+    assert entries_of(TransactionIndex(Disk(), str(path), 5)) == [ABORTED[0], ABORTED[2]]
+    with pytest.raises(StorageError, match="Cannot parse the index"):
         TransactionIndex(Disk(), str(path), 21)
     path.write_bytes(b"\0\1" + bytes(32))
-    with pytest.raises(StorageError, match="Cannot understand the index"):
+    with pytest.raises(StorageError, match="Cannot parse the index"):
         TransactionIndex(Disk(), str(path), 0)

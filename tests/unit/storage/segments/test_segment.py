@@ -27,7 +27,7 @@ def new_segment(directory: Path, data: bytes = b"", *, disk: Disk | None = None,
     segment.create(NOW_MS)
     for info in infos(data):
         part = data[info.position : info.position + info.size]
-        segment.file.pwrite(part, segment.claim((info,), info.size))
+        segment.file.pwrite(part, segment.reserve((info,), info.size))
         segment.publish((info,))
     return segment
 
@@ -116,7 +116,7 @@ def test_several_batches_of_one_append_are_indexed_each(tmp_path: Path) -> None:
     data = batches(20)
     one_by_one = new_segment(tmp_path / "a", data, interval=2000)
     together = new_segment(tmp_path / "b", interval=2000)
-    together.file.pwrite(data, together.claim(infos(data), len(data)))
+    together.file.pwrite(data, together.reserve(infos(data), len(data)))
     together.publish(infos(data))
     assert together.offset_index.entries == 6
     assert state(together) == state(one_by_one)
@@ -217,8 +217,8 @@ def test_find_says_so_when_the_log_is_damaged(tmp_path: Path) -> None:
 @pytest.mark.parametrize("again", [False, True])
 def test_find_timestamp_agrees_with_a_scan(tmp_path: Path, *, again: bool) -> None:
     """The first batch at or behind the offset whose greatest time is late enough; times go up and down."""
-    dice = random.Random(20)
-    times = [NOW_MS + 10 * i + dice.randrange(-300, 300) for i in range(300)]
+    rng = random.Random(20)
+    times = [NOW_MS + 10 * i + rng.randrange(-300, 300) for i in range(300)]
     data = b"".join(batch(BASE + 2 * i, 2, timestamp_ms=time, size=500) for i, time in enumerate(times))
     segment = new_segment(tmp_path, data, interval=1200)
     if again:
@@ -269,7 +269,7 @@ def test_a_truncated_segment_can_be_appended_to_and_opened_again(tmp_path: Path)
     segment = new_segment(tmp_path / "a", data)
     segment.truncate(BASE + 20)
     for info in infos(data)[20:]:
-        segment.file.pwrite(data[info.position : info.position + info.size], segment.claim((info,), info.size))
+        segment.file.pwrite(data[info.position : info.position + info.size], segment.reserve((info,), info.size))
         segment.publish((info,))
     whole = new_segment(tmp_path / "b", data)
     segment.finish()
@@ -477,7 +477,7 @@ def test_a_released_segment_holds_no_descriptor_and_works_on(tmp_path: Path) -> 
     assert disk.open_files == 0
     assert segment.find(BASE + 1999) == (199_900, 100)
     info = infos(batch(BASE + 2000))[0]
-    segment.file.pwrite(batch(BASE + 2000), segment.claim((info,), info.size))
+    segment.file.pwrite(batch(BASE + 2000), segment.reserve((info,), info.size))
     segment.publish((info,))
     assert segment.find(BASE + 2000) == (200_000, info.size)
     assert segment.find(BASE + 3) == (300, 100)
@@ -497,10 +497,10 @@ def test_doomed_files_have_other_names_and_can_still_be_read(tmp_path: Path) -> 
     segment.finish()
     file = segment.file
     names = set(contents(tmp_path))
-    doomed: list[str] = []
-    segment.doom(doomed)
+    deleted_files: list[str] = []
+    segment.mark_deleted(deleted_files)
     assert set(contents(tmp_path)) == {f"{name}.deleted" for name in names}
-    assert sorted(doomed) == sorted(f"{tmp_path}/{name}.deleted" for name in names)
-    for path in doomed:
+    assert sorted(deleted_files) == sorted(f"{tmp_path}/{name}.deleted" for name in names)
+    for path in deleted_files:
         Path(path).unlink()
     assert file.pread(1000, 0) == batches(1)

@@ -106,14 +106,14 @@ def test_without_times_a_segment_is_rolled_by_its_age(tmp_path: Path) -> None:
 
 
 def test_the_jitter_shortens_the_life_of_a_segment(tmp_path: Path) -> None:
-    """segment.jitter.ms, at most segment.ms; the dice are handed in."""
+    """segment.jitter.ms, at most segment.ms; the rng are handed in."""
     asked: list[int] = []
 
-    def dice(limit: int) -> int:
+    def rng(limit: int) -> int:
         asked.append(limit)
         return 600
 
-    engine = SegmentEngine(Disk(), str(tmp_path), replace(SMALL, segment_ms=1000, segment_jitter_ms=5000), dice)
+    engine = SegmentEngine(Disk(), str(tmp_path), replace(SMALL, segment_ms=1000, segment_jitter_ms=5000), rng)
     engine.open(None)
     append(engine, batch(0, timestamp_ms=NOW_MS))
     append(engine, batch(1, timestamp_ms=NOW_MS + 400))

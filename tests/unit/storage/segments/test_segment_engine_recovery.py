@@ -11,7 +11,7 @@ from protocol.records import BatchHeader
 from storage.config.log_config import LogConfig
 from storage.engine import AbortedTransaction, Buffer
 from storage.io.disk import Disk, File, StorageError
-from storage.io.file_handle_cache import OpenFiles
+from storage.io.file_handle_cache import FileHandleCache
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.segments import NOW_MS, append, batch, bytes_of, contents, filled, opened, read
@@ -84,11 +84,11 @@ def test_closing_cuts_off_what_was_never_published(tmp_path: Path) -> None:
 def test_idle_partitions_hold_no_descriptor(tmp_path: Path) -> None:
     """In service, what was not used since the last look is closed; all works on."""
     disk = Disk()
-    open_files = OpenFiles(disk)
+    open_files = FileHandleCache(disk)
     filled(tmp_path, 25, config=SMALL).close()
     engine = SegmentEngine(disk, str(tmp_path), SMALL, open_files=open_files)
     engine.open(None)
-    engine.enter_service()
+    engine.register_files()
     for offset in range(25):
         read(engine, offset)
     assert (disk.open_files, len(open_files)) == (3, 3)
@@ -342,13 +342,13 @@ def test_trimming_dooms_whole_segments_before_the_offset(tmp_path: Path) -> None
     located = engine.locate(3, 10**6, 35, min_one_batch=True)
     sent = bytes_of(located.regions)
     assert engine.trim(9) == []
-    doomed = engine.trim(25)
+    deleted_files = engine.trim(25)
     assert bases(engine) == [20, 30]
     assert engine.start_offset == 20
-    assert sorted(Path(path).name for path in doomed) == sorted(
+    assert sorted(Path(path).name for path in deleted_files) == sorted(
         f"{base:020d}{suffix}.deleted" for base in (0, 10) for suffix in (".log", ".index", ".timeindex")
     )
-    for path in doomed:
+    for path in deleted_files:
         Path(path).unlink()
     assert bytes_of(located.regions) == sent
     assert len(engine.trim(10**9)) == 3

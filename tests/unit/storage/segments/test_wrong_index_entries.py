@@ -24,7 +24,7 @@ def written(directory: Path) -> tuple[Segment, bytes]:
     data = b"".join(batch(number * RECORDS, RECORDS, size=200) for number in range(COUNT))
     segment = Segment(Disk(), str(directory), 0, 0, 500)
     segment.create(0)
-    segment.file.pwrite(data, segment.claim(infos(data), len(data)))
+    segment.file.pwrite(data, segment.reserve(infos(data), len(data)))
     segment.publish(infos(data))
     segment.finish()
     segment.release(forget=True)
@@ -74,7 +74,7 @@ def test_a_wrong_entry_is_noticed_and_the_index_built_anew(
     whole = damage(segment, 20, *wrong)
     check_all(segment)
     assert Path(segment.path(OFFSET_INDEX)).read_bytes() == whole
-    assert caplog.text.count("Reading ") == 1
+    assert caplog.text.count("Rebuilding ") == 1
 
 
 def test_the_loop_has_it_built_anew_by_a_thread(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_the_index_of_a_segment_that_is_appended_to_is_passed_over(
     segment.load()
     check_all(segment)
     more = batch(COUNT * RECORDS, RECORDS, size=200)
-    segment.file.pwrite(more, segment.claim(infos(more), len(more)))
+    segment.file.pwrite(more, segment.reserve(infos(more), len(more)))
     segment.publish(infos(more))
     assert segment.find(COUNT * RECORDS) == (COUNT * 200, 200)
     assert "Searching " in caplog.text

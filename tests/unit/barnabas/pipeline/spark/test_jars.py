@@ -26,7 +26,7 @@ NAMES = [f"{artifact}-{version}.jar" for _, artifact, version in JARS]
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A path that holds only the shell's own tools, and an empty cache."""
+    """A PATH with only the shell's tools, and an empty cache."""
     (tmp_path / "bin").mkdir()
     for tool in ("sh", "mkdir"):
         (tmp_path / "bin" / tool).symlink_to(shutil.which(tool) or "")
@@ -41,8 +41,7 @@ def install_maven(machine: Path, script: str) -> None:
     mvn.chmod(0o755)
 
 
-def test_a_full_cache_is_used_and_maven_is_not_asked(machine: Path) -> None:
-    """jars.py rule 2, first."""
+def test_a_complete_cache_is_used_without_maven(machine: Path) -> None:
     install_maven(machine, FAILS)
     jar_folder().mkdir(parents=True)
     for name in NAMES:
@@ -53,7 +52,6 @@ def test_a_full_cache_is_used_and_maven_is_not_asked(machine: Path) -> None:
 
 
 def test_maven_fills_the_cache(machine: Path) -> None:
-    """jars.py rules 1 and 2, second: four jars, each without what it names in turn."""
     install_maven(machine, COPIES % " ".join(NAMES))
     connector = find_connector()
     assert connector.source == f"four jars fetched by Maven into {jar_folder()}"
@@ -62,15 +60,13 @@ def test_maven_fills_the_cache(machine: Path) -> None:
     assert find_connector().source == f"four jars in {jar_folder()}"
 
 
-def test_spark_fetches_them_itself_where_there_is_no_maven(machine: Path) -> None:
-    """jars.py rule 2, last."""
+def test_without_maven_spark_downloads_the_jars(machine: Path) -> None:
     connector = find_connector()
     assert connector.settings == {"spark.jars.packages": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"}
     assert connector.source == "spark.jars.packages, since there is no mvn on the path"
 
 
-def test_a_maven_that_fails_is_quoted(machine: Path) -> None:
-    """jars.py rules 2 and 3: its word is passed on, and no half of a cache stays behind."""
+def test_mavens_error_is_quoted_and_no_partial_cache_remains(machine: Path) -> None:
     install_maven(machine, FAILS)
     connector = find_connector()
     assert "spark.jars.packages" in connector.settings
@@ -79,15 +75,13 @@ def test_a_maven_that_fails_is_quoted(machine: Path) -> None:
     assert list(jar_folder().parent.iterdir()) == []
 
 
-def test_a_maven_that_does_not_end_is_ended(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """jars.py rule 2: then Spark may try."""
+def test_maven_has_a_timeout(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_maven(machine, "#!/bin/sh\nwhile :; do :; done\n")
-    monkeypatch.setattr(jars, "MAVEN_LIMIT_S", 0.1)
+    monkeypatch.setattr(jars, "MAVEN_TIMEOUT_S", 0.1)
     assert find_connector().source.endswith("since Maven failed: it was not done after 0.1 s")
 
 
 def test_a_cache_that_cannot_be_written_is_one_sentence(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """jars.py: it says where, and what to do."""
     install_maven(machine, FAILS)
     (machine / "file").touch()
     monkeypatch.setenv("BARNABAS_SPARK_JARS", str(machine / "file" / "jars"))
@@ -97,7 +91,6 @@ def test_a_cache_that_cannot_be_written_is_one_sentence(machine: Path, monkeypat
 
 @pytest.mark.parametrize(("name", "jar"), [("delta", "delta-storage-4.0.0.jar"), ("iceberg", "iceberg-spark-runtime")])
 def test_a_format_adds_its_jars_and_settings(machine: Path, name: str, jar: str) -> None:
-    """jars.py rule 1: a cache with Kafka's four is not complete for it."""
     jar_folder().mkdir(parents=True)
     for path in NAMES:
         (jar_folder() / path).touch()
@@ -110,7 +103,6 @@ def test_a_format_adds_its_jars_and_settings(machine: Path, name: str, jar: str)
 
 
 def test_one_missing_jar_is_an_incomplete_cache(machine: Path) -> None:
-    """jars.py rule 3."""
     install_maven(machine, COPIES % " ".join(NAMES))
     jar_folder().mkdir(parents=True)
     (jar_folder() / NAMES[0]).touch()

@@ -53,7 +53,6 @@ def subscription(version: int, *topics: str) -> bytes:
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_topics_are_found_in_a_subscription_of_any_version(version: int) -> None:
-    """The topics come first in all versions, so expiry knows what a group reads."""
     assert parse_subscription(subscription(version, "one", "zw\u00f6lf")) == ["one", "zw\u00f6lf"]
     assert parse_subscription(subscription(version)) == []
 
@@ -63,29 +62,26 @@ def test_topics_are_found_in_a_subscription_of_any_version(version: int) -> None
     [b"", b"\0", b"\0\0", b"\0\0\0\0\0\1", b"\0\0\xff\xff\xff\xff", b"\0\0\x7f\xff\xff\xff", b"\xff\xff\0\0\0\0",
      b"\0\0\0\0\0\1\xff\xff", b"\0\0\0\0\0\1\0\5abc", b"\0\0\0\0\0\1\0\1\xff"],
 )  # fmt: skip
-def test_a_subscription_that_cannot_be_read_says_nothing(metadata: bytes) -> None:
-    """Metadata are the client's own; the group goes on and its offsets are not expired by topic."""
+def test_an_unreadable_subscription_has_unknown_topics(metadata: bytes) -> None:
     assert parse_subscription(metadata) is None
     group = ClassicGroup("g", NOW)
     group.add(member("a", metadata=metadata), None)
-    group.become(State.PREPARING_REBALANCE, NOW)
-    group.start_generation(NOW)
+    group.transition_to(State.PREPARING_REBALANCE, NOW)
+    group.init_next_generation(NOW)
     assert group.subscribed_topics is None
     assert group.is_subscribed_to("anything")
 
 
-def test_generations_start_over_after_the_last_number() -> None:
-    """A generation is a positive number of 32 bits; a negative one would mean "no member"."""
+def test_generations_wrap_to_one() -> None:
     group = ClassicGroup("g", NOW)
     group.add(member("a"), None)
     group.generation = MAX_GENERATION
-    group.become(State.PREPARING_REBALANCE, NOW)
-    group.start_generation(NOW)
+    group.transition_to(State.PREPARING_REBALANCE, NOW)
+    group.init_next_generation(NOW)
     assert group.generation == 1
 
 
-def test_a_protocol_that_is_named_twice_counts_once() -> None:
-    """Apache Kafka counts it twice and can never complete such a group's rebalance."""
+def test_a_repeated_protocol_counts_once() -> None:
     group = ClassicGroup("g", NOW)
     group.add(member("a", "range", "range"), None)
     assert group.supports("consumer", (("range", b""),))
@@ -94,8 +90,7 @@ def test_a_protocol_that_is_named_twice_counts_once() -> None:
     assert not group.protocol_counts
 
 
-def test_the_oldest_member_follows_a_leader_that_goes() -> None:
-    """classic_group.py rule 2."""
+def test_the_oldest_member_becomes_leader_when_the_leader_leaves() -> None:
     group = ClassicGroup("g", NOW)
     for name in "abc":
         group.add(member(name), None)
@@ -107,33 +102,31 @@ def test_the_oldest_member_follows_a_leader_that_goes() -> None:
     assert group.leader_id is None
 
 
-def test_a_static_member_is_known_by_its_last_member_id() -> None:
-    """classic_group.py rule 4; it keeps its place as leader and its assignment."""
+def test_only_the_latest_member_id_of_a_static_member_is_valid() -> None:
     group = ClassicGroup("g", NOW)
     old = member("one-1", instance="one")
     old.assignment = b"all"
     group.add(old, None)
     new = group.replace_static(old, "one-2")
     assert (group.leader_id, new.assignment) == ("one-2", b"all")
-    assert group.check_member("one-1", "one") is ErrorCode.FENCED_INSTANCE_ID
-    assert group.check_member("one-1", None) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert group.check_member("one-2", "two") is ErrorCode.UNKNOWN_MEMBER_ID
-    assert group.check_member("one-2", "one") is ErrorCode.NONE
+    assert group.validate_member("one-1", "one") is ErrorCode.FENCED_INSTANCE_ID
+    assert group.validate_member("one-1", None) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.validate_member("one-2", "two") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.validate_member("one-2", "one") is ErrorCode.NONE
 
 
-def test_a_group_survives_its_record() -> None:
-    """group_records.py rule 1: what is read back is what was written."""
+def test_a_group_record_round_trips() -> None:
     group = ClassicGroup("g\u00fc", NOW)
     group.add(member("a", instance="i", metadata=subscription(0, "t")), None)
     group.add(member("b", metadata=subscription(1, "u")), None)
-    group.become(State.PREPARING_REBALANCE, NOW)
-    group.start_generation(NOW + 1)
+    group.transition_to(State.PREPARING_REBALANCE, NOW)
+    group.init_next_generation(NOW + 1)
     _, value = encode_record(group_record(group, {"a": b"A", "b": b"B"}))
     assert value is not None
     back = read_group("g\u00fc", value)
     assert back.state is State.STABLE
     assert (back.generation, back.protocol_type, back.protocol_name) == (1, "consumer", "range")
-    assert (back.leader_id, back.state_since_wall_ms, back.static_members) == ("a", NOW + 1, {"i": "a"})
+    assert (back.leader_id, back.current_state_wall_ms, back.static_members) == ("a", NOW + 1, {"i": "a"})
     assert [one.assignment for one in back.members.values()] == [b"A", b"B"]
     assert back.subscribed_topics == {"t", "u"}
 
@@ -144,9 +137,9 @@ def test_a_group_survives_its_record() -> None:
 def check(world: LocalWorld) -> None:
     """What must hold between any two events."""
     for shard in world.runtime.shards.values():
-        for group in shard.machine.groups.values():
+        for group in shard.coordinator.groups.values():
             members = group.members
-            assert group.awaiting_join == sum(one.on_joined is not None for one in members.values()), group
+            assert group.awaiting_join == sum(one.join_reply is not None for one in members.values()), group
             counts: dict[str, int] = {}
             for one in members.values():
                 for name in {name for name, _ in one.protocols}:
@@ -160,7 +153,7 @@ def check(world: LocalWorld) -> None:
             assert (group.state in {State.EMPTY, State.PREPARING_REBALANCE}) or members, group
             for one in members.values():
                 has_deadline = one.deadline is not None and one.deadline.is_pending
-                assert has_deadline or one.may_miss_heartbeats, (group, one.member_id)
+                assert has_deadline or one.has_satisfied_heartbeat, (group, one.member_id)
             if group.state in {State.STABLE, State.COMPLETING_REBALANCE}:
                 assert all(group.protocol_name in dict(one.protocols) for one in members.values()), group
             for deadline in group.pending_joins.values():
@@ -229,8 +222,7 @@ class Actor:
 
 
 @pytest.mark.parametrize("seed", [*range(40), 168, 918])  # the last two found something once
-def test_a_random_life_keeps_the_books_straight(seed: int) -> None:
-    """Whatever clients, the clock and the log do: counts agree, members have sessions, everybody is answered."""
+def test_random_requests_keep_the_groups_invariants(seed: int) -> None:
     dice = random.Random(seed)
     settings = GroupSettings(
         min_session_timeout_ms=100,
@@ -283,8 +275,7 @@ def _listen(world: LocalWorld, actors: list[Actor]) -> None:
             actor.hear(answer)
 
 
-def test_member_ids_that_nobody_comes_back_for_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that only asks for ids fills no memory: the oldest id is void, and its owner is told to ask again."""
+def test_unused_member_ids_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.coordinators.classic.classic_protocol.MAX_PENDING_JOINS", 3)
     world = LocalWorld(offsets_partitions=1)
     world.create_topic(OFFSETS_TOPIC, 1)
@@ -297,6 +288,6 @@ def test_member_ids_that_nobody_comes_back_for_are_bounded(monkeypatch: pytest.M
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
     )
     ids = [world.ask(request, 9).member_id for _ in range(5)]
-    assert list(world.runtime.shards[0].machine.groups["g"].pending_joins) == ids[2:]
+    assert list(world.runtime.shards[0].coordinator.groups["g"].pending_joins) == ids[2:]
     request.member_id = ids[0]
     assert world.ask(request, 9).error_code == ErrorCode.UNKNOWN_MEMBER_ID

@@ -43,8 +43,7 @@ def described(made: LocalWorld) -> Any:
     return made.ask(request, 1).groups[0]
 
 
-def test_a_static_member_that_goes_for_a_while_owes_nothing() -> None:
-    """rule 3: the time to give up partitions ends with the going; only its session can end it."""
+def test_a_temporary_leave_cancels_the_revocation_timeout() -> None:
     made = world()
     first = beat(made, "a", instance_id="i")
     beat(made, "b")
@@ -56,8 +55,7 @@ def test_a_static_member_that_goes_for_a_while_owes_nothing() -> None:
     assert described(made).members == []
 
 
-def test_in_version_0_the_coordinator_makes_the_member_id() -> None:
-    """consumer_requests.py: and only when joining."""
+def test_in_version_0_the_coordinator_generates_the_member_id() -> None:
     made = world()
     member_id = beat(made, "", version=0).member_id
     assert member_id
@@ -65,8 +63,7 @@ def test_in_version_0_the_coordinator_makes_the_member_id() -> None:
     assert beat(made, "", 2, version=0).error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_a_group_may_have_settings_of_its_own() -> None:
-    """What is stored for the group counts, within the broker's limits."""
+def test_group_configs_override_the_brokers() -> None:
     made = world()
     settings = {"consumer.heartbeat.interval.ms": "7000", "consumer.session.timeout.ms": "1"}
     made.holder.image.configs = {(ResourceType.GROUP, "g"): settings}
@@ -77,8 +74,7 @@ def test_a_group_may_have_settings_of_its_own() -> None:
     assert described(made).members == []
 
 
-def test_assignments_keep_their_distance() -> None:
-    """rule 1: who comes too soon after an assignment waits in the old epoch for the next."""
+def test_the_assignment_interval_is_respected() -> None:
     made = world(group_consumer_assignment_interval_ms=1_000)
     assert beat(made, "a").member_epoch == 2
     second = beat(made, "b")
@@ -88,18 +84,16 @@ def test_assignments_keep_their_distance() -> None:
     assert beat(made, "b", 2).member_epoch == 3
 
 
-def test_settings_are_read_when_they_are_needed() -> None:
-    """consumer_settings.py rule 2: a change of the broker's, or of the group's, counts from the next heartbeat on."""
+def test_config_changes_apply_to_the_next_heartbeat() -> None:
     made = world(group_consumer_assignment_interval_ms=1_000)
     beat(made, "a")
-    made.settings_of_groups.broker = made.settings.consumer._replace(assignment_interval_ms=0)
+    made.group_config_manager.broker = made.settings.consumer._replace(assignment_interval_ms=0)
     assert beat(made, "b").member_epoch == 3
     made.holder.image.configs = {(ResourceType.GROUP, "g"): {"consumer.assignment.interval.ms": "1000"}}
     assert beat(made, "c").member_epoch == 3
 
 
-def test_a_heartbeat_that_the_log_refuses_changes_nothing() -> None:
-    """runtime.py rule 3, and rule 4: topics are compared again later."""
+def test_a_heartbeat_with_a_failed_append_changes_nothing() -> None:
     made = world()
     beat(made, "a")
     made.logs[0].refusal = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -110,16 +104,14 @@ def test_a_heartbeat_that_the_log_refuses_changes_nothing() -> None:
     assert beat(made, "a", 2).error_code == 0
 
 
-def test_a_group_without_group_version_refuses() -> None:
-    """handlers/groups/consumer_groups.py rule 1."""
+def test_without_group_version_the_protocol_is_unsupported() -> None:
     made = world()
     made.holder.image.features = {}
     assert beat(made, "a").error_code == ErrorCode.UNSUPPORTED_VERSION
     assert described(made).error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_a_migration_that_the_log_refuses_has_never_been() -> None:
-    """migration.py rule 4 and decision 0027: either way the group is what it was, and its members can go on."""
+def test_a_failed_upgrade_or_downgrade_changes_nothing() -> None:
     made = world()
     first = join(made, "")
     made.logs[0].refusal = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -138,8 +130,7 @@ def test_a_migration_that_the_log_refuses_has_never_been() -> None:
     assert join(made, first.member_id).generation_id == 3
 
 
-def test_a_mixed_group_is_read_back_with_its_classic_members() -> None:
-    """migration.py rule 3: after a restart the classic member is in the generation that it was, and so after the way back."""
+def test_a_mixed_group_is_loaded_with_its_classic_members() -> None:
     made = world()
     first = join(made, "")
     beat(made, "b")
@@ -152,18 +143,16 @@ def test_a_mixed_group_is_read_back_with_its_classic_members() -> None:
     assert heartbeat(made, first.member_id, again.generation_id) == 0
 
 
-def test_a_group_without_a_generation_becomes_a_consumer_group_too() -> None:
-    """decision 0027: whoever waits for the first rebalance is told to join again, and is a member."""
+def test_a_group_without_a_generation_is_upgraded() -> None:
     made = world(group_initial_rebalance_delay_ms=3_000)
     made.send("old", joining(""), 3)
     assert beat(made, "b").error_code == 0
-    told: Any = made.take("old")
-    assert told.error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    assert join(made, told.member_id).generation_id == beat(made, "b", 1).member_epoch
+    response: Any = made.take("old")
+    assert response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert join(made, response.member_id).generation_id == beat(made, "b", 1).member_epoch
 
 
-def test_what_a_classic_member_owed_a_consumer_group_is_forgotten_with_it() -> None:
-    """consumer_groups.py rule 3: the time to sync does not run on into the next consumer group of the same members."""
+def test_an_upgrade_cancels_sync_timeouts_of_an_earlier_consumer_group() -> None:
     made = world()
     first = join(made, "").member_id
     beat(made, "b")

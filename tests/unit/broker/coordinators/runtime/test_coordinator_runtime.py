@@ -116,17 +116,15 @@ def stable_group(of: LocalWorld, group: str = "g") -> str:
     ],
 )
 def test_a_key_is_hashed_as_java_does(text: str, value: int) -> None:
-    """java.py rule 1; the values are String.hashCode's."""
     assert java_hash(text) == value
     assert abs_hash(text) == (0 if value == -(2**31) else abs(value))
 
 
-def test_a_broker_that_leads_no_partition_of_the_topic_is_no_coordinator() -> None:
-    """NOT_COORDINATOR where the partition is led elsewhere, or the topic is not there."""
+def test_a_broker_without_the_partition_is_not_coordinator() -> None:
     bare = LocalWorld()
     assert bare.ask(HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), 4).error_code == 16
     made = world()
-    made.runtime.resigned(0)
+    made.runtime.on_resignation(0)
     assert made.ask(HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), 4).error_code == 16
     assert commit_error(made.ask(commit_request(1), 8)) is ErrorCode.NOT_COORDINATOR
     assert made.ask(fetch_request(), 8).groups[0].error_code == ErrorCode.NOT_COORDINATOR
@@ -135,8 +133,7 @@ def test_a_broker_that_leads_no_partition_of_the_topic_is_no_coordinator() -> No
 # ---- committing
 
 
-def test_an_answer_waits_until_its_records_are_committed() -> None:
-    """runtime.py rule 2: also the answer that only tells what others have written."""
+def test_responses_wait_for_the_commit_of_their_records() -> None:
     made = world()
     log = made.logs[0]
     log.is_holding = True
@@ -152,24 +149,22 @@ def test_an_answer_waits_until_its_records_are_committed() -> None:
     assert committed(made) == 7
 
 
-def test_what_the_log_refuses_changes_nothing() -> None:
-    """runtime.py rule 3: the client is told that this is not its coordinator, or to try again."""
+def test_a_failed_append_changes_no_group_state() -> None:
     made = world()
     made.ask(commit_request(7), 8)
-    for refusal, told in (
+    for refusal, code in (
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
         (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
         (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.COORDINATOR_NOT_AVAILABLE),
     ):
         made.logs[0].refusal = refusal
-        assert commit_error(made.ask(commit_request(8), 8)) is told
+        assert commit_error(made.ask(commit_request(8), 8)) is code
     made.logs[0].refusal = None
     assert committed(made) == 7
 
 
-def test_a_commit_that_takes_too_long_is_answered_and_keeps_readers_waiting() -> None:
-    """runtime.py rule 2: after offsets.commit.timeout.ms the writer is told to look for its coordinator again."""
+def test_a_commit_times_out_and_readers_still_wait() -> None:
     made = world()
     log = made.logs[0]
     log.is_holding = True
@@ -184,8 +179,7 @@ def test_a_commit_that_takes_too_long_is_answered_and_keeps_readers_waiting() ->
     assert committed(made) == 7
 
 
-def test_an_assignment_that_cannot_be_recorded_begins_another_rebalance() -> None:
-    """runtime.py rule 3: members are told the error, and the generation is void."""
+def test_an_uncommitted_assignment_starts_another_rebalance() -> None:
     made = world()
     made.send("a", join_request(), 3)
     first: Any = made.take("a")
@@ -196,22 +190,20 @@ def test_an_assignment_that_cannot_be_recorded_begins_another_rebalance() -> Non
     log.release(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
     answer: Any = made.take("a")
     assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert shard(made).machine.groups["g"].state is State.PREPARING_REBALANCE
+    assert shard(made).coordinator.groups["g"].state is State.PREPARING_REBALANCE
 
 
-def test_a_group_whose_first_record_is_refused_has_never_been() -> None:
-    """rebalance.py rule 4: a new group is recorded before anybody is told of it."""
+def test_a_group_without_its_first_record_is_removed() -> None:
     made = world()
     made.logs[0].refusal = ErrorCode.NOT_ENOUGH_REPLICAS
     assert made.ask(join_request(), 3).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert not shard(made).machine.groups
+    assert not shard(made).coordinator.groups
     made.logs[0].refusal = None
     made.advance(600_000)
     assert made.ask(ListGroupsRequest(), 5).groups == []
 
 
-def test_a_static_member_whose_replacement_is_refused_keeps_its_place() -> None:
-    """rebalance.py rule 4: the old member id counts again."""
+def test_a_failed_replacement_keeps_the_static_member() -> None:
     made = world()
     request = join_request()
     request.group_instance_id = "one"
@@ -233,8 +225,7 @@ def test_a_static_member_whose_replacement_is_refused_keeps_its_place() -> None:
     assert made.ask(beat, 4).error_code == 0
 
 
-def test_many_records_are_split_into_batches_that_the_log_takes() -> None:
-    """Tombstones need not stand together; a deletion of 200 offsets does not fit into one batch here."""
+def test_non_atomic_records_are_split_into_batches() -> None:
     made = LocalWorld(offsets_partitions=1)
     made.create_topic(OFFSETS_TOPIC, 1)
     made.create_topic("t", 200)
@@ -246,11 +237,10 @@ def test_many_records_are_split_into_batches_that_the_log_takes() -> None:
     assert max(map(len, log.batches)) <= 4_000
     deleted = made.ask(DeleteGroupsRequest(groups_names=["g"]), 2)
     assert deleted.results[0].error_code == 0
-    assert not shard(made).machine.groups
+    assert not shard(made).coordinator.groups
 
 
-def test_a_group_too_large_for_one_record_is_refused() -> None:
-    """An atomic decision is not split: its members learn of an error, as from Kafka."""
+def test_a_group_record_above_the_batch_limit_fails() -> None:
     made = world()
     made.logs[0].max_batch_bytes = 400
     member = made.ask(join_request(), 3).member_id
@@ -262,8 +252,7 @@ def test_a_group_too_large_for_one_record_is_refused() -> None:
 # ---- loading
 
 
-def test_state_is_read_back_after_a_restart() -> None:
-    """groups.py rule 4: a stable group keeps its generation, its members and their assignments."""
+def test_groups_and_offsets_are_loaded_after_a_restart() -> None:
     made = world()
     member = stable_group(made)
     made.ask(commit_request(5, member=member, generation=1), 8)
@@ -275,26 +264,25 @@ def test_state_is_read_back_after_a_restart() -> None:
     assert made.ask(sync, 3).assignment == b"all"
     assert committed(made) == 5
     assert committed(made, "simple") == 6
-    group = shard(made).machine.groups["g"]
+    group = shard(made).coordinator.groups["g"]
     assert (group.protocol_type, group.protocol_name, group.leader_id) == ("consumer", "range", member)
     made.advance(10_000)
     assert made.ask(beat, 4).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_while_a_shard_loads_it_says_so() -> None:
-    """runtime.py rule 1; a heartbeat is taken for good, since nobody knows better."""
+def test_requests_to_a_loading_shard_get_load_in_progress() -> None:
     made = world()
     member = stable_group(made)
-    made.runtime.resigned(0)
-    made.runtime.elected(0, 7)
+    made.runtime.on_resignation(0)
+    made.runtime.on_election(0, 7)
     beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=member)
     assert made.handlers.heartbeat(_context(made, 4), beat).error_code == 0
     assert commit_error(made.offset_handlers.offset_commit(_context(made, 8), commit_request(9))) == 14
     fetched: Any = made.offset_handlers.offset_fetch(_context(made, 8), fetch_request())
     assert fetched.groups[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert made.handlers.list_groups(_context(made, 5), ListGroupsRequest()).error_code == 14
-    joined: Any = made.handlers.join_group(_context(made, 5), join_request())
-    assert joined.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    join_response: Any = made.handlers.join_group(_context(made, 5), join_request())
+    assert join_response.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     made.advance(5)
     assert made.ask(beat, 4).error_code == 0
 
@@ -306,13 +294,12 @@ def _context(made: LocalWorld, version: int) -> Any:
 
 
 def test_a_long_partition_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """loading.py rule 1: the loop has its turn between two slices."""
     monkeypatch.setattr("broker.coordinators.runtime.loader.SLICE_BYTES", 1_000)
     made = world()
     for offset in range(50):
         made.ask(commit_request(offset), 8)
-    made.runtime.resigned(0)
-    made.runtime.elected(0, 7)
+    made.runtime.on_resignation(0)
+    made.runtime.on_election(0, 7)
     steps = 0
     while made.runtime.is_loading:
         made.advance(1)
@@ -321,8 +308,7 @@ def test_a_long_partition_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> 
     assert committed(made) == 49
 
 
-def test_records_are_read_from_every_shape_of_batch() -> None:
-    """loading.py rule 3: compressed batches, long keys and values, headers, null keys, unknown types."""
+def test_batches_of_all_kinds_are_loaded() -> None:
     made = world()
     made.ask(commit_request(1), 8)
     (key, value) = _only_record(made.logs[0])
@@ -353,8 +339,7 @@ def _only_record(log: FakeLog) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.parametrize("damage", [b"\0\2\0\1", b"\0\1\0\1g\0\1", b"\0\0\0\1g"])
-def test_a_broken_partition_is_not_served_and_others_are(damage: bytes) -> None:
-    """loading.py rule 4: NOT_COORDINATOR for its groups, and one line in the log."""
+def test_a_corrupt_partition_is_not_served(damage: bytes) -> None:
     made = world(2)
     names = {abs_hash(name) % 2: name for name in ("a", "b", "c", "d")}
     made.ask(commit_request(1, group=names[0]), 8)
@@ -367,8 +352,7 @@ def test_a_broken_partition_is_not_served_and_others_are(damage: bytes) -> None:
     assert committed(made, names[1]) == 2
 
 
-def test_a_batch_whose_records_lie_is_refused() -> None:
-    """loading.py rule 4: lengths that run past the batch are found, whatever bytes follow."""
+def test_wrong_lengths_in_a_batch_are_detected() -> None:
     made = world()
     made.ask(commit_request(1), 8)
     whole = bytearray(made.logs[0].batches[-1])
@@ -377,14 +361,13 @@ def test_a_batch_whose_records_lie_is_refused() -> None:
             broken = bytearray(whole)
             broken[position] = value
             made.logs[0].batches[-1] = bytes(broken)
-            made.runtime.resigned(0)
-            made.runtime.elected(0, 100 + position * 3 + value)
+            made.runtime.on_resignation(0)
+            made.runtime.on_election(0, 100 + position * 3 + value)
             made.advance(10)
             assert not made.runtime.is_loading
 
 
-def test_a_transaction_counts_when_its_marker_is_read() -> None:
-    """offsets.py rule 4: committed, aborted, and still open."""
+def test_loaded_transactional_offsets_follow_their_marker() -> None:
     from protocol.records import ControlType, end_txn_marker
 
     made = world()
@@ -407,12 +390,11 @@ def test_a_transaction_counts_when_its_marker_is_read() -> None:
     assert unstable.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 
-def test_topics_deleted_during_the_loading_are_forgotten_after_it() -> None:
-    """runtime.py rule 1: news that come too early are not lost."""
+def test_topics_deleted_during_loading_lose_their_offsets() -> None:
     made = world()
     made.ask(commit_request(5), 8)
-    made.runtime.resigned(0)
-    made.runtime.elected(0, 7)
+    made.runtime.on_resignation(0)
+    made.runtime.on_election(0, 7)
     made.delete_topic("t")
     made.advance(5)
     assert committed(made) == -1
@@ -423,8 +405,7 @@ def test_topics_deleted_during_the_loading_are_forgotten_after_it() -> None:
 # ---- giving up
 
 
-def test_who_waits_is_told_when_the_coordinator_moves() -> None:
-    """runtime.py rule 4: joins, syncs and commits that wait are NOT_COORDINATOR, and no timer fires any more."""
+def test_waiting_requests_get_not_coordinator_when_the_coordinator_moves() -> None:
     made = world()
     made.send("a", join_request("sync"), 3)
     first: Any = made.take("a")
@@ -448,31 +429,29 @@ def test_who_waits_is_told_when_the_coordinator_moves() -> None:
     assert made.take("d") is None
     made.logs[0].is_holding = True
     made.send("e", commit_request(1, group="other"), 8)
-    made.runtime.resigned(0)
+    made.runtime.on_resignation(0)
     answers: dict[str, Any] = {actor: made.take(actor) for actor in "bde"}
     assert answers["b"].error_code == ErrorCode.NOT_COORDINATOR
     assert answers["d"].error_code == ErrorCode.NOT_COORDINATOR
     assert commit_error(answers["e"]) is ErrorCode.NOT_COORDINATOR
     made.logs[0].release()
     made.advance(600_000)
-    assert len(made.clock.deadlines) == 0
+    assert len(made.clock.timers) == 0
 
 
-def test_a_newer_leader_epoch_reads_everything_again() -> None:
-    """runtime.py rule 4: an older or equal epoch changes nothing."""
+def test_a_newer_leader_epoch_reloads_the_shard() -> None:
     made = world()
     made.ask(commit_request(5), 8)
     old = shard(made)
-    made.runtime.elected(0, old.epoch)
+    made.runtime.on_election(0, old.epoch)
     assert shard(made) is old
-    made.runtime.elected(0, old.epoch + 1)
+    made.runtime.on_election(0, old.epoch + 1)
     assert shard(made) is not old
     made.advance(5)
     assert committed(made) == 5
 
 
-def test_leaving_is_answered_when_the_empty_group_is_recorded() -> None:
-    """rebalance.py rule 4, runtime.py rule 2."""
+def test_leave_group_waits_for_the_record_of_the_empty_group() -> None:
     made = world()
     member = stable_group(made)
     made.logs[0].is_holding = True
@@ -483,22 +462,20 @@ def test_leaving_is_answered_when_the_empty_group_is_recorded() -> None:
     assert answer.members[0].error_code == 0
 
 
-def test_an_idle_coordinator_has_no_deadlines() -> None:
-    """An idle broker does not wake up: expiry is only looked for where there are groups."""
+def test_an_idle_coordinator_has_no_timers() -> None:
     made = world(50)
-    assert len(made.clock.deadlines) == 0
+    assert len(made.clock.timers) == 0
     made.ask(commit_request(5), 8)
-    assert len(made.clock.deadlines) == 1
+    assert len(made.clock.timers) == 1
 
 
-def test_records_that_belong_together_are_not_split() -> None:
-    """An atomic decision that is too large for one batch is refused as a whole."""
-    from broker.coordinators.classic.group_records import Committed, commit_records
+def test_atomic_records_are_not_split() -> None:
+    from broker.coordinators.classic.group_records import OffsetAndMetadata, commit_records
     from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision
 
     made = world()
     made.logs[0].max_batch_bytes = 400
-    several = commit_records("g", "t", [(partition, Committed(1, -1, "x" * 100, 1)) for partition in range(5)])
+    several = commit_records("g", "t", [(partition, OffsetAndMetadata(1, -1, "x" * 100, 1)) for partition in range(5)])
     assert shard(made).execute(CoordinatorDecision(several, None)).error is ErrorCode.MESSAGE_TOO_LARGE
     assert made.logs[0].batches == []
     assert committed(made) == -1
@@ -507,8 +484,7 @@ def test_records_that_belong_together_are_not_split() -> None:
 
 
 @pytest.mark.parametrize("stretched", [1, 5])
-def test_a_value_that_runs_into_the_next_record_is_found(stretched: int) -> None:
-    """loading.py rule 4: such bytes could be read as another commit."""
+def test_a_value_longer_than_its_record_is_detected(stretched: int) -> None:
     made = world()
     made.ask(commit_request(1), 8)
     key, value = _only_record(made.logs[0])
@@ -523,8 +499,7 @@ def test_a_value_that_runs_into_the_next_record_is_found(stretched: int) -> None
     assert made.ask(fetch_request(), 8).groups[0].error_code == ErrorCode.NOT_COORDINATOR
 
 
-def test_a_new_member_is_given_up_after_five_minutes_of_rebalance() -> None:
-    """It does not know its id and cannot send heartbeats; if it lives it will ask again."""
+def test_a_new_member_expires_after_five_minutes_of_rebalance() -> None:
     made = world()
     first = join_request()
     first.rebalance_timeout_ms = first.session_timeout_ms = 1_000_000
@@ -537,11 +512,10 @@ def test_a_new_member_is_given_up_after_five_minutes_of_rebalance() -> None:
     made.advance(1)
     answer: Any = made.take("b")
     assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert list(shard(made).machine.groups["g"].members) == [member]
+    assert list(shard(made).coordinator.groups["g"].members) == [member]
 
 
-def test_a_group_above_a_lowered_limit_is_rebalanced_when_it_is_read_back() -> None:
-    """group.max.size counts from the next rebalance on, so there must be one."""
+def test_a_loaded_group_above_the_limit_is_rebalanced() -> None:
     made = world()
     for actor in ("a", "b"):
         made.send(actor, join_request(), 3)
@@ -549,16 +523,15 @@ def test_a_group_above_a_lowered_limit_is_rebalanced_when_it_is_read_back() -> N
     second: Any = made.take("b")
     for member in (second.member_id, first.member_id):
         made.send(member, SyncGroupRequest(group_id="g", generation_id=1, member_id=member, assignments=[]), 3)
-    assert shard(made).machine.groups["g"].state is State.STABLE
+    assert shard(made).coordinator.groups["g"].state is State.STABLE
     made.restart()
-    assert shard(made).machine.groups["g"].state is State.STABLE
+    assert shard(made).coordinator.groups["g"].state is State.STABLE
     made.settings = made.settings._replace(max_size=1)
     made.restart()
-    assert shard(made).machine.groups["g"].state is State.PREPARING_REBALANCE
+    assert shard(made).coordinator.groups["g"].state is State.PREPARING_REBALANCE
 
 
-def test_a_group_whose_first_member_is_on_its_way_is_not_expired() -> None:
-    """groups.py: a member id that was given out keeps its empty group."""
+def test_a_group_with_a_pending_member_is_not_expired() -> None:
     made = world()
     made.advance(595_000)
     request = join_request()

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from broker.coordinators.classic.classic_protocol import GroupSettings
-from broker.coordinators.consumer_group_config import SettingsOfGroups
+from broker.coordinators.consumer_group_config import GroupConfigManager
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
-from broker.coordinators.runtime.partition_writer import ReplicaLog
+from broker.coordinators.runtime.partition_writer import PartitionWriter
 from broker.handlers.groups.group_offsets import GroupOffsetsHandlers
 from broker.handlers.router import Pending
 from protocol.errors import ErrorCode
-from replication.io_executor import Done, Run
-from replication.metadata.image import Changes
+from replication.io_executor import IoCallback, Run
+from replication.metadata.image import MetadataDelta
 from storage.io.disk import StorageError
 from tests.support.cold_disk import ColdDisk
 from tests.support.replica_harness import HeldWorker, World
@@ -26,7 +26,7 @@ from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import comm
 class HeldSyncs(HeldWorker):
     """Writes at once; syncs when it is told to."""
 
-    def write(self, directory: str, size: int, run: Run, done: Done) -> None:
+    def write(self, directory: str, size: int, run: Run, done: IoCallback) -> None:
         run()
         done(None)
 
@@ -37,12 +37,14 @@ class Coordination:
     def __init__(self, world: World, *, is_patient: bool = True) -> None:
         self.world = world
         settings = GroupSettings()
-        of_groups = SettingsOfGroups(settings.consumer, lambda: world.replicas.image)
+        group_config_manager = GroupConfigManager(settings.consumer, lambda: world.replicas.image)
         self.runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
-            lambda host: GroupCoordinator(host, settings, of_groups, lambda: "id", lambda: world.replicas.image),
-            lambda partition: ReplicaLog(world.replicas, OFFSETS_TOPIC, partition, self),
-            world.deadlines,
+            lambda host: GroupCoordinator(
+                host, settings, group_config_manager, lambda: "id", lambda: world.replicas.image
+            ),
+            lambda partition: PartitionWriter(world.replicas, OFFSETS_TOPIC, partition, self),
+            world.timers,
             self,
         )
         self.handlers = GroupOffsetsHandlers(self.runtime, lambda: world.image, world.authorizer)
@@ -58,7 +60,7 @@ class Coordination:
 
     def take_over(self) -> None:
         """Coordinate what the image says."""
-        self.runtime.image_changed(Changes.everything(self.world.image), self.world.image, 1)
+        self.runtime.on_metadata_update(MetadataDelta.from_empty(self.world.image), self.world.image, 1)
 
     def commit(self, offset: int) -> Any:
         return self.handlers.offset_commit(self.world.context(8, 8), commit_request(offset))
@@ -82,7 +84,6 @@ def waiting(answer: Any) -> list[Any]:
 
 
 def test_commits_survive_in_the_partitions_files(tmp_path: Path) -> None:
-    """replica_log.py: what is committed is there for whoever leads next."""
     world = World(tmp_path)
     world.create(OFFSETS_TOPIC, 3, cleanup_policy="compact")
     world.create("t", 3)
@@ -95,8 +96,7 @@ def test_commits_survive_in_the_partitions_files(tmp_path: Path) -> None:
                if topic == OFFSETS_TOPIC) == 10  # fmt: skip
 
 
-def test_a_commit_is_answered_after_its_sync_where_that_is_wanted(tmp_path: Path) -> None:
-    """Design D12b: with flush.messages=1 an offset counts when it is on disk, and nobody is told of it before."""
+def test_with_flush_messages_a_commit_waits_for_the_flush(tmp_path: Path) -> None:
     worker = HeldSyncs()
     world = World(tmp_path, worker=worker)
     world.create(OFFSETS_TOPIC, 1, flush_messages=1)
@@ -116,8 +116,7 @@ def test_a_commit_is_answered_after_its_sync_where_that_is_wanted(tmp_path: Path
     assert groups.committed() == 6
 
 
-def test_commits_follow_each_other_through_a_slow_directory(tmp_path: Path) -> None:
-    """Design D12a: while writes queue, state is ahead of the file and answers wait for it."""
+def test_commits_are_answered_in_order_on_a_slow_directory(tmp_path: Path) -> None:
     worker = HeldWorker()
     world = World(tmp_path, worker=worker)
     world.create(OFFSETS_TOPIC, 1)
@@ -132,8 +131,7 @@ def test_commits_follow_each_other_through_a_slow_directory(tmp_path: Path) -> N
     assert read[0].groups[0].topics[0].partitions[0].committed_offset == 6
 
 
-def test_a_failed_sync_is_no_commit(tmp_path: Path) -> None:
-    """The directory is offline then: the client looks for its coordinator elsewhere."""
+def test_a_failed_flush_fails_the_commit(tmp_path: Path) -> None:
     worker = HeldSyncs()
     world = World(tmp_path, worker=worker)
     world.create(OFFSETS_TOPIC, 1, flush_messages=1)
@@ -146,8 +144,7 @@ def test_a_failed_sync_is_no_commit(tmp_path: Path) -> None:
     assert error_of(groups.commit(6)) is ErrorCode.NOT_COORDINATOR
 
 
-def test_a_partition_that_cannot_be_read_is_not_coordinated(tmp_path: Path) -> None:
-    """runtime.py: a failure of one partition at an election is a log line, not the broker's end."""
+def test_an_unreadable_partition_is_not_coordinated(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.create(OFFSETS_TOPIC, 2)
     world.create("t", 1)
@@ -158,8 +155,7 @@ def test_a_partition_that_cannot_be_read_is_not_coordinated(tmp_path: Path) -> N
     assert list(groups.runtime.shards) == [1]
 
 
-def test_a_step_down_fails_what_waits(tmp_path: Path) -> None:
-    """runtime.py rule 4: the followers' news that would commit it will never come here."""
+def test_a_step_down_fails_waiting_commits(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.create(OFFSETS_TOPIC, 1, replicas=(1, 2), isr=(1, 2))
     world.create("t", 1)
@@ -167,13 +163,12 @@ def test_a_step_down_fails_what_waits(tmp_path: Path) -> None:
     written = waiting(groups.commit(5))
     assert written == []
     world.change(OFFSETS_TOPIC, leader=2)
-    groups.runtime.resigned(0)
+    groups.runtime.on_resignation(0)
     assert error_of(written[0]) is ErrorCode.NOT_COORDINATOR
 
 
 @pytest.mark.parametrize("size", [1, 40])
 def test_a_group_can_be_deleted_with_many_offsets(tmp_path: Path, size: int) -> None:
-    """Tombstones go into as many batches as the topic's max.message.bytes asks for."""
     world = World(tmp_path)
     world.create(OFFSETS_TOPIC, 1, max_message_bytes=1_000)
     world.create("t", size)
@@ -181,14 +176,13 @@ def test_a_group_can_be_deleted_with_many_offsets(tmp_path: Path, size: int) -> 
     request = commit_request(7, count=size)
     assert error_of(groups.handlers.offset_commit(world.context(8, 8), request)) is ErrorCode.NONE
     shard = groups.runtime.shards[0]
-    decision = shard.machine.delete(["g"])
+    decision = shard.coordinator.delete(["g"])
     assert shard.execute(decision).error is ErrorCode.NONE
     groups.runtime.close()
     assert Coordination(world).committed() == -1
 
 
-def test_a_partition_is_loaded_without_waiting_for_a_cold_disk(tmp_path: Path) -> None:
-    """Design D6: opening and reading happen in a reader thread; meanwhile the group is loading."""
+def test_loading_does_not_block_on_a_cold_disk(tmp_path: Path) -> None:
     worker, disk = HeldSyncs(), ColdDisk(keeps=False)
     world = World(tmp_path, worker=worker, disk=disk)
     world.create(OFFSETS_TOPIC, 1, cleanup_policy="compact")
@@ -214,7 +208,6 @@ def test_a_partition_is_loaded_without_waiting_for_a_cold_disk(tmp_path: Path) -
 
 
 def test_a_new_partition_serves_at_once(tmp_path: Path) -> None:
-    """A coordinator whose partition was made just now has nothing to load, and opens nothing to see that."""
     worker, disk = HeldSyncs(), ColdDisk(keeps=False)
     world = World(tmp_path, worker=worker, disk=disk)
     world.create(OFFSETS_TOPIC, 1, cleanup_policy="compact")

@@ -9,7 +9,7 @@ import pytest
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from broker.coordinators.runtime.coordinator_runtime import encode_record
 from broker.coordinators.runtime.java_compat import abs_hash
-from broker.coordinators.transactions.transaction import LAST_EPOCH, Expected, State, first
+from broker.coordinators.transactions.transaction import LAST_EPOCH, ProducerIdAndEpoch, State, new_transaction
 from broker.coordinators.transactions.transaction_coordinator import TRANSACTIONS_TOPIC, TransactionSettings
 from broker.security.authorizer import Operation, Resource
 from protocol.errors import ErrorCode
@@ -108,8 +108,7 @@ def markers(made: LocalWorld) -> list[tuple[str, int, int, bool]]:
 # ---- rule 1: in which order things are written
 
 
-def test_markers_wait_for_the_decision_and_completion_for_the_markers() -> None:
-    """Rule 1: nothing is told to a partition that could still be lost."""
+def test_markers_follow_the_prepare_record_and_precede_the_complete_record() -> None:
     made = world()
     producer = begin(made)
     add(made, producer, 0, 1)
@@ -132,8 +131,7 @@ def test_markers_wait_for_the_decision_and_completion_for_the_markers() -> None:
     assert markers(made) == [("t", 0, 1, True), ("t", 1, 1, True)]
 
 
-def test_while_markers_are_missing_everybody_has_to_wait() -> None:
-    """Rule 2, for every question and everybody: who goes on with another producer id may come before the Complete record."""
+def test_requests_get_concurrent_transactions_until_all_markers_are_written() -> None:
     made = world()
     producer = begin(made)
     add(made, producer, 0)
@@ -153,8 +151,7 @@ def test_while_markers_are_missing_everybody_has_to_wait() -> None:
         assert made.ask(asked, 5).error_code == busy
 
 
-def test_records_of_the_next_transaction_wait_for_the_end_of_the_last() -> None:
-    """admission.py: a producer of version 2 is patient for a moment, and then tries again itself."""
+def test_a_verification_waits_for_the_end_of_the_previous_transaction() -> None:
     made = world()
     producer = begin(made)
     add(made, producer, 0)
@@ -195,8 +192,7 @@ def life(made: LocalWorld) -> None:
     end(made, producer, commit=False)
 
 
-def test_a_coordinator_goes_on_from_wherever_it_was_interrupted() -> None:
-    """Rule 5: a crash after any record of a life leaves nothing undecided, and no marker untold or told otherwise."""
+def test_an_interrupted_transaction_continues_after_loading() -> None:
     whole = world()
     life(whole)
     batches = log_of(whole).batches
@@ -211,21 +207,20 @@ def test_a_coordinator_goes_on_from_wherever_it_was_interrupted() -> None:
         made.advance(1)
         name, epoch = state(made)
         assert not name.startswith("Prepare"), (kept, name)
-        told = {(index, is_commit) for topic, index, _, is_commit in markers(made) if topic == "t"}
+        written = {(index, is_commit) for topic, index, _, is_commit in markers(made) if topic == "t"}
         if kept - 1 in decided:
             partitions = {0, 2} if kept == 4 else {1}
-            assert told == {(index, decided[kept - 1]) for index in partitions}, kept
+            assert written == {(index, decided[kept - 1]) for index in partitions}, kept
             assert name == ("CompleteCommit" if decided[kept - 1] else "CompleteAbort")
         else:
-            assert told == set(), kept
+            assert written == set(), kept
         if name == "Ongoing":
             made.advance(80_000)  # nobody comes back for it
             assert state(made) == ("CompleteAbort", epoch + 1)
             assert all(not is_commit for _, _, _, is_commit in markers(made))
 
 
-def test_offsets_are_pending_until_their_marker_comes_also_after_a_restart() -> None:
-    """offsets.py rule 4: both coordinators are read back."""
+def test_transactional_offsets_are_pending_until_their_marker() -> None:
     made = world()
     producer = begin(made)
     commit_offset(made, producer, 41)
@@ -238,8 +233,7 @@ def test_offsets_are_pending_until_their_marker_comes_also_after_a_restart() -> 
     assert offset(made) == (41, ErrorCode.NONE)
 
 
-def test_a_later_commit_overrules_a_pending_one_also_after_a_restart() -> None:
-    """offsets.py rule 4: which one is later is a matter of the log, not of the marker."""
+def test_a_later_commit_supersedes_a_pending_one() -> None:
     from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import commit_request
 
     for restarts in (False, True):
@@ -256,8 +250,7 @@ def test_a_later_commit_overrules_a_pending_one_also_after_a_restart() -> None:
         assert offset(made) == (50, ErrorCode.NONE)
 
 
-def test_a_decision_that_was_not_committed_in_time_is_recorded_again() -> None:
-    """Rule 5: the producer is told to ask again; the markers follow the second record."""
+def test_an_uncommitted_prepare_record_is_retried() -> None:
     made = world()
     producer = begin(made)
     add(made, producer, 0)
@@ -275,8 +268,7 @@ def test_a_decision_that_was_not_committed_in_time_is_recorded_again() -> None:
     assert end(made, producer) == (ErrorCode.NONE, (producer[0], 1))
 
 
-def test_what_the_log_refuses_has_not_happened() -> None:
-    """runtime.py rule 3: the transaction stays as it was, and its end can be asked for again."""
+def test_a_failed_append_changes_no_transaction() -> None:
     made = world()
     producer = begin(made)
     add(made, producer, 0)
@@ -289,8 +281,7 @@ def test_what_the_log_refuses_has_not_happened() -> None:
     assert end(made, producer)[0] is ErrorCode.NONE
 
 
-def test_completion_is_tried_until_the_log_takes_it() -> None:
-    """Rule 1: after the markers there is no way back."""
+def test_the_complete_record_is_retried() -> None:
     made = world()
     producer = begin(made)
     add(made, producer, 0)
@@ -314,8 +305,7 @@ def test_completion_is_tried_until_the_log_takes_it() -> None:
         (ErrorCode.TRANSACTION_COORDINATOR_FENCED, "PrepareCommit"),
     ],
 )
-def test_a_partition_that_is_further_needs_no_marker(refusal: ErrorCode, name: str) -> None:
-    """A later epoch there: somebody has ended it by hand. A later coordinator: it is not ours to end any more."""
+def test_fenced_markers_are_not_retried(refusal: ErrorCode, name: str) -> None:
     made = world()
     producer = begin(made)
     add(made, producer, 0)
@@ -325,8 +315,7 @@ def test_a_partition_that_is_further_needs_no_marker(refusal: ErrorCode, name: s
     assert state(made)[0] == name
 
 
-def test_a_coordinator_that_resigned_tells_nobody_anything() -> None:
-    """runtime.py rule 4: whoever comes next goes on."""
+def test_a_resigned_coordinator_writes_no_markers() -> None:
     made = world()
     producer = begin(made)
     add(made, producer, 0)
@@ -342,13 +331,12 @@ def test_a_coordinator_that_resigned_tells_nobody_anything() -> None:
 # ---- rule 3: epochs
 
 
-def test_the_last_epoch_of_an_id_is_followed_by_another_id() -> None:
-    """transaction.py rule 4: at the end of a transaction, and when its answer was lost."""
+def test_ending_at_the_last_epoch_switches_the_producer_id() -> None:
     made = world()
     begin(made)
-    machine = made.transactions.shards[abs_hash(TX) % 5].machine
-    machine.transactions[TX] = machine.transactions[TX]._replace(epoch=LAST_EPOCH)
-    producer = (machine.transactions[TX].producer_id, LAST_EPOCH)
+    coordinator = made.transactions.shards[abs_hash(TX) % 5].coordinator
+    coordinator.transactions[TX] = coordinator.transactions[TX]._replace(epoch=LAST_EPOCH)
+    producer = (coordinator.transactions[TX].producer_id, LAST_EPOCH)
     add(made, producer, 0)
     error, following = end(made, producer)
     assert (error, following[1]) == (ErrorCode.NONE, 0)
@@ -360,12 +348,11 @@ def test_the_last_epoch_of_an_id_is_followed_by_another_id() -> None:
     assert end(made, producer)[0] is not ErrorCode.NONE
 
 
-def test_a_fenced_producer_of_the_last_epoch_is_followed_by_another_id() -> None:
-    """transaction.py rule 4: the abort takes the epoch that nobody is given."""
+def test_fencing_at_the_last_epoch_switches_the_producer_id() -> None:
     made = world()
     old = begin(made)
-    machine = made.transactions.shards[abs_hash(TX) % 5].machine
-    machine.transactions[TX] = machine.transactions[TX]._replace(epoch=LAST_EPOCH)
+    coordinator = made.transactions.shards[abs_hash(TX) % 5].coordinator
+    coordinator.transactions[TX] = coordinator.transactions[TX]._replace(epoch=LAST_EPOCH)
     add(made, (old[0], LAST_EPOCH), 0)
     again = InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=1000)
     assert made.ask(again, 5).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
@@ -376,12 +363,11 @@ def test_a_fenced_producer_of_the_last_epoch_is_followed_by_another_id() -> None
 
 
 @pytest.mark.parametrize("asks", ["end", "init"])
-def test_a_late_producer_of_the_last_epoch_is_given_another_id(asks: str) -> None:
-    """transaction.py rule 4: its time was over, the abort has taken 32767, and it is told of the id that followed."""
+def test_a_timed_out_producer_of_the_last_epoch_gets_a_new_id(asks: str) -> None:
     made = world()
     old = begin(made)[0], LAST_EPOCH
-    machine = made.transactions.shards[abs_hash(TX) % 5].machine
-    machine.transactions[TX] = machine.transactions[TX]._replace(epoch=LAST_EPOCH)
+    coordinator = made.transactions.shards[abs_hash(TX) % 5].coordinator
+    coordinator.transactions[TX] = coordinator.transactions[TX]._replace(epoch=LAST_EPOCH)
     add(made, old, 0)
     made.advance(80_000)
     assert state(made) == ("CompleteAbort", 0)
@@ -396,15 +382,14 @@ def test_a_late_producer_of_the_last_epoch_is_given_another_id(asks: str) -> Non
     assert end(made, following) == (ErrorCode.NONE, (following[0], 1))
 
 
-def test_a_timed_out_transaction_of_the_last_epoch_waits_for_another_id() -> None:
-    """Rule 6: without an id the next look comes back to it, and who has ended it meanwhile has ended it."""
+def test_a_timeout_at_the_last_epoch_waits_for_a_new_producer_id() -> None:
     made = world()
     old = begin(made)[0], LAST_EPOCH
-    machine = made.transactions.shards[abs_hash(TX) % 5].machine
-    machine.transactions[TX] = machine.transactions[TX]._replace(epoch=LAST_EPOCH)
+    coordinator = made.transactions.shards[abs_hash(TX) % 5].coordinator
+    coordinator.transactions[TX] = coordinator.transactions[TX]._replace(epoch=LAST_EPOCH)
     add(made, old, 0)
     given: list[Any] = []
-    machine._take_producer_id = lambda _wall_ms, give: given.append(give)
+    coordinator._generate_producer_id = lambda _wall_ms, give: given.append(give)
     made.advance(80_000)
     given.pop(0)(None)
     assert state(made) == ("Ongoing", LAST_EPOCH)
@@ -416,8 +401,7 @@ def test_a_timed_out_transaction_of_the_last_epoch_waits_for_another_id() -> Non
     assert state(made) == ("CompleteCommit", 0)
 
 
-def test_before_version_2_a_producer_is_fenced_by_an_epoch_of_its_own() -> None:
-    """A cluster whose feature is older: the abort's epoch is given to nobody, and the old one is forgotten."""
+def test_before_version_2_an_abort_increments_the_epoch() -> None:
     made = world()
     made.transaction_version = 0
     producer = begin(made)
@@ -435,8 +419,7 @@ def test_before_version_2_a_producer_is_fenced_by_an_epoch_of_its_own() -> None:
 # ---- rule 6: time
 
 
-def test_idle_transactional_ids_are_forgotten() -> None:
-    """Rule 6: those that are open never; a tombstone makes it last."""
+def test_idle_transactional_ids_expire() -> None:
     made = world(expiration_ms=10_000, expiry_interval_ms=1_000)
     begin(made)
     made.advance(9_000)
@@ -446,15 +429,14 @@ def test_idle_transactional_ids_are_forgotten() -> None:
         ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     )
     made.restart()
-    assert made.transactions.shards[abs_hash(TX) % 5].machine.transactions == {}
+    assert made.transactions.shards[abs_hash(TX) % 5].coordinator.transactions == {}
     producer = begin(made)
     add(made, producer, 0)
     made.advance(40_000)
     assert state(made)[0] == "Ongoing"
 
 
-def test_looking_at_the_clock_goes_on_after_a_restart() -> None:
-    """Rule 6: what was open is aborted by whoever loads it."""
+def test_timeouts_are_checked_after_a_restart() -> None:
     made = world()
     producer = begin(made)
     add(made, producer, 0)
@@ -477,8 +459,7 @@ def test_looking_at_the_clock_goes_on_after_a_restart() -> None:
         (900_001, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
     ],
 )
-def test_a_time_that_no_transaction_may_take_is_refused_by_whoever_is_asked(timeout_ms: int, error: ErrorCode) -> None:
-    """As Apache Kafka does, also where somebody else, or nobody yet, coordinates the transactional id."""
+def test_invalid_transaction_timeouts_fail_on_every_broker(timeout_ms: int, error: ErrorCode) -> None:
     request = InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=timeout_ms)
     assert LocalWorld().ask(request, 5).error_code == error
 
@@ -493,8 +474,7 @@ class Deny:
         return (operation, resource_type, resource_name) not in self.denied
 
 
-def test_rights_are_asked_for_as_kafka_does() -> None:
-    """handlers/transactions/transactions.py rule 1: of the transactional id, of the group, of topics, of the cluster."""
+def test_authorization_is_checked_as_in_kafka() -> None:
     made = world()
     producer = begin(made)
     add(made, producer, 0)
@@ -536,27 +516,27 @@ def test_rights_are_asked_for_as_kafka_does() -> None:
     assert (described.error_code, described.topics) == (0, [])
 
 
-def test_a_value_of_a_later_version_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    """transaction_records.py rule 1: what was written before it counts, as with Kafka after a downgrade."""
+def test_a_value_of_an_unknown_version_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
     made = world()
     producer = begin(made)
     later = BatchBuilder()
-    key, value = encode_record(made.transactions.shards[abs_hash(TX) % 5].machine._record(first(TX, 99, 1000, 5)))
+    key, value = encode_record(
+        made.transactions.shards[abs_hash(TX) % 5].coordinator._record(new_transaction(TX, 99, 1000, 5))
+    )
     assert value is not None
     later.append(5, key, b"\0\x09" + value[2:])
     log_of(made).append(later.build(), lambda _: None)
     made.restart()
     assert add(made, producer, 0) == [ErrorCode.NONE]
-    assert "a value of version 0009 in __transaction_state is passed over" in caplog.text
+    assert "skipping a value of unknown version 0009 in __transaction_state" in caplog.text
 
 
-def test_while_a_shard_loads_it_says_so() -> None:
-    """runtime.py rule 1."""
+def test_requests_to_a_loading_shard_get_load_in_progress() -> None:
     made = world()
     producer = begin(made)
     index = abs_hash(TX) % 5
-    made.transactions.resigned(index)
-    made.transactions.elected(index, 7)
+    made.transactions.on_resignation(index)
+    made.transactions.on_election(index, 7)
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     listing = ListTransactionsRequest(state_filters=[], producer_id_filters=[])
     assert made.transactions.is_loading
@@ -568,8 +548,7 @@ def test_while_a_shard_loads_it_says_so() -> None:
     assert state(made) == ("Empty", 0)
 
 
-def test_a_group_without_its_topic_yet_has_its_partition_already() -> None:
-    """AddOffsetsToTxn before anybody has asked for the group's coordinator."""
+def test_offsets_can_be_added_before_the_offsets_topic_exists() -> None:
     made = LocalWorld()
     made.create_topic(TRANSACTIONS_TOPIC, 5)
     producer = begin(made)
@@ -577,7 +556,9 @@ def test_a_group_without_its_topic_yet_has_its_partition_already() -> None:
         transactional_id=TX, producer_id=producer[0], producer_epoch=producer[1], group_id="g"
     )
     assert made.ask(offsets, 3).error_code == 0
-    machine = made.transactions.shards[abs_hash(TX) % 5].machine
-    known = machine.transactions[TX]
+    coordinator = made.transactions.shards[abs_hash(TX) % 5].coordinator
+    known = coordinator.transactions[TX]
     assert (known.state, known.partitions) == (State.ONGOING, {(OFFSETS_TOPIC, abs_hash("g") % 5)})
-    assert machine.verify(TX, Expected(*producer), [("t", 0)]) == {("t", 0): ErrorCode.TRANSACTION_ABORTABLE}
+    assert coordinator.verify(TX, ProducerIdAndEpoch(*producer), [("t", 0)]) == {
+        ("t", 0): ErrorCode.TRANSACTION_ABORTABLE
+    }

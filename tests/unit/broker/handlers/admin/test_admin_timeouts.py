@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.handlers.admin.cluster_admin import ClusterHandlers
-from broker.handlers.admin.topics import AdminHandlers
+from broker.handlers.admin.topics import TopicHandlers
 from broker.handlers.router import ConnectionInfo, Pending, RequestContext
 from broker.security.authorizer import AllowAll
 from protocol.errors import ErrorCode
@@ -29,7 +29,7 @@ from protocol.messages.cluster import (
     ReassignableTopic,
 )
 from replication.metadata.image import MetadataImage
-from replication.timer_queue import Deadlines
+from replication.timer_queue import TimerQueue
 
 CONNECTION = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 40000), "User:ANONYMOUS")
 
@@ -38,11 +38,11 @@ class Stage:
     """A controller that keeps its replies to itself."""
 
     def __init__(self) -> None:
-        self.deadlines = Deadlines()
-        self.handlers = AdminHandlers(
-            1, self, lambda: MetadataImage("c"), AllowAll(), deletion_enabled=True, deadlines=self.deadlines
+        self.timers = TimerQueue()
+        self.handlers = TopicHandlers(
+            1, self, lambda: MetadataImage("c"), AllowAll(), deletion_enabled=True, timers=self.timers
         )
-        self.cluster = ClusterHandlers(self, AllowAll(), self.deadlines)
+        self.cluster = ClusterHandlers(self, AllowAll(), self.timers)
         self.replies: list[Callable[[Any], None]] = []
         self.answers: list[Any] = []
 
@@ -91,13 +91,12 @@ def create(timeout_ms: int) -> CreateTopicsRequest:
         ),
     ],
 )
-def test_who_has_waited_long_enough_is_told_so(wish: Any, results: Callable[[Any], Any]) -> None:
-    """Whatever becomes of it later."""
+def test_requests_time_out_after_the_clients_timeout(wish: Any, results: Callable[[Any], Any]) -> None:
     stage = Stage()
     stage.ask(wish)
-    stage.deadlines.run_due(1499)
+    stage.timers.run_due(1499)
     assert stage.answers == []
-    stage.deadlines.run_due(1500)
+    stage.timers.run_due(1500)
     ((answer,),) = (stage.answers,)
     ((result,),) = (results(answer),)
     assert (result.name, result.error_code, result.error_message) == (
@@ -125,11 +124,10 @@ def test_who_has_waited_long_enough_is_told_so(wish: Any, results: Callable[[Any
         ),
     ],
 )
-def test_elections_and_reassignments_are_not_waited_for_longer_either(wish: Any, results: Callable[[Any], Any]) -> None:
-    """As where no controller is active."""
+def test_elections_and_reassignments_time_out(wish: Any, results: Callable[[Any], Any]) -> None:
     stage = Stage()
     stage.ask(wish)
-    stage.deadlines.run_due(1500)
+    stage.timers.run_due(1500)
     (answer,) = stage.answers
     (result,) = results(answer)
     assert answer.error_code == result.error_code == ErrorCode.REQUEST_TIMED_OUT
@@ -137,24 +135,22 @@ def test_elections_and_reassignments_are_not_waited_for_longer_either(wish: Any,
     assert len(stage.answers) == 1
 
 
-def test_no_deadline_outlives_its_request() -> None:
-    """Neither an answered one, nor one whose client has gone; without a time-out there is none."""
+def test_no_timer_outlives_its_request() -> None:
     stage = Stage()
     stage.ask(create(1000))
     stage.replies[0](CreateTopicsResponse(topics=[]))
-    assert len(stage.deadlines) == 0
+    assert len(stage.timers) == 0
     stage.ask(create(1000)).cancel()
     stage.ask(create(0))
-    assert len(stage.deadlines) == 0
+    assert len(stage.timers) == 0
     assert len(stage.answers) == 1
 
 
-def test_the_first_version_of_an_election_has_errors_of_partitions_only() -> None:
-    """Its answer could not be encoded else."""
+def test_elect_leaders_version_0_has_only_partition_errors() -> None:
     stage = Stage()
     asked = [ElectedPartitions(topic="t", partitions=[0])]
     stage.ask(ElectLeadersRequest(topic_partitions=asked, timeout_ms=1000), version=0)
-    stage.deadlines.run_due(1500)
+    stage.timers.run_due(1500)
     (answer,) = stage.answers
     assert answer.error_code == ErrorCode.NONE
     assert answer.replica_election_results[0].partition_result[0].error_code == ErrorCode.REQUEST_TIMED_OUT

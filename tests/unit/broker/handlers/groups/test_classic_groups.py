@@ -43,8 +43,7 @@ def world() -> LocalWorld:
 # ---- rights
 
 
-def test_a_group_that_may_not_be_read_answers_nothing() -> None:
-    """coordination.py rule 1: GROUP_AUTHORIZATION_FAILED wherever there is room for it."""
+def test_unauthorized_groups_are_not_answered() -> None:
     made = world()
     made.ask(commit_request(1), 8)
     made.authorize_by(
@@ -70,8 +69,7 @@ def test_a_group_that_may_not_be_read_answers_nothing() -> None:
     assert made.ask(FindCoordinatorRequest(coordinator_keys=["g"]), 4).coordinators[0].error_code == denied
 
 
-def test_groups_are_listed_by_right() -> None:
-    """Who may describe the cluster sees all groups, others those that they may describe."""
+def test_only_authorized_groups_are_listed() -> None:
     made = world()
     made.ask(commit_request(1), 8)
     made.ask(commit_request(1, group="hidden"), 8)
@@ -82,8 +80,7 @@ def test_groups_are_listed_by_right() -> None:
     assert [group.group_id for group in made.ask(ListGroupsRequest(), 5).groups] == ["g"]
 
 
-def test_topics_that_may_not_be_read_are_left_out_of_commits_and_fetches() -> None:
-    """coordination.py rule 1: TOPIC_AUTHORIZATION_FAILED when named, silence when all are asked for."""
+def test_unauthorized_topics_fail_in_commits_and_fetches() -> None:
     made = world()
     request = commit_request(1)
     secret = commit_request(2).topics[0]

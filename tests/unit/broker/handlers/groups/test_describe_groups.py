@@ -11,8 +11,7 @@ from protocol.schema import Message
 from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import world
 
 
-def test_what_is_shown_of_groups_is_committed() -> None:
-    """runtime.py rule 2: an answer that tells of groups waits for their records, and tells nothing that may be lost."""
+def test_group_descriptions_wait_for_their_commits() -> None:
     made = world()
     made.logs[0].is_holding = True
     made.send("a", _consumer_joining("new"), 1)

@@ -12,7 +12,7 @@ from broker.coordinators.runtime.java_compat import abs_hash
 from broker.coordinators.transactions.transaction_coordinator import TRANSACTIONS_TOPIC
 from broker.handlers.groups.find_coordinator import GROUP, TRANSACTION, FindCoordinatorHandler
 from broker.handlers.router import Pending, RequestContext
-from broker.peers.endpoints import Addresses
+from broker.peers.endpoints import AdvertisedEndpoints
 from broker.security.authorizer import AllowAll
 from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
@@ -30,8 +30,7 @@ def world() -> LocalWorld:
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_the_coordinator_is_the_leader_of_the_groups_partition(version: int) -> None:
-    """One key until version 3, several since 4; an error message since 1."""
+def test_the_coordinator_is_the_leader_of_the_partition(version: int) -> None:
     made = world()
     request = FindCoordinatorRequest(coordinator_keys=["g", ""]) if version >= 4 else FindCoordinatorRequest(key="g")
     answer = made.ask(request, version)
@@ -46,7 +45,6 @@ def test_the_coordinator_is_the_leader_of_the_groups_partition(version: int) -> 
 
 
 def test_a_partition_without_a_leader_has_no_coordinator() -> None:
-    """COORDINATOR_NOT_AVAILABLE, node -1: the client asks again."""
     made = world()
     index = abs_hash("g") % 5
     partitions = made.holder.image.topics_by_name[OFFSETS_TOPIC].partitions
@@ -56,8 +54,7 @@ def test_a_partition_without_a_leader_has_no_coordinator() -> None:
 
 
 @pytest.mark.parametrize("key_type", [2, 5])
-def test_coordinators_of_other_kinds_are_not_here(key_type: int) -> None:
-    """Share groups and what nobody knows: INVALID_REQUEST, as from Kafka."""
+def test_unknown_coordinator_types_are_invalid(key_type: int) -> None:
     made = world()
     answer = made.ask(FindCoordinatorRequest(coordinator_keys=["g"], key_type=key_type), 6)
     assert answer.coordinators[0].error_code == ErrorCode.INVALID_REQUEST
@@ -71,14 +68,13 @@ def asking(
 ) -> tuple[FindCoordinatorHandler, RequestContext]:
     topic = CreatableTopic(name=TOPICS[kind], num_partitions=5, replication_factor=3)
     handler = FindCoordinatorHandler(
-        lambda: made.holder.image, Addresses(NODE, frozenset()), AllowAll(), create, {kind: topic}
+        lambda: made.holder.image, AdvertisedEndpoints(NODE, frozenset()), AllowAll(), create, {kind: topic}
     )
     return handler, RequestContext(10, 4, 1, "x", made.connection, 0, 0)
 
 
 @pytest.mark.parametrize("kind", [GROUP, TRANSACTION])
-def test_the_first_question_makes_the_topic_and_waits_for_it(kind: int) -> None:
-    """find_coordinator.py rule 2: several questions meanwhile make it once, and all are answered."""
+def test_the_first_find_coordinator_creates_the_topic_and_waits(kind: int) -> None:
     made = LocalWorld()
     replies: list[Callable[[CreateTopicsResponse], None]] = []
     asked: list[CreateTopicsRequest] = []
@@ -101,8 +97,7 @@ def test_the_first_question_makes_the_topic_and_waits_for_it(kind: int) -> None:
         assert answers[0].coordinators[0].node_id == NODE
 
 
-def test_a_topic_that_cannot_be_made_is_explained() -> None:
-    """find_coordinator.py rule 2: the controller's sentence reaches the client, and the next question tries again."""
+def test_a_topic_creation_error_is_returned() -> None:
     made = LocalWorld()
     sentence = "Unable to replicate the partition 3 time(s): only 1 broker(s) are registered."
     tries = []

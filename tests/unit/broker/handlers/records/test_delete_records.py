@@ -54,11 +54,11 @@ def rows(answer: Answer) -> list[Row]:
 def follow(world: World, replica: int, offset: int, log_start_offset: int) -> None:
     """A follower holds all before `offset`, and its own log begins at `log_start_offset`."""
     world.fetch(offset=offset, replica=replica, max_wait_ms=0, log_start_offset=log_start_offset)
-    world.settle()
+    world.drain_purgatory()
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_the_log_begins_at_the_offset_and_says_so(world: World, version: int) -> None:
+def test_delete_records_returns_the_new_log_start_offset(world: World, version: int) -> None:
     world.create()
     world.load(batches=5)
     assert rows(delete(world, ("t", 0, 3), version=version)) == [("t", 0, 3, E.NONE)]
@@ -68,7 +68,6 @@ def test_the_log_begins_at_the_offset_and_says_so(world: World, version: int) ->
 
 
 def test_minus_one_is_the_high_watermark(world: World) -> None:
-    """What is not committed stays: here one record that a follower does not have."""
     world.create(replicas=(1, 2))
     world.load(batches=3)
     follow(world, 2, 2, 0)
@@ -77,15 +76,13 @@ def test_minus_one_is_the_high_watermark(world: World) -> None:
 
 
 def test_an_offset_below_the_start_changes_nothing(world: World) -> None:
-    """The low watermark tells where the log begins nevertheless."""
     world.create()
     world.load(batches=5)
     delete(world, ("t", 0, 4))
     assert rows(delete(world, ("t", 0, 1))) == [("t", 0, 4, E.NONE)]
 
 
-def test_refusals(world: World) -> None:
-    """Each for its partition alone."""
+def test_rejected_requests(world: World) -> None:
     world.create("t", 2)
     world.create("compacted", cleanup_policy="compact")
     world.create("both", cleanup_policy="compact,delete")
@@ -111,7 +108,7 @@ def test_refusals(world: World) -> None:
     ]
 
 
-def test_who_may_not_delete_the_topic_deletes_nothing(tmp_path: Path) -> None:
+def test_unauthorized_delete_records_deletes_nothing(tmp_path: Path) -> None:
     class Deny:
         def authorize(self, principal: str, operation: str, resource_type: str, name: str) -> bool:
             return (operation, resource_type, name) != (Operation.DELETE, Resource.TOPIC, "t")
@@ -126,7 +123,7 @@ def test_who_may_not_delete_the_topic_deletes_nothing(tmp_path: Path) -> None:
     assert world.partition("t").log.log_start_offset == 0
 
 
-def test_a_partition_that_is_named_twice_is_answered_once(world: World) -> None:
+def test_a_repeated_partition_is_answered_once(world: World) -> None:
     world.create()
     world.load(batches=5)
     assert rows(delete(world, ("t", 0, 4), ("t", 0, 2))) == [("t", 0, 2, E.NONE)]
@@ -135,8 +132,7 @@ def test_a_partition_that_is_named_twice_is_answered_once(world: World) -> None:
 # ---- waiting ---------------------------------------------------------------------------------------------
 
 
-def test_the_answer_waits_for_followers_that_live(world: World) -> None:
-    """A follower tells where its own log begins with its next fetch."""
+def test_the_response_waits_for_live_followers(world: World) -> None:
     world.create(replicas=(1, 2))
     world.load(batches=4)
     follow(world, 2, 4, 0)
@@ -149,14 +145,14 @@ def test_the_answer_waits_for_followers_that_live(world: World) -> None:
     assert len(world.purgatory) == 0
 
 
-def test_a_follower_that_is_fenced_is_not_waited_for(world: World) -> None:
+def test_fenced_followers_are_not_waited_for(world: World) -> None:
     world.create(replicas=(1, 2), isr=(1,))
     world.load(batches=4)
     world.apply(world._broker(2, fenced=True))
     assert rows(delete(world, ("t", 0, 3))) == [("t", 0, 3, E.NONE)]
 
 
-def test_at_the_deadline_it_is_deleted_here_and_timed_out(world: World) -> None:
+def test_after_the_timeout_records_are_deleted_on_the_leader_only(world: World) -> None:
     world.create(replicas=(1, 2))
     world.create("alone")
     world.load(batches=4)
@@ -169,17 +165,17 @@ def test_at_the_deadline_it_is_deleted_here_and_timed_out(world: World) -> None:
     assert world.partition().log.log_start_offset == 3
 
 
-def test_who_loses_the_lead_meanwhile_says_so(world: World) -> None:
+def test_lost_leadership_fails_a_waiting_delete(world: World) -> None:
     world.create(replicas=(1, 2))
     world.load(batches=4)
     follow(world, 2, 4, 0)
     answer = delete(world, ("t", 0, 3))
     world.change(leader=2)
-    world.settle()
+    world.drain_purgatory()
     assert rows(answer) == [("t", 0, -1, E.NOT_LEADER_OR_FOLLOWER)]
 
 
-def test_a_connection_that_goes_away_is_forgotten(world: World) -> None:
+def test_a_closed_connection_frees_its_client_instance(world: World) -> None:
     world.create(replicas=(1, 2))
     world.load(batches=4)
     follow(world, 2, 4, 0)
@@ -189,8 +185,7 @@ def test_a_connection_that_goes_away_is_forgotten(world: World) -> None:
     assert len(world.purgatory) == 0
 
 
-def test_parked_fetches_hear_of_it(world: World) -> None:
-    """Who waits at the end is told the new start when it looks again; in a session that is news."""
+def test_a_new_log_start_offset_completes_waiting_fetches(world: World) -> None:
     world.create()
     world.load(batches=4)
     reader = world.fetch_all({("t", 0): 4}, session=(0, 0), max_wait_ms=0)
@@ -198,7 +193,7 @@ def test_parked_fetches_hear_of_it(world: World) -> None:
     waiting = world.fetch_all({}, session=(session, 1), max_wait_ms=10_000)
     assert not waiting.is_done
     delete(world, ("t", 0, 3))
-    world.settle()
+    world.drain_purgatory()
     world.pass_time(10_000)
     assert fetched(waiting).log_start_offset == 3
 
@@ -206,7 +201,7 @@ def test_parked_fetches_hear_of_it(world: World) -> None:
 # ---- the disk --------------------------------------------------------------------------------------------
 
 
-def test_a_log_that_is_not_open_is_opened_by_a_thread(tmp_path: Path) -> None:
+def test_a_closed_log_is_opened_by_a_thread(tmp_path: Path) -> None:
     worker = HeldWorker()
     world = World(tmp_path, worker=worker)
     world.create()
@@ -214,11 +209,11 @@ def test_a_log_that_is_not_open_is_opened_by_a_thread(tmp_path: Path) -> None:
     answer = delete(world, ("t", 0, 0))
     assert not answer.is_done
     worker.let_read()
-    world.settle()
+    world.drain_purgatory()
     assert rows(answer) == [("t", 0, 0, E.NONE)]
 
 
-def test_a_failing_disk_is_an_error_of_storage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_disk_is_a_storage_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.create()
     world.load(batches=2)
 
@@ -230,8 +225,7 @@ def test_a_failing_disk_is_an_error_of_storage(world: World, monkeypatch: pytest
     assert world.partition().is_offline
 
 
-def test_the_start_survives_with_its_checkpoint(tmp_path: Path, world: World) -> None:
-    """log-start-offset-checkpoint: written from time to time, so that a kill loses it only for those seconds."""
+def test_the_log_start_offset_survives_a_restart(tmp_path: Path, world: World) -> None:
     world.create()
     world.load(batches=5)
     delete(world, ("t", 0, 3))
@@ -248,8 +242,7 @@ def test_the_start_survives_with_its_checkpoint(tmp_path: Path, world: World) ->
     assert (log.log_start_offset, log.log_end_offset) == (3, 5)
 
 
-def test_whole_segments_before_the_start_go_after_a_while(world: World) -> None:
-    """Renamed at once, deleted when `file.delete.delay.ms` has passed."""
+def test_segments_below_the_log_start_offset_are_deleted_later(world: World) -> None:
     world.create(internal_segment_bytes=1000, file_delete_delay_ms=1000)
     world.load(batches=5, size=900)
     log = world.partition().log

@@ -24,28 +24,26 @@ def world(tmp_path) -> World:
 
 def fetch_by_shortcut(world: World, version: int, places: Any = None, **request: Any) -> Any:
     """What the short cut says to a Fetch."""
-    shortcut = fetch_fast_path.shortcuts(world.fetching)(version)
+    fast_path = fetch_fast_path.fast_paths(world.fetching)(version)
     made = world.fetch_request({("t", 0): 1} if places is None else places, version=version, **request)
     made.replica_state = None
-    return None if shortcut is None else shortcut(world.context(1, version), bytearray(encode(made, version)), 0)
+    return None if fast_path is None else fast_path(world.context(1, version), bytearray(encode(made, version)), 0)
 
 
 def produce_by_shortcut(world: World, version: int, acks: int = 1, records: Any = None) -> Any:
     """What the short cut says to a Produce."""
-    shortcut = produce_fast_path.shortcuts(world.producing)(version)
+    fast_path = produce_fast_path.fast_paths(world.producing)(version)
     made = world.produce_request([("t", 0, batch() if records is None else records)], version=version, acks=acks)
-    return None if shortcut is None else shortcut(world.context(0, version), bytearray(encode(made, version)), 0)
+    return None if fast_path is None else fast_path(world.context(0, version), bytearray(encode(made, version)), 0)
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_a_plain_consumers_fetch_takes_the_short_cut(world, version):
-    """From version 9 on."""
+def test_a_plain_fetch_takes_the_fast_path(world, version):
     assert (fetch_by_shortcut(world, version) is not None) is (version >= 9)
 
 
 @pytest.mark.parametrize("version", [9, 12, 13, 18])
-def test_a_session_with_one_moving_partition_takes_the_short_cut(world, version):
-    """The session goes on afterwards as if the handler had answered."""
+def test_a_session_with_one_dirty_partition_takes_the_fast_path(world, version):
     client = Client(world, version, max_wait_ms=0)
     client.fetch({("t", index): 0 for index in range(3)})
     assert fetch_by_shortcut(world, version, session=client.session) is not None
@@ -66,13 +64,11 @@ def test_a_session_with_one_moving_partition_takes_the_short_cut(world, version)
         {"min_bytes": 10_000},
     ],
 )
-def test_an_unusual_fetch_is_left_to_the_handler(world, request_):
-    """Rule 2 of fetch_shortcut.py."""
+def test_other_fetch_layouts_are_left_to_the_handler(world, request_):
     assert fetch_by_shortcut(world, 12, **request_) is None
 
 
-def test_what_the_disk_must_be_asked_for_is_left_to_the_handler(world, monkeypatch):
-    """Rule 2 of fetch_shortcut.py: the session has not gone on."""
+def test_a_read_that_would_block_is_left_to_the_handler(world, monkeypatch):
     client = Client(world, max_wait_ms=0)
     client.fetch({("t", 0): 0})
 
@@ -86,21 +82,18 @@ def test_what_the_disk_must_be_asked_for_is_left_to_the_handler(world, monkeypat
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_a_plain_producers_batch_takes_the_short_cut(world, version):
-    """From version 7 on."""
+def test_a_plain_produce_takes_the_fast_path(world, version):
     assert isinstance(produce_by_shortcut(world, version), list) is (version >= 7)
 
 
-def test_an_unusual_produce_is_left_to_the_handler(world):
-    """Rule 2 of produce_shortcut.py: nothing is appended."""
+def test_other_produce_layouts_are_left_to_the_handler(world):
     assert produce_by_shortcut(world, 9, acks=0) is None
     assert produce_by_shortcut(world, 9, records=batch(transactional=True, producer_id=1, base_sequence=0)) is None
     assert produce_by_shortcut(world, 9, records=batch()[:60]) is None
     assert world.partition().log.log_end_offset == 3
 
 
-def test_a_refusal_is_the_handlers(world):
-    """Rule 3 of produce_shortcut.py."""
+def test_errors_are_left_to_the_handler(world):
     broken = batch()
     broken[30] ^= 1
     answer = produce_by_shortcut(world, 9, records=broken)
@@ -114,10 +107,10 @@ class Waiting:
         world.create("r", replicas=(1, 2))
         self._version = version
         request = world.produce_request([("r", 0, batch())], version=version, acks=-1, timeout_ms=1000)
-        shortcut = produce_fast_path.shortcuts(world.producing)(version)
-        assert shortcut is not None
+        fast_path = produce_fast_path.fast_paths(world.producing)(version)
+        assert fast_path is not None
         self.answers: list[Any] = []
-        self.later: Any = shortcut(world.context(0, version), bytearray(encode(request, version)), 0)
+        self.later: Any = fast_path(world.context(0, version), bytearray(encode(request, version)), 0)
         self.later.deliver_to(self.answers.append, None)
         assert self.answers == []
 
@@ -132,35 +125,31 @@ class Waiting:
 
 
 @pytest.mark.parametrize("version", [7, 8, 9, 12, 13])
-def test_a_produce_that_waits_is_answered_once_when_it_ends(world, version):
-    """Rule 3 of produce_shortcut.py: in parts; its deadline is forgotten."""
+def test_a_waiting_produce_is_answered_once(world, version):
     waiting = Waiting(world, version)
     world.fetch("r", offset=1, replica=2, max_wait_ms=0)
     assert (waiting.answer().error_code, waiting.answer().base_offset) == (0, 0)
-    assert len(world.deadlines) == 0
+    assert len(world.timers) == 0
 
 
 @pytest.mark.parametrize("version", [7, 13])
-def test_a_produce_that_waits_fails_as_the_handler_says(world, version):
-    """Rule 3 of produce_shortcut.py: when its time is over, and what comes then is not told; when the leader is another."""
+def test_a_waiting_produce_fails_with_the_handlers_response(world, version):
     waiting = Waiting(world, version)
-    world.deadlines.run_due(world.mono_ms + 1000)
+    world.timers.run_due(world.mono_ms + 1000)
     assert (waiting.answer().error_code, waiting.answer().base_offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
     world.fetch("r", offset=1, replica=2, max_wait_ms=0)
     assert len(waiting.answers) == 1
 
 
-def test_a_produce_that_nobody_waits_for_is_not_answered(world):
-    """The connection has gone: neither the follower nor the time tells anybody."""
+def test_a_cancelled_produce_is_not_answered(world):
     waiting = Waiting(world, 13)
     waiting.later.cancel()
-    assert len(world.deadlines) == 0
+    assert len(world.timers) == 0
     world.fetch("r", offset=1, replica=2, max_wait_ms=0)
     assert waiting.answers == []
 
 
-def test_only_a_produce_is_begun_behind_one_that_waits(world):
-    """What else comes behind it sees what it has done."""
+def test_only_a_produce_starts_behind_a_waiting_produce(world):
     waiting = Waiting(world, 13)
-    assert waiting.later.lets_begin(bytearray(b"\0\0\0\x0d"))
-    assert not waiting.later.lets_begin(bytearray(b"\0\1\0\x0d"))
+    assert waiting.later.can_pipeline(bytearray(b"\0\0\0\x0d"))
+    assert not waiting.later.can_pipeline(bytearray(b"\0\1\0\x0d"))

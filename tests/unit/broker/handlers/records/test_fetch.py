@@ -7,7 +7,7 @@ import pytest
 from broker.security.authorizer import Operation, Resource
 from protocol.errors import ErrorCode
 from protocol.records import ControlType, FileRegion, end_txn_marker
-from storage.log.log import Origin
+from storage.log.log import AppendOrigin
 from tests.support.replica_harness import NOW_MS, World, batch, fetched, named, note_looks, offsets
 
 ONE = len(batch())
@@ -39,7 +39,6 @@ def code(answer, topic=0, partition=0):
 
 @pytest.mark.parametrize("version", range(4, 19))
 def test_every_version_gets_the_records(world, version):
-    """F11: records, high watermark, last stable offset and log start in every version."""
     world.load("t", 1, batches=3)
     data = fetched(world.fetch("t", 1, 1, version=version))
     assert (data.partition_index, data.error_code) == (1, 0)
@@ -50,7 +49,6 @@ def test_every_version_gets_the_records(world, version):
 
 
 def test_records_are_regions_of_files_never_bytes(world):
-    """Rule 5 (Z1)."""
     world.load("t", batches=2)
     request = world.fetch_request({("t", 0): 0})
     answer = world.fetching.handle(world.context(1, 12), request)
@@ -59,14 +57,12 @@ def test_records_are_regions_of_files_never_bytes(world):
     assert sum(region.length for region in records) == 2 * ONE
 
 
-def test_offset_inside_a_batch_gives_the_whole_batch(world):
-    """F8: batches are never cut at the front."""
+def test_a_fetch_inside_a_batch_returns_the_whole_batch(world):
     world.produce("t", 0, batch(count=10))
     assert offsets(fetched(world.fetch("t", 0, 7))) == [0]
 
 
 def test_committed_reader_gets_the_list_of_aborted_transactions(world):
-    """F10: an empty list, where another reader gets none."""
     world.load("t")
     assert fetched(world.fetch("t", isolation=1)).aborted_transactions == []
 
@@ -74,8 +70,7 @@ def test_committed_reader_gets_the_list_of_aborted_transactions(world):
 # ---------------------------------------------------------------- F1: who reads
 
 
-def test_consumer_without_read_is_refused_there_and_served_elsewhere(tmp_path):
-    """F1."""
+def test_an_unauthorized_topic_fails_and_others_are_read(tmp_path):
     world = World(tmp_path, authorizer=Deny((Operation.READ, Resource.TOPIC, "secret")))
     for name in ("open", "secret"):
         world.create(name)
@@ -88,8 +83,7 @@ def test_consumer_without_read_is_refused_there_and_served_elsewhere(tmp_path):
 
 
 @pytest.mark.parametrize("version", [12, 16])
-def test_follower_without_cluster_action_is_refused_everywhere(tmp_path, version):
-    """F1."""
+def test_a_follower_fetch_requires_cluster_action(tmp_path, version):
     world = World(tmp_path, authorizer=Deny((Operation.CLUSTER_ACTION, Resource.CLUSTER, None)))
     world.create("t", replicas=(1, 2))
     world.load("t")
@@ -100,8 +94,7 @@ def test_follower_without_cluster_action_is_refused_everywhere(tmp_path, version
 @pytest.mark.parametrize(
     ("version", "expected"), [(12, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (13, ErrorCode.UNKNOWN_TOPIC_ID)]
 )
-def test_unknown_topic_is_told_by_name_or_by_id_and_others_are_served(world, version, expected):
-    """F1."""
+def test_an_unknown_topic_fails_and_others_are_served(world, version, expected):
     world.load("t")
     answer = world.fetch_all({("nowhere", 0): 0, ("t", 0): 0, ("t", 9): 0}, version=version)
     assert code(answer, 0) == expected
@@ -111,8 +104,7 @@ def test_unknown_topic_is_told_by_name_or_by_id_and_others_are_served(world, ver
     assert fetched(answer, 0).records == b""
 
 
-def test_debugging_consumer_may_read_a_replica_that_does_not_lead_up_to_the_high_watermark(world):
-    """F1: replica id -2."""
+def test_a_debugging_consumer_reads_a_follower_to_the_high_watermark(world):
     world.create("r", replicas=(1, 2))
     world.load("r", batches=3)
     world.fetch("r", 0, 2, replica=2)
@@ -121,8 +113,7 @@ def test_debugging_consumer_may_read_a_replica_that_does_not_lead_up_to_the_high
     assert code(world.fetch("r", version=10)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_future_local_replica_reads_to_the_end_and_is_no_follower(world):
-    """F1, F2: replica id -3, a copy of this broker's own in another directory; it acknowledges nothing."""
+def test_a_future_replica_reads_to_the_log_end(world):
     world.create("r", replicas=(1, 2))
     world.load("r", batches=3)
     assert offsets(fetched(world.fetch("r", replica=-3))) == [0, 1, 2]
@@ -132,8 +123,7 @@ def test_future_local_replica_reads_to_the_end_and_is_no_follower(world):
 # ---------------------------------------------------------------- F2: isolation
 
 
-def test_consumer_reads_to_the_high_watermark_follower_to_the_end(world):
-    """F2."""
+def test_readable_records_depend_on_the_replica_id(world):
     world.create("r", replicas=(1, 2))
     world.load("r", batches=4)
     assert offsets(fetched(world.fetch("r", replica=2, offset=2))) == [2, 3]
@@ -145,93 +135,82 @@ def test_consumer_reads_to_the_high_watermark_follower_to_the_end(world):
 # ---------------------------------------------------------------- F4: when to answer
 
 
-def test_nothing_asked_is_answered_at_once(world):
-    """F4."""
+def test_a_fetch_without_partitions_is_answered_at_once(world):
     answer = world.fetch_all({})
     assert answer.is_done
     assert answer.message.responses == []
 
 
-def test_no_wait_wanted_is_answered_at_once(world):
-    """F4."""
+def test_max_wait_of_zero_is_answered_at_once(world):
     assert fetched(world.fetch("t", max_wait_ms=0)).records == b""
 
 
-def test_min_bytes_not_there_waits_until_they_are(world):
-    """F4: it is the sum over the partitions that counts."""
+def test_a_fetch_waits_for_min_bytes(world):
     answer = world.fetch_all({("t", 0): 0, ("t", 1): 0}, min_bytes=2 * ONE)
     world.load("t", 0)
-    world.settle()
+    world.drain_purgatory()
     assert not answer.is_done
     world.load("t", 1)
     assert not answer.is_done
-    world.settle()
+    world.drain_purgatory()
     assert [offsets(fetched(answer, 0, index)) for index in (0, 1)] == [[0], [0]]
     assert len(world.purgatory) == world.purgatory.watched_keys == 0
 
 
-def test_zero_min_bytes_are_always_there(world):
-    """F4."""
+def test_min_bytes_of_zero_is_answered_at_once(world):
     assert world.fetch("t", min_bytes=0).is_done
 
 
-def test_min_bytes_above_max_bytes_are_cut_to_them(world):
-    """F4: else such a fetch would always wait."""
+def test_min_bytes_is_capped_at_max_bytes(world):
     world.load("t", batches=3)
     assert offsets(fetched(world.fetch("t", min_bytes=10**6, max_bytes=ONE))) == [0]
 
 
 def test_any_error_is_answered_at_once(world):
-    """F4."""
     answer = world.fetch_all({("t", 0): 0, ("t", 1): 99}, min_bytes=1000)
     assert (code(answer, 0, 0), code(answer, 0, 1)) == (0, ErrorCode.OFFSET_OUT_OF_RANGE)
 
 
-def test_deadline_answers_with_what_there_is(world):
-    """F4."""
+def test_a_timeout_completes_with_the_available_records(world):
     answer = world.fetch("t", min_bytes=1000, max_wait_ms=500)
     world.load("t")
-    world.settle()
+    world.drain_purgatory()
     world.pass_time(499)
     assert not answer.is_done
     world.pass_time(1)
     assert offsets(fetched(answer)) == [0]
-    assert len(world.purgatory) == world.purgatory.watched_keys == len(world.deadlines) == 0
+    assert len(world.purgatory) == world.purgatory.watched_keys == len(world.timers) == 0
 
 
-def test_lost_leadership_answers_a_parked_fetch(world):
-    """F4: an error, with who leads now; a consumer that knows of racks may read on from a follower (KIP-392)."""
+def test_lost_leadership_completes_a_waiting_fetch(world):
     world.create("r", replicas=(1, 2))
     old, knows_epoch, knows_racks = world.fetch("r", version=10), world.fetch("r", leader_epoch=0), world.fetch("r")
     world.change("r", leader=2)
-    world.settle()
+    world.drain_purgatory()
     assert code(old) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert code(knows_epoch) == ErrorCode.FENCED_LEADER_EPOCH
     assert not knows_racks.is_done
     world.change("r", leader=2, replicas=[2], isr=[2])
-    world.settle()
+    world.drain_purgatory()
     assert code(knows_racks) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_deleted_topic_answers_a_parked_fetch(world):
-    """F4."""
+def test_a_deleted_topic_completes_a_waiting_fetch(world):
     by_name, by_id = world.fetch("t", version=12), world.fetch("t", version=16)
     world.delete("t")
-    world.settle()
+    world.drain_purgatory()
     assert code(by_name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert code(by_id) == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_decided_transaction_answers_a_parked_committed_reader(world):
-    """F2, F4, F10: movement of the last stable offset; what was aborted is told with the records."""
-
-    def append(records, origin=Origin.CLIENT):
-        ends = []
+def test_a_completed_transaction_wakes_a_read_committed_fetch(world):
+    def append(records, origin=AppendOrigin.CLIENT):
+        on_marker = []
         world.replicas.append(
-            "t", 0, records, acks=1, wall_ms=NOW_MS, done=lambda *end: ends.append(end[0]), origin=origin
+            "t", 0, records, acks=1, wall_ms=NOW_MS, done=lambda *end: on_marker.append(end[0]), origin=origin
         )
-        world.settle()
-        assert ends == [ErrorCode.NONE]
+        world.drain_purgatory()
+        assert on_marker == [ErrorCode.NONE]
 
     answer = world.fetch("t", isolation=1)
     append(batch(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True))
@@ -240,7 +219,7 @@ def test_decided_transaction_answers_a_parked_committed_reader(world):
     assert offsets(fetched(world.fetch("t"))) == [0, 1]
     append(
         end_txn_marker(ControlType.ABORT, producer_id=5, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW_MS),
-        Origin.COORDINATOR,
+        AppendOrigin.COORDINATOR,
     )
     data = fetched(answer)
     assert (offsets(data), data.last_stable_offset) == ([0, 1, 2], 3)
@@ -248,25 +227,23 @@ def test_decided_transaction_answers_a_parked_committed_reader(world):
 
 
 def test_closed_connection_leaves_nothing_behind(world):
-    """F4: the waiter goes with its connection."""
     answer = world.fetch_all({("t", 0): 0, ("t", 1): 0})
     assert (len(world.purgatory), world.purgatory.watched_keys) == (1, 2)
     answer.pending.cancel()
-    assert len(world.purgatory) == world.purgatory.watched_keys == len(world.deadlines) == 0
+    assert len(world.purgatory) == world.purgatory.watched_keys == len(world.timers) == 0
     world.load("t")
-    world.settle()
+    world.drain_purgatory()
     assert not answer.is_done
 
 
-def test_wake_looks_only_at_what_moved(world, monkeypatch):
-    """Rule 2 (D7)."""
+def test_a_wakeup_reads_only_changed_partitions(world, monkeypatch):
     world.create("many", partitions=50)
     answer = world.fetch_all({("many", index): 0 for index in range(50)}, min_bytes=2 * ONE)
     looked = note_looks(world, monkeypatch)
     world.load("many", 17)
-    world.settle()
+    world.drain_purgatory()
     world.load("many", 3)
-    world.settle()
+    world.drain_purgatory()
     assert looked == [17, 3]
     assert named(answer) == [("many", index) for index in range(50)]
     assert [index for index in range(50) if fetched(answer, 0, index).records] == [3, 17]
@@ -276,35 +253,32 @@ def test_wake_looks_only_at_what_moved(world, monkeypatch):
 
 
 def test_followers_fetch_moves_the_high_watermark_and_wakes_consumers(world):
-    """F5."""
     world.create("r", replicas=(1, 2))
     produce = world.produce("r", acks=-1)
     consumer = world.fetch("r")
     assert not produce.is_done
     first = world.fetch("r", replica=2, version=17)
     assert offsets(fetched(first)) == [0]
-    world.settle()
+    world.drain_purgatory()
     assert not consumer.is_done
     second = world.fetch("r", offset=1, replica=2, version=17)
     assert produce.message.responses[0].partition_responses[0].error_code == 0
     assert not second.is_done
-    world.settle()
+    world.drain_purgatory()
     assert offsets(fetched(consumer)) == [0]
     assert not second.is_done
 
 
-def test_append_wakes_a_parked_follower_before_it_is_committed(world):
-    """F5, F2: a follower waits for the log's end, not for the high watermark."""
+def test_an_append_wakes_a_follower_before_its_commit(world):
     world.create("r", replicas=(1, 2))
     follower, consumer = world.fetch("r", replica=2), world.fetch("r")
     world.produce("r", acks=1)
-    world.settle()
+    world.drain_purgatory()
     assert offsets(fetched(follower)) == [0]
     assert not consumer.is_done
 
 
-def test_diverging_follower_is_told_at_once(world):
-    """F4: where its log stops agreeing."""
+def test_a_diverging_follower_is_answered_at_once(world):
     world.create("r", replicas=(1, 2), epoch=1)
     world.load("r", batches=3)
     world.change("r", leader=1)
@@ -317,8 +291,7 @@ def test_diverging_follower_is_told_at_once(world):
     assert world.partition("r").followers[2].end_offset == -1
 
 
-def test_stranger_that_fetches_as_a_follower_is_refused(world):
-    """F5."""
+def test_a_follower_fetch_of_a_non_replica_fails(world):
     assert code(world.fetch("t", replica=3)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert code(world.fetch("t", replica=3, leader_epoch=0)) == ErrorCode.UNKNOWN_LEADER_EPOCH
 
@@ -326,8 +299,7 @@ def test_stranger_that_fetches_as_a_follower_is_refused(world):
 # ---------------------------------------------------------------- F6: leader checks
 
 
-def test_reader_with_another_leader_epoch_is_refused(world):
-    """F6."""
+def test_a_fetch_with_another_leader_epoch_fails(world):
     world.create("e", epoch=5)
     answers = {epoch: code(world.fetch("e", leader_epoch=epoch, max_wait_ms=0)) for epoch in (4, 5, 6, -1)}
     assert answers == {
@@ -339,8 +311,7 @@ def test_reader_with_another_leader_epoch_is_refused(world):
 
 
 @pytest.mark.parametrize("version", [11, 12, 16])
-def test_who_leads_now_is_told_with_the_error(world, version):
-    """KIP-951: leader, epoch and where it listens, from version 16 on."""
+def test_not_leader_error_contains_the_current_leader(world, version):
     world.create("r", replicas=(2, 3), leader=2, epoch=7)
     answer = world.fetch("r", version=version)
     data = fetched(answer)
@@ -355,7 +326,6 @@ def test_who_leads_now_is_told_with_the_error(world, version):
 
 @pytest.mark.parametrize("offset", [-1, 4, 1000])
 def test_offset_outside_the_log_is_out_of_range(world, offset):
-    """F6."""
     world.load("t", batches=3)
     data = fetched(world.fetch("t", offset=offset))
     assert data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -363,7 +333,6 @@ def test_offset_outside_the_log_is_out_of_range(world, offset):
 
 
 def test_offset_at_the_end_is_empty(world):
-    """F6."""
     world.load("t", batches=3)
     data = fetched(world.fetch("t", offset=3, max_wait_ms=0))
     assert (data.error_code, data.high_watermark, data.records) == (0, 3, b"")
@@ -372,8 +341,7 @@ def test_offset_at_the_end_is_empty(world):
 # ---------------------------------------------------------------- F9: limits
 
 
-def test_first_batch_comes_whole_however_small_the_limits(world):
-    """F9: per partition and per answer."""
+def test_the_first_batch_is_returned_whole(world):
     world.produce("t", 0, batch(size=5000))
     world.load("t", 0)
     for limits in ({"partition_max_bytes": 1}, {"max_bytes": 1}, {"max_bytes": 0, "partition_max_bytes": 0}):
@@ -381,7 +349,6 @@ def test_first_batch_comes_whole_however_small_the_limits(world):
 
 
 def test_only_the_first_partition_with_records_may_exceed_the_limits(world):
-    """F9: an empty partition before it does not use up the exception."""
     for index in (1, 2):
         world.produce("t", index, batch(size=5000))
     answer = world.fetch_all({("t", 0): 0, ("t", 1): 0, ("t", 2): 0}, partition_max_bytes=100)
@@ -389,16 +356,14 @@ def test_only_the_first_partition_with_records_may_exceed_the_limits(world):
     assert fetched(answer, 0, 2).high_watermark == 1
 
 
-def test_max_bytes_hold_over_all_partitions(world):
-    """F9."""
+def test_max_bytes_limits_the_whole_response(world):
     for index in range(3):
         world.load("t", index, batches=10)
     answer = world.fetch_all({("t", index): 0 for index in range(3)}, max_bytes=15 * ONE)
     assert [len(offsets(fetched(answer, 0, index))) for index in range(3)] == [10, 5, 0]
 
 
-def test_partition_max_bytes_hold_for_each(world):
-    """F9."""
+def test_partition_max_bytes_limits_each_partition(world):
     for index in range(3):
         world.load("t", index, batches=10)
     answer = world.fetch_all({("t", index): 0 for index in range(3)}, partition_max_bytes=3 * ONE)
@@ -408,8 +373,7 @@ def test_partition_max_bytes_hold_for_each(world):
 # ---------------------------------------------------------------- rack
 
 
-def test_consumer_is_sent_to_another_replica(world):
-    """F4: at once, without records; only for versions that carry the rack."""
+def test_a_preferred_read_replica_is_returned(world):
     world.create("r", replicas=(1, 2))
     world.load("r")
     world.fetch("r", offset=1, replica=2)
@@ -432,11 +396,11 @@ def crowded(tmp_path) -> World:
     made.create("t", partitions=WIDTH)
     for index in range(WIDTH):
         made.load("t", index)
-    files = made.log_manager.open_files
+    files = made.log_manager.file_handles
     for _ in range(3):
         list(files.close_idle())
-    files._limit, files._most_kept = MOST_FILES, 4
-    files.on_surplus = lambda: None  # nothing is closed before this turn of the loop is over
+    files._limit, files._target = MOST_FILES, 4
+    files.on_eviction_needed = lambda: None  # nothing is closed before this turn of the loop is over
     return made
 
 
@@ -447,12 +411,11 @@ def given(response) -> list[int]:
 
 def turn(world: World) -> None:
     """What was answered is sent; the loop goes on."""
-    world.settle()
-    world.log_manager.open_files.close_surplus()
+    world.drain_purgatory()
+    world.log_manager.file_handles.close_surplus()
 
 
-def test_a_wide_fetch_opens_no_more_files_than_may_be_open(crowded):
-    """Rule 3: the rest is given when what was given is sent."""
+def test_a_wide_fetch_respects_the_open_file_limit(crowded):
     positions = {("t", index): 0 for index in range(WIDTH)}
     response = crowded.fetching.handle(crowded.context(1, 12), crowded.fetch_request(positions))
     assert given(response) == list(range(MOST_FILES))
@@ -466,8 +429,7 @@ def test_a_wide_fetch_opens_no_more_files_than_may_be_open(crowded):
     assert given(response) == list(range(MOST_FILES, WIDTH))
 
 
-def test_a_session_comes_back_for_what_it_was_not_given(crowded):
-    """Rule 3, where the client names nothing any more."""
+def test_a_session_returns_skipped_partitions_later(crowded):
     request = crowded.fetch_request({("t", index): 0 for index in range(WIDTH)}, session=(0, 0), max_wait_ms=0)
     response = crowded.fetching.handle(crowded.context(1, 12), request)
     assert given(response) == list(range(MOST_FILES))

@@ -26,23 +26,21 @@ def world(tmp_path) -> World:
 def thaw(world, error=None):
     while world.worker.reads:
         world.worker.let_read(error)
-    world.settle()
+    world.drain_purgatory()
 
 
 @pytest.mark.parametrize("max_wait_ms", [0, 500])
-def test_a_fetch_that_finds_only_cold_partitions_waits_for_the_disk(world, max_wait_ms):
-    """However long that takes, and whatever the client's patience."""
+def test_a_fetch_of_blocked_partitions_waits_for_the_disk(world, max_wait_ms):
     answer = world.fetch("t", 0, 0, max_wait_ms=max_wait_ms)
     assert not answer.is_done
     world.pass_time(10_000)
-    world.settle()
+    world.drain_purgatory()
     assert not answer.is_done
     thaw(world)
     assert offsets(fetched(answer)) == [0]
 
 
-def test_a_fetch_that_finds_nothing_behind_the_cold_is_over_when_its_time_is(world):
-    """The time for records and the time for the disk run together."""
+def test_an_unblocked_fetch_without_records_times_out(world):
     answer = world.fetch("t", 0, 1, max_wait_ms=500)
     thaw(world)
     assert not answer.is_done
@@ -54,26 +52,23 @@ def test_a_fetch_that_finds_nothing_behind_the_cold_is_over_when_its_time_is(wor
     assert late.is_done
 
 
-def test_the_answer_that_makes_a_session_names_everybody(world):
-    """So it waits for all of them."""
+def test_the_first_response_of_a_session_contains_all_partitions(world):
     first = world.fetch_all({("t", index): 0 for index in range(3)}, session=(0, 0), max_wait_ms=0)
     while world.worker.reads:
         assert not first.is_done
         world.worker.let_read()
-        world.settle()
+        world.drain_purgatory()
     assert named(first) == [("t", 0), ("t", 1), ("t", 2)]
 
 
-def test_a_failing_disk_is_an_answer(world):
-    """KAFKA_STORAGE_ERROR, as with any other use."""
+def test_a_failed_disk_fails_the_look_up(world):
     answer = world.fetch("t", 0, 0)
     world.worker.let_read(StorageError("read", "x"))
-    world.settle()
+    world.drain_purgatory()
     assert fetched(answer).error_code == 56
 
 
-def test_in_a_session_the_others_do_not_wait_for_the_cold_one(world):
-    """It stays dirty, is warmed meanwhile, and comes first in the next answer."""
+def test_an_incremental_fetch_does_not_wait_for_blocked_partitions(world):
     world.worker.holds_reads = False
     client = Client(world, max_wait_ms=0)
     assert named(client.fetch({("t", index): 0 for index in range(3)})) == [("t", 0), ("t", 1), ("t", 2)]
@@ -87,8 +82,7 @@ def test_in_a_session_the_others_do_not_wait_for_the_cold_one(world):
     assert offsets(fetched(third)) == [0]
 
 
-def test_a_client_that_leaves_while_the_disk_is_asked_leaves_the_session_as_it_was(world):
-    """The cold partition is dirty still."""
+def test_a_cancelled_blocked_fetch_keeps_the_session(world):
     world.worker.holds_reads = False
     client = Client(world, max_wait_ms=0)
     assert named(client.fetch({("t", 0): 0})) == [("t", 0)]
@@ -101,8 +95,7 @@ def test_a_client_that_leaves_while_the_disk_is_asked_leaves_the_session_as_it_w
     assert named(client.fetch()) == [("t", 0)]
 
 
-def test_a_follower_s_progress_counts_though_its_partition_was_cold(tmp_path):
-    """F5: as of the moment when it asked."""
+def test_a_blocked_follower_fetch_still_acknowledges(tmp_path):
     worker = HeldWorker()
     world = World(tmp_path, worker=worker)
     world.create("r", replicas=(1, 2), isr=(1, 2))
@@ -113,8 +106,7 @@ def test_a_follower_s_progress_counts_though_its_partition_was_cold(tmp_path):
     assert world.partition("r").followers[2].end_offset == 0
 
 
-def test_offsets_by_time_wait_for_a_thread_and_are_answered_together(world):
-    """Also when the client has gone before."""
+def test_timestamp_look_ups_run_on_a_thread(world):
     parts = [ListOffsetsPartition(partition_index=index, timestamp=stamp) for index, stamp in enumerate((-1, 0, -3))]
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=parts)])
     answers = []

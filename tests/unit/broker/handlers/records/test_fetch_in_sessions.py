@@ -22,8 +22,7 @@ def code(answer, topic=0, partition=0):
     return fetched(answer, topic, partition).error_code
 
 
-def test_incremental_answer_names_only_what_has_news(world):
-    """Rule 4."""
+def test_an_incremental_response_contains_only_changes(world):
     client = Client(world, max_wait_ms=0)
     world.load("t", 1)
     first = client.fetch({("t", index): 0 for index in range(3)})
@@ -37,8 +36,7 @@ def test_incremental_answer_names_only_what_has_news(world):
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 18])
-def test_records_come_again_until_the_client_moves_on(world, version):
-    """Rule 2 of fetch_sessions.py: an answer may get lost."""
+def test_records_are_returned_again_until_the_fetch_offset_advances(world, version):
     client = Client(world, version=version, max_wait_ms=0)
     world.load("t", 1)
     client.fetch({("t", 1): 0})
@@ -47,8 +45,7 @@ def test_records_come_again_until_the_client_moves_on(world, version):
     assert client.fetch({("t", 1): 1}).message.responses == []
 
 
-def test_error_comes_again_until_it_is_gone_and_then_the_bounds_are_told(world):
-    """Rule 4: the client must hear that all is well again."""
+def test_an_error_repeats_and_the_offsets_follow_it(world):
     client = Client(world, max_wait_ms=0)
     client.fetch({("t", 0): 0, ("n", 0): 0})
     for _ in range(2):
@@ -60,8 +57,7 @@ def test_error_comes_again_until_it_is_gone_and_then_the_bounds_are_told(world):
     assert named(client.fetch()) == []
 
 
-def test_topic_that_appears_under_a_known_id_is_served(world):
-    """Sessions by id: the name is found later."""
+def test_a_topic_created_during_the_session_is_served(world):
     world.create("n")
     topic_id = world.image.topics_by_name["n"].topic_id
     world.delete("n")
@@ -77,8 +73,7 @@ def test_topic_that_appears_under_a_known_id_is_served(world):
     assert offsets(fetched(client.fetch())) == [0]
 
 
-def test_movement_of_the_high_watermark_alone_is_told_to_a_follower(world):
-    """Rule 4 (F11)."""
+def test_a_new_high_watermark_completes_a_follower_fetch(world):
     world.create("r", replicas=(1, 2, 3))
     world.load("r")
     follower = Client(world, max_wait_ms=0, replica=2)
@@ -91,8 +86,7 @@ def test_movement_of_the_high_watermark_alone_is_told_to_a_follower(world):
     assert follower.fetch().message.responses == []
 
 
-def test_follower_with_nothing_to_fetch_is_caught_up_as_long_as_it_asks(world):
-    """Rule 3 of replication/partition/follower_progress.py: a record that comes after a long rest is no lag, as little as in Apache Kafka."""
+def test_a_follower_without_new_records_stays_caught_up(world):
     world.create("r", replicas=(1, 2))
     follower = Client(world, max_wait_ms=0, replica=2)
     follower.fetch({("r", 0): 0, ("t", 0): 0})
@@ -102,14 +96,13 @@ def test_follower_with_nothing_to_fetch_is_caught_up_as_long_as_it_asks(world):
         follower.fetch()
     world.load("r")
     world.pass_time(MAX_LAG_MS)
-    assert partition.isr_without_laggards(world.mono_ms, MAX_LAG_MS) is None
+    assert partition.shrunk_isr(world.mono_ms, MAX_LAG_MS) is None
     follower.fetch({("t", 0): 0})  # it does not say that it has the record: it was caught up the last time, not now
     world.pass_time(1)
-    assert partition.isr_without_laggards(world.mono_ms, MAX_LAG_MS) == (1,)
+    assert partition.shrunk_isr(world.mono_ms, MAX_LAG_MS) == (1,)
 
 
-def test_follower_that_forgets_a_partition_is_not_caught_up_by_what_else_it_asks(world):
-    """Rule 3 of replication/partition/follower_progress.py: only what is asked for counts."""
+def test_a_forgotten_partition_does_not_stay_caught_up(world):
     world.create("r", replicas=(1, 2))
     follower = Client(world, max_wait_ms=0, replica=2)
     follower.fetch({("r", 0): 0, ("t", 0): 0})
@@ -117,17 +110,16 @@ def test_follower_that_forgets_a_partition_is_not_caught_up_by_what_else_it_asks
     world.pass_time(MAX_LAG_MS + 1)
     follower.fetch()
     world.load("r")
-    assert world.replicas.find("r", 0).isr_without_laggards(world.mono_ms, MAX_LAG_MS) == (1,)
+    assert world.replicas.find("r", 0).shrunk_isr(world.mono_ms, MAX_LAG_MS) == (1,)
 
 
-def test_parked_incremental_fetch_is_woken_by_its_partitions(world):
-    """F3 and F4 together."""
+def test_a_waiting_incremental_fetch_is_woken_by_its_partitions(world):
     client = Client(world)
     client.fetch({("t", index): 0 for index in range(3)}, max_wait_ms=0)
     answer = client.fetch()
     assert not answer.is_done
     world.load("t", 2)
-    world.settle()
+    world.drain_purgatory()
     assert named(answer) == [("t", 2)]
     answer = client.fetch({("t", 2): 1})
     world.pass_time(500)
@@ -135,8 +127,7 @@ def test_parked_incremental_fetch_is_woken_by_its_partitions(world):
     assert answer.message.session_id == 1001
 
 
-def test_incremental_fetch_and_wake_look_only_at_what_moved(world, monkeypatch):
-    """D7: never at all partitions of a session."""
+def test_an_incremental_fetch_reads_only_changed_partitions(world, monkeypatch):
     world.create("many", partitions=100)
     client = Client(world, max_wait_ms=500)
     client.fetch({("many", index): 0 for index in range(100)}, max_wait_ms=0)
@@ -147,13 +138,12 @@ def test_incremental_fetch_and_wake_look_only_at_what_moved(world, monkeypatch):
     looked.clear()
     answer = client.fetch({("many", 5): 1})
     world.load("many", 70)
-    world.settle()
+    world.drain_purgatory()
     assert looked == [5, 70]
     assert named(answer) == [("many", 70)]
 
 
 def test_busy_partition_does_not_starve_the_others(world):
-    """F9 in a session: who gave records goes to the end of the line."""
     for index in range(3):
         world.load("t", index, batches=20)
     client = Client(world, max_wait_ms=0, max_bytes=3 * ONE)
@@ -171,8 +161,7 @@ def test_busy_partition_does_not_starve_the_others(world):
     assert served == [0, 1, 2, 0, 1, 2, 0, 1]
 
 
-def test_partition_without_room_is_left_for_the_next_fetch(world):
-    """Rule 3: it is neither lost nor told empty."""
+def test_a_partition_beyond_max_bytes_is_left_for_the_next_fetch(world):
     client = Client(world, max_wait_ms=0)
     client.fetch({("t", index): 0 for index in range(3)})
     for index in range(3):
@@ -190,8 +179,7 @@ def test_partition_without_room_is_left_for_the_next_fetch(world):
         ((1001, 1), 13, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR),
     ],
 )
-def test_session_error_is_of_the_whole_request(world, session, version, expected):
-    """F3: no partition is served, and the session goes on."""
+def test_a_session_error_fails_the_whole_request(world, session, version, expected):
     client = Client(world, max_wait_ms=0)
     client.fetch({("t", 0): 0})
     answer = world.fetch_all({}, session=session, version=version)
@@ -199,8 +187,7 @@ def test_session_error_is_of_the_whole_request(world, session, version, expected
     assert client.fetch().message.error_code == 0
 
 
-def test_session_resumed_elsewhere_answers_the_parked_request(world):
-    """F3: a client that lost its connection comes back before the broker has noticed."""
+def test_a_newer_request_of_the_session_completes_the_waiting_one(world):
     client = Client(world)
     client.fetch({("t", 0): 0}, max_wait_ms=0)
     world.load("t")
@@ -211,8 +198,7 @@ def test_session_resumed_elsewhere_answers_the_parked_request(world):
     assert offsets(fetched(again)) == [0]
 
 
-def test_closed_connection_keeps_the_session_and_what_was_found(world):
-    """F3: the next request of the session finds the records that the lost answer had."""
+def test_a_closed_connection_keeps_the_session_and_its_dirty_partitions(world):
     client = Client(world)
     client.fetch({("t", 0): 0}, max_wait_ms=0)
     world.load("t")
@@ -221,8 +207,7 @@ def test_closed_connection_keeps_the_session_and_what_was_found(world):
     assert offsets(fetched(client.fetch(min_bytes=1))) == [0]
 
 
-def test_session_that_nobody_heard_of_goes_with_its_connection(world):
-    """F3: the id was never told."""
+def test_a_session_with_an_unsent_id_is_closed_with_its_connection(world):
     answer = world.fetch("t", session=(0, 0))
     assert len(world.sessions) == 1
     answer.pending.cancel()
@@ -230,20 +215,18 @@ def test_session_that_nobody_heard_of_goes_with_its_connection(world):
     assert world.purgatory.watched_keys == 0
 
 
-def test_evicted_session_answers_its_parked_request(world):
-    """F3: with what there is; the client learns of it by its next request."""
+def test_an_evicted_session_completes_its_waiting_request(world):
     client = Client(world)
     client.fetch({("t", 0): 0}, max_wait_ms=0)
     answer = client.fetch()
     world.sessions.remove(1001)
-    world.settle()
+    world.drain_purgatory()
     assert answer.is_done
     assert world.purgatory.watched_keys == 0
     assert client.fetch().message.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_followers_progress_counts_though_there_is_no_room_for_more(world):
-    """F5: who waits for acks=all on one partition does not wait for the records of others to be sent first."""
+def test_a_follower_fetch_beyond_max_bytes_still_acknowledges(world):
     world.create("r", partitions=3, replicas=(1, 2))
     for index in range(3):
         world.load("r", index, batches=5, size=1000)

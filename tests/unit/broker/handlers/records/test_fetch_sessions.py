@@ -7,18 +7,18 @@ import random
 
 import pytest
 
-from broker.handlers.records.fetch_sessions import EVICTION_MS, FetchSession, FetchSessions, Watchlist
+from broker.handlers.records.fetch_sessions import EVICTION_MS, FetchContext, FetchSession, FetchSessions
 from protocol.errors import ErrorCode
 from protocol.messages.produce_fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from replication.partition.partition import end_key, state_key
-from replication.purgatory import Purgatory, Waiter
-from replication.timer_queue import Deadlines
+from replication.purgatory import DelayedOperation, Purgatory
+from replication.timer_queue import TimerQueue
 from tests.support.seeds import seed_of
 
 ID = bytes(range(16))
 
 
-class Parked(Waiter):
+class Parked(DelayedOperation):
     """Counts how often it is tried."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ def request_by_id(session_id: int = 0, epoch: int = 0, indexes: tuple[int, ...] 
 
 @pytest.fixture
 def purgatory() -> Purgatory:
-    return Purgatory(Deadlines())
+    return Purgatory(TimerQueue())
 
 
 @pytest.fixture
@@ -70,21 +70,20 @@ def sessions(purgatory) -> FetchSessions:
     return FetchSessions(purgatory, lambda: next(ids), slots=3)
 
 
-def create(sessions: FetchSessions, partitions: int = 1, mono_ms: int = 0, *, follower: bool = False) -> Watchlist:
+def create(sessions: FetchSessions, partitions: int = 1, mono_ms: int = 0, *, follower: bool = False) -> FetchContext:
     made = sessions.open(request(partitions={"t": list(range(partitions))}), 12, mono_ms, is_follower=follower)
-    assert isinstance(made, Watchlist)
+    assert isinstance(made, FetchContext)
     return made
 
 
-def dirty(watchlist: Watchlist) -> list[tuple[str | None, int]]:
-    return [(partition.topic, partition.index) for partition in watchlist.dirty]
+def dirty(fetch_context: FetchContext) -> list[tuple[str | None, int]]:
+    return [(partition.topic, partition.index) for partition in fetch_context.dirty]
 
 
 # ---------------------------------------------------------------- epochs
 
 
-def test_epoch_zero_makes_a_session_and_the_next_request_has_epoch_one(sessions):
-    """Rule 1 (F3)."""
+def test_epoch_zero_creates_a_session(sessions):
     session = create(sessions, partitions=2)
     assert isinstance(session, FetchSession)
     assert session.session_id == 100
@@ -94,8 +93,7 @@ def test_epoch_zero_makes_a_session_and_the_next_request_has_epoch_one(sessions)
     assert sessions.partitions == 2
 
 
-def test_other_epoch_is_refused_and_changes_nothing(sessions):
-    """Rule 1."""
+def test_a_wrong_session_epoch_fails_and_changes_nothing(sessions):
     session = create(sessions)
     for epoch in (2, 3, 7, 0x7FFFFFFF):
         answer = sessions.open(request(100, epoch, {"t": [5]}), 12, 0, is_follower=False)
@@ -105,31 +103,27 @@ def test_other_epoch_is_refused_and_changes_nothing(sessions):
 
 
 def test_unknown_session_is_refused(sessions):
-    """Rule 1."""
     assert sessions.open(request(7, 1), 12, 0, is_follower=False) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_epoch_wraps_to_one_at_the_largest(sessions):
-    """Rule 1: epochs are positive int32."""
+def test_the_session_epoch_wraps_to_one(sessions):
     session = create(sessions)
     session.epoch = 0x7FFFFFFF
     assert sessions.open(request(100, 0x7FFFFFFF), 12, 0, is_follower=False) is session
     assert session.epoch == 1
 
 
-def test_final_epoch_ends_the_session_and_makes_none(sessions, purgatory):
-    """Rule 1."""
+def test_the_final_epoch_closes_the_session(sessions, purgatory):
     create(sessions)
     answer = sessions.open(request(100, -1, {"t": [0]}), 12, 0, is_follower=False)
-    assert isinstance(answer, Watchlist)
+    assert isinstance(answer, FetchContext)
     assert answer.session_id == 0
     assert not answer.is_incremental
     assert len(sessions) == 0
     assert purgatory.watched_keys == 0
 
 
-def test_full_request_that_names_a_session_replaces_it(sessions):
-    """Rule 1."""
+def test_a_full_request_replaces_its_session(sessions):
     create(sessions)
     answer = sessions.open(request(100, 0, {"t": [0]}), 12, 0, is_follower=False)
     assert isinstance(answer, FetchSession)
@@ -137,17 +131,15 @@ def test_full_request_that_names_a_session_replaces_it(sessions):
     assert sessions.find(100) is None
 
 
-def test_versions_before_seven_know_no_sessions(sessions):
-    """KIP-227 begins with Fetch v7; the decoder leaves the defaults there."""
+def test_versions_before_seven_have_no_sessions(sessions):
     old = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[asked(0)])])
     answer = sessions.open(old, 6, 0, is_follower=False)
-    assert isinstance(answer, Watchlist)
+    assert isinstance(answer, FetchContext)
     assert answer.session_id == 0
     assert len(sessions) == 0
 
 
-def test_session_does_not_change_between_names_and_ids(sessions):
-    """A session made with names cannot go on with ids, nor the other way round."""
+def test_a_session_cannot_switch_between_names_and_ids(sessions):
     create(sessions)
     answer = sessions.open(request_by_id(100, 1), 13, 0, is_follower=False)
     assert answer == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
@@ -158,8 +150,7 @@ def test_session_does_not_change_between_names_and_ids(sessions):
     assert answer == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
-def test_session_ids_in_use_are_not_drawn_again(purgatory):
-    """Ids are drawn at random; two sessions never share one."""
+def test_used_session_ids_are_not_reused(purgatory):
     draws = iter([5, 5, 5, 9])
     sessions = FetchSessions(purgatory, lambda: next(draws))
     assert [create(sessions).session_id for _ in range(2)] == [5, 9]
@@ -169,7 +160,6 @@ def test_session_ids_in_use_are_not_drawn_again(purgatory):
 
 
 def test_incremental_request_adds_changes_and_forgets(sessions):
-    """Rule 1 and 2 (F3)."""
     session = create(sessions, partitions=3)
     session.dirty.clear()
     change = request(100, 1, {"t": [1], "u": [0]}, forget={"t": [2], "x": [0]}, offset=50)
@@ -180,19 +170,17 @@ def test_incremental_request_adds_changes_and_forgets(sessions):
     assert session.partitions["t", 0].offset == 0
 
 
-def test_session_left_without_partitions_ends(sessions, purgatory):
-    """Kafka closes it too: the answer has session id 0."""
+def test_a_session_without_partitions_is_closed(sessions, purgatory):
     create(sessions)
     answer = sessions.open(request(100, 1, forget={"t": [0]}), 12, 0, is_follower=False)
-    assert isinstance(answer, Watchlist)
+    assert isinstance(answer, FetchContext)
     assert answer.session_id == 0
     assert not answer.partitions
     assert len(sessions) == 0
     assert purgatory.watched_keys == 0
 
 
-def test_movement_between_requests_makes_dirty(sessions, purgatory):
-    """Rule 2 and 3 (F3): a session hears of movement while nobody waits."""
+def test_a_change_between_requests_marks_the_partition_dirty(sessions, purgatory):
     session = create(sessions, partitions=3)
     session.dirty.clear()
     purgatory.wake(state_key("t", 2))
@@ -202,8 +190,7 @@ def test_movement_between_requests_makes_dirty(sessions, purgatory):
     assert dirty(session) == [("t", 2), ("t", 0)]
 
 
-def test_forgotten_partition_is_heard_of_no_more(sessions, purgatory):
-    """Rule 3."""
+def test_a_forgotten_partition_is_not_watched(sessions, purgatory):
     session = create(sessions, partitions=2)
     sessions.open(request(100, 1, forget={"t": [1]}), 12, 0, is_follower=False)
     assert purgatory.watched_keys == 1
@@ -212,30 +199,27 @@ def test_forgotten_partition_is_heard_of_no_more(sessions, purgatory):
     assert dirty(session) == []
 
 
-def test_sessionless_fetch_watches_only_when_told(sessions, purgatory):
-    """Rule 3."""
-    watchlist = sessions.open(request(epoch=-1, partitions={"t": [0, 1]}), 12, 0, is_follower=False)
-    assert isinstance(watchlist, Watchlist)
+def test_a_sessionless_fetch_watches_only_while_waiting(sessions, purgatory):
+    fetch_context = sessions.open(request(epoch=-1, partitions={"t": [0, 1]}), 12, 0, is_follower=False)
+    assert isinstance(fetch_context, FetchContext)
     assert purgatory.watched_keys == 0
-    watchlist.watch_all()
+    fetch_context.watch_all()
     assert purgatory.watched_keys == 2
-    watchlist.unwatch_all()
+    fetch_context.unwatch_all()
     assert purgatory.watched_keys == 0
 
 
-def test_partition_known_by_id_is_watched_when_its_name_is_found(sessions, purgatory):
-    """A topic id may be unknown at first: then there is nothing to watch yet."""
+def test_a_partition_is_watched_after_its_topic_name_is_known(sessions, purgatory):
     session = sessions.open(request_by_id(), 13, 0, is_follower=False)
     assert isinstance(session, FetchSession)
     assert purgatory.watched_keys == 0
-    session.name(session.partitions[ID, 0], "t")
+    session.set_topic_name(session.partitions[ID, 0], "t")
     session.dirty.clear()
     purgatory.wake(state_key("t", 0))
     assert dirty(session) == [("t", 0)]
 
 
-def test_movement_wakes_the_parked_request_of_the_session(sessions, purgatory):
-    """Rule 5: a consumer waits for the high watermark."""
+def test_a_change_wakes_the_waiting_request_of_the_session(sessions, purgatory):
     session = create(sessions)
     session.waiter = Parked()
     purgatory.park(session.waiter, (), 100)
@@ -246,7 +230,6 @@ def test_movement_wakes_the_parked_request_of_the_session(sessions, purgatory):
 
 
 def test_follower_is_woken_by_the_end_of_the_log_and_only_notes_the_high_watermark(sessions, purgatory):
-    """Rule 5."""
     session = create(sessions, follower=True)
     session.dirty.clear()
     session.waiter = Parked()
@@ -261,8 +244,7 @@ def test_follower_is_woken_by_the_end_of_the_log_and_only_notes_the_high_waterma
 # ---------------------------------------------------------------- the cache
 
 
-def test_full_cache_of_young_sessions_gives_no_more(sessions):
-    """Rule 4 (F3)."""
+def test_a_cache_full_of_young_sessions_creates_none(sessions):
     for _ in range(3):
         create(sessions)
     refused = create(sessions, partitions=50)
@@ -272,8 +254,7 @@ def test_full_cache_of_young_sessions_gives_no_more(sessions):
     assert len(sessions) == 3
 
 
-def test_session_idle_for_two_minutes_gives_way(sessions):
-    """Rule 4 (F3)."""
+def test_a_session_idle_for_two_minutes_is_evicted(sessions):
     for _ in range(3):
         create(sessions)
     sessions.open(request(100, 1), 12, EVICTION_MS, is_follower=False)
@@ -285,8 +266,7 @@ def test_session_idle_for_two_minutes_gives_way(sessions):
     assert sessions.evictions == 1
 
 
-def test_larger_session_pushes_out_a_smaller_one_that_is_not_young(sessions):
-    """Rule 4."""
+def test_a_larger_session_evicts_an_older_smaller_one(sessions):
     for size in (5, 2, 4):
         create(sessions, partitions=size)
     for session_id in (100, 101, 102):  # all in use, none young
@@ -296,8 +276,7 @@ def test_larger_session_pushes_out_a_smaller_one_that_is_not_young(sessions):
     assert sessions.find(101) is None
 
 
-def test_follower_pushes_out_a_young_consumer_but_no_follower(sessions):
-    """Rule 4."""
+def test_a_follower_evicts_a_young_consumer_but_no_follower(sessions):
     create(sessions, partitions=9)
     create(sessions, partitions=1, follower=True)
     create(sessions, partitions=8)
@@ -308,8 +287,7 @@ def test_follower_pushes_out_a_young_consumer_but_no_follower(sessions):
     assert create(sessions, partitions=1, follower=True).session_id == 0
 
 
-def test_evicted_session_lets_its_parked_request_go_and_watches_nothing(sessions, purgatory):
-    """Rule 3 and 4: nobody waits for a session that is no more."""
+def test_an_evicted_session_completes_its_request_and_stops_watching(sessions, purgatory):
     session = create(sessions)
     session.waiter = Parked()
     purgatory.park(session.waiter, (), 100)
@@ -320,8 +298,7 @@ def test_evicted_session_lets_its_parked_request_go_and_watches_nothing(sessions
     assert session.is_closed
 
 
-def test_watching_is_given_back_whatever_clients_do(purgatory):
-    """Rule 3 and 4, as a property over random requests."""
+def test_no_watches_are_left_after_random_requests(purgatory):
     seed = seed_of()
     chance = random.Random(seed)
     sessions = FetchSessions(purgatory, lambda: chance.randrange(1, 2**31), slots=5)

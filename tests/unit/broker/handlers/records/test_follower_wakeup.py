@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.handlers.records.follower_wakeup import LATE_MS, SOON_MS, FollowerCalls
+from broker.handlers.records.follower_wakeup import FIRST_WAKEUP_MS, SECOND_WAKEUP_MS, FollowerWakeup
 from tests.support.replica_harness import Client, World, named
 
 
-def test_followers_are_answered_when_another_partition_is_led(tmp_path: Path) -> None:
-    """Rule 1: soon, and again; the answer tells nothing, and their sessions go on. Consumers wait on."""
+def test_follower_fetches_complete_when_another_partition_is_led(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.replicas.on_leadership = FollowerCalls(world.sessions, world.deadlines, lambda: world.mono_ms).led
+    world.replicas.on_leadership_changed = FollowerWakeup(
+        world.sessions, world.timers, lambda: world.mono_ms
+    ).on_leadership_change
     world.create("old", replicas=(1, 2))
-    world.pass_time(LATE_MS)
+    world.pass_time(SECOND_WAKEUP_MS)
     follower = Client(world, replica=2, max_wait_ms=500)
     consumer = Client(world, max_wait_ms=500)
     for client in (follower, consumer):
         client.fetch({("old", 0): 0}, max_wait_ms=0)
     reading = consumer.fetch()
     world.create("new", replicas=(1, 2), partitions=3)
-    for pause_ms in (SOON_MS, LATE_MS - SOON_MS):
+    for pause_ms in (FIRST_WAKEUP_MS, SECOND_WAKEUP_MS - FIRST_WAKEUP_MS):
         waiting = follower.fetch()
         world.pass_time(pause_ms - 1)
         assert not waiting.is_done
@@ -30,10 +31,9 @@ def test_followers_are_answered_when_another_partition_is_led(tmp_path: Path) ->
     assert not reading.is_done
 
 
-def test_nobody_is_called_for_a_partition_without_followers(tmp_path: Path) -> None:
-    """A broker alone has nobody to call."""
+def test_partitions_without_followers_cause_no_wakeup(tmp_path: Path) -> None:
     world = World(tmp_path)
-    calls = FollowerCalls(world.sessions, world.deadlines, lambda: world.mono_ms)
-    world.replicas.on_leadership = calls.led
+    wakeup = FollowerWakeup(world.sessions, world.timers, lambda: world.mono_ms)
+    world.replicas.on_leadership_changed = wakeup.on_leadership_change
     world.create("alone", partitions=3)
-    assert len(world.deadlines) == 0
+    assert len(world.timers) == 0

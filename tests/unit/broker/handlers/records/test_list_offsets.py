@@ -78,16 +78,14 @@ def ask(world, timestamp, name="t", index=0, **request):
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-def test_every_version_is_told_earliest_and_latest(world, version):
-    """The leader epoch comes with version 4."""
+def test_every_version_gets_earliest_and_latest(world, version):
     fill(world, 0, 1, 2)
     epoch = 3 if version >= 4 else -1
     assert ask(world, LATEST, version=version) == (0, -1, 3, epoch)
     assert ask(world, EARLIEST, version=version) == (0, -1, 0, epoch)
 
 
-def test_empty_partition_has_no_time_but_both_ends(world):
-    """Rule 2."""
+def test_an_empty_partition_has_offsets_but_no_timestamp(world):
     assert ask(world, LATEST) == (0, -1, 0, 3)
     assert ask(world, EARLIEST)[:3] == (0, -1, 0)
     assert ask(world, MAX_TIMESTAMP) == NOTHING
@@ -95,7 +93,6 @@ def test_empty_partition_has_no_time_but_both_ends(world):
 
 
 def test_first_record_at_or_after_a_time_is_found_inside_its_batch(world):
-    """Rule 2 (seeds.md R8): the record's own time decides."""
     fill(world, 0, 10, 20)
     fill(world, 30, 25, 40)
     assert ask(world, 0) == (0, NOW_MS, 0, 3)
@@ -106,8 +103,7 @@ def test_first_record_at_or_after_a_time_is_found_inside_its_batch(world):
     assert ask(world, MAX_TIMESTAMP) == (0, NOW_MS + 40, 5, 3)
 
 
-def test_tiers_that_are_not_there(world):
-    """Rule 2: local is all there is, remote is nothing."""
+def test_tiered_timestamps_have_no_offset(world):
     fill(world, 0, 1)
     assert ask(world, EARLIEST_LOCAL) == (0, -1, 0, 3)
     assert ask(world, LATEST_TIERED) == NOTHING
@@ -117,16 +113,14 @@ def test_tiers_that_are_not_there(world):
 @pytest.mark.parametrize(
     ("timestamp", "first"), [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9), (EARLIEST_PENDING, 11)]
 )
-def test_stand_in_that_the_version_does_not_know_is_unsupported(world, timestamp, first):
-    """Rule 3."""
+def test_special_timestamps_unknown_to_the_version_are_unsupported(world, timestamp, first):
     fill(world, 0)
     assert ask(world, timestamp, version=first)[0] == 0
     assert ask(world, timestamp, version=first - 1)[0] == ErrorCode.UNSUPPORTED_VERSION
     assert ask(world, -7)[0] == ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_consumer_sees_to_the_high_watermark_others_to_the_end(world):
-    """Rule 1."""
+def test_latest_offset_depends_on_the_replica_id(world):
     world.create("r", replicas=(1, 2))
     fill(world, 0, 1, 2, name="r")
     world.fetch("r", offset=1, replica=2)
@@ -139,8 +133,7 @@ def test_consumer_sees_to_the_high_watermark_others_to_the_end(world):
     assert ask(world, NOW_MS + 1, "r", replica=2)[2] == 1
 
 
-def test_only_the_debugging_consumer_may_ask_who_does_not_lead(world):
-    """Rule 1."""
+def test_only_the_debugging_consumer_may_query_a_follower(world):
     world.create("r", replicas=(1, 2))
     fill(world, 0, name="r")
     world.change("r", leader=2)
@@ -153,32 +146,28 @@ def test_only_the_debugging_consumer_may_ask_who_does_not_lead(world):
 @pytest.mark.parametrize(
     ("epoch", "code"), [(2, ErrorCode.FENCED_LEADER_EPOCH), (3, 0), (4, ErrorCode.UNKNOWN_LEADER_EPOCH)]
 )
-def test_asker_with_another_leader_epoch_is_refused(world, epoch, code):
-    """F6."""
+def test_list_offsets_with_another_leader_epoch_fails(world, epoch, code):
     assert ask(world, LATEST, epoch=epoch)[0] == code
 
 
 @pytest.mark.parametrize(
     ("version", "code"), [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)]
 )
-def test_new_leader_that_lags_says_so_in_the_versions_words(world, version, code):
-    """KIP-207."""
+def test_a_lagging_new_leader_returns_the_versions_error(world, version, code):
     world.create("r", replicas=(1, 2))
     fill(world, 0, name="r")
     world.change("r", leader=1)
     assert ask(world, LATEST, "r", version=version)[0] == code
 
 
-def test_partition_named_twice_is_invalid_both_times(world):
-    """Rule 3."""
+def test_a_repeated_partition_is_invalid(world):
     invalid = (ErrorCode.INVALID_REQUEST, -1, -1, -1)
     world.create("u", partitions=2)
     answers = ask_all(world, [("u", [(0, LATEST), (1, LATEST)]), ("u", [(0, EARLIEST)])])
     assert answers == [[invalid, (0, -1, 0, 0)], [invalid]]
 
 
-def test_unknown_and_forbidden_partitions_are_told_each(tmp_path):
-    """One bad partition does not spoil the others."""
+def test_unknown_and_unauthorized_partitions_fail_separately(tmp_path):
     world = World(tmp_path, authorizer=Deny((Operation.DESCRIBE, Resource.TOPIC, "secret")))
     for name in ("t", "secret"):
         world.create(name)
@@ -191,7 +180,6 @@ def test_unknown_and_forbidden_partitions_are_told_each(tmp_path):
 
 
 def test_failing_disk_is_a_storage_error(world, monkeypatch):
-    """The directory goes offline, as with any other use."""
     fill(world, 0)
 
     def fail(*_, **__):
@@ -216,8 +204,7 @@ def end_of(world, epoch, name="t", index=0, current=-1, version=4):
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-def test_epochs_and_their_ends(world, version):
-    """The largest epoch up to the one asked for; the current one ends where the log does."""
+def test_end_offsets_of_leader_epochs(world, version):
     fill(world, 0, 1)
     world.change("t", leader=1)
     world.change("t", leader=1)
@@ -229,8 +216,7 @@ def test_epochs_and_their_ends(world, version):
     assert end_of(world, 9, version=version) == (0, -1, -1)
 
 
-def test_asker_of_epochs_is_checked_like_a_reader(world):
-    """F6."""
+def test_offset_for_leader_epoch_checks_the_current_epoch(world):
     assert end_of(world, 3, current=2)[0] == ErrorCode.FENCED_LEADER_EPOCH
     assert end_of(world, 3, current=4)[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
     assert end_of(world, 3, name="nowhere")[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -238,8 +224,7 @@ def test_asker_of_epochs_is_checked_like_a_reader(world):
     assert end_of(world, 0, name="o")[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_brokers_may_ask_everything_clients_what_they_may_describe(tmp_path):
-    """KIP-320: either right is enough."""
+def test_brokers_query_all_epochs_clients_need_describe(tmp_path):
     describe = (Operation.DESCRIBE, Resource.TOPIC, "t")
     act = (Operation.CLUSTER_ACTION, Resource.CLUSTER, None)
     for number, (denied, code) in enumerate(

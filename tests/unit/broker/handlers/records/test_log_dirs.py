@@ -65,8 +65,7 @@ def test_every_log_is_in_its_directory_with_its_size(world: World, version: int)
     assert {found.is_future_key for found in logs(*results).values()} == {False}
 
 
-def test_a_log_that_is_not_open_stays_closed(world: World) -> None:
-    """Its files are looked at by a thread."""
+def test_describing_log_dirs_does_not_open_logs(world: World) -> None:
     world.create(partitions=2)
     world.load(index=0, batches=2, size=700)
     log = world.partition().log
@@ -78,8 +77,7 @@ def test_a_log_that_is_not_open_stays_closed(world: World) -> None:
     assert not world.partition(index=1).log.is_open
 
 
-def test_only_what_was_asked_about_is_told(world: World) -> None:
-    """An empty list asks about nothing, and is told of the directories nevertheless."""
+def test_only_requested_partitions_are_described(world: World) -> None:
     world.create(partitions=3)
     world.create("u")
     assert set(logs(*described(ask(world, ("t", [1, 9]), ("nope", [0]))))) == {("t", 1)}
@@ -88,7 +86,7 @@ def test_only_what_was_asked_about_is_told(world: World) -> None:
     assert [result.error_code for result in nothing] == [E.NONE, E.NONE]
 
 
-def test_sizes_of_the_file_system_are_told(world: World, tmp_path: Path) -> None:
+def test_file_system_sizes_are_returned(world: World, tmp_path: Path) -> None:
     result = described(ask(world))[0]
     assert result.total_bytes == Disk().total_bytes(str(tmp_path))
     assert 0 < result.usable_bytes <= result.total_bytes
@@ -105,9 +103,7 @@ def test_a_directory_that_is_offline_is_an_error(world: World) -> None:
     assert len(logs(results[second])) == 1
 
 
-def test_a_file_system_that_does_not_answer_takes_its_directory_offline(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_file_system_takes_its_directory_offline(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = world.log_manager.directories
 
     def fail(self: Disk, path: str) -> int:
@@ -120,7 +116,7 @@ def test_a_file_system_that_does_not_answer_takes_its_directory_offline(
     assert list(world.log_manager.offline) == [first]
 
 
-def test_a_log_that_is_deleted_meanwhile_is_no_failure(tmp_path: Path) -> None:
+def test_a_log_deleted_meanwhile_is_no_failure(tmp_path: Path) -> None:
     worker = HeldWorker()
     world = World(tmp_path, worker=worker)
     world.create()
@@ -133,17 +129,14 @@ def test_a_log_that_is_deleted_meanwhile_is_no_failure(tmp_path: Path) -> None:
     assert not world.log_manager.offline
 
 
-def test_a_cordoned_directory_says_so(world: World) -> None:
-    """KIP-1066, from version 5 on."""
+def test_cordoned_directories_are_described(world: World) -> None:
     ids = [directory.directory_id for directory in world.log_manager.directories.values()]
     world.apply(BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=101, log_dirs=ids, cordoned_log_dirs=[ids[1]]))
     assert [result.is_cordoned for result in described(ask(world))] == [False, True]
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_who_may_not_describe_the_cluster_is_told_nothing(tmp_path: Path, version: int) -> None:
-    """Before version 3 there is no room for the code: the list is empty."""
-
+def test_describing_log_dirs_requires_describe_on_the_cluster(tmp_path: Path, version: int) -> None:
     class Deny:
         def authorize(self, principal: str, operation: str, resource_type: str, name: str) -> bool:
             assert (operation, resource_type, name) == (Operation.DESCRIBE, Resource.CLUSTER, "kafka-cluster")
@@ -176,8 +169,7 @@ def alter(world: World, *wanted: tuple[str, str, list[int]], version: int = 2) -
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_replicas_go_where_they_are_wanted(world: World, version: int) -> None:
-    """The later of two directories counts; each partition has its own answer."""
+def test_replicas_are_moved_to_the_requested_directory(world: World, version: int) -> None:
     first, second = world.log_manager.directories
     world.create(partitions=2)
     wanted = (first, "t", [0, 1]), (second, "t", [1]), (second, "nope", [0])
@@ -187,22 +179,21 @@ def test_replicas_go_where_they_are_wanted(world: World, version: int) -> None:
     assert [world.partition(index=index).log.directory for index in (0, 1)] == [first, second]
 
 
-def test_a_copy_is_described_with_what_it_lacks(world: World) -> None:
-    """Beside its log, in its own directory."""
+def test_a_future_replica_is_described_with_its_lag(world: World) -> None:
     world.create()
     world.load(batches=3, size=700)
     log = world.partition().log
     (target,) = set(world.log_manager.directories) - {log.directory}
-    copy, work = world.log_manager.make_copy(log, target, 0)
+    copy, work = world.log_manager.new_future_log(log, target, 0)
     work()
-    world.log_manager.add_copy(copy)
+    world.log_manager.add_future_log(copy)
     results = {result.log_dir: logs(result) for result in described(ask(world, everything=True))}
     assert results[log.directory]["t", 0].is_future_key is False
     lacking = results[target]["t", 0]
     assert (lacking.is_future_key, lacking.offset_lag, lacking.partition_size) == (True, 3, 0)
 
 
-def test_who_may_not_alter_the_cluster_moves_nothing(tmp_path: Path) -> None:
+def test_moving_replicas_requires_alter_on_the_cluster(tmp_path: Path) -> None:
     class Deny:
         def authorize(self, principal: str, operation: str, resource_type: str, name: str) -> bool:
             assert (operation, resource_type, name) == (Operation.ALTER, Resource.CLUSTER, "kafka-cluster")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.coordinators.transactions.transaction_verification import Support
+from broker.coordinators.transactions.transaction_verification import TransactionSupport
 from broker.security.authorizer import Operation, Resource
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
@@ -51,8 +51,7 @@ def stored_offsets(world, name="t", index=0):
 
 @pytest.mark.parametrize("version", range(3, 14))
 @pytest.mark.parametrize("acks", [1, -1])
-def test_every_version_is_told_where_the_records_lie(world, version, acks):
-    """Base offset, log start; no time of the broker where records keep their own."""
+def test_every_version_gets_the_base_offset(world, version, acks):
     world.load("t", 1)
     answer = produced(world.produce("t", 1, batch(count=3), version=version, acks=acks))
     assert (answer.index, answer.error_code, answer.base_offset) == (1, 0, 1)
@@ -61,8 +60,7 @@ def test_every_version_is_told_where_the_records_lie(world, version, acks):
     assert answer.error_message is None
 
 
-def test_log_append_time_is_told(tmp_path):
-    """The broker's time where the topic wants it."""
+def test_log_append_time_is_returned(tmp_path):
     world = World(tmp_path)
     world.create("t", message_timestamp_type="LogAppendTime")
     world.wall_ms += 5
@@ -70,7 +68,6 @@ def test_log_append_time_is_told(tmp_path):
 
 
 def test_topics_and_partitions_are_answered_in_the_order_of_the_request(world):
-    """Rule 1."""
     world.create("u")
     answer = world.produce_all([("t", 2, batch()), ("t", 0, batch()), ("u", 0, batch())], version=13)
     named = [(topic.topic_id, [part.index for part in topic.partition_responses]) for topic in answer.message.responses]
@@ -78,15 +75,13 @@ def test_topics_and_partitions_are_answered_in_the_order_of_the_request(world):
     assert named == [(ids["t"].topic_id, [2, 0]), (ids["u"].topic_id, [0])]
 
 
-def test_partition_named_twice_is_appended_and_answered_twice(world):
-    """Rule 1: nothing that was sent is lost silently."""
+def test_a_repeated_partition_is_appended_and_answered_twice(world):
     answer = world.produce_all([("t", 0, batch()), ("t", 0, batch(count=2))])
     assert [produced(answer, 0, place).base_offset for place in (0, 1)] == [0, 1]
     assert stored_offsets(world) == [0, 1]
 
 
-def test_repeated_batch_is_told_its_old_offset(world):
-    """An idempotent producer that did not get its answer."""
+def test_a_duplicate_batch_returns_its_old_offset(world):
     records = batch(producer_id=5, producer_epoch=0, base_sequence=0)
     first = produced(world.produce(records=bytearray(records)))
     world.load("t")
@@ -98,8 +93,7 @@ def test_repeated_batch_is_told_its_old_offset(world):
 # ---------------------------------------------------------------- refusals
 
 
-def test_failure_of_one_partition_says_nothing_of_the_others(world):
-    """Rule 1."""
+def test_partitions_fail_independently(world):
     broken = batch()
     broken[-1] ^= 1
     answer = world.produce_all([("t", 0, broken), ("t", 1, batch()), ("nowhere", 0, batch()), ("t", 9, batch())])
@@ -110,8 +104,7 @@ def test_failure_of_one_partition_says_nothing_of_the_others(world):
     assert "corrupt" in produced(answer, 0, 0).error_message
 
 
-def test_unknown_topic_id_is_told_as_such(world):
-    """Version 13 names topics by id."""
+def test_unknown_topic_id_error_is_returned(world):
     request = world.produce_request([("t", 0, batch())], version=13)
     request.topic_data[0].topic_id = b"?" * 16
     answer = world.producing.handle(world.context(0, 13), request)
@@ -120,24 +113,21 @@ def test_unknown_topic_id_is_told_as_such(world):
 
 
 @pytest.mark.parametrize("acks", [2, -2, 100, 32767])
-def test_other_acks_append_nothing(world, acks):
-    """Rule 2."""
+def test_invalid_acks_append_nothing(world, acks):
     answer = world.produce_all([("t", 0, batch()), ("t", 1, batch())], acks=acks)
     assert [code(answer, 0, 0), code(answer, 0, 1)] == [ErrorCode.INVALID_REQUIRED_ACKS] * 2
     assert stored_offsets(world) == []
 
 
 @pytest.mark.parametrize("records", [b"", None])
-def test_no_records_are_invalid(world, records):
-    """There must be exactly one batch."""
+def test_null_records_are_invalid(world, records):
     request = world.produce_request([("t", 0, batch())])
     request.topic_data[0].partition_data[0].records = None if records is None else memoryview(bytearray(records))
     answer = world.producing.handle(world.context(0, 12), request)
     assert answer.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_RECORD
 
 
-def test_single_records_to_blame_are_named(tmp_path):
-    """KIP-467: here records without key for a compacted topic."""
+def test_invalid_records_are_listed(tmp_path):
     world = World(tmp_path)
     world.create("t", cleanup_policy="compact")
     builder = BatchBuilder()
@@ -152,14 +142,12 @@ def test_single_records_to_blame_are_named(tmp_path):
 
 @pytest.mark.parametrize(("version", "expected"), [(6, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (7, ErrorCode.NONE)])
 def test_zstandard_needs_version_seven(world, version, expected):
-    """KIP-110."""
     records = batch(compression=Compression.ZSTD)
     assert code(world.produce(records=records, version=version)) == expected
 
 
 @pytest.mark.parametrize("version", [9, 10, 13])
-def test_who_leads_now_is_told_with_the_error(world, version):
-    """KIP-951: from version 10 on."""
+def test_not_leader_error_contains_the_current_leader(world, version):
     world.create("r", replicas=(2, 3), leader=3, epoch=4)
     answer = world.produce("r", version=version)
     assert code(answer) == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -172,8 +160,7 @@ def test_who_leads_now_is_told_with_the_error(world, version):
         assert nodes == [(3, "host3", 9003, "rack3")]
 
 
-def test_too_few_in_sync_replicas_refuse_acks_all_only(world):
-    """min.insync.replicas."""
+def test_too_few_in_sync_replicas_fail_acks_all_only(world):
     world.create("r", replicas=(1, 2, 3), isr=(1,), min_insync_replicas=2)
     refused = produced(world.produce("r", acks=-1))
     assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
@@ -181,8 +168,7 @@ def test_too_few_in_sync_replicas_refuse_acks_all_only(world):
     assert code(world.produce("r", acks=1)) == ErrorCode.NONE
 
 
-def test_who_may_not_write_is_refused_there_and_served_elsewhere(tmp_path):
-    """TOPIC_AUTHORIZATION_FAILED, before anything is told of the topic."""
+def test_unauthorized_topics_fail_and_others_are_appended(tmp_path):
     denied = [(Operation.WRITE, Resource.TOPIC, name) for name in ("secret", "nowhere")]
     world = World(tmp_path, authorizer=Deny(*denied))
     world.create("secret")
@@ -197,7 +183,6 @@ def test_who_may_not_write_is_refused_there_and_served_elsewhere(tmp_path):
 
 
 def test_internal_topics_are_for_kafkas_own_tools(world):
-    """INVALID_TOPIC_EXCEPTION for everybody but the admin client."""
     world.create("__consumer_offsets")
     assert code(world.produce("__consumer_offsets")) == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert code(world.produce("__consumer_offsets", client_id="__admin_client")) == ErrorCode.NONE
@@ -211,15 +196,13 @@ def transactional():
 
 
 def test_transactional_batch_needs_a_transactional_id(world):
-    """Rule 4: nothing of the request is appended."""
     answer = world.produce_all([("t", 0, batch()), ("t", 1, transactional())])
     assert [code(answer, 0, place) for place in (0, 1)] == [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] * 2
     assert stored_offsets(world) == []
 
 
-def test_transactional_batch_is_let_in_by_its_transaction(world):
-    """Rule 4: who knows of the transaction decides; a plain batch beside a transactional id needs nobody."""
-    doors = world.producing.admission
+def test_a_transactional_batch_is_appended_after_verification(world):
+    doors = world.producing.verification
     answer = world.produce_all(
         [("t", 0, transactional()), ("t", 1, batch()), ("unknown", 0, transactional())],
         transactional_id="tx",
@@ -230,31 +213,28 @@ def test_transactional_batch_is_let_in_by_its_transaction(world):
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
-    assert doors.asked == [("tx", (5, 0), [("t", 0)], Support.ABORTABLE)]
+    assert doors.asked == [("tx", (5, 0), [("t", 0)], TransactionSupport.GENERIC_ERROR_SUPPORTED)]
     doors.refusal = None
     assert code(world.produce("t", 0, transactional(), transactional_id="tx", version=12)) == ErrorCode.NONE
-    assert doors.asked[1:] == [("tx", (5, 0), [("t", 0)], Support.IMPLICIT)]
+    assert doors.asked[1:] == [("tx", (5, 0), [("t", 0)], TransactionSupport.ADD_PARTITION)]
 
 
-def test_a_transaction_of_version_2_begins_at_0_where_it_is_new(world):
-    """KIP-890: what comes before its first records is turned away; an older producer may begin anywhere."""
-    world.producing.admission.refusal = None
+def test_a_new_transaction_verifies_sequence_zero(world):
+    world.producing.verification.refusal = None
     for version, producer_id, expected in ((12, 5, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), (11, 6, ErrorCode.NONE)):
         later = batch(producer_id=producer_id, producer_epoch=0, base_sequence=4, transactional=True)
         answer = world.produce("t", 0, later, transactional_id="tx", version=version)
         assert code(answer) == expected
 
 
-def test_a_request_is_about_one_transaction(world):
-    """Rule 4: records of two producers are refused, all of them."""
+def test_a_produce_request_has_one_transactional_producer(world):
     other = batch(producer_id=6, producer_epoch=0, base_sequence=0, transactional=True)
     answer = world.produce_all([("t", 0, transactional()), ("t", 1, other)], transactional_id="tx")
     assert [code(answer, 0, place) for place in (0, 1)] == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
-    assert world.producing.admission.asked == []
+    assert world.producing.verification.asked == []
 
 
-def test_transactional_id_must_be_allowed(tmp_path):
-    """Rule 4."""
+def test_transactional_id_must_be_authorized(tmp_path):
     world = World(tmp_path, authorizer=Deny((Operation.WRITE, Resource.TRANSACTIONAL_ID, "tx")))
     world.create("t")
     answer = world.produce("t", 0, transactional(), transactional_id="tx")
@@ -264,22 +244,19 @@ def test_transactional_id_must_be_allowed(tmp_path):
 # ---------------------------------------------------------------- acks=0
 
 
-def test_acks_zero_is_not_answered(world):
-    """Rule 2."""
+def test_acks_zero_has_no_response(world):
     answer = world.produce(acks=0)
     assert answer.is_done
     assert (answer.message, answer.closed) == (None, None)
     assert stored_offsets(world) == [0]
 
 
-def test_error_with_acks_zero_ends_the_connection(world):
-    """Rule 2: the only way to say so."""
+def test_an_error_with_acks_zero_closes_the_connection(world):
     answer = world.produce_all([("t", 0, batch()), ("nowhere", 0, batch())], acks=0)
     assert "nowhere-0: UNKNOWN_TOPIC_OR_PARTITION" in answer.closed
 
 
-def test_slow_disk_holds_the_connections_next_request_back_with_acks_zero(slow):
-    """Rule 2: nothing is answered, but it is not over before the records are in the log."""
+def test_a_slow_disk_delays_the_next_request_with_acks_zero(slow):
     answer, failing = slow.produce(acks=0), slow.produce(acks=0)
     slow.pass_time(10_000)
     assert not answer.is_done
@@ -293,19 +270,17 @@ def test_slow_disk_holds_the_connections_next_request_back_with_acks_zero(slow):
 # ---------------------------------------------------------------- waiting
 
 
-def test_answer_waits_for_the_slowest_partition(slow):
-    """Rule 1."""
+def test_the_response_waits_for_the_slowest_partition(slow):
     answer = slow.produce_all([("t", index, batch()) for index in range(3)], acks=1)
     for _ in range(2):
         slow.worker.let_write()
         assert not answer.is_done
     slow.worker.let_write()
     assert [code(answer, 0, index) for index in range(3)] == [0, 0, 0]
-    assert len(slow.deadlines) == 0
+    assert len(slow.timers) == 0
 
 
 def test_acks_all_waits_for_the_followers(world):
-    """F5: the follower's next fetch shows that it has the records."""
     world.create("r", replicas=(1, 2))
     answer = world.produce("r", acks=-1)
     assert not answer.is_done
@@ -314,8 +289,7 @@ def test_acks_all_waits_for_the_followers(world):
     assert produced(answer).base_offset == 0
 
 
-def test_time_over_is_told_for_what_is_not_safe(world):
-    """Rule 3."""
+def test_partitions_without_acks_time_out(world):
     world.create("r", replicas=(1, 2))
     answer = world.produce_all([("r", 0, batch()), ("t", 0, batch())], acks=-1, timeout_ms=100)
     world.pass_time(99)
@@ -327,8 +301,7 @@ def test_time_over_is_told_for_what_is_not_safe(world):
     assert world.partition("r").high_watermark == 1
 
 
-def test_lost_leadership_is_told_to_who_waits(world):
-    """Rule 1: the records may be cut off by the new leader."""
+def test_lost_leadership_fails_waiting_produces(world):
     world.create("r", replicas=(1, 2))
     answer = world.produce("r", acks=-1)
     world.change("r", leader=2)
@@ -338,17 +311,15 @@ def test_lost_leadership_is_told_to_who_waits(world):
 
 
 def test_closed_connection_leaves_nothing_behind(slow):
-    """Rule 3: what was handed in is appended all the same."""
     answer = slow.produce(acks=1)
     answer.pending.cancel()
-    assert len(slow.deadlines) == 0
+    assert len(slow.timers) == 0
     slow.worker.let_write()
     assert not answer.is_done
     assert stored_offsets(slow) == [0]
 
 
-def test_sync_comes_before_the_answer(tmp_path):
-    """D12b: with flush.messages=1, for acks=1 and acks=all."""
+def test_the_response_waits_for_the_flush(tmp_path):
     world = World(tmp_path, worker=HeldWorker())
     world.create("t", flush_messages=1)
     answers = [world.produce(acks=1), world.produce(acks=-1)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.coordinators.transactions.producer_id_manager import ProducerIds
+from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
 from broker.handlers.router import ConnectionInfo, Pending, RequestContext
 from broker.handlers.transactions.producer_ids import ProducerIdsHandler
 from broker.security.authorizer import AllowAll, Operation, Resource
@@ -80,11 +80,10 @@ def controller():
 
 @pytest.fixture
 def handler(controller):
-    return ProducerIdsHandler(ProducerIds(controller, 1, lambda: 77), no_coordinator, AllowAll())
+    return ProducerIdsHandler(ProducerIdManager(controller, 1, lambda: 77), no_coordinator, AllowAll())
 
 
-def test_requests_wait_for_the_first_block_and_then_are_answered_at_once(controller, handler):
-    """Rule 2: one block is asked for, however many wait."""
+def test_requests_wait_for_the_first_block_only(controller, handler):
     first, second = ask(handler), ask(handler)
     assert result(first) is None
     assert len(controller.asked) == 1
@@ -97,8 +96,7 @@ def test_requests_wait_for_the_first_block_and_then_are_answered_at_once(control
     assert controller.asked == []
 
 
-def test_ids_are_never_given_twice_over_many_blocks(controller, handler):
-    """Rule 1."""
+def test_producer_ids_are_unique_across_blocks(controller, handler):
     given = []
     for _ in range(20):
         answer = ask(handler)
@@ -108,8 +106,7 @@ def test_ids_are_never_given_twice_over_many_blocks(controller, handler):
     assert given == list(range(20))
 
 
-def test_more_waiters_than_a_block_holds_ask_for_another(controller, handler):
-    """Rule 2."""
+def test_more_requests_than_a_block_request_another_block(controller, handler):
     answers = [ask(handler) for _ in range(5)]
     controller.allocate(3)
     assert [result(answer) is not None for answer in answers] == [True] * 3 + [False] * 2
@@ -117,8 +114,7 @@ def test_more_waiters_than_a_block_holds_ask_for_another(controller, handler):
     assert [result(answer).producer_id for answer in answers] == [0, 1, 2, 3, 4]
 
 
-def test_refusing_controller_makes_clients_try_again(controller, handler):
-    """Rule 2."""
+def test_a_controller_error_is_retriable_for_clients(controller, handler):
     answer = ask(handler)
     controller.refuse()
     assert result(answer).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -127,28 +123,24 @@ def test_refusing_controller_makes_clients_try_again(controller, handler):
     assert result(answer).error_code == 0
 
 
-def test_idempotent_producer_gets_a_new_id_whatever_it_had(controller, handler):
-    """Kafka gives one without looking at the old one when there is no transactional id."""
+def test_an_idempotent_producer_always_gets_a_new_id(controller, handler):
     answer = ask(handler, producer_id=55, producer_epoch=3)
     controller.allocate()
     assert (result(answer).producer_id, result(answer).producer_epoch) == (0, 0)
 
 
 @pytest.mark.parametrize(("producer_id", "producer_epoch"), [(5, -1), (-1, 5)])
-def test_half_an_old_identity_is_invalid(handler, producer_id, producer_epoch):
-    """As Kafka answers."""
+def test_a_producer_id_without_an_epoch_is_invalid(handler, producer_id, producer_epoch):
     assert result(ask(handler, None, producer_id, producer_epoch)).error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_transactional_id_is_its_coordinators_to_answer_for(handler):
-    """Rule 3."""
+def test_requests_with_a_transactional_id_go_to_its_coordinator(handler):
     assert result(ask(handler, "tx")).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert result(ask(handler, "")).error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_who_may_not_write_gets_no_id(controller):
-    """The authorizer is asked as Kafka asks it."""
-    ids = ProducerIds(controller, 1, lambda: 0)
+def test_unauthorized_clients_get_no_producer_id(controller):
+    ids = ProducerIdManager(controller, 1, lambda: 0)
     handler = ProducerIdsHandler(ids, no_coordinator, Deny((Operation.IDEMPOTENT_WRITE, Resource.CLUSTER)))
     assert result(ask(handler)).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     handler = ProducerIdsHandler(ids, no_coordinator, Deny((Operation.WRITE, Resource.TRANSACTIONAL_ID)))

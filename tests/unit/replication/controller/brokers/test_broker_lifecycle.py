@@ -23,11 +23,11 @@ from protocol.messages.quorum import (
     BrokerState,
 )
 from protocol.messages.stored_records import BrokerEndpoint, BrokerFeature
-from replication.controller.brokers.broker_heartbeat_tracker import Sessions
-from replication.controller.brokers.registration import register, registration_of
+from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
+from replication.controller.brokers.registration import register, registration_from
 from replication.metadata.feature_levels import SUPPORTED_FEATURES
 from replication.metadata.image import NO_LEADER, PartitionState
-from replication.timer_queue import Deadlines
+from replication.timer_queue import TimerQueue
 from tests.support.controller_harness import CLUSTER_ID, SESSION_MS, ControllerWorld
 
 FAR = 2**40
@@ -143,7 +143,7 @@ def test_why_a_broker_is_refused(
     """Sentences and order of Kafka's ClusterControlManager."""
     with pytest.raises(KafkaError) as refusal:
         register(
-            world.image, world.environment(), registration_of(registration(**changes)), next_offset=9, is_alive=is_alive
+            world.image, world.context(), registration_from(registration(**changes)), next_offset=9, is_alive=is_alive
         )
     assert refusal.value.code == code
     assert (refusal.value.message or "").startswith(sentence)
@@ -310,7 +310,7 @@ def test_a_change_that_ends_a_reassignment_and_moves_the_leader_says_so(world: C
     epoch = join(world)
     topic_id = create(world, [2, 1])
     moving = stored_records.PartitionChangeRecord(partition_id=0, topic_id=topic_id, removing_replicas=[2])
-    world.controller._newest, _ = world.image.apply([moving], offset=world.image.offset, epoch=1)
+    world.controller._newest_image, _ = world.image.apply([moving], offset=world.image.offset, epoch=1)
     wanted = AlterPartitionRequestPartition(
         partition_index=0,
         leader_epoch=0,
@@ -332,19 +332,19 @@ def test_a_change_that_ends_a_reassignment_and_moves_the_leader_says_so(world: C
 
 def test_a_session_belongs_to_one_registration() -> None:
     """Rule 2 of sessions.py: nothing of the older one is left, its deadline neither."""
-    deadlines = Deadlines()
-    sessions = Sessions(deadlines, 100)
+    timers = TimerQueue()
+    heartbeat_tracker = BrokerHeartbeatTracker(timers, 100)
     silent: list[int] = []
-    sessions.on_silence = silent.append
-    sessions.heard(2, 5, 0).leaves(7)
-    sessions.begin(2, 6, 6)
-    assert not sessions.is_alive(2, 5)
-    assert not sessions.is_alive(2, 6)
-    assert not sessions.of(2, 6).is_leaving
-    deadlines.run_due(1000)
+    heartbeat_tracker.on_session_expired = silent.append
+    heartbeat_tracker.touch(2, 5, 0).begin_shutdown(7)
+    heartbeat_tracker.register(2, 6, 6)
+    assert not heartbeat_tracker.has_valid_session(2, 5)
+    assert not heartbeat_tracker.has_valid_session(2, 6)
+    assert not heartbeat_tracker.state_of(2, 6).is_shutting_down
+    timers.run_due(1000)
     assert silent == []
-    sessions.heard(2, 6, 1000)
-    assert sessions.is_alive(2, 6)
-    assert not sessions.is_alive(2, 5)
-    deadlines.run_due(1100)
+    heartbeat_tracker.touch(2, 6, 1000)
+    assert heartbeat_tracker.has_valid_session(2, 6)
+    assert not heartbeat_tracker.has_valid_session(2, 5)
+    timers.run_due(1100)
     assert silent == [2]

@@ -12,11 +12,11 @@ from protocol.messages import stored_records
 from protocol.messages.admin import AlterConfigsResource, IncrementalAlterConfigsRequest
 from protocol.messages.quorum import BrokerRegistrationRequest
 from protocol.messages.stored_records import BrokerEndpoint, BrokerFeature
-from replication.controller.brokers.registration import registration_of_controller
+from replication.controller.brokers.registration import controller_registration_request
 from replication.controller.configs.features import raised_kraft_version, update_features
 from replication.controller.decision_context import KraftVersion
 from replication.metadata.feature_levels import SUPPORTED_FEATURES, WITH_CONTROLLERS
-from replication.metadata_log.metadata_log_open import MetadataStart
+from replication.metadata_log.metadata_log_open import OpenedMetadataLog
 from tests.support.config_cases import BROKER, SET, resource
 from tests.support.controller_harness import CLUSTER_ID, CONTROLLER_ENDPOINTS, ControllerWorld
 from tests.support.feature_cases import ELIGIBLE, GROUP, KRAFT, METADATA, SAFE, UP, Update, updates
@@ -25,7 +25,7 @@ from tests.support.feature_cases import ELIGIBLE, GROUP, KRAFT, METADATA, SAFE, 
 class OldWorld(ControllerWorld):
     """A cluster that begins at 3.4."""
 
-    def open(self) -> MetadataStart:
+    def open(self) -> OpenedMetadataLog:
         first = stored_records.FeatureLevelRecord(name=METADATA, feature_level=8)
         return super().open()._replace(bootstrap=[(first, 0)])
 
@@ -35,7 +35,7 @@ def change(world: ControllerWorld, *wanted: Update) -> Any:
     answer = world.ask(updates(*wanted))
     if world.image.metadata_version > before:
         world.register(world.registration())  # as brokers do, and controllers
-        own = registration_of_controller(1, world.incarnation, CONTROLLER_ENDPOINTS, world.image.features)
+        own = controller_registration_request(1, world.incarnation, CONTROLLER_ENDPOINTS, world.image.features)
         if world.image.metadata_version >= WITH_CONTROLLERS:
             world.ask(own)
     return answer
@@ -111,9 +111,9 @@ def test_eligible_leaders_take_the_setting_away_from_single_brokers(tmp_path: Pa
 def test_the_quorum_says_whether_its_version_can_be_raised(tmp_path: Path, refusal: KafkaError | None) -> None:
     """Rule 5; what was only tried is not done."""
     world = ControllerWorld(tmp_path).start()
-    environment = world.environment()._replace(kraft_version=KraftVersion(lambda: 0, lambda level: refusal))
+    context = world.context()._replace(kraft_version=KraftVersion(lambda: 0, lambda level: refusal))
     request = updates((KRAFT, 1, UP))
-    decision = update_features(world.image, environment, request)
+    decision = update_features(world.image, context, request)
     assert not decision.records
     assert (decision.reply.error_code == ErrorCode.NONE) == (refusal is None)
     assert raised_kraft_version(request, decision.reply) == (1 if refusal is None else None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.peers.assignments_manager import DirectoryRequests
+from broker.peers.assignments_manager import AssignmentsManager
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import (
     AssignReplicasToDirsDirectory,
@@ -107,15 +107,15 @@ def test_an_older_process_is_refused(broker: int, epoch: int) -> None:
 def told(world: World, named: bytes, version: int = WITH_DIRECTORIES) -> list[bytes]:
     """Which directories the controller is told when the metadata name this one."""
     _, second = world.log_manager.directories
-    world.log_manager.prefer("t", 0, second)
+    world.log_manager.set_preferred_log_dir("t", 0, second)
     world.create()
     partition = world.partition()
     state = world.image.topics_by_name["t"].partitions[0]
     known = SimpleNamespace(partitions={0: state._replace(directories=(named,))})
-    asked: list[Any] = []
+    requested: list[Any] = []
 
     def submit(request: Any, *, wall_ms: int, reply: Any) -> None:
-        asked.append(request)
+        requested.append(request)
 
     controller: Any = SimpleNamespace(
         image=SimpleNamespace(topics_by_name={"t": known}, metadata_version=version),
@@ -124,9 +124,9 @@ def told(world: World, named: bytes, version: int = WITH_DIRECTORIES) -> list[by
     )
     clock: Any = SimpleNamespace(wall_ms=lambda: 0)
     image: Any = controller.image
-    for _ in DirectoryRequests(controller, controller, world.log_manager, 1, clock).check([partition], image):
+    for _ in AssignmentsManager(controller, controller, world.log_manager, 1, clock).reconcile([partition], image):
         pass
-    return [directory.id for request in asked for directory in request.directories]
+    return [directory.id for request in requested for directory in request.directories]
 
 
 def test_only_what_lies_elsewhere_is_told(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_only_what_lies_elsewhere_is_told(tmp_path: Path) -> None:
 
 
 def test_a_replica_that_has_moved_is_told_of(tmp_path: Path) -> None:
-    """By `Moves.on_moved`, when it lies there."""
+    """By `LogDirMoves.on_moved`, when it lies there."""
     world = World(tmp_path, directories=2)
     world.create()
     heard: list[str] = []

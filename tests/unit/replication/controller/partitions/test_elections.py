@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.dynamic_configs import BrokerRules
+from broker.config.dynamic_configs import DynamicBrokerConfig
 from protocol.messages.stored_records import PartitionChangeRecord
-from replication.controller.decision_context import Environment
+from replication.controller.decision_context import DecisionContext
 from replication.controller.partitions.elections import (
-    broker_arrived,
-    broker_left,
-    directory_left,
-    leave_in_peace,
-    restart,
+    broker_fenced,
+    broker_restarted,
+    broker_unfenced,
+    controlled_shutdown,
+    directory_offline,
 )
-from replication.controller.partitions.partition_changes import TopicRules, change_of
+from replication.controller.partitions.partition_changes import TopicRules, build_partition_change
 from replication.metadata.image import (
     NO_LEADER,
     UNASSIGNED_DIRECTORY,
@@ -30,7 +30,7 @@ from replication.metadata.image import (
 
 TOPIC = b"T" * 16
 ELR = {"metadata.version": 30, "eligible.leader.replicas.version": 1}
-ENVIRONMENT = Environment(1, {}, BrokerRules(BrokerConfig({})), 1, 1, lambda: b"", lambda below: 0)
+ENVIRONMENT = DecisionContext(1, {}, DynamicBrokerConfig(BrokerConfig({})), 1, 1, lambda: b"", lambda below: 0)
 
 
 def partition(
@@ -191,20 +191,20 @@ def test_what_becomes_of_a_partition(
     state: PartitionState, isr: tuple[int, ...], active: set[int], rules: TopicRules, expected: object
 ) -> None:
     """Rules 2 to 5 of partition_changes.py: the records of Kafka's PartitionChangeBuilder."""
-    assert change_of(TOPIC, 0, state, isr, active.__contains__, rules) == expected
+    assert build_partition_change(TOPIC, 0, state, isr, active.__contains__, rules) == expected
 
 
 def test_who_may_have_lost_records_is_no_eligible_leader() -> None:
     """Rule 3: an unclean shutdown."""
     state = partition((1, 2), (1,), 1, eligible=(2,))
-    found = change_of(TOPIC, 0, state, (), {2}.__contains__, TopicRules(), lost=1)
+    found = build_partition_change(TOPIC, 0, state, (), {2}.__contains__, TopicRules(), unclean_shutdown_id=1)
     assert found == change(leader=2, isr=[2], eligible_leader_replicas=[])
 
 
 def test_a_leader_that_has_recovered_says_so() -> None:
     """With its next change of the ISR, or without one."""
     state = partition((1, 2), (1,), 1, leader_recovery_state=1)
-    assert change_of(TOPIC, 0, state, (1,), {1}.__contains__, TopicRules(), recovery_state=0) == change(
+    assert build_partition_change(TOPIC, 0, state, (1,), {1}.__contains__, TopicRules(), recovery_state=0) == change(
         leader_recovery_state=0
     )
 
@@ -212,7 +212,7 @@ def test_a_leader_that_has_recovered_says_so() -> None:
 def test_directories_stay_with_their_replicas() -> None:
     """When a reassignment ends."""
     state = partition((1, 2), (1, 2), 2, removing=(1,), directories=(b"1" * 16, b"2" * 16))
-    found = change_of(TOPIC, 0, state, (1, 2), {1, 2}.__contains__, TopicRules())
+    found = build_partition_change(TOPIC, 0, state, (1, 2), {1, 2}.__contains__, TopicRules())
     assert found == change(leader=2, isr=[2], replicas=[2], removing_replicas=[], directories=[b"2" * 16])
 
 
@@ -222,31 +222,31 @@ def test_directories_stay_with_their_replicas() -> None:
 def test_a_broker_that_comes_leads_what_nobody_leads() -> None:
     """It is still fenced in the image when that is decided; led partitions are left alone."""
     image = cluster(partition((1, 2), (2,), NO_LEADER), active=set())
-    assert only(broker_arrived(image, ENVIRONMENT, 2)) == change(leader=2)
-    assert broker_arrived(image, ENVIRONMENT, 1) == []
-    assert broker_arrived(cluster(partition((1, 2), (1, 2), 1), active={1}), ENVIRONMENT, 2) == []
+    assert only(broker_unfenced(image, ENVIRONMENT, 2)) == change(leader=2)
+    assert broker_unfenced(image, ENVIRONMENT, 1) == []
+    assert broker_unfenced(cluster(partition((1, 2), (1, 2), 1), active={1}), ENVIRONMENT, 2) == []
 
 
 def test_a_broker_that_goes_leaves_isrs_and_leaderships() -> None:
     """Rule 2; partitions that do not concern it are not touched."""
     image = cluster(partition((2, 1, 3), (2, 1), 2), active={1, 2, 3})
-    assert only(broker_left(image, ENVIRONMENT, 2)) == change(leader=1, isr=[1])
-    assert only(broker_left(image, ENVIRONMENT, 1)) == change(isr=[2])
-    assert broker_left(image, ENVIRONMENT, 3) == []
+    assert only(broker_fenced(image, ENVIRONMENT, 2)) == change(leader=1, isr=[1])
+    assert only(broker_fenced(image, ENVIRONMENT, 1)) == change(isr=[2])
+    assert broker_fenced(image, ENVIRONMENT, 3) == []
 
 
 def test_the_topic_and_the_node_say_how_many_must_be_in_sync() -> None:
     """min.insync.replicas of the topic, else of the node; never more than there are replicas. So for unclean leaders."""
     state = partition((1, 2), (1, 2), 1)
     eligible = change(isr=[1], eligible_leader_replicas=[2])
-    assert only(broker_left(cluster(state, {1}), ENVIRONMENT, 2)) == change(isr=[1])
+    assert only(broker_fenced(cluster(state, {1}), ENVIRONMENT, 2)) == change(isr=[1])
     image = cluster(state, {1}, settings={"min.insync.replicas": "5"})
-    assert only(broker_left(image, ENVIRONMENT, 2)) == eligible
-    node = ENVIRONMENT._replace(settings={"min.insync.replicas": "2"})
-    assert only(broker_left(cluster(state, {1}), node, 2)) == eligible
+    assert only(broker_fenced(image, ENVIRONMENT, 2)) == eligible
+    node = ENVIRONMENT._replace(static_configs={"min.insync.replicas": "2"})
+    assert only(broker_fenced(cluster(state, {1}), node, 2)) == eligible
     alone = partition((1, 2), (2,), 2)
     image = cluster(alone, {1, 2}, settings={"unclean.leader.election.enable": "true"})
-    assert only(broker_left(image, ENVIRONMENT, 2)) == change(leader=1, isr=[1], leader_recovery_state=1)
+    assert only(broker_fenced(image, ENVIRONMENT, 2)) == change(leader=1, isr=[1], leader_recovery_state=1)
 
 
 def test_a_failed_directory_takes_its_partitions_along() -> None:
@@ -254,14 +254,14 @@ def test_a_failed_directory_takes_its_partitions_along() -> None:
     mine, other = directories(1)
     state = partition((1, 2), (1, 2), 1, directories=(mine, directories(2)[0]))
     image = cluster(state, {1, 2})
-    assert only(directory_left(image, ENVIRONMENT, 1, mine)) == change(leader=2, isr=[2])
-    assert directory_left(image, ENVIRONMENT, 1, other) == []
-    lost = partition((1, 2), (1, 2), NO_LEADER, directories=(b"?" * 16, directories(2)[0]))
-    assert only(broker_arrived(cluster(lost, {1, 2}), ENVIRONMENT, 1)) == change(leader=2)
+    assert only(directory_offline(image, ENVIRONMENT, 1, mine)) == change(leader=2, isr=[2])
+    assert directory_offline(image, ENVIRONMENT, 1, other) == []
+    unclean_shutdown_id = partition((1, 2), (1, 2), NO_LEADER, directories=(b"?" * 16, directories(2)[0]))
+    assert only(broker_unfenced(cluster(unclean_shutdown_id, {1, 2}), ENVIRONMENT, 1)) == change(leader=2)
 
 
 @pytest.mark.parametrize(
-    ("state", "was_clean", "expected"),
+    ("state", "was_clean_shutdown", "expected"),
     [
         (partition((1, 2, 3), (1, 2, 3), 1), True, change(isr=[2, 3], leader=2)),
         (partition((1, 2, 3), (1, 3), 1), True, change(isr=[3], leader=NO_LEADER, last_known_elr=[1])),
@@ -281,49 +281,58 @@ def test_a_failed_directory_takes_its_partitions_along() -> None:
     ],
 )  # fmt: skip
 def test_the_old_process_is_taken_out_of_what_others_hold_too(
-    state: PartitionState, was_clean: bool, expected: object
+    state: PartitionState, was_clean_shutdown: bool, expected: object
 ) -> None:
     """Kafka's handleBrokerShutdown. Broker 1 begins anew, 2 is there, 3 is not."""
-    assert only(restart(cluster(state, active={1, 2}), ENVIRONMENT, 1, directories(1), was_clean=was_clean)) == expected
+    assert (
+        only(
+            broker_restarted(
+                cluster(state, active={1, 2}), ENVIRONMENT, 1, directories(1), was_clean_shutdown=was_clean_shutdown
+            )
+        )
+        == expected
+    )
 
 
 def test_what_our_broker_holds_alone_begins_a_new_epoch_only_after_an_unclean_end() -> None:
     """Naming the same leader again raises the epoch (decision 0013)."""
     image = cluster(partition((1,), (1,), 1), active={1}, brokers=(1,))
-    assert restart(image, ENVIRONMENT, 1, directories(1), was_clean=True) == []
-    assert restart(image, ENVIRONMENT, 1, directories(1), was_clean=False) == [(change(leader=1), 2)]
+    assert broker_restarted(image, ENVIRONMENT, 1, directories(1), was_clean_shutdown=True) == []
+    assert broker_restarted(image, ENVIRONMENT, 1, directories(1), was_clean_shutdown=False) == [(change(leader=1), 2)]
     leaderless = cluster(partition((1,), (), NO_LEADER, eligible=(1,)), active=set(), brokers=(1,))
-    assert restart(leaderless, ENVIRONMENT, 1, directories(1), was_clean=False) == []
+    assert broker_restarted(leaderless, ENVIRONMENT, 1, directories(1), was_clean_shutdown=False) == []
 
 
-@pytest.mark.parametrize("was_clean", [True, False])
-def test_what_our_broker_holds_alone_in_a_directory_that_it_does_not_bring_along_has_no_leader(was_clean: bool) -> None:
+@pytest.mark.parametrize("was_clean_shutdown", [True, False])
+def test_what_our_broker_holds_alone_in_a_directory_that_it_does_not_bring_along_has_no_leader(
+    was_clean_shutdown: bool,
+) -> None:
     """Apache Kafka has it lead nothing at its start, and then what lies in the directories that it has."""
     first, second = directories(1)
     image = cluster(partition((1,), (1,), 1, directories=(second,)), active={1}, brokers=(1,))
     left = change(leader=NO_LEADER, isr=[], eligible_leader_replicas=[1], last_known_elr=[1])
-    assert only(restart(image, ENVIRONMENT, 1, (first,), was_clean=was_clean)) == left
+    assert only(broker_restarted(image, ENVIRONMENT, 1, (first,), was_clean_shutdown=was_clean_shutdown)) == left
     unassigned = cluster(partition((1,), (1,), 1, directories=(UNASSIGNED_DIRECTORY,)), active={1}, brokers=(1,))
-    assert restart(unassigned, ENVIRONMENT, 1, (first,), was_clean=True) == []
+    assert broker_restarted(unassigned, ENVIRONMENT, 1, (first,), was_clean_shutdown=True) == []
 
 
 @pytest.mark.parametrize("holder", [1, 2])
 def test_what_one_of_several_brokers_holds_alone_waits_for_it_without_a_leader(holder: int) -> None:
     """As in Kafka, also where it is the node that decides: decision 0013 is about a node alone."""
     image = cluster(partition((holder,), (holder,), holder), active={1, 2})
-    found = restart(image, ENVIRONMENT, holder, directories(holder), was_clean=True)
+    found = broker_restarted(image, ENVIRONMENT, holder, directories(holder), was_clean_shutdown=True)
     assert only(found) == change(leader=NO_LEADER, isr=[], eligible_leader_replicas=[holder], last_known_elr=[holder])
-    assert only(leave_in_peace(image, ENVIRONMENT, holder)) == only(found)
+    assert only(controlled_shutdown(image, ENVIRONMENT, holder)) == only(found)
 
 
 def test_our_broker_ends_in_peace() -> None:
     """Others lead what they hold too; what it holds alone stays as it is (decision 0013)."""
     image = cluster(partition((1, 2), (1, 2), 1), active={1, 2})
-    assert only(leave_in_peace(image, ENVIRONMENT, 1)) == change(leader=2, isr=[2])
-    assert leave_in_peace(cluster(partition((1,), (1,), 1), active={1}, brokers=(1,)), ENVIRONMENT, 1) == []
+    assert only(controlled_shutdown(image, ENVIRONMENT, 1)) == change(leader=2, isr=[2])
+    assert controlled_shutdown(cluster(partition((1,), (1,), 1), active={1}, brokers=(1,)), ENVIRONMENT, 1) == []
 
 
 def test_records_are_such_as_the_cluster_can_read() -> None:
     """Version 2 came with eligible leader replicas."""
     image = cluster(partition((1,), (1,), 1), active={1}, brokers=(1,), features={"metadata.version": 21})
-    assert restart(image, ENVIRONMENT, 1, directories(1), was_clean=False) == [(change(leader=1), 1)]
+    assert broker_restarted(image, ENVIRONMENT, 1, directories(1), was_clean_shutdown=False) == [(change(leader=1), 1)]

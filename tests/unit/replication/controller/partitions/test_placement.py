@@ -9,7 +9,12 @@ import pytest
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import uuid_text
-from replication.controller.partitions.assignments import all_by_hand, by_hand, partition_records, placed
+from replication.controller.partitions.assignments import (
+    manual_assignment,
+    manual_assignments,
+    partition_records,
+    place_partitions,
+)
 from replication.controller.partitions.placement import Placer
 from replication.metadata.image import BrokerImage, MetadataImage
 
@@ -64,7 +69,7 @@ def test_racks_take_turns_in_leading(seed: int) -> None:
 def test_topics_of_one_partition_are_led_in_every_rack() -> None:
     """Rule 1: where the first partition begins is drawn."""
     image, dice = image_of(broker(1, "a"), broker(2, "b"), broker(3, "c")), random.Random(1)
-    leaders = Counter(placed(image, dice.randrange, 3, 1)[0].replicas[0] for _ in range(300))
+    leaders = Counter(place_partitions(image, dice.randrange, 3, 1)[0].replicas[0] for _ in range(300))
     assert set(leaders) == {1, 2, 3}
     assert min(leaders.values()) > 60, leaders
 
@@ -79,7 +84,7 @@ def test_more_replicas_than_racks_are_still_placed() -> None:
 def test_a_fenced_broker_never_leads_and_is_not_in_sync() -> None:
     """Rule 4; an assignment begins with the active ones in its ISR."""
     image = image_of(broker(1), broker(2, fenced=True), broker(3))
-    for replicas, isr in placed(image, random.Random(3).randrange, 3, 20):
+    for replicas, isr in place_partitions(image, random.Random(3).randrange, 3, 20):
         assert replicas[0] != 2
         assert replicas[-1] == 2
         assert sorted(isr) == [1, 3]
@@ -103,9 +108,9 @@ def test_a_fenced_broker_never_leads_and_is_not_in_sync() -> None:
 def test_too_few_brokers_are_an_error(brokers: list[BrokerImage], factor: int, sentence: str) -> None:
     """Sentences of Kafka's StripedReplicaPlacer."""
     image = image_of(*brokers)
-    with pytest.raises(KafkaError) as refusal:
-        placed(image, random.Random(1).randrange, factor, 1)
-    assert (refusal.value.code, refusal.value.message) == (ErrorCode.INVALID_REPLICATION_FACTOR, sentence)
+    with pytest.raises(KafkaError) as error_response:
+        place_partitions(image, random.Random(1).randrange, factor, 1)
+    assert (error_response.value.code, error_response.value.message) == (ErrorCode.INVALID_REPLICATION_FACTOR, sentence)
 
 
 def test_who_has_left_is_a_fenced_broker_like_any_other() -> None:
@@ -119,26 +124,26 @@ def test_partitions_chosen_by_hand_have_equally_many_replicas() -> None:
     """As Kafka's ReplicationControlManager."""
     image = image_of(broker(1), broker(2))
     with pytest.raises(KafkaError, match=r"includes a partition with 1 replica\(s\), but this is not consistent with"):
-        all_by_hand(image, [(0, [1, 2]), (1, [2])])
+        manual_assignments(image, [(0, [1, 2]), (1, [2])])
 
 
 def test_somebody_chosen_by_hand_must_be_active() -> None:
     """A partition needs a first leader."""
     image = image_of(broker(1, fenced=True), broker(2))
     with pytest.raises(KafkaError, match="for partition 7 are fenced or in controlled shutdown"):
-        by_hand(image, 7, [1], None)
-    assert by_hand(image, 7, [1, 2], None).isr == [2]
+        manual_assignment(image, 7, [1], None)
+    assert manual_assignment(image, 7, [1, 2], None).isr == [2]
 
 
 def test_a_broker_with_several_directories_chooses_itself() -> None:
     """DirectoryId.UNASSIGNED stands for "not yet said"; an only directory is named at once."""
     image = image_of(broker(1), broker(2, directories=2))
     image.features = {"metadata.version": 17}
-    ((record, _),) = partition_records(image, b"T" * 16, [by_hand(image, 0, [2, 1], None)])
+    ((record, _),) = partition_records(image, b"T" * 16, [manual_assignment(image, 0, [2, 1], None)])
     unassigned, named = record.directories  # type: ignore[attr-defined]
     assert uuid_text(unassigned) == "AAAAAAAAAAAAAAAAAAAAAQ"
     assert named == bytes([1, 1]) * 8
     assert record.leader == 2  # type: ignore[attr-defined]
     image.features = {"metadata.version": 16}
-    ((record, version),) = partition_records(image, b"T" * 16, [by_hand(image, 0, [2, 1], None)])
+    ((record, version),) = partition_records(image, b"T" * 16, [manual_assignment(image, 0, [2, 1], None)])
     assert (record.directories, version) == ([], 0)  # type: ignore[attr-defined]

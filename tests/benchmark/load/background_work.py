@@ -1,0 +1,263 @@
+"""What disturbs quiet producers: work given to their broker, and the same work of the disk done by another program.
+
+RULES    1. A disturbance is a process of its own that goes on until it is told to stop.
+         2. Of each there are two: one that has the broker do it (`ask_*`), and the reference, which does what the
+            broker would do to the disk without any broker (`do_*`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import get_context
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from threading import Thread
+from typing import Any, Final, NamedTuple
+
+from protocol.messages.groups import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from tests.benchmark.load import raw
+from tests.benchmark.load.raw import Peer, batch, fetch_frame, produce_frame
+from tests.support.loading import create, load
+from tests.support.raw_client import RawClient
+
+MIB: Final = 1 << 20
+COLD_BATCH: Final = MIB - 200
+SEGMENT_BYTES: Final = 256 * MIB
+SYNCING: Final = 4
+SLOW_BATCH: Final = 64 << 10
+_PATIENCE_S: Final = 120.0
+_CONTEXT = get_context("fork")
+
+
+class Task(NamedTuple):
+    """Something that goes on until the event is set."""
+
+    run: Callable[..., None]
+    arguments: tuple[Any, ...]
+
+
+@contextlib.contextmanager
+def running_task(task: Task | None) -> Iterator[None]:
+    """Have it done by another process for as long as the block lasts."""
+    if task is None:
+        yield
+        return
+    stop = _CONTEXT.Event()
+    process = _CONTEXT.Process(target=task.run, args=(*task.arguments, stop))
+    process.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        process.join(_PATIENCE_S)
+        if process.is_alive():
+            process.kill()
+            process.join()
+    if process.exitcode:
+        raise RuntimeError(f"{task.run.__name__} ended with {process.exitcode}")
+
+
+# ---------------------------------------------------------------- preparing
+def fill_existing(bootstrap: str, topic: str, total_bytes: int) -> None:
+    """So many bytes in one partition, on disk and no longer dirty."""
+    with RawClient(bootstrap, _PATIENCE_S) as client:
+        one = batch(1, COLD_BATCH)
+        load(client, topic, (one for _ in range(total_bytes // len(one))))
+    os.sync()
+
+
+def write_files(directory: Path, total_bytes: int) -> None:
+    """Files as a partition of that size would have them, without any broker."""
+    directory.mkdir(parents=True)
+    block = os.urandom(MIB)
+    for number in range(total_bytes // SEGMENT_BYTES):
+        with (directory / f"{number:020d}.log").open("wb", 0) as file:
+            for _ in range(SEGMENT_BYTES // MIB):
+                file.write(block)
+    os.sync()
+
+
+def evict(files: list[Path]) -> None:
+    """Have the page cache forget them."""
+    for path in files:
+        descriptor = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def logs_of(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.log"))
+
+
+def delete_topic(bootstrap: str, topic: str) -> None:
+    with RawClient(bootstrap, _PATIENCE_S) as client:
+        raw.delete_topic(client, topic)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a directory of files."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+# ---------------------------------------------------------------- cold reading
+def ask_to_scan(bootstrap: str, topic: str, directory: Path, stop: Event) -> None:
+    """A consumer reads a topic from its start again and again, cold every time."""
+    batch_bytes = len(batch(1, COLD_BATCH))
+    with contextlib.closing(Peer(bootstrap)) as peer:
+        offset = 0
+        evict(logs_of(directory))
+        while not stop.is_set():
+            peer.send(fetch_frame(topic, offset, 8 * MIB, 0))
+            batches = peer.discard() // batch_bytes
+            offset += batches
+            if not batches:
+                evict(logs_of(directory))
+                offset = 0
+
+
+def do_scan(directory: Path, stop: Event) -> None:
+    """Another program reads the same files, cold every time."""
+    buffer = bytearray(MIB)
+    while not stop.is_set():
+        evict(logs_of(directory))
+        for path in logs_of(directory):
+            with path.open("rb", 0) as file:
+                while not stop.is_set() and file.readinto(buffer):
+                    pass
+
+
+# ---------------------------------------------------------------- syncing
+def ask_to_sync(bootstrap: str, topic: str, stop: Event) -> None:
+    """Some producers want every record on disk before its acknowledgement."""
+    request = produce_frame(topic, batch(1, 1024))
+    _in_threads(SYNCING, lambda _: _produce(bootstrap, request, stop))
+
+
+def do_sync(directory: Path, stop: Event) -> None:
+    """Another program writes as much and syncs as often."""
+    block = batch(1, 1024)
+
+    def append(number: int) -> None:
+        with (directory / f"synced-{number}").open("wb", 0) as file:
+            while not stop.is_set():
+                file.write(block)
+                os.fdatasync(file.fileno())
+
+    _in_threads(1, append)  # a broker groups what waits together
+
+
+def _produce(bootstrap: str, request: bytes, stop: Event, pause_s: float = 0.0) -> None:
+    with contextlib.closing(Peer(bootstrap)) as peer:
+        while not stop.is_set():
+            peer.call(request)
+            if pause_s:
+                time.sleep(pause_s)
+
+
+def _in_threads(how_many: int, work: Callable[[int], None]) -> None:
+    threads = [Thread(target=work, args=(number,)) for number in range(how_many)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+# ---------------------------------------------------------------- deleting
+def ask_to_delete(bootstrap: str, topic: str, stop: Event) -> None:
+    stop.wait(1)
+    delete_topic(bootstrap, topic)
+    stop.wait()
+
+
+def do_delete(directory: Path, stop: Event) -> None:
+    """Another program removes files of the same size."""
+    stop.wait(1)
+    for path in logs_of(directory):
+        path.unlink()
+    directory.rmdir()
+    stop.wait()
+
+
+# ---------------------------------------------------------------- many partitions
+def ask_for_partitions(bootstrap: str, partitions: int, stop: Event) -> None:
+    """Topics of many partitions come and go."""
+    with RawClient(bootstrap, _PATIENCE_S) as client:
+        stop.wait(0.5)
+        while not stop.is_set():
+            name = f"many-{time.monotonic_ns()}"
+            create(client, name, partitions=partitions)
+            stop.wait(1)
+            delete_topic(bootstrap, name)
+            stop.wait(1)
+
+
+def do_partitions(directory: Path, partitions: int, stop: Event) -> None:
+    """Another program makes and removes such directories."""
+    stop.wait(0.5)
+    while not stop.is_set():
+        made = [directory / f"many-{number}" for number in range(partitions)]
+        for path in made:
+            path.mkdir()
+            (path / "partition.metadata").write_bytes(b"version: 0\n")
+        stop.wait(1)
+        for path in made:
+            (path / "partition.metadata").unlink()
+            path.rmdir()
+        stop.wait(1)
+
+
+# ---------------------------------------------------------------- a slow directory
+def ask_the_slow_one(bootstrap: str, busy: str, sleepy: str, stop: Event) -> None:
+    """Use topics in a slow directory in every way: append and roll, write after a rest, commit, create, delete."""
+    large = produce_frame(busy, batch(1, SLOW_BATCH))
+    _in_threads(
+        7,
+        lambda number: (
+            _produce(bootstrap, large, stop)
+            if number < 4
+            else _produce(bootstrap, produce_frame(sleepy, batch(1, 100)), stop, 1.0)
+            if number == 4
+            else _commit(bootstrap, stop)
+            if number == 5
+            else _come_and_go(bootstrap, stop)
+        ),
+    )
+
+
+def _commit(bootstrap: str, stop: Event) -> None:
+    with RawClient(bootstrap, _PATIENCE_S) as client:
+        while not stop.is_set():
+            for number in range(8):
+                partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
+                topics = [OffsetCommitRequestTopic(name="elsewhere", partitions=[partition])]
+                client.ask(OffsetCommitRequest(group_id=f"group-{number}", member_id="", topics=topics), 5)
+            stop.wait(0.2)
+
+
+def _come_and_go(bootstrap: str, stop: Event) -> None:
+    with RawClient(bootstrap, _PATIENCE_S) as client:
+        while not stop.is_set():
+            name = f"passing-{time.monotonic_ns()}"
+            create(client, name, partitions=4)
+            stop.wait(0.5)
+            delete_topic(bootstrap, name)
+            stop.wait(0.5)
+
+
+def do_slowly(directory: Path, stop: Event) -> None:
+    """Another program writes in the slow directory, as many at a time."""
+    block = batch(1, SLOW_BATCH)
+
+    def append(number: int) -> None:
+        with (directory / f"other-{number}").open("wb", 0) as file:
+            while not stop.is_set():
+                file.write(block)
+
+    _in_threads(7, append)

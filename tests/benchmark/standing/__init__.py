@@ -1,1 +1,0 @@
-"""The experiment behind `stalls`: quiet producers, and what disturbs them."""

@@ -1,0 +1,306 @@
+"""The skeleton of the Python drivers: requests as JSON lines on standard input, answers as JSON lines on standard output.
+
+FORMAT   `tests/conformance/suite/steps.py`; a verb is a method of the driver.
+RULES    1. A verb without a method is unsupported, for the reason in `MISSING`.
+         2. Nothing else is written to standard output.
+         3. Settings have Kafka's names; each driver translates them for its library.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from time import monotonic
+from typing import Any, ClassVar, NamedTuple
+
+from tests.conformance.python.polling_consumer import PollingConsumer
+
+WAIT_S = 30.0
+NO_SUCH_CALL = "the client has no such call"
+UNCOMMITTED = "read_uncommitted"
+
+Settings = dict[str, Any]
+Answer = dict[str, Any]
+JsonRecord = dict[str, Any]
+
+
+class Unsupported(Exception):
+    """The client library has no way to do this."""
+
+
+class Failure(NamedTuple):
+    """What an exception of the library means: the broker's error code, or the library's own name for the error."""
+
+    code: int | str
+    message: str
+
+
+class Driver(ABC):
+    """The verbs that are alike for every library, built on a few calls that each library implements."""
+
+    ASSIGNORS: ClassVar[dict[str, Any]]
+    NO_ASSIGNOR = "no assignor {}"
+    PROTOCOLS: ClassVar[tuple[str, ...]] = ("classic",)
+    MISSING: ClassVar[dict[str, str]] = {}
+
+    def __init__(self) -> None:
+        self._members: dict[str, PollingConsumer] = {}
+        self._producers: dict[str, Any] = {}
+
+    # ---- what each library implements
+
+    @abstractmethod
+    def new_producer(self, settings: Settings) -> Any:
+        """A connected producer; with a transactional id its transactions are initialised."""
+
+    @abstractmethod
+    def close_producer(self, producer: Any) -> None: ...
+
+    @abstractmethod
+    def send_records(self, producer: Any, topic: str, records: list[JsonRecord]) -> list[int]:
+        """The offsets, in the order of the records; -1 where the broker does not acknowledge."""
+
+    @abstractmethod
+    def new_consumer(self, settings: Settings, topics: Iterable[str] = ()) -> Any:
+        """A consumer, subscribed to the topics if there are any."""
+
+    def start_consumer(self, consumer: Any) -> None:  # noqa: B027 - only aiokafka needs it
+        """Runs in the member's thread before its first poll."""
+
+    @abstractmethod
+    def assign(self, consumer: Any, topic: str, partitions: list[int], offset: int | None) -> None:
+        """From the earliest offset if `offset` is None."""
+
+    @abstractmethod
+    def poll(self, consumer: Any, timeout_s: float, limit: int) -> list[JsonRecord]: ...
+
+    def poll_member(self, consumer: Any) -> list[JsonRecord]:
+        """One poll of a group member."""
+        return self.poll(consumer, 0.05, 500)
+
+    @abstractmethod
+    def assignment(self, consumer: Any) -> list[tuple[str, int]]: ...
+
+    @abstractmethod
+    def commit_positions(self, consumer: Any) -> None: ...
+
+    @abstractmethod
+    def close_consumer(self, consumer: Any) -> None: ...
+
+    def close_admin(self) -> None:  # noqa: B027 - librdkafka's has no close
+        ...
+
+    @abstractmethod
+    def failure_of(self, error: BaseException) -> Failure | None:
+        """None for an exception that is a fault of the driver."""
+
+    # ---- the process
+
+    def serve(self) -> None:
+        """Answers requests until the input ends."""
+        for line in sys.stdin:
+            request = json.loads(line)
+            sys.stdout.write(json.dumps(self._answer(request.pop("verb"), request)) + "\n")
+            sys.stdout.flush()
+        self.reset()
+
+    def _answer(self, verb: str, arguments: Answer) -> Answer:
+        method = getattr(self, verb, None)
+        if method is None:
+            return {"unsupported": self.MISSING.get(verb, NO_SUCH_CALL)}
+        try:
+            return {"told": method(**arguments) or {}}
+        except Unsupported as reason:
+            return {"unsupported": str(reason)}
+        except Exception as error:
+            failure = self.failure_of(error)
+            if failure is None:
+                raise
+            return {"refused": failure.code, "message": failure.message}
+
+    def reset(self) -> None:
+        for member in self._members.values():
+            member.leave()
+        for producer in self._producers.values():
+            self.close_producer(producer)
+        self._members.clear()
+        self._producers.clear()
+
+    def close(self) -> None:
+        """Closes members, producers and the admin client."""
+        self.reset()
+        self.close_admin()
+
+    # ---- records
+
+    def produce(
+        self, topic: str, records: list[JsonRecord], codec: str = "none", acks: str = "all", idempotent: bool = False,
+        auto_create: bool = False,
+    ) -> Answer:  # fmt: skip
+        producer = self.new_producer(
+            {
+                "compression.type": codec, "acks": acks if acks == "all" else int(acks),
+                "enable.idempotence": idempotent, "max.request.size": 2_000_000, "linger.ms": 5,
+            }
+        )  # fmt: skip
+        try:
+            return {"offsets": self.send_records(producer, topic, records)}
+        finally:
+            self.close_producer(producer)
+
+    def consume(
+        self, topic: str, partitions: list[int], count: int, offset: int | None = None, isolation: str = UNCOMMITTED
+    ) -> Answer:
+        consumer = self.new_consumer({"enable.auto.commit": False, "isolation.level": isolation})
+        found: list[JsonRecord] = []
+        try:
+            self.start_consumer(consumer)
+            self.assign(consumer, topic, partitions, offset)
+            deadline = monotonic() + WAIT_S
+            while len(found) < count and monotonic() < deadline:
+                found += self.poll(consumer, 0.5, count - len(found))
+        finally:
+            self.close_consumer(consumer)
+        return {"records": found}
+
+    # ---- groups
+
+    def join(
+        self, member: str, group: str, topics: list[str], reset: str, commit: str, protocol: str = "classic",
+        assignor: str = "range", instance: str | None = None, isolation: str = UNCOMMITTED, session_ms: int = 10_000,
+        refresh_ms: int = 300_000, transactional_id: str | None = None, producer: str | None = None,
+    ) -> None:  # fmt: skip
+        if protocol not in self.PROTOCOLS:
+            raise Unsupported("no consumer protocol (KIP-848)")
+        settings = {
+            "group.id": group, "auto.offset.reset": reset, "enable.auto.commit": commit == "auto",
+            "auto.commit.interval.ms": 200, "isolation.level": isolation, "metadata.max.age.ms": refresh_ms,
+        }  # fmt: skip
+        if protocol == "classic":
+            if assignor not in self.ASSIGNORS:
+                raise Unsupported(self.NO_ASSIGNOR.format(assignor))
+            settings["partition.assignment.strategy"] = self.ASSIGNORS[assignor]
+            settings |= {"session.timeout.ms": session_ms, "heartbeat.interval.ms": 200}
+        else:
+            settings["group.protocol"] = protocol
+        if instance is not None:
+            settings["group.instance.id"] = instance
+        consumer = self.new_consumer(settings, topics)
+        self._members[member] = PollingConsumer(
+            consumer,
+            lambda: self.start_consumer(consumer),
+            lambda: self.poll_member(consumer),
+            lambda: self.close_consumer(consumer),
+        )
+
+    def member(self, member: str) -> Answer:
+        polling = self._members[member]
+        assigned = polling.call(lambda: self.assignment(polling.consumer))
+        return {"assigned": [list(partition) for partition in assigned], "records": polling.records}
+
+    def commit(self, member: str) -> None:
+        polling = self._members[member]
+        polling.call(lambda: self.commit_positions(polling.consumer))
+
+    def leave(self, member: str) -> None:
+        self._members.pop(member).leave()
+
+    # ---- transactions
+
+    def open(self, producer: str, transactional_id: str, timeout_ms: int, codec: str = "none") -> None:
+        self._producers[producer] = self.new_producer(
+            {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms, "compression.type": codec}
+        )
+
+    def begin(self, producer: str) -> None:
+        self._producers[producer].begin_transaction()
+
+    def send(self, producer: str, topic: str, records: list[JsonRecord]) -> Answer:
+        return {"offsets": self.send_records(self._producers[producer], topic, records)}
+
+    def commit_transaction(self, producer: str) -> None:
+        self._producers[producer].commit_transaction()
+
+    def abort_transaction(self, producer: str) -> None:
+        self._producers[producer].abort_transaction()
+
+
+def decoded(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+def encoded(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
+
+
+def headers_of(record: JsonRecord) -> list[tuple[str, bytes | None]]:
+    """A record's headers as the libraries expect them."""
+    return [(name, decoded(value)) for name, value in record["headers"]]
+
+
+def json_record(
+    partition: int, offset: int, timestamp: int, key: bytes | None, value: bytes | None,
+    headers: Iterable[tuple[str, bytes | None]],
+) -> JsonRecord:  # fmt: skip
+    """A consumed record, in the format of the suite."""
+    return {
+        "partition": partition, "offset": offset, "timestamp": timestamp, "key": encoded(key), "value": encoded(value),
+        "headers": [[name, encoded(one)] for name, one in headers],
+    }  # fmt: skip
+
+
+# ---- kafka-python and aiokafka share names and arguments
+
+
+class KeywordDriver(Driver):
+    """A driver of kafka-python or aiokafka."""
+
+    TOPIC_PARTITION: ClassVar[type]
+
+    def assign(self, consumer: Any, topic: str, partitions: list[int], offset: int | None) -> None:
+        assigned = [self.TOPIC_PARTITION(topic, partition) for partition in partitions]
+        consumer.assign(assigned)
+        if offset is None:
+            consumer.seek_to_beginning(*assigned)
+        else:
+            for partition in assigned:
+                consumer.seek(partition, offset)
+
+    def assignment(self, consumer: Any) -> list[tuple[str, int]]:
+        return list(consumer.assignment())
+
+    def commit_positions(self, consumer: Any) -> None:
+        consumer.commit()
+
+
+def keyword_settings(settings: Settings) -> Settings:
+    """Keyword arguments of kafka-python and aiokafka."""
+    translated = {name.replace(".", "_"): value for name, value in settings.items()}
+    if translated.get("compression_type") == "none":
+        translated["compression_type"] = None
+    return translated
+
+
+def send_arguments(records: Iterable[JsonRecord]) -> list[Settings]:
+    """Keyword arguments of `send` for each record; raises `Unsupported` for a header without a value."""
+    if any(value is None for record in records for _, value in record["headers"]):
+        raise Unsupported("a header's value must be bytes")
+    return [
+        {
+            "value": decoded(record["value"]), "key": decoded(record["key"]), "headers": headers_of(record),
+            "partition": record["partition"], "timestamp_ms": record["timestamp"],
+        }
+        for record in records
+    ]  # fmt: skip
+
+
+def polled_records(polled: dict[Any, list[Any]]) -> list[JsonRecord]:
+    """The result of `poll` or `getmany`."""
+    return [
+        json_record(record.partition, record.offset, record.timestamp, record.key, record.value, record.headers)
+        for records in polled.values()
+        for record in records
+    ]

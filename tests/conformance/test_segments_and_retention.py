@@ -1,0 +1,185 @@
+"""The same records sent to this broker and to Apache Kafka leave the same segment files.
+
+RULES    1. Every case is a topic with its configs, and batches with their own timestamps, so no test waits for a clock.
+         2. The error codes, the log's start and end offsets, and all segments are compared: base offsets, sizes of logs and of
+            closed indexes.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from protocol.compression import Compression
+from protocol.errors import ErrorCode
+from protocol.messages.admin import CreateTopicsRequest
+from protocol.records import BatchBuilder, headers
+from tests.conformance.brokers import KAFKA, append, offset_at, running
+from tests.support.admin_cases import topic
+from tests.support.kafka import needs_kafka
+from tests.support.raw_client import RawClient
+from tests.support.waiting import until
+
+SECOND_MS, DAY_MS = 1000, 86_400_000
+SETTINGS = {
+    "log.retention.check.interval.ms": "300",
+    "log.initial.task.delay.ms": "300",
+    "log.cleaner.backoff.ms": "300",
+}
+SMALL = {"internal.segment.bytes": "1000"}
+
+
+class Sent(NamedTuple):
+    at_ms: int = 0
+    """Relative to now: the timestamp of the first record."""
+    size: int = 200
+    """Of each value."""
+    count: int = 1
+    step_ms: int = 0
+    codec: Compression = Compression.NONE
+    filling: bytes = b"x"
+
+    def batch(self, now_ms: int) -> bytes:
+        builder = BatchBuilder(compression=self.codec)
+        for number in range(self.count):
+            value = (self.filling * self.size)[: self.size]
+            builder.append(now_ms + self.at_ms + number * self.step_ms, b"k%d" % number, value)
+        return bytes(builder.build())
+
+
+class Case(NamedTuple):
+    name: str
+    settings: dict[str, str]
+    batches: list[Sent]
+    start_offset: int = 0
+    """The log start offset to wait for, if retention deletes segments."""
+
+
+def ages(*days: int, size: int = 700) -> list[Sent]:
+    """One batch that fills a small segment, for each age."""
+    return [Sent(-days_ago * DAY_MS, size) for days_ago in days]
+
+
+def times(*seconds: float) -> list[Sent]:
+    return [Sent(int(second * SECOND_MS)) for second in seconds]
+
+
+CASES = [
+    Case("size", SMALL, [Sent(size=size) for size in (100, 200, 300, 400, 500, 600, 700, 800, 900)]),
+    Case("size-exact", {"internal.segment.bytes": "810"}, [Sent(size=199) for _ in range(9)]),
+    Case("size-one-less", {"internal.segment.bytes": "809"}, [Sent(size=199) for _ in range(9)]),
+    Case("too-large-for-a-segment", SMALL, [Sent(size=100), Sent(size=1000), Sent(size=100)]),
+    Case("time", {"segment.ms": "60000"}, times(-600, -570, -540, -539.999, -480, -479.998, -700, -300)),
+    Case("time-backwards", {"segment.ms": "60000"}, times(-100, -600, -39, -39.999, -500, 20)),
+    Case(
+        "time-within-a-batch",
+        {"segment.ms": "60000"},
+        [Sent(-600_000, count=3, step_ms=40_000), Sent(-550_000, count=3, step_ms=40_000), Sent(-530_000)],
+    ),
+    Case("time-of-one-millisecond", {"segment.ms": "1"}, times(-10, -9.999, -9.998, -9.998, -9.996, -8)),
+    Case("index-full", {"segment.index.bytes": "48", "index.interval.bytes": "1"}, [Sent() for _ in range(20)]),
+    Case("index-full-of-times", {"segment.index.bytes": "48", "index.interval.bytes": "1"}, times(*range(-40, 0, 2))),
+    Case("index-tiny", {"segment.index.bytes": "12", "index.interval.bytes": "1"}, times(*range(-20, 0, 2))),
+    Case("index-interval", {**SMALL, "index.interval.bytes": "300"}, [Sent(size=size % 90) for size in range(0, 900, 31)]),
+    Case("index-every-batch", {**SMALL, "index.interval.bytes": "0"}, times(*range(-30, 0))),
+    Case("old-goes", {**SMALL, "retention.ms": str(2 * DAY_MS)}, ages(5, 4, 3, 1, 4, 0), 3),
+    Case("newest-of-a-segment-counts", {**SMALL, "retention.ms": str(2 * DAY_MS)}, [
+        Sent(-DAY_MS, 300), Sent(-9 * DAY_MS, 300), *ages(8, 7, 0)], 0),
+    Case("oldest-first", {**SMALL, "retention.ms": str(2 * DAY_MS)}, ages(1, 9, 9, 9), 0),
+    Case("all-go", {**SMALL, "retention.ms": str(2 * DAY_MS)}, ages(5, 4, 3), 3),
+    Case("the-only-segment-goes", {"retention.ms": str(2 * DAY_MS)}, ages(5, 4, 3), 3),
+    Case("future", {**SMALL, "retention.ms": "1000", "message.timestamp.after.max.ms": str(9 * DAY_MS)},
+         ages(5, -3, 5, 5), 1),
+    Case("no-limit", {**SMALL, "retention.ms": "-1"}, ages(900, 800, 0)),
+    Case("bytes", {**SMALL, "retention.bytes": "2500"}, ages(0, 0, 0, 0, 0, 0), 2),
+    Case("bytes-exact", {**SMALL, "retention.bytes": "2316"}, ages(0, 0, 0, 0, 0, 0), 3),
+    Case("bytes-none", {**SMALL, "retention.bytes": "0"}, ages(0, 0, 0), 3),
+    Case("bytes-and-time", {**SMALL, "retention.bytes": "3200", "retention.ms": str(2 * DAY_MS)}, ages(5, 0, 0, 9, 0, 0), 1),
+    Case("compact-only", {**SMALL, "cleanup.policy": "compact", "retention.ms": "1",
+                          "min.compaction.lag.ms": str(90 * DAY_MS)}, ages(9, 9)),
+    Case("compact-and-delete", {**SMALL, "cleanup.policy": "compact,delete", "retention.ms": str(2 * DAY_MS),
+                                "min.compaction.lag.ms": str(90 * DAY_MS)}, ages(9, 8, 0), 2),
+    Case("compact-and-bytes", {**SMALL, "cleanup.policy": "delete,compact", "retention.bytes": "1600",
+                               "min.compaction.lag.ms": str(90 * DAY_MS)}, ages(0, 0, 0, 0), 1),
+    Case("largest", {"max.message.bytes": "1000"}, [Sent(size=size) for size in (927, 928, 929, 930, 931, 932)]),
+    Case("packed-is-small-enough", {"max.message.bytes": "1000", "compression.type": "gzip"},
+         [Sent(size=5000), Sent(size=900)]),
+    Case("unpacked-is-too-large", {"max.message.bytes": "1000", "compression.type": "uncompressed"},
+         [Sent(size=5000, codec=Compression.GZIP), Sent(size=500, codec=Compression.GZIP)]),
+    *[
+        Case(f"stored-as-{text}", {"compression.type": text}, [Sent(size=3000, count=3, codec=codec) for codec in Compression])
+        for text in ("uncompressed", "gzip", "snappy", "producer")
+    ],
+    *[
+        Case(f"gzip-{level}", {"compression.type": "gzip", "compression.gzip.level": level}, [Sent(size=9000)])
+        for level in ("-1", "1", "9")
+    ],
+    Case("before", {"message.timestamp.before.max.ms": str(DAY_MS), "retention.ms": "-1"},
+         [Sent(-DAY_MS - 60_000), Sent(-DAY_MS + 60_000), Sent(-DAY_MS + 60_000, count=3, step_ms=-50_000)]),
+    Case("after", {"message.timestamp.after.max.ms": str(DAY_MS)},
+         [Sent(DAY_MS + 60_000), Sent(DAY_MS - 60_000), Sent(DAY_MS - 60_000, count=3, step_ms=50_000)]),
+    Case("append-time", {"message.timestamp.type": "LogAppendTime", "message.timestamp.before.max.ms": "1",
+                         "segment.ms": "60000"}, [Sent(-DAY_MS), Sent(DAY_MS), Sent(-99 * DAY_MS)]),
+]  # fmt: skip
+
+
+class Node(NamedTuple):
+    """A broker and its log directory."""
+
+    client: RawClient
+    directory: Path
+
+    def codes(self, case: Case, now_ms: int) -> list[ErrorCode]:
+        """Creates the topic and produces the batches."""
+        wanted = topic(case.name, configs=list(case.settings.items()))
+        made = self.client.ask(CreateTopicsRequest(topics=[wanted], timeout_ms=10_000), 7).topics[0]
+        assert made.error_code == ErrorCode.NONE, made
+        until(lambda: self.offset(case, -2) >= 0, "it is led")
+        return [self._send(case.name, sent.batch(now_ms)) for sent in case.batches]
+
+    def _send(self, name: str, records: bytes) -> ErrorCode:
+        return ErrorCode(append(self.client, name, records).error_code)
+
+    def offset(self, case: Case, at: int) -> int:
+        """EARLIEST or LATEST."""
+        return int(offset_at(self.client, case.name, at).offset)
+
+    def found(self, case: Case) -> dict[str, object]:
+        """The segments after retention."""
+        until(lambda: self.offset(case, -2) >= case.start_offset, f"{case.name} begins at {case.start_offset}")
+        path = self.directory / f"{case.name}-0"
+        logs = until(lambda: self._logs(path), f"{case.name} has files")
+        closed = [log.with_suffix(suffix) for log in logs[:-1] for suffix in (".index", ".timeindex")]
+        return {
+            "offsets": (self.offset(case, -2), self.offset(case, -1)),
+            "logs": [(int(log.stem), log.stat().st_size) for log in logs],
+            "codecs": [header.attributes & 7 for log in logs for _, header in headers(log.read_bytes())],
+            "indexes": [(int(index.stem), index.suffix, index.stat().st_size) for index in closed],
+        }
+
+    @staticmethod
+    def _logs(path: Path) -> list[Path]:
+        return sorted(path.glob("*.log"))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
+    """The result of every case, by broker."""
+    now_ms = int(time.time() * 1000)
+    results = {}
+    for kind in (KAFKA, "barnabas"):
+        path = tmp_path_factory.mktemp(kind) / "data"
+        with running(kind, SETTINGS, path) as broker, RawClient(broker.bootstrap) as client:
+            node = Node(client, path)
+            codes = {case.name: node.codes(case, now_ms) for case in CASES}
+            results[kind] = {case.name: (codes[case.name], node.found(case)) for case in CASES}
+    return results
+
+
+@needs_kafka
+@pytest.mark.parametrize("name", [case.name for case in CASES])
+def test_the_same_files_are_left(found: dict[str, dict[str, object]], name: str) -> None:
+    assert found["barnabas"][name] == found[KAFKA][name]

@@ -1,0 +1,463 @@
+"""Random topics and random queries: the segment source compared with Spark's Kafka source.
+
+    python -m tests.pipeline.sources.random_comparison [--kafka] [--histories N] [--questions N] [--seed SEED]
+
+A history is two or three topics of a live broker with everything that a log can hold: batches of every codec in one
+partition, timestamps that jump and decrease (a jump rolls a segment), committed, aborted and open transactions across
+segments, large records, tombstones, nulls, headers, LogAppendTime, compaction, log starts inside a segment. A query is
+a set of options; its result is rows, or an error. Both sources must give the same result.
+
+RULES    1. One seed determines a history and its queries; it is printed, and `--seed` repeats it.
+         2. The cleaner and the transaction markers continue meanwhile. If two results differ, the Kafka source is queried
+            again; a result that it does not repeat is not a difference.
+         3. Apache Kafka searches a timestamp only in the first segment that is late enough, although its late records may be
+            trimmed. Trimmed topics are therefore not queried by timestamp there. Barnabas searches further segments.
+         4. In the end the broker is stopped, and the checkpoints alone must give the same results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry
+from confluent_kafka.admin._config import ConfigResource
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from barnabas import Broker
+from barnabas.pipeline.brokers import Brokers, TopicPartition
+from barnabas.pipeline.settings import BrokerSettings
+from barnabas.pipeline.sources.damage import BadOption, MissingRecords
+from barnabas.pipeline.sources.decoding import COLUMN_TYPES, COLUMNS
+from barnabas.pipeline.sources.planning import plan
+from barnabas.pipeline.sources.segment_options import parse_options
+from barnabas.pipeline.sources.segment_reading import read_segment
+from barnabas.pipeline.sources.segments import NAME, register
+from tests.support.kafka import ApacheKafka
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+LEVELS = ("read_committed", "read_uncommitted")
+START_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+STEPS = 40
+SETTINGS = {
+    "log.cleaner.backoff.ms": 200,
+    "log.initial.task.delay.ms": 200,
+    "log.retention.check.interval.ms": 500,
+    "log.message.timestamp.after.max.ms": 1 << 40,
+    "transaction.state.log.num.partitions": 2,
+    "offsets.topic.num.partitions": 2,
+}
+HASTY = {
+    "kafkaConsumer.pollTimeoutMs": "2000",
+    "kafka.default.api.timeout.ms": "5000",
+    "kafka.request.timeout.ms": "4000",
+    "fetchOffset.numRetries": "1",
+}
+REFUSALS = (BadOption, MissingRecords)
+"""The errors allowed for a query; damage is not."""
+Answer = list[tuple[Any, ...]] | str
+
+
+class Topic(NamedTuple):
+    name: str
+    partitions: int
+    is_compacted: bool
+
+
+class History:
+    """Topics filled from one seed."""
+
+    def __init__(self, bootstrap: str, seed: int, *, looks_on: bool) -> None:
+        self.seed = seed
+        self._looks_on = looks_on
+        self._trimmed: set[str] = set()
+        self.dice = random.Random(seed)
+        self.bootstrap = bootstrap
+        self.brokers = Brokers(BrokerSettings(bootstrap=bootstrap))
+        self.topics = [self._topic(number) for number in range(self.dice.randint(2, 3))]
+        self.now = dict.fromkeys(self.topics, START_MS)
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        self._senders: dict[str, Producer] = {}
+        self._open: list[tuple[Producer, Topic]] = []
+        self._number = 0
+
+    def _topic(self, number: int) -> Topic:
+        dice = self.dice
+        settings = {
+            "retention.ms": "-1",
+            "segment.ms": str(HOUR_MS),
+            "segment.bytes": str(1 << 20),
+            "segment.index.bytes": str(dice.choice([10 << 20, 120])),
+            "index.interval.bytes": str(dice.choice([0, 500, 4096])),
+            "file.delete.delay.ms": str(dice.choice([0, 60_000])),
+            "message.timestamp.type": dice.choice(["CreateTime"] * 4 + ["LogAppendTime"]),
+            "compression.type": dice.choice(["producer"] * 4 + list(CODECS[1:])),
+        }
+        is_compacted = dice.random() < 0.35
+        if is_compacted:
+            settings |= {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+            settings["delete.retention.ms"] = dice.choice(["0", "86400000"])
+        name = dice.choice(["", "", "", "__"]) + f"h{self.seed}.{'compacted' if is_compacted else 'plain'}-{number}"
+        topic = Topic(name, dice.randint(1, 3), is_compacted)
+        self.brokers.create_topic(name, topic.partitions, 1, settings)
+        return topic
+
+    # ---- what happens ------------------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        """Fills the topics."""
+        acts = [self._send] * 10 + [self._begin] * 3 + [self._send_in_transaction] * 5 + [self._end] * 3
+        acts += [self._trim, self._change, self._send_something_big]
+        for _ in range(STEPS):
+            self.dice.choice(acts)()
+        while len(self._open) > self.dice.randint(0, 1):
+            self._end()
+
+    def _sender(self, codec: str) -> Producer:
+        if codec not in self._senders:
+            self._senders[codec] = Producer(self._settings(codec))
+        return self._senders[codec]
+
+    def _settings(self, codec: str) -> dict[str, Any]:
+        linger = {"linger.ms": self.dice.choice([1, 50])}
+        size = {"batch.num.messages": self.dice.choice([1, 7, 10_000]), "message.max.bytes": 1_000_000}
+        return {"bootstrap.servers": self.bootstrap, "log_level": 0, "compression.type": codec, **linger, **size}
+
+    def _send(self) -> None:
+        self._fill(self._sender(self.dice.choice(CODECS)), self.dice.choice(self.topics), self._count())
+
+    def _count(self) -> int:
+        return self.dice.choice([1, 2, 5, 30, 30, 200])
+
+    def _fill(self, producer: Producer, topic: Topic, count: int) -> None:
+        dice = self.dice
+        self.now[topic] += dice.choice([0, 10, 1000, HOUR_MS // 2, HOUR_MS + 1, -5000, -2 * HOUR_MS])
+        partitions = dice.choice([[dice.randrange(topic.partitions)], range(topic.partitions)])
+        for _ in range(count):
+            self._number += 1
+            self.now[topic] += dice.choice([0, 1, 7, 900, -300])
+            producer.produce(
+                topic.name,
+                key=self._key(topic),
+                value=dice.choice([None, b"", b"%d" % self._number, dice.randbytes(dice.randrange(300)), b"x" * 700]),
+                headers=dice.choice([None, None, [], [("a", b"1"), ("a", None)], [("", b""), ("größer", b"\xff")]]),
+                partition=dice.choice(partitions),
+                timestamp=self.now[topic],
+            )
+        assert producer.flush(60) == 0
+
+    def _key(self, topic: Topic) -> bytes | None:
+        kinds = [b"k%d" % self.dice.randrange(30), b"%d" % self._number, b""]
+        return self.dice.choice(kinds if topic.is_compacted else [*kinds, None])
+
+    def _send_something_big(self) -> None:
+        topic = self.dice.choice(self.topics)
+        value = self.dice.choice([self.dice.randbytes(900_000), b"big " * 200_000])
+        producer = self._sender(self.dice.choice(CODECS))
+        producer.produce(topic.name, key=b"big", value=value, partition=0, timestamp=self.now[topic])
+        assert producer.flush(60) == 0
+
+    def _begin(self) -> None:
+        if len(self._open) < 3:
+            self._number += 1
+            patient = {"transactional.id": f"h{self.seed}-{self._number}", "transaction.timeout.ms": 900_000}
+            producer = Producer({**self._settings(self.dice.choice(CODECS)), **patient})
+            producer.init_transactions(60)
+            producer.begin_transaction()
+            self._open.append((producer, self.dice.choice(self.topics)))
+            self._fill(*self._open[-1], self._count())
+
+    def _send_in_transaction(self) -> None:
+        if self._open:
+            self._fill(*self.dice.choice(self._open), self._count())
+
+    def _end(self) -> None:
+        if self._open:
+            producer, topic = self._open.pop(self.dice.randrange(len(self._open)))
+            self.dice.choice([producer.commit_transaction, producer.abort_transaction])(60)
+            if self.dice.random() < 0.5:  # the next one of the same producer
+                producer.begin_transaction()
+                self._open.append((producer, topic))
+                self._fill(producer, topic, self._count())
+
+    def _trim(self) -> None:
+        topic = self.dice.choice(self.topics)
+        if not topic.is_compacted:  # of these a broker does not delete records
+            places = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+            starts, ends = self.brokers.starts(places), self.brokers.high_watermarks(places)
+            cuts = {
+                place: starts[place] + (ends[place] - starts[place]) * self.dice.randrange(6) // 10 for place in places
+            }
+            self.brokers.delete_records(cuts)
+            self._trimmed.add(topic.name)
+
+    def _change(self) -> None:
+        topic = self.dice.choice(self.topics)
+        name, value = self.dice.choice(
+            [
+                ("message.timestamp.type", "LogAppendTime"),
+                ("message.timestamp.type", "CreateTime"),
+                ("compression.type", self.dice.choice(CODECS[1:])),
+                ("compression.type", "producer"),
+                ("index.interval.bytes", str(self.dice.choice([0, 4096, 100_000]))),
+            ]
+        )
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic.name, incremental_configs=[entry])
+        self._admin.incremental_alter_configs([resource])[resource].result(60)
+
+    # ---- what is asked -----------------------------------------------------------------------------------------
+
+    def questions(self, count: int) -> Iterator[dict[str, str]]:
+        """Yields options for both sources."""
+        for _ in range(count):
+            places, which = self._which()
+            yield {
+                **which,
+                "kafka.isolation.level": self.dice.choice(LEVELS),
+                **self._bound("starting", places),
+                **self._bound("ending", places),
+                "failOnDataLoss": self.dice.choice(["true", "true", "false"]),
+                "includeHeaders": self.dice.choice(["true", "false"]),
+            }
+
+    def _which(self) -> tuple[list[TopicPartition], dict[str, str]]:
+        dice = self.dice
+        topics = dice.sample(self.topics, dice.randint(1, len(self.topics)))
+        places = [TopicPartition(topic.name, number) for topic in topics for number in range(topic.partitions)]
+        match dice.randrange(4):
+            case 0:
+                everything = [
+                    TopicPartition(one.name, number) for one in self.topics for number in range(one.partitions)
+                ]
+                pattern, is_it = dice.choice(
+                    [
+                        (f"h{self.seed}", lambda _: True),
+                        (f"^h{self.seed}.*", lambda name: not name.startswith("_")),
+                        (f".h{self.seed}.plain-|^h{self.seed}.plain-", lambda name: "plain" in name),
+                        (f"_*h{self.seed}\\.compacted-[0-9]$", lambda name: "compacted" in name),
+                    ]
+                )
+                matching = [place for place in everything if is_it(place.topic)]
+                if matching:  # the Kafka source finds no record where no topic matches; this one refuses
+                    return matching, {"subscribePattern": pattern}
+            case 1:
+                chosen = dice.sample(places, dice.randint(1, len(places)))
+                return chosen, {"assign": _json(dict.fromkeys(chosen, 0), list)}
+        return places, {"subscribe": ",".join(topic.name for topic in topics)}
+
+    def _bound(self, which: str, places: list[TopicPartition]) -> dict[str, str]:
+        dice = self.dice
+        has_moments = self._looks_on or not self._trimmed & {place.topic for place in places}
+        form = dice.choice(["none", "none", "word", "offsets", "offsets", *(["time", "times"] if has_moments else [])])
+        if form == "none" or not places:
+            return {}
+        if form == "word":
+            return {f"{which}Offsets": "earliest" if which == "starting" else "latest"}
+        if form == "offsets":
+            starts, ends = self.brokers.starts(places), self.brokers.high_watermarks(places)
+            special = dice.choice([-2, -2, -2, -1] if which == "starting" else [-1, -1, -1, -2])
+            slack = dice.choice([0, 0, 0, 3])
+            said = {
+                place: dice.choice([special, *[dice.randint(max(0, starts[place] - slack), ends[place] + slack)] * 3])
+                for place in places
+            }
+            if dice.random() < 0.05:
+                said.pop(dice.choice(places))
+            return {f"{which}Offsets": _json(said)}
+        moments = {place: self._moment(place) for place in places}
+        strategy = {"startingOffsetsByTimestampStrategy": dice.choice(["error", "latest"])}
+        if form == "time":
+            found = {f"{which}Timestamp": str(next(iter(moments.values())))}
+        else:
+            found = {f"{which}OffsetsByTimestamp": _json(moments)}
+        return {**found, **strategy} if which == "starting" and dice.random() < 0.7 else found
+
+    def _moment(self, place: TopicPartition) -> int:
+        last = next(moment for topic, moment in self.now.items() if topic.name == place.topic)
+        span = range(START_MS - HOUR_MS, max(last, START_MS) + 2 * HOUR_MS)
+        return self.dice.choice([0, 1 << 41, *[self.dice.choice(span)] * 12])
+
+
+def _json(table: Mapping[TopicPartition, int], kind: type = dict) -> str:
+    found: dict[str, dict[str, int]] = {}
+    for place, value in table.items():
+        found.setdefault(place.topic, {})[str(place.partition)] = value
+    if kind is list:
+        return json.dumps({topic: [int(number) for number in row] for topic, row in found.items()})
+    return json.dumps(found)
+
+
+# ---- the two answers ------------------------------------------------------------------------------------------
+
+
+def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
+    return (*COLUMNS, *(["headers"] if options["includeHeaders"] == "true" else []))
+
+
+def rows_of(table: Any) -> list[tuple[Any, ...]]:
+    """A table's rows ordered by topic, partition and offset; timestamps as integers."""
+    columns = [table[name].cast(pa.int64()) if name == "timestamp" else table[name] for name in table.column_names]
+    rows = zip(*(column.to_pylist() for column in columns), strict=True)
+    topic, partition, offset = (table.column_names.index(name) for name in ("topic", "partition", "offset"))
+    plain = [tuple(_plain(value) for value in row) for row in rows]
+    return sorted(plain, key=lambda row: (row[topic], row[partition], row[offset]))
+
+
+def _plain(value: Any) -> Any:
+    return tuple((one["key"], one["value"]) for one in value) if isinstance(value, list) else value
+
+
+def through_the_broker(spark: SparkSession, bootstrap: str, options: Mapping[str, str]) -> Answer:
+    """The result of Spark's Kafka source."""
+    said = {"kafka.bootstrap.servers": bootstrap, **HASTY, **options}
+    try:
+        frame = spark.read.format("kafka").options(**said).load()
+        return rows_of(frame.select(*columns_of(options)).toArrow())
+    except (PySparkException, Py4JJavaError) as failure:
+        return f"error: {_innermost(failure)}"
+
+
+def _innermost(failure: Any) -> str:
+    cause = getattr(failure, "java_exception", None) or getattr(failure, "_origin", None)
+    while cause is not None and cause.getCause() is not None:
+        cause = cause.getCause()
+    return str(failure if cause is None else cause.toString())[:300]
+
+
+def from_the_files(data_dir: Path, options: Mapping[str, str]) -> Answer:
+    """The result of the segment source without Spark."""
+    try:
+        wanted = parse_options({"path": str(data_dir), **options})
+        batches = [batch for part in plan(wanted) for batch in read_segment(*part)]
+    except REFUSALS as refusal:
+        return f"error: {refusal}"
+    schema = pa.schema([(name, COLUMN_TYPES[name]) for name in wanted.columns])
+    return rows_of(pa.Table.from_batches(batches, schema))
+
+
+def within_spark(spark: SparkSession, data_dir: Path, options: Mapping[str, str]) -> Answer:
+    """The result of the segment source in Spark."""
+    try:
+        return rows_of(spark.read.format(NAME).options(**options).load(str(data_dir)).toArrow())
+    except (PySparkException, Py4JJavaError) as failure:
+        return f"error: {_innermost(failure)}"
+
+
+def is_same(one: Answer, other: Answer) -> bool:
+    """Whether both are the same rows, or both are errors."""
+    return one == other or (isinstance(one, str) and isinstance(other, str))
+
+
+class Difference(NamedTuple):
+    """A query with two different results."""
+
+    options: Mapping[str, str]
+    through: Answer
+    straight: Answer
+
+    def __str__(self) -> str:
+        lines = (
+            json.dumps(self.options),
+            f"   Kafka source: {told(self.through, self.straight)}",
+            f"   segments:     {told(self.straight, self.through)}",
+        )
+        return "\n".join(lines)
+
+
+def told(answer: Answer, other: Answer) -> str:
+    """An answer beside another one, in a line."""
+    if isinstance(answer, str):
+        return answer.splitlines()[0]
+    more = [row for row in answer if row not in set(other)] if not isinstance(other, str) else answer
+    return f"{len(answer)} rows; {len(more)} the other has not: {str(more[:1])[-120:]}"
+
+
+def compare(spark: SparkSession, broker: Any, history: History, count: int) -> list[Difference]:
+    """Runs queries on both sources and returns the differences."""
+    found = []
+    for number, options in enumerate(history.questions(count)):
+        said = {**options, "kafka.bootstrap.servers": broker.bootstrap}
+        straight = partial(within_spark, spark) if number % 10 == 9 else from_the_files
+        through = through_the_broker(spark, broker.bootstrap, options)
+        while not is_same(through, answer := straight(broker.data_dir, said)):
+            before, through = through, through_the_broker(spark, broker.bootstrap, options)
+            if is_same(before, through):
+                found.append(Difference(options, through, answer))
+                break
+    return found
+
+
+def everything(history: History) -> list[dict[str, str]]:
+    """Options that read all of a history's topics."""
+    names = ",".join(topic.name for topic in history.topics)
+    base = {"subscribe": names, "includeHeaders": "true"}
+    return [{**base, "kafka.isolation.level": level} for level in LEVELS]
+
+
+def compare_without_broker(data_dir: Path, expected: list[tuple[dict[str, str], Answer]]) -> list[Difference]:
+    """Returns the differences between the files of the stopped broker and earlier results (rule 4)."""
+    answers = [(options, through, from_the_files(data_dir, options)) for options, through in expected]
+    return [Difference(*one) for one in answers if not is_same(*one[1:])]
+
+
+def run(spark: SparkSession, broker: Any, seed: int, histories: int, questions: int) -> list[Difference]:
+    """Fills and compares histories on a broker, which is stopped at the end; returns the differences."""
+    register(spark)
+    found, expected, played = [], [], []
+    for number in range(histories):
+        history = History(broker.bootstrap, seed + number, looks_on=isinstance(broker, Broker))
+        history.play()
+        played.append(history)  # its open transactions stay open
+        print(f"seed {history.seed}: {history.topics}", flush=True)
+        of_this = compare(spark, broker, history, questions)
+        for one in of_this:
+            print(f"seed {seed + number}: {one}", flush=True)
+        found += of_this
+    for history in played:
+        expected += [(one, through_the_broker(spark, broker.bootstrap, one)) for one in everything(history)]
+    broker.stop()
+    alone = compare_without_broker(broker.data_dir, expected)
+    for one in alone:
+        print(f"the broker stopped: {one}", flush=True)
+    return found + alone
+
+
+def main() -> int:
+    from barnabas.pipeline.session import start_session
+
+    parser = argparse.ArgumentParser(description="The segment source beside Spark's Kafka source, by chance.")
+    parser.add_argument("--kafka", action="store_true", help="read from Apache Kafka and its directories")
+    parser.add_argument("--histories", type=int, default=3)
+    parser.add_argument("--questions", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite end ends the broker, too
+    print(f"--seed {options.seed} --histories {options.histories} --questions {options.questions}")
+    kind: Any = ApacheKafka if options.kafka else Broker
+    with tempfile.TemporaryDirectory(prefix="histories-", ignore_cleanup_errors=True) as folder:
+        spark, _ = start_session("histories", Path(folder), Path(folder) / "spark.log", cores=2)
+        try:
+            with kind(settings=SETTINGS, data_dir=Path(folder) / "data") as broker:
+                found = run(spark, broker, options.seed, options.histories, options.questions)
+        finally:
+            spark.stop()
+    print(f"{len(found)} of {options.histories * options.questions} questions and the looks at a stopped broker differ")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Play scenarios against Barnabas and Apache Kafka at the same time, in one Spark session, and compare the answers."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+
+from barnabas import Broker
+from tests.pipeline.spark_client import (
+    batches,
+    bounds,
+    changing_topics,
+    data_loss,
+    leaders,
+    outages,
+    queries,
+    sink,
+    streaming,
+    transactions,
+)
+from tests.pipeline.spark_client.rig import CLUSTER_SCENARIOS, SCENARIOS, SETTINGS, Rig, Scenario
+from tests.support.cluster import DEFAULTS, Cluster
+from tests.support.kafka import ApacheKafka
+from tests.support.kafka_cluster import ApacheCluster
+from tests.support.waiting import until
+
+MODULES = (bounds, batches, transactions, data_loss, streaming, changing_topics, sink, queries, outages, leaders)
+"""What fills the two tables."""
+NODES = 3
+OURS, THEIRS = "Barnabas", "Apache Kafka"
+
+
+class Played(NamedTuple):
+    """A scenario's two answers, and how long each took."""
+
+    name: str
+    ours: Any
+    theirs: Any
+    seconds: tuple[float, float]
+
+    @property
+    def agree(self) -> bool:
+        """Whether they are the same."""
+        return bool(self.ours == self.theirs) and not isinstance(self.ours, Broken)
+
+
+class Broken(NamedTuple):
+    """A scenario that did not come to its end."""
+
+    words: str
+
+
+class Nodes:
+    """Three nodes as a scenario handles them, ours or Apache Kafka's."""
+
+    numbers = tuple(range(1, NODES + 1))
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+        self.bootstrap: str = cluster.bootstrap
+
+    def stop(self, number: int) -> None:
+        """End a node in peace."""
+        if isinstance(self._cluster, Cluster):
+            self._cluster.nodes[number].stop()
+        else:
+            self._cluster.stop(number)
+
+    def start(self, number: int) -> None:
+        """Start it again."""
+        if isinstance(self._cluster, Cluster):
+            self._cluster.nodes[number].start()
+        else:
+            self._cluster.start(number)
+
+    def wait_for_replicas(self, topic: str) -> None:
+        """Until all are in sync again."""
+        until(
+            lambda: all(len(one.isrs) == NODES for one in self._partitions(topic)),
+            f"all replicas of {topic} are in sync",
+            60,
+            0.1,
+        )
+
+    def wait_until_away(self, topic: str, number: int) -> None:
+        """Until the others know that a node that was stopped leads nothing any more."""
+        away = (number, -1)
+        until(lambda: all(one.leader not in away for one in self._partitions(topic)), f"{number} leads nothing", 60)
+
+    def _partitions(self, topic: str) -> list[Any]:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        return list(admin.list_topics(topic, timeout=30).topics[topic].partitions.values())
+
+
+@contextmanager
+def two_brokers(*, clusters: bool = False) -> Iterator[tuple[Any, Any]]:
+    """Ours and Apache Kafka's, with the same settings."""
+    if clusters:
+        settings = {**DEFAULTS, **{name: str(value) for name, value in SETTINGS.items()}}
+        with Cluster(NODES, settings) as ours, ApacheCluster(NODES, settings) as theirs:
+            yield Nodes(ours), Nodes(theirs)
+    else:
+        with Broker(settings=SETTINGS, start_timeout_s=120) as ours, ApacheKafka(SETTINGS) as theirs:
+            yield ours, theirs
+
+
+def chosen(names: Iterable[str] = (), *, clusters: bool = False) -> dict[str, Scenario]:
+    """The scenarios whose names, or whose modules' names, hold one of these words; all without any."""
+    table = CLUSTER_SCENARIOS if clusters else SCENARIOS
+    words = list(names)
+    said = {name: f"{play.__module__}.{name}" for name, play in table.items()}
+    return {name: play for name, play in table.items() if not words or any(word in said[name] for word in words)}
+
+
+def row_of(name: str, scenario: Scenario) -> str:
+    """A scenario as a row of docs/spark-client.md."""
+    words = (scenario.__doc__ or "").strip().splitlines()[0]
+    return f"| `{name}` | {words} |"
+
+
+def play(spark: SparkSession, brokers: tuple[Any, Any], scenarios: dict[str, Scenario]) -> Iterator[Played]:
+    """Each scenario against both, at the same time."""
+    with ThreadPoolExecutor(2) as pool:
+        for name, scenario in scenarios.items():
+            alone = partial(_alone, spark, name, scenario)
+            (ours, one), (theirs, other) = pool.map(alone, brokers)
+            yield Played(name, ours, theirs, (one, other))
+
+
+def _alone(spark: SparkSession, name: str, scenario: Scenario, node: Any) -> tuple[Any, float]:
+    started = time.monotonic()
+    topic = name.replace("_", "-")
+    with tempfile.TemporaryDirectory(prefix=f"{topic}-", ignore_cleanup_errors=True) as folder:
+        rig = Rig(spark.newSession(), node, Path(folder), topic)
+        try:
+            answer: Any = scenario(rig)
+        except Exception:  # noqa: BLE001 - whatever it was, it is the scenario's outcome, and is shown
+            answer = Broken(traceback.format_exc())
+    return answer, time.monotonic() - started

@@ -1,0 +1,317 @@
+"""Clients of simulated coordinators: members of both protocols, transactional producers, an administrator.
+
+RULES    1. A client performs the next operation of its protocol, or a spontaneous one, at random.
+         2. It knows only its responses. Acknowledged offsets are recorded in `Acknowledged`.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, Final
+
+from protocol.codec import encode
+from protocol.errors import ErrorCode
+from protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatRequestTopicPartitions,
+)
+from protocol.messages.groups import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    MemberIdentity,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+    TopicPartition,
+)
+from protocol.messages.transactions import (
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from tests.simulation.coordinators.invariants import Offsets
+from tests.support.group_harness import LocalWorld
+
+TOPICS: Final = {"t": 3, "u": 2}
+_AGAIN = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+_TIMEOUT_MS = 900_000
+
+
+class Acknowledged:
+    """The acknowledged offsets."""
+
+    def __init__(self) -> None:
+        self.offsets: Offsets = {}
+        self.pending: dict[str, Offsets] = {}
+        self._next = 0
+
+    def next_offset(self) -> int:
+        """A new offset."""
+        self._next += 1
+        return self._next
+
+    def committed(self, key: tuple[str, str, int], offset: int) -> None:
+        """Record a commit; it overrides pending transactional offsets."""
+        self.offsets[key] = offset
+        for pending in self.pending.values():
+            pending.pop(key, None)
+
+    def deleted(self, group: str, topic: str | None = None) -> None:
+        """Offsets of a group were deleted."""
+        for known in (self.offsets, *self.pending.values()):
+            for key in [key for key in known if key[0] == group and topic in {None, key[1]}]:
+                del known[key]
+
+
+class Client:
+    """One client."""
+
+    def __init__(self, world: LocalWorld, random: Random, acknowledged: Acknowledged, name: str, group: str) -> None:
+        self.world, self.random, self.acknowledged = world, random, acknowledged
+        self.name, self.group = name, group
+
+    def commit(self, member_id: str, generation: int) -> None:
+        """Commit an offset."""
+        topic = self.random.choice(list(TOPICS))
+        partition, offset = self.random.randrange(TOPICS[topic]), self.acknowledged.next_offset()
+        partition_data = OffsetCommitRequestPartition(
+            partition_index=partition, committed_offset=offset, committed_metadata="n" * self.random.choice([0, 3])
+        )
+        request = OffsetCommitRequest(
+            group_id=self.group, member_id=member_id, generation_id_or_member_epoch=generation,
+            topics=[OffsetCommitRequestTopic(name=topic, partitions=[partition_data])],
+        )  # fmt: skip
+        answer = self.world.ask(request, 9, self.name)
+        if not answer.topics[0].partitions[0].error_code:
+            self.acknowledged.committed((self.group, topic, partition), offset)
+
+    def act(self) -> None:
+        """Perform an operation."""
+        self.commit("", -1)  # as an administrator
+
+
+class ClassicClient(Client):
+    """A consumer with the classic protocol."""
+
+    def __init__(
+        self, world: LocalWorld, random: Random, acknowledged: Acknowledged, name: str, group: str, instance: str | None
+    ) -> None:
+        super().__init__(world, random, acknowledged, name, group)
+        self.instance = instance
+        self.member_id, self.generation = "", -1
+        self._must_sync = False
+        self._members: list[str] = []
+
+    def act(self) -> None:
+        """Handle a response, or join, sync, heartbeat, commit or leave."""
+        if self.name in self.world.waiting:
+            return
+        answer = self.world.take(self.name)
+        if answer is not None:
+            self._on_response(answer)
+        elif self.generation < 0:
+            self._join()
+        elif self._must_sync:
+            self._sync()
+        else:
+            self._do_member_operation()
+
+    def _on_response(self, answer: Any) -> None:
+        if isinstance(answer, JoinGroupResponse):
+            self.generation = -1
+            if not answer.error_code:
+                self.member_id, self.generation, self._must_sync = answer.member_id, answer.generation_id, True
+                self._members = [item.member_id for item in answer.members]
+            elif answer.error_code not in _AGAIN:
+                self.member_id = ""
+        elif isinstance(answer, SyncGroupResponse):
+            self._must_sync = False
+            self._on_error(answer.error_code)
+
+    def _on_error(self, error: int) -> None:
+        if error:
+            self.generation = -1
+            if error not in _AGAIN:
+                self.member_id = ""
+
+    def _join(self) -> None:
+        topics = self.random.choice([["t"], ["t", "u"]])
+        metadata = b"\0\1" + encode(ConsumerProtocolSubscription(topics=topics), 1)
+        request = JoinGroupRequest(
+            group_id=self.group, session_timeout_ms=30_000, rebalance_timeout_ms=10_000, member_id=self.member_id,
+            group_instance_id=self.instance, protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=metadata)],
+        )  # fmt: skip
+        self.world.send(self.name, request, 5 if self.instance is not None else 3)
+
+    def _sync(self) -> None:
+        request = SyncGroupRequest(
+            group_id=self.group, generation_id=self.generation, member_id=self.member_id,
+            group_instance_id=self.instance,
+            assignments=[
+                SyncGroupRequestAssignment(member_id=member_id, assignment=_assignment(number))
+                for number, member_id in enumerate(self._members)
+            ],
+        )  # fmt: skip
+        self.world.send(self.name, request, 3)
+
+    def _do_member_operation(self) -> None:
+        drawn = self.random.random()
+        if drawn < 0.5:
+            request = HeartbeatRequest(
+                group_id=self.group,
+                generation_id=self.generation,
+                member_id=self.member_id,
+                group_instance_id=self.instance,
+            )
+            self._on_error(self.world.ask(request, 3, self.name).error_code)
+        elif drawn < 0.8:
+            self.commit(self.member_id, self.generation)
+        elif drawn < 0.9:
+            self._join()
+        else:
+            leaving = MemberIdentity(member_id=self.member_id, group_instance_id=self.instance)
+            self.world.ask(LeaveGroupRequest(group_id=self.group, members=[leaving]), 3, self.name)
+            self.member_id, self.generation = "", -1
+
+
+def _assignment(number: int) -> bytes:
+    """The assignment that the leader computes for a member: one partition, if any is left."""
+    given = [TopicPartition(topic="t", partitions=[number])] if number < TOPICS["t"] else []
+    return b"\0\1" + encode(ConsumerProtocolAssignment(assigned_partitions=given), 1)
+
+
+class ConsumerClient(Client):
+    """A consumer with the consumer protocol."""
+
+    def __init__(
+        self, world: LocalWorld, random: Random, acknowledged: Acknowledged, name: str, group: str, instance: str | None
+    ) -> None:
+        super().__init__(world, random, acknowledged, name, group)
+        self.instance = instance
+        self.epoch = 0
+        self.held: set[tuple[bytes, int]] = set()
+        """The partitions that it was assigned and has not reported as revoked."""
+        self._owned: dict[bytes, list[int]] = {}
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the coordinator knows this member; the client may not know of its removal yet."""
+        shard = self.world.runtime.find(self.group)
+        group = None if isinstance(shard, ErrorCode) else shard.coordinator.consumer_groups.get(self.group)
+        return self.epoch > 0 and group is not None and self.name in group.members
+
+    def act(self) -> None:
+        """Send a heartbeat, commit or leave."""
+        drawn = self.random.random()
+        if self.epoch > 0 and drawn < 0.25:
+            self.commit(self.name, self.epoch)
+        elif self.epoch > 0 and drawn < 0.33:
+            self._heartbeat(-2 if self.instance is not None and self.random.random() < 0.5 else -1)
+        else:
+            self._heartbeat(self.epoch)
+
+    def _heartbeat(self, epoch: int) -> None:
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=self.group, member_id=self.name, member_epoch=epoch, instance_id=self.instance
+        )
+        if epoch == 0:
+            self._owned = {}
+            request.rebalance_timeout_ms = 10_000
+            request.topic_partitions = []
+            if self.random.random() < 0.2:
+                request.subscribed_topic_regex = self.random.choice(["t|u", "u", "x.*"])
+            else:
+                request.subscribed_topic_names = self.random.choice([["t"], ["t", "u"]])
+        elif epoch > 0 and self.random.random() < 0.7:
+            request.topic_partitions = [
+                ConsumerGroupHeartbeatRequestTopicPartitions(topic_id=topic_id, partitions=partitions)
+                for topic_id, partitions in self._owned.items()
+            ]
+        if request.topic_partitions is not None:
+            self.held = self._partitions()
+        answer = self.world.ask(request, 1, self.name)
+        if answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE:
+            return
+        assert answer.error_code or epoch <= 0 or answer.member_epoch >= epoch, "the member epoch decreased"
+        self.epoch = 0 if answer.error_code else max(answer.member_epoch, 0)
+        if answer.assignment is not None:
+            self._owned = {item.topic_id: list(item.partitions) for item in answer.assignment.topic_partitions}
+        self.held = self.held | self._partitions() if self.epoch else set()
+
+    def _partitions(self) -> set[tuple[bytes, int]]:
+        return {(topic_id, partition) for topic_id, partitions in self._owned.items() for partition in partitions}
+
+
+class Transactor(Client):
+    """A transactional producer that commits offsets (transaction version 2)."""
+
+    def __init__(self, world: LocalWorld, random: Random, acknowledged: Acknowledged, name: str, group: str) -> None:
+        super().__init__(world, random, acknowledged, name, group)
+        self._producer: tuple[int, int] | None = None
+        self._is_open = False
+
+    def act(self) -> None:
+        """Begin a transaction, commit an offset in it, or end it."""
+        if self._producer is None:
+            self._begin()
+        elif not self._is_open or self.random.random() < 0.6:
+            self._add()
+        else:
+            self._end()
+
+    def _begin(self) -> None:
+        self.acknowledged.pending[self.name] = {}
+        self._is_open = False
+        request = InitProducerIdRequest(transactional_id=self.name, transaction_timeout_ms=_TIMEOUT_MS)
+        self.world.send(self.name, request, 5)
+        answer: Any = self.world.take(self.name, 1_000)
+        if answer is not None and not answer.error_code:
+            self._producer = answer.producer_id, answer.producer_epoch
+
+    def _add(self) -> None:
+        assert self._producer is not None
+        topic = self.random.choice(list(TOPICS))
+        partition, offset = self.random.randrange(TOPICS[topic]), self.acknowledged.next_offset()
+        partition_data = TxnOffsetCommitRequestPartition(
+            partition_index=partition, committed_offset=offset, committed_metadata=""
+        )
+        request = TxnOffsetCommitRequest(
+            transactional_id=self.name, group_id=self.group, producer_id=self._producer[0],
+            producer_epoch=self._producer[1],
+            topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=[partition_data])],
+        )  # fmt: skip
+        self.world.send(self.name, request, 5)
+        answer: Any = self.world.take(self.name, 1_000)
+        if answer is None or answer.topics[0].partitions[0].error_code:
+            self._producer = None
+        else:
+            self._is_open = True
+            self.acknowledged.pending[self.name][self.group, topic, partition] = offset
+
+    def _end(self) -> None:
+        assert self._producer is not None
+        is_commit = self.random.random() < 0.7
+        request = EndTxnRequest(
+            transactional_id=self.name, producer_id=self._producer[0], producer_epoch=self._producer[1],
+            committed=is_commit,
+        )  # fmt: skip
+        self.world.send(self.name, request, 5)
+        answer: Any = self.world.take(self.name, 1_000)
+        if answer is None or answer.error_code:
+            self._producer = None
+            return
+        self._producer, self._is_open = (answer.producer_id, answer.producer_epoch), False
+        if is_commit:
+            self.acknowledged.offsets.update(self.acknowledged.pending[self.name])
+        self.acknowledged.pending[self.name] = {}

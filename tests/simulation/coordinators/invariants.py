@@ -1,0 +1,175 @@
+"""The invariants of coordinators that load a prefix of the journal.
+
+RULES    1. A coordinator that loads a prefix has the state that the writing coordinator had after it.
+         2. A partition of a consumer group has one owner. Epochs and generations do not decrease while a group has members.
+         3. A prepared transaction completes as decided, with all its offsets or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from broker.coordinators.classic.classic_group import ClassicGroup, State
+from broker.coordinators.classic.group_records import to_offset_and_metadata
+from broker.coordinators.transactions.transaction import PREPARED
+from tests.simulation.coordinators.journal import Boundary, Entry, Journal, durable_state
+from tests.support.group_harness import ImageHolder, LocalWorld
+
+Offsets = dict[tuple[str, str, int], int]
+
+
+class GroupProgress(NamedTuple):
+    """The epoch or generation of a group, and its number of members."""
+
+    number: int
+    members: int
+
+
+def reloaded(entries: Sequence[Entry], boundary: Boundary, like: LocalWorld) -> LocalWorld:
+    """A world that loads the batches before a boundary; prepared transactions wait for the log."""
+    world = LocalWorld(like.settings, len(like.logs), like.transaction_settings)
+    world.clock.now_mono_ms = boundary.mono_ms
+    world.holder = ImageHolder()
+    world.holder.image.topics_by_name = dict(boundary.topics)
+    world.holder.image.topics_by_id = {topic.topic_id: topic for topic in boundary.topics.values()}
+    logs = {"groups": world.logs, "transactions": world.transaction_logs}
+    for log in world.transaction_logs:
+        log.is_holding = True
+    for (kind, index), batch in entries[: boundary.written]:
+        log = logs[kind][index]
+        log.batches.append(batch)
+        log.end_offset += int.from_bytes(batch[23:27], "big") + 1  # the last offset delta
+    world.restart()
+    return world
+
+
+class Invariants:
+    """Checks every boundary of a journal once."""
+
+    def __init__(self, journal: Journal, world: LocalWorld) -> None:
+        self._journal = journal
+        self._world = world
+        self._checked = 0
+        self._progress: dict[str, GroupProgress] = {}
+
+    def check_all(self) -> None:
+        """Check the new boundaries."""
+        for boundary in self._journal.boundaries[self._checked :]:
+            self._check(boundary)
+        self._checked = len(self._journal.boundaries)
+
+    def _check(self, boundary: Boundary) -> None:
+        world = reloaded(self._journal.entries, boundary, self._world)
+        where = f"after {boundary.written} batches"
+        found = durable_state(world)
+        differing = {
+            name for name in found.keys() | boundary.known.keys() if found.get(name) != boundary.known.get(name)
+        }
+        assert not differing, f"{where}: {[(name, boundary.known.get(name), found.get(name)) for name in differing]}"
+        _check_owners(world, where)
+        self._check_progress(world, where)
+        _check_decided(world, where)
+
+    def _check_progress(self, world: LocalWorld, where: str) -> None:
+        progress = _progress(world)
+        for group, before in self._progress.items():
+            now = progress.get(group)
+            if now is not None and before.members:
+                assert now.number >= before.number, f"{where}: {group} went from {before} to {now}"
+        self._progress = progress
+
+    def check_offsets(self, acknowledged: Offsets) -> None:
+        """At the last boundary, the committed offsets are exactly the acknowledged ones."""
+        found: Offsets = {}
+        for name, committed in self._journal.boundaries[-1].known.items():
+            if name.startswith("offset "):
+                _, group, topic, partition = name.split()
+                found[group, topic, int(partition)] = committed.offset
+        assert found == acknowledged, f"offsets {found} instead of {acknowledged}"
+
+
+def _progress(world: LocalWorld) -> dict[str, GroupProgress]:
+    found = {}
+    for shard in world.runtime.shards.values():
+        for group_id, group in shard.coordinator.groups.items():
+            found[group_id] = GroupProgress(group.generation, len(group.members))
+        for group_id, consumers in shard.coordinator.consumer_groups.items():
+            found[group_id] = GroupProgress(consumers.epoch, len(consumers.members))
+    return found
+
+
+def _check_owners(world: LocalWorld, where: str) -> None:
+    for shard in world.runtime.shards.values():
+        both = shard.coordinator.groups.keys() & shard.coordinator.consumer_groups.keys()
+        assert not both, f"{where}: {both} are groups of both kinds"
+        for group in shard.coordinator.consumer_groups.values():
+            owned = [item for member in group.members.values() for item in member.partitions()]
+            assert len(owned) == len(set(owned)), f"{where}: partitions of {group} have several owners"
+            for member in group.members.values():
+                assert member.epoch <= group.epoch, f"{where}: {member.member_id} is ahead of {group}"
+
+
+def _check_decided(world: LocalWorld, where: str) -> None:
+    """Prepared transactions complete as decided."""
+    machines = [shard.coordinator for shard in world.transactions.shards.values()]
+    decided = [
+        transaction
+        for coordinator in machines
+        for transaction in coordinator.transactions.values()
+        if transaction.state in PREPARED
+    ]
+    if not decided:
+        return
+    pending = {
+        (producer, key): committed
+        for shard in world.runtime.shards.values()
+        for producer, item in shard.coordinator.offsets.open_transactions.items()
+        for key, committed in item.items()
+    }
+    for log in world.transaction_logs:
+        log.is_holding = False
+        log.release()
+    world.advance(1_000)
+    for transaction in decided:
+        now = next(coordinator.transactions[transaction.transactional_id] for coordinator in machines
+                   if transaction.transactional_id in coordinator.transactions)  # fmt: skip
+        assert now.state not in PREPARED, f"{where}: {transaction.transactional_id} is decided and does not end"
+        assert now.is_commit == transaction.is_commit, f"{where}: {transaction.transactional_id} ended the other way"
+        for (producer, key), committed in pending.items():
+            if producer == transaction.producer_id and committed is not None and transaction.is_commit:
+                stored = durable_state(world).get("offset {} {} {}".format(*key))
+                assert stored == to_offset_and_metadata(committed), (
+                    f"{where}: {key} of a committed transaction is {stored}"
+                )
+    remaining = {
+        producer
+        for shard in world.runtime.shards.values()
+        for producer, item in shard.coordinator.offsets.open_transactions.items()
+        if item
+    }
+    assert not remaining & {transaction.producer_id for transaction in decided}, (
+        f"{where}: offsets of an ended transaction still wait"
+    )
+
+
+def check_classic_groups(live: LocalWorld, boundary: Boundary, entries: Sequence[Entry]) -> None:
+    """A stable classic group is loaded unchanged; another one is not loaded with a later generation."""
+    world = reloaded(entries, boundary, live)
+    read = {name: group for shard in world.runtime.shards.values() for name, group in shard.coordinator.groups.items()}
+    for shard in live.runtime.shards.values():
+        for name, group in shard.coordinator.groups.items():
+            again = read.get(name)
+            if again is None:
+                assert group.state is not State.STABLE, f"{group} is not read back"
+            elif group.state is State.STABLE:
+                assert _generation_and_assignments(again) == _generation_and_assignments(group), (
+                    f"{group} is read back as {again}"
+                )
+            else:
+                assert again.generation <= group.generation, f"{group} is read back as {again}"
+
+
+def _generation_and_assignments(group: ClassicGroup) -> tuple[object, ...]:
+    members = {member.member_id: (member.instance_id, member.assignment) for member in group.members.values()}
+    return group.generation, group.protocol_name, group.leader_id, members

@@ -1,0 +1,105 @@
+"""Planted bugs of the coordinators: the simulator must find each.
+
+NOT HERE The number of seeds (test_coordinators.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest import MonkeyPatch  # noqa: PT013
+
+import broker.coordinators.consumer.consumer_group_records
+import broker.coordinators.consumer.group_upgrade
+import broker.coordinators.consumer.target_assignment_updater
+import broker.coordinators.group_coordinator
+import broker.coordinators.offset_manager
+from broker.coordinators.classic.group_records import group_tombstone, read_group
+from broker.coordinators.consumer.reconciliation import build_current_assignment
+from broker.coordinators.offset_manager import OffsetMetadataManager
+from broker.coordinators.runtime.coordinator_runtime import Shard, StoredRecord
+from broker.coordinators.transactions.transaction_coordinator import TransactionCoordinator
+from protocol.errors import ErrorCode
+from tests.simulation.runner import PlantedBug
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Do nothing."""
+
+
+def an_aborted_transaction_is_loaded_as_committed(monkeypatch: MonkeyPatch) -> None:
+    original = OffsetMetadataManager.load_marker
+    monkeypatch.setattr(OffsetMetadataManager, "load_marker", lambda self, producer, _: original(self, producer, True))
+
+
+def the_end_of_a_transaction_overwrites_a_later_commit(monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setattr(broker.coordinators.offset_manager, "_supersede_pending", _nothing)
+
+
+def a_prepared_transaction_is_not_completed(monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setattr(TransactionCoordinator, "_retry_prepare", _nothing)
+
+
+def offsets_survive_their_group(monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setattr(OffsetMetadataManager, "tombstones", lambda *_: [])
+
+
+def a_deleted_offset_has_no_tombstone(monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setattr(OffsetMetadataManager, "_tombstones_of", lambda *_: [])
+
+
+def partitions_to_revoke_are_not_stored(monkeypatch: MonkeyPatch) -> None:
+    original = broker.coordinators.consumer.consumer_group_records._with_current_assignment
+
+    def planted(member: Any, value: Any) -> Any:
+        return original(member, value)._replace(revoking={})
+
+    monkeypatch.setattr(broker.coordinators.consumer.consumer_group_records, "_with_current_assignment", planted)
+
+
+def a_partition_is_assigned_before_it_is_revoked(monkeypatch: MonkeyPatch) -> None:
+    def planted(member: Any, epoch: int, target: Any, subscribed: Any, _: Any, owned: Any, **rest: Any) -> Any:
+        return build_current_assignment(member, epoch, target, subscribed, lambda *_: True, owned, **rest)
+
+    monkeypatch.setattr(broker.coordinators.consumer.target_assignment_updater, "build_current_assignment", planted)
+
+
+def an_upgrade_keeps_the_classic_group(monkeypatch: MonkeyPatch) -> None:
+    def planted(group_id: str) -> StoredRecord:
+        return group_tombstone(f"not {group_id}")
+
+    monkeypatch.setattr(broker.coordinators.consumer.group_upgrade, "group_tombstone", planted)
+
+
+def the_generation_restarts_after_a_reload(monkeypatch: MonkeyPatch) -> None:
+    def planted(group_id: str, value: bytes) -> Any:
+        group = read_group(group_id, value)
+        group.generation = 0
+        return group
+
+    monkeypatch.setattr(broker.coordinators.group_coordinator, "read_group", planted)
+
+
+def a_rejected_append_is_applied(monkeypatch: MonkeyPatch) -> None:
+    original = Shard._append
+
+    def planted(self: Any, batch: bytearray, commit: Any) -> bool:
+        original(self, batch, commit)
+        commit.error = ErrorCode.NONE
+        return True
+
+    monkeypatch.setattr(Shard, "_append", planted)
+
+
+PLANTED_BUGS: list[PlantedBug] = [
+    an_aborted_transaction_is_loaded_as_committed,
+    the_end_of_a_transaction_overwrites_a_later_commit,
+    a_prepared_transaction_is_not_completed,
+    offsets_survive_their_group,
+    a_deleted_offset_has_no_tombstone,
+    partitions_to_revoke_are_not_stored,
+    a_partition_is_assigned_before_it_is_revoked,
+    an_upgrade_keeps_the_classic_group,
+    the_generation_restarts_after_a_reload,
+    a_rejected_append_is_applied,
+]

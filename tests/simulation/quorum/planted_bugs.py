@@ -1,0 +1,207 @@
+"""Planted bugs of the Raft implementation: the simulator must find each.
+
+NOT HERE The number of seeds (test_quorum.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest import MonkeyPatch  # noqa: PT013
+
+import replication.raft.leader_fetch
+import replication.raft.quorum_state
+from protocol.errors import ErrorCode
+from replication.raft.elections import Elections
+from replication.raft.follower_log_sync import FollowerLogSync
+from replication.raft.leader_fetch import LeaderFetch
+from replication.raft.quorum_state import QuorumState
+from replication.raft.raft_log import ElectionState, EpochEnd, Persist
+from replication.raft.replica_progress import ReplicaProgress
+from replication.raft.request_tracker import RequestTracker
+from replication.raft.roles import Leader, Resigned, VoteTally
+from replication.raft.voter_changes import VoterChanges
+from replication.raft.voters import VoterSet
+from tests.simulation.quorum.memory_log import MemoryLog
+from tests.simulation.quorum.node import Node
+from tests.simulation.runner import PlantedBug
+
+
+def votes_are_not_persisted(patch: MonkeyPatch) -> None:
+    """The election state does not contain the vote."""
+    patch.setattr(
+        replication.raft.quorum_state,
+        "ElectionState",
+        lambda epoch, leader_id, _on_vote: ElectionState(epoch, leader_id),
+    )
+
+
+def votes_are_sent_before_they_are_durable(patch: MonkeyPatch) -> None:
+    """Responses do not wait for the election state."""
+    carry_out = Node._run_effects
+
+    def planted(self: Node) -> None:
+        written = [effect for effect in self._queue if isinstance(effect, Persist)]
+        rest = [effect for effect in self._queue if not isinstance(effect, Persist)]
+        if not self._is_busy:
+            self._queue.clear()
+            self._queue.extend([*rest, *written])
+        carry_out(self)
+
+    patch.setattr(Node, "_run_effects", planted)
+
+
+def votes_are_granted_to_shorter_logs(patch: MonkeyPatch) -> None:
+    """The first candidate gets the vote."""
+    may_grant = Elections._may_grant
+    patch.setattr(
+        Elections,
+        "_may_grant",
+        lambda self, key, *, is_as_long, is_pre_vote: may_grant(self, key, is_as_long=True, is_pre_vote=is_pre_vote),
+    )
+
+
+def logs_are_compared_by_offset_only(patch: MonkeyPatch) -> None:
+    """A longer log of an older epoch wins."""
+    vote = Elections.handle_vote
+
+    def planted(self: Elections, request: Any, asked: Any, mono_ms: int) -> Any:
+        end = self._quorum.log.end
+        if asked.last_offset >= end.offset and end.epoch < asked.replica_epoch:
+            asked.last_offset_epoch = max(asked.last_offset_epoch, end.epoch)
+        return vote(self, request, asked, mono_ms)
+
+    patch.setattr(Elections, "handle_vote", planted)
+
+
+def a_minority_elects(patch: MonkeyPatch) -> None:
+    """One vote less than a majority is enough."""
+    patch.setattr(VoteTally, "is_won", property(lambda self: len(self._granted) >= max(1, self._voters.majority - 1)))
+
+
+def a_minority_commits(patch: MonkeyPatch) -> None:
+    """One replica less than a majority is enough."""
+    commit = ReplicaProgress.update_high_watermark
+
+    class Fewer(VoterSet):
+        majority = property(lambda self: max(1, len(self) // 2))
+
+    patch.setattr(
+        ReplicaProgress, "update_high_watermark", lambda self, voters, flushed: commit(self, Fewer(voters), flushed)
+    )
+
+
+def the_leader_counts_unflushed_records(patch: MonkeyPatch) -> None:
+    """The leader counts its log end instead of its flushed offset."""
+    commit = LeaderFetch.update_high_watermark
+
+    def planted(self: LeaderFetch, role: Leader, mono_ms: int) -> None:
+        log = self._quorum.log
+        assert isinstance(log, MemoryLog)
+        flushed, log.flushed_offset = log.flushed_offset, log.end.offset
+        commit(self, role, mono_ms)
+        log.flushed_offset = flushed
+
+    patch.setattr(LeaderFetch, "update_high_watermark", planted)
+
+
+def followers_fetch_before_they_flush(patch: MonkeyPatch) -> None:
+    """Fetched records are not durable at the next fetch."""
+    flush = MemoryLog.flush
+
+    def planted(self: MemoryLog, end_offset: int) -> None:
+        flush(self, end_offset - 3)
+
+    patch.setattr(MemoryLog, "flush", planted)
+
+
+def epoch_ends_are_not_compared(patch: MonkeyPatch) -> None:
+    """A log agrees with the leader's if the leader knows its last epoch, whatever its end offset."""
+    validate_offset_and_epoch = replication.raft.leader_fetch.validate_offset_and_epoch
+
+    def planted(log: Any, asked: EpochEnd) -> Any:
+        is_known = log.end_of_epoch(asked.epoch).epoch == asked.epoch and asked.offset >= log.start_offset
+        return None if is_known else validate_offset_and_epoch(log, asked)
+
+    patch.setattr(replication.raft.leader_fetch, "validate_offset_and_epoch", planted)
+
+
+def the_high_watermark_exceeds_the_log(patch: MonkeyPatch) -> None:
+    """The leader's high watermark is not limited to the local log end."""
+
+    def follow(self: FollowerLogSync) -> None:
+        self.high_watermark = max(self.high_watermark, self._leader_high_watermark)
+
+    patch.setattr(FollowerLogSync, "_update_high_watermark", follow)
+
+
+def a_restarted_leader_keeps_its_epoch(patch: MonkeyPatch) -> None:
+    """It leads its epoch again, with a log that may be shorter."""
+    init = QuorumState.__init__
+
+    def planted(self: QuorumState, *given: Any, **named: Any) -> None:
+        init(self, *given, **named)
+        if isinstance(self.role, Resigned) and self.is_voter:
+            self.become_leader(VoteTally(self.voters, self.local.key), named["mono_ms"])
+
+    patch.setattr(QuorumState, "__init__", planted)
+
+
+def fetch_epochs_are_not_compared(patch: MonkeyPatch) -> None:
+    """A diverged log counts as the leader's."""
+    validate_offset_and_epoch = replication.raft.leader_fetch.validate_offset_and_epoch
+    patch.setattr(
+        replication.raft.leader_fetch,
+        "validate_offset_and_epoch",
+        lambda log, asked: validate_offset_and_epoch(log, asked) if asked.offset < log.start_offset else None,
+    )
+
+
+def responses_to_earlier_requests_are_accepted(patch: MonkeyPatch) -> None:
+    """A vote for an earlier candidacy counts for the current one."""
+
+    def forget_nothing(self: RequestTracker) -> None:
+        self._backoff_until_ms.clear()
+
+    def take_any(self: RequestTracker, peer: int, token: int) -> Any:
+        asked = self._in_flight.pop(peer, None)
+        return None if asked is None else asked[1]
+
+    count = Elections.on_vote_response
+
+    def of_any_epoch(self: Elections, peer: int, partition: Any, mono_ms: int) -> None:
+        partition.leader_epoch = self._quorum.epoch
+        count(self, peer, partition, mono_ms)
+
+    patch.setattr(RequestTracker, "reset", forget_nothing)
+    patch.setattr(RequestTracker, "on_response", take_any)
+    patch.setattr(Elections, "on_vote_response", of_any_epoch)
+
+
+def voter_changes_overlap(patch: MonkeyPatch) -> None:
+    """Consecutive voter sets may not share a majority."""
+
+    def forget(self: VoterChanges, role: Leader, _mono_ms: int) -> None:
+        if role.change is not None and role.change.new_voter is None:
+            self._complete(role, ErrorCode.REQUEST_TIMED_OUT, None)
+
+    patch.setattr(VoterChanges, "_is_uncommitted", lambda self, role: self._is_appending_voters(role))
+    patch.setattr(VoterChanges, "expire", forget)
+
+
+PLANTED_BUGS: tuple[PlantedBug, ...] = (
+    votes_are_not_persisted,
+    votes_are_sent_before_they_are_durable,
+    votes_are_granted_to_shorter_logs,
+    logs_are_compared_by_offset_only,
+    a_minority_elects,
+    a_minority_commits,
+    the_leader_counts_unflushed_records,
+    followers_fetch_before_they_flush,
+    epoch_ends_are_not_compared,
+    the_high_watermark_exceeds_the_log,
+    a_restarted_leader_keeps_its_epoch,
+    fetch_epochs_are_not_compared,
+    responses_to_earlier_requests_are_accepted,
+    voter_changes_overlap,
+)

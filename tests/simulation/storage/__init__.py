@@ -1,0 +1,1 @@
+"""Simulator of the storage engine on a disk that loses power."""

@@ -1,0 +1,239 @@
+"""Planted bugs of the storage engine: the simulator must find each.
+
+NOT HERE The number of seeds (test_storage.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest import MonkeyPatch  # noqa: PT013
+
+import storage.compaction.cleanable
+import storage.directories.log_manager
+import storage.log.recovery
+import storage.segments.segment
+import tests.simulation.storage.compaction
+from storage.compaction.cleaner import _Cleaner
+from storage.directories.log_directory import LogDirectory
+from storage.directories.log_manager import LogManager
+from storage.io.disk import Disk
+from storage.log.append_pipeline import AppendPipeline
+from storage.log.leader_epoch_cache import LeaderEpochCache
+from storage.log.producer_state import ProducerState
+from storage.segments.durability import Durability
+from storage.segments.indexes import OffsetIndex, SparseIndex, TimeIndex, TransactionIndex
+from storage.segments.segment_engine import SegmentEngine
+from tests.simulation.runner import PlantedBug
+from tests.simulation.simulated_disk import SimulatedDirectory
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Do nothing."""
+
+
+def directories_are_not_synced(patch: MonkeyPatch) -> None:
+    """Syncing a directory does nothing."""
+    patch.setattr(SimulatedDirectory, "sync", _nothing)
+
+
+def the_log_counts_as_flushed_when_the_sync_starts(patch: MonkeyPatch) -> None:
+    """The flushed offset moves before the sync returns."""
+    collect = Durability.collect
+
+    def planted(self: Durability, directory: str, end_offset: int, unflushed: Any) -> Any:
+        work = collect(self, directory, end_offset, unflushed)
+        self.flushed_end = max(self.flushed_end, end_offset)
+        return work
+
+    patch.setattr(Durability, "collect", planted)
+
+
+def a_sync_skips_the_segments(patch: MonkeyPatch) -> None:
+    """Only indexes and names are synced."""
+    collect = Durability.collect
+    patch.setattr(Durability, "collect", lambda self, path, end, _: collect(self, path, end, []))
+
+
+def corrupt_batches_are_accepted(patch: MonkeyPatch) -> None:
+    """Recovery does not compare checksums."""
+    patch.setattr(storage.segments.segment, "crc_is_valid", lambda *_: True)
+
+
+def indexes_are_trusted_after_a_crash(patch: MonkeyPatch) -> None:
+    """Recovery does not compare the index files with the batches."""
+    put = SparseIndex._write_entries
+    patch.setattr(SparseIndex, "_write_entries", lambda self, *args: None if self._is_comparing else put(self, *args))
+
+
+def truncation_keeps_the_indexes(patch: MonkeyPatch) -> None:
+    """The log is truncated, the indexes are not."""
+    for index in (OffsetIndex, TimeIndex, TransactionIndex):
+        patch.setattr(index, "truncate", _nothing)
+
+
+def truncation_is_not_synced(patch: MonkeyPatch) -> None:
+    """Truncated batches may come back."""
+    truncate = SegmentEngine.truncate
+
+    def planted(self: SegmentEngine, offset: int) -> None:
+        with MonkeyPatch.context() as inner:
+            inner.setattr(Disk, "sync_dir", _nothing)
+            inner.setattr(type(self._active.file), "sync", _nothing)
+            truncate(self, offset)
+
+    patch.setattr(SegmentEngine, "truncate", planted)
+
+
+def truncation_keeps_the_recovery_point(patch: MonkeyPatch) -> None:
+    """The recovery point covers batches that are appended after a truncation."""
+    patch.setattr(LogManager, "_lower_checkpoint", _nothing)
+
+
+def compaction_swaps_unsynced_segments(patch: MonkeyPatch) -> None:
+    """The old segments are deleted before the new one is durable."""
+
+    def planted(self: Any, new: Any, last: Any) -> None:
+        new.finish()
+        new.release(forget=False)
+
+    patch.setattr(_Cleaner, "_complete", planted)
+
+
+def tombstones_are_removed_too_early(patch: MonkeyPatch) -> None:
+    """The next compaction ignores `delete.retention.ms`."""
+    make_job = storage.compaction.cleanable.make_job
+    patch.setattr(
+        tests.simulation.storage.compaction, "make_job", lambda *args: make_job(*args)._replace(delete_retention_ms=0)
+    )
+
+
+def compaction_removes_producer_state(patch: MonkeyPatch) -> None:
+    """The last batch of a producer is removed like any other."""
+    patch.setattr(_Cleaner, "_is_last_of_producer", lambda *_: False)
+
+
+def producer_snapshots_are_ahead_of_the_log(patch: MonkeyPatch) -> None:
+    """A snapshot contains the batch after it."""
+    commit = AppendPipeline.commit
+
+    def planted(self: Any, prepared: Any, log_start_offset: int) -> Any:
+        info = commit(self, prepared, log_start_offset)
+        if prepared.snapshot is not None:
+            self._snapshots.take(info.base_offset, self._producers.snapshot())
+        return info
+
+    patch.setattr(AppendPipeline, "commit", planted)
+
+
+def the_epoch_cache_is_not_flushed(patch: MonkeyPatch) -> None:
+    """A flush does not write the leader epoch checkpoint."""
+    patch.setattr(LeaderEpochCache, "collect", lambda _: [])
+
+
+def recovery_skips_aborted_transactions(patch: MonkeyPatch) -> None:
+    """Recovery does not rebuild the transaction index."""
+    replay = storage.log.recovery.replay
+
+    def planted(*args: Any) -> None:
+        replay(*args)
+
+    patch.setattr(storage.log.recovery, "replay", planted)
+
+
+def duplicate_batches_are_accepted(patch: MonkeyPatch) -> None:
+    """Sequence numbers are not checked."""
+    patch.setattr(ProducerState, "check", _nothing)
+
+
+def a_hole_counts_as_compaction(patch: MonkeyPatch) -> None:
+    """Batches after a lost one are served."""
+    patch.setattr(SegmentEngine, "_is_hole", lambda *_, **__: False)
+
+
+def a_clean_stop_does_not_sync_the_indexes(patch: MonkeyPatch) -> None:
+    """After a clean stop, indexes are not rebuilt."""
+    close = SegmentEngine.close
+    patch.setattr(SegmentEngine, "close", lambda self, **_: close(self))
+
+
+def the_clean_shutdown_marker_comes_back(patch: MonkeyPatch) -> None:
+    """Its deletion is not durable."""
+    take = LogDirectory._take_marker
+
+    def planted(self: LogDirectory) -> None:
+        with MonkeyPatch.context() as inner:
+            inner.setattr(Disk, "sync_dir", _nothing)
+            take(self)
+
+    patch.setattr(LogDirectory, "_take_marker", planted)
+
+
+def a_new_topic_inherits_checkpoints(patch: MonkeyPatch) -> None:
+    """Checkpoints of the deleted topic with the same name stay."""
+    patch.setattr(LogManager, "_write_checkpoints", _nothing)
+
+
+def checkpoints_are_renamed_before_the_sync(patch: MonkeyPatch) -> None:
+    """The new name can be durable without the contents."""
+    replace = Disk.replace_atomically
+
+    def planted(self: Disk, path: str, data: Any, *, sync: bool = True) -> None:
+        replace(self, path, data, sync=sync and not path.endswith("-checkpoint"))
+
+    patch.setattr(Disk, "replace_atomically", planted)
+
+
+def a_move_has_no_marker(patch: MonkeyPatch) -> None:
+    """The log's directory is renamed before the copy is marked as complete."""
+
+    def swap_in_future_log(disk: Disk, log: str, doomed: str, copy: str, name: str) -> None:
+        disk.rename(log, doomed)
+        for _ in range(30):  # widen the gap: otherwise one of two thousand simulations crashes in it
+            disk.sync_dir(log.rpartition("/")[0])
+        disk.rename(copy, name)
+        disk.sync_dir(name.rpartition("/")[0])
+
+    patch.setattr(storage.directories.log_manager, "swap_in_future_log", swap_in_future_log)
+
+
+def look_ups_in_index_files_are_off_by_one(patch: MonkeyPatch) -> None:
+    """Look-ups in the unloaded part of an index return the next entry."""
+    min_end_offset = SparseIndex._cold_floor
+    patch.setattr(SparseIndex, "_cold_floor", lambda self, *args: min_end_offset(self, *args) + 1)
+
+
+def truncation_keeps_the_epochs(patch: MonkeyPatch) -> None:
+    """Epochs that start after the new end stay."""
+    patch.setattr(LeaderEpochCache, "truncate", _nothing)
+
+
+PLANTED_BUGS: tuple[PlantedBug, ...] = (
+    directories_are_not_synced,
+    the_log_counts_as_flushed_when_the_sync_starts,
+    a_sync_skips_the_segments,
+    corrupt_batches_are_accepted,
+    indexes_are_trusted_after_a_crash,
+    truncation_keeps_the_indexes,
+    truncation_is_not_synced,
+    truncation_keeps_the_recovery_point,
+    compaction_swaps_unsynced_segments,
+    tombstones_are_removed_too_early,
+    compaction_removes_producer_state,
+    producer_snapshots_are_ahead_of_the_log,
+    the_epoch_cache_is_not_flushed,
+    recovery_skips_aborted_transactions,
+    duplicate_batches_are_accepted,
+    a_hole_counts_as_compaction,
+    a_clean_stop_does_not_sync_the_indexes,
+    the_clean_shutdown_marker_comes_back,
+    a_new_topic_inherits_checkpoints,
+    checkpoints_are_renamed_before_the_sync,
+    a_move_has_no_marker,
+    look_ups_in_index_files_are_off_by_one,
+    truncation_keeps_the_epochs,
+)
+
+COMPACTION_BUGS = frozenset(
+    {compaction_swaps_unsynced_segments, tombstones_are_removed_too_early, compaction_removes_producer_state}
+)

@@ -1,0 +1,95 @@
+"""The queues of a simulated I/O executor: one per kind of work and log directory, each in order.
+
+RULES    1. `push` appends work to a queue; the `run_…` methods run the first item of a queue. With `runs_immediately`, `push`
+            runs it at once, as a fast disk does.
+         2. While an item runs, `run_loop_step` may be called between its steps, as the event loop runs concurrently. Its
+            queue is busy meanwhile.
+         3. An item that fails reports its error to its callback.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+
+from storage.io.disk import StorageError
+from tests.simulation.simulated_disk import SimulatedDisk
+
+Work = Callable[[], None]
+Done = Callable[[StorageError | None], None]
+QueueKey = tuple[str, str]
+"""Kind and log directory."""
+
+
+class WorkQueues:
+    """All queues of one process."""
+
+    def __init__(
+        self, disk: SimulatedDisk, random: Random, run_loop_step: Callable[[], None], *, runs_immediately: bool
+    ) -> None:
+        self._disk = disk
+        self._random = random
+        self._run_loop_step = run_loop_step
+        self._runs_immediately = runs_immediately
+        self._queues: dict[QueueKey, deque[tuple[Work, Done]]] = {}
+        self._busy: set[QueueKey] = set()
+        self.is_paused = False
+        """Whether the loop does not run between steps."""
+
+    def push(self, kind: str, directory: str, work: Work, on_done: Done) -> None:
+        """Add work to a queue."""
+        key = (kind, directory)
+        queue = self._queues.setdefault(key, deque())
+        queue.append((work, on_done))
+        if self._runs_immediately and key not in self._busy:
+            while queue:
+                self._run(key)
+
+    def run_any(self) -> bool:
+        """Run the first item of a random queue; False if all are empty or busy."""
+        queues = [key for key, queue in self._queues.items() if queue and key not in self._busy]
+        if not queues:
+            return False
+        self._run(self._random.choice(queues))
+        return True
+
+    def run_file_ops(self, directory: str) -> bool:
+        """Run all renames and writes of a directory; False if one of its queues is busy."""
+        if self.is_busy(directory):
+            return False
+        for key in (("name", directory), ("write", directory)):
+            while self._queues.get(key):
+                self._run(key)
+        return True
+
+    def is_busy(self, directory: str) -> bool:
+        """Whether work on a directory runs now."""
+        return any(key[1] == directory for key in self._busy)
+
+    def run_all(self) -> None:
+        """Run everything."""
+        while self.run_any():
+            pass
+
+    def _run(self, key: QueueKey) -> None:
+        work, on_done = self._queues[key].popleft()
+        error: StorageError | None = None
+        self._busy.add(key)
+        outer, self._disk.before_step = self._disk.before_step, None if self._runs_immediately else self._interleave
+        try:
+            work()
+        except StorageError as failure:
+            error = failure
+        finally:
+            self._busy.discard(key)
+            self._disk.before_step = outer
+        on_done(error)
+
+    def _interleave(self) -> None:
+        if not self.is_paused and self._random.random() < 0.15:
+            saved, self._disk.before_step = self._disk.before_step, None  # the loop does not interrupt itself
+            try:
+                self._run_loop_step()
+            finally:
+                self._disk.before_step = saved

@@ -81,7 +81,7 @@ sim-cluster: .venv/.test ## whole clusters on simulated disks, clocks and networ
 	@exec $(BIN)/python -m tests.simulation.cluster $(SIMULATED)
 
 compare-groups: .venv/.test kafka-jars ## random lives of groups, step by step as Apache Kafka answers; ARGS="--lives 100 --seed ..." plays some again
-	@exec $(BIN)/python -m tests.scenarios.comparing $(ARGS)
+	@exec $(BIN)/python -m tests.scenarios.compare_with_kafka $(ARGS)
 
 compare-decisions: .venv/.test kafka-jars ## random lives of clusters, each decision as Apache Kafka's controller takes it; ARGS="--lives 100 --seed ..." plays some again
 	@exec $(BIN)/python -m tests.conformance.deciding $(ARGS)

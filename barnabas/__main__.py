@@ -29,10 +29,10 @@ usage: barnabas VERB [OPTION]...
 
   serve      run a broker in the foreground      barnabas serve --help
   cluster    run several nodes on this machine   barnabas cluster --help
-  format     make a node's directories ready     barnabas format --help
-  health     ask whether a node answers          barnabas health --help
+  format     format a node's log directories     barnabas format --help
+  health     check whether a node answers        barnabas health --help
   doctor     check and repair data at rest       barnabas doctor --help
-  dump-log   show what stands in log files       barnabas dump-log --help
+  dump-log   show the contents of log files      barnabas dump-log --help
   pipeline   run a Spark job on a broker         barnabas pipeline --help
 
 barnabas --version prints the version.

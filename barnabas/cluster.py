@@ -45,7 +45,7 @@ _PER_NODE_SETTINGS = (
 class Cluster(Service):
     """Several brokers and their controllers.
 
-    With `controllers=0` each node has both roles; otherwise there are that many additional controller-only nodes. Without
+    With `controllers=0` each node has both roles; otherwise `controllers` controller-only nodes are added. Without
     `data_dir` the data are in a temporary directory, which `close()` or the end of the `with` block deletes. The first broker
     listens on `port`, the next ones on the following ports; port 0 takes free ones, or those of the cluster in `data_dir`.
     The default host is that cluster's, or 127.0.0.1. `settings` have Kafka's names and apply to all nodes.
@@ -72,10 +72,10 @@ class Cluster(Service):
             raise BrokerError(f"{self.folder} cannot hold a cluster: {error.strerror}.") from error
         self.nodes: dict[int, Broker] = {}
         """By id; controller-only nodes are last."""
-        for number, own in plan["nodes"].items():
+        for number, node_settings in plan["nodes"].items():
             node = self.nodes[int(number)] = Broker(
                 self.folder / f"node-{number}",
-                settings={**_defaults(len(plan["nodes"]) - plan["controllers"]), **(settings or {}), **own},
+                settings={**_defaults(len(plan["nodes"]) - plan["controllers"]), **(settings or {}), **node_settings},
                 host=plan["bootstrap"][0].rpartition(":")[0].strip("[]"),
                 arguments=["--cluster-id", plan["cluster_id"], "--initial-controllers", plan["initial_controllers"]],
                 start_timeout_s=start_timeout_s,

@@ -146,7 +146,9 @@ def _fetching(
     config: BrokerConfig, replicas: ReplicaManager, purgatory: Purgatory, authorizer: Authorizer
 ) -> FetchHandler:
     sessions = FetchSessions(purgatory, _new_session_id, config.number("max.incremental.fetch.session.cache.slots"))
-    replicas.on_leadership_changed = FollowerWakeup(sessions, purgatory.timers, SystemClock().mono_ms).on_leadership_change
+    replicas.on_leadership_changed = FollowerWakeup(
+        sessions, purgatory.timers, SystemClock().mono_ms
+    ).on_leadership_change
     fetching = FetchHandler(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))
     choose = config.replica_selector()
     if choose is not None:

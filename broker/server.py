@@ -466,7 +466,7 @@ class Server:
             self._metrics_page.start(self._loop)
         self._ready()
 
-    # ------------------------------------------------------------ news
+    # ------------------------------------------------------------ callbacks
     def _schedule_close_surplus(self) -> None:
         self._loop.call_soon_threadsafe(self._log_manager.file_handles.close_surplus)
 

@@ -3,7 +3,7 @@
 #   docker build --file docker/pipeline.Dockerfile --tag barnabas-pipeline .
 #   docker run --network host --volume archive:/data barnabas-pipeline archive --topic flights --into /data/archive
 #
-# What the jobs need: Python with barnabas[spark] (PySpark 4.0.0 among it), Java 17, and the jars of Spark's Kafka connector.
+# It contains Python with barnabas[spark] (including PySpark 4.0.0), Java 17, and the jars of Spark's Kafka connector.
 
 FROM python:3.11-slim-bookworm AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends maven

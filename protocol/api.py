@@ -1,6 +1,6 @@
 """The table of APIs: the request and response class of each API key, and header versions.
 
-RULES    1. An API is two classes in `messages/` and a row here.
+RULES    1. An API is a request and a response class in `messages/` with the same API key; the table finds them by name.
          2. The response to ApiVersions always has header version 0, because the client does not know the broker's
             versions yet.
          3. The versions of a row are those of its request class; the response class has the same (a test checks it).
@@ -135,98 +135,28 @@ class Api(NamedTuple):
     response: type[Message]
 
 
-APIS: dict[int, Api] = {
-    ApiKey.PRODUCE: Api(produce_fetch.ProduceRequest, produce_fetch.ProduceResponse),
-    ApiKey.FETCH: Api(produce_fetch.FetchRequest, produce_fetch.FetchResponse),
-    ApiKey.LIST_OFFSETS: Api(produce_fetch.ListOffsetsRequest, produce_fetch.ListOffsetsResponse),
-    ApiKey.METADATA: Api(metadata.MetadataRequest, metadata.MetadataResponse),
-    ApiKey.OFFSET_COMMIT: Api(groups.OffsetCommitRequest, groups.OffsetCommitResponse),
-    ApiKey.OFFSET_FETCH: Api(groups.OffsetFetchRequest, groups.OffsetFetchResponse),
-    ApiKey.FIND_COORDINATOR: Api(metadata.FindCoordinatorRequest, metadata.FindCoordinatorResponse),
-    ApiKey.JOIN_GROUP: Api(groups.JoinGroupRequest, groups.JoinGroupResponse),
-    ApiKey.HEARTBEAT: Api(groups.HeartbeatRequest, groups.HeartbeatResponse),
-    ApiKey.LEAVE_GROUP: Api(groups.LeaveGroupRequest, groups.LeaveGroupResponse),
-    ApiKey.SYNC_GROUP: Api(groups.SyncGroupRequest, groups.SyncGroupResponse),
-    ApiKey.DESCRIBE_GROUPS: Api(groups.DescribeGroupsRequest, groups.DescribeGroupsResponse),
-    ApiKey.LIST_GROUPS: Api(groups.ListGroupsRequest, groups.ListGroupsResponse),
-    ApiKey.SASL_HANDSHAKE: Api(sasl.SaslHandshakeRequest, sasl.SaslHandshakeResponse),
-    ApiKey.API_VERSIONS: Api(metadata.ApiVersionsRequest, metadata.ApiVersionsResponse),
-    ApiKey.CREATE_TOPICS: Api(admin.CreateTopicsRequest, admin.CreateTopicsResponse),
-    ApiKey.DELETE_TOPICS: Api(admin.DeleteTopicsRequest, admin.DeleteTopicsResponse),
-    ApiKey.DELETE_RECORDS: Api(logs.DeleteRecordsRequest, logs.DeleteRecordsResponse),
-    ApiKey.INIT_PRODUCER_ID: Api(transactions.InitProducerIdRequest, transactions.InitProducerIdResponse),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(
-        produce_fetch.OffsetForLeaderEpochRequest, produce_fetch.OffsetForLeaderEpochResponse
-    ),
-    ApiKey.ADD_PARTITIONS_TO_TXN: Api(transactions.AddPartitionsToTxnRequest, transactions.AddPartitionsToTxnResponse),
-    ApiKey.ADD_OFFSETS_TO_TXN: Api(transactions.AddOffsetsToTxnRequest, transactions.AddOffsetsToTxnResponse),
-    ApiKey.END_TXN: Api(transactions.EndTxnRequest, transactions.EndTxnResponse),
-    ApiKey.WRITE_TXN_MARKERS: Api(transactions.WriteTxnMarkersRequest, transactions.WriteTxnMarkersResponse),
-    ApiKey.TXN_OFFSET_COMMIT: Api(transactions.TxnOffsetCommitRequest, transactions.TxnOffsetCommitResponse),
-    ApiKey.DESCRIBE_CONFIGS: Api(admin.DescribeConfigsRequest, admin.DescribeConfigsResponse),
-    ApiKey.ALTER_CONFIGS: Api(admin.AlterConfigsRequest, admin.AlterConfigsResponse),
-    ApiKey.ALTER_REPLICA_LOG_DIRS: Api(logs.AlterReplicaLogDirsRequest, logs.AlterReplicaLogDirsResponse),
-    ApiKey.DESCRIBE_LOG_DIRS: Api(logs.DescribeLogDirsRequest, logs.DescribeLogDirsResponse),
-    ApiKey.SASL_AUTHENTICATE: Api(sasl.SaslAuthenticateRequest, sasl.SaslAuthenticateResponse),
-    ApiKey.CREATE_PARTITIONS: Api(admin.CreatePartitionsRequest, admin.CreatePartitionsResponse),
-    ApiKey.DELETE_GROUPS: Api(groups.DeleteGroupsRequest, groups.DeleteGroupsResponse),
-    ApiKey.OFFSET_DELETE: Api(groups.OffsetDeleteRequest, groups.OffsetDeleteResponse),
-    ApiKey.ELECT_LEADERS: Api(cluster.ElectLeadersRequest, cluster.ElectLeadersResponse),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(admin.IncrementalAlterConfigsRequest, admin.IncrementalAlterConfigsResponse),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Api(
-        cluster.AlterPartitionReassignmentsRequest, cluster.AlterPartitionReassignmentsResponse
-    ),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: Api(
-        cluster.ListPartitionReassignmentsRequest, cluster.ListPartitionReassignmentsResponse
-    ),
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: Api(
-        quotas_scram.DescribeClientQuotasRequest, quotas_scram.DescribeClientQuotasResponse
-    ),
-    ApiKey.ALTER_CLIENT_QUOTAS: Api(quotas_scram.AlterClientQuotasRequest, quotas_scram.AlterClientQuotasResponse),
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Api(
-        quotas_scram.DescribeUserScramCredentialsRequest, quotas_scram.DescribeUserScramCredentialsResponse
-    ),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Api(
-        quotas_scram.AlterUserScramCredentialsRequest, quotas_scram.AlterUserScramCredentialsResponse
-    ),
-    ApiKey.VOTE: Api(raft.VoteRequest, raft.VoteResponse),
-    ApiKey.BEGIN_QUORUM_EPOCH: Api(raft.BeginQuorumEpochRequest, raft.BeginQuorumEpochResponse),
-    ApiKey.END_QUORUM_EPOCH: Api(raft.EndQuorumEpochRequest, raft.EndQuorumEpochResponse),
-    ApiKey.DESCRIBE_QUORUM: Api(cluster.DescribeQuorumRequest, cluster.DescribeQuorumResponse),
-    ApiKey.ALTER_PARTITION: Api(quorum.AlterPartitionRequest, quorum.AlterPartitionResponse),
-    ApiKey.UPDATE_FEATURES: Api(cluster.UpdateFeaturesRequest, cluster.UpdateFeaturesResponse),
-    ApiKey.ENVELOPE: Api(forwarding.EnvelopeRequest, forwarding.EnvelopeResponse),
-    ApiKey.FETCH_SNAPSHOT: Api(raft.FetchSnapshotRequest, raft.FetchSnapshotResponse),
-    ApiKey.DESCRIBE_CLUSTER: Api(metadata.DescribeClusterRequest, metadata.DescribeClusterResponse),
-    ApiKey.BROKER_REGISTRATION: Api(quorum.BrokerRegistrationRequest, quorum.BrokerRegistrationResponse),
-    ApiKey.BROKER_HEARTBEAT: Api(quorum.BrokerHeartbeatRequest, quorum.BrokerHeartbeatResponse),
-    ApiKey.DESCRIBE_PRODUCERS: Api(transactions.DescribeProducersRequest, transactions.DescribeProducersResponse),
-    ApiKey.UNREGISTER_BROKER: Api(cluster.UnregisterBrokerRequest, cluster.UnregisterBrokerResponse),
-    ApiKey.DESCRIBE_TRANSACTIONS: Api(
-        transactions.DescribeTransactionsRequest, transactions.DescribeTransactionsResponse
-    ),
-    ApiKey.LIST_TRANSACTIONS: Api(transactions.ListTransactionsRequest, transactions.ListTransactionsResponse),
-    ApiKey.ALLOCATE_PRODUCER_IDS: Api(quorum.AllocateProducerIdsRequest, quorum.AllocateProducerIdsResponse),
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: Api(
-        consumer_groups.ConsumerGroupHeartbeatRequest, consumer_groups.ConsumerGroupHeartbeatResponse
-    ),
-    ApiKey.CONSUMER_GROUP_DESCRIBE: Api(
-        consumer_groups.ConsumerGroupDescribeRequest, consumer_groups.ConsumerGroupDescribeResponse
-    ),
-    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: Api(
-        telemetry.GetTelemetrySubscriptionsRequest, telemetry.GetTelemetrySubscriptionsResponse
-    ),
-    ApiKey.PUSH_TELEMETRY: Api(telemetry.PushTelemetryRequest, telemetry.PushTelemetryResponse),
-    ApiKey.CONTROLLER_REGISTRATION: Api(quorum.ControllerRegistrationRequest, quorum.ControllerRegistrationResponse),
-    ApiKey.ASSIGN_REPLICAS_TO_DIRS: Api(quorum.AssignReplicasToDirsRequest, quorum.AssignReplicasToDirsResponse),
-    ApiKey.LIST_CONFIG_RESOURCES: Api(admin.ListConfigResourcesRequest, admin.ListConfigResourcesResponse),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(
-        metadata.DescribeTopicPartitionsRequest, metadata.DescribeTopicPartitionsResponse
-    ),
-    ApiKey.ADD_RAFT_VOTER: Api(cluster.AddRaftVoterRequest, cluster.AddRaftVoterResponse),
-    ApiKey.REMOVE_RAFT_VOTER: Api(cluster.RemoveRaftVoterRequest, cluster.RemoveRaftVoterResponse),
-    ApiKey.UPDATE_RAFT_VOTER: Api(raft.UpdateRaftVoterRequest, raft.UpdateRaftVoterResponse),
-}
+_MODULES = (
+    admin, cluster, consumer_groups, forwarding, groups, logs, metadata, produce_fetch, quorum, quotas_scram, raft, sasl,
+    telemetry, transactions,
+)  # fmt: skip
+
+
+def _pair_messages() -> dict[int, Api]:
+    """Pairs the request and response classes of each API key."""
+    classes: dict[str, type[Message]] = {
+        name: value
+        for module in _MODULES
+        for name, value in vars(module).items()
+        if isinstance(value, type) and getattr(value, "API_KEY", -1) >= 0
+    }
+    return {
+        request.API_KEY: Api(request, classes[name.removesuffix("Request") + "Response"])
+        for name, request in classes.items()
+        if name.endswith("Request")
+    }
+
+
+APIS = _pair_messages()
 
 
 def request_header_version(api_key: int, api_version: int) -> int:

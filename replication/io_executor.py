@@ -69,16 +69,10 @@ class InlineIoExecutor:
         _run_and_report(begin(), done)
 
     def read(self, directory: str, run: Run, done: IoCallback) -> None:  # noqa: ARG002
-        """Read at once."""
-        _run_and_report(run, done)
-
-    def directory_op(self, directory: str, run: Run, done: IoCallback) -> None:  # noqa: ARG002
-        """Create or rename at once."""
-        _run_and_report(run, done)
-
-    def background(self, directory: str, run: Run, done: IoCallback) -> None:  # noqa: ARG002
         """Run at once."""
         _run_and_report(run, done)
+
+    directory_op = background = read
 
 
 def _run_and_report(run: Run, done: IoCallback) -> None:

@@ -118,17 +118,12 @@ class Engine(Protocol):
     # ---- open and close ----------------------------------------------------------------------------------
 
     def open(self, recovery_point: int | None, names: Sequence[str] | None = None) -> int | None:
-        """List the files.
+        """List the files in `names`, or in the directory, and return the start offset of `recover`, or None if not needed.
 
-        Args:
-            recovery_point: all before it is durable and valid; None after a clean close, which includes everything.
-            names: the contents of the partition's directory, if already listed.
-
-        Returns:
-            The offset at which `recover` must start (a segment start at or before the recovery point), or None if no
-            recovery is needed. Inconsistent files require one even after a clean close. Before `recover`, only `read_batches`
-            below the returned offset works; `segments` knows where segments start, but not the end of the last ones. Afterwards
-            the flushed end is the log end after a clean close, else the recovery point or the lower log end.
+        `recovery_point`: all before it is durable and valid; None after a clean close, when everything is. Inconsistent files
+        require a recovery even then. It starts at a segment at or before the recovery point; before it, only `read_batches`
+        below that offset works, and `segments` does not know the end of the last ones. Afterwards the flushed end is the
+        log end after a clean close, else the recovery point or the lower log end.
         """
 
     def bytes_to_recover(self, start_offset: int) -> int:
@@ -271,13 +266,9 @@ class Engine(Protocol):
     def trim(self, offset: int, submit_first: Submit | None = None) -> list[str]:
         """Delete the segments wholly below `offset`, but never the active one.
 
-        Args:
-            offset: the new log start.
-            submit_first: runs operations before those submitted earlier; segments with pending operations then stay.
-
-        Returns:
-            Paths of renamed files, which the caller deletes after `file_delete_delay_ms`; the list is complete when the
-            submitted operations have run.
+        `submit_first` runs operations before those submitted earlier; segments with pending operations then stay. Returns
+        the paths of renamed files, which the caller deletes after `file_delete_delay_ms`; the list is complete when the
+        submitted operations have run.
         """
 
     # ---- durability --------------------------------------------------------------------------------------
@@ -297,15 +288,9 @@ class Compactable(Protocol):
     """An engine whose segments can be replaced by compacted ones (compaction/)."""
 
     def replace(self, bases: Sequence[int], size: int, *, has_aborted: bool) -> list[str]:
-        """Replace neighbouring closed segments by a compacted one.
+        """Replace neighbouring closed segments by a compacted one of `size` bytes; returns paths of renamed files, as `trim`.
 
-        Args:
-            bases: base offsets of the replaced segments.
-            size: of the new one, whose durable files have the first one's names with the suffix `.cleaned`.
-            has_aborted: whether it has a transaction index.
-
-        Returns:
-            Paths of renamed files, as `trim`.
+        The new segment's durable files have the first one's names with the suffix `.cleaned`.
         """
 
 

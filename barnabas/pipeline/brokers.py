@@ -57,6 +57,11 @@ class TopicPartition(NamedTuple):
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
+    @classmethod
+    def of(cls, row: Any) -> TopicPartition:
+        """Returns the partition of a row with the columns topic and partition."""
+        return cls(row["topic"], row["partition"])
+
 
 class Span(NamedTuple):
     """Offsets of a partition; the end is exclusive."""
@@ -182,8 +187,8 @@ class Brokers:
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
         """Deletes the records below these offsets."""
-        wanted = [ClientPartition(*tp, offset) for tp, offset in before.items()]
-        for answer in self._admin.delete_records(wanted, request_timeout=REQUEST_TIMEOUT_S).values():
+        deletions = [ClientPartition(*tp, offset) for tp, offset in before.items()]
+        for answer in self._admin.delete_records(deletions, request_timeout=REQUEST_TIMEOUT_S).values():
             self._answer(answer)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -196,8 +201,8 @@ class Brokers:
 
     def _try_commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> Any:
         """Returns the error of the commit, or None."""
-        wanted = [ClientPartition(*tp, offset) for tp, offset in offsets.items()]
-        request = [ConsumerGroupTopicPartitions(group, wanted)]
+        partitions = [ClientPartition(*tp, offset) for tp, offset in offsets.items()]
+        request = [ConsumerGroupTopicPartitions(group, partitions)]
         futures = self._admin.alter_consumer_group_offsets(request, request_timeout=COMMIT_TIMEOUT_S)[group]
         try:
             answer = futures.result(COMMIT_TIMEOUT_S + CONNECT_TIMEOUT_S)
@@ -258,9 +263,9 @@ class Brokers:
     def _refresh_leaders(self, topics: Iterable[str]) -> None:
         """Refreshes the client's metadata."""
         time.sleep(RETRY_PAUSE_S)
-        gone = sorted(set(topics) - self._names())
-        if gone:
-            raise JobError(f"There is no topic {gone[0]} at {self.bootstrap}.")
+        missing = sorted(set(topics) - self._names())
+        if missing:
+            raise JobError(f"There is no topic {missing[0]} at {self.bootstrap}.")
 
     def _answer(self, future: Any) -> Any:
         try:

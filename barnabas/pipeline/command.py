@@ -21,11 +21,11 @@ def _formats(archive: Path | None, *named: str | None) -> list[str]:
     from barnabas.pipeline.spark.jars import FORMATS
     from barnabas.pipeline.store.folder import ArchiveFolder
 
-    wanted = set(named)
+    names = set(named)
     if archive is not None and (folder := ArchiveFolder(archive)).exists():
         metadata = folder.metadata()
-        wanted |= {metadata.sink, metadata.decoding["format"]}
-    return [name for name in FORMATS if name in wanted]
+        names |= {metadata.sink, metadata.decoding["format"]}
+    return [name for name in FORMATS if name in names]
 
 
 def _archive() -> Job:

@@ -142,13 +142,13 @@ def _end_jvm(spark: SparkSession) -> None:
 def _python_environment(*, is_local: bool) -> Iterator[None]:
     """Sets the Python and the address that Spark uses, only while the session starts."""
     same_version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    wanted = {
+    environment = {
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYSPARK_PYTHON": sys.executable if is_local else os.environ.get("PYSPARK_PYTHON", same_version),
         **({"SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")} if is_local else {}),
     }
-    saved = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+    saved = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
     try:
         yield
     finally:

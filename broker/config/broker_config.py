@@ -285,11 +285,7 @@ def load_config(
 ) -> BrokerConfig:
     """Reads a settings file (None: the quick start's settings) and applies the command line's values.
 
-    Args:
-        path: of the file.
-        overrides: settings by name.
-        listen: the address for clients; the controller's listeners are unchanged.
-        use_kafka_defaults: without a file, use Kafka's defaults instead of the quick start's settings.
+    `listen` replaces the client listeners only. With `use_kafka_defaults`, no file means Kafka's defaults.
 
     Raises:
         ConfigError: the file is unreadable, a line is malformed, or a value is invalid.

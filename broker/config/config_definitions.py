@@ -130,7 +130,7 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("log.cleaner.min.cleanable.ratio", Kind.DOUBLE, "0.5", between(0, 1), _DEFAULT_OF_TOPICS),
         Setting("log.cleaner.min.compaction.lag.ms", Kind.LONG, "0", at_least(0), _DEFAULT_OF_TOPICS),
         Setting("log.cleaner.threads", Kind.INT, "1", at_least(0),
-                "Compactions that run at a time, each in a process of its own."),
+                "Concurrent compactions, each in its own process."),
         Setting("log.cleanup.policy", Kind.LIST, "delete", one_of("compact", "delete"), _DEFAULT_OF_TOPICS),
         Setting("log.dir", Kind.LIST, "/tmp/kafka-logs", None, "Directory of the logs, where log.dirs is not set."),  # noqa: S108
         Setting("log.dirs", Kind.LIST, None, None, "Directories of the logs."),
@@ -186,7 +186,7 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("metadata.max.idle.interval.ms", Kind.INT, "500", at_least(0),
                 "How often the active controller appends a no-op record; 0: never."),
         Setting("metadata.max.retention.bytes", Kind.LONG, "104857600", None,
-                "Above this size of the metadata log and its snapshots the oldest ones are deleted, never the newest snapshot."),
+                "Above this size of the metadata log and its snapshots the oldest are deleted, never the newest snapshot."),
         Setting("metadata.max.retention.ms", Kind.LONG, "604800000", None,
                 "After this time a snapshot and its log segments are deleted, but never the newest snapshot."),
         Setting("min.insync.replicas", Kind.INT, "1", at_least(1), _DEFAULT_OF_TOPICS),

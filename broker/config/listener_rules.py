@@ -36,7 +36,7 @@ def find_listener_error(node: ListenerConfig) -> str | None:
     listeners = [*node.clients, *node.controllers]
     names = [name for name, _, _ in listeners]
     if len(set(names)) != len(names):
-        return "listeners: each listener needs a name of its own"
+        return "listeners: each listener needs a unique name"
     ports = [(host, port) for _, host, port in listeners]
     duplicates = {address for address in ports if address[1] and ports.count(address) > 1}
     if duplicates:
@@ -48,7 +48,7 @@ def _role_error(node: ListenerConfig) -> str | None:
     """Rule 1."""
     unknown = node.roles - _BOTH
     if unknown:
-        return f"process.roles: {', '.join(sorted(unknown))} is no role; there are broker and controller"
+        return f"process.roles: {', '.join(sorted(unknown))} is not a role: use broker or controller"
     if node.roles == {"broker"}:
         return _broker_error(node)
     if node.roles == {"controller"}:

@@ -19,10 +19,7 @@ from protocol.messages.sasl import (
 
 def routes() -> list[Route]:
     """The routes of this module."""
-    return [
-        Route(ApiKey.SASL_HANDSHAKE, 0, 1, handshake),
-        Route(ApiKey.SASL_AUTHENTICATE, 0, 2, authenticate),
-    ]
+    return [Route(ApiKey.SASL_HANDSHAKE, 0, 1, handshake), Route(ApiKey.SASL_AUTHENTICATE, 0, 2, authenticate)]
 
 
 def handshake(_: RequestContext, __: SaslHandshakeRequest) -> SaslHandshakeResponse:

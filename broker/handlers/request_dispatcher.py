@@ -46,7 +46,7 @@ class _Entry(NamedTuple):
 class PendingParts:
     """A pending response and its encoder."""
 
-    __slots__ = ("_encode", "_api_key", "_pending")
+    __slots__ = ("_api_key", "_encode", "_pending")
 
     def __init__(self, pending: Pending, encode: Callable[[Message], list[Part]], frame: bytearray) -> None:
         self._pending = pending

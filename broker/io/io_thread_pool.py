@@ -90,7 +90,7 @@ class IoThreadPool:
         self._namers: dict[str, WorkerThread] = {}
         self._background: dict[str, WorkerThread] = {}
         self._threads_without_space: dict[str, int] = {}  # the number of threads that wait for space
-        self.on_space_change: Callable[[str, bool], None] = _nothing
+        self.on_space_change: Callable[[str, bool], None] = lambda _directory, _has_space: None
         """Called with a log directory that is full, and again when it has space."""
 
     def write(self, directory: str, size: int, run: Run, done: IoCallback) -> None:
@@ -157,7 +157,3 @@ class IoThreadPool:
             *self._namers.values(),
             *self._background.values(),
         ]
-
-
-def _nothing(_directory: str, _has_room: bool) -> None:  # noqa: FBT001
-    """The default callback."""

@@ -32,7 +32,7 @@ class WorkerThread:
         self._threads: list[Thread] = []
         self.pending_jobs = 0  # submitted and not yet reported, counted on the loop
         self._is_stopping = Event()
-        self.on_space_change: Callable[[bool], None] = _nothing
+        self.on_space_change: Callable[[bool], None] = lambda _: None
         """Called on the loop with False when a job waits for disk space, and with True when it has it."""
 
     def put(self, run: Run, done: IoCallback) -> None:
@@ -101,10 +101,6 @@ class WorkerThread:
 def is_full(error: Exception | None) -> bool:
     """Whether the error is a full disk."""
     return isinstance(error, StorageError) and error.is_full
-
-
-def _nothing(_: bool) -> None:  # noqa: FBT001
-    """The default callback."""
 
 
 def attempt(run: Run) -> Exception | None:

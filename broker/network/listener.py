@@ -65,9 +65,6 @@ class Listener:
         self.host = host
         self.port: int = self._socket.getsockname()[1]
 
-    def __len__(self) -> int:
-        return len(self._connections)
-
     def start(self) -> None:
         """Starts to accept."""
         self._loop.add_reader(self._socket.fileno(), self._accept)

@@ -56,7 +56,7 @@ class PageCachePrefetcher:
             return
         self._uncached_reads[directory] = 0 if is_cached else self._uncached_reads[directory] + 1
         if self.bypasses_page_cache(directory):
-            _log.warning("%s does not use the page cache: what is read there is copied through this process", directory)
+            _log.warning("%s does not use the page cache: its data are copied through this process", directory)
 
 
 class ReadAhead:

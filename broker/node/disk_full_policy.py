@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
+from broker.network.listener import Listener
 from replication.metadata.metadata_publisher import MetadataPublisher
 
 _log = logging.getLogger("barnabas.full_disks")
@@ -27,27 +27,12 @@ _REJECTING = (
 _ACCEPTING = "accepting clients again"
 
 
-class ClientListener(Protocol):
-    """A listener for clients."""
-
-    def reject_clients(self, is_rejecting: bool) -> None:  # noqa: FBT001
-        """Starts or stops rejecting clients."""
-
-
 class DiskFullPolicy:
     """Which log directories of the node are full."""
 
     def __init__(
-        self, broker_id: int, metadata_directory: str, publisher: MetadataPublisher, listeners: Sequence[ClientListener]
+        self, broker_id: int, metadata_directory: str, publisher: MetadataPublisher, listeners: Sequence[Listener]
     ) -> None:
-        """No directory is full.
-
-        Args:
-            broker_id: this broker.
-            metadata_directory: the directory of the metadata log.
-            publisher: publishes the metadata image of this node.
-            listeners: the client listeners.
-        """
         self._broker_id = broker_id
         self._metadata_directory = metadata_directory
         self._publisher = publisher
@@ -55,9 +40,9 @@ class DiskFullPolicy:
         self._full: set[str] = set()
         self._is_fenced = False
         self._is_rejecting = False
-        self.on_change: Callable[[], None] = _nothing
+        self.on_change: Callable[[], None] = lambda: None
         """The controller should get a heartbeat."""
-        self.on_metadata_log_full: Callable[[], None] = _nothing
+        self.on_metadata_log_full: Callable[[], None] = lambda: None
         """The metadata log has no space."""
 
     def has_space(self) -> bool:
@@ -92,7 +77,3 @@ class DiskFullPolicy:
         _log.warning(_REJECTING if is_rejecting else _ACCEPTING)
         for listener in self._listeners:
             listener.reject_clients(is_rejecting)
-
-
-def _nothing() -> None:
-    pass

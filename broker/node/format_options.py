@@ -185,8 +185,8 @@ def _controller_peers(text: str | None) -> tuple[InitialController, ...]:
 
 def _controller(text: str) -> InitialController:
     node, _, rest = text.partition("@")
-    place, _, directory = rest.rpartition(":")
-    address = parse_host_port(place)
+    address_text, _, directory = rest.rpartition(":")
+    address = parse_host_port(address_text)
     try:
         directory_id = uuid_from_text(directory)
     except ValueError:

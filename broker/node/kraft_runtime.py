@@ -59,17 +59,6 @@ class KraftRuntime:
         heartbeat_tracker: BrokerHeartbeatTracker,
         controller: ControllerEndpoint,
     ) -> None:
-        """Builds the parts.
-
-        Args:
-            config: of this node.
-            dependencies: of this node.
-            quorum_config: the addresses of the controllers.
-            identity: of this node.
-            start: the open metadata log.
-            heartbeat_tracker: of brokers.
-            controller: the endpoint of this node's controller.
-        """
         self._config = config
         self._dependencies = dependencies
         self._quorum_config = quorum_config

@@ -47,16 +47,7 @@ def open_log_dirs(
     locks: list[Lock],
     wall_ms: int,
 ) -> StartupState:
-    """Identifies, formats and locks the log directories.
-
-    Args:
-        config: of this node.
-        disk: the file system.
-        quorum_config: the addresses of the controllers.
-        options: for formatting empty directories.
-        controller: the endpoint of this node's controller.
-        locks: receives the acquired locks, also if this fails.
-        wall_ms: the current time.
+    """Identifies, formats and locks the log directories; `locks` receives the acquired locks, also if this fails.
 
     Raises:
         ConfigError: they need formatting, and settings and options contradict each other or are incomplete.

@@ -66,16 +66,7 @@ class BrokerLifecycle:
         interval_ms: int,
         timeout_ms: int | None = None,
     ) -> None:
-        """Unregistered.
-
-        Args:
-            channel: to the controller.
-            registration: of this broker; the features depend on the cluster's metadata.version.
-            timers: for heartbeats.
-            clock: the current time.
-            interval_ms: broker.heartbeat.interval.ms.
-            timeout_ms: initial.broker.registration.timeout.ms; None: unlimited.
-        """
+        """`timeout_ms` is initial.broker.registration.timeout.ms; None: unlimited."""
         self._channel = channel
         self._registration = registration
         self._timers = timers
@@ -94,15 +85,15 @@ class BrokerLifecycle:
         self._on_shutdown_allowed: Callable[[], None] | None = None
         self.cordoned: Callable[[], Sequence[bytes]] = tuple
         """The ids of the cordoned log directories."""
-        self.has_space: Callable[[], bool] = _always
+        self.has_space: Callable[[], bool] = lambda: True
         """Whether no directory is full."""
         self.epoch = _UNREGISTERED
         """The broker epoch."""
-        self.on_active: Callable[[], None] = _nothing
+        self.on_active: Callable[[], None] = lambda: None
         """The broker is unfenced."""
-        self.on_fenced_for_full_disk: Callable[[bool], None] = _ignore
-        """Called with True when the broker is fenced for a full disk, and with False when it no longer is (`disk_full_policy.py`)."""
-        self.on_failed: Callable[[str], None] = _ignore
+        self.on_fenced_for_full_disk: Callable[[bool], None] = lambda _: None
+        """Called when the broker is fenced for a full disk, or no longer is (`disk_full_policy.py`)."""
+        self.on_failed: Callable[[str], None] = lambda _: None
         """The broker cannot join this cluster; called with the reason."""
 
     def start(self) -> None:
@@ -124,27 +115,27 @@ class BrokerLifecycle:
             why = _NO_CONTROLLER.format(timeout_ms / 1000)
         self.on_failed(why)
 
-    # ------------------------------------------------------------ what it says
+    # ------------------------------------------------------------ registration
     def register(self) -> None:
         """Sends the registration."""
-        image, own = self._channel.image, self._registration
+        image, registration = self._channel.image, self._registration
         self._registered_level = image.metadata_version
         features = features_for(image.features)
         request = BrokerRegistrationRequest(
-            broker_id=own.broker_id,
-            cluster_id=own.cluster_id,
-            incarnation_id=own.incarnation_id,
+            broker_id=registration.broker_id,
+            cluster_id=registration.cluster_id,
+            incarnation_id=registration.incarnation_id,
             listeners=[
                 BrokerEndpoint(name=e.listener, host=e.host, port=e.port, security_protocol=e.security_protocol)
-                for e in own.endpoints
+                for e in registration.endpoints
             ],
             features=[
                 BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
                 for name, (low, high) in features.items()
             ],
-            rack=own.rack,
-            log_dirs=[directory for directory in own.directories if directory not in self._offline_dirs],
-            previous_broker_epoch=own.previous_epoch,
+            rack=registration.rack,
+            log_dirs=[directory for directory in registration.directories if directory not in self._offline_dirs],
+            previous_broker_epoch=registration.previous_epoch,
         )
         self._channel.submit(request, wall_ms=self._clock.wall_ms(), reply=self._on_registration_response)
 
@@ -235,15 +226,3 @@ class BrokerLifecycle:
         elif self._on_shutdown_allowed is not None or (response.is_fenced and self.has_space()):
             delay_ms = _SHUTDOWN_POLL_MS
         self._next_heartbeat = self._timers.schedule(self._clock.mono_ms() + delay_ms, self._send_heartbeat)
-
-
-def _always() -> bool:
-    return True
-
-
-def _nothing() -> None:
-    pass
-
-
-def _ignore(_news: object) -> None:
-    pass

@@ -52,16 +52,6 @@ class ControllerChannel:
         timers: TimerQueue,
         clock: Clock,
     ) -> None:
-        """No controller is known yet.
-
-        Args:
-            node_id: this node.
-            local: the controller in this process, if any.
-            publisher: of the metadata.
-            send_request: sends a request to another node's controller.
-            timers: for retries.
-            clock: the current time.
-        """
         self._node_id = node_id
         self._local = local
         self._publisher = publisher

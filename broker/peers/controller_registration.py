@@ -25,9 +25,9 @@ _NEVER: Final = -1
 class ControllerRegistration:
     """The registration of one controller process."""
 
-    def __init__(self, node_id: int, own: LocalController, channel: ControllerChannel, clock: Clock) -> None:
+    def __init__(self, node_id: int, local: LocalController, channel: ControllerChannel, clock: Clock) -> None:
         self._node_id = node_id
-        self._own = own
+        self._local = local
         self._channel = channel
         self._clock = clock
         self._registered_level = _NEVER
@@ -35,14 +35,14 @@ class ControllerRegistration:
     def image_published(self, image: MetadataImage) -> None:
         """A new metadata image is published."""
         known = image.controllers.get(self._node_id)
-        is_known = known is not None and known.incarnation_id == self._own.incarnation_id
+        is_known = known is not None and known.incarnation_id == self._local.incarnation_id
         if self._registered_level == _NEVER and is_known:
             self._registered_level = image.metadata_version  # this is the active controller
         if image.metadata_version < WITH_CONTROLLERS or image.metadata_version <= self._registered_level:
             return
         self._registered_level = image.metadata_version
         request = controller_registration_request(
-            self._node_id, self._own.incarnation_id, self._own.endpoints, image.features
+            self._node_id, self._local.incarnation_id, self._local.endpoints, image.features
         )
         self._channel.submit(request, wall_ms=self._clock.wall_ms(), reply=_on_response)
 

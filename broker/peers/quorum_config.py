@@ -34,8 +34,8 @@ def load_quorum_config(config: BrokerConfig) -> QuorumConfig:
     listener = config.controller_listener_names[0] if config.controller_listener_names else "CONTROLLER"
     voters = []
     for text in _addresses(config, VOTERS):
-        node, separator, place = text.partition("@")
-        address = parse_host_port(place)
+        node, separator, address_text = text.partition("@")
+        address = parse_host_port(address_text)
         if not separator or not node.strip().isdigit() or address is None:
             raise ConfigError(f"{VOTERS}: {text!r} is not of the form id@host:port, such as 1@127.0.0.1:9093")
         voters.append(Voter(ReplicaKey(int(node)), (ListenerAddress(listener, *address),)))

@@ -48,18 +48,7 @@ class ReplicaFetcherManager:
         timers: TimerQueue,
         clock: Clock,
     ) -> None:
-        """No partition is fetched yet.
-
-        Args:
-            soon: runs a callback in a later iteration of the loop.
-            node_id: this broker.
-            broker_epoch: of its registration.
-            connections: one per fetcher of a leader, only for fetching: a Fetch that waits delays later requests.
-            follower_log: writes the fetched records.
-            settings: of the fetch requests.
-            timers: for backoffs.
-            clock: the current time.
-        """
+        """`connections`: one per fetcher of a leader, only for fetching, since a waiting Fetch delays later requests."""
         self._soon = soon
         self._node_id = node_id
         self._broker_epoch = broker_epoch

@@ -53,11 +53,11 @@ def change_log_levels(node_id: int, name: str, changes: Iterable[AlterableConfig
 
 def _check_node(node_id: int, name: str) -> None:
     try:
-        asked = int(name)
+        requested_id = int(name)
     except ValueError:
         sentence = f"Node id must be an integer, but it is: {name}"
         raise KafkaError(ErrorCode.INVALID_REQUEST, sentence) from None
-    if asked != node_id:
+    if requested_id != node_id:
         sentence = f"Unexpected node id. Expected {node_id}, but received {name}"
         raise KafkaError(ErrorCode.INVALID_REQUEST, sentence)
 

@@ -17,7 +17,6 @@ import asyncio
 import logging
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from threading import Event, Semaphore, Thread, get_ident
 from types import FrameType
@@ -29,7 +28,6 @@ STALL_S: Final = 0.020
 AWAKE_S: Final = 0.1
 """How long the thread probes after it was woken."""
 LOG_INTERVAL_S: Final = 2.0
-_MAX_RECENT: Final = 16
 _MAX_FRAMES: Final = 8
 _NOT_SEEN: Final = "(it ended before its stack was captured)"
 
@@ -51,7 +49,6 @@ class StallLog:
         self.count = 0
         self.seconds = 0.0
         self.longest_s = 0.0
-        self.recent: deque[Stall] = deque(maxlen=_MAX_RECENT)
         self._unlogged: list[Stall] = []
         self._next_log_s = 0.0
 
@@ -60,7 +57,6 @@ class StallLog:
         self.count += 1
         self.seconds += stall.seconds
         self.longest_s = max(self.longest_s, stall.seconds)
-        self.recent.append(stall)
         self._unlogged.append(stall)
         self.log_due(now_s)
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from protocol.errors import ErrorCode
 from protocol.primitives import ZERO_UUID
-from replication.metadata.client_metrics import ClientAttributes, Subscription, subscription, client_subscription
+from replication.metadata.client_metrics import ClientAttributes, Subscription, client_subscription, subscription
 from replication.metadata.image import MetadataImage, ResourceType
 
 _log = logging.getLogger("barnabas.telemetry")
@@ -84,12 +84,7 @@ class ClientInstance:
 
 
 class ClientInstances:
-    """All client instances.
-
-    Args:
-        image: returns the metadata image, with the subscriptions.
-        new_id: generates an instance id.
-    """
+    """All client instances; `new_id` generates an instance id."""
 
     def __init__(self, image: Callable[[], MetadataImage], new_id: Callable[[], bytes]) -> None:
         self._image = image
@@ -102,14 +97,7 @@ class ClientInstances:
     def of(
         self, instance_id: bytes, connection_id: int, facts: Callable[[bytes], ClientAttributes], now_ms: int
     ) -> ClientInstance:
-        """The client with an id, known or new; the zero id gets a new one.
-
-        Args:
-            instance_id: from the request.
-            connection_id: of the request.
-            facts: the labels of the client with an id, from its connection.
-            now_ms: monotonic.
-        """
+        """The client with an id, known or new; the zero id gets a new one. `facts` returns the labels of a new client."""
         self._refresh_subscriptions()
         self._remove_expired(now_ms)
         if instance_id == ZERO_UUID:
@@ -146,7 +134,7 @@ class ClientInstances:
         if configs is self._configs:
             return
         self._configs = configs
-        settings = {name: own for (kind, name), own in configs.items() if kind == ResourceType.CLIENT_METRICS}
+        settings = {name: texts for (kind, name), texts in configs.items() if kind == ResourceType.CLIENT_METRICS}
         if settings != self._settings:
             self._settings = settings
             self._subscriptions = list(_usable(settings))
@@ -154,8 +142,8 @@ class ClientInstances:
 
 def _usable(settings: Mapping[str, Mapping[str, str]]) -> Iterator[Subscription]:
     """The valid subscriptions; an invalid one, written by another broker, matches no client."""
-    for name, own in settings.items():
+    for name, configs in settings.items():
         try:
-            yield subscription(own)
+            yield subscription(configs)
         except ValueError as error:
             _log.warning("ignoring the client metrics subscription %s: %s", name, error)

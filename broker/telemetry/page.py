@@ -32,11 +32,6 @@ _TYPE: Final = "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
 class MetricsPage:
     """The HTTP server of the page.
 
-    Args:
-        address: host and port.
-        received: the numbers.
-        mono_ms: the clock.
-
     Raises:
         OSError: the address is in use or not local.
     """

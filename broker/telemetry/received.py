@@ -82,7 +82,14 @@ class ClientMetricsStore:
             Thread(target=_parser, name="telemetry").start()
 
     def update(
-        self, instance_id: bytes, facts: ClientAttributes, compression: int, data: bytes, *, now_ms: int, expires_ms: int
+        self,
+        instance_id: bytes,
+        facts: ClientAttributes,
+        compression: int,
+        data: bytes,
+        *,
+        now_ms: int,
+        expires_ms: int,
     ) -> None:
         """Stores a report, which is valid until `expires_ms`.
 

@@ -98,7 +98,7 @@ def _run_doctor(disk: Disk, node: Node, *, repair: bool, progress: Progress) -> 
     before = check_node(disk, node, progress)
     if not repair or before.repair is None or before.repair.refusals:
         return DoctorResult(before, None)
-    _repair(disk, node, before.checkup)
+    _run_repair(RecoveryRun(disk, node), before.checkup)
     return DoctorResult(before, check_node(disk, node, progress))
 
 
@@ -131,10 +131,6 @@ def _read_image(disk: Disk, node: Node) -> MetadataImage | None:
         _, run = dry_run(node)
         run.run(corrupt_files=checkup.corrupt_files)
     return run.image
-
-
-def _repair(disk: Disk, node: Node, checkup: DirectoryCheck) -> None:
-    _run_repair(RecoveryRun(disk, node), checkup)
 
 
 def _run_repair(run: RecoveryRun, checkup: DirectoryCheck) -> None:

@@ -50,12 +50,9 @@ class RecoveryRun:
         recovery_points: Mapping[str, int] | None = None,
         directories_to_open: Iterable[str] = (),
     ) -> None:
-        """Runs the recovery.
+        """Renames the corrupt files, then recovers the logs.
 
-        Args:
-            corrupt_files: paths of files to rename.
-            recovery_points: by partition directory, the offset from which its log is checked.
-            directories_to_open: partition directories to open although they need no recovery.
+        `recovery_points` has offsets by partition directory; `directories_to_open` need no recovery, but are opened.
         """
         for path in corrupt_files:
             self._disk.rename(path, path + CORRUPT)

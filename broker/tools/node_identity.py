@@ -9,7 +9,12 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from replication.metadata_log.formatting import METADATA_DIRECTORY, UnusableDirectory, read_node_identity, read_meta_properties
+from replication.metadata_log.formatting import (
+    METADATA_DIRECTORY,
+    UnusableDirectory,
+    read_meta_properties,
+    read_node_identity,
+)
 from storage.io.disk import Disk
 
 

@@ -49,7 +49,7 @@ from replication.controller.partitions.reassignments import alter_reassignments
 from replication.controller.partitions.topics import create_partitions, create_topics, delete_topics
 from replication.controller.periodic_tasks import PeriodicTasks, Task, elect_unclean
 from replication.metadata.feature_levels import ELIGIBLE_LEADERS, METADATA_VERSION, WITH_TRANSACTIONS
-from replication.metadata.image import BrokerImage, MetadataDelta, Endpoint, MetadataImage
+from replication.metadata.image import BrokerImage, Endpoint, MetadataDelta, MetadataImage
 from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.metadata.metadata_records import UnreadableMetadata, Versioned
 from replication.metadata_log.metadata_loader import MetadataLoader

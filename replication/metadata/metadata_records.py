@@ -358,6 +358,6 @@ def read_snapshot(data: Buffer, path: str) -> Snapshot:
         and isinstance(first, stored_records.SnapshotHeaderRecord)
         and isinstance(last, stored_records.SnapshotFooterRecord)
     ):
-        raise CorruptMetadata(f"the snapshot {path} is not whole: it lacks its header or its footer")
+        raise CorruptMetadata(f"the snapshot {path} is incomplete: it lacks its header or its footer")
     found = [message for batch in batches if not batch.is_control for message in batch.messages]
     return Snapshot(first.last_contained_log_timestamp, control[1:-1], found)

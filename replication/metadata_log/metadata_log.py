@@ -372,9 +372,7 @@ class MetadataLog:
             self._unwritten_appends or self._writes_in_flight or self._is_flushing or self.is_failed
         ):
             if self._log.has_pending_file_ops:
-                self._executor.write(
-                    self.directory, 0, no_op, lambda _: self._run_when_idle()
-                )  # behind the file operations
+                self._executor.write(self.directory, 0, no_op, lambda _: self._run_when_idle())
                 return
             self._idle_waiters.popleft()()
 

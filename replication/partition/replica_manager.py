@@ -112,7 +112,7 @@ class ReplicaManager:
         self.on_isr_proposed: Callable[[Partition, tuple[int, ...]], None] | None = None
         self.on_directory_failed: Callable[[str, StorageError], None] | None = None
 
-    # ------------------------------------------------------------ following the image
+    # ------------------------------------------------------------ applying images
     def apply(self, image: MetadataImage, changes: MetadataDelta, mono_ms: int) -> Iterator[None]:
         """Apply an image to this broker's partitions, one step each; `changes` names what differs."""
         self.image = image
@@ -162,12 +162,12 @@ class ReplicaManager:
         else:
             partition.make_follower(state)
         self.isrs.expand_isr(partition, mono_ms, self._max_lag_ms)
+        self._notify(partition, role_changed=(was_leader, epoch) != (partition.is_leader, partition.leader_epoch))
+
+    def _notify(self, partition: Partition, *, role_changed: bool) -> None:
         if self.on_partition_changed is not None:
             self.on_partition_changed(partition)
-        if self.on_leadership_changed is not None and (was_leader, epoch) != (
-            partition.is_leader,
-            partition.leader_epoch,
-        ):
+        if role_changed and self.on_leadership_changed is not None:
             self.on_leadership_changed(partition)
 
     def _create(self, topic: TopicImage, index: int, state: PartitionState) -> Partition | None:
@@ -211,10 +211,7 @@ class ReplicaManager:
         was_leader = partition.is_leader
         partition.remove()
         self._fail_waiting_appends(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if self.on_partition_changed is not None:
-            self.on_partition_changed(partition)
-        if was_leader and self.on_leadership_changed is not None:
-            self.on_leadership_changed(partition)
+        self._notify(partition, role_changed=was_leader)
         if partition.is_offline:
             return
         try:
@@ -361,7 +358,6 @@ class ReplicaManager:
         return True
 
     def _fail_waiting_appends(self, partition: Partition, code: ErrorCode) -> None:
-        """The partition is not to be appended to any more."""
         for append in self._waiting_appends.pop(partition, ()):
             append.done(code, None, None)
 
@@ -385,11 +381,11 @@ class ReplicaManager:
             return
         try:
             info = partition.commit(prepared, wall_ms)
-        except KafkaError as refusal:
-            done(refusal.code, None, refusal)
+        except KafkaError as rejection:
+            done(rejection.code, None, rejection)
             return
-        except StorageError as failure:
-            self.directory_failed(partition.log.directory, failure)
+        except StorageError as storage_error:
+            self.directory_failed(partition.log.directory, storage_error)
             done(ErrorCode.KAFKA_STORAGE_ERROR, None, None)
             return
         self._acknowledge(partition, info, acks, done)
@@ -454,8 +450,8 @@ class ReplicaManager:
                 return
             except StorageError as error:
                 self.directory_failed(partition.log.directory, error)
-            except KafkaError as refusal:  # every request to the partition gets the same error
-                _log.warning("%s cannot be opened: %s", partition.log.name, refusal.message or refusal.code.name)
+            except KafkaError as error:  # every request to the partition gets the same error
+                _log.warning("%s cannot be opened: %s", partition.log.name, error.message or error.code.name)
             self._unprepared.popleft()
         opened, self._prepared = self._prepared, []
         for partition in opened:
@@ -641,9 +637,6 @@ class ReplicaManager:
                 was_leader = partition.is_leader
                 partition.go_offline()
                 self._fail_waiting_appends(partition, ErrorCode.KAFKA_STORAGE_ERROR)
-                if self.on_partition_changed is not None:
-                    self.on_partition_changed(partition)
-                if was_leader and self.on_leadership_changed is not None:
-                    self.on_leadership_changed(partition)
+                self._notify(partition, role_changed=was_leader)
         if is_new_failure and self.on_directory_failed is not None:
             self.on_directory_failed(directory, error)

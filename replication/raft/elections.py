@@ -63,7 +63,7 @@ class Elections:
         return voter_id < 0 or ReplicaKey(voter_id, directory_id).matches(self._quorum.local.key)
 
     def _may_grant(self, key: ReplicaKey, *, is_as_long: bool, is_pre_vote: bool) -> bool:
-        """Rules 1 and 2."""
+        """Whether this replica grants the vote or pre-vote (rules 1 and 2)."""
         quorum, role = self._quorum, self._quorum.role
         if is_pre_vote:
             is_led = isinstance(role, Leader) or (isinstance(role, Follower) and role.has_fetched)

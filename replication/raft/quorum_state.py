@@ -72,7 +72,7 @@ class QuorumState:
             self._lead_as_only_voter(mono_ms)
 
     def _initial_role(self, leader_id: int, mono_ms: int) -> Role:
-        """Rules 2 and 6."""
+        """The role at startup, from the stored election state (rules 2 and 6)."""
         if leader_id == self.local.key.node_id:
             return Resigned(mono_ms, [], set())
         if leader_id < 0:
@@ -83,7 +83,7 @@ class QuorumState:
         return self._follower_or_unattached(leader_id, self._voter_addresses(leader_id), mono_ms)
 
     def _lead_as_only_voter(self, mono_ms: int) -> None:
-        """Rule 4."""
+        """Become leader at once (rule 4)."""
         if isinstance(self.role, Candidate):
             self.become_leader(self.role.tally, mono_ms)
         else:

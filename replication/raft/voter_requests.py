@@ -44,7 +44,7 @@ class VoterRequests:
         return True
 
     def _as_voter(self, role: Follower) -> Message | None:
-        """Rule 2."""
+        """UpdateRaftVoter, if the leader does not have the local endpoints and versions (rule 2)."""
         quorum = self._quorum
         if quorum.log.kraft_version.latest:
             is_due = quorum.voters.get(quorum.local.key.node_id) != quorum.local
@@ -53,7 +53,7 @@ class VoterRequests:
         return rpc_messages.update_voter_request(quorum.cluster_id, quorum.local, quorum.epoch) if is_due else None
 
     def _as_observer(self) -> Message | None:
-        """Rule 3."""
+        """RemoveRaftVoter or AddRaftVoter for auto-join (rule 3)."""
         quorum = self._quorum
         if not self._auto_join or not quorum.log.kraft_version.latest:
             return None

@@ -46,14 +46,8 @@ def filter_batch(
 ) -> Buffer | None:
     """The batch with the retained records; None if there are none.
 
-    Args:
-        buffer: contains the batch.
-        position: of the batch.
-        header: of the batch.
-        keep: which records are retained.
-        horizon_ms: the delete horizon, if the batch has none yet.
-        always: set the horizon even without a tombstone.
-        keep_empty: whether the batch is retained without records.
+    `horizon_ms`: the delete horizon, if the batch has none yet; `always`: set it even without a tombstone; `keep_empty`:
+    retain the batch without records.
     """
     data, all_slices = decompress_batch(buffer, position, header)
     base_offset = header.base_offset

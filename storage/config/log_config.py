@@ -212,11 +212,9 @@ def topic_default(name: str, broker: Mapping[str, str]) -> tuple[str | None, str
 
 
 def log_config(topic: Mapping[str, str], broker: Mapping[str, str]) -> LogConfig:
-    """The configuration of a log.
+    """The configuration of a log from the topic's own settings and the explicit broker settings, both as text.
 
-    Args:
-        topic: the topic's own settings as text; unknown names are ignored (a newer controller may know them).
-        broker: the explicit broker settings, as text, under the broker's names.
+    Unknown topic settings are ignored: a newer controller may know them.
 
     Raises:
         BadSetting: a value is not allowed.

@@ -95,15 +95,8 @@ class LogManager:
     ) -> None:
         """Create the object; `load` accesses the disk.
 
-        Args:
-            disk: the file system.
-            directories: directory id by path of each log directory.
-            config: default settings of the logs.
-            random_bytes: source of randomness.
-            failed: log directories that have failed already, with the error.
-            locks: of the directories, released at the shutdown.
-            max_open_files: the limit for all logs together.
-            new_lock: creates a mutex if threads are used.
+        `directories`: directory id by path; `failed`: log directories that have failed already; `locks`: released at the
+        shutdown; `max_open_files`: the limit for all logs together; `new_lock`: creates a mutex if threads are used.
         """
         self._disk = disk
         self._config = config

@@ -107,10 +107,7 @@ class Log(OpenableLog):
     ) -> PreparedAppend | None:
         """Prepare a leader's batches with the offsets that they carry; None if there is nothing to append.
 
-        Args:
-            records: a fetched response; a truncated last batch is ignored.
-            wall_ms: current time.
-            leader_epoch: batches of a later epoch are ignored: this replica does not know that leader yet.
+        A truncated last batch is ignored, and so are batches above `leader_epoch`: this replica does not know that leader yet.
 
         Raises:
             KafkaError: a batch is corrupt, or does not continue this log.

@@ -79,17 +79,8 @@ class OpenableLog:
     ) -> None:
         """Create the object; opens no file.
 
-        Args:
-            disk: the file system.
-            engine_factory: creates the engine when the log is opened.
-            directory: the log directory, which contains the partition's directory.
-            topic: the topic's name.
-            partition: the partition's number.
-            config: the log's settings.
-            checkpoint: the checkpointed offsets.
-            is_clean: whether the log was closed cleanly; otherwise opening it runs a recovery.
-            topic_id: None: read from the partition's metadata file.
-            is_new: whether the directory was created just now; its entry is not durable yet, and may be missing after a kill.
+        `is_clean`: whether the log was closed cleanly; `topic_id`: None reads it from the metadata file; `is_new`: whether the
+        partition's directory was created just now, so that its entry is not durable and may be missing after a kill.
         """
         self._disk = disk
         self._engine_factory = engine_factory

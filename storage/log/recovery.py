@@ -50,16 +50,7 @@ class OpenedLog(NamedTuple):
 def open_log(
     disk: Disk, directory: str, name: str, engine: Engine, *, recovery_point: int | None, log_start_offset: int
 ) -> OpenedLog:
-    """Open the log in a partition's directory.
-
-    Args:
-        disk: the file system.
-        directory: the partition's directory.
-        name: the partition's name, for error messages.
-        engine: not opened yet.
-        recovery_point: None after a clean close.
-        log_start_offset: the checkpointed one.
-    """
+    """Open the log in a partition's directory; `recovery_point`: None after a clean close."""
     names = disk.listdir(directory)
     start_offset = engine.open(recovery_point, names)
     epochs = LeaderEpochCache(disk, f"{directory}/{LEADER_EPOCHS}")

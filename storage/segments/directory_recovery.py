@@ -44,13 +44,7 @@ class SegmentListing(NamedTuple):
 
 
 def recover_directory(disk: Disk, directory: str, names: Sequence[str] | None = None) -> SegmentListing:
-    """Recover a directory, created if missing, and return its segments.
-
-    Args:
-        disk: the file system.
-        directory: its path.
-        names: its contents, if already listed.
-    """
+    """Recover a directory, created if missing, and return its segments; `names`: its contents, if already listed."""
     if names is None:
         if not disk.is_dir(directory):
             disk.make_dirs(directory)

@@ -91,13 +91,8 @@ def search(
 ) -> BatchPosition:
     """The position of the first batch from `position` on whose last offset is at or above `offset`.
 
-    Args:
-        path: of the log, for error messages.
-        base_offset: of the segment.
-        size: of the log.
-        position: of a batch; unless 0, it is from the index.
-        offset: the wanted offset.
-        read: reads up to a number of bytes at a position; None raises `NotResident`.
+    `position`: of a batch, from the index unless 0; `read`: reads up to a number of bytes at a position, None raises
+    `NotResident`.
 
     Raises:
         CorruptIndex: the batch at `position` contradicts the index (rule 3).

@@ -1,6 +1,6 @@
-"""Run a benchmark: python -m tests.benchmark [NAME] [OPTION]...
+"""Runs a benchmark: python -m tests.benchmark [NAME] [OPTION]...
 
-A benchmark is a module here with a `main() -> int`; its answer is 0 when what was aimed at was reached.
+A benchmark is a module here with a `main() -> int` that returns 0 if all aims were reached.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ import sys
 from importlib import import_module
 
 BENCHMARKS = {
-    "broker": "one node beside Apache Kafka, and what runs when no name is said",
-    "stalls": "quiet producers while their broker is kept busy with disks, beside Apache Kafka",
-    "partitions": "restarts and memory with 1,000 and 5,000 partitions, beside Apache Kafka",
-    "durable": "records synced before they are acknowledged, over 1 to 1,000 partitions, beside Apache Kafka",
-    "coordinators": "transactions and groups, beside Apache Kafka",
-    "cluster": "three nodes beside three of Apache Kafka: start, replication, fail-over",
-    "segments": "the reader of segment files alone",
-    "spark": "Spark reading, writing and reading segment files, beside Apache Kafka",
-    "again": "the tables and plots of earlier runs once more, out of their JSON",
-    "codec": "decoding and encoding beside kio and kafka-python",
-    "batches": "what checking a produced batch costs",
+    "broker": "one node compared with Apache Kafka; the default",
+    "stalls": "latencies of paced producers while the broker's disk is busy, compared with Apache Kafka",
+    "partitions": "restarts and memory with 1,000 and 5,000 partitions, compared with Apache Kafka",
+    "durable": "records synced before they are acknowledged, over 1 to 1,000 partitions, compared with Apache Kafka",
+    "coordinators": "transactions and groups, compared with Apache Kafka",
+    "cluster": "three nodes compared with three of Apache Kafka: start, replication, fail-over",
+    "segments": "the reader of segment files only",
+    "spark": "Spark's source, sink and segment source, compared with Apache Kafka",
+    "again": "the tables and plots of earlier runs, from their JSON",
+    "codec": "decoding and encoding, compared with kio and kafka-python",
+    "batches": "the cost of checking a produced batch",
 }
 DEFAULT = "broker"
 
 
 def main(arguments: list[str]) -> int:
     if arguments[:1] in (["help"], ["--help"], ["-h"]):
-        print("\n".join(f"{name:12}{what}" for name, what in BENCHMARKS.items()))
-        print(f"\nOPTIONs of one: NAME --help. Those of {DEFAULT} may stand alone.")
+        print("\n".join(f"{name:14}{what}" for name, what in BENCHMARKS.items()))
+        print(f"\nOPTIONs of a benchmark: NAME --help. Without a NAME they are those of {DEFAULT}.")
         return 0
     if not arguments or arguments[0].startswith("-"):
         arguments = [DEFAULT, *arguments]
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     if name not in BENCHMARKS:
         print(f"There is no benchmark {name}: choose from {', '.join(BENCHMARKS)}.", file=sys.stderr)
         return 2
-    # Whoever is asked to end, as by timeout(1), ends the brokers too.
+    # SIGTERM, as sent by timeout(1), stops the brokers too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.argv[1:] = options
     outcome: int = import_module(f"tests.benchmark.{name}").main()

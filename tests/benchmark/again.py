@@ -1,6 +1,6 @@
-"""Show again what runs have measured: make bench ARGS="again [--docs] [FILE.json]..."
+"""Shows the results of earlier runs again: make bench ARGS="again [--docs] [FILE.json]..."
 
-Without a FILE the last whole run of every benchmark; --docs puts the plots into docs/figures too.
+Without a FILE the last complete runs; --docs writes the plots to docs/figures too.
 """
 
 from __future__ import annotations

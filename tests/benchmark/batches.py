@@ -1,6 +1,6 @@
-"""What checking a produced batch and its producer costs, in CPU time: python -m tests.benchmark.batches.
+"""CPU time of checking a produced batch and its producer: python -m tests.benchmark.batches.
 
-Every figure is the best of several rounds, in microseconds per batch. Decision 0003 rests on them.
+Every figure is the best of several rounds, in microseconds per batch. Decision 0003 is based on them.
 """
 
 from __future__ import annotations
@@ -46,28 +46,28 @@ def cost(work: Callable[[], object], times: int) -> float:
     return best * 1e6
 
 
-def of_validation() -> None:
-    """One line per topic and shape; what is checked is a copy, since stamping changes it."""
+def measure_validation() -> None:
+    """One line per topic and shape; a copy is validated, since stamping changes the batch."""
     for name, fields in TOPICS.items():
         rules = BatchRules(replace(LogConfig(), **fields), "t-0")  # type: ignore[arg-type]
         for count, size in SHAPES:
-            tell(name, count, size, batch(count, size), rules)
+            print_cost(name, count, size, batch(count, size), rules)
     for codec in list(Compression)[1:]:
         for count, size in ((1, 100), (100, 30), (1000, 1000)):
-            tell(codec.name, count, size, batch(count, size, codec), BatchRules(LogConfig(), "t-0"))
+            print_cost(codec.name, count, size, batch(count, size, codec), BatchRules(LogConfig(), "t-0"))
     data = batch(1000, 1000)
     us = cost(partial(crc_is_valid, data, 0, parse_header(data)), 100)
     sys.stdout.write(f"the CRC alone of {len(data)} bytes {us:26.1f} us\n")
 
 
-def tell(name: str, count: int, size: int, data: bytearray, rules: BatchRules) -> None:
+def print_cost(name: str, count: int, size: int, data: bytearray, rules: BatchRules) -> None:
     times = max(2, 200_000 // len(data))
     us = cost(lambda: validate(bytearray(data), rules, wall_ms=NOW_MS), times) - cost(lambda: bytearray(data), times)
     sys.stdout.write(f"{name:14} {count:6} x {size:<5} {len(data):8} bytes {us:10.1f} us\n")
 
 
-def of_producers() -> None:
-    """A producer's batches one after the other, and with 16 of them in flight."""
+def measure_producer_state() -> None:
+    """A producer's batches in sequence, without and with 16 batches in flight."""
     for in_flight in (0, 16):
         state = ProducerState("t-0")
         made = [BatchHeader(n, 100, 0, 2, 0, 0, 0, NOW_MS, NOW_MS, 5000, 0, n, 1) for n in range(60_000)]
@@ -84,9 +84,8 @@ def of_producers() -> None:
 
 
 def main() -> int:
-    """There is no aim but to see it."""
-    of_validation()
-    of_producers()
+    measure_validation()
+    measure_producer_state()
     return 0
 
 

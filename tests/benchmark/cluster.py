@@ -1,16 +1,16 @@
-"""Three nodes beside three of Apache Kafka: make bench ARGS="cluster [OPTION]..."
+"""Three nodes compared with three of Apache Kafka: make bench ARGS="cluster [OPTION]..."
 
-    --rounds N           so many rounds; 3 unless said
-    --only TEXT          what has this in its name: load, fail-over, masters, 1,000; may be repeated
+    --rounds N           number of rounds; 3 by default
+    --only TEXT          loads whose name contains TEXT: load, fail-over, masters, 1,000; may be repeated
     --quick              smaller loads, and 100 partitions instead of 1,000
-    --alone              Barnabas alone
+    --alone              Barnabas only
     --docs               the plot into docs/figures too, and the table in Markdown on the terminal
 
-Each node is broker and controller; replicas are three, two must be in sync. In every round each load goes to one cluster and
-then to the other, the first one changing. Processor time is that of all three nodes together. A fail-over is the SIGKILL of
-who leads all partitions of a topic, until a record is acknowledged with acks=all; broker.session.timeout.ms is 3 s and a
-heartbeat 0.5 s on both sides. Twice: the victim leads the controllers' quorum too, or another node does. With fixed masters
-nobody is elected: each has a topic of one replica, and who cannot write to one writes to the next.
+Each node is broker and controller; there are three replicas, and min.insync.replicas is 2. In every round each load runs on
+one cluster and then on the other, in alternating order. CPU time is that of all three nodes together. A fail-over is the
+SIGKILL of the leader of all partitions of a topic, until a record is acknowledged with acks=all; broker.session.timeout.ms is
+3 s and the heartbeat interval 0.5 s on both sides. Twice: the killed node is also the active controller, or another node is.
+Fixed masters have no election: each node has a topic with one replica, and a producer switches to the next node's topic.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import psutil
 
 from tests.benchmark.load import raw
 from tests.benchmark.load.catalogue import SMALL_INDEXES
-from tests.benchmark.load.clusters import NODES, Three, threes
+from tests.benchmark.load.clusters import NODES, ThreeNodes, three_node_clusters
 from tests.benchmark.load.meter import Outcome, cpu_seconds
 from tests.benchmark.report.publish import measured
 from tests.benchmark.report.rows import Results
-from tests.benchmark.report.terminal import only, options, results_name, say, wishes
+from tests.benchmark.report.terminal import only, options, parse_arguments, results_name, show_progress
 
 MIB = 2**20
 _LOAD, _WIDE = "load", "wide"
@@ -36,9 +36,9 @@ _SETTLE_S, _WATCH_S = 5.0, 5.0
 _ACKS_ALL = -1
 
 
-def at_rest(three: Three) -> Outcome:
-    """What all nodes hold and do when nobody asks for anything."""
-    pids = three.site(NODES[0]).pids
+def at_rest(cluster: ThreeNodes) -> Outcome:
+    """Memory and CPU of all nodes without any request."""
+    pids = cluster.broker(NODES[0]).pids
     time.sleep(_SETTLE_S)
     before = sum(map(cpu_seconds, pids))
     time.sleep(_WATCH_S)
@@ -51,107 +51,105 @@ def at_rest(three: Three) -> Outcome:
 
 
 class Run:
-    """The measurements of one round after another."""
-
-    def __init__(self, results: Results, wanted: argparse.Namespace, clusters: list[Three]) -> None:
+    def __init__(self, results: Results, wanted: argparse.Namespace, clusters: list[ThreeNodes]) -> None:
         self._results = results
         self._wanted = wanted
         self._clusters = clusters
         self._width = 100 if wanted.quick else 1000
 
     def start(self) -> None:
-        """Once: nodes that know nothing yet."""
-        for three in self._clusters:
-            three.prepare()
-            self._add("start until each names all", three, three.start(), s=0.2)
-            self._add("at rest after it", three, at_rest(three), **{"memory MiB": 0.15})
+        """Once: nodes with empty directories."""
+        for cluster in self._clusters:
+            cluster.prepare()
+            self._add("start until each names all", cluster, cluster.start(), s=0.2)
+            self._add("at rest after it", cluster, at_rest(cluster), **{"memory MiB": 0.15})
 
     def fill(self) -> None:
-        for three in self._clusters:
-            three.create(_LOAD, NODES[0])
+        for cluster in self._clusters:
+            cluster.create(_LOAD, NODES[0])
             if self._is_wanted("1,000"):
-                three.create(_WIDE, NODES[1], self._width, **SMALL_INDEXES)
+                cluster.create(_WIDE, NODES[1], self._width, **SMALL_INDEXES)
 
     def round(self, turn: int) -> None:
-        """All loads, to one cluster and then to the other."""
+        """All loads, on one cluster and then on the other."""
         clusters = self._clusters[:: 1 if turn % 2 else -1]
         if self._is_wanted("load"):
-            for three in clusters:
-                self._load(three)
+            for cluster in clusters:
+                self._load(cluster)
         if self._is_wanted("fail-over"):
-            for three in clusters:
-                self._fail_over(three)
+            for cluster in clusters:
+                self._fail_over(cluster)
         if self._is_wanted("masters"):
-            for three in clusters:
-                self._move_on(three)
+            for cluster in clusters:
+                self._switch_topics(cluster)
         if self._is_wanted("1,000"):
-            for three in clusters:
-                self._fail_over_of_many(three)
+            for cluster in clusters:
+                self._fail_over_of_many(cluster)
 
-    def _load(self, three: Three) -> None:
-        leader = three.partitions(three.nodes[NODES[0]], _LOAD)[0].leader_id
-        site = three.site(leader)
+    def _load(self, cluster: ThreeNodes) -> None:
+        leader = cluster.partitions(cluster.nodes[NODES[0]], _LOAD)[0].leader_id
+        broker = cluster.broker(leader)
         total = (64 if self._wanted.quick else 512) * MIB
-        raw.produce(site, _LOAD, 128 << 10, total // 8, acks=_ACKS_ALL)
-        outcome = raw.produce(site, _LOAD, 128 << 10, total, acks=_ACKS_ALL)
-        self._add("Produce, acks=all, batches of 128 KiB", three, outcome, **{"MB/s": 1.0, "CPU s/GiB": 1.0})
+        raw.produce(broker, _LOAD, 128 << 10, total // 8, acks=_ACKS_ALL)
+        outcome = raw.produce(broker, _LOAD, 128 << 10, total, acks=_ACKS_ALL)
+        self._add("Produce, acks=all, batches of 128 KiB", cluster, outcome, **{"MB/s": 1.0, "CPU s/GiB": 1.0})
         count = 500 if self._wanted.quick else 3000
         self._add(
-            "Produce 1 record, acks=all", three, raw.produce_one(site, count, _LOAD, _ACKS_ALL), **{"p50 us": 1.0}
+            "Produce 1 record, acks=all", cluster, raw.produce_one(broker, count, _LOAD, _ACKS_ALL), **{"p50 us": 1.0}
         )
 
-    def _fail_over(self, three: Three) -> None:
+    def _fail_over(self, cluster: ThreeNodes) -> None:
         for which, is_controller in (("another node controls", False), ("it controls too", True)):
-            controller = three.controller()
+            controller = cluster.controller()
             victim = controller if is_controller else next(number for number in NODES if number != controller)
             topic = f"fails-{time.monotonic_ns()}"
-            three.create(topic, victim)
-            self._add(f"fail-over, {which}", three, three.fail_over(topic, victim), s=1.0)
-            three.start()
-            three.await_all_in_sync(topic)
+            cluster.create(topic, victim)
+            self._add(f"fail-over, {which}", cluster, cluster.fail_over(topic, victim), s=1.0)
+            cluster.start()
+            cluster.await_all_in_sync(topic)
 
-    def _move_on(self, three: Three) -> None:
-        """Instead of another leader for the same partition, another partition (seeds.md M3)."""
+    def _switch_topics(self, cluster: ThreeNodes) -> None:
+        """Without an election the producer uses another node's partition."""
         topics = {node: f"master-{node}-{time.monotonic_ns()}" for node in NODES}
         for node, topic in topics.items():
-            three.create_alone(topic, node)
-        victim = next(number for number in NODES if number != three.controller())
-        self._add("fixed masters: to another one", three, three.move_on(topics, victim))
-        three.start()
-        three.await_all_in_sync(_LOAD)
+            cluster.create_unreplicated(topic, node)
+        victim = next(number for number in NODES if number != cluster.controller())
+        self._add("fixed masters: to another one", cluster, cluster.switch_topics(topics, victim))
+        cluster.start()
+        cluster.await_all_in_sync(_LOAD)
 
-    def _fail_over_of_many(self, three: Three) -> None:
-        """Who leads the partitions is asked each time: others do after the first."""
-        led = [partition.leader_id for partition in three.partitions(three.nodes[NODES[0]], _WIDE).values()]
+    def _fail_over_of_many(self, cluster: ThreeNodes) -> None:
+        """The leader of most partitions is killed; it changes with every fail-over."""
+        led = [partition.leader_id for partition in cluster.partitions(cluster.nodes[NODES[0]], _WIDE).values()]
         victim = max(NODES, key=led.count)
-        outcome = three.fail_over(_WIDE, victim)
+        outcome = cluster.fail_over(_WIDE, victim)
         aims = {"s": 1.0, "s until all take it": 1.0}
-        self._add(f"fail-over of {self._width:,} partitions", three, outcome, **aims)
-        three.start()
-        three.await_all_in_sync(_WIDE)
+        self._add(f"fail-over of {self._width:,} partitions", cluster, outcome, **aims)
+        cluster.start()
+        cluster.await_all_in_sync(_WIDE)
 
     def _is_wanted(self, name: str) -> bool:
         return not self._wanted.only or any(text in name for text in self._wanted.only)
 
-    def _add(self, load: str, three: Three, outcome: Outcome, **aims: float) -> None:
-        say(f"{load}: {three.name}")
-        self._results.add(load, three.name, outcome, aims)
+    def _add(self, load: str, cluster: ThreeNodes, outcome: Outcome, **aims: float) -> None:
+        show_progress(f"{load}: {cluster.name}")
+        self._results.add(load, cluster.name, outcome, aims)
 
 
 def main() -> int:
-    wanted = wishes(only(options("cluster", __doc__)))
+    wanted = parse_arguments(only(options("cluster", __doc__)))
     results = Results(results_name("cluster", wanted), {"rounds": wanted.rounds})
     return measured(results, lambda: measure(results, wanted), docs=wanted.docs)
 
 
 def measure(results: Results, wanted: argparse.Namespace) -> None:
-    """Both clusters side by side, for all rounds."""
+    """Both clusters run side by side for all rounds."""
     with contextlib.ExitStack() as held:
-        run = Run(results, wanted, [held.enter_context(three) for three in threes(alone=wanted.alone)])
+        run = Run(results, wanted, [held.enter_context(cluster) for cluster in three_node_clusters(alone=wanted.alone)])
         run.start()
         run.fill()
         for turn in range(1, wanted.rounds + 1):
-            say(f"round {turn} of {wanted.rounds}")
+            show_progress(f"round {turn} of {wanted.rounds}")
             run.round(turn)
 
 

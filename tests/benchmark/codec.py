@@ -1,8 +1,8 @@
-"""Decoding and encoding beside kio and kafka-python, in one run: python -m tests.benchmark.codec [seconds per figure].
+"""Decoding and encoding compared with kio and kafka-python, in one run: python -m tests.benchmark.codec [seconds per figure].
 
-Every library reads the same bytes and writes its own object of them back; that the bytes are equal is checked first.
-The aim: never slower than kafka-python, encoding never slower than kio. Ours is called as the broker calls it, with
-the compiled function at hand; the others through what they offer to their users.
+Every library decodes the same bytes and encodes its own object of them; the bytes are compared first.
+The aim: never slower than kafka-python, encoding never slower than kio. Ours is called as the broker calls it, by
+the compiled function; the others by their public interfaces.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from protocol.messages import metadata
 from protocol.messages import produce_fetch as pf
 from protocol.schema import Message
 
-BATCH = bytes(61) + bytes(range(256)) * 64  # as large as a batch of 16 KiB; nobody here looks into it
+BATCH = bytes(61) + bytes(range(256)) * 64  # the size of a batch of 16 KiB; its contents are never read
 TOPIC_ID = bytes(range(16))
 ROUNDS = 15
 
@@ -72,7 +72,7 @@ def produce_request() -> Message:
 
 
 def fetch_response(partitions: int) -> Message:
-    """The frame around the records: the regions themselves are never touched, so here they are empty."""
+    """The frame around the records, which are empty because they are never copied."""
     rows = [
         pf.PartitionData(partition_index=index, error_code=0, high_watermark=1000, last_stable_offset=1000, records=b"")
         for index in range(partitions)
@@ -125,13 +125,13 @@ def cases() -> list[Case]:
 
 
 def runs(case: Case) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
-    """Per library what decodes and what encodes, after a check that all agree on the bytes."""
+    """For each library the decoder and the encoder; checks that all produce the same bytes."""
     cls, version, frame = type(case.message), case.version, encode(case.message, case.version)
     read, write = decoder(cls, version), encoder(cls, version)
     ours = read(frame, 0)[0]
-    received = bytearray(frame)  # what a connection hands over
+    received = bytearray(frame)  # as received from a connection
     theirs = case.kafka_python.decode(frame, version=version)
-    theirs._header = None  # its decoder leaves this unset, its encoder asks for it
+    theirs._header = None  # its decoder does not set this, its encoder requires it
     kio_read, kio_write = entity_reader(case.kio), entity_writer(case.kio)
     kio_object = kio_read(frame, 0)[0]
 
@@ -153,7 +153,7 @@ def runs(case: Case) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
 
 
 def microseconds(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
-    """The best of many rounds of each, the rounds taken in turn: so a disturbance hits all of them."""
+    """The best of many rounds; the libraries alternate, so that disturbances affect all of them."""
     counts = {}
     for name, call in calls.items():
         call()

@@ -1,13 +1,13 @@
-"""Records synced before they are acknowledged, beside Apache Kafka: make bench ARGS="durable [OPTION]..."
+"""Records synced before they are acknowledged, compared with Apache Kafka: make bench ARGS="durable [OPTION]..."
 
-    --rounds N           so many rounds; 3 unless said
+    --rounds N           number of rounds; 3 by default
     --quick              one round of 5 seconds each instead of 10
-    --alone              Barnabas alone
+    --alone              Barnabas only
     --docs               the plot into docs/figures too, and the table in Markdown on the terminal
 
 One producer (librdkafka, acks=all, five requests in flight, no linger) keeps four records of 100 bytes in flight for each
 of 1, 10, 100 and 1,000 partitions, at most 2,000, of a new topic with flush.messages=1. Both brokers run all the time; each
-load goes to one of them and then to the other, the first one changing from round to round.
+load runs on one broker and then on the other, in alternating order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.benchmark.load.durable import acknowledged
 from tests.benchmark.load.running_broker import running
 from tests.benchmark.report.publish import measured
 from tests.benchmark.report.rows import Results
-from tests.benchmark.report.terminal import options, say, wishes
+from tests.benchmark.report.terminal import options, parse_arguments, show_progress
 
 SECONDS, QUICK_SECONDS = 10.0, 5.0
 AIMS = {
@@ -28,11 +28,11 @@ AIMS = {
     100: {"records/s": 3.0, "p99 ms": 0.1},
     1000: {"records/s": 10.0, "p99 ms": 0.1},
 }
-"""Partitions, and what is aimed at, as parts of Apache Kafka's figures."""
+"""By number of partitions, as factors of Apache Kafka's figures."""
 
 
 def main() -> int:
-    wanted = wishes(options("durable", __doc__))
+    wanted = parse_arguments(options("durable", __doc__))
     part = "-quick" if wanted.quick else "-part" if wanted.alone else ""
     results = Results(f"durable{part}", {"rounds": 1 if wanted.quick else wanted.rounds})
     return measured(results, lambda: measure(results, wanted), docs=wanted.docs)
@@ -41,14 +41,14 @@ def main() -> int:
 def measure(results: Results, wanted: argparse.Namespace) -> None:
     """All numbers of partitions, round after round."""
     rounds, seconds = results.settings["rounds"], QUICK_SECONDS if wanted.quick else SECONDS
-    with running(alone=wanted.alone) as sites:
+    with running(alone=wanted.alone) as brokers:
         for turn in range(rounds):
             for partitions, aims in AIMS.items():
-                say(f"round {turn + 1} of {rounds}: {partitions} partitions")
-                for site in sites if turn % 2 else reversed(sites):
-                    outcome = acknowledged(site, f"durable-{partitions}-{turn}", partitions, seconds)
+                show_progress(f"round {turn + 1} of {rounds}: {partitions} partitions")
+                for broker in brokers if turn % 2 else reversed(brokers):
+                    outcome = acknowledged(broker, f"durable-{partitions}-{turn}", partitions, seconds)
                     load = f"flush.messages=1, {partitions:,} partition{'s' if partitions > 1 else ''}"
-                    results.add(load, site.name, outcome, aims)
+                    results.add(load, broker.name, outcome, aims)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The reader of segment files alone, without Spark: make bench ARGS="segments [--records N] [--rounds N]"
+"""The reader of segment files without Spark: make bench ARGS="segments [--records N] [--rounds N]"
 
 Records of 200 B in batches of 16 KiB and 1 MiB, with every codec, written to a file and read as Spark's tasks read it:
-CRC checked, all columns, one process. Records per second of processor time, so that others on the machine disturb little.
+CRC checked, all columns, one process. Records per second of CPU time, which other processes disturb little.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BATCHES = {"16 KiB": 75, "1 MiB": 4800}
 
 
 def written(directory: Path, count: int, per_batch: int, codec: Compression) -> SegmentRead:
-    """A segment of about so many records; values compress to about half."""
+    """A segment of about this number of records; values compress to about half."""
     rng = random.Random(per_batch)
     words = [rng.randbytes(10).hex().encode() for _ in range(200)]
     offset = 0
@@ -46,7 +46,7 @@ def written(directory: Path, count: int, per_batch: int, codec: Compression) -> 
 
 
 def read(segment: SegmentRead) -> float:
-    """Records per second of processor time."""
+    """Records per second of CPU time."""
     started = time.process_time()
     rows = sum(batch.num_rows for batch in read_segment(segment, ReadRequest("bench", 0)))
     assert rows == segment.end_offset, f"{rows} of {segment.end_offset} records came"

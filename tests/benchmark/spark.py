@@ -1,15 +1,15 @@
-"""Spark on Barnabas and on Apache Kafka, turn by turn in one session: make bench ARGS="spark [OPTION]..."
+"""Spark with Barnabas and with Apache Kafka, alternating in one session: make bench ARGS="spark [OPTION]..."
 
-    --rounds N           so many rounds, after one that warms Spark up and does not count
+    --rounds N           number of rounds, after an uncounted warm-up round
     --only TEXT          loads whose name contains TEXT: batch, stream, sink, segments, 200 B, 1 KiB; may be repeated
     --quick              a tenth of the records
-    --alone              Barnabas alone
+    --alone              Barnabas only
     --docs               the plots into docs/figures too, and the table in Markdown on the terminal
 
-5 M records of 200 B and 1 M of 1 KiB in six partitions, local[2]. A batch adds up counts and lengths; a stream does nothing
-with its rows, in five triggers; the sink writes a tenth of the records. CPU is the broker's, by size of the values.
-`segments` is the batch once more, by the segment source from the log directory of the same broker, right after the batch:
-besides its rate its row says how many times the Kafka source's rate that is, which is to be 1.3 at least.
+5 M records of 200 B and 1 M of 1 KiB in six partitions, local[2]. A batch adds up counts and lengths; a stream ignores
+its rows, in five triggers; the sink writes a tenth of the records. CPU is the broker's, by size of the values.
+`segments` is the batch again, by the segment source from the log directory of the same broker, right after the batch:
+besides its rate its row has the factor to the Kafka source's rate, which should be at least 1.3.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from barnabas.pipeline.session import SessionSettings, start_session
 from barnabas.pipeline.sources.segments import NAME, register
 from tests.benchmark.load import librdkafka, raw
 from tests.benchmark.load.meter import Meter, Outcome
-from tests.benchmark.load.running_broker import Node, Site, nodes, start
+from tests.benchmark.load.running_broker import Node, RunningBroker, nodes, start
 from tests.benchmark.report.publish import measured
 from tests.benchmark.report.rows import Results
-from tests.benchmark.report.terminal import only, options, results_name, say, wishes
+from tests.benchmark.report.terminal import only, options, parse_arguments, results_name, show_progress
 from tests.support.raw_client import RawClient
 
 PARTITIONS = 6
 TRIGGERS = 5
 SINK_SHARE = 10
 TOUCH_BYTES = 100
-"""What a new topic is given in each partition, to see that it takes records."""
+"""The first record in each partition of a new topic, which waits for its leader."""
 AIMS = {"records/s": 1.0, "CPU s/GiB": 1.0}
 TIMES = "times the Kafka source"
 
@@ -56,36 +56,33 @@ SHAPES = (WindowSpec("5 M x 200 B", 5_000_000, 200), WindowSpec("1 M x 1 KiB", 1
 
 
 class Loads:
-    """What Spark does with one broker."""
-
-    def __init__(self, spark: Any, scratch: Path, site: Site, node: Node) -> None:
+    def __init__(self, spark: Any, scratch: Path, broker: RunningBroker, node: Node) -> None:
         self._spark = spark
         self._scratch = scratch
-        self._site = site
+        self._broker = broker
         self._data_dir = node.data_dir
 
     def fill(self, shape: WindowSpec) -> None:
-        """The topic, as librdkafka fills it."""
-        with RawClient(self._site.bootstrap) as client:
+        with RawClient(self._broker.bootstrap) as client:
             raw.create_topic(client, shape.topic, PARTITIONS)
-        librdkafka.produce(self._site, shape.topic, shape.count, shape.value_bytes)
+        librdkafka.produce(self._broker, shape.topic, shape.count, shape.value_bytes)
 
     def batch(self, shape: WindowSpec) -> Outcome:
-        """All of it, through the broker."""
+        """All records, from the broker."""
         return self._added_up(shape, self._spark.read.format("kafka").options(**self._source(shape)).load())
 
     def segments(self, shape: WindowSpec) -> Outcome:
-        """All of it, from its files; the Kafka source right before."""
+        """All records, from the segment files; right after the Kafka source."""
         through = self.batch(shape).figures["records/s"]
         frame = self._spark.read.format(NAME).options(**self._source(shape)).load(str(self._data_dir))
         outcome = self._added_up(shape, frame)
         return Outcome({**outcome.figures, TIMES: outcome.figures["records/s"] / through})
 
     def stream(self, shape: WindowSpec) -> Outcome:
-        """All of it, in some triggers."""
+        """All records, in several triggers."""
         source = {**self._source(shape), "maxOffsetsPerTrigger": str(shape.count // TRIGGERS + 1)}
         frame = self._spark.readStream.format("kafka").options(**source).load()
-        with tempfile.TemporaryDirectory(dir=self._scratch) as checkpoint, Meter(self._site.pid) as meter:
+        with tempfile.TemporaryDirectory(dir=self._scratch) as checkpoint, Meter(self._broker.pid) as meter:
             query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
             running = query.trigger(availableNow=True).start()
             running.awaitTermination()
@@ -94,20 +91,20 @@ class Loads:
         return self._outcome(meter, shape.count, shape.value_bytes)
 
     def sink(self, shape: WindowSpec) -> Outcome:
-        """A tenth of it, into a topic of its own."""
+        """A tenth of the records, into another topic."""
         topic, count = f"sink-{time.monotonic_ns()}", shape.count // SINK_SHARE
-        with RawClient(self._site.bootstrap) as client:
+        with RawClient(self._broker.bootstrap) as client:
             raw.create_topic(client, topic, PARTITIONS)
         rows = self._spark.range(0, count, 1, PARTITIONS)
         frame = rows.selectExpr(f"cast(rpad(cast(id as string), {shape.value_bytes}, 'x') as binary) as value")
-        with Meter(self._site.pid) as meter:
-            frame.write.format("kafka").options(**self._broker(), topic=topic).save()
-        with RawClient(self._site.bootstrap) as client:
+        with Meter(self._broker.pid) as meter:
+            frame.write.format("kafka").options(**self._bootstrap(), topic=topic).save()
+        with RawClient(self._broker.bootstrap) as client:
             raw.delete_topic(client, topic)
         return self._outcome(meter, count, shape.value_bytes)
 
     def _added_up(self, shape: WindowSpec, frame: Any) -> Outcome:
-        with Meter(self._site.pid) as meter:
+        with Meter(self._broker.pid) as meter:
             row = frame.selectExpr("count(1) as records", "sum(length(value)) as bytes").first()
         everything = (shape.count + PARTITIONS, shape.count * shape.value_bytes + PARTITIONS * TOUCH_BYTES)
         assert (row.records, row.bytes) == everything, f"{row}, and not {everything}"
@@ -117,15 +114,14 @@ class Loads:
     def _outcome(meter: Meter, count: int, value_bytes: int) -> Outcome:
         return meter.records(count / meter.wall_s, count * value_bytes)
 
-    def _broker(self) -> dict[str, str]:
-        return {"kafka.bootstrap.servers": self._site.bootstrap}
+    def _bootstrap(self) -> dict[str, str]:
+        return {"kafka.bootstrap.servers": self._broker.bootstrap}
 
     def _source(self, shape: WindowSpec) -> dict[str, str]:
-        return {**self._broker(), "subscribe": shape.topic, "startingOffsets": "earliest"}
+        return {**self._bootstrap(), "subscribe": shape.topic, "startingOffsets": "earliest"}
 
 
 def measure(results: Results, wanted: argparse.Namespace) -> None:
-    """All of it, in one session."""
     with session_and_brokers(alone=wanted.alone) as all_loads:
         measure_loads(results, wanted, all_loads)
 
@@ -145,12 +141,12 @@ def measure_loads(results: Results, wanted: argparse.Namespace, all_loads: dict[
         if not chosen:
             continue
         for name, loads in all_loads.items():
-            say(f"filling {name} with {shape.name}")
+            show_progress(f"filling {name} with {shape.name}")
             loads.fill(shape)
         for turn in range(wanted.rounds + 1):
             for name, kind in chosen.items():
                 for broker in sorted(all_loads, reverse=bool(turn % 2)):
-                    say(f"round {turn} of {wanted.rounds}: {name}: {broker}")
+                    show_progress(f"round {turn} of {wanted.rounds}: {name}: {broker}")
                     outcome = kind(all_loads[broker], shape)
                     if turn:
                         results.add(name, broker, outcome, AIMS if kind is not Loads.segments else {})
@@ -170,7 +166,7 @@ def session_and_brokers(*, alone: bool) -> Iterator[dict[str, Loads]]:
 
 
 def main() -> int:
-    wanted = wishes(only(options("spark", __doc__)))
+    wanted = parse_arguments(only(options("spark", __doc__)))
     results = Results(results_name("spark", wanted), {"rounds": wanted.rounds})
     return measured(results, lambda: measure(results, wanted), docs=wanted.docs)
 

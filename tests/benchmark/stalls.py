@@ -33,11 +33,21 @@ from barnabas.embedded import Broker
 from tests.benchmark.load.background_work import running_task
 from tests.benchmark.load.meter import Outcome
 from tests.benchmark.load.paced_producers import Sample, measure
-from tests.benchmark.load.stall_scenarios import FULL, QUICK, QUIET, SCENARIOS, Actor, Scale, Scenario, Stage, prepare
+from tests.benchmark.load.stall_scenarios import (
+    FULL,
+    QUICK,
+    QUIET,
+    SCENARIOS,
+    BrokerUnderLoad,
+    Scale,
+    Scenario,
+    Work,
+    prepare,
+)
 from tests.benchmark.report.publish import measured
 from tests.benchmark.report.rows import OURS, THEIRS, Results
-from tests.benchmark.report.terminal import only, options, results_name, say, wishes
-from tests.support.faulty_directory import TroubledDirectory, why_no_troubled_directory
+from tests.benchmark.report.terminal import only, options, parse_arguments, results_name, show_progress
+from tests.support.faulty_directory import FaultyDirectory, why_fuse_is_unavailable
 from tests.support.kafka import STOCK_JVM, ApacheKafka
 from tests.support.stall_lines import lines_of
 
@@ -59,7 +69,7 @@ SETTINGS = {
 
 
 @contextlib.contextmanager
-def stages(root: Path, *, alone: bool) -> Iterator[list[Stage]]:
+def brokers(root: Path, *, alone: bool) -> Iterator[list[BrokerUnderLoad]]:
     """One running broker of each kind, with two log directories."""
     with contextlib.ExitStack() as held:
         found = []
@@ -68,8 +78,8 @@ def stages(root: Path, *, alone: bool) -> Iterator[list[Stage]]:
             quick = home / "quick"
             quick.mkdir(parents=True)
             slow = None
-            if why_no_troubled_directory() is None:
-                slow = held.enter_context(TroubledDirectory(home / "backing", home / "slow"))
+            if why_fuse_is_unavailable() is None:
+                slow = held.enter_context(FaultyDirectory(home / "backing", home / "slow"))
             directories = ",".join(map(str, [quick] if slow is None else [quick, slow.path]))
             node: Broker | ApacheKafka
             if name == OURS:
@@ -78,25 +88,25 @@ def stages(root: Path, *, alone: bool) -> Iterator[list[Stage]]:
                 node = ApacheKafka({**SETTINGS, "log.dirs": directories}, data_dir=quick, jvm=STOCK_JVM)
             held.enter_context(node)
             log = node.log if isinstance(node, Broker) else str
-            found.append(Stage(name, node.bootstrap, quick, slow, log))
+            found.append(BrokerUnderLoad(name, node.bootstrap, quick, slow, log))
         yield found
 
 
-def run(stage: Stage, scale: Scale, actor: Actor) -> Outcome:
+def run(broker: BrokerUnderLoad, scale: Scale, work: Work) -> Outcome:
     """One scenario's work on one broker, or its reference."""
-    with actor(stage, scale) as task:
+    with work(broker, scale) as task:
         time.sleep(REST_S)
-        log_end = len(stage.log())
+        log_end = len(broker.log())
         with running_task(task):
-            samples = measure(stage.bootstrap, QUIET, scale.seconds)
-    time.sleep(SETTLE_S if stage.name == OURS else REST_S)
-    stalls = [float(found[1]) for line in lines_of(stage.log()[log_end:]) if (found := re.search(r"(\d+) ms", line))]
+            samples = measure(broker.bootstrap, QUIET, scale.seconds)
+    time.sleep(SETTLE_S if broker.name == OURS else REST_S)
+    stalls = [float(found[1]) for line in lines_of(broker.log()[log_end:]) if (found := re.search(r"(\d+) ms", line))]
     latencies_ms = _sorted_ms(samples.produced)
     count = len(latencies_ms)
     quantiles = {"p50 ms": 0.5, P99: 0.99, "p99.9 ms": 0.999}
     figures = {name: latencies_ms[min(count - 1, int(count * quantile))] for name, quantile in quantiles.items()}
     figures |= {"max ms": latencies_ms[-1], "probe max ms": _sorted_ms(samples.probed)[-1]}
-    if stage.name == OURS:
+    if broker.name == OURS:
         figures[STALL] = max(stalls, default=0.0)
     return Outcome(figures, [latency_ms / 1000 for latency_ms in latencies_ms])
 
@@ -109,25 +119,25 @@ def run_all(results: Results, wanted: argparse.Namespace, scale: Scale) -> None:
     """Every scenario in every round on every broker; the order of the brokers alternates."""
     with (
         tempfile.TemporaryDirectory(prefix="stalls-", dir=wanted.directory) as root,
-        stages(Path(root), alone=wanted.alone) as found,
+        brokers(Path(root), alone=wanted.alone) as found,
     ):
-        for stage in found:
-            prepare(stage, scale)
-            measure(stage.bootstrap, QUIET, WARM_UP_S)
+        for broker in found:
+            prepare(broker, scale)
+            measure(broker.bootstrap, QUIET, WARM_UP_S)
         for turn in range(wanted.rounds):
             for scenario in chosen(wanted):
-                for stage in found if turn % 2 == 0 else reversed(found):
-                    say(f"round {turn + 1} of {wanted.rounds}: {scenario.name}: {stage.name}")
-                    results.add(scenario.name, stage.name, run(stage, scale, scenario.beside_broker))
-                    if scenario.beside_program is not None:
-                        outcome = run(stage, scale, scenario.beside_program)
-                        results.add(f"{scenario.name}, {REFERENCE}", stage.name, outcome)
+                for broker in found if turn % 2 == 0 else reversed(found):
+                    show_progress(f"round {turn + 1} of {wanted.rounds}: {scenario.name}: {broker.name}")
+                    results.add(scenario.name, broker.name, run(broker, scale, scenario.broker_work))
+                    if scenario.reference_work is not None:
+                        outcome = run(broker, scale, scenario.reference_work)
+                        results.add(f"{scenario.name}, {REFERENCE}", broker.name, outcome)
 
 
 def chosen(wanted: argparse.Namespace) -> list[Scenario]:
     """The scenarios that are wanted and possible here."""
     scenarios = [s for s in SCENARIOS if not wanted.only or any(text.lower() in s.name.lower() for text in wanted.only)]
-    if why_no_troubled_directory() is not None:
+    if why_fuse_is_unavailable() is not None:
         scenarios = [scenario for scenario in scenarios if not scenario.needs_slow_directory]
     return scenarios
 
@@ -149,10 +159,10 @@ def missed_aims(results: Results) -> list[str]:
 def main() -> int:
     parser = only(options("stalls", __doc__))
     parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
-    wanted = wishes(parser)
+    wanted = parse_arguments(parser)
     scale = QUICK if wanted.quick else FULL
     wanted.rounds = 1 if wanted.quick else wanted.rounds
-    if (reason := why_no_troubled_directory()) is not None:
+    if (reason := why_fuse_is_unavailable()) is not None:
         print(f"Without a slow directory: {reason}")
     results = Results(results_name("stalls", wanted), {"rounds": wanted.rounds, "scale": scale._asdict()})
     measured(results, lambda: run_all(results, wanted, scale), docs=wanted.docs)

@@ -85,8 +85,8 @@ class RandomCluster:
         self._incarnations = 0
         self._kinds: list[tuple[int, Callable[[MetadataImage], Step | None]]] = [
             (4, self._register),
-            (12, self._beat),
-            (3, self._silent),
+            (12, self._heartbeat),
+            (3, self._expire_session),
             (3, self._create),
             (1, self._more_partitions),
             (12, self._alter_isr),
@@ -101,7 +101,6 @@ class RandomCluster:
         ]
 
     def first(self) -> list[Step]:
-        """The first registrations."""
         return [self._registration(broker, -1) for broker in BROKERS[:3]]
 
     def next(self, image: MetadataImage) -> Step:
@@ -135,7 +134,7 @@ class RandomCluster:
         was_clean = known is not None and self.random.random() < 0.5
         return self._registration(broker, known.epoch if was_clean and known is not None else -1)
 
-    def _beat(self, image: MetadataImage) -> Step | None:
+    def _heartbeat(self, image: MetadataImage) -> Step | None:
         broker = self._broker(image)
         if broker is None:
             return None
@@ -151,7 +150,7 @@ class RandomCluster:
             cordoned_log_dirs=list(broker.directories) if self.random.random() < 0.05 else [],
         )
 
-    def _silent(self, image: MetadataImage) -> Step | None:
+    def _expire_session(self, image: MetadataImage) -> Step | None:
         active = [broker_id for broker_id, broker in image.brokers.items() if not broker.is_fenced]
         return f"silent {self.random.choice(active)}" if active else None
 

@@ -59,13 +59,13 @@ def compare(client: RawClient, api: str, expected: Callable[[Case], object]) -> 
 
 @needs_kafka
 @pytest.mark.parametrize("api", ALL)
-def test_kafka_answers_as_the_table_says(kafka: RawClient, api: str) -> None:
+def test_kafka_answers_as_expected(kafka: RawClient, api: str) -> None:
     """The oracle: error codes and messages word for word."""
     compare(kafka, api, lambda case: case.answer)
 
 
 @pytest.mark.parametrize("api", ALL)
-def test_we_answer_as_the_table_says(ours: RawClient, api: str) -> None:
+def test_we_answer_as_expected(ours: RawClient, api: str) -> None:
     """Through socket, dispatcher, handler and controller; the tables give the reason for each deliberate difference."""
     compare(ours, api, lambda case: case.answer if case.ours is None else case.ours)
 

@@ -441,7 +441,6 @@ def _run(tool: str, visit: Visit, *arguments: str) -> str:
 
 @needs_kafka
 def test_both_brokers_continue_with_the_data_of_the_other(tmp_path: Path) -> None:
-    """All rules, over six visits."""
     directory = tmp_path / "data"
     datasets: list[Dataset] = [Records(), Sequence(), Transactions(), Groups(), Topics(), Keys(), PreservedMetadata()]
     for number in range(VISITS):

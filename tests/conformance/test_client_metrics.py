@@ -60,7 +60,7 @@ class Script:
         self.responses.append(code)
         return code
 
-    def alter_subscription(self, name: str, *changes: Change, shows: list[str]) -> None:
+    def subscribe(self, name: str, *changes: Change, shows: list[str]) -> None:
         """Alters a subscription; `shows` are then the metrics requested from a new client."""
         (answer,) = self.client.ask(alter(resource(CLIENT_METRICS, name, *changes)), 1).responses
         assert answer.error_code == ErrorCode.NONE, answer
@@ -132,13 +132,13 @@ def interval_is_over(script: Script, instance: bytes) -> bool:
 
 
 def matching_clients(script: Script) -> None:
-    script.alter_subscription("a", ("metrics", SET, "org.b,org.a"), ("interval.ms", SET, "20000"), ("match", SET, "client_id=r.w"),
+    script.subscribe("a", ("metrics", SET, "org.b,org.a"), ("interval.ms", SET, "20000"), ("match", SET, "client_id=r.w"),
                  shows=["org.a", "org.b"])  # fmt: skip
     client = r"client_software_name=raw-c.*,client_software_version=1\.2,client_source_address=127.0.0.1"
-    script.alter_subscription("b", ("metrics", SET, "org.c,org.a"), ("interval.ms", SET, "150"),
+    script.subscribe("b", ("metrics", SET, "org.c,org.a"), ("interval.ms", SET, "150"),
                  ("match", SET, f"{client},client_source_port=[0-9]+"), shows=["org.a", "org.b", "org.c"])  # fmt: skip
     instance, subscription_id = script.get_subscriptions()
-    script.alter_subscription("a", ("metrics", SET, "org.d"), shows=["org.a", "org.c", "org.d"])
+    script.subscribe("a", ("metrics", SET, "org.d"), shows=["org.a", "org.c", "org.d"])
     script.push(instance, subscription_id)
     _, other = script.get_subscriptions(instance)
     assert other != subscription_id
@@ -148,20 +148,22 @@ def matching_clients(script: Script) -> None:
         instance, _ = script.get_subscriptions(client=silent)
         script.get_subscriptions(instance, silent)
     until(lambda: interval_is_over(script, instance), "the instance id is forgotten with its connection")
-    script.alter_subscription("c", ("metrics", SET, "unknown.software"), ("match", SET, "client_software_name=unknown"),
+    script.subscribe("c", ("metrics", SET, "unknown.software"), ("match", SET, "client_software_name=unknown"),
                  shows=["org.a", "org.c", "org.d"])  # fmt: skip
     with RawClient(script.bootstrap) as silent:
         script.get_subscriptions(client=silent)
-    script.alter_subscription("d", ("metrics", SET, "zz"), ("match", SET, "client_instance_id=.{22}"),
+    script.subscribe("d", ("metrics", SET, "zz"), ("match", SET, "client_instance_id=.{22}"),
                  shows=["org.a", "org.c", "org.d", "zz"])  # fmt: skip
-    script.alter_subscription("e", ("metrics", SET, "*"), ("match", SET, "client_id=aw"), shows=["org.a", "org.c", "org.d", "zz"])
-    script.alter_subscription("e", ("match", SET, ""), shows=["*"])
+    script.subscribe(
+        "e", ("metrics", SET, "*"), ("match", SET, "client_id=aw"), shows=["org.a", "org.c", "org.d", "zz"]
+    )
+    script.subscribe("e", ("match", SET, ""), shows=["*"])
     script.get_subscriptions()
     for name in "abcde":
         keys = ("metrics", "interval.ms", "match")
         wanted = resource(CLIENT_METRICS, name, *((key, DELETE_SETTING, None) for key in keys))
         assert script.client.ask(alter(wanted), 1).responses[0].error_code == ErrorCode.NONE
-    script.alter_subscription("f", ("metrics", SET, ""), ("interval.ms", SET, "400000"), shows=[])
+    script.subscribe("f", ("metrics", SET, ""), ("interval.ms", SET, "400000"), shows=[])
     script.get_subscriptions()
 
 

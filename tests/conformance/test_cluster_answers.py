@@ -253,9 +253,9 @@ RequestsOf = Callable[[bytes], Iterable[tuple[Message, int]]]
 def differences(both: tuple[Nodes, Nodes], nodes: tuple[int, ...], requests: RequestsOf) -> list[str]:
     theirs, ours = both
     found = []
-    for (query, version), (ours_asked, _) in zip(requests(theirs.topic_id), requests(ours.topic_id), strict=True):
+    for (query, version), (our_requests, _) in zip(requests(theirs.topic_id), requests(ours.topic_id), strict=True):
         for node in nodes:
-            expected, response = theirs.answer(node, query, version), ours.answer(node, ours_asked, version)
+            expected, response = theirs.answer(node, query, version), ours.answer(node, our_requests, version)
             if expected != response:
                 found.append(f"{type(query).__name__} {version} to node {node}\n  Kafka {expected}\n  ours  {response}")
     return found

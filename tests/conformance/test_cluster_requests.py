@@ -27,8 +27,8 @@ from protocol.messages.cluster import (
 )
 from protocol.primitives import uuid_text
 from replication.metadata.image import ResourceType
-from tests.support.follower import Seen
-from tests.support.follower_harness import BOTH, Cluster, World, beginning, running
+from tests.support.follower import PartitionView
+from tests.support.follower_harness import BOTH, Cluster, FollowerHarness, running, unregistered_follower
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -45,13 +45,15 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def world(cluster: Cluster) -> Iterator[World]:
+def world(cluster: Cluster) -> Iterator[FollowerHarness]:
     """A follower that has not registered."""
-    with beginning(cluster) as made:
+    with unregistered_follower(cluster) as made:
         yield made
 
 
-def reassign(world: World, topic: str, replicas: list[int] | None, *, may_grow: bool = True) -> tuple[int, str | None]:
+def reassign(
+    world: FollowerHarness, topic: str, replicas: list[int] | None, *, may_grow: bool = True
+) -> tuple[int, str | None]:
     """Requests a replica list for partition 0, or (None) cancels its reassignment."""
     wanted = ReassignableTopic(name=topic, partitions=[ReassignablePartition(partition_index=0, replicas=replicas)])
     request = AlterPartitionReassignmentsRequest(topics=[wanted], allow_replication_factor_change=may_grow)
@@ -59,14 +61,14 @@ def reassign(world: World, topic: str, replicas: list[int] | None, *, may_grow: 
     return answer.error_code, answer.error_message
 
 
-def ongoing(world: World, topic: str) -> list[tuple[list[int], list[int], list[int]]]:
+def ongoing(world: FollowerHarness, topic: str) -> list[tuple[list[int], list[int], list[int]]]:
     """Replicas, adding replicas, removing replicas."""
     query = ListPartitionReassignmentsTopics(name=topic, partition_indexes=[0, 1])
     response = world.client.raw.ask(ListPartitionReassignmentsRequest(topics=[query]), 0)
     return [(p.replicas, p.adding_replicas, p.removing_replicas) for row in response.topics for p in row.partitions]
 
 
-def test_a_partition_gets_other_replicas(world: World) -> None:
+def test_a_partition_gets_other_replicas(world: FollowerHarness) -> None:
     """A new replica is added; an old one stays until the new ones are in sync, then another replica leads."""
     world.join()
     topic = world.topic([1])
@@ -80,44 +82,44 @@ def test_a_partition_gets_other_replicas(world: World) -> None:
     assert reassign(world, name, None) == (E.NONE, None)
     assert reassign(world, name, None) == (E.NO_REASSIGNMENT_IN_PROGRESS, None)
     until(lambda: ongoing(world, name) == [], "it does not come any more")
-    world.will_see(topic, Seen(1, 1, [1], [], []))
-    world.follower.live()
+    world.wait_for_view(topic, PartitionView(1, 1, [1], [], []))
+    world.follower.heartbeat()
     assert reassign(world, name, [world.id], may_grow=False) == (E.NONE, None)
     until(lambda: ongoing(world, name) == [([world.id, 1], [world.id], [1])], "one comes, one goes")
-    world.will_see(topic, Seen(1, 1, [1], [], []))
-    assert world.fetch_until(topic, 0, [world.id]) == Seen(world.id, 2, [world.id], [], [])
+    world.wait_for_view(topic, PartitionView(1, 1, [1], [], []))
+    assert world.fetch_until(topic, 0, [world.id]) == PartitionView(world.id, 2, [world.id], [], [])
     assert ongoing(world, name) == []
     assert reassign(world, name, [world.id]) == (E.NONE, None)
-    assert world.seen(topic) == Seen(world.id, 2, [world.id], [], [])
+    assert world.describe(topic) == PartitionView(world.id, 2, [world.id], [], [])
 
 
-def elect(world: World, topic: str, kind: int) -> tuple[int, str | None]:
+def elect(world: FollowerHarness, topic: str, kind: int) -> tuple[int, str | None]:
     request = ElectLeadersRequest(election_type=kind, topic_partitions=[ElectedPartitions(topic=topic, partitions=[0])])
     (answer,) = world.client.raw.ask(request, 2).replica_election_results[0].partition_result
     return answer.error_code, answer.error_message
 
 
-def test_leaders_are_elected_on_request(world: World) -> None:
+def test_leaders_are_elected_on_request(world: FollowerHarness) -> None:
     """The preferred replica once it is in sync; any replica if there is no leader (unclean)."""
     world.join()
     topic = world.topic([world.id, 1])
     only_replica = world.topic([world.id])
-    assert world.follower.live(want_fence=True).is_fenced
-    until(lambda: world.seen(topic).leader == 1, "broker 1 leads")
+    assert world.follower.heartbeat(want_fence=True).is_fenced
+    until(lambda: world.describe(topic).leader == 1, "broker 1 leads")
     missing = (E.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available.")
     assert elect(world, topic[0], 0) == missing
-    nobody = (E.ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available.")
-    assert elect(world, only_replica[0], 1) == nobody
-    world.follower.live()
+    not_available = (E.ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available.")
+    assert elect(world, only_replica[0], 1) == not_available
+    world.follower.heartbeat()
     world.fetch_until(topic, 0, [1, world.id])
     assert elect(world, topic[0], 1)[0] == E.ELECTION_NOT_NEEDED
-    before = world.seen(topic).leader_epoch
+    before = world.describe(topic).leader_epoch
     assert elect(world, topic[0], 0) == (E.NONE, None)
-    until(lambda: world.seen(topic).leader == world.id, "the first replica leads")
-    assert world.seen(topic) == Seen(world.id, before + 1, [1, world.id], [], [])
+    until(lambda: world.describe(topic).leader == world.id, "the first replica leads")
+    assert world.describe(topic) == PartitionView(world.id, before + 1, [1, world.id], [], [])
 
 
-def test_an_offline_broker_is_unregistered(world: World) -> None:
+def test_an_offline_broker_is_unregistered(world: FollowerHarness) -> None:
     """It leaves every ISR but stays in the replica lists; its next heartbeat is refused."""
     world.join()
     topic = world.topic()
@@ -125,15 +127,15 @@ def test_an_offline_broker_is_unregistered(world: World) -> None:
     world.fetch_until(topic, 0, [1, world.id])
     assert world.client.raw.ask(UnregisterBrokerRequest(broker_id=world.id), 0).error_code == E.NONE
     until(lambda: world.id not in world.client.brokers(), "clients are not told of it")
-    assert world.seen(topic) == Seen(1, 0, [1], [], [])
-    assert world.seen(only_replica) == Seen(-1, 1, [], [world.id], [world.id])
+    assert world.describe(topic) == PartitionView(1, 0, [1], [], [])
+    assert world.describe(only_replica) == PartitionView(-1, 1, [], [world.id], [world.id])
     again = world.client.raw.ask(UnregisterBrokerRequest(broker_id=world.id), 0)
     assert (again.error_code, again.error_message) == (
         E.BROKER_ID_NOT_REGISTERED,
         f"Broker ID {world.id} is not currently registered",
     )
-    assert world.follower.live().error_code == E.STALE_BROKER_EPOCH
-    with world.another() as process:
+    assert world.follower.heartbeat().error_code == E.STALE_BROKER_EPOCH
+    with world.new_follower() as process:
         assert process.register().error_code == E.NONE
 
 

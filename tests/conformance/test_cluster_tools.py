@@ -16,7 +16,7 @@ import pytest
 from tests.support.cluster import Cluster
 from tests.support.kafka import needs_kafka
 from tests.support.kafka_cluster import ApacheCluster
-from tests.support.tool_comparison import ToolRunner, Masks, difference
+from tests.support.tool_comparison import Masks, ToolRunner, difference
 from tests.support.waiting import until
 
 pytestmark = [needs_kafka, pytest.mark.long]
@@ -193,13 +193,13 @@ def is_in_sync(request: ToolRunner) -> bool:
 
 def test_every_tool_prints_what_it_prints_with_kafka(kafka: ApacheCluster, ours: Cluster, folder: Path) -> None:
     """Word for word, except for MASKS."""
-    asked_kafka = ToolRunner(kafka, kafka.bootstrap, kafka.folder, folder, MASKS)
-    asked_ours = ToolRunner(kafka, ours.bootstrap, ours.folder, folder, MASKS)
+    kafka_runner = ToolRunner(kafka, kafka.bootstrap, kafka.folder, folder, MASKS)
+    our_runner = ToolRunner(kafka, ours.bootstrap, ours.folder, folder, MASKS)
     different = []
     for line in filter(None, LINES.splitlines()):
         word, _, number = line.partition(" ")
         if word == "settle":
-            until(lambda: is_in_sync(asked_kafka) and is_in_sync(asked_ours), "all replicas are in sync")
+            until(lambda: is_in_sync(kafka_runner) and is_in_sync(our_runner), "all replicas are in sync")
         elif word == "stop":
             kafka.stop(int(number))
             ours.nodes[int(number)].stop()
@@ -207,5 +207,5 @@ def test_every_tool_prints_what_it_prints_with_kafka(kafka: ApacheCluster, ours:
             kafka.start(int(number))
             ours.nodes[int(number)].start()
         else:
-            different.append(difference(line, asked_kafka, asked_ours))
+            different.append(difference(line, kafka_runner, our_runner))
     assert not any(different), "\n".join(filter(None, different))

@@ -27,8 +27,6 @@ PATIENCE_S = 240.0
 
 
 class Worker:
-    """One worker, controlled over HTTP."""
-
     def __init__(self, bootstrap: str, folder: Path) -> None:
         self.port = free_port()
         settings = {

@@ -97,13 +97,13 @@ def change(client: RawClient, wanted: AlterConfigsResource) -> None:
     assert response.error_code == 0, response
 
 
-def story(bootstrap: str) -> list[dict[str, Any]]:
+def script(bootstrap: str) -> list[dict[str, Any]]:
     """The configs of every resource, before and after changes."""
     with RawClient(bootstrap) as client:
-        return _story(client)
+        return _script(client)
 
 
-def _story(client: RawClient) -> list[dict[str, Any]]:
+def _script(client: RawClient) -> list[dict[str, Any]]:
     client.ask(CreateTopicsRequest(topics=[topic("t")], timeout_ms=10_000), 7)
     resources = ((TOPIC, "t"), (BROKER, "1"), (BROKER, ""), (GROUP, "g"), (CLIENT_METRICS, "m"))
     until(lambda: "retention.ms" in described(client, TOPIC, "t"), "the topic is known")
@@ -123,5 +123,5 @@ def _story(client: RawClient) -> list[dict[str, Any]]:
 
 @needs_kafka
 def test_configs_are_described_as_in_kafka() -> None:
-    for theirs, ours in zip(*run_on_both(story, SETTINGS), strict=True):
+    for theirs, ours in zip(*run_on_both(script, SETTINGS), strict=True):
         assert not (found := differences(theirs, ours)), found

@@ -85,8 +85,6 @@ def changed(node: Node, name: str = "", **values: object) -> Iterator[None]:
 
 
 class Topic:
-    """A topic with one partition."""
-
     def __init__(self, node: Node, name: str) -> None:
         self.client = node.client
         self.name = name
@@ -305,17 +303,16 @@ def test_connections_of_one_address(node: Node) -> None:
     until(is_served, "it is not any more")
 
 
-def beat(client: RawClient, group: str, member: str) -> Any:
-    """Joins a consumer group."""
+def heartbeat(client: RawClient, group: str, member: str) -> Any:
     joining = ConsumerGroupHeartbeatRequest(group_id=group, member_id=member, member_epoch=0)
     joining.rebalance_timeout_ms, joining.subscribed_topic_names, joining.topic_partitions = 60_000, ["t"], []
     return client.ask(joining, 1)
 
 
-def coordinated(client: RawClient, group: str) -> bool:
+def has_coordinator(client: RawClient, group: str) -> bool:
     """Whether the group has a coordinator; the first request creates __consumer_offsets."""
     (found,) = client.ask(FindCoordinatorRequest(coordinator_keys=[group]), 4).coordinators
-    return bool(found.error_code == E.NONE and beat(client, group, "first").error_code == E.NONE)
+    return bool(found.error_code == E.NONE and heartbeat(client, group, "first").error_code == E.NONE)
 
 
 def test_the_time_between_two_assignments_of_consumer_groups(node: Node) -> None:
@@ -323,8 +320,8 @@ def test_the_time_between_two_assignments_of_consumer_groups(node: Node) -> None
 
     def epoch_of_second() -> int:
         group = f"interval-{time.time()}"
-        until(lambda: coordinated(node.client, group), "a coordinator")
-        return int(beat(node.client, group, "second").member_epoch)
+        until(lambda: has_coordinator(node.client, group), "a coordinator")
+        return int(heartbeat(node.client, group, "second").member_epoch)
 
     until(lambda: epoch_of_second() == 2, "one assignment")
     with changed(node, group_consumer_assignment_interval_ms=0):
@@ -335,8 +332,8 @@ def test_the_time_between_two_assignments_of_consumer_groups(node: Node) -> None
 def test_a_group_has_settings_of_its_own(node: Node) -> None:
     """They take effect at the next heartbeat."""
     group = "of-its-own"
-    until(lambda: coordinated(node.client, group), "a coordinator")
+    until(lambda: has_coordinator(node.client, group), "a coordinator")
     alter(node.client, GROUP, group, {"consumer_heartbeat_interval_ms": 7000})
-    until(lambda: beat(node.client, group, "m").heartbeat_interval_ms == 7000, "its own interval")
+    until(lambda: heartbeat(node.client, group, "m").heartbeat_interval_ms == 7000, "its own interval")
     alter(node.client, GROUP, group, {"consumer_heartbeat_interval_ms": None})
-    until(lambda: beat(node.client, group, "m").heartbeat_interval_ms == 5000, "the broker's interval")
+    until(lambda: heartbeat(node.client, group, "m").heartbeat_interval_ms == 5000, "the broker's interval")

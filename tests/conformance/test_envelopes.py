@@ -40,7 +40,7 @@ from tests.support.follower_harness import BOTH, Cluster, running
 from tests.support.raw_client import RawClient
 
 E = ErrorCode
-ANYBODY = b"\0\0" + encode(DefaultPrincipalData(type="User", name="ANONYMOUS", token_authenticated=False), 0)
+ANONYMOUS = b"\0\0" + encode(DefaultPrincipalData(type="User", name="ANONYMOUS", token_authenticated=False), 0)
 HERE = bytes((127, 0, 0, 1))
 FROM_KAFKA = base64.b64decode(
     "ADoAAAAAAAAAATEALgATAAcAAAADAAhhbi1hZG1pbgACCmZvcndhcmRlZAAAAAIAAQEBAAAAH0AAABQAAAVVc2VyCkFOT05ZTU9VUwAABX8AAAEA"
@@ -62,7 +62,7 @@ def opened_up(request: Message, version: int, number: int = 7) -> bytes:
     return encode(header, request_header_version(key, version)) + encode(request, version)
 
 
-def envelope(data: bytes, principal: bytes | None = ANYBODY, address: bytes = HERE) -> EnvelopeRequest:
+def envelope(data: bytes, principal: bytes | None = ANONYMOUS, address: bytes = HERE) -> EnvelopeRequest:
     return EnvelopeRequest(request_data=data, request_principal=principal, client_host_address=address)
 
 
@@ -172,9 +172,9 @@ WRONG = {
     "half a request": Wrong(envelope(GOOD[:-3]), E.UNSUPPORTED_VERSION),
     "nobody": Wrong(envelope(GOOD, principal=None), E.PRINCIPAL_DESERIALIZATION_FAILURE),
     "somebody of another version": Wrong(
-        envelope(GOOD, principal=b"\0\1" + ANYBODY[2:]), E.PRINCIPAL_DESERIALIZATION_FAILURE
+        envelope(GOOD, principal=b"\0\1" + ANONYMOUS[2:]), E.PRINCIPAL_DESERIALIZATION_FAILURE
     ),
-    "half of somebody": Wrong(envelope(GOOD, principal=ANYBODY[:-4]), E.PRINCIPAL_DESERIALIZATION_FAILURE),
+    "half of somebody": Wrong(envelope(GOOD, principal=ANONYMOUS[:-4]), E.PRINCIPAL_DESERIALIZATION_FAILURE),
     "no address": Wrong(envelope(GOOD, address=b""), E.INVALID_REQUEST),
     "an address of three bytes": Wrong(envelope(GOOD, address=HERE[:3]), E.INVALID_REQUEST),
 }

@@ -47,7 +47,7 @@ def shown(client: RawClient) -> dict[str, tuple[int, int]]:
     return {f.name: (f.min_version_level, f.max_version_level) for f in response.finalized_features}
 
 
-def story(client: RawClient) -> list[Any]:
+def script(client: RawClient) -> list[Any]:
     """The response of each step, and the final features."""
     own = resource(BROKER, "1", ("min.insync.replicas", SET, "1"))
     (altered,) = client.ask(IncrementalAlterConfigsRequest(resources=[own]), 1).responses
@@ -94,9 +94,9 @@ def test_a_cluster_is_upgraded_as_in_kafka(tmp_path: Path) -> None:
     ApacheKafka(data_dir=tmp_path / "kafka").format("--release-version", "3.9-IV0")
     shutil.copytree(tmp_path / "kafka", tmp_path / "ours")
     with ApacheKafka(data_dir=tmp_path / "kafka") as kafka, RawClient(kafka.bootstrap) as client:
-        theirs = story(client)
+        theirs = script(client)
     with Broker(data_dir=tmp_path / "ours") as broker, RawClient(broker.bootstrap) as client:
-        ours = story(client)
+        ours = script(client)
     assert ours == theirs
     assert written(tmp_path / "ours") == written(tmp_path / "kafka")
     with ApacheKafka(data_dir=tmp_path / "ours") as kafka, RawClient(kafka.bootstrap) as client:

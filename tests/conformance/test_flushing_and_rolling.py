@@ -34,7 +34,7 @@ from storage.io.checkpoint_file import LOG_STARTS, RECOVERY_POINTS, read_offsets
 from storage.io.disk import Disk
 from tests.conformance.brokers import BOTH, KAFKA, offset_at, running
 from tests.support.admin_cases import topic
-from tests.support.data_directory import copied, with_logs
+from tests.support.data_directory import change_logs, copy_directory
 from tests.support.kafka import needs_kafka, run_tool
 from tests.support.loading import end_offset, fetch_request, load, produce_request
 from tests.support.logs import append_records
@@ -99,7 +99,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, now_ms: int) -> Path:
         ]
         answer = client.ask(CreateTopicsRequest(topics=wanted, timeout_ms=10_000), 7)
         assert {row.error_code for row in answer.topics} == {0}, answer
-    with_logs(path, lambda manager: fill(manager, now_ms))
+    change_logs(path, lambda manager: fill(manager, now_ms))
     damaged = path / "damaged-0" / f"{FIRST}.log"
     content = bytearray(damaged.read_bytes())
     content[content.index(b"value 2")] ^= 1
@@ -186,7 +186,7 @@ class Node(NamedTuple):
 @pytest.fixture(scope="module", params=BOTH)
 def node(request: pytest.FixtureRequest, made: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker that has started with a copy of the directory."""
-    path = copied(made, tmp_path_factory.mktemp(request.param) / "data")
+    path = copy_directory(made, tmp_path_factory.mktemp(request.param) / "data")
     with running(request.param, SETTINGS, path) as broker, RawClient(broker.bootstrap) as client:
         node = Node(client, broker.bootstrap, path, request.param == KAFKA)
         until(node.is_ready, "all is led")
@@ -337,7 +337,7 @@ def test_later_expiry_is_found_by_a_later_retention_check(node: Node, now_ms: in
 
 def test_the_first_retention_check_waits_for_the_initial_delay_only(made: Path, tmp_path: Path) -> None:
     """Our log.initial.task.delay.ms, with an hour between checks; Apache Kafka's first check may be too early (rule 2)."""
-    path = copied(made, tmp_path / "data")
+    path = copy_directory(made, tmp_path / "data")
     settings = {**SETTINGS, "log.retention.check.interval.ms": HOUR_MS}
     with Broker(data_dir=path, settings=settings) as broker, RawClient(broker.bootstrap) as client:
         node = Node(client, broker.bootstrap, path)

@@ -1,9 +1,7 @@
-"""A follower on the wire: it registers, lives, fetches, joins the ISR, falls behind, leaves; the same against Apache Kafka.
+"""A simulated follower broker: registration, heartbeats, fetches, ISR changes, unregistration.
 
-RULES    1. Every test runs against this broker and, where Kafka's jars are, against Apache Kafka 4.3: what is asserted is
-            what Kafka does, so nothing is compared but with the same lines.
-         2. Each test is another broker of the one cluster, with topics of its own; who waits until a broker is given up, of one
-            that does not wait long.
+RULES    1. Every test runs against Barnabas and, if its jars are installed, against Apache Kafka 4.3, with the same assertions.
+         2. Each test is another broker in one cluster, with its own topics; tests of time-outs use a cluster with short ones.
 """
 
 from __future__ import annotations
@@ -19,8 +17,16 @@ from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreateTopicsRequest
 from protocol.messages.metadata import ApiVersionsRequest, DescribeClusterRequest
 from protocol.messages.quorum import BrokerHeartbeatRequest
-from tests.support.follower import Client, Seen, features
-from tests.support.follower_harness import BOTH, HASTY, Cluster, World, beginning, records, running
+from tests.support.follower import Client, PartitionView, features
+from tests.support.follower_harness import (
+    BOTH,
+    SHORT_TIMEOUTS,
+    Cluster,
+    FollowerHarness,
+    records,
+    running,
+    unregistered_follower,
+)
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -35,23 +41,23 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def world(cluster: Cluster) -> Iterator[World]:
+def world(cluster: Cluster) -> Iterator[FollowerHarness]:
     """A follower that has not registered."""
-    with beginning(cluster) as made:
+    with unregistered_follower(cluster) as made:
         yield made
 
 
 @pytest.fixture(scope="module", params=BOTH)
-def hasty_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """One that soon gives up who does not fetch or live."""
-    with running(request.param, **HASTY) as made:
+def quick_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster with short session and lag time-outs."""
+    with running(request.param, **SHORT_TIMEOUTS) as made:
         yield made
 
 
 @pytest.fixture
-def hasty(hasty_cluster: Cluster) -> Iterator[World]:
-    """A follower of it that has not registered."""
-    with beginning(hasty_cluster) as made:
+def quick(quick_cluster: Cluster) -> Iterator[FollowerHarness]:
+    """A follower in it that has not registered."""
+    with unregistered_follower(quick_cluster) as made:
         yield made
 
 
@@ -59,34 +65,34 @@ def hasty(hasty_cluster: Cluster) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("version", [4, 9, 11, 12, 13, 14, 15, 16, 17])
-def test_a_follower_joins_the_isr_in_every_version_of_fetch(world: World, version: int) -> None:
-    """F5: when it has reached the high watermark; until 14 it is replica_id, from 15 on ReplicaState."""
+def test_a_follower_joins_the_isr_in_every_version_of_fetch(world: FollowerHarness, version: int) -> None:
+    """When it reaches the high watermark. Its id is in replica_id up to version 14, in ReplicaState from 15 on."""
     world.follower.register()
     topic = world.topic()  # the follower is fenced, so it is not in sync
-    assert world.seen(topic) == Seen(1, 0, [1], [], [])
-    world.follower.live()
+    assert world.describe(topic) == PartitionView(1, 0, [1], [], [])
+    world.follower.heartbeat()
     assert world.produced(topic) == E.NONE
     seen = world.fetch_until(topic, 3, [1, world.id], version=version)
-    assert seen == Seen(1, 0, [1, world.id], [], [])
+    assert seen == PartitionView(1, 0, [1, world.id], [], [])
 
 
-def test_a_follower_that_lags_is_not_in_sync(world: World) -> None:
-    """F5: below the high watermark it stays out, however often it fetches."""
+def test_a_follower_that_lags_is_not_in_sync(world: FollowerHarness) -> None:
+    """Below the high watermark it stays out of the ISR."""
     world.follower.register()
     topic = world.topic()
-    world.follower.live()
+    world.follower.heartbeat()
     assert world.produced(topic) == E.NONE
     for _ in range(5):
         assert world.follower.fetch(topic, 0).error_code == E.NONE
-        assert world.seen(topic).isr == [1]
+        assert world.describe(topic).isr == [1]
     world.fetch_until(topic, 3, [1, world.id])
 
 
-def test_the_high_watermark_moves_with_the_follower_only(world: World) -> None:
-    """F5, F2: consumers see what the follower has; the follower sees all, and is told the high watermark."""
+def test_the_high_watermark_moves_with_the_follower_only(world: FollowerHarness) -> None:
+    """Consumers read up to the high watermark; the follower reads everything."""
     world.join()
     topic = world.topic()
-    assert world.seen(topic).isr == [1, world.id]
+    assert world.describe(topic).isr == [1, world.id]
     assert world.produced(topic) == E.NONE
     assert world.client.fetch(topic[0], 0) == (E.NONE, 0, b"")
     got = world.follower.fetch(topic, 0)
@@ -100,8 +106,8 @@ def test_the_high_watermark_moves_with_the_follower_only(world: World) -> None:
     assert (code, high_watermark, len(seen)) == (E.NONE, 3, len(records()))
 
 
-def test_acks_all_is_answered_when_the_follower_has_fetched_on(world: World) -> None:
-    """F5: three producers wait, one fetch from the end answers all of them."""
+def test_acks_all_is_answered_when_the_follower_has_fetched_on(world: FollowerHarness) -> None:
+    """Three producers wait; one fetch from the log end answers all of them."""
     world.join()
     topic = world.topic(min_insync_replicas=2)
     producers = [Client(world.cluster.bootstrap) for _ in range(3)]
@@ -119,8 +125,8 @@ def test_acks_all_is_answered_when_the_follower_has_fetched_on(world: World) -> 
         producer.raw.close()
 
 
-def test_a_fetch_session_returns_changed_partitions_only(world: World) -> None:
-    """F3, F11: an incremental fetch names nothing, and is told of new records and of the high watermark."""
+def test_a_fetch_session_returns_changed_partitions_only(world: FollowerHarness) -> None:
+    """New records, or a new high watermark."""
     world.join()
     topic = world.topic()
     first = world.follower.fetch_in_session(topic, 0)
@@ -142,56 +148,57 @@ def test_a_fetch_session_returns_changed_partitions_only(world: World) -> None:
 # ---- behind ----------------------------------------------------------------------------------------------
 
 
-def test_a_follower_that_stops_fetching_leaves_the_isr_and_the_others_continue(hasty: World) -> None:
-    """F5: after replica.lag.time.max.ms it leaves the ISR; the high watermark moves without it, and it may come back."""
-    hasty.join()
-    topic = hasty.topic()
-    assert hasty.produced(topic) == E.NONE
-    assert hasty.client.fetch(topic[0], 0)[1] == 0
-    seen = hasty.live_until(topic, [1])
-    assert seen == Seen(1, 0, [1], [], [])
-    until(lambda: hasty.client.fetch(topic[0], 0)[1] == 3, "the high watermark moves on")
-    assert hasty.fetch_until(topic, 3, [1, hasty.id]).leader_epoch == 0
+def test_a_follower_that_stops_fetching_leaves_the_isr_and_the_others_continue(quick: FollowerHarness) -> None:
+    """After replica.lag.time.max.ms; then the high watermark advances without it. It may rejoin.
+    """
+    quick.join()
+    topic = quick.topic()
+    assert quick.produced(topic) == E.NONE
+    assert quick.client.fetch(topic[0], 0)[1] == 0
+    seen = quick.heartbeat_until(topic, [1])
+    assert seen == PartitionView(1, 0, [1], [], [])
+    until(lambda: quick.client.fetch(topic[0], 0)[1] == 3, "the high watermark moves on")
+    assert quick.fetch_until(topic, 3, [1, quick.id]).leader_epoch == 0
 
 
-def test_a_follower_that_fetches_but_never_catches_up_is_dropped(hasty: World) -> None:
-    """F5: asking is not enough."""
-    hasty.join()
-    topic = hasty.topic()
-    assert hasty.produced(topic) == E.NONE
+def test_a_follower_that_fetches_but_never_catches_up_is_dropped(quick: FollowerHarness) -> None:
+    quick.join()
+    topic = quick.topic()
+    assert quick.produced(topic) == E.NONE
 
     def dropped() -> bool:
-        hasty.follower.live()
-        hasty.follower.fetch(topic, 0)
-        return hasty.seen(topic).isr == [1]
+        quick.follower.heartbeat()
+        quick.follower.fetch(topic, 0)
+        return quick.describe(topic).isr == [1]
 
     until(dropped, "it leaves the ISR")
 
 
-def test_too_few_in_sync_refuse_before_the_append(hasty: World) -> None:
-    """F5: NOT_ENOUGH_REPLICAS; acks=1 is taken, but is not seen: the high watermark stands still (KIP-966)."""
-    hasty.join()
-    topic = hasty.topic(min_insync_replicas=2)
-    seen = hasty.live_until(topic, [1])
-    assert seen == Seen(1, 0, [1], [hasty.id], [])
-    assert hasty.produced(topic, -1) == E.NOT_ENOUGH_REPLICAS
-    assert hasty.produced(topic, 1) == E.NONE
-    assert hasty.client.fetch(topic[0], 0) == (E.NONE, 0, b"")
-    assert len(bytes(hasty.follower.fetch(topic, 0).records or b"")) == len(records()), "the refused ones are not there"
-    assert hasty.fetch_until(topic, 3, [1, hasty.id]) == Seen(1, 0, [1, hasty.id], [], [])
-    until(lambda: hasty.client.fetch(topic[0], 0)[1] == 3, "the high watermark moves on")
+def test_too_few_in_sync_refuse_before_the_append(quick: FollowerHarness) -> None:
+    """NOT_ENOUGH_REPLICAS; records with acks=1 are appended, but the high watermark does not advance (KIP-966).
+    """
+    quick.join()
+    topic = quick.topic(min_insync_replicas=2)
+    seen = quick.heartbeat_until(topic, [1])
+    assert seen == PartitionView(1, 0, [1], [quick.id], [])
+    assert quick.produced(topic, -1) == E.NOT_ENOUGH_REPLICAS
+    assert quick.produced(topic, 1) == E.NONE
+    assert quick.client.fetch(topic[0], 0) == (E.NONE, 0, b"")
+    assert len(bytes(quick.follower.fetch(topic, 0).records or b"")) == len(records()), "the refused ones are not there"
+    assert quick.fetch_until(topic, 3, [1, quick.id]) == PartitionView(1, 0, [1, quick.id], [], [])
+    until(lambda: quick.client.fetch(topic[0], 0)[1] == 3, "the high watermark moves on")
 
 
-def test_a_producer_that_waits_while_the_isr_shrinks_too_far_times_out(hasty: World) -> None:
-    """F5: the high watermark cannot move any more, and that is not success."""
-    hasty.join()
-    topic = hasty.topic(min_insync_replicas=2)
-    answer = hasty.client.produce(topic[0], records(), -1, timeout_ms=6000)
-    watcher = Client(hasty.cluster.bootstrap)
+def test_a_producer_that_waits_while_the_isr_shrinks_too_far_times_out(quick: FollowerHarness) -> None:
+    """The high watermark cannot advance any more."""
+    quick.join()
+    topic = quick.topic(min_insync_replicas=2)
+    answer = quick.client.produce(topic[0], records(), -1, timeout_ms=6000)
+    watcher = Client(quick.cluster.bootstrap)
 
     def shrunk() -> bool:
-        hasty.follower.live()
-        seen = watcher.seen(topic[0])
+        quick.follower.heartbeat()
+        seen = watcher.describe(topic[0])
         return seen is not None and seen.isr == [1]
 
     until(shrunk, "the ISR shrinks")
@@ -199,23 +206,23 @@ def test_a_producer_that_waits_while_the_isr_shrinks_too_far_times_out(hasty: Wo
     watcher.raw.close()
 
 
-def test_no_more_need_be_in_sync_than_there_are_replicas(world: World) -> None:
+def test_no_more_need_be_in_sync_than_there_are_replicas(world: FollowerHarness) -> None:
     """KIP-966: the smaller of min.insync.replicas and the replication factor counts."""
     topic = world.topic([1], min_insync_replicas=3)
     assert world.produced(topic, -1) == E.NONE
     assert world.client.fetch(topic[0], 0)[1] == 3
 
 
-# ---- who may fetch ---------------------------------------------------------------------------------------
+# ---- refused fetches ---------------------------------------------------------------------------------------
 
 
-def test_a_follower_with_other_epochs_is_refused(world: World) -> None:
-    """F6: the leader's epoch, and the epoch of its own registration."""
+def test_a_follower_with_other_epochs_is_refused(world: FollowerHarness) -> None:
+    """Another leader epoch, or another broker epoch."""
     world.join()
     topic = world.topic([world.id, 1])  # led by the follower first, so that epoch 1 is broker 1's
-    assert world.follower.live(want_fence=True).is_fenced
-    until(lambda: world.seen(topic).leader == 1, "broker 1 leads")
-    world.follower.live()
+    assert world.follower.heartbeat(want_fence=True).is_fenced
+    until(lambda: world.describe(topic).leader == 1, "broker 1 leads")
+    world.follower.heartbeat()
     fetch = world.follower.fetch
     assert until(lambda: fetch(topic, 0, leader_epoch=1).error_code == E.NONE, "broker 1 serves")
     assert fetch(topic, 0, leader_epoch=0).error_code == E.FENCED_LEADER_EPOCH
@@ -224,16 +231,16 @@ def test_a_follower_with_other_epochs_is_refused(world: World) -> None:
     assert fetch(topic, 7).error_code == E.OFFSET_OUT_OF_RANGE
 
 
-def test_a_broker_that_is_no_replica_may_not_fetch_as_one(world: World) -> None:
-    """F6: with an epoch it knows more than the leader and asks again, without it asks the wrong one."""
+def test_a_broker_that_is_no_replica_may_not_fetch_as_one(world: FollowerHarness) -> None:
+    """UNKNOWN_LEADER_EPOCH if the request has a leader epoch, since its metadata may be newer; else NOT_LEADER_OR_FOLLOWER."""
     world.join()
     topic = world.topic([1])
     assert world.follower.fetch(topic, 0).error_code == E.NOT_LEADER_OR_FOLLOWER
     assert world.follower.fetch(topic, 0, leader_epoch=0).error_code == E.UNKNOWN_LEADER_EPOCH
 
 
-def test_a_follower_with_a_diverging_log_gets_the_diverging_epoch(world: World) -> None:
-    """F6: diverging epoch and its end, in place of records."""
+def test_a_follower_with_a_diverging_log_gets_the_diverging_epoch(world: FollowerHarness) -> None:
+    """The epoch and its end offset, without records."""
     world.join()
     topic = world.topic()
     assert world.produced(topic) == E.NONE
@@ -247,89 +254,92 @@ def test_a_follower_with_a_diverging_log_gets_the_diverging_epoch(world: World) 
     assert agreeing.diverging_epoch is None or agreeing.diverging_epoch.epoch == -1
 
 
-# ---- its life --------------------------------------------------------------------------------------------
+# ---- heartbeats and registration --------------------------------------------------------------------------
 
 
-def test_a_broker_without_heartbeats_is_fenced(hasty: World) -> None:
-    """M4: it leaves all ISRs, clients are not told of it any more, and its next heartbeat brings it back."""
-    hasty.join()
-    topic = hasty.topic()
-    only_replica = hasty.topic([hasty.id])
-    assert hasty.seen(only_replica) == Seen(hasty.id, 0, [hasty.id], [], [])
-    until(lambda: hasty.id not in hasty.client.brokers(), "clients are not told of it")
-    assert hasty.seen(topic) == Seen(1, 0, [1], [], [])
-    assert hasty.seen(only_replica) == Seen(-1, 1, [], [hasty.id], [hasty.id])
-    answer = hasty.follower.live()
+def test_a_broker_without_heartbeats_is_fenced(quick: FollowerHarness) -> None:
+    """It leaves all ISRs and the clients' metadata; its next heartbeat unfences it."""
+    quick.join()
+    topic = quick.topic()
+    only_replica = quick.topic([quick.id])
+    assert quick.describe(only_replica) == PartitionView(quick.id, 0, [quick.id], [], [])
+    until(lambda: quick.id not in quick.client.brokers(), "clients do not see it")
+    assert quick.describe(topic) == PartitionView(1, 0, [1], [], [])
+    assert quick.describe(only_replica) == PartitionView(-1, 1, [], [quick.id], [quick.id])
+    answer = quick.follower.heartbeat()
     assert (answer.error_code, answer.is_caught_up, answer.is_fenced) == (E.NONE, True, False)
-    until(lambda: hasty.id in hasty.client.brokers(), "clients are told of it")
-    assert hasty.seen(only_replica) == Seen(hasty.id, 2, [hasty.id], [], [])
-    hasty.fetch_until(topic, 0, [1, hasty.id])
+    until(lambda: quick.id in quick.client.brokers(), "clients see it")
+    assert quick.describe(only_replica) == PartitionView(quick.id, 2, [quick.id], [], [])
+    quick.fetch_until(topic, 0, [1, quick.id])
 
 
-def test_a_broker_is_fenced_until_it_has_caught_up_and_wants_to_serve(world: World) -> None:
-    """The metadata up to its own registration, at least."""
+def test_a_broker_is_fenced_until_it_has_caught_up_and_wants_to_serve(world: FollowerHarness) -> None:
+    """At least up to its own registration record."""
     epoch = world.follower.register().broker_epoch
-    live = world.follower.live
+    live = world.follower.heartbeat
 
-    def standing(**output: Any) -> tuple[bool, bool]:
+    def state(**output: Any) -> tuple[bool, bool]:
         answer = live(**output)
         assert (answer.error_code, answer.should_shut_down) == (E.NONE, False)
         return answer.is_caught_up, answer.is_fenced
 
-    assert standing(current_metadata_offset=epoch - 1) == (False, True)
-    assert standing(current_metadata_offset=epoch, want_fence=True) == (True, True)
-    assert standing(current_metadata_offset=epoch) == (True, False)
-    assert standing(current_metadata_offset=epoch - 1) == (False, False)
-    assert standing(want_fence=True) == (True, True)
-    assert standing() == (True, False)
+    assert state(current_metadata_offset=epoch - 1) == (False, True)
+    assert state(current_metadata_offset=epoch, want_fence=True) == (True, True)
+    assert state(current_metadata_offset=epoch) == (True, False)
+    assert state(current_metadata_offset=epoch - 1) == (False, False)
+    assert state(want_fence=True) == (True, True)
+    assert state() == (True, False)
 
 
-def test_heartbeats_of_other_registrations_are_refused(world: World) -> None:
+def test_heartbeats_of_other_registrations_are_refused(world: FollowerHarness) -> None:
     """STALE_BROKER_EPOCH, also for a broker that never registered."""
-    assert world.follower.live().error_code == E.STALE_BROKER_EPOCH
+    assert world.follower.heartbeat().error_code == E.STALE_BROKER_EPOCH
     world.follower.register()
-    answer = world.follower.live(broker_epoch=world.follower.epoch - 1)
+    answer = world.follower.heartbeat(broker_epoch=world.follower.epoch - 1)
     assert (answer.error_code, answer.is_caught_up, answer.is_fenced) == (E.STALE_BROKER_EPOCH, False, True)
-    assert world.follower.live(version=0).error_code == E.NONE
-    assert world.follower.live(version=1).error_code == E.NONE
+    assert world.follower.heartbeat(version=0).error_code == E.NONE
+    assert world.follower.heartbeat(version=1).error_code == E.NONE
 
 
-def test_leaders_move_away_from_a_broker_that_shuts_down(hasty: World) -> None:
-    """It goes when it leads nothing and everybody has heard so; who leads nothing goes at once."""
-    hasty.join()
-    topic = hasty.topic([hasty.id, 1])
-    other = hasty.topic()
-    assert hasty.seen(topic) == Seen(hasty.id, 0, [1, hasty.id], [], [])
-    answer = hasty.follower.live(want_shut_down=True)
+def test_leaders_move_away_from_a_broker_that_shuts_down(quick: FollowerHarness) -> None:
+    """It may shut down when it leads nothing and all brokers know so; at once if it led nothing."""
+    quick.join()
+    topic = quick.topic([quick.id, 1])
+    other = quick.topic()
+    assert quick.describe(topic) == PartitionView(quick.id, 0, [1, quick.id], [], [])
+    answer = quick.follower.heartbeat(want_shut_down=True)
     assert (answer.error_code, answer.is_fenced, answer.should_shut_down) == (E.NONE, False, False)
-    until(lambda: hasty.seen(topic).leader == 1, "broker 1 leads")
-    assert hasty.seen(topic) == Seen(1, 1, [1], [], [])
-    assert hasty.seen(other) == Seen(1, 0, [1], [], [])
-    until(lambda: hasty.follower.live(want_shut_down=True).should_shut_down, "it may shut down")
-    until(lambda: hasty.id not in hasty.client.brokers(), "clients are not told of it")
-    assert hasty.another().register().error_code == E.DUPLICATE_BROKER_REGISTRATION
-    again = hasty.another()
-    until(lambda: again.register(previous_broker_epoch=hasty.follower.epoch).error_code == E.NONE, "it may come back")
-    assert again.live(want_shut_down=True).should_shut_down
+    until(lambda: quick.describe(topic).leader == 1, "broker 1 leads")
+    assert quick.describe(topic) == PartitionView(1, 1, [1], [], [])
+    assert quick.describe(other) == PartitionView(1, 0, [1], [], [])
+    until(lambda: quick.follower.heartbeat(want_shut_down=True).should_shut_down, "it may shut down")
+    until(lambda: quick.id not in quick.client.brokers(), "clients do not see it")
+    assert quick.new_follower().register().error_code == E.DUPLICATE_BROKER_REGISTRATION
+    again = quick.new_follower()
+    until(
+        lambda: again.register(previous_broker_epoch=quick.follower.epoch).error_code == E.NONE,
+        "it may come back",
+    )
+    assert again.heartbeat(want_shut_down=True).should_shut_down
     again.leader.close()
     again.controller.close()
 
 
-def test_a_new_process_has_a_new_epoch_and_the_old_one_none(hasty: World) -> None:
-    """Another incarnation must wait for the end of a session; the same one may register again under its epoch."""
-    follower = hasty.join().follower
-    topic = hasty.topic()
+def test_a_new_process_has_a_new_epoch_and_the_old_one_none(quick: FollowerHarness) -> None:
+    """Another incarnation must wait for the end of the session; the same one may register again and keeps its epoch."""
+    follower = quick.join().follower
+    topic = quick.topic()
     epoch = follower.epoch
     assert follower.register().broker_epoch == epoch
-    assert not follower.live(want_fence=False).is_fenced
-    with hasty.another() as second:
+    assert not follower.heartbeat(want_fence=False).is_fenced
+    with quick.new_follower() as second:
         assert second.register().error_code == E.DUPLICATE_BROKER_REGISTRATION
         second.directory = follower.directory
         until(lambda: second.register().error_code == E.NONE, "the session of the first has ended")
         assert second.epoch > epoch
-        assert follower.live().error_code == E.STALE_BROKER_EPOCH
-        hasty.will_see(topic, Seen(1, 0, [1], [], []))
-        assert not second.live().is_fenced
+        assert follower.heartbeat().error_code == E.STALE_BROKER_EPOCH
+        quick.wait_for_view(topic, PartitionView(1, 0, [1], [], []))
+        assert not second.heartbeat().is_fenced
 
 
 REFUSED: dict[str, tuple[dict[str, Any], ErrorCode]] = {
@@ -350,36 +360,35 @@ REFUSED: dict[str, tuple[dict[str, Any], ErrorCode]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_broker_that_does_not_fit_is_refused(world: World, case: str) -> None:
+def test_a_broker_that_does_not_fit_is_refused(world: FollowerHarness, case: str) -> None:
     """Codes of Kafka's ClusterControlManager."""
     changes, code = REFUSED[case]
     answer = world.follower.register(**changes)
     assert (answer.error_code, answer.broker_epoch) == (code, -1)
 
 
-def test_a_directory_of_another_broker_is_refused(world: World) -> None:
-    """Two brokers on one directory would be two on its partitions."""
+def test_a_directory_of_another_broker_is_refused(world: FollowerHarness) -> None:
     world.join()
-    with World(world.cluster).follower as other:
+    with FollowerHarness(world.cluster).follower as other:
         assert other.register(log_dirs=[world.follower.directory]).error_code == E.INVALID_REGISTRATION
 
 
-def test_a_broker_loses_a_directory(world: World) -> None:
-    """The partitions in it: it leaves their ISRs, and does not lead them again."""
+def test_a_broker_loses_a_directory(world: FollowerHarness) -> None:
+    """It leaves the ISRs of the partitions in it, and does not lead them again."""
     directories = sorted([os.urandom(16), os.urandom(16)])
     world.follower.register(log_dirs=directories)
-    world.follower.live()
-    until(lambda: world.id in world.client.brokers(), "clients are told of it")
+    world.follower.heartbeat()
+    until(lambda: world.id in world.client.brokers(), "clients see it")
     topic = world.topic()
-    assert world.follower.live(offline_log_dirs=[directories[0]]).error_code == E.NONE
-    assert world.seen(topic).isr == [1, world.id], "it has not said in which directory the partition is"
+    assert world.follower.heartbeat(offline_log_dirs=[directories[0]]).error_code == E.NONE
+    assert world.describe(topic).isr == [1, world.id], "the directory of the partition is unknown"
 
 
 # ---- topics over two brokers -----------------------------------------------------------------------------
 
 
-def test_replicas_are_assigned_to_two_brokers(world: World) -> None:
-    """replication.factor 2, with nobody chosen by hand."""
+def test_replicas_are_assigned_to_two_brokers(world: FollowerHarness) -> None:
+    """replication.factor 2 without a manual assignment."""
     world.join()
     name = f"placed-{world.id}"
     request = CreateTopicsRequest(
@@ -388,20 +397,20 @@ def test_replicas_are_assigned_to_two_brokers(world: World) -> None:
     )  # fmt: skip
     (made,) = world.client.raw.ask(request, 7).topics
     assert (made.error_code, made.num_partitions, made.replication_factor) == (E.NONE, 4, 2)
-    until(lambda: world.client.seen(name, 3) is not None, "it is known")
-    placed = [world.client.seen(name, index) for index in range(4)]
+    until(lambda: world.client.describe(name, 3) is not None, "it is known")
+    placed = [world.client.describe(name, index) for index in range(4)]
     assert [seen and (len(seen.isr), seen.leader in seen.isr) for seen in placed] == [(2, True)] * 4
 
 
 # ---- AlterPartition --------------------------------------------------------------------------------------
 
 
-def test_isr_changes_that_a_leader_may_request(world: World) -> None:
-    """Codes and their order of Kafka's ReplicationControlManager; the follower leads, so it asks."""
+def test_isr_changes_that_a_leader_may_request(world: FollowerHarness) -> None:
+    """Error codes and their order as in Kafka's ReplicationControlManager; the follower is the leader here."""
     world.join()
     own = world.id
     _, topic_id = topic = world.topic([own, 1])
-    alter = world.follower.alter
+    alter = world.follower.alter_partition
     good = world.follower.epoch
     cases: list[tuple[Any, ErrorCode]] = [
         (alter(topic_id, [own, 1], 0, 0, broker_epoch=good - 1), E.STALE_BROKER_EPOCH),
@@ -426,20 +435,20 @@ def test_isr_changes_that_a_leader_may_request(world: World) -> None:
         answer = alter(topic_id, isr, 0, max(0, epoch - 1), version, epochs={own: good})
         assert (answer.error_code, answer.leader_id, answer.leader_epoch) == (E.NONE, own, 0)
         assert (answer.isr, answer.partition_epoch, answer.leader_recovery_state) == (isr, epoch, 0)
-        assert until(lambda isr=isr: world.seen(topic).isr == sorted(isr), "clients are told of it")  # type: ignore[misc]
+        assert until(lambda isr=isr: world.describe(topic).isr == sorted(isr), "clients see it")  # type: ignore[misc]
 
 
-def test_a_fenced_or_stopping_broker_cannot_be_in_sync(world: World) -> None:
-    """INELIGIBLE_REPLICA; and only the leader may ask."""
+def test_a_fenced_or_stopping_broker_cannot_be_in_sync(world: FollowerHarness) -> None:
+    """INELIGIBLE_REPLICA; only the leader may send the request."""
     world.join()
-    with beginning(world.cluster) as beside:
+    with unregistered_follower(world.cluster) as beside:
         other = beside.follower
         other.register()
         _, topic_id = world.topic([world.id, other.broker_id])
-        alter = world.follower.alter
+        alter = world.follower.alter_partition
         assert alter(topic_id, [world.id, other.broker_id], 0, 0).error_code == E.INELIGIBLE_REPLICA
-        assert not other.live().is_fenced
-        assert other.alter(topic_id, [world.id, other.broker_id], 0, 0).error_code == E.INVALID_REQUEST
+        assert not other.heartbeat().is_fenced
+        assert other.alter_partition(topic_id, [world.id, other.broker_id], 0, 0).error_code == E.INVALID_REQUEST
         assert alter(topic_id, [world.id, other.broker_id], 0, 0).error_code == E.NONE
 
 
@@ -482,7 +491,7 @@ SERVED = {
 
 
 def test_the_controllers_listener_names_what_it_serves(cluster: Cluster) -> None:
-    """A part of what Kafka's names, in the same versions; no more."""
+    """A subset of Kafka's APIs, in the same versions."""
     with RawClient(cluster.controller) as client:
         answer = client.ask(ApiVersionsRequest(client_software_name="raw", client_software_version="1"), 4)
         table = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
@@ -493,8 +502,8 @@ def test_the_controllers_listener_names_what_it_serves(cluster: Cluster) -> None
     assert [(node.broker_id, f"{node.host}:{node.port}") for node in controllers.brokers] == [(1, cluster.controller)]
 
 
-def test_the_controller_listener_is_for_the_controllers_apis_alone(world: World) -> None:
-    """And a client's listener for the clients'."""
+def test_the_controller_listener_is_for_the_controllers_apis_alone(world: FollowerHarness) -> None:
+    """A broker API on a client listener closes the connection."""
     with pytest.raises((EOFError, ConnectionResetError)):
         world.client.raw.ask(
             BrokerHeartbeatRequest(

@@ -17,7 +17,10 @@ from tests.support.kafka_tools import KafkaTools, Outcome
 pytestmark = needs_kafka
 
 ID = ("--cluster-id", "AAAAAAAAAAAAAAAAAAAAAQ")
-INITIAL_CONTROLLERS = ("--initial-controllers", "1@127.0.0.1:9093:JEXY6aqzQY-32P5TStzaFg,2@127.0.0.1:9094:MvDxzVmcRsaTz33bUuRU6A")
+INITIAL = (
+    "--initial-controllers",
+    "1@127.0.0.1:9093:JEXY6aqzQY-32P5TStzaFg,2@127.0.0.1:9094:MvDxzVmcRsaTz33bUuRU6A",
+)
 BOOTSTRAP_SERVERS = "controller.quorum.bootstrap.servers=127.0.0.1:9093,127.0.0.1:9094"
 STATIC = "controller.quorum.voters=1@127.0.0.1:9093,2@127.0.0.1:9094"
 CONTROLLER = ("process.roles=broker,controller", "listeners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093")
@@ -71,13 +74,13 @@ class NodeFolder:
 @pytest.mark.parametrize(
     ("settings", "options"),
     [
-        ((*CONTROLLER, BOOTSTRAP_SERVERS), INITIAL_CONTROLLERS),
+        ((*CONTROLLER, BOOTSTRAP_SERVERS), INITIAL),
         ((*CONTROLLER, BOOTSTRAP_SERVERS), ("--no-initial-controllers",)),
         ((*CONTROLLER, BOOTSTRAP_SERVERS), ()),
         ((*CONTROLLER, STATIC), ()),
-        ((*CONTROLLER, STATIC), INITIAL_CONTROLLERS),
+        ((*CONTROLLER, STATIC), INITIAL),
         ((*BROKER, BOOTSTRAP_SERVERS), ()),
-        ((*BROKER, BOOTSTRAP_SERVERS), INITIAL_CONTROLLERS),
+        ((*BROKER, BOOTSTRAP_SERVERS), INITIAL),
         ((*BROKER, BOOTSTRAP_SERVERS), ("--standalone",)),
         *(
             ((*CONTROLLER, STATIC), ("--release-version", one))

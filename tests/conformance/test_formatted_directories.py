@@ -43,13 +43,14 @@ FORMAT_CASES = {
     "of 3.3, static quorum": FormatCase(7, True, ("--release-version", "3.3-IV3"), has_own_metadata_directory=True),
     "of 3.9, with a password": FormatCase(3000, False, ("--release-version", "3.9", "--add-scram", SCRAM)),
     "without groups and shares, for a quorum that is elsewhere": FormatCase(
-        1, True, (NO_CONTROLLERS, *(f"--feature={name}.version=0" for name in ("group", "share", "streams", "transaction")))
+        1,
+        True,
+        (NO_CONTROLLERS, *(f"--feature={name}.version=0" for name in ("group", "share", "streams", "transaction"))),
     ),
 }
 
 
 def settings_of(case: FormatCase, path: Path) -> dict[str, object]:
-    """For either broker."""
     settings: dict[str, object] = {
         "node.id": case.node_id,
         "log.dirs": f"{path / 'a'},{path / 'b'}",
@@ -99,7 +100,9 @@ def test_a_formatted_directory_starts_both_brokers(name: str, tmp_path: Path) ->
     case = FORMAT_CASES[name]
     settings = settings_of(case, tmp_path)
     first = tmp_path / ("metadata" if case.has_own_metadata_directory else "a")
-    kafka_storage = ApacheKafka(settings, data_dir=first, is_static=case.is_static and NO_CONTROLLERS not in case.arguments)
+    kafka_storage = ApacheKafka(
+        settings, data_dir=first, is_static=case.is_static and NO_CONTROLLERS not in case.arguments
+    )
     kafka_storage.format(*case.arguments)
     with Broker(data_dir=str(settings["log.dirs"]), settings=settings) as ours:
         visit(ours.bootstrap, 0)

@@ -98,7 +98,6 @@ CASES = [
 
 @contextmanager
 def joined(member: Member) -> Iterator[Member]:
-    """A member during a block."""
     try:
         yield member
     finally:

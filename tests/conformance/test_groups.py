@@ -35,9 +35,9 @@ from protocol.messages.groups import (
 from protocol.messages.stored_records import GroupMetadataValue
 from protocol.records import headers, records
 from protocol.schema import Message
-from tests.scenarios.comparing import differences, played, with_topics
+from tests.scenarios.compare_with_kafka import differences, play, with_topics
 from tests.scenarios.kafka_brokers import Brokers, PatientWorld
-from tests.scenarios.random_lives import KINDS, Life as History
+from tests.scenarios.random_histories import KINDS, History
 from tests.scenarios.run import SETTINGS, Runner, settings_of
 from tests.support.group_harness import FakeLog, LocalWorld, local_world
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
@@ -77,12 +77,12 @@ def test_apache_kafka_gives_the_same_transcript(brokers: Brokers, name: str) -> 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", KINDS)
 def test_apache_kafka_decides_the_same_for_a_random_cluster(brokers: Brokers, kind: str, seed: int) -> None:
-    """tests/scenarios/random_lives.py; `make compare-groups` runs more."""
+    """tests/scenarios/random_histories.py; `make compare-groups` runs more."""
     history = History(kind, seed)
     text = history.text(25)
     bootstrap = brokers.bootstrap("")
     topic_ids = with_topics(bootstrap, [history.topic])
-    assert not list(differences(text, played(text, bootstrap, topic_ids)))
+    assert not list(differences(text, play(text, bootstrap, topic_ids)))
 
 
 def log_of(directory: Path) -> FakeLog:
@@ -234,7 +234,7 @@ def test_kafkas_formatters_read_our_records(kafka_broker: Any, kafka_topic: str)
     assert (kept["key"]["type"], kept["value"]["version"]) == (2, 3)
 
 
-def test_quick_scenarios_are_there() -> None:
+def test_quick_scenarios_exist() -> None:
     """A renamed scenario must not be lost from the comparison."""
     assert {str(file.relative_to(SCENARIOS).with_suffix("")) for file in SCENARIOS.rglob("*.txt")} >= set(QUICK)
     own = {name for name in QUICK if settings_of((SCENARIOS / f"{name}.txt").read_text()) != SETTINGS}

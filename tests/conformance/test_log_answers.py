@@ -143,7 +143,7 @@ def test_directories_are_described_as_in_kafka(client: RawClient) -> None:
         ]  # fmt: skip
 
 
-def lies_in(client: RawClient, name: str) -> list[tuple[str, int, bool]]:
+def replicas_in_dirs(client: RawClient, name: str) -> list[tuple[str, int, bool]]:
     """(directory, size, is future replica) of each log of a partition."""
     query = DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic=name, partitions=[0])])
     return [
@@ -172,7 +172,7 @@ def test_replicas_are_moved_as_in_kafka(client: RawClient) -> None:
     assert alter(client, "n" * 214, 0, paths[0]) == E.INVALID_TOPIC_EXCEPTION
     written = BATCHES
     for version in (1, 2):
-        ((here, _, _),) = lies_in(client, "free")
+        ((here, _, _),) = replicas_in_dirs(client, "free")
         (there,) = set(paths) - {here}
         assert alter(client, "free", 0, here, version) == E.NONE
         assert alter(client, "free", 0, there, version) == E.NONE
@@ -180,14 +180,14 @@ def test_replicas_are_moved_as_in_kafka(client: RawClient) -> None:
             assert produce(client, "free") == E.NONE
             written += 1
         size = len(batch(RECENT_MS, 1)) * written
-        until(lambda there=there, size=size: lies_in(client, "free") == [(there, size, False)], "it is moved")
+        until(lambda there=there, size=size: replicas_in_dirs(client, "free") == [(there, size, False)], "it is moved")
     assert earliest(client, "free") == 0
     for number, path in enumerate(paths):
         name = f"to-come-{number}"
         assert alter(client, name, 0, path) == E.UNKNOWN_TOPIC_OR_PARTITION
         client.ask(CreateTopicsRequest(topics=[topic(name)], timeout_ms=10_000), 7)
         until(lambda name=name: produce(client, name) == E.NONE, "it takes records")
-        assert [where for where, _, _ in lies_in(client, name)] == [path]
+        assert [where for where, _, _ in replicas_in_dirs(client, name)] == [path]
 
 
 def cordon(client: RawClient, value: str | None) -> list[tuple[str, bool]]:
@@ -217,7 +217,7 @@ def test_cordoned_directories_take_no_new_replicas(client: RawClient) -> None:
         name = f"beside-{number}"
         assert create(name) == E.NONE
         until(lambda name=name: produce(client, name) == E.NONE, "it takes records")
-        assert [where for where, _, _ in lies_in(client, name)] == [first]
+        assert [where for where, _, _ in replicas_in_dirs(client, name)] == [first]
     for name in ("beside-0", "absent"):
         assert alter(client, name, 0, second) == E.INVALID_REPLICA_ASSIGNMENT
     until_cordoned("*", first, second)
@@ -226,7 +226,10 @@ def test_cordoned_directories_take_no_new_replicas(client: RawClient) -> None:
     until_cordoned(None)
     assert create("anywhere") == E.NONE
     assert alter(client, "beside-0", 0, second) == E.NONE
-    until(lambda: [where for where, _, copy in lies_in(client, "beside-0") if not copy] == [second], "it is moved")
+    until(
+        lambda: [where for where, _, copy in replicas_in_dirs(client, "beside-0") if not copy] == [second],
+        "it is moved",
+    )
 
 
 @needs_kafka
@@ -254,7 +257,7 @@ def test_static_cordons_hold_from_the_start_and_dynamic_ones_over_a_restart(tmp_
     with Broker(data_dir=",".join(paths), settings=settings) as broker, RawClient(broker.bootstrap) as client:
         for name in "xyz":
             assert not client.ask(CreateTopicsRequest(topics=[topic(name)], timeout_ms=10_000), 7).topics[0].error_code
-            assert [where for where, _, _ in lies_in(client, name)] == [paths[0]]
+            assert [where for where, _, _ in replicas_in_dirs(client, name)] == [paths[0]]
 
 
 def test_deleted_records_stay_deleted(tmp_path: Path) -> None:

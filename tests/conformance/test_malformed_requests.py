@@ -13,7 +13,7 @@ from protocol.messages.metadata import ApiVersionsRequest
 from protocol.messages.produce_fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.support.raw_client import RawClient
 
-ASK_VERSIONS = bytes.fromhex("0000000b0012000000000007000174")
+API_VERSIONS_REQUEST = bytes.fromhex("0000000b0012000000000007000174")
 MALFORMED = {
     "HTTP": b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n",
     "TLS": bytes.fromhex("1603010200010001fc0303") + random.Random(1).randbytes(506),
@@ -49,7 +49,7 @@ def test_vanished_peers_leave_no_state(kafka_broker) -> None:
         with connect(kafka_broker.bootstrap) as peer:
             peer.sendall(struct.pack(">i", 100) + b"x" * 10)
         with connect(kafka_broker.bootstrap) as peer:
-            peer.sendall(ASK_VERSIONS)
+            peer.sendall(API_VERSIONS_REQUEST)
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connect(kafka_broker.bootstrap).close()
     with RawClient(kafka_broker.bootstrap) as client:
@@ -59,7 +59,7 @@ def test_vanished_peers_leave_no_state(kafka_broker) -> None:
 def test_a_half_closed_client_still_gets_the_answer(kafka_broker) -> None:
     """A half-closed socket after a complete request."""
     with connect(kafka_broker.bootstrap) as peer:
-        peer.sendall(ASK_VERSIONS)
+        peer.sendall(API_VERSIONS_REQUEST)
         peer.shutdown(socket.SHUT_WR)
         assert len(peer.recv(4)) == 4
 

@@ -114,9 +114,9 @@ def test_the_same_migrations_leave_the_same_records(tmp_path: Path) -> None:
         assert len(wrote) > 30
 
 
-def comparable(told_of: list[str]) -> list[str]:
+def comparable(records_of: list[str]) -> list[str]:
     """Up to the third member: with three members the assignment depends on random ids."""
-    return list(takewhile(lambda text: "'memberId': 'm-c'" not in text, told_of))
+    return list(takewhile(lambda text: "'memberId': 'm-c'" not in text, records_of))
 
 
 # ---- stock clients
@@ -129,7 +129,6 @@ def broker(tmp_path: Path) -> Iterator[barnabas.Broker]:
 
 
 def kind_of(bootstrap: str, group: str) -> str:
-    """The group's type."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     listed = admin.list_consumer_groups().result(30)
     return next(str(one.type.name) for one in listed.valid if one.group_id == group)

@@ -9,14 +9,14 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages.produce_fetch import FetchPartition, FetchRequest, FetchTopic
-from tests.support.follower_harness import BOTH, Cluster, World, beginning, running
+from tests.support.follower_harness import BOTH, Cluster, FollowerHarness, running, unregistered_follower
 
 NO_REPLICA = -1
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _VERSION = 12
 
 
-class FetchedPartition(NamedTuple):
+class Fetched(NamedTuple):
     """A partition's part of the Fetch response."""
 
     code: int
@@ -34,13 +34,15 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def world(cluster: Cluster) -> Iterator[World]:
+def world(cluster: Cluster) -> Iterator[FollowerHarness]:
     """A follower in the rack `there`."""
-    with beginning(cluster) as made:
+    with unregistered_follower(cluster) as made:
         yield made.join(rack="there")
 
 
-def fetch_with_rack(world: World, topic: tuple[str, bytes], rack: str, offset: int = 0, version: int = _VERSION) -> FetchedPartition:
+def fetch_with_rack(
+    world: FollowerHarness, topic: tuple[str, bytes], rack: str, offset: int = 0, version: int = _VERSION
+) -> Fetched:
     """Fetch with a rack; waits half a second if there are no records."""
     partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     request = FetchRequest(
@@ -51,21 +53,21 @@ def fetch_with_rack(world: World, topic: tuple[str, bytes], rack: str, offset: i
     )
     (data,) = world.client.raw.ask(request, version).responses[0].partitions
     preferred = data.preferred_read_replica if version >= 11 else NO_REPLICA
-    return FetchedPartition(data.error_code, preferred, data.high_watermark, bool(data.records))
+    return Fetched(data.error_code, preferred, data.high_watermark, bool(data.records))
 
 
-def test_a_consumer_is_directed_to_the_replica_of_its_rack(world: World) -> None:
+def test_a_consumer_is_directed_to_the_replica_of_its_rack(world: FollowerHarness) -> None:
     """Without records; a consumer in the leader's rack, or in no replica's rack, reads from the leader."""
     topic = world.topic()
     assert world.produced(topic) == ErrorCode.NONE
     world.fetch_until(topic, 3, [1, world.id])
-    assert fetch_with_rack(world, topic, "there") == FetchedPartition(0, world.id, 3, has_records=False)
+    assert fetch_with_rack(world, topic, "there") == Fetched(0, world.id, 3, has_records=False)
     for rack in ("here", "elsewhere", ""):
-        assert fetch_with_rack(world, topic, rack) == FetchedPartition(0, NO_REPLICA, 3, has_records=True), rack
-    assert fetch_with_rack(world, topic, "there", version=10) == FetchedPartition(0, NO_REPLICA, 3, has_records=True)
+        assert fetch_with_rack(world, topic, rack) == Fetched(0, NO_REPLICA, 3, has_records=True), rack
+    assert fetch_with_rack(world, topic, "there", version=10) == Fetched(0, NO_REPLICA, 3, has_records=True)
 
 
-def test_a_follower_that_does_not_hold_the_offset_is_not_read_from(world: World) -> None:
+def test_a_follower_that_does_not_hold_the_offset_is_not_read_from(world: FollowerHarness) -> None:
     """Nor a follower outside of the ISR."""
     topic = world.topic()
     world.follower.fetch(topic, 0)
@@ -74,5 +76,5 @@ def test_a_follower_that_does_not_hold_the_offset_is_not_read_from(world: World)
     world.fetch_until(topic, 3, [1, world.id])
     assert fetch_with_rack(world, topic, "there", 3).preferred == world.id
     assert fetch_with_rack(world, topic, "there", 4).preferred == NO_REPLICA
-    world.live_until(topic, [1])
-    assert fetch_with_rack(world, topic, "there") == FetchedPartition(0, NO_REPLICA, 6, has_records=True)
+    world.heartbeat_until(topic, [1])
+    assert fetch_with_rack(world, topic, "there") == Fetched(0, NO_REPLICA, 6, has_records=True)

@@ -33,8 +33,7 @@ def code_and_blamed(answer: PartitionProduceResponse) -> tuple[ErrorCode, tuple[
 
 
 @needs_kafka
-def test_kafka_answers_as_the_table_says() -> None:
-    """The oracle of the table."""
+def test_kafka_answers_as_expected() -> None:
     wrong: list[str] = []
     with ApacheKafka() as node, client_with_topics(node.bootstrap) as client:
         for case in cases(int(time.time() * 1000)):
@@ -47,7 +46,7 @@ def test_kafka_answers_as_the_table_says() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_our_broker_answers_as_the_table_says() -> None:
+def test_our_broker_answers_as_expected() -> None:
     """Accepted batches are in the log without a gap."""
     wrong: list[str] = []
     ends = dict.fromkeys(TOPICS, 0)

@@ -27,7 +27,6 @@ def batch_of(step: Step, now_ms: int) -> bytearray:
 
 @pytest.fixture(scope="module")
 def now_ms() -> int:
-    """One timestamp for all batches."""
     return int(time.time() * 1000)
 
 
@@ -59,7 +58,6 @@ def data_dir(now_ms: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def entries(snapshot: bytes) -> list[bytes]:
-    """Sorted by producer id."""
     return sorted(snapshot[at : at + 46] for at in range(10, len(snapshot), 46))
 
 
@@ -76,7 +74,7 @@ def our_state(now_ms: int) -> tuple[ProducerState, int]:
 
 
 @needs_kafka
-def test_kafka_answers_the_steps_as_the_table_says_and_leaves_our_snapshot(data_dir: Path, now_ms: int) -> None:
+def test_kafka_gives_the_expected_answers_and_snapshot(data_dir: Path, now_ms: int) -> None:
     """The snapshots of a clean shutdown have the same entries; Kafka's order is that of a hash map."""
     state, end = our_state(now_ms)
     theirs = ProducerState("steps-0")

@@ -151,8 +151,8 @@ def test_credentials(bootstrap: str) -> None:
         a, b = ("a", 0, None, [(1, 4096), (2, 16_384)]), ("b", 0, None, [(2, 8192)])
         becomes(lambda: credentials(client), [a, b])
         twice = "Cannot describe SCRAM credentials for the same user twice in a single request: b"
-        nobody = "Attempt to describe a user credential that does not exist: c"
-        assert credentials(client, "b", "a", "b", "c") == [a, ("b", 92, twice, []), ("c", 91, nobody, [])]
+        unknown_user = "Attempt to describe a user credential that does not exist: c"
+        assert credentials(client, "b", "a", "b", "c") == [a, ("b", 92, twice, []), ("c", 91, unknown_user, [])]
         changes = AlterUserScramCredentialsRequest(deletions=[gone("a", 2)], upsertions=[credential("b", 2, 5000)])
         assert normalised(client.ask(changes, 0)) == [("a", 0, None), ("b", 0, None)]
         becomes(lambda: credentials(client), [("a", 0, None, [(1, 4096)]), ("b", 0, None, [(2, 5000)])])

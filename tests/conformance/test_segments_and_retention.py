@@ -167,7 +167,6 @@ class Node(NamedTuple):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
-    """The result of every case, by broker."""
     now_ms = int(time.time() * 1000)
     results = {}
     for kind in (KAFKA, "barnabas"):

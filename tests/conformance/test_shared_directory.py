@@ -25,7 +25,8 @@ def use(bootstrap: str) -> None:
     """Creates the topic, fills it and commits the end offsets of a group."""
     client: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap}
     topic = NewTopic(TOPIC, 2, config={"retention.ms": "-1", "segment.bytes": "1048576"})
-    AdminClient(client).create_topics([topic])[TOPIC].result(WAIT_S)
+    admin = AdminClient(client)
+    admin.create_topics([topic])[TOPIC].result(WAIT_S)
     producer = Producer({**client, "enable.idempotence": True, "compression.type": "lz4"})
     for index in range(RECORDS):
         producer.produce(TOPIC, value=str(index), partition=index % 2)

@@ -25,9 +25,9 @@ from tests.conformance.suite.steps import (
     scenario,
     without,
 )
-from tests.conformance.suite.tables.all_scenarios import KNOWN_FAILURES, FLAKY, SCENARIOS
+from tests.conformance.suite.tables.all_scenarios import FLAKY, KNOWN_FAILURES, SCENARIOS
 
-ACTOR = """
+DRIVER = """
 import json, sys
 script = json.load(open(sys.argv[1]))
 for line in sys.stdin:
@@ -44,7 +44,7 @@ def played(tmp_path: Path, answers: dict[str, list[Any]], *steps: Step):
     """The outcome of these steps with a driver that gives these responses in order."""
     script = tmp_path / "script.json"
     script.write_text(json.dumps(answers))
-    with Player([sys.executable, "-c", ACTOR, str(script)], "nowhere:1") as player:
+    with Player([sys.executable, "-c", DRIVER, str(script)], "nowhere:1") as player:
         return player.play(scenario("subject", "name", *steps))
 
 
@@ -145,4 +145,4 @@ def test_a_flaky_scenario_is_no_change_when_it_passes_or_fails(tmp_path: Path) -
         pages.add(page(results, "a broker"))
     (text,) = pages
     assert f"| {key[1]} | yes 1 |" in text
-    assert f"1. {key[0]}, not in every play, with Apache Kafka too: {reason}" in text
+    assert f"1. {key[0]}, not in every run, with Apache Kafka too: {reason}" in text

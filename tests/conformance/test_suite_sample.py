@@ -1,7 +1,7 @@
-"""A sample of the conformance suite: some clients, some scenarios, others every day. `make conformance` plays all.
+"""A sample of the conformance suite: a part of the clients and scenarios, chosen by a seed; `make conformance` runs all.
 
-Python's and Java's clients play every day, one of the other languages in turn; CONFORMANCE_SEED=… plays a day again.
-Rust's client takes minutes to build, so it plays only where `make conformance` has built it.
+Python's and Java's clients always run, one of the other languages in turn; CONFORMANCE_SEED=… repeats a choice.
+Rust's client takes minutes to build, so it runs only where `make conformance` has built it.
 """
 
 from __future__ import annotations
@@ -15,25 +15,24 @@ from tests.conformance.suite import matrix
 from tests.conformance.suite.clients import CLIENTS, Client, ToolchainMissing
 from tests.conformance.suite.compatibility_page import faults_of
 from tests.conformance.suite.player import FAILED, Player
-from tests.conformance.suite.tables.all_scenarios import KNOWN_FAILURES, FLAKY, SCENARIOS
+from tests.conformance.suite.tables.all_scenarios import FLAKY, KNOWN_FAILURES, SCENARIOS
 from tests.conformance.suite.tables.records import CODECS
 
 SEED = int(os.environ.get("CONFORMANCE_SEED") or os.environ.get("SEED") or 1)
 DAILY = ("Python", "Java")
 SCENARIOS_PER_CLIENT = 8
-"""Scenarios for a client."""
 CLIENT_FAULTS = KNOWN_FAILURES.keys() | FLAKY.keys()
 
 
 def todays_clients() -> list[Client]:
-    """The clients whose turn it is."""
+    """The clients selected by the seed."""
     others = sorted({one.language for one in CLIENTS if one.language not in DAILY and one.is_quick()})
     todays = (*DAILY, *([others[SEED % len(others)]] if others else []))
     return [one for one in CLIENTS if one.language in todays]
 
 
 def command_of(client: Client) -> list[str]:
-    """Build it, or skip with its reason."""
+    """Builds the client; skips the test without its toolchain."""
     try:
         return client.command()
     except ToolchainMissing as why:
@@ -42,7 +41,7 @@ def command_of(client: Client) -> list[str]:
 
 @pytest.mark.parametrize("client", todays_clients(), ids=lambda client: client.name)
 def test_a_client_runs_some_scenarios(kafka_broker, client: Client) -> None:
-    """Every scenario passes, or asks for what the client cannot do, or fails with Apache Kafka as well."""
+    """Every scenario passes, or is unsupported by the client, or is a known failure with Apache Kafka too."""
     todays = random.Random(f"{SEED} {client.name}").sample(SCENARIOS, SCENARIOS_PER_CLIENT)
     print(f"CONFORMANCE_SEED={SEED}")
     with Player(command_of(client), kafka_broker.bootstrap) as player:
@@ -51,7 +50,7 @@ def test_a_client_runs_some_scenarios(kafka_broker, client: Client) -> None:
 
 
 def test_every_installed_client_reads_what_the_others_wrote(kafka_broker) -> None:
-    """One codec a day, every pair of clients."""
+    """One codec, every pair of clients."""
     codec = CODECS[SEED % len(CODECS)]
     print(f"CONFORMANCE_SEED={SEED}, {codec}")
     commands = {}

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
-from collections.abc import Callable
 from typing import Any
 
-import aiokafka
 import confluent_kafka
-import kafka
 import pytest
 
 from barnabas import Broker
 from protocol.messages.produce_fetch import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.messages.transactions import InitProducerIdRequest
 from protocol.records import BatchBuilder
+from tests.conformance.clients import CLIENTS
+from tests.conformance.python.driver import Driver
+from tests.conformance.suite.steps import Record
 from tests.support.kafka import needs_kafka
 from tests.support.kafka_tools import run_in_own_jvm
 from tests.support.raw_client import RawClient
+from tests.support.timestamps import RECENT_MS
 from tests.support.waiting import until
 
 WAIT_S = 30
@@ -33,56 +33,18 @@ Batches = list[tuple[list[str], bool]]
 
 
 def run(cls: str, bootstrap: str, *args: object) -> str:
-    """Runs a tool; its output."""
     return run_in_own_jvm(cls, "--bootstrap-server", bootstrap, *args).stdout
 
 
-def with_confluent(bootstrap: str, topic: str, batches: Batches) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": f"confluent-{topic}"})
-    producer.init_transactions(WAIT_S)
+def transact(client: str, bootstrap: str, topic: str, batches: Batches) -> None:
+    driver: Driver = CLIENTS[client](bootstrap)
+    driver.open("producer", f"{client}-{topic}", 60_000)
     for values, is_commit in batches:
-        producer.begin_transaction()
-        for number, value in enumerate(values):
-            producer.produce(topic, value, partition=number % 3)
-        producer.flush(WAIT_S)
-        (producer.commit_transaction if is_commit else producer.abort_transaction)(WAIT_S)
-
-
-def with_kafka_python(bootstrap: str, topic: str, batches: Batches) -> None:
-    producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"kafka-python-{topic}")
-    try:
-        producer.init_transactions()
-        for values, is_commit in batches:
-            producer.begin_transaction()
-            for number, value in enumerate(values):
-                producer.send(topic, value.encode(), partition=number % 3)
-            producer.flush(WAIT_S)
-            (producer.commit_transaction if is_commit else producer.abort_transaction)()
-    finally:
-        producer.close()
-
-
-def with_aiokafka(bootstrap: str, topic: str, batches: Batches) -> None:
-    async def send() -> None:
-        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"aiokafka-{topic}")
-        await producer.start()
-        try:
-            for values, is_commit in batches:
-                await producer.begin_transaction()
-                for number, value in enumerate(values):
-                    await producer.send_and_wait(topic, value.encode(), partition=number % 3)
-                await (producer.commit_transaction if is_commit else producer.abort_transaction)()
-        finally:
-            await producer.stop()
-
-    asyncio.run(send())
-
-
-PRODUCERS: dict[str, Callable[[str, str, Batches], None]] = {
-    "confluent-kafka": with_confluent,
-    "kafka-python": with_kafka_python,
-    "aiokafka": with_aiokafka,
-}
+        driver.begin("producer")
+        records = [Record(number % 3, None, value.encode(), (), RECENT_MS) for number, value in enumerate(values)]
+        driver.send("producer", topic, [record.to_json() for record in records])
+        (driver.commit_transaction if is_commit else driver.abort_transaction)("producer")
+    driver.close()
 
 
 def read(bootstrap: str, topic: str, *, committed: bool) -> list[str]:
@@ -114,11 +76,11 @@ def read(bootstrap: str, topic: str, *, committed: bool) -> list[str]:
         consumer.close()
 
 
-@pytest.mark.parametrize("client", PRODUCERS)
+@pytest.mark.parametrize("client", CLIENTS)
 def test_committed_readers_see_what_was_committed(kafka_broker, kafka_topic, client: str) -> None:
     """Every client commits and aborts; a read_uncommitted consumer reads both, a read_committed one no aborted record."""
     batches = [([f"{number}-{index}" for index in range(5)], number % 2 == 0) for number in range(6)]
-    PRODUCERS[client](kafka_broker.bootstrap, kafka_topic, batches)
+    transact(client, kafka_broker.bootstrap, kafka_topic, batches)
     kept = sorted(value for values, is_commit in batches if is_commit for value in values)
     assert read(kafka_broker.bootstrap, kafka_topic, committed=True) == kept
     everything = sorted(value for values, _ in batches for value in values)
@@ -157,23 +119,23 @@ def a_few_of(consumer: Any) -> list[Any]:
     return [message for message in consumer.consume(7, 0.5) if message.error() is None]
 
 
-def carry_over(bootstrap: str, source: str, target: str, count: int, stop_after: int | None = None) -> None:
+def transfer(bootstrap: str, source: str, target: str, count: int, stop_after: int | None = None) -> None:
     """Consume, transform, produce, commit offsets; after `stop_after` records it leaves a transaction open."""
     group = f"group-of-{target}"
     consumer = consumer_of(bootstrap, source, group)
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": f"carry-{target}"})
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": f"transfer-{target}"})
     producer.init_transactions(WAIT_S)
-    carried = 0
+    transferred = 0
     try:
-        while carried < count:
-            messages = until(lambda: a_few_of(consumer), f"{carried} of {count} have come", WAIT_S)
+        while transferred < count:
+            messages = until(lambda: a_few_of(consumer), f"{transferred} of {count} have come", WAIT_S)
             producer.begin_transaction()
             for message in messages:
                 producer.produce(target, b"<" + message.value() + b">")
-            carried += len(messages)
+            transferred += len(messages)
             positions = consumer.position(consumer.assignment())
             producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), WAIT_S)
-            if stop_after is not None and carried >= stop_after:
+            if stop_after is not None and transferred >= stop_after:
                 producer.flush(WAIT_S)
                 return
             producer.commit_transaction(WAIT_S)
@@ -189,12 +151,12 @@ def test_records_are_transferred_exactly_once() -> None:
         for value in values:
             producer.produce("source", value)
         assert producer.flush(WAIT_S) == 0
-        carry_over(broker.bootstrap, "source", "target", 60, stop_after=20)
+        transfer(broker.bootstrap, "source", "target", 60, stop_after=20)
         broker.kill()
         broker.start()
         left = 60 - len(read(broker.bootstrap, "target", committed=True))
         assert 40 <= left < 60
-        carry_over(broker.bootstrap, "source", "target", left)
+        transfer(broker.bootstrap, "source", "target", left)
         assert read(broker.bootstrap, "target", committed=True) == [f"<{value}>" for value in values]
 
 
@@ -202,14 +164,14 @@ def test_a_killed_broker_keeps_what_was_committed_and_ends_what_was_open() -> No
     """After SIGKILL the transaction is still open, limits read_committed consumers, and its producer can continue."""
     settings = {**SETTINGS, "transaction.abort.timed.out.transaction.cleanup.interval.ms": 100}
     with Broker(settings=settings) as broker:
-        with_confluent(broker.bootstrap, "t", [(["kept"], True), (["gone"], False)])
+        transact("confluent-kafka", broker.bootstrap, "t", [(["kept"], True), (["gone"], False)])
         config = {"bootstrap.servers": broker.bootstrap, "transactional.id": "open", "transaction.timeout.ms": 60_000}
         producer = confluent_kafka.Producer(config)
         producer.init_transactions(WAIT_S)
         producer.begin_transaction()
         producer.produce("t", "before", partition=0)
         assert producer.flush(WAIT_S) == 0
-        with_kafka_python(broker.bootstrap, "t", [(["behind"], True)])
+        transact("kafka-python", broker.bootstrap, "t", [(["behind"], True)])
         broker.kill()
         broker.start()
         assert read(broker.bootstrap, "t", committed=True) == ["kept"]
@@ -256,21 +218,21 @@ def test_the_message_copier_copies_exactly_once(kafka_broker, kafka_topic) -> No
 def test_administrators_see_and_end_open_transactions(kafka_broker, kafka_topic) -> None:
     """kafka-transactions.sh list, describe and forceTerminateTransaction, which fences the producer."""
     bootstrap, name = kafka_broker.bootstrap, f"open-{kafka_topic}"
-    with_confluent(bootstrap, kafka_topic, [(["kept"], True)])
+    transact("confluent-kafka", bootstrap, kafka_topic, [(["kept"], True)])
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
     producer.init_transactions(WAIT_S)
     producer.begin_transaction()
     producer.produce(kafka_topic, "open", partition=0)
     producer.flush(WAIT_S)
     listed = run(TRANSACTIONS, bootstrap, "list")
-    assert {name, f"confluent-{kafka_topic}"} <= set(listed.split())
+    assert {name, f"confluent-kafka-{kafka_topic}"} <= set(listed.split())
     described = run(TRANSACTIONS, bootstrap, "describe", "--transactional-id", name)
     assert {"Ongoing", f"{kafka_topic}-0"} <= set(described.split())
     run(TRANSACTIONS, bootstrap, "forceTerminateTransaction", "--transactionalId", name)
     with pytest.raises(confluent_kafka.KafkaException) as refused:
         producer.commit_transaction(WAIT_S)
     assert refused.value.args[0].fatal()
-    with_confluent(bootstrap, kafka_topic, [(["later"], True)])
+    transact("confluent-kafka", bootstrap, kafka_topic, [(["later"], True)])
     assert read(bootstrap, kafka_topic, committed=True) == ["kept", "later"]
 
 
@@ -301,9 +263,9 @@ def test_administrators_find_and_abort_hanging_transactions() -> None:
     """kafka-transactions.sh find-hanging, describe-producers and abort, without verification (as before KIP-890)."""
     with Broker(settings={**SETTINGS, "transaction.partition.verification.enable": "false"}) as broker:
         bootstrap = broker.bootstrap
-        with_confluent(bootstrap, "t", [(["kept"], True)])
+        transact("confluent-kafka", bootstrap, "t", [(["kept"], True)])
         hang(bootstrap, "t")
-        with_confluent(bootstrap, "t", [(["behind"], True)])
+        transact("confluent-kafka", bootstrap, "t", [(["behind"], True)])
         assert read(bootstrap, "t", committed=True) == ["kept"]
         found = run(TRANSACTIONS, bootstrap, "find-hanging", "--broker-id", 1)
         (row,) = found.splitlines()[1:]

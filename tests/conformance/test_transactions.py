@@ -58,7 +58,7 @@ from tests.support.waiting import until
 
 SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios" / "transactions").glob("*.txt"))
 SETTINGS = {"transaction.state.log.num.partitions": 1, "auto.create.topics.enable": "false"}
-STRANGER = 2**40  # a producer id that was given to nobody
+UNKNOWN_PRODUCER_ID = 2**40  # never allocated
 
 
 @pytest.fixture(scope="module")
@@ -242,18 +242,18 @@ def old_producers(script: Script) -> None:
 
 def markers_by_hand(script: Script) -> None:
     """Which markers of an old coordinator, or of an administrator, are accepted."""
-    nobody = (STRANGER, 3)
-    script.marker("where there is nothing", nobody, 0, commit=True)
-    script.marker("again", nobody, 0, commit=True)
-    script.marker("of before", (STRANGER, 2), 0, commit=True)
-    script.marker("again, of version 2", nobody, 0, commit=True, version=2)
-    script.marker("of a later epoch", (STRANGER, 4), 0, commit=False, version=2)
-    script.marker("of before, of version 2", nobody, 0, commit=False, version=2)
-    script.marker("of a later coordinator", (STRANGER, 4), 0, commit=False, epoch=5)
-    script.marker("of an earlier coordinator", (STRANGER, 4), 0, commit=False, epoch=4)
-    script.marker("where nothing is", nobody, 9, commit=True)
+    unknown_producer = (UNKNOWN_PRODUCER_ID, 3)
+    script.marker("where there is nothing", unknown_producer, 0, commit=True)
+    script.marker("again", unknown_producer, 0, commit=True)
+    script.marker("of before", (UNKNOWN_PRODUCER_ID, 2), 0, commit=True)
+    script.marker("again, of version 2", unknown_producer, 0, commit=True, version=2)
+    script.marker("of a later epoch", (UNKNOWN_PRODUCER_ID, 4), 0, commit=False, version=2)
+    script.marker("of before, of version 2", unknown_producer, 0, commit=False, version=2)
+    script.marker("of a later coordinator", (UNKNOWN_PRODUCER_ID, 4), 0, commit=False, epoch=5)
+    script.marker("of an earlier coordinator", (UNKNOWN_PRODUCER_ID, 4), 0, commit=False, epoch=4)
+    script.marker("where nothing is", unknown_producer, 9, commit=True)
     script.marker("of nobody", (-1, 0), 0, commit=True)
-    script.marker("without an epoch", (STRANGER, -1), 0, commit=True)
+    script.marker("without an epoch", (UNKNOWN_PRODUCER_ID, -1), 0, commit=True)
     one = script.init("hand")
     script.produce("that is open", "hand", [("t", 2, batch(one, 0))])
     script.marker("of the same epoch, of version 2", one, 2, commit=True, version=2)
@@ -285,8 +285,8 @@ def no_verification(script: Script) -> None:
     one = script.init("unseen")
     script.produce("that nobody has added", "unseen", [("t", 0, batch(one, 0))], 11)
     change = AlterableConfig(name="transaction.partition.verification.enable", config_operation=0, value="false")
-    everybody = AlterConfigsResource(resource_type=ResourceType.BROKER, resource_name="", configs=[change])
-    answer = script.client.ask(IncrementalAlterConfigsRequest(resources=[everybody]), 1)
+    all_producers = AlterConfigsResource(resource_type=ResourceType.BROKER, resource_name="", configs=[change])
+    answer = script.client.ask(IncrementalAlterConfigsRequest(resources=[all_producers]), 1)
     script.note("configured", ErrorCode(answer.responses[0].error_code).name)
     before = len(script.lines)
 
@@ -301,7 +301,7 @@ def no_verification(script: Script) -> None:
 
 
 def transaction_log_records(directory: Path) -> list[Any]:
-    """What a partition of `__transaction_state` says, without times."""
+    """The records of a partition of `__transaction_state`, without times."""
     found: list[Any] = []
     data = (directory / "00000000000000000000.log").read_bytes()
     for at, header in headers(data):

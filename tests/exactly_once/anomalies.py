@@ -67,14 +67,11 @@ class Event(NamedTuple):
 
 
 class Anomaly(NamedTuple):
-    """One violation."""
-
     kind: str
     sentence: str
 
 
 def anomalies(history: Iterable[Event]) -> list[Anomaly]:
-    """All violations in a history."""
     seen = _HistoryIndex(history)
     kinds = (
         ("inconsistent offset", seen.inconsistent_offsets()),

@@ -104,8 +104,6 @@ def _lines(file: Path) -> list[str]:
 
 
 class ProcessGroup:
-    """All programs of a run."""
-
     def __init__(self, bootstrap: str, folder: Path) -> None:
         self.folder = folder
         self.programs: dict[str, SupervisedProcess] = {}

@@ -46,7 +46,6 @@ class Quorum(NamedTuple):
 
 
 def view_of(bootstrap: str) -> View:
-    """Sends Metadata."""
     with RawClient(bootstrap, ASK_S) as client:
         response = client.ask(MetadataRequest(topics=None, allow_auto_topic_creation=False), 12)
     partitions = {
@@ -60,7 +59,6 @@ def view_of(bootstrap: str) -> View:
 
 
 def quorum_of(bootstrap: str) -> Quorum:
-    """Sends DescribeQuorum."""
     request = [QuorumTopic(topic_name=METADATA_LOG, partitions=[QuorumPartition(partition_index=0)])]
     with RawClient(bootstrap, ASK_S) as client:
         response = client.ask(DescribeQuorumRequest(topics=request), 1)

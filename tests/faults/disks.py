@@ -39,7 +39,6 @@ def fill(disk: Path) -> None:
 
 
 def clear_faults(disk: Path) -> None:
-    """Ends all disk faults."""
     for name in (FAULT_FILE, _BALLAST):
         (disk / name).unlink(missing_ok=True)
 

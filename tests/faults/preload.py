@@ -18,7 +18,6 @@ SOURCES = ("failing_disk", "wrong_clock")
 
 
 def libraries(folder: Path) -> list[Path]:
-    """Builds them."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         return []

@@ -54,7 +54,6 @@ RETIRED = frozenset(
             "isr_watch",
             "read_places",
             "metadata_loss",
-            "committed_metadata",
         ),
         *(
             "lie_in",

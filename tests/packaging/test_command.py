@@ -1,4 +1,4 @@
-"""The command `barnabas`: dispatch and the sentences of its refusals (design section 4)."""
+"""The command `barnabas`: dispatch and error messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a verb the command says which there are."""
+    """Also without arguments."""
     assert main([]) == 0
     assert capsys.readouterr().out == USAGE
     for verb in (*DAEMON_VERBS, "pipeline"):
@@ -23,13 +23,13 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_unknown_verb_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """One sentence, exit code 2."""
+    """One line, exit code 2."""
     assert main(["frobnicate"]) == 2
     assert capsys.readouterr().err == "barnabas: there is no verb 'frobnicate'; barnabas --help lists them.\n"
 
 
-def test_the_daemon_lies_beside_the_face_in_a_repository() -> None:
-    """Design section 5: an editable install runs the repository's own files."""
+def test_a_repository_runs_its_own_daemon_files() -> None:
+    """An editable install runs the repository's files."""
     assert daemon_folder() == str(ROOT)
 
 
@@ -45,8 +45,8 @@ def pipeline(*args: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_the_demo_says_that_java_is_missing(tmp_path: Path) -> None:
-    """One sentence that says what to do, before anything is started."""
+def test_the_demo_reports_missing_java(tmp_path: Path) -> None:
+    """One line with the remedy, before anything is started."""
     pytest.importorskip("pyspark")
     outcome = pipeline("demo", "--output", str(tmp_path), PATH=str(tmp_path), JAVA_HOME="")
     assert outcome.returncode == 1
@@ -54,8 +54,8 @@ def test_the_demo_says_that_java_is_missing(tmp_path: Path) -> None:
     assert outcome.stdout == ""
 
 
-def test_the_demo_says_that_java_is_too_old(tmp_path: Path) -> None:
-    """Java 8 and 11 are still common."""
+def test_the_demo_reports_old_java(tmp_path: Path) -> None:
+    """Java 8 and 11 are refused."""
     pytest.importorskip("pyspark")
     java = tmp_path / "java"
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
@@ -65,8 +65,8 @@ def test_the_demo_says_that_java_is_too_old(tmp_path: Path) -> None:
     assert f"Spark needs Java 17 and {java} is Java 11: install a JDK 17" in outcome.stderr
 
 
-def test_the_demo_says_that_nobody_listens(tmp_path: Path) -> None:
-    """With an address that nobody listens at."""
+def test_the_demo_reports_an_unreachable_address(tmp_path: Path) -> None:
+    """One line with the address."""
     pytest.importorskip("pyspark")
     outcome = pipeline("demo", "--output", str(tmp_path), "--bootstrap", "127.0.0.1:1")
     assert outcome.returncode == 1

@@ -1,4 +1,4 @@
-"""docker/: the compose files keep to the specification, and what they start works, as processes in networks of their own.
+"""docker/: the compose files conform to the specification; their services run as processes in network namespaces.
 
 compose-spec.json is the schema of the Compose Specification, from the GitHub repository compose-spec/compose-spec at commit
 170098ba07d9f53c383a41bfd4c5166b0a4529a6; its licence is Apache-2.0, as ours.
@@ -53,29 +53,28 @@ print(json.dumps({"read": sorted(read), "isrs": [sorted(p.isrs) for p in topic.p
 
 
 def services(path: Path) -> dict[str, Any]:
-    """The services of a file, those of the files that it includes among them."""
+    """The services of a file and of the files that it includes."""
     content = yaml.safe_load(path.read_text())
     included = [services(path.parent / name) for name in content.get("include", [])]
     return {name: one for found in (*included, content["services"]) for name, one in found.items()}
 
 
 def words(instruction: str) -> list[str]:
-    """What an instruction of the Dockerfile says in its exec form."""
+    """The arguments of a Dockerfile instruction in its exec form."""
     (found,) = re.findall(rf"^(?:{instruction}) (\[.*\])$", DOCKERFILE, re.MULTILINE)
     result: list[str] = json.loads(found)
     return result
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_a_compose_file_keeps_to_the_specification(path: Path) -> None:
-    """Its schema takes it."""
+def test_a_compose_file_conforms_to_the_specification(path: Path) -> None:
     schema = json.loads((Path(__file__).parent / "compose-spec.json").read_text())
     fastjsonschema.validate(schema, yaml.safe_load(path.read_text()))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_a_compose_file_names_only_what_is_there(path: Path) -> None:
-    """Volumes, services that others wait for, files; and what clients are told of this machine is what is published."""
+def test_a_compose_file_refers_only_to_existing_things(path: Path) -> None:
+    """Volumes, dependencies and files exist; addresses advertised to clients on this machine are published ports."""
     content, every = yaml.safe_load(path.read_text()), services(path)
     for service in content["services"].values():
         assert set(service.get("depends_on", {})) <= set(every)
@@ -91,7 +90,7 @@ def test_a_compose_file_names_only_what_is_there(path: Path) -> None:
 
 
 def test_the_image_is_small_and_runs_without_root() -> None:
-    """The last stage has what was installed and a user with a number; what is started gets signals itself (exec form)."""
+    """The last stage has only the installed files and a numeric user; the exec form lets the process receive signals."""
     stages = DOCKERFILE.split("FROM ")
     assert "pip" not in stages[-1]
     assert re.search(r"^USER 1000:1000$", stages[-1], re.MULTILINE)
@@ -101,8 +100,8 @@ def test_the_image_is_small_and_runs_without_root() -> None:
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
-def test_a_build_is_sent_what_it_copies(path: Path) -> None:
-    """And no history, caches or data: .dockerignore names the same."""
+def test_the_build_context_has_only_copied_files(path: Path) -> None:
+    """Without history, caches or data: .dockerignore has the same files."""
     lines = re.findall(r"^COPY (?!--from)(.*) \S+$", path.read_text(), re.MULTILINE)
     copied = {name for line in lines for name in line.split()}
     lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
@@ -113,7 +112,7 @@ def test_a_build_is_sent_what_it_copies(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_an_image_is_built_once(path: Path) -> None:
-    """Two builds that go by one name at the same time end in an error of the builder's."""
+    """The builder fails if two builds use one name at the same time."""
     every = services(path).values()
     built = [service["image"] for service in every if "build" in service]
     assert (
@@ -124,8 +123,8 @@ def test_an_image_is_built_once(path: Path) -> None:
     assert {service["image"] for service in every} == set(built)
 
 
-def test_the_jobs_beside_the_brokers_are_told_what_is_there() -> None:
-    """docker/spark.toml: settings that the jobs take, brokers and master that are started, folders that all see."""
+def test_the_spark_jobs_have_valid_settings() -> None:
+    """docker/spark.toml: known settings, existing brokers and master, folders that all services mount."""
     pytest.importorskip("pyspark")
     from barnabas.pipeline.command import all_jobs
     from barnabas.pipeline.session import SessionSettings
@@ -163,13 +162,13 @@ def test_the_jobs_beside_the_brokers_are_told_what_is_there() -> None:
         ({"KAFKA_ADVERTISED_LISTENERS": "A://elsewhere:29092"}, ("127.0.0.1", 29092)),
     ],
 )
-def test_a_health_check_asks_where_the_node_listens(variables: dict[str, str], address: tuple[str, int]) -> None:
-    """It has the same variables."""
+def test_a_health_check_uses_the_nodes_listener(variables: dict[str, str], address: tuple[str, int]) -> None:
+    """It has the same variables as the node."""
     assert health.address([], variables) == address
 
 
 def test_a_health_check_reads_the_mounted_settings(tmp_path: Path) -> None:
-    """A node that is set up by a file listens where that says, unless a variable says otherwise."""
+    """The listener of the config file, unless a variable overrides it."""
     mounted = tmp_path / "server.properties"
     mounted.write_text(
         "#listeners=A://:1\nadvertised.listeners=A://elsewhere:2\nlisteners = A://0.0.0.0:29092,C://:3\n"
@@ -180,17 +179,16 @@ def test_a_health_check_reads_the_mounted_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["nonsense", "127.0.0.1:x", "127.0.0.1:70000"])
-def test_a_health_check_of_what_is_no_address_is_a_sentence(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """And no trace."""
+def test_a_health_check_of_an_invalid_address_is_one_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert health.main([text]) == 2
     assert capsys.readouterr().err == f"barnabas: {text} is not of the form HOST:PORT, such as 127.0.0.1:9092\n"
 
 
-# ---- as processes, each service in a network of its own ----------------------------------------------------------
+# ---- as processes, each service in its own network namespace ------------------------------------------------------
 
 
 def why_no_networks() -> str | None:
-    """Why this machine cannot do it."""
+    """Why this machine cannot run the test."""
     if shutil.which("ip") is None or os.geteuid() != 0:
         return "networks of one's own need root and ip(8)"
     tried = f"barnabas-try-{os.getpid()}"
@@ -200,7 +198,7 @@ def why_no_networks() -> str | None:
 
 
 class Networks:
-    """One for each service and one for a client, on one switch; the services know each other by name."""
+    """A network namespace for each service and for a client, connected by a bridge; services have host names."""
 
     def __init__(self, names: list[str]) -> None:
         self._prefix = f"b{os.getpid()}-"
@@ -248,7 +246,7 @@ class Networks:
             shutil.rmtree(Path("/etc/netns") / self._own(name), ignore_errors=True)
 
     def command(self, name: str, *command: str) -> list[str]:
-        """The words that run a command where a service is, on a machine of that name."""
+        """The command line that runs a command in the namespace of a service."""
         named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name]
         return ["ip", "netns", "exec", self._own(name), *named, *command]
 
@@ -261,14 +259,14 @@ def _ip(*arguments: str) -> None:
 
 
 def barnabas(words: list[str]) -> list[str]:
-    """A command of the image, run from here."""
+    """The image's command, run from this repository."""
     assert words[0] == "barnabas"
     return [sys.executable, "-P", str(MAIN), *words[1:]]
 
 
 @contextmanager
 def running(path: Path) -> Iterator[tuple[Networks, dict[str, Any]]]:
-    """All nodes of a file, started at once as the image starts them."""
+    """All services of a file, started at the same time with the image's command."""
     nodes = {name: one for name, one in services(path).items() if one["image"] == "barnabas"}
     with ExitStack() as stack:
         networks = stack.enter_context(Networks(list(nodes)))
@@ -316,7 +314,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.skipif(why_no_networks() is not None, reason=why_no_networks() or "networks can be made")
 @pytest.mark.parametrize("path", [DOCKER / "compose.yml", DOCKER / "cluster.yml"], ids=lambda path: path.name)
-def test_what_a_compose_file_starts_serves_clients(path: Path) -> None:
+def test_the_services_of_a_compose_file_serve_clients(path: Path) -> None:
     """The image's command with the file's variables: topics with a replica on each node, a group, a health check."""
     with running(path) as (networks, nodes):
         bootstrap = ",".join(f"{node['hostname']}:19092" for node in nodes.values())

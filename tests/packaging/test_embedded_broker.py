@@ -1,4 +1,4 @@
-"""The embedded broker with the real daemon: refusals in the daemon's words, a crash, an orphan."""
+"""The embedded broker with the real daemon: startup errors, a crash, an orphaned process."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ sys.stdin.read()
 """
 
 
-def test_a_taken_port_is_one_sentence() -> None:
-    """embedded.py rule 2: what the daemon said, and nothing of its log."""
+def test_a_port_in_use_is_one_line() -> None:
+    """embedded.py rule 2: the daemon's error message, without its log."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(BrokerError) as refusal:
@@ -35,8 +35,8 @@ def test_a_taken_port_is_one_sentence() -> None:
     assert str(port) in words
 
 
-def test_a_directory_in_use_is_one_sentence(tmp_path: Path) -> None:
-    """embedded.py rule 2; and the first broker is not disturbed."""
+def test_a_directory_in_use_is_one_line(tmp_path: Path) -> None:
+    """embedded.py rule 2; the first broker continues."""
     with Broker(tmp_path / "data") as first:
         with pytest.raises(BrokerError) as refusal:
             Broker(tmp_path / "data").start()
@@ -46,7 +46,7 @@ def test_a_directory_in_use_is_one_sentence(tmp_path: Path) -> None:
     assert first.bootstrap
 
 
-def test_a_bad_setting_is_one_sentence() -> None:
+def test_an_invalid_setting_is_one_line() -> None:
     """embedded.py rule 2."""
     with pytest.raises(BrokerError, match=r"num\.partitions") as refusal:
         Broker(settings={"num.partitions": "many"}).start()
@@ -73,7 +73,7 @@ def test_a_crash_loses_nothing_acknowledged() -> None:
 
 
 def test_an_orphaned_daemon_stops_cleanly(tmp_path: Path) -> None:
-    """embedded.py rule 3: its starter is killed, and the daemon leaves its directory in order."""
+    """embedded.py rule 3: its parent process is killed, and it stops cleanly."""
     starter = subprocess.Popen(
         [sys.executable, "-c", STARTER, tmp_path / "data"],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The Makefile's sentences for a machine that lacks something."""
+"""Error messages of the Makefile for missing tools."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def make(checkout: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["make", *args], cwd=checkout, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_an_old_python_is_named_with_what_to_do(checkout: Path) -> None:
-    """One sentence, non-zero exit, nothing built."""
+def test_an_old_python_is_reported(checkout: Path) -> None:
+    """One line, non-zero exit code, nothing built."""
     old = checkout / "python-old"
     old.write_text(OLD)
     old.chmod(0o755)
@@ -37,15 +37,14 @@ def test_an_old_python_is_named_with_what_to_do(checkout: Path) -> None:
     assert not (checkout / ".venv").exists()
 
 
-def test_no_python_at_all_is_named_too(checkout: Path) -> None:
-    """The same sentence."""
+def test_a_missing_python_is_reported(checkout: Path) -> None:
     outcome = make(checkout, "test", "PYTHON=/no/such/python")
     assert outcome.returncode != 0
     assert outcome.stderr.startswith("Barnabas needs Python 3.11 or newer; /no/such/python is not there: install one")
 
 
-def test_a_python_without_venv_is_told_apart(checkout: Path) -> None:
-    """Debian's python3 comes without its venv module."""
+def test_a_python_without_venv_is_reported(checkout: Path) -> None:
+    """Debian's python3 has no venv module."""
     bare = checkout / "python-bare"
     bare.write_text(BARE)
     bare.chmod(0o755)
@@ -55,7 +54,7 @@ def test_a_python_without_venv_is_told_apart(checkout: Path) -> None:
 
 
 def test_help_lists_the_targets(checkout: Path) -> None:
-    """`make` alone explains itself and builds nothing."""
+    """`make` without a target prints help and builds nothing."""
     outcome = make(checkout)
     assert outcome.returncode == 0
     listed = {line.split()[1] for line in outcome.stdout.splitlines()}
@@ -64,7 +63,7 @@ def test_help_lists_the_targets(checkout: Path) -> None:
 
 
 def test_no_file_names_a_package_index() -> None:
-    """Versions are pinned, addresses are the environment's business."""
+    """Versions are pinned; package indexes are configured by the environment."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt", ".ci/run"):
         text = (ROOT / name).read_text()
         assert "http" not in text, name

@@ -1,4 +1,4 @@
-"""What the README shows works as it stands there."""
+"""The README's examples work as printed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_example_of_the_context_manager_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", re.findall(r"`make ([a-z-]+)`|^make ([a-z-]+)", TEXT, re.MULTILINE))
-def test_every_make_target_it_names_is_there(target: tuple[str, str]) -> None:
+def test_every_make_target_in_it_exists(target: tuple[str, str]) -> None:
     """`make help` lists them."""
     name = target[0] or target[1]
     assert re.search(rf"^{name}:", (ROOT / "Makefile").read_text(), re.MULTILINE)

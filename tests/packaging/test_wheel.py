@@ -1,7 +1,7 @@
-"""The wheel in a clean environment, beside a user's own modules `storage` and `broker`.
+"""The wheel in a clean environment, next to a user's own modules `storage` and `broker`.
 
-RULES    1. Nothing but `barnabas` lands in site-packages.
-         2. The daemon runs its own modules whatever lies in the working directory, and user code runs its own.
+RULES    1. Only `barnabas` is installed into site-packages.
+         2. The daemon runs its own modules whatever the working directory contains, and user code its own.
          3. The command, the context manager and the fixtures work as installed.
 """
 
@@ -66,7 +66,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The python of an environment that holds the wheel, what it asks for, a client and pytest."""
+    """The python of an environment with the wheel, its dependencies, a client and pytest."""
     folder = tmp_path_factory.mktemp("clean")
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
@@ -79,14 +79,14 @@ def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def workplace(tmp_path: Path) -> Path:
-    """A working directory with a user's own `storage` and `broker`, both of which stop whoever imports them amiss."""
+    """A working directory with a user's `storage` and `broker`, which fail if the daemon imports them."""
     for name in ("storage", "broker", "protocol", "replication"):
         (tmp_path / f"{name}.py").write_text('MINE = "the user\'s own"\n')
     return tmp_path
 
 
-def test_the_wheel_puts_one_name_into_site_packages(wheel: Path) -> None:
-    """Rule 1: and it carries all four floors inside that name, the faces of packages included."""
+def test_the_wheel_installs_one_package(wheel: Path) -> None:
+    """Rule 1: all packages are in it, with their `__init__.py`."""
     with ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"barnabas"}
@@ -100,7 +100,7 @@ def test_the_wheel_puts_one_name_into_site_packages(wheel: Path) -> None:
     assert "barnabas/pipeline/log4j2.properties" in names
 
 
-def test_the_command_serves_beside_foreign_modules(clean: Path, workplace: Path) -> None:
+def test_the_command_works_next_to_foreign_modules(clean: Path, workplace: Path) -> None:
     """Rule 2, for `barnabas serve` and `python -m barnabas serve`."""
     for command in ([clean.with_name("barnabas")], [clean, "-m", "barnabas"]):
         daemon = subprocess.Popen(
@@ -119,20 +119,20 @@ def test_the_command_serves_beside_foreign_modules(clean: Path, workplace: Path)
             assert daemon.wait(20) == 0
 
 
-def test_the_fixtures_work_beside_foreign_modules(clean: Path, workplace: Path) -> None:
-    """Rules 2 and 3: a user's test suite, run by the environment's own pytest."""
+def test_the_fixtures_work_next_to_foreign_modules(clean: Path, workplace: Path) -> None:
+    """Rules 2 and 3: a user's test suite, run by the environment's pytest."""
     (workplace / "test_theirs.py").write_text(USER_TEST)
     outcome = run(clean, "-m", "pytest", "-q", "test_theirs.py", cwd=workplace)
     assert "2 passed" in outcome.stdout, outcome.stdout + outcome.stderr
 
 
-def test_the_version_is_told(clean: Path, workplace: Path) -> None:
+def test_the_version_is_printed(clean: Path, workplace: Path) -> None:
     """Rule 3."""
     assert run(clean.with_name("barnabas"), "--version", cwd=workplace).stdout == "barnabas 0.1.0\n"
 
 
-def test_the_tools_look_at_what_the_broker_has_left(clean: Path, workplace: Path) -> None:
-    """`barnabas doctor` and `barnabas dump-log` come with the wheel, and need nothing else."""
+def test_the_tools_read_the_brokers_directory(clean: Path, workplace: Path) -> None:
+    """`barnabas doctor` and `barnabas dump-log` are in the wheel."""
     outcome = run(clean, "-P", "-c", "import barnabas; barnabas.Broker('data').start().stop()", cwd=workplace)
     assert outcome.returncode == 0, outcome.stderr
     visit = run(clean.with_name("barnabas"), "doctor", "data", cwd=workplace)

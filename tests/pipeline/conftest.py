@@ -9,16 +9,23 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A session with the Kafka connector and, if available, the jars of all formats."""
+def java() -> None:
+    """Skips tests without a suitable Java."""
     pytest.importorskip("pyspark")
-    from barnabas.pipeline.session import NoJava, java_version, start_session
-    from barnabas.pipeline.spark.jars import FORMATS, find_connector
+    from barnabas.pipeline.session import NoJava, java_version
 
     try:
         java_version()
     except NoJava as missing:
         pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A session with the Kafka connector and, if available, the jars of all formats."""
+    from barnabas.pipeline.session import start_session
+    from barnabas.pipeline.spark.jars import FORMATS, find_connector
+
     formats = [name for name in FORMATS if "spark.jars" in find_connector([name]).settings]
     scratch = tmp_path_factory.mktemp("spark")
     session, source = start_session("tests", scratch, scratch / "spark.log", formats=formats)

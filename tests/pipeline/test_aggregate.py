@@ -20,6 +20,7 @@ from barnabas.pipeline.brokers import TopicPartition
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.aggregate import aggregate_files
 from barnabas.pipeline.store.versions import Versions
+from tests.pipeline.crashes import Crash, crash
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, send
 
 pytestmark = pytest.mark.long
@@ -66,14 +67,14 @@ def expected_rows(flights: list[dict[str, Any]]) -> dict[tuple[int, str], tuple[
     sums: dict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0])
     for one in flights:
         value = json.loads(one["value"])
-        place = sums[(one["timestamp"] - START_MS) // MINUTE_MS // HOUR, value["carrier"]]
-        place[0] += 1
-        place[1] += value["delay"] or 0
-    return {place: (count, delay) for place, (count, delay) in sums.items()}
+        key = sums[(one["timestamp"] - START_MS) // MINUTE_MS // HOUR, value["carrier"]]
+        key[0] += 1
+        key[1] += value["delay"] or 0
+    return {key: (count, delay) for key, (count, delay) in sums.items()}
 
 
 def without_finality(rows: Rows) -> dict[tuple[int, str | None], tuple[int, float | None]]:
-    return {place: row[:2] for place, row in rows.items()}
+    return {key: row[:2] for key, row in rows.items()}
 
 
 def test_open_windows_are_updated_and_late_records_are_stored_separately(
@@ -113,11 +114,11 @@ def test_open_windows_are_updated_and_late_records_are_stored_separately(
     before = sorted((tmp_path / "w" / "versions").rglob("*"))
     nothing = aggregate(spark, settings)
     assert (nothing.rounds, nothing.records, nothing.version, nothing.late_ever) == (0, 0, 3, 2)
-    assert sorted((tmp_path / "w" / "versions").rglob("*")) == before, "a run without news does nothing"
+    assert sorted((tmp_path / "w" / "versions").rglob("*")) == before, "a run without new records does nothing"
     state = Versions(settings.into, "aggregate").state()
     assert state is not None
-    places = {TopicPartition(topic, 0): 6, TopicPartition(topic, 1): 4}
-    assert brokers.committed(f"barnabas-aggregate-{state['id']}", places) == places
+    topic_partitions = {TopicPartition(topic, 0): 6, TopicPartition(topic, 1): 4}
+    assert brokers.committed(f"barnabas-aggregate-{state['id']}", topic_partitions) == topic_partitions
 
     send(kafka_broker.bootstrap, topic, [flight(62, "DL", 0, 1), flight(63, "DL", 0, 1)])
     brokers.delete_records({TopicPartition(topic, 1): 5})
@@ -156,18 +157,10 @@ def test_many_rounds_give_the_same_result_as_one(
     assert len(list((settings.into / "current" / "windows").glob("final-*"))) <= 3
 
 
-class Killed(BaseException):
-    """The process ends here."""
-
-
-def killed(*_: Any, **__: Any) -> None:
-    raise Killed
-
-
 def test_an_interrupted_round_is_repeated_and_counted_once(
     spark: Any, kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed before the commit, and right after it (test_versions.py interrupts the commit itself)."""
+    """Crash before the commit, and right after it (test_versions.py interrupts the commit itself)."""
     topic = f"cut-{tmp_path.name}"
     create(kafka_broker.bootstrap, topic)
     settings = hourly(kafka_broker.bootstrap, topic, tmp_path / "w")
@@ -176,7 +169,7 @@ def test_an_interrupted_round_is_repeated_and_counted_once(
     aggregate(spark, settings)
     send(kafka_broker.bootstrap, topic, flights[150:])
     really = Versions.clean_up
-    for place, name, held in (
+    for key, name, held in (
         (aggregate_files.VersionWriter, "late", flights[:150]),
         (Versions, "commit", flights[:150]),
         (Versions, "clean_up", flights),
@@ -186,13 +179,13 @@ def test_an_interrupted_round_is_repeated_and_counted_once(
 
             def clean_up(versions: Versions, alive: Iterator[bool] = alive) -> None:
                 if not next(alive, False):
-                    raise Killed
+                    raise Crash
                 really(versions)
 
             if name != "clean_up":
-                patched.setattr(place, name, killed)
+                patched.setattr(key, name, crash)
             patched.setattr(Versions, "clean_up", clean_up)
-            with pytest.raises(Killed):
+            with pytest.raises(Crash):
                 aggregate(spark, settings)
         assert sum(row[1] for row in _rows_of_state(settings.into)) == len(held)
     assert aggregate(spark, settings).rounds == 0, "the last one was committed"

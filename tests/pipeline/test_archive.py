@@ -53,7 +53,9 @@ def test_runs_archive_every_record_once(spark: Any, kafka_broker: Any, tmp_path:
     assert archive(spark, settings).rounds == 0
 
     listed = sorted(str(path.relative_to(settings.into)) for path in settings.into.glob("topic=*/date=*/*"))
-    assert listed == sorted(ArchiveFolder(settings.into).manifest().files), "a stranger sees what is committed"
+    assert listed == sorted(ArchiveFolder(settings.into).manifest().files), (
+        "any reader sees exactly the committed files"
+    )
     assert {path.split("/")[1] for path in listed} == {"date=2026-01-01", "date=2026-01-02"}
     rows = read_archive(spark, settings.into).orderBy("partition", "offset").collect()
     wanted = [(r["partition"], r["key"], r["value"], r["timestamp"], r["headers"]) for r in sent]
@@ -109,7 +111,7 @@ def test_another_topic_cluster_or_folder_is_refused(spark: Any, kafka_broker: An
         send(kafka_broker.bootstrap, topic, minutes(3, 1))
     settings = ArchiveSettings(bootstrap=kafka_broker.bootstrap, into=tmp_path / "a", topic=(one,))
     archive(spark, settings)
-    for wish, words in (
+    for wrong_settings, message in (
         (replace(settings, topic=(other,)), f"holds {one}, and this run does not name it"),
         (replace(settings, topic=("no-such",)), "There is no topic no-such"),
         (replace(settings, topic=()), "needs --topic or --pattern"),
@@ -117,8 +119,8 @@ def test_another_topic_cluster_or_folder_is_refused(spark: Any, kafka_broker: An
         (replace(settings, trim=True), "no audit has verified"),
         (replace(settings, bootstrap="127.0.0.1:1"), "No broker answers at 127.0.0.1:1"),
     ):
-        with pytest.raises(JobError, match=words):
-            archive(spark, wish)
+        with pytest.raises(JobError, match=message):
+            archive(spark, wrong_settings)
     both = archive(spark, replace(settings, topic=(one, other)))
     assert (both.records, both.behind) == (3, 0), "what was archived before is not behind"
     metadata = settings.into / "_barnabas" / "archive.json"

@@ -100,7 +100,7 @@ def test_one_changed_record_is_found(
 ) -> None:
     records = pq.ParquetFile(restored_file).read()
     at = 17
-    place = {name: records.column(name)[at].as_py() for name in ("partition", "offset")}
+    position = {name: records.column(name)[at].as_py() for name in ("partition", "offset")}
     if kind == "lost":
         records = pa.concat_tables([records.slice(0, at), records.slice(at + 1)])
     elif kind == "doubled":
@@ -116,7 +116,11 @@ def test_one_changed_record_is_found(
         kind: 1,
     }
     [example] = report.examples
-    assert (example["kind"], example["partition"], example["offset"]) == (kind, place["partition"], place["offset"])
+    assert (example["kind"], example["partition"], example["offset"]) == (
+        kind,
+        position["partition"],
+        position["offset"],
+    )
     assert report.altered_files == [str(restored_file.relative_to(archived[0].archive))]
     assert json.loads((Path(archived[0].archive) / "_barnabas" / "audit.json").read_text())["verified"] == []
 
@@ -153,7 +157,7 @@ def test_only_verified_records_are_trimmed(spark: Any, archived: tuple[AuditSett
         archive(spark, archiving)
     path.write_bytes(good)
     assert archive(spark, archiving).trimmed == 2
-    places = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
-    assert set(brokers.starts(places).values()) == {153}, "the last twenty were not audited"
+    topic_partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    assert set(brokers.starts(topic_partitions).values()) == {153}, "the last twenty were not audited"
     report = audit(spark, replace(settings, topic=(topic,)))
     assert (report.agrees, report.records) == (True, 20)

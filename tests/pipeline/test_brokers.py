@@ -69,11 +69,11 @@ def test_offsets_are_found_after_a_restart() -> None:
     with Broker() as broker:
         brokers = Brokers(BrokerSettings(bootstrap=broker.bootstrap))
         brokers.create_topic("t", 2, 1, {})
-        places = [TopicPartition("t", 0), TopicPartition("t", 1)]
-        assert brokers.ends(places) == dict.fromkeys(places, 0)
+        partitions = [TopicPartition("t", 0), TopicPartition("t", 1)]
+        assert brokers.ends(partitions) == dict.fromkeys(partitions, 0)
         broker.kill()
         broker.start()
-        assert brokers.ends(places) == dict.fromkeys(places, 0)
+        assert brokers.ends(partitions) == dict.fromkeys(partitions, 0)
 
 
 def test_a_missing_topic_is_an_error_at_once(kafka_broker: Any) -> None:

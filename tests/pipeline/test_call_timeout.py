@@ -37,8 +37,8 @@ class StuckClient:
         self.never = threading.Event()
         self.calls: list[str] = []
 
-    def TopicPartition(self, *place: Any) -> Any:  # noqa: N802 - the client's name
-        return place
+    def TopicPartition(self, *position: Any) -> Any:  # noqa: N802 - the client's name
+        return position
 
     def Consumer(self, _settings: Any) -> Any:  # noqa: N802 - the client's name
         placed = [SimpleNamespace(offset=-1001)]

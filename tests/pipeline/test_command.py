@@ -18,17 +18,17 @@ from barnabas.pipeline.command import main
 def run_command(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
     """Returns the exit code and the single line on standard error."""
     code = main(list(args))
-    heard = capsys.readouterr()
-    assert not heard.out
-    assert heard.err.count("\n") == 1, heard.err
-    return code, heard.err
+    captured = capsys.readouterr()
+    assert not captured.out
+    assert captured.err.count("\n") == 1, captured.err
+    return code, captured.err
 
 
 def test_missing_or_unknown_settings_are_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder = str(tmp_path / "a")
     file = tmp_path / "job.toml"
     file.write_text('[archive]\ninto = "x"\nmax-offset-per-trigger = 5\n')
-    for args, words in (
+    for args, message in (
         (("archive", "--topic", "t"), "archive needs --into"),
         (
             ("archive", "--settings", str(file)),
@@ -46,7 +46,7 @@ def test_missing_or_unknown_settings_are_one_sentence(capsys: pytest.CaptureFixt
     ):
         code, line = run_command(capsys, *args)
         assert code == 1, line
-        assert words in line
+        assert message in line
     assert not (tmp_path / "a").exists(), "nothing was begun"
 
 
@@ -75,9 +75,9 @@ def test_an_unreachable_master_is_one_sentence(
 
 def test_help_shows_every_setting_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["archive", "--help"]) == 0
-    heard = capsys.readouterr().out
+    captured = capsys.readouterr().out
     for name in ("--into FOLDER", "--max-offsets-per-trigger", "1000000", "--settings FILE", "--json", "--master URL"):
-        assert name in heard
+        assert name in captured
     assert main(["--help"]) == 0
     assert {"archive", "audit", "replay", "demo"} <= set(capsys.readouterr().out.split())
 

@@ -111,7 +111,7 @@ def test_a_change_in_any_part_of_a_record_is_found(spark: Any, copy: AuditSettin
     report = audit(spark, copy)
     named = [(one["kind"], one["partition"], one["offset"]) for one in report.examples]
     changed = sorted((rows[at]["partition"], rows[at]["offset"]) for at in (1, 3, 5, 6, 8, 9, 10))
-    assert named == [("altered", *place) for place in changed]
+    assert named == [("altered", *position) for position in changed]
     assert report.altered_files == names(copy, path)
 
 
@@ -144,7 +144,7 @@ def test_exchanged_and_moved_files_are_reported(spark: Any, copy: AuditSettings)
 def test_foreign_files_are_reported_and_the_others_are_read(spark: Any, copy: AuditSettings) -> None:
     data, damaged, *_ = files_of(copy)
     day = data.parent
-    strangers = {
+    foreign_files = {
         day / "notes.txt": b"not Parquet",
         day / "empty.parquet": b"",
         day / "deeper" / "copy.parquet": data.read_bytes(),
@@ -152,7 +152,7 @@ def test_foreign_files_are_reported_and_the_others_are_read(spark: Any, copy: Au
         copy.archive / "topic=one" / "date=soon" / "x.parquet": data.read_bytes(),
         copy.archive / "README": b"hello",
     }
-    for path, content in strangers.items():
+    for path, content in foreign_files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     tables = {
@@ -167,7 +167,7 @@ def test_foreign_files_are_reported_and_the_others_are_read(spark: Any, copy: Au
     content[40:400] = bytes(360)
     damaged.write_bytes(content)
     assert faults_of(spark, copy) == {
-        "unknown_files": names(copy, *strangers, *tables),
+        "unknown_files": names(copy, *foreign_files, *tables),
         "unreadable_files": names(copy, damaged, day / "notes.txt", *tables),
         "lost": count,
     }
@@ -175,11 +175,11 @@ def test_foreign_files_are_reported_and_the_others_are_read(spark: Any, copy: Au
 
 def test_a_missing_last_entry_is_found(spark: Any, copy: AuditSettings) -> None:
     entries = sorted((copy.archive / "_barnabas" / "manifest").glob("*.json"))
-    said = json.loads(entries[-1].read_text())
+    fields = json.loads(entries[-1].read_text())
     entries[-1].unlink()
     faults = faults_of(spark, copy)
-    assert faults["unknown_files"] == sorted(file["path"] for file in said["files"])
-    assert faults["strange"] == sum(read["count"] for read in said["ranges"])
+    assert faults["unknown_files"] == sorted(file["path"] for file in fields["files"])
+    assert faults["strange"] == sum(read["count"] for read in fields["ranges"])
     for entry in entries[:-1]:
         entry.unlink()
     with pytest.raises(JobError, match="has no entry: there is nothing to compare"):
@@ -189,31 +189,31 @@ def test_a_missing_last_entry_is_found(spark: Any, copy: AuditSettings) -> None:
 def test_a_manifest_with_altered_counts_is_found(spark: Any, copy: AuditSettings) -> None:
     """Altered ranges contradict the files' contents; altered contents contradict the files."""
     [*_, path] = sorted((copy.archive / "_barnabas" / "manifest").glob("*.json"))
-    said = json.loads(path.read_text())
-    said["ranges"][0]["count"] += 1
-    path.write_text(json.dumps(said))
+    fields = json.loads(path.read_text())
+    fields["ranges"][0]["count"] += 1
+    path.write_text(json.dumps(fields))
     with pytest.raises(JobError, match=r"contradicts itself in entry 1: of one-0 it has 31 records from 30 to 60"):
         audit(spark, copy)
-    said["ranges"][0]["count"] -= 1
-    said["ranges"][0]["checksum"] += 1
-    file = next(one for one in said["files"] if "topic=one" in one["path"])
+    fields["ranges"][0]["count"] -= 1
+    fields["ranges"][0]["checksum"] += 1
+    file = next(one for one in fields["files"] if "topic=one" in one["path"])
     next(one for one in file["contents"] if one["partition"] == 0)["checksum"] += 1
-    path.write_text(json.dumps(said))
+    path.write_text(json.dumps(fields))
     assert faults_of(spark, copy) == {"altered_files": [file["path"]]}
 
 
 def test_a_manifest_with_altered_offsets_is_found(spark: Any, copy: AuditSettings) -> None:
     entries = sorted((copy.archive / "_barnabas" / "manifest").glob("*.json"))
     good = [path.read_text() for path in entries]
-    said = json.loads(good[0])
-    next(read for read in said["ranges"] if (read["topic"], read["partition"]) == ("one", 0))["start"] += 5
-    entries[0].write_text(json.dumps(said))
+    fields = json.loads(good[0])
+    next(read for read in fields["ranges"] if (read["topic"], read["partition"]) == ("one", 0))["start"] += 5
+    entries[0].write_text(json.dumps(fields))
     with pytest.raises(JobError, match=r"contradicts itself in entry 0: of one-0 it has 30 records from 5 to 30"):
         audit(spark, copy)
     for path, text in zip(entries, good, strict=True):
-        said = json.loads(text)
-        said["ranges"] = [read for read in said["ranges"] if (read["topic"], read["partition"]) != ("two", 1)]
-        path.write_text(json.dumps(said))
+        fields = json.loads(text)
+        fields["ranges"] = [read for read in fields["ranges"] if (read["topic"], read["partition"]) != ("two", 1)]
+        path.write_text(json.dumps(fields))
     with pytest.raises(
         JobError, match=r"contradicts itself in entry 0: of two-1 its files and its ranges do not add up"
     ):
@@ -292,18 +292,18 @@ def test_altered_decoded_data_is_found(spark: Any, broker: Broker, tmp_path: Pat
 
 def test_another_cluster_topic_or_damaged_metadata_is_an_error(spark: Any, copy: AuditSettings) -> None:
     file = copy.archive / "_barnabas" / "archive.json"
-    said = json.loads(file.read_text())
+    fields = json.loads(file.read_text())
     for text, sentence in (
-        (json.dumps({**said, "cluster": "other"}), "is the archive of another cluster"),
-        (json.dumps({**said, "format": 9}), "is of format 9"),
-        (json.dumps({**said, "cluster": 5}), "is damaged: cluster is 5"),
-        (json.dumps([said]), "is damaged"),
+        (json.dumps({**fields, "cluster": "other"}), "is the archive of another cluster"),
+        (json.dumps({**fields, "format": 9}), "is of format 9"),
+        (json.dumps({**fields, "cluster": 5}), "is damaged: cluster is 5"),
+        (json.dumps([fields]), "is damaged"),
         ("{", "is damaged"),
     ):
         file.write_text(text)
         with pytest.raises(JobError, match=sentence):
             audit(spark, copy)
-    file.write_text(json.dumps(said))
+    file.write_text(json.dumps(fields))
     with pytest.raises(JobError, match="holds no topic three"):
         audit(spark, replace(copy, topic=("three",)))
     file.unlink()

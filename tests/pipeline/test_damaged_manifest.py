@@ -12,7 +12,7 @@ import pytest
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.store.manifest import Contents, DataFile, Entry, Range, read_manifest, write_entry
 
-Said = dict[str, Any]
+Fields = dict[str, Any]
 
 
 def entry(sequence: int) -> Entry:
@@ -73,13 +73,13 @@ def test_binary_content_and_folders_are_refused(folder: Path) -> None:
         read_manifest(folder / "nowhere")
 
 
-def changed(path: str, value: Any) -> Callable[[Said], None]:
+def changed(path: str, value: Any) -> Callable[[Fields], None]:
     """Sets the value at a path like ranges.0.start."""
 
-    def change(said: Said) -> None:
-        *way, last = [int(part) if part.isdigit() else part for part in path.split(".")]
-        at: Any = said
-        for part in way:
+    def change(fields: Fields) -> None:
+        *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+        at: Any = fields
+        for part in parents:
             at = at[part]
         at[last] = value
 
@@ -123,27 +123,27 @@ def changed(path: str, value: Any) -> Callable[[Said], None]:
         (changed("replaces", [7]), "is damaged"),
     ],
 )
-def test_an_inconsistent_entry_is_refused(folder: Path, change: Callable[[Said], None], sentence: str) -> None:
-    said = json.loads((folder / name(1)).read_text())
-    change(said)
-    (folder / name(1)).write_text(json.dumps(said))
+def test_an_inconsistent_entry_is_refused(folder: Path, change: Callable[[Fields], None], sentence: str) -> None:
+    fields = json.loads((folder / name(1)).read_text())
+    change(fields)
+    (folder / name(1)).write_text(json.dumps(fields))
     with pytest.raises(JobError, match=sentence):
         read_manifest(folder)
 
 
 def test_a_compaction_that_lost_records_is_refused(folder: Path) -> None:
-    said = json.loads((folder / name(3)).read_text())
-    said["files"][0]["contents"][0]["count"] = 19
-    (folder / name(3)).write_text(json.dumps(said))
+    fields = json.loads((folder / name(3)).read_text())
+    fields["files"][0]["contents"][0]["count"] = 19
+    (folder / name(3)).write_text(json.dumps(fields))
     with pytest.raises(JobError, match="entry 3: of t-0 its files and its ranges do not add up"):
         read_manifest(folder)
 
 
 def test_a_year_of_five_digits_is_accepted(folder: Path) -> None:
     """Some producers use microseconds instead of milliseconds."""
-    said = json.loads((folder / name(2)).read_text())
-    said["files"][0]["path"] = path = "topic=t/date=+57971-02-25/000000000002-00000.parquet"
-    (folder / name(2)).write_text(json.dumps(said))
+    fields = json.loads((folder / name(2)).read_text())
+    fields["files"][0]["path"] = path = "topic=t/date=+57971-02-25/000000000002-00000.parquet"
+    (folder / name(2)).write_text(json.dumps(fields))
     assert path in read_manifest(folder).files
 
 

@@ -16,10 +16,7 @@ from barnabas.pipeline.jobs.data_files import write_files
 from barnabas.pipeline.store.folder import ArchiveFolder
 from barnabas.pipeline.store.publish import recover
 from barnabas.pipeline.store.versions import Versions
-
-
-class Killed(BaseException):
-    """The driver ends here."""
+from tests.pipeline.crashes import Crash
 
 
 class Frame:
@@ -39,14 +36,14 @@ class Frame:
         self.path = Path(path)
         self.path.mkdir(parents=True)
         if self.is_killed:
-            raise Killed
+            raise Crash
         (self.path / "own.parquet").touch()
 
 
 def test_late_files_of_a_killed_drivers_workers_are_in_no_round(tmp_path: Path) -> None:
     staged = tmp_path / "staging" / "000000000007"
     killed: Any = Frame(is_killed=True)
-    with pytest.raises(Killed):
+    with pytest.raises(Crash):
         write_files(killed, staged)
     shutil.rmtree(staged.parent)
     late = killed.path / "_temporary" / "0" / "task_of_the_dead"

@@ -98,13 +98,13 @@ def test_avro_is_decoded_by_sparks_reader(spark: Any, tmp_path: Path, framing: s
 
 
 def test_invalid_decoding_settings_are_refused(spark: Any, tmp_path: Path) -> None:
-    for wish, schema, words in (
+    for settings, schema, message in (
         ("xml", None, "not as 'xml'"),
         ("avro", None, "Avro needs --schema"),
         ("json", tmp_path / "nothing", "cannot be read"),
     ):
-        with pytest.raises(JobError, match=words):
-            choose_decoding(spark, wish, schema, "plain", records(spark))
+        with pytest.raises(JobError, match=message):
+            choose_decoding(spark, settings, schema, "plain", records(spark))
     (tmp_path / "bad").write_text("carrier strin")
     with pytest.raises(JobError, match="is no DDL"):
         choose_decoding(spark, "json", tmp_path / "bad", "plain", records(spark))

@@ -21,7 +21,7 @@ from barnabas.pipeline.demo.spark_jobs import StreamReport
 ROWS = 1_500
 HEARTBEAT_MS = 100
 POLLS = 8
-"""Of a heartbeat each: long enough to hear that somebody left the group."""
+"""One heartbeat each: enough to notice that a member left the group."""
 
 
 class NoSpark:
@@ -50,10 +50,10 @@ def job(kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figu
 
 def test_correct_figures_agree(job: Demo, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert job.run(), job.disagreements
-    said = capsys.readouterr().out
-    assert "DISAGREES" not in said
-    assert said.count("agrees    ") == 13
-    assert "0 disagreements" in said
+    output = capsys.readouterr().out
+    assert "DISAGREES" not in output
+    assert output.count("agrees    ") == 13
+    assert "0 disagreements" in output
     assert (tmp_path / "delays.png").exists()
 
 
@@ -85,8 +85,8 @@ def test_a_wrong_look_up_by_time_fails_the_demo(job: Demo, monkeypatch: pytest.M
 
     def one_early(*args: Any) -> Any:
         answer = really(*args)
-        place, offset = next((place, offset) for place, offset in answer.offsets.items() if offset)
-        return answer._replace(offsets={**answer.offsets, place: offset - 1})
+        partition, offset = next((partition, offset) for partition, offset in answer.offsets.items() if offset)
+        return answer._replace(offsets={**answer.offsets, partition: offset - 1})
 
     monkeypatch.setattr(demo, "seek_by_time", one_early)
     assert not job.run()

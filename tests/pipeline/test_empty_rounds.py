@@ -12,7 +12,8 @@ pytest.importorskip("pyspark")
 from barnabas.pipeline import ArchiveSettings, AuditSettings, archive, audit
 from barnabas.pipeline.jobs.archive import sinks
 from barnabas.pipeline.store.archive_reader import read_archive
-from tests.pipeline.test_lakes import PARTITIONS, Killed, expected_rows, killed, needs_jars, table_rows
+from tests.pipeline.crashes import Crash, crash
+from tests.pipeline.test_lakes import PARTITIONS, expected_rows, needs_jars, table_rows
 from tests.pipeline.topics import create, minutes, send
 
 
@@ -28,8 +29,8 @@ def test_an_interrupted_empty_round_does_not_hide_later_records(
     create(kafka_broker.bootstrap, topic, PARTITIONS)
     settings = ArchiveSettings(bootstrap=kafka_broker.bootstrap, into=tmp_path / "a", topic=(topic,), format=kind)
     with monkeypatch.context() as patched:
-        patched.setattr(sinks.TableSink, "commit", killed)
-        with pytest.raises(Killed):
+        patched.setattr(sinks.TableSink, "commit", crash)
+        with pytest.raises(Crash):
             archive(spark, settings)
     send(kafka_broker.bootstrap, topic, minutes(20, PARTITIONS))
     assert archive(spark, settings).records == 20

@@ -80,9 +80,9 @@ def test_the_flights_are_archived_audited_and_counted(example: Example, capsys: 
     ]
     for line in lines:
         example.run(line, *(["--rows", str(ROWS)] if line.startswith("python") else []))
-    said = capsys.readouterr().out
-    assert "all as counted from the CSV" in said
-    assert f"records: {ROWS:,}" in said
+    original = capsys.readouterr().out
+    assert "all as counted from the CSV" in original
+    assert f"records: {ROWS:,}" in original
     assert Path("data/audit.html").stat().st_size > 1000
     latest = {bytes(row["key"]).decode() for row in pq.read_table("data/latest/current").to_pylist()}
     assert latest == {flight.carrier for flight in read_flights(ROWS)}
@@ -120,14 +120,14 @@ def test_the_python_blocks_of_the_docs_run(spark: Any, tmp_path: Path, monkeypat
         create_topic(broker.bootstrap, "flights")
         produce_flights(broker.bootstrap, "flights", read_flights(100), lambda _: None)
         code = "".join(blocks)
-        for said, meant in (
+        for original, replacement in (
             ("localhost:9092", broker.bootstrap),
             ("/data/archive", str(tmp_path / "archive")),
             ("/var/lib/barnabas/data", str(tmp_path / "logs")),
             ("/var/lib/node_exporter", str(tmp_path)),
         ):
-            assert said in code
-            code = code.replace(said, meant)
+            assert original in code
+            code = code.replace(original, replacement)
         exec(compile(code, "docs/pipeline.md", "exec"), names)
         assert names["report"].records == names["records"].count() == 100
         assert len(followers) == 1

@@ -11,7 +11,6 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from barnabas import Broker
-from barnabas.pipeline.session import NoJava, java_version
 from tests.pipeline.killing.archives import Archive
 from tests.pipeline.killing.kill_run import LOCAL, KillRun
 from tests.pipeline.killing.scenario import Scenario
@@ -23,12 +22,8 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def warm_driver() -> Iterator[WarmDriver]:
+def warm_driver(java: None) -> Iterator[WarmDriver]:
     """Spark, started once."""
-    try:
-        java_version()
-    except NoJava as missing:
-        pytest.skip(str(missing))
     with WarmDriver(LOCAL) as driver:
         yield driver
 

@@ -17,19 +17,11 @@ from barnabas.pipeline.jobs.archive import sinks
 from barnabas.pipeline.store import lakes
 from barnabas.pipeline.store.archive_reader import read_archive
 from barnabas.pipeline.store.folder import ArchiveFolder
+from tests.pipeline.crashes import Crash, crash
 from tests.pipeline.topics import create, minutes, read_all, send
 
 PARTITIONS = 2
 FOUND = ("lost", "doubled", "altered", "strange", "unknown_files", "altered_files", "unreadable_files", "misdecoded")
-
-
-class Killed(BaseException):
-    """The process ends here."""
-
-
-def killed(*_: Any, **__: Any) -> None:
-    """Instead of a step, or after it."""
-    raise Killed
 
 
 def needs_jars(kind: str) -> None:
@@ -75,8 +67,8 @@ def test_a_round_interrupted_at_any_step_is_appended_once(
     for number, (where, step) in enumerate(steps):
         send(kafka_broker.bootstrap, topic, minutes(40, PARTITIONS, 40 * number))
         with monkeypatch.context() as patched:
-            patched.setattr(where, step, killed)
-            with pytest.raises(Killed):
+            patched.setattr(where, step, crash)
+            with pytest.raises(Crash):
                 archive(spark, settings)
         entered = sum(ArchiveFolder(settings.into).manifest().ends().values())
         assert entered == (0, 0, 40)[number]
@@ -125,12 +117,12 @@ def faults(report: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("lake", ["delta"], indirect=True)
 def test_an_audit_finds_changes_of_a_table(spark: Any, lake: ArchiveSettings) -> None:
     [topic] = lake.topic
-    for wish, words in (
+    for wrong_settings, message in (
         (replace(lake, format="iceberg"), "was begun with --format delta"),
         (replace(lake, format="hudi"), "takes parquet, delta, iceberg"),
     ):
-        with pytest.raises(JobError, match=words):
-            archive(spark, wish)
+        with pytest.raises(JobError, match=message):
+            archive(spark, wrong_settings)
     path = str(lake.into / "records")
     table, one, other = f"delta.`{path}`", f"{topic}-0", f"{topic}-1"
     spark.sql(f"UPDATE {table} SET date = date'2030-01-01' WHERE partition = 1 AND offset = 4")

@@ -74,9 +74,9 @@ def test_the_metrics_file_has_one_line_per_query_and_metric(tmp_path: Path) -> N
 def test_lag_is_published_by_partition_and_shown_as_a_bar(tmp_path: Path) -> None:
     path, screen = tmp_path / "spark.prom", io.StringIO()
     listener = ProgressListener(Groups(), metrics=path, console=Console(file=screen, force_terminal=True, width=120))
-    said = report(durationMs={"addBatch": 900})
-    said["sources"][0]["latestOffset"] = {"t": {"0": 20, "1": 4, "2": 7}}
-    listener.on_batch(said)
+    progress = report(durationMs={"addBatch": 900})
+    progress["sources"][0]["latestOffset"] = {"t": {"0": 20, "1": 4, "2": 7}}
+    listener.on_batch(progress)
     lines = path.read_text().splitlines()
     assert 'barnabas_stream_partition_records_behind{query="q",topic="t",partition="0"} 3' in lines
     assert 'barnabas_stream_partition_records_behind{query="q",topic="t",partition="1"} 0' in lines
@@ -102,8 +102,8 @@ def test_a_stream_commits_offsets_for_its_group(spark: Any, kafka_broker: Any, t
         frame = spark.readStream.format("kafka").options(**source).load()
         query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
         query.trigger(availableNow=True).start().awaitTermination()
-        places = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
-        found = until(lambda: brokers.committed(f"shown-{tmp_path.name}", places), "the group has offsets")
-        assert found == dict.fromkeys(places, 25)
+        topic_partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+        found = until(lambda: brokers.committed(f"shown-{tmp_path.name}", topic_partitions), "the group has offsets")
+        assert found == dict.fromkeys(topic_partitions, 25)
     finally:
         spark.streams.removeListener(listener)

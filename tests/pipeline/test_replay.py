@@ -80,7 +80,7 @@ def test_a_target_that_would_change_or_delete_records_is_refused(spark: Any, kaf
     settings = ReplaySettings(bootstrap=kafka_broker.bootstrap, topic=topic, to=topic)
     with pytest.raises(JobError, match="is not sent into itself"):
         replay(spark, settings)
-    for number, (partitions, said, words) in enumerate(
+    for number, (partitions, configs, words) in enumerate(
         (
             (1, {}, "has 1 partitions, and 2 are needed"),
             (2, {"message_timestamp_type": "LogAppendTime"}, "its own timestamps"),
@@ -88,7 +88,7 @@ def test_a_target_that_would_change_or_delete_records_is_refused(spark: Any, kaf
         )
     ):
         target = f"{topic}-{number}"
-        create(kafka_broker.bootstrap, target, partitions, **said)
+        create(kafka_broker.bootstrap, target, partitions, **configs)
         with pytest.raises(JobError, match=words):
             replay(spark, replace(settings, to=target))
 

@@ -49,11 +49,11 @@ def read(tmp_path: Path, text: str) -> Copying:
 
 def test_a_jobs_table_overrides_common_settings(tmp_path: Path) -> None:
     """Names with dashes or underscores; one text or a list."""
-    said = read(
+    loaded = read(
         tmp_path,
         'bootstrap = "a:1"\ninto = "/x"\ntopic = "t"\nmost-rows = 1\n[copy]\nmost_rows = 2\nrate = 3\nis-loud = true\n',
     )
-    assert said == Copying(bootstrap="a:1", into=Path("/x"), topic=("t",), most_rows=2, rate=3, is_loud=True)
+    assert loaded == Copying(bootstrap="a:1", into=Path("/x"), topic=("t",), most_rows=2, rate=3, is_loud=True)
 
 
 def test_a_path_may_be_given_as_text() -> None:
@@ -168,7 +168,7 @@ def test_the_reason_for_a_stopped_context_is_read_from_the_log() -> None:
 )
 def test_the_reason_for_a_jvm_that_did_not_start_is_read_from_the_log(log: str, sentence: str) -> None:
     failure = RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.")
-    said = describe_failure(failure, log)
-    assert sentence in said
-    assert said.endswith(".")
-    assert "JAVA_GATEWAY" not in said
+    loaded = describe_failure(failure, log)
+    assert sentence in loaded
+    assert loaded.endswith(".")
+    assert "JAVA_GATEWAY" not in loaded

@@ -15,7 +15,6 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from barnabas.pipeline.session import NoJava, java_version
 from barnabas.pipeline.signals import Stopped, StopSignals
 from tests.pipeline.killing.job import QUICK_JVM, ROOT
 from tests.pipeline.killing.topics import Record, create_topic, send
@@ -40,7 +39,7 @@ streams.local_connect_and_auth = connect_and_cut
 sys.argv[0] = "barnabas"
 runpy.run_module("barnabas", run_name="__main__", alter_sys=True)
 """
-"""A program whose JVM dies when the first rows are on their way to Python."""
+"""A program whose JVM is killed when it starts to send rows to Python."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -54,19 +53,20 @@ def _dispositions_stay() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_dispositions_stay")
 @pytest.mark.parametrize(
-    ("wish", "words", "code"), [(signal.SIGINT, "stopped by Ctrl-C", 130), (signal.SIGTERM, "stopped by SIGTERM", 143)]
+    ("number", "message", "code"),
+    [(signal.SIGINT, "stopped by Ctrl-C", 130), (signal.SIGTERM, "stopped by SIGTERM", 143)],
 )
-def test_a_failure_after_a_signal_is_not_reported(number: signal.Signals, words: str, code: int) -> None:
+def test_a_failure_after_a_signal_is_not_reported(number: signal.Signals, message: str, code: int) -> None:
     def job() -> None:
         with StopSignals():
             try:
                 os.kill(os.getpid(), number)
             finally:
-                raise ConnectionError("the JVM has heard it, too")
+                raise ConnectionError("the JVM received it, too")
 
-    with pytest.raises(Stopped) as told:
+    with pytest.raises(Stopped) as stopped:
         job()
-    assert (str(told.value), told.value.exit_code) == (words, code)
+    assert (str(stopped.value), stopped.value.exit_code) == (message, code)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == (signal.SIG_DFL, signal.SIG_IGN)
 
 
@@ -154,12 +154,8 @@ def _group_of(pid: int) -> int:
 
 
 @pytest.fixture
-def words(kafka_broker: Any, tmp_path: Path) -> list[str]:
+def words(java: None, kafka_broker: Any, tmp_path: Path) -> list[str]:
     """The command line of an archive with small rounds."""
-    try:
-        java_version()
-    except NoJava as missing:
-        pytest.skip(str(missing))
     topic = f"stopped-{tmp_path.name}"
     create_topic(kafka_broker.bootstrap, topic, 1)
     send(kafka_broker.bootstrap, topic, ((0, Record(b"k", b"v", 1_767_225_600_000 + ms)) for ms in range(2_000)))
@@ -168,7 +164,7 @@ def words(kafka_broker: Any, tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("wish", "to_all", "is_at_work", "code"),
+    ("number", "to_all", "is_at_work", "code"),
     [
         pytest.param(signal.SIGTERM, True, True, 143, id="SIGTERM to all of it"),
         pytest.param(signal.SIGTERM, False, False, 143, id="SIGTERM to its Python while Spark starts"),
@@ -207,7 +203,7 @@ def test_a_killed_jvm_is_reported_in_one_sentence(words: list[str], tmp_path: Pa
         assert code == 1
         assert stderr.startswith("Error: Spark's JVM ended, killed or out of memory: run the job again.")
         assert stderr.count("\n") == 1
-        assert [kept.name for kept in job.scratch.iterdir()] == [f"barnabas-archive-spark-{os.getuid()}.log"]
+        assert [path.name for path in job.scratch.iterdir()] == [f"barnabas-archive-spark-{os.getuid()}.log"]
     finally:
         job.kill()
 
@@ -219,6 +215,6 @@ def test_a_jvm_killed_while_it_returns_rows_fails_the_job(words: list[str], tmp_
         code, stderr = job.ended()
         assert code == 1
         assert stderr.startswith("Error: Spark's JVM ended")
-        assert stderr.count("\n") == 1, "nobody else complains"
+        assert stderr.count("\n") == 1, "no other output"
     finally:
         job.kill()

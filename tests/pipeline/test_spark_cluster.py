@@ -19,7 +19,6 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from barnabas import Broker
-from barnabas.pipeline.session import NoJava, java_version
 from tests.pipeline.killing.archives import DecodedArchive
 from tests.pipeline.killing.job import ROOT
 from tests.pipeline.killing.kill_run import KillRun
@@ -55,18 +54,14 @@ class Setup:
         )
 
     def answer(self, process: subprocess.Popen[str]) -> Any:
-        said, _ = process.communicate(timeout=TIMEOUT_S)
+        output, _ = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 0
-        return json.loads(said)
+        return json.loads(output)
 
 
 @pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
+def setup(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
     """Shared by all tests of the file: it takes seconds to start."""
-    try:
-        java_version()
-    except NoJava as missing:
-        pytest.skip(str(missing))
     folder = tmp_path_factory.mktemp("cluster")
     broker = Broker(start_timeout_s=TIMEOUT_S)
     with broker, SparkCluster(folder) as cluster, WarmDriver(cluster.submit_words) as driver:
@@ -88,7 +83,7 @@ def test_sparks_own_sink_loses_nothing_and_may_send_twice(setup: Setup, tmp_path
     process = setup.start("sink", setup.broker.bootstrap, topic, str(ROWS), str(gate))
     until(lambda: process.poll() is not None or high_watermarks(brokers, topic, 1), "some have arrived", TIMEOUT_S)
     executors = setup.cluster.executors()
-    assert executors, "somebody sends"
+    assert executors, "executors are sending"
     for executor in executors:
         executor.kill()
     with open(os.open(gate, os.O_RDWR), "wb"):

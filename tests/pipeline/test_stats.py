@@ -46,8 +46,8 @@ def test_sizes_rates_and_shares(spark: Any) -> None:
         (1, 2, 25, b"aa", b""),
     )
     total = totals(records).collect()[0].asDict()
-    wanted = {"records": 5, "bytes": 116, "tombstones": 1, "keys": 2, "median_bytes": 2, "largest_bytes": 100}
-    assert {name: total[name] for name in wanted} == wanted
+    expected = {"records": 5, "bytes": 116, "tombstones": 1, "keys": 2, "median_bytes": 2, "largest_bytes": 100}
+    assert {name: total[name] for name in expected} == expected
     assert (total["first"], total["last"]) == ("2026-01-01T00:00:00.000", "2026-01-01T00:00:25.000")
     windows = {row.window_ms - START_MS: (row.records, row.bytes_per_s) for row in rates(records, 10_000).collect()}
     assert windows == {0: (3, 1.4), 10_000: (1, 10.0), 20_000: (1, 0.2)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,7 @@ from barnabas.pipeline.store import publish as publishing
 from barnabas.pipeline.store.folder import ArchiveFolder
 from barnabas.pipeline.store.manifest import Contents, DataFile, Entry, Range, read_manifest
 from barnabas.pipeline.store.publish import publish, recover, staging_of
-
-
-class Killed(BaseException):
-    """The process ends here."""
+from tests.pipeline.crashes import Crash, crash_before
 
 
 @pytest.fixture
@@ -44,25 +40,6 @@ def listed(folder: ArchiveFolder) -> set[str]:
     return {str(path.relative_to(folder.path)) for path in folder.path.glob("topic=*/date=*/*.parquet")}
 
 
-def kill_before(name: str, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
-    """Kills before the given call of a function that changes the disk."""
-    counted = 0
-
-    def wrap(really):
-        def step(*args, **kwargs):
-            nonlocal counted
-            counted += 1
-            if counted == last:
-                raise Killed(name)
-            return really(*args, **kwargs)
-
-        return step
-
-    for step in ("rename", "unlink", "replace"):
-        monkeypatch.setattr(Path, step, wrap(getattr(Path, step)))
-    monkeypatch.setattr(os, "fsync", wrap(os.fsync))
-
-
 @pytest.mark.parametrize("last", range(1, 40))
 def test_a_round_interrupted_at_any_step_is_published_once_or_not_at_all(
     folder: ArchiveFolder, monkeypatch: pytest.MonkeyPatch, last: int
@@ -77,11 +54,11 @@ def test_a_round_interrupted_at_any_step_is_published_once_or_not_at_all(
     after_all = {file.path for file in (*second.files, *third.files)}
     manifest = folder.manifest()
     with monkeypatch.context() as patched:
-        kill_before("step", patched, last)
+        crash_before(patched, last, ("rename", "unlink", "replace"), ("fsync",))
         try:
             publish(folder, manifest, second)
             publish(folder, manifest, third)
-        except Killed:
+        except Crash:
             pass
         else:
             assert last > 20, "a whole run has more steps than that"
@@ -131,12 +108,12 @@ def test_a_damaged_or_missing_entry_is_an_error(folder: ArchiveFolder) -> None:
 
 def test_publishing_never_replaces_a_foreign_file(folder: ArchiveFolder) -> None:
     entry = staged_entry(folder, 0)
-    stranger = folder.path / entry.files[0].path
-    stranger.parent.mkdir(parents=True)
-    stranger.write_text("mine")
+    foreign_file = folder.path / entry.files[0].path
+    foreign_file.parent.mkdir(parents=True)
+    foreign_file.write_text("mine")
     with pytest.raises(JobError, match="is there already"):
         publish(folder, folder.manifest(), entry)
-    assert stranger.read_text() == "mine"
+    assert foreign_file.read_text() == "mine"
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:

@@ -37,12 +37,12 @@ def test_the_highest_offset_wins_and_between_partitions_the_later_timestamp(spar
         (b"c", None, 0, 4, 500),
         (None, b"5", 0, 5, 500),
     )
-    news = latest_by_key(records)
-    assert values(news) == {b"a": b"2", b"b": b"3", b"c": None}
+    latest = latest_by_key(records)
+    assert values(latest) == {b"a": b"2", b"b": b"3", b"c": None}
     old = literal(
         spark, (b"a", b"0", 0, 0, 5000), (b"b", b"9", 1, 9, 600), (b"c", b"8", 0, 0, 1), (b"d", b"7", 0, 0, 1)
     )
-    assert values(merge(old, news)) == {b"a": b"2", b"b": b"9", b"c": None, b"d": b"7"}
+    assert values(merge(old, latest)) == {b"a": b"2", b"b": b"9", b"c": None, b"d": b"7"}
 
 
 def test_runs_update_a_table(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:

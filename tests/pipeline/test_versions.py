@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.store.versions import INTERNAL, Versions
-
-
-class Killed(BaseException):
-    """The process ends here."""
+from tests.pipeline.crashes import Crash, crash_before
 
 
 @pytest.fixture
@@ -38,26 +34,6 @@ def current_files(versions: Versions) -> set[str]:
     return {path.name for path in (versions.folder / "current" / "rows").glob("*")}
 
 
-def kill_before(monkeypatch: pytest.MonkeyPatch, last: int) -> None:
-    """Kills before the given change of the disk."""
-    counted = 0
-
-    def counting(really: Any) -> Any:
-        def step(*args: Any, **kwargs: Any) -> Any:
-            nonlocal counted
-            counted += 1
-            if counted == last:
-                raise Killed
-            return really(*args, **kwargs)
-
-        return step
-
-    for name in ("rename", "replace", "unlink", "symlink_to", "mkdir"):
-        monkeypatch.setattr(Path, name, counting(getattr(Path, name)))
-    for name in ("fsync", "link", "rmdir", "unlink"):
-        monkeypatch.setattr(os, name, counting(getattr(os, name)))
-
-
 @pytest.mark.parametrize("last", range(1, 30))
 def test_a_version_interrupted_at_any_step_is_current_or_not_at_all(
     versions: Versions, monkeypatch: pytest.MonkeyPatch, last: int
@@ -65,10 +41,12 @@ def test_a_version_interrupted_at_any_step_is_current_or_not_at_all(
     for number in (1, 2):
         commit_version(versions, number)
     with monkeypatch.context() as patched:
-        kill_before(patched, last)
+        crash_before(
+            patched, last, ("rename", "replace", "unlink", "symlink_to", "mkdir"), ("fsync", "link", "rmdir", "unlink")
+        )
         try:
             commit_version(versions, 3)
-        except Killed:
+        except Crash:
             pass
         else:
             assert last > 20, "a commit has more steps than that"
@@ -77,7 +55,7 @@ def test_a_version_interrupted_at_any_step_is_current_or_not_at_all(
     number = state["version"]
     assert number in {2, 3}
     assert current_files(versions) in ({"kept", "of-2"}, {"kept", f"of-{number}"}), (
-        "the link follows the state, never the other way"
+        "the link is updated after the state"
     )
     versions.clean_up()
     assert current_files(versions) == {"kept", f"of-{number}"}
@@ -101,11 +79,11 @@ def test_late_writes_of_a_worker_reach_no_version(versions: Versions) -> None:
 
 def test_foreign_files_and_a_damaged_state_are_errors(versions: Versions) -> None:
     assert versions.state() is None
-    stranger = versions.folder / "letter.txt"
-    stranger.write_text("dear")
+    foreign_file = versions.folder / "letter.txt"
+    foreign_file.write_text("dear")
     with pytest.raises(JobError, match=r"is not a result and not empty \(letter.txt\)"):
         versions.state()
-    stranger.unlink()
+    foreign_file.unlink()
     commit_version(versions, 1)
     assert versions.state() == {"version": 1}
     versions.state_file.write_text('{"ver')

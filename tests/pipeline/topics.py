@@ -73,10 +73,10 @@ def read_all(bootstrap: str, topic: str, partitions: int = 2) -> dict[int, list[
     consumer = Consumer({**settings, "enable.partition.eof": True, "enable.auto.commit": False, "log_level": 0})
     try:
         consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-        open_partitions = {place.partition for place, end in ends.items() if end}
+        open_partitions = {tp.partition for tp, end in ends.items() if end}
         while open_partitions:
             message = consumer.poll(20)
-            assert message is not None, f"nothing came of {open_partitions}"
+            assert message is not None, f"no message from {open_partitions}"
             if message.error():
                 open_partitions.discard(message.partition())
             else:

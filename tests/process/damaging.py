@@ -1,17 +1,17 @@
-"""Random damage to a stopped node, a start, and somebody who knows what every record was; for as many seeds as one likes.
+"""Random damage to a stopped node, then a start, checked against the written records.
 
     python -m tests.process.damaging --count 200 [--seed N]        or: make damage COUNT=200
 
-RULES    1. A trial stops a node, cleanly or not, damages some of its files (of every kind alike), asks the doctor, starts
-            the broker, reads all and writes to everything, stops, and starts again. Its seed does it all once more.
-         2. The broker starts and serves, or ends with exit status 1 and one sentence. It has no fault, it does not end
-            later, and what it did to a log stands in its own log.
-         3. What is served has a right CRC and is what was written at that offset; what a second start serves is what the
-            first one did, and what was written meanwhile.
-         4. A start looks at what a crash may have left, not at everything: damage elsewhere is served as it lies, as Apache
-            Kafka does, and the client's check of the CRC finds it. The doctor has told of it then.
-         5. The doctor has told whether the start refuses. After `--repair` the directory starts, or the doctor has said
-            that it cannot be helped.
+RULES    1. A trial stops a node, cleanly or not, damages some of its files, runs the doctor, starts the broker, reads
+            everything, writes to every partition, stops, and starts again. Its seed repeats it.
+         2. The broker starts and serves, or ends with exit status 1 and one sentence. It has no internal error, it does not
+            end later, and its log contains every change to a partition's log.
+         3. Served batches have a valid CRC and the records written at that offset; a second start serves the same, and the
+            records written in between.
+         4. A start checks what a crash may have damaged; damage elsewhere is served, as in Apache Kafka, and found by the
+            client's CRC check. The doctor has reported it.
+         5. The doctor predicts whether a start refuses. After `--repair` the directory starts, unless the doctor reported that
+            a repair is not possible.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
 SENTENCE = re.compile(r"^barnabas: .*\.$")
-FAULT = re.compile(r"Traceback|fault|CRITICAL")
+FAULT = re.compile(r"Traceback|fault|internal error|CRITICAL")
 WORDS = re.compile(r"WARNING|ERROR")
 UNLOADABLE = re.compile(r"ERROR .* __consumer_offsets-\d+ cannot be loaded: ")
 """A batch with a wrong CRC that is not read by a start may be one of theirs."""
@@ -72,18 +72,18 @@ Content = dict[int, tuple[bytes | None, bytes | None]]
 
 
 class Served(NamedTuple):
-    """What a broker has answered for one partition."""
+    """The responses of a broker for one partition."""
 
     content: Content
     errors: set[str]
 
 
 class Failed(AssertionError):
-    """A rule was broken."""
+    """A rule is broken."""
 
 
 def served_by(bootstrap: str) -> dict[Place, Served]:
-    """Everything there is, each CRC checked."""
+    """All records, with CRCs checked."""
     found = {}
     for place in PARTITIONS:
         found[place] = _partition(bootstrap, place)
@@ -112,7 +112,7 @@ def _partition(bootstrap: str, place: Place) -> Served:
             try:
                 batches = headers(data.records or b"")
             except KafkaError:  # as for a client, which cannot know where the next batch begins
-                errors.add(f"CRC of what lies behind {offset}")
+                errors.add(f"CRC of the records after {offset}")
                 return Served(content, errors)
             if not batches:
                 return Served(content, errors)
@@ -139,7 +139,7 @@ def _bytes(data: Any) -> bytes | None:
 
 
 def write_to_all(bootstrap: str) -> dict[Place, str]:
-    """A record to every partition; what each said."""
+    """Writes a record to every partition; returns the results."""
     builder = BatchBuilder()
     builder.append(NOW_MS, None, b"written after the damage")
     said = {}
@@ -153,10 +153,10 @@ def write_to_all(bootstrap: str) -> dict[Place, str]:
 
 
 def commit(bootstrap: str) -> None:
-    """Ask for the offset of the group, which has members again where it has lost its end; commit one of another."""
+    """Fetches the committed offset of the group, rejoining it if necessary; commits an offset of another group."""
     place = confluent_kafka.TopicPartition("plain", 1)
     asker = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": _GROUP})
-    until(lambda: committed_offsets(asker, [place]), "the offset is told")
+    until(lambda: committed_offsets(asker, [place]), "the committed offset is fetched")
     asker.close()
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "afterwards"})
     consumer.commit(offsets=[confluent_kafka.TopicPartition("plain", 1, 4)], asynchronous=False)
@@ -164,7 +164,7 @@ def commit(bootstrap: str) -> None:
 
 
 def doctor(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """The command."""
+    """Runs the command."""
     command = [sys.executable, "-m", "barnabas", "doctor", str(path), *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
@@ -184,7 +184,7 @@ class Trial:
         self.broker = Broker(self.path, settings=SETTINGS)
 
     def run(self) -> None:
-        """All of it; `problems` tells what was wrong."""
+        """Runs the trial; `problems` lists the broken rules."""
         mended = self.path.with_name(self.path.name + "-mended")
         shutil.copytree(self.path, mended)
         foreseen = self._foreseen()
@@ -198,7 +198,7 @@ class Trial:
         shutil.rmtree(self.path)
 
     def _cannot_be_helped(self, path: Path) -> bool:
-        """Have the doctor repair it; whether it says that it cannot."""
+        """Runs the repair; returns whether it is not possible."""
         visit = doctor(path, "--repair")
         self._no_fault(visit.stderr, "the repair")
         return "refuses" in visit.stdout or "a repair is not possible" in visit.stdout or visit.returncode == 2
@@ -207,7 +207,7 @@ class Trial:
         self.problems.append(text)
 
     def _foreseen(self) -> str:
-        """What the doctor says that the start does: "" or why it refuses."""
+        """The predicted effect of the start: "" or the reason of the refusal."""
         visit = doctor(self.path, "--json")
         self._no_fault(visit.stderr, "the doctor")
         if visit.returncode == 2:
@@ -218,9 +218,9 @@ class Trial:
         self.losses = " ".join(line["path"] for line in said if line.get("severity") == "loss")
         return " ".join(line["text"] for line in said if line["type"] == "refusal" and line["of"] == "start")
 
-    def _no_fault(self, text: str, who: str) -> None:
+    def _no_fault(self, text: str, process: str) -> None:
         if FAULT.search(text):
-            self._problem(f"{who} had a fault: {text[-3000:]}")
+            self._problem(f"{process} had an internal error: {text[-3000:]}")
 
     def _start_and_use(self, foreseen: str) -> None:
         try:
@@ -271,7 +271,7 @@ class Trial:
         if lost:
             self.outcome = f"served without {lost} records"
             if not self.losses and not WORDS.search(self.broker.log()):
-                self._problem(f"{lost} records are not there, without a message about it: {self.broker.log()}")
+                self._problem(f"{lost} records are missing without a message: {self.broker.log()}")
 
     def _again(self, first: dict[Place, Served]) -> None:
         self.broker.start()
@@ -293,7 +293,7 @@ class Trial:
 
 
 def written_to(path: Path) -> dict[Place, Content]:
-    """Every record that stands in the files of a directory."""
+    """All records in the files of a directory."""
     found: dict[Place, Content] = {}
     for topic, partition in PARTITIONS:
         content = found[topic, partition] = {}
@@ -306,7 +306,7 @@ def written_to(path: Path) -> dict[Place, Content]:
 
 
 def main() -> None:
-    """Run trials, print what came of them."""
+    """Runs trials, prints the results."""
     parser = argparse.ArgumentParser(description="Random damage to a stopped node.")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))

@@ -1,9 +1,9 @@
-"""A broker, this one or Apache Kafka, with three log directories, one of which lies on a disk that can fail.
+"""A broker, this one or Apache Kafka, with three log directories, one of them on a disk that can fail.
 
-RULES    1. A topic has partitions in every directory; which lie where is asked of the broker. What it says of each is one
-            table, the same for both brokers.
-         2. All that was acknowledged is remembered, and must be there whenever its partition is served.
-NOT HERE The disk that fails (tests/support/faulty_directory.py), what is claimed (test_failing_directory.py).
+RULES    1. A topic has partitions in every directory, as the broker describes them. The state of each partition is one table,
+            the same for both brokers.
+         2. Acknowledged records are remembered, and must exist whenever their partition is served.
+NOT HERE The failing disk (tests/support/faulty_directory.py), the claims (test_failing_directory.py).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Node(Protocol):
 
     @property
     def bootstrap(self) -> str:
-        """Where clients connect."""
+        """The bootstrap server."""
 
 
-class Told(NamedTuple):
-    """What is said of one partition, by Metadata, DescribeTopicPartitions, Produce and Fetch."""
+class PartitionStatus(NamedTuple):
+    """The state of one partition in Metadata, DescribeTopicPartitions, Produce and Fetch responses."""
 
     error: str
     leader: int
@@ -53,8 +53,8 @@ class Told(NamedTuple):
     fetched: str
 
 
-class Failing:
-    """The client's side: what was acknowledged, and what is said."""
+class FailingClient:
+    """The client: the acknowledged records, and the state of the partitions."""
 
     def __init__(self, topic: str = TOPIC, partitions: int = PARTITIONS) -> None:
         self._topic = topic
@@ -62,7 +62,7 @@ class Failing:
         self.acknowledged: dict[int, list[bytes]] = {index: [] for index in self._all}
 
     def write(self, client: RawClient, index: int) -> str:
-        """Append one record; the error's name."""
+        """Appends one record; returns the error's name."""
         value = b"%d of %d" % (len(self.acknowledged[index]), index)
         builder = BatchBuilder()
         builder.append(int(time() * 1000), None, value)
@@ -73,8 +73,8 @@ class Failing:
             self.acknowledged[index].append(value)
         return ErrorCode(code).name
 
-    def places(self, client: RawClient) -> dict[str, tuple[str, list[int]]]:
-        """Of each log directory the error's name and the topic's partitions there."""
+    def log_dirs(self, client: RawClient) -> dict[str, tuple[str, list[int]]]:
+        """The error's name and the topic's partitions of each log directory."""
         answer = client.ask(DescribeLogDirsRequest(topics=None), 4)
         return {
             Path(result.log_dir).name: (
@@ -84,8 +84,8 @@ class Failing:
             for result in answer.results
         }  # fmt: skip
 
-    def table(self, client: RawClient) -> dict[int, Told]:
-        """What is said of each partition."""
+    def table(self, client: RawClient) -> dict[int, PartitionStatus]:
+        """The state of each partition."""
         asked = MetadataRequest(topics=[MetadataRequestTopic(name=self._topic)], allow_auto_topic_creation=False)
         known = {p.partition_index: p for p in client.ask(asked, 12).topics[0].partitions}
         described = client.ask(
@@ -93,7 +93,7 @@ class Failing:
         )
         more = {p.partition_index: p for p in described.topics[0].partitions}
         return {
-            index: Told(
+            index: PartitionStatus(
                 ErrorCode(known[index].error_code).name,
                 known[index].leader_id,
                 known[index].isr_nodes,
@@ -112,8 +112,8 @@ class Failing:
             for index in self._all
         }
 
-    def look_for_losses(self, client: RawClient, indexes: Iterable[int] | None = None) -> None:
-        """All that was acknowledged can be read, in its order, as soon as the log is open; more may be."""
+    def check_no_loss(self, client: RawClient, indexes: Iterable[int] | None = None) -> None:
+        """Checks that all acknowledged records are readable in order, once the log is open."""
         for index in self._all if indexes is None else indexes:
             until(partial(self._has_all, client, index), f"{self.acknowledged[index]} in partition {index}")
 
@@ -124,11 +124,11 @@ class Failing:
         return all(value in rest for value in self.acknowledged[index])
 
     def fetch(self, client: RawClient, index: int) -> Any:
-        """What is read of a partition from its beginning."""
+        """The records of a partition from its beginning."""
         answer = client.ask(fetch_request(11, {(self._topic, b"", index): 0}), 11)
         return answer.responses[0].partitions[0]
 
 
 def directories(home: Path) -> list[Path]:
-    """The metadata log lies in the first."""
+    """The metadata log is in the first one."""
     return [home / name for name in (FIRST, FAILING, THIRD)]

@@ -1,15 +1,15 @@
-"""Rude peers beside working clients, for as long as one likes: who works must not notice, and nothing may be left.
+"""Malicious peers beside working clients: the clients must not notice, and nothing may leak.
 
     python -m tests.process.fuzzing_peer --minutes 5 [--seed N]        or: make fuzz MINUTES=5
 
-RULES    1. The peers do every act of `rude_acts.py` at random; the clients of `working_clients.py` work beside them.
-            One of the peers is at the controller's listener. No peer knows the clients' topics and groups, nor which
-            cluster this is. Once the clients are done the offsets topic is the peers' too, and broker 2.
-         2. Now and then what the peers have made is deleted, and then the daemon is looked at: its own memory (not
-            what it maps of files), its open files, its sockets.
-         3. Afterwards: it runs, its log tells of no fault, it stops with exit 0, and what the clients wrote is whole
+RULES    1. The peers run random acts of `rude_acts.py` beside the clients of `working_clients.py`. One peer uses the
+            controller's listener. No peer knows the clients' topics and groups, or the cluster id. When the clients are done,
+            the peers may also use the offsets topic and broker 2.
+         2. At intervals the peers' topics are deleted, and the daemon is measured: its own memory (without mapped files), open
+            files and sockets.
+         3. Afterwards the daemon runs, its log has no internal error, it exits with 0, and the clients' records are complete
             after a start that recovers every log.
-         4. The seed gives the acts of each peer; how they meet is up to the machine.
+         4. The seed determines the acts of each peer, not their interleaving.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ SETTINGS = {
 
 
 class Sample(NamedTuple):
-    """The daemon at one moment."""
+    """One measurement of the daemon."""
 
     second: float
     own_bytes: int
@@ -89,7 +89,7 @@ class Sample(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a run showed."""
+    """The results of a run."""
 
     seed: int
     acts: dict[str, int]
@@ -114,7 +114,7 @@ class Report(NamedTuple):
 
 
 def open_in(pid: int) -> list[str]:
-    """What a process has open."""
+    """The open files of a process."""
     open_now = []
     for link in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -125,7 +125,7 @@ def open_in(pid: int) -> list[str]:
 
 
 def look_at(pid: int, started: float) -> Sample:
-    """The daemon now."""
+    """Measures the daemon."""
     status = Path(f"/proc/{pid}/status").read_text()
     (own_kib,) = re.findall(r"RssAnon:\s+(\d+) kB", status)
     open_now = open_in(pid)
@@ -134,7 +134,7 @@ def look_at(pid: int, started: float) -> Sample:
 
 
 def growth(samples: list[Sample]) -> int:
-    """From the first third after the warm-up to the last third."""
+    """The growth from the first third after the warm-up to the last third."""
     warm = samples[int(len(samples) * WARM_UP) :]
     third = max(len(warm) // 3, 1)
     before, after = ([sample.own_bytes for sample in part] for part in (warm[:third], warm[-third:]))
@@ -142,7 +142,7 @@ def growth(samples: list[Sample]) -> int:
 
 
 class Run:
-    """One broker and everybody around it."""
+    """One broker with its clients and peers."""
 
     def __init__(self, broker: Broker, seed: int) -> None:
         self.broker = broker
@@ -158,7 +158,7 @@ class Run:
         self.own_topics = {f"of-{name}": name for name in CLIENTS}
 
     def go(self, seconds: float) -> None:
-        """Everything that happens while the daemon runs; whatever is wrong is an exception."""
+        """Runs everything; any error is an exception."""
         with RawClient(self.broker.bootstrap) as admin:
             create(admin, *self.own_topics, partitions=PARTITIONS)
             admin.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["any"]), 4)  # makes the offsets topic
@@ -187,7 +187,7 @@ class Run:
         assert len(self.samples) < ENOUGH_SAMPLES or growth(self.samples) <= GROWTH_LIMIT_BYTES, self.report()
 
     def report(self) -> Report:
-        """What there is to tell by now."""
+        """The results so far."""
         return Report(self.seed, dict(self.acts), self.records, self.samples, self.broker.log().count("\n"))
 
     # ------------------------------------------------------------ the clients and the peers
@@ -213,11 +213,11 @@ class Run:
         return count
 
     def _be_reckless(self, admin: RawClient) -> None:
-        """The clients are done: now the peers may do what would be felt by them."""
+        """The clients are done: the peers may now disturb what the clients used."""
         cluster_id = admin.ask(DescribeClusterRequest(), 1).cluster_id
         with Follower(self.broker.bootstrap, self.controller, cluster_id) as follower:
             assert follower.register().error_code == 0
-            assert follower.live().error_code == 0
+            assert follower.heartbeat().error_code == 0
             for peer in (self.peers[0], self.peers[-1]):
                 peer.drawer.topics = (*TOPICS, OFFSETS_TOPIC, OFFSETS_TOPIC)
                 peer.drawer.cluster_ids.append(cluster_id)
@@ -240,7 +240,7 @@ class Run:
         return look_at(self.broker.pid, self.started)
 
     def _sweep(self, admin: RawClient) -> None:
-        """Delete what the peers made, and make anew what they are to find."""
+        """Deletes the peers' topics, and creates the ones that they expect."""
         kept = {*self.own_topics, OFFSETS_TOPIC}
         made = [topic.name for topic in admin.ask(MetadataRequest(topics=None), 12).topics if topic.name not in kept]
         admin.ask(DeleteTopicsRequest(topic_names=made, timeout_ms=30_000), 5)
@@ -262,12 +262,12 @@ class Run:
 
 
 def faults(log: str) -> list[str]:
-    """Lines of the daemon's log that it should not have written; a peer that was hung up on is none."""
+    """Lines of the daemon's log that must not occur; closed peers are expected."""
     return [line for line in log.splitlines() if _FAULT.search(line) and " closing " not in line]
 
 
 def end_of(directory: Path) -> int:
-    """Where a partition's log ends, every batch of its files looked at."""
+    """The end of a partition's log, with all its batches checked."""
     end = 0
     for path in sorted(directory.glob("*.log")):
         data = path.read_bytes()
@@ -281,7 +281,7 @@ def end_of(directory: Path) -> int:
 
 
 def run(broker: Broker, seed: int, seconds: float) -> Report:
-    """The whole of it, on a broker that has been started and is stopped at the end."""
+    """Runs on a started broker, and stops it."""
     this = Run(broker, seed)
     try:
         this.go(seconds)
@@ -305,7 +305,7 @@ def run(broker: Broker, seed: int, seconds: float) -> Report:
 
 
 def main() -> None:
-    """Run for some minutes, print what it showed."""
+    """Runs for some minutes, prints the results."""
     parser = argparse.ArgumentParser(description="Rude peers beside working clients.")
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))

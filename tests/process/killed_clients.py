@@ -1,8 +1,8 @@
-"""Clients whose broker is killed under them: they go on, and put down in a `Memory` what they were told.
+"""Clients whose broker is killed: they continue, and record the broker's responses in a `Memory`.
 
-RULES    1. A refusal that a kill explains (no connection, no answer in time) is passed over; anything else is a failure.
-         2. What was asked for and not answered may have happened, or not.
-NOT HERE What may be expected afterwards (`remembering.py`).
+RULES    1. An error that a kill explains (no connection, timeout) is ignored; any other one is a failure.
+         2. A request without a response may have been executed or not.
+NOT HERE The checks (`remembering.py`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _ANSWER_S = 5.0
 
 
 class Client(ABC):
-    """A thread that does something again and again until it is over."""
+    """A thread that repeats a step until it is stopped."""
 
     def __init__(self, bootstrap: str, memory: Memory, seed: int) -> None:
         self.bootstrap = bootstrap
@@ -65,10 +65,10 @@ class Client(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """Do it once."""
+        """Runs one step."""
 
-    def finish(self) -> None:  # noqa: B027  # most have nobody to say goodbye to
-        """Say goodbye."""
+    def finish(self) -> None:  # noqa: B027  # most need no clean end
+        """Closes the client."""
 
     def _run(self) -> None:
         try:
@@ -82,7 +82,7 @@ class Client(ABC):
 
 
 class Writer(Client):
-    """librdkafka: one producer through all kills; nothing times out, so all that was given to it arrives."""
+    """librdkafka: one idempotent producer through all kills, without timeouts, so that all its records arrive."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Writer(Client):
         )  # fmt: skip
 
     def step(self) -> None:
-        """Some records to one partition."""
+        """Produces some records to one partition."""
         if len(self.producer) < 400:
             place = self.rng.choice(self.places)
             for _ in range(self.rng.randrange(1, 12)):
@@ -117,7 +117,7 @@ class Writer(Client):
         self.producer.poll(_BREATH_S)
 
     def finish(self) -> None:
-        """Wait until all is acknowledged."""
+        """Waits until all are acknowledged."""
         left = self.producer.flush(60)
         assert not left, f"{left} records of {self.name} are not acknowledged"
 
@@ -134,7 +134,7 @@ class Writer(Client):
 
 
 class PythonWriter(Client):
-    """kafka-python: one record at a time, acknowledged before the next."""
+    """kafka-python: one record at a time."""
 
     def __init__(self, bootstrap: str, memory: Memory, seed: int, name: str, place: tuple[str, int]) -> None:
         super().__init__(bootstrap, memory, seed)
@@ -142,7 +142,7 @@ class PythonWriter(Client):
         self.producer: Any = None
 
     def step(self) -> None:
-        """One record."""
+        """Produces one record."""
         topic, partition = self.place
         value, key = value_of(self.name, self.number), key_of(self.number)
         try:
@@ -161,7 +161,7 @@ class PythonWriter(Client):
         self.number += 1
 
     def finish(self) -> None:
-        """Hang up."""
+        """Closes the producer."""
         if self.producer is not None:
             with suppress(KafkaError):  # what it had was not acknowledged in time
                 self.producer.close(0)
@@ -174,13 +174,13 @@ def explained(error: confluent_kafka.KafkaError) -> bool:
 
 
 def check_explained(error: confluent_kafka.KafkaException) -> None:
-    """Raise it again where it is not."""
+    """Raises an error that a restart does not explain."""
     if not explained(error.args[0]):
         raise error
 
 
 class GroupReader(Client):
-    """A member of a group that commits what it has read, and only goes forward."""
+    """A group member that commits what it has read."""
 
     GROUP = "readers"
 
@@ -195,7 +195,7 @@ class GroupReader(Client):
         self.consumer.subscribe(topics)
 
     def step(self) -> None:
-        """Read some, and commit them."""
+        """Reads and commits some records."""
         messages = self.consumer.consume(500, 0.1)
         for message in messages:
             if message.error() is not None:
@@ -220,12 +220,12 @@ class GroupReader(Client):
                     self.memory.committed[key] = max(place.offset, self.memory.committed.get(key, 0))
 
     def finish(self) -> None:
-        """Leave the group."""
+        """Leaves the group."""
         self.consumer.close()
 
 
 class Administrator(Client):
-    """Creates and deletes topics, changes their settings, deletes records, moves partitions."""
+    """Creates and deletes topics, changes their configs, deletes records, moves partitions."""
 
     def __init__(
         self, bootstrap: str, memory: Memory, seed: int, directories: list[str], trimmed: str, moving: str
@@ -236,7 +236,7 @@ class Administrator(Client):
         self.count = 0
 
     def step(self) -> None:
-        """Any of these."""
+        """Runs one of these."""
         act = self.rng.choice((self._create, self._delete, self._change, self._trim, self._move))
         try:
             act()

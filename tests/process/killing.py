@@ -1,15 +1,15 @@
-"""SIGKILL at random moments under load, as often as one likes: what was promised is held against what is there.
+"""SIGKILL at random moments under load: acknowledged state is compared with the state afterwards.
 
     python -m tests.process.killing --count 200 [--seed N]        or: make kill COUNT=200
 
-RULES    1. The clients of `killed_clients.py` work through all of it. A turn lets them, kills the broker (now and then its
-            helper first, now and then it is only asked to stop), starts it, often kills it again while it starts, and
-            then everything that was promised before the kill is looked for, while the clients go on.
-         2. A look reads what may have been touched since the last one; every tenth reads everything.
+RULES    1. The clients of `killed_clients.py` run all the time. A turn waits, kills the broker (sometimes its compaction
+            process first, sometimes SIGTERM instead), starts it, often kills it again during the start, and then checks
+            everything that was acknowledged before the kill.
+         2. A check reads what may have changed since the previous one; every tenth reads everything.
          3. Every tenth time the broker is stopped cleanly, and Apache Kafka's DumpLogSegments reads all files; at the end
-            Apache Kafka itself starts on the directories and has to serve the same.
-         4. The broker starts whatever happened, and its log tells of no fault.
-         5. The seed gives what is done when; how it meets the clients is up to the machine.
+            Apache Kafka itself starts on the directories and must serve the same.
+         4. The broker always starts, and its log has no internal error.
+         5. The seed determines the actions, not their interleaving with the clients.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ _FAULT = re.compile(r"Traceback|fault|CRITICAL| ERROR |[Ee]xception")
 _FULL = re.compile(r"log directory \S+ is full: ")
 _WAIT_S = 20
 _BEHIND = 1000
-"""So many offsets before the end of the last look the next one begins."""
+"""The number of offsets before the end of the previous check at which the next one starts."""
 
 
 class Run:
-    """A broker, its clients and what they know."""
+    """A broker, its clients and their memory."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -99,7 +99,7 @@ class Run:
 
     # ------------------------------------------------------------ the load
     def prepare(self) -> None:
-        """Make the topics, and set the clients to work."""
+        """Creates the topics, and starts the clients."""
         self._start()
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
         wanted = [NewTopic(name, count, 1, config=config) for name, (count, config) in TOPICS.items()]
@@ -129,7 +129,7 @@ class Run:
         self.clients.append(Administrator(where, self.memory, self._seed(), self.paths, "trimmed", "moving"))
 
     def _wait(self, seconds: float) -> None:
-        """Let the clients work, unless one of them has ended."""
+        """Waits while the clients run; fails if one has ended."""
         self.clients[0].over.wait(seconds)
 
     def _seed(self) -> int:
@@ -137,7 +137,7 @@ class Run:
 
     # ------------------------------------------------------------ killing
     def turn(self, number: int) -> None:
-        """Let them work, end the broker, start it, and look."""
+        """One kill, start and check."""
         self._wait(self.rng.random() ** 2 * 3)
         self._raise()
         act = self.rng.choices((self._kill, self._stop, self._kill_helper), (8, 1, 1))[0]
@@ -168,7 +168,7 @@ class Run:
         self._start()
 
     def _kill_while_it_starts(self, after_s: float) -> None:
-        """Kill it some time after it was started, ready or not."""
+        """Kills it some time after its start, ready or not."""
 
         def kill() -> None:
             self._wait(after_s)
@@ -188,7 +188,7 @@ class Run:
         self.started_s = time.monotonic()
 
     def _raise(self) -> None:
-        """What has failed meanwhile."""
+        """Raises the error of a client."""
         faults = [line for line in self.broker.log().splitlines() if _FAULT.search(line) and not _FULL.search(line)]
         assert not faults, "\n".join(faults[:20])
         with self.memory.lock:
@@ -196,7 +196,7 @@ class Run:
 
     # ------------------------------------------------------------ looking
     def look(self, *, is_thorough: bool, bootstrap: str = "") -> None:
-        """Hold what is there against what was promised before."""
+        """Compares the state with what was acknowledged."""
         where = bootstrap or self.broker.bootstrap
         with self.memory.lock:
             committed = dict(self.memory.committed)
@@ -222,7 +222,7 @@ class Run:
     def _look_at_topics(self, where: str, topics: dict[str, dict[str, str] | None]) -> None:
         admin = AdminClient({"bootstrap.servers": where, **QUICK})
         there = admin.list_topics(timeout=_WAIT_S).topics
-        with self.memory.lock:  # those that somebody works on now are in nobody's books
+        with self.memory.lock:  # a partition that is written now is not in the ledger yet
             topics = {
                 name: settings for name, settings in topics.items() if self.memory.topics.get(name, 0) == settings
             }
@@ -248,20 +248,22 @@ class Run:
         for group in groups:
             asker = confluent_kafka.Consumer({"bootstrap.servers": where, "group.id": group, **QUICK})
             places = [confluent_kafka.TopicPartition(*key[1:]) for key in committed if key[0] == group]
-            for place in until(lambda asker=asker, places=places: committed_offsets(asker, places), "offsets are told"):
+            for place in until(
+                lambda asker=asker, places=places: committed_offsets(asker, places), "the committed offsets are fetched"
+            ):
                 before = committed[group, place.topic, place.partition]
                 assert place.offset >= before, f"{group} stands at {place} and had committed {before}"
             asker.close()
 
     # ------------------------------------------------------------ the end
     def let_kafka_look(self) -> None:
-        """Stop cleanly and have Apache Kafka's tool read every file."""
+        """Stops cleanly, and reads every file with Apache Kafka's tool."""
         self.broker.stop()
         self._dump()
         self._start()
 
     def end(self, *, with_kafka: bool) -> None:
-        """Let the clients end, look at everything, stop; then Kafka serves it."""
+        """Stops the clients, checks everything, stops the broker; then Apache Kafka serves the directories."""
         for client in self.clients:
             client.over.set()
         for client in self.clients:
@@ -283,7 +285,7 @@ class Run:
 def committed_offsets(
     asker: confluent_kafka.Consumer, places: list[confluent_kafka.TopicPartition]
 ) -> list[confluent_kafka.TopicPartition]:
-    """Where a group stands; nothing while it is being loaded."""
+    """The committed offsets of a group; empty while it is loading."""
     try:
         return list(asker.committed(places, timeout=5))
     except confluent_kafka.KafkaException:
@@ -291,7 +293,7 @@ def committed_offsets(
 
 
 def run(root: Path, seed: int, count: int, *, with_kafka: bool) -> Counter[str]:
-    """The whole of it; what was done."""
+    """A whole run; returns what was done."""
     this = Run(root, seed)
     try:
         this.prepare()
@@ -319,7 +321,7 @@ def run(root: Path, seed: int, count: int, *, with_kafka: bool) -> Counter[str]:
 
 
 def main() -> None:
-    """Kill so many times, print what was done."""
+    """Runs a number of kills, prints what was done."""
     parser = argparse.ArgumentParser(description="SIGKILL at random moments under load.")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))

@@ -1,13 +1,13 @@
-"""What a broker has said to its clients, kept to be held against it after a crash.
+"""What a broker has acknowledged to its clients, for comparison after a crash.
 
-FORMAT   a record's value is `<writer>-<number>|` and a filler that follows from them; its key follows from the number.
-         So whoever reads a record knows what it is, and whether it is whole.
-RULES    1. What was acknowledged, or read, at an offset is there for ever at that offset, as long as the log begins before
-            it and the topic is not compacted. Nothing else is ever there.
-         2. In a compacted topic the last acknowledged record of a key is there, or a later one of that key.
-         3. What an idempotent producer wrote is there in its order, and once. Others may repeat, not leave out.
-         4. A log does not begin earlier than it was seen to, nor does a group stand before what it has committed.
-NOT HERE Who talks to the broker (`killed_clients.py`), who kills it (`killing.py`).
+FORMAT   a record's value is `<writer>-<number>|` and a filler that is derived from them; its key is derived from the number.
+         So every record can be identified and checked.
+RULES    1. A record that was acknowledged or read at an offset stays at that offset, as long as the log starts before it and
+            the topic is not compacted. No other record is there.
+         2. In a compacted topic the last acknowledged record of a key, or a later one of that key, is there.
+         3. The records of an idempotent producer are in order and unique. Those of others may repeat, but none is missing.
+         4. The log start offset and the committed offset of a group never decrease.
+NOT HERE The clients (`killed_clients.py`), the kills (`killing.py`).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def value_of(writer: str, number: int) -> bytes:
 
 
 def name_of(value: bytes) -> tuple[str, int]:
-    """Who wrote a value, and which it was; fails where it is not whole."""
+    """Writer and number of a value; fails if it is incomplete."""
     writer, _, number = value.partition(b"|")[0].decode().rpartition("-")
     assert value == value_of(writer, int(number)), f"a value is not what its name says: {value!r}"
     return writer, int(number)
 
 
 class Ledger:
-    """What is known of one partition."""
+    """The known records of one partition."""
 
     def __init__(self, name: str, *, is_compacted: bool) -> None:
         self.name = name
@@ -57,25 +57,25 @@ class Ledger:
         self.acknowledged: set[int] = set()
         self.last_of_key: dict[bytes, int] = {}
         self.start = 0
-        """Where it was seen to begin, by somebody whom a kill does not refute any more."""
+        """The log start offset that a kill cannot undo any more."""
 
     def acknowledge(self, offset: int, value: bytes) -> None:
-        """The broker has said that a value lies at an offset."""
+        """A value was acknowledged at an offset."""
         self.see(Found(offset, None, value))
         self.acknowledged.add(offset)
         key = key_of(name_of(value)[1])
         self.last_of_key[key] = max(offset, self.last_of_key.get(key, -1))
 
     def see(self, record: Found) -> None:
-        """Somebody has read a record, or knows of it."""
-        assert record.value is not None, f"{self.name}: nobody wrote the tombstone at {record.offset}"
+        """A record was read."""
+        assert record.value is not None, f"{self.name}: unexpected tombstone at {record.offset}"
         name = name_of(record.value)
         known = self.known.setdefault(record.offset, name)
         assert known == name, f"{self.name}: {name} at offset {record.offset}, where {known} was"
         assert record.key in {None, key_of(name[1])}, f"{self.name}: key {record.key!r} at {record.offset}"
 
     def check(self, begin: int, start: int, end: int, found: list[Found], acknowledged: set[int]) -> None:
-        """Hold against it what was read from `begin` on, where the log begins at `start` and ended at `end`.
+        """Checks the records that were read from `begin` on, of a log from `start` to `end`.
 
         `acknowledged` is what had been acknowledged before.
         """
@@ -106,7 +106,7 @@ class Ledger:
 
 
 class Memory:
-    """All that is known of a broker; used by several threads."""
+    """The known state of a broker; thread-safe."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -114,9 +114,9 @@ class Memory:
         self.committed: dict[tuple[str, str, int], int] = {}
         """By group, topic and partition: what was acknowledged last; a group here only goes forward."""
         self.topics: dict[str, dict[str, str] | None] = {}
-        """Settings of topics that came and went, None for those that are gone; not there while nobody knows."""
+        """Configs of created and deleted topics; None: deleted; missing: unknown."""
         self.failures: list[str] = []
 
     def ledger(self, topic: str, partition: int) -> Ledger:
-        """What is known of a partition."""
+        """The known records of a partition."""
         return self.ledgers[topic, partition]

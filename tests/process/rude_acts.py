@@ -1,9 +1,9 @@
-"""What a rude peer does to a broker, one act at a time; each is a row of `ACTS`.
+"""The acts of a malicious peer, one per row of `ACTS`.
 
-RULES    1. No act waits for an answer that may not come: it stops sending, and the broker hangs up; or it asks
-            something small behind what it sent; or its patience ends.
-         2. What is drawn depends on the seed and, for names that the broker gives out, on its answers.
-NOT HERE How many acts, and what the broker looks like afterwards (`fuzzing_peer.py`).
+RULES    1. No act waits for a response that may not arrive: it stops sending until the broker closes the connection, or sends
+            a small request behind, or times out.
+         2. Random choices depend on the seed and, for names that the broker assigns, on its responses.
+NOT HERE The number of acts, and the state of the broker afterwards (`fuzzing_peer.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HUNG_UP = (EOFError, OSError)
 
 
 class Served(NamedTuple):
-    """A version range that the broker has told of."""
+    """A version range of the broker."""
 
     api_key: int
     min_version: int
@@ -48,7 +48,7 @@ class Served(NamedTuple):
 
 
 def served_by(bootstrap: str) -> list[Served]:
-    """What ApiVersions says, as far as this project has the messages."""
+    """The versions in ApiVersions that this project has messages for."""
     with RawClient(bootstrap) as client:
         rows = client.ask(ApiVersionsRequest(), 0).api_keys
     return [
@@ -59,7 +59,7 @@ def served_by(bootstrap: str) -> list[Served]:
 
 
 class RudePeer:
-    """One peer: its dice, what it has learnt, a connection to ask on, and some that it keeps half used."""
+    """One peer: its random generator, names from responses, and its connections."""
 
     def __init__(self, bootstrap: str, served: list[Served], seed: int) -> None:
         self.bootstrap = bootstrap
@@ -71,37 +71,37 @@ class RudePeer:
 
     @property
     def client(self) -> RawClient:
-        """The connection to ask on; a new one after each that was lost."""
+        """The connection for requests; a new one after a failure."""
         if self._client is None:
             self._client = RawClient(self.bootstrap, PATIENCE_S)
         return self._client
 
     def lose(self) -> None:
-        """Drop the connection to ask on."""
+        """Drops the connection for requests."""
         if self._client is not None:
             self._client.close()
             self._client = None
 
     def hold(self, held: socket.socket) -> None:
-        """Keep a connection open, for a while."""
+        """Keeps a connection open for a while."""
         self._held.append(held)
         if len(self._held) > HELD_OPEN:
             self._held.popleft().close()
 
     def close(self) -> None:
-        """Drop everything."""
+        """Drops all connections."""
         self.lose()
         while self._held:
             self._held.popleft().close()
 
     # ------------------------------------------------------------ what is sent
     def connect(self) -> socket.socket:
-        """A further connection."""
+        """Opens another connection."""
         host, port = self.bootstrap.rsplit(":", 1)
         return socket.create_connection((host, int(port)), timeout=5)
 
     def drawn(self) -> tuple[int, int]:
-        """An API and a version."""
+        """A random API and version."""
         api_key, low, high = self.rng.choice(self.served)
         return api_key, self.rng.randint(low, high)
 
@@ -117,16 +117,16 @@ class RudePeer:
         return encode(header, request_header_version(api_key, version))
 
     def request(self) -> tuple[Message, int]:
-        """A well-formed request and its version."""
+        """A valid request and its version."""
         api_key, version = self.drawn()
         return self.drawer.request(api_key, version), version
 
     def frame(self, api_key: int, version: int) -> bytes:
-        """A well-formed request as a whole frame, its length in front."""
+        """A valid request as a frame."""
         return framed(self.header(api_key, version) + encode(self.drawer.request(api_key, version), version))
 
     def say(self, data: bytes) -> None:
-        """Send bytes on a further connection, stop sending, and take what comes until the broker hangs up."""
+        """Sends bytes on a new connection, stops sending, and reads until the broker closes it."""
         with self.connect() as connection, contextlib.suppress(OSError):
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
@@ -136,12 +136,12 @@ class RudePeer:
 
 
 def framed(data: bytes) -> bytes:
-    """A frame: its length in front."""
+    """A frame with its length."""
     return struct.pack(">i", len(data)) + data
 
 
 def reset(connection: socket.socket) -> None:
-    """Hang up so that the broker is told at once, whatever it has sent or read."""
+    """Closes with a reset, whatever is unsent or unread."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
 
@@ -154,7 +154,7 @@ def try_everything(peer: RudePeer) -> None:
 
 
 def well_formed(peer: RudePeer) -> None:
-    """A request of any API and version, whose answer can be read; or it is hung up on, which the log tells."""
+    """A valid request of any API and version; the response is readable, or the broker closes the connection."""
     request, version = peer.request()
     try:
         peer.client.send(request, version)
@@ -165,7 +165,7 @@ def well_formed(peer: RudePeer) -> None:
 
 
 def damaged_request(peer: RudePeer) -> None:
-    """A request after a few accidents, mostly behind the header, and a small question behind it."""
+    """A request with some damage, mostly behind the header, and a small request behind it."""
     api_key, version = peer.drawn()
     header, body = peer.header(api_key, version), encode(peer.drawer.request(api_key, version), version)
     frame = header + damaged(body, peer.rng) if peer.rng.random() < 0.9 else damaged(header + body, peer.rng)
@@ -179,22 +179,22 @@ def damaged_request(peer: RudePeer) -> None:
 
 
 def random_body(peer: RudePeer) -> None:
-    """A valid header with anything behind it."""
+    """A valid header with random bytes."""
     peer.say(framed(peer.header(*peer.drawn()) + peer.rng.randbytes(peer.rng.randrange(200))))
 
 
 def random_frame(peer: RudePeer) -> None:
-    """A frame of anything."""
+    """A frame of random bytes."""
     peer.say(framed(peer.rng.randbytes(peer.rng.randrange(1, 300))))
 
 
 def random_bytes(peer: RudePeer) -> None:
-    """Not even a length."""
+    """Random bytes without a valid length."""
     peer.say(peer.rng.randbytes(peer.rng.randrange(1, 2000)))
 
 
 def half_a_frame(peer: RudePeer) -> None:
-    """A frame that ends too soon; then the peer hangs up, resets, or does nothing."""
+    """An incomplete frame; then the peer closes, resets, or does nothing."""
     frame = peer.frame(*peer.drawn())
     connection = peer.connect()
     with contextlib.suppress(OSError):
@@ -209,7 +209,7 @@ def half_a_frame(peer: RudePeer) -> None:
 
 
 def absurd_length(peer: RudePeer) -> None:
-    """A length that is no length, or promises too much; some bytes of it come."""
+    """An invalid or too large length, and some bytes."""
     data = struct.pack(">i", peer.rng.choice(LENGTHS)) + peer.rng.randbytes(peer.rng.choice((0, 10, 100_000)))
     if peer.rng.random() < 0.5:
         peer.say(data)
@@ -221,7 +221,7 @@ def absurd_length(peer: RudePeer) -> None:
 
 
 def connects_and_drops(peer: RudePeer) -> None:
-    """A burst of connections that say nothing or a little, closed or reset."""
+    """A burst of connections with few bytes, closed or reset."""
     burst = [peer.connect() for _ in range(DROPS_AT_ONCE)]
     for connection in burst:
         with contextlib.suppress(OSError):
@@ -234,7 +234,7 @@ def connects_and_drops(peer: RudePeer) -> None:
 
 
 def every_api_at_once(peer: RudePeer) -> None:
-    """A request of every API of the listener, in any order, before anything is read; half the time nothing ever is."""
+    """A request of every API in random order before anything is read; half the time nothing is read."""
     rows = peer.rng.sample(peer.served, len(peer.served))
     frames = b"".join(peer.frame(key, peer.rng.randint(low, high)) for key, low, high in rows)
     if peer.rng.random() < 0.5:
@@ -246,7 +246,7 @@ def every_api_at_once(peer: RudePeer) -> None:
 
 
 def byte_by_byte(peer: RudePeer) -> None:
-    """A well-formed request in the smallest packets."""
+    """A valid request in the smallest packets."""
     with peer.connect() as connection, contextlib.suppress(OSError):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in peer.frame(*peer.drawn())[:300]:
@@ -254,7 +254,7 @@ def byte_by_byte(peer: RudePeer) -> None:
 
 
 def asks_and_never_reads(peer: RudePeer) -> None:
-    """A consumer that asks for all there is, many times, and reads nothing."""
+    """A consumer that requests everything, many times, and reads nothing."""
     request = fetch_request(11, {("plain", b"", 0): 0, ("plain", b"", 1): 0}, max_bytes=1 << 25)
     frame = framed(peer.header(ApiKey.FETCH, 11) + encode(request, 11))
     connection = peer.connect()

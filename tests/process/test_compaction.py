@@ -125,19 +125,19 @@ async def test_a_refused_replacement_leaves_no_files(tmp_path: Path) -> None:
     talk.cleaner.stop()
 
 
-@pytest.mark.parametrize("hears", ["nobody hears it", "nobody answers"])
-def test_a_compaction_process_ends_silently_with_its_broker(tmp_path: Path, hears: str) -> None:
+@pytest.mark.parametrize("peer", ["the broker does not read", "the broker does not answer"])
+def test_a_compaction_process_ends_silently_with_its_broker(tmp_path: Path, peer: str) -> None:
     log = dirty_log(tmp_path)
     command = [sys.executable, "-P", "-c", _START, _ROOT, "1e12"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as helper:
         assert helper.stdin is not None
         assert helper.stdout is not None
         assert helper.stderr is not None
-        if hears == "nobody hears it":
+        if peer == "the broker does not read":
             helper.stdout.close()
         pickle.dump(job_for(log), helper.stdin)
         helper.stdin.flush()
-        if hears == "nobody answers":
+        if peer == "the broker does not answer":
             assert isinstance(pickle.load(helper.stdout), Replacement)
         else:
             helper.wait(30)

@@ -42,7 +42,7 @@ class Site:
         (folder / "server.properties").write_text(text)
         directory = folder / ("metadata" if file == "controller" else "data")
         founded = ["--initial-controllers", self.founders] if file != "broker" else []
-        # `listeners` is named again as it stands in the file, for what is not named has an address of its own here.
+        # `listeners` is repeated from the file: by default, this test class assigns other addresses.
         listeners = re.search(r"^listeners=(.*)$", text, re.MULTILINE)
         assert listeners is not None
         return Broker(

@@ -12,18 +12,28 @@ import pytest
 
 from barnabas.embedded import Broker, BrokerError
 from protocol.messages.admin import DeleteTopicsRequest
-from tests.process.failing import FAILING, FIRST, PARTITIONS, THIRD, TOPIC, Failing, Node, Told, directories
-from tests.support.faulty_directory import TroubledDirectory, why_no_troubled_directory
+from tests.process.failing import (
+    FAILING,
+    FIRST,
+    PARTITIONS,
+    THIRD,
+    TOPIC,
+    FailingClient,
+    Node,
+    PartitionStatus,
+    directories,
+)
+from tests.support.faulty_directory import FaultyDirectory, why_fuse_is_unavailable
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.loading import create
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(
-    why_no_troubled_directory() is not None, reason=why_no_troubled_directory() or "it can be made"
+    why_fuse_is_unavailable() is not None, reason=why_fuse_is_unavailable() or "it can be made"
 )
 
-OFFLINE = Told(
+OFFLINE = PartitionStatus(
     "LEADER_NOT_AVAILABLE",
     -1,
     [],
@@ -32,14 +42,14 @@ OFFLINE = Told(
     "KAFKA_STORAGE_ERROR",
     "KAFKA_STORAGE_ERROR",
 )
-SERVED = Told("NONE", 1, [1], [], ("NONE", 1, [1], [], [], []), "NONE", "NONE")
+SERVED = PartitionStatus("NONE", 1, [1], [], ("NONE", 1, [1], [], [], []), "NONE", "NONE")
 ON = {"log.flush.interval.messages": 1, "auto.create.topics.enable": "false"}
 STORAGE_ERROR = ("KAFKA_STORAGE_ERROR", [])
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[TroubledDirectory]:
-    with TroubledDirectory(tmp_path / "backing", tmp_path / FAILING) as disk:
+def disk(tmp_path: Path) -> Iterator[FaultyDirectory]:
+    with FaultyDirectory(tmp_path / "backing", tmp_path / FAILING) as disk:
         yield disk
 
 
@@ -47,30 +57,35 @@ def broker_on(home: Path, **more: object) -> Broker:
     return Broker(",".join(map(str, directories(home))), settings={**ON, **more})
 
 
-def begin(client: RawClient, failing: Failing) -> list[int]:
+def create_topics(client: RawClient, failing: FailingClient) -> list[int]:
     """Creates a topic with records in all partitions; returns those that will fail."""
     create(client, TOPIC, partitions=PARTITIONS)
     create(client, "doomed", partitions=PARTITIONS)
     for index in range(PARTITIONS):
-        until(partial(is_written, client, failing, index), "its leader is there")
-    hit = failing.places(client)[FAILING][1]
-    assert 0 < len(hit) < PARTITIONS
-    return hit
+        until(partial(is_written, client, failing, index), "it has a leader")
+    failed = failing.log_dirs(client)[FAILING][1]
+    assert 0 < len(failed) < PARTITIONS
+    return failed
 
 
-def is_written(client: RawClient, failing: Failing, index: int) -> bool:
+def is_written(client: RawClient, failing: FailingClient, index: int) -> bool:
     return failing.write(client, index) == "NONE"
 
 
-def tables(hit: list[int]) -> dict[int, Told]:
-    return {index: OFFLINE if index in hit else SERVED for index in range(PARTITIONS)}
+def tables(failed: list[int]) -> dict[int, PartitionStatus]:
+    return {index: OFFLINE if index in failed else SERVED for index in range(PARTITIONS)}
 
 
-def touch(kind: str, broker: Node, client: RawClient, failing: Failing, disk: TroubledDirectory, index: int) -> None:
+def use_directory(
+    kind: str, broker: Node, client: RawClient, failing: FailingClient, disk: FaultyDirectory, index: int
+) -> None:
     """Makes the broker use the failing directory."""
     if kind == "read":
         disk.forget_cache()
-        with RawClient(broker.bootstrap) as other, suppress(ConnectionError, EOFError):  # amid an answer, as in Kafka
+        with (
+            RawClient(broker.bootstrap) as other,
+            suppress(ConnectionError, EOFError),
+        ):  # as in Kafka
             failing.fetch(other, index)
     elif kind == "rename":
         client.ask(DeleteTopicsRequest(topic_names=["doomed"], timeout_ms=10_000), 5)
@@ -80,72 +95,75 @@ def touch(kind: str, broker: Node, client: RawClient, failing: Failing, disk: Tr
 
 @pytest.mark.parametrize("kind", ["write", "sync", "read", "rename", "list", "everything"])
 def test_a_failed_directory_goes_offline_alone_and_loses_nothing(
-    kind: str, tmp_path: Path, disk: TroubledDirectory
+    kind: str, tmp_path: Path, disk: FaultyDirectory
 ) -> None:
-    failing = Failing()
+    failing = FailingClient()
     with broker_on(tmp_path) as broker:
         with RawClient(broker.bootstrap) as client:
-            hit = begin(client, failing)
+            failed = create_topics(client, failing)
             disk.fail(kind)
-            touch(kind, broker, client, failing, disk, hit[0])
-            until(lambda: failing.places(client)[FAILING] == STORAGE_ERROR, "it is felt")
-            until(lambda: failing.table(client) == tables(hit), "everybody is told")
+            use_directory(kind, broker, client, failing, disk, failed[0])
+            until(lambda: failing.log_dirs(client)[FAILING] == STORAGE_ERROR, "the directory is offline")
+            until(lambda: failing.table(client) == tables(failed), "all requests report it")
             assert broker.log().count(f"{tmp_path / FAILING} is offline") == 1
         if kind in ("write", "everything"):
             broker.restart()
             with RawClient(broker.bootstrap) as client:
-                touch(kind, broker, client, failing, disk, hit[0])
-                until(lambda: failing.places(client)[FAILING] == STORAGE_ERROR, "it is felt")
-                until(lambda: failing.table(client) == tables(hit), "everybody is told")
+                use_directory(kind, broker, client, failing, disk, failed[0])
+                until(lambda: failing.log_dirs(client)[FAILING] == STORAGE_ERROR, "the directory is offline")
+                until(lambda: failing.table(client) == tables(failed), "all requests report it")
                 create(client, "new", partitions=2)
-                until(lambda: Failing("new", 2).table(client) == dict.fromkeys(range(2), SERVED), "others are served")
+                until(
+                    lambda: FailingClient("new", 2).table(client) == dict.fromkeys(range(2), SERVED),
+                    "others are served",
+                )
         disk.fail()
         disk.forget_cache()
         broker.restart()
         with RawClient(broker.bootstrap) as client:
             until(lambda: failing.table(client) == tables([]), "it is served again")
-            failing.look_for_losses(client)
+            failing.check_no_loss(client)
         assert "Traceback" not in broker.log()
 
 
 def test_an_unmounted_directory_goes_offline_and_its_replicas_are_not_created_again(
-    tmp_path: Path, disk: TroubledDirectory
+    tmp_path: Path, disk: FaultyDirectory
 ) -> None:
-    failing = Failing()
+    failing = FailingClient()
     quickly = {"replica.high.watermark.checkpoint.interval.ms": 300}
     with broker_on(tmp_path, **quickly) as broker:
         with RawClient(broker.bootstrap) as client:
-            hit = begin(client, failing)
-            disk.vanish()
-            until(lambda: failing.places(client)[FAILING] == STORAGE_ERROR, "it is missed")
-            until(lambda: failing.table(client) == tables(hit), "everybody is told")
+            failed = create_topics(client, failing)
+            disk.unmount()
+            until(lambda: failing.log_dirs(client)[FAILING] == STORAGE_ERROR, "the directory is offline")
+            until(lambda: failing.table(client) == tables(failed), "all requests report it")
             assert list((tmp_path / FAILING).iterdir()) == []
         broker.restart()
         with RawClient(broker.bootstrap) as client:
-            until(lambda: failing.table(client) == tables(hit), "everybody is told")
-            assert failing.places(client)[FAILING] == ("NONE", [])
-        assert "4 partitions lie in log directories that are not here: doomed-" in broker.log()
+            until(lambda: failing.table(client) == tables(failed), "all requests report it")
+            assert failing.log_dirs(client)[FAILING] == ("NONE", [])
+        assert "4 partitions are in log directories that this node does not have: doomed-" in broker.log()
         broker.stop()
         shutil.rmtree(tmp_path / FAILING)
         shutil.copytree(tmp_path / "backing", tmp_path / FAILING)
         broker.start()
         with RawClient(broker.bootstrap) as client:
-            until(lambda: failing.table(client) == tables([]), "everybody is told")
-            failing.look_for_losses(client)
+            until(lambda: failing.table(client) == tables([]), "all requests report it")
+            failing.check_no_loss(client)
 
 
 def test_a_directory_replaced_by_another_clusters_is_not_written_to(tmp_path: Path) -> None:
     with Broker(tmp_path / "other"):
         pass
-    failing = Failing()
+    failing = FailingClient()
     with broker_on(tmp_path, **{"replica.high.watermark.checkpoint.interval.ms": 300}) as broker:
         with RawClient(broker.bootstrap) as client:
-            hit = begin(client, failing)
+            failed = create_topics(client, failing)
             (tmp_path / FAILING).rename(tmp_path / "away")
             (tmp_path / "other").rename(tmp_path / FAILING)
             before = sorted((tmp_path / FAILING).rglob("*"))
-            until(lambda: failing.places(client)[FAILING] == STORAGE_ERROR, "it is missed")
-            until(lambda: failing.table(client) == tables(hit), "everybody is told")
+            until(lambda: failing.log_dirs(client)[FAILING] == STORAGE_ERROR, "the directory is offline")
+            until(lambda: failing.table(client) == tables(failed), "all requests report it")
         broker.stop()
         assert sorted((tmp_path / FAILING).rglob("*")) == before
         with pytest.raises(BrokerError, match="belong to different clusters"):
@@ -154,19 +172,19 @@ def test_a_directory_replaced_by_another_clusters_is_not_written_to(tmp_path: Pa
         (tmp_path / "away").rename(tmp_path / FAILING)
         broker.start()
         with RawClient(broker.bootstrap) as client:
-            until(lambda: failing.table(client) == tables([]), "everybody is told")
-            failing.look_for_losses(client)
+            until(lambda: failing.table(client) == tables([]), "all requests report it")
+            failing.check_no_loss(client)
 
 
 @pytest.mark.parametrize("only", [True, False])
 def test_a_failed_metadata_directory_ends_the_broker(only: bool, tmp_path: Path) -> None:
-    with TroubledDirectory(tmp_path / "backing", tmp_path / FIRST) as disk:
+    with FaultyDirectory(tmp_path / "backing", tmp_path / FIRST) as disk:
         paths = [str(tmp_path / FIRST)] if only else list(map(str, directories(tmp_path)))
         with Broker(",".join(paths), settings=ON) as broker:
-            failing = Failing()
+            failing = FailingClient()
             with RawClient(broker.bootstrap) as client:
                 create(client, TOPIC, partitions=PARTITIONS)
-                index = failing.places(client)[FIRST][1][0]
+                index = failing.log_dirs(client)[FIRST][1][0]
                 assert failing.write(client, index) == "NONE"
                 disk.fail("sync")
                 with pytest.raises((EOFError, ConnectionError)):
@@ -185,20 +203,20 @@ def test_a_failed_metadata_directory_ends_the_broker(only: bool, tmp_path: Path)
             disk.forget_cache()
             broker.start()
             with RawClient(broker.bootstrap) as client:
-                failing.look_for_losses(client)
+                failing.check_no_loss(client)
 
 
 @needs_kafka
-def test_apache_kafka_does_the_same(tmp_path: Path, disk: TroubledDirectory) -> None:
+def test_apache_kafka_does_the_same(tmp_path: Path, disk: FaultyDirectory) -> None:
     paths = directories(tmp_path)
-    failing = Failing()
+    failing = FailingClient()
     with ApacheKafka({**ON, "log.dirs": ",".join(map(str, paths))}, data_dir=paths[0]) as kafka:
         with RawClient(kafka.bootstrap) as client:
-            hit = begin(client, failing)
+            failed = create_topics(client, failing)
             until(lambda: failing.table(client) == tables([]), "it is ready")
             disk.fail("sync")
-            touch("sync", kafka, client, failing, disk, hit[0])
-            until(lambda: failing.places(client)[FAILING] == STORAGE_ERROR, "it is felt")
-            until(lambda: failing.table(client) == tables(hit), "everybody is told")
-            assert failing.places(client)[THIRD][0] == "NONE"
+            use_directory("sync", kafka, client, failing, disk, failed[0])
+            until(lambda: failing.log_dirs(client)[FAILING] == STORAGE_ERROR, "the directory is offline")
+            until(lambda: failing.table(client) == tables(failed), "all requests report it")
+            assert failing.log_dirs(client)[THIRD][0] == "NONE"
         kafka.kill()

@@ -1,4 +1,4 @@
-"""A disk that is full for a while, under load: errors are clear, acknowledged records survive, and work continues when there is space.
+"""A disk that is full for a while, under load: clear errors, no acknowledged record is lost, work continues afterwards.
 
 FULL_DISK_SECONDS=60 keeps it full for a minute.
 """
@@ -76,13 +76,13 @@ def test_a_full_disk_refuses_appends_serves_reads_and_recovers_by_itself(small_d
         writers = run.memory.ledgers["plain", 0].acknowledged
         until(lambda: len(writers) > MANY, "records are written")
         filler = fill(small_disk)
-        until(lambda: "is full: appends are refused until there is room" in broker.log(), "it is felt")
+        until(lambda: "is full: appends are rejected until space is freed" in broker.log(), "the log reports it")
         run.clients[0].over.wait(SECONDS)
-        assert refusal(broker.bootstrap) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert append_error(broker.bootstrap) == ErrorCode.KAFKA_STORAGE_ERROR
         assert broker.is_running
         assert len(read_some(broker.bootstrap)) == MANY
         filler.unlink()
-        until(lambda: "has room again" in broker.log(), "it is felt")
+        until(lambda: "has space again" in broker.log(), "the log reports it")
         before = len(writers)
         until(lambda: len(writers) > before + 100, "records are written")
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -128,7 +128,7 @@ def test_deletions_run_while_writes_wait_for_space(
         assert producer.flush(30) == 0
         fill(small_disk)
         produce(20)
-        until(lambda: producer.poll(0.05) or "is full: appends are refused" in broker.log(), "it is felt")
+        until(lambda: producer.poll(0.05) or "is full: appends are rejected" in broker.log(), "the log reports it")
         if by == "retention":
             setting = ConfigEntry("retention.bytes", "2097152", incremental_operation=AlterConfigOpType.SET)
             resource = ConfigResource(ResourceType.TOPIC, "t", incremental_configs=[setting])
@@ -137,7 +137,7 @@ def test_deletions_run_while_writes_wait_for_space(
             (deleted,) = admin.delete_records([confluent_kafka.TopicPartition("t", 0, 40)]).values()
             assert deleted.result(20).low_watermark == 40
         assert producer.flush(40) == 0
-        assert "has room again" in broker.log()
+        assert "has space again" in broker.log()
         assert refused == []
         assert sorted(delivered) == list(range(80))
 
@@ -151,29 +151,31 @@ def test_other_requests_time_out_on_a_full_disk_and_succeed_later(small_disk: Pa
             producer.produce("t", b"x" * 1000)
         assert producer.flush(20) == 0
         consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "g"})
-        place = confluent_kafka.TopicPartition("t", 0, 3)
-        consumer.commit(offsets=[place], asynchronous=False)
+        offset_3 = confluent_kafka.TopicPartition("t", 0, 3)
+        consumer.commit(offsets=[offset_3], asynchronous=False)
         filler = fill(small_disk)
-        place.offset = 4
-        said: list[str] = []
+        offset_3.offset = 4
+        errors: list[str] = []
         while "is full" not in broker.log():
-            said.append(told(lambda: consumer.commit(offsets=[place], asynchronous=False)))
-        said.append(told(lambda: consumer.commit(offsets=[place], asynchronous=False)))
-        created = told(admin.create_topics([NewTopic("new", 1)], operation_timeout=1, request_timeout=5)["new"].result)
-        assert said[-1] == "COORDINATOR_NOT_AVAILABLE"
-        assert created == "REQUEST_TIMED_OUT", "after a second, though its client would wait for five"
+            errors.append(error_name(lambda: consumer.commit(offsets=[offset_3], asynchronous=False)))
+        errors.append(error_name(lambda: consumer.commit(offsets=[offset_3], asynchronous=False)))
+        created = error_name(
+            admin.create_topics([NewTopic("new", 1)], operation_timeout=1, request_timeout=5)["new"].result
+        )
+        assert errors[-1] == "COORDINATOR_NOT_AVAILABLE"
+        assert created == "REQUEST_TIMED_OUT", "after its timeout of one second"
         other = AdminClient({"bootstrap.servers": bootstrap})
         (deleted,) = other.delete_records([confluent_kafka.TopicPartition("t", 0, 5)]).values()
         assert deleted.result(20).low_watermark == 5
         filler.unlink()
-        until(lambda: "has room again" in broker.log(), "it is felt")
-        consumer.commit(offsets=[place], asynchronous=False)
-        assert consumer.committed([place], timeout=60)[0].offset == 4
-        until(lambda: "new" in admin.list_topics(timeout=60).topics, "the topic is made")
+        until(lambda: "has space again" in broker.log(), "the log reports it")
+        consumer.commit(offsets=[offset_3], asynchronous=False)
+        assert consumer.committed([offset_3], timeout=60)[0].offset == 4
+        until(lambda: "new" in admin.list_topics(timeout=60).topics, "the topic is created")
         consumer.close()
 
 
-def told(ask: Callable[[], object]) -> str:
+def error_name(ask: Callable[[], object]) -> str:
     """The error's name, or ""."""
     try:
         ask()
@@ -186,14 +188,14 @@ def read_some(bootstrap: str) -> list[tuple[str, int]]:
     """The names of a partition's records in one segment."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "none", "check.crcs": True, "enable.auto.commit": False}
-    )  # a commit would wait for room
+    )  # a commit would wait for space
     consumer.assign([confluent_kafka.TopicPartition("plain", 0, 0)])
     found = [name_of(message.value()) for message in consumer.consume(MANY, 20)]
     consumer.close()
     return found
 
 
-def refusal(bootstrap: str) -> int:
+def append_error(bootstrap: str) -> int:
     """The error of an append."""
     with RawClient(bootstrap) as client:
         builder = BatchBuilder()
@@ -223,7 +225,7 @@ def test_a_broker_with_a_full_disk_stops_without_waiting_for_space(small_disk: P
         assert producer.flush(20) == 0
         filler = fill(small_disk)
         producer.produce("t", b"y" * 100_000)
-        until(lambda: producer.poll(0) or "is full" in broker.log(), "it is felt")
+        until(lambda: producer.poll(0) or "is full" in broker.log(), "the log reports it")
         with pytest.raises(BrokerError, match="No space left on device"):
             broker.stop()
         assert "Traceback" not in broker.log()

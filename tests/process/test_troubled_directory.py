@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faulty_directory import TroubledDirectory, why_no_troubled_directory
+from tests.support.faulty_directory import FaultyDirectory, why_fuse_is_unavailable
 
 pytestmark = pytest.mark.skipif(
-    why_no_troubled_directory() is not None, reason=why_no_troubled_directory() or "it can be made"
+    why_fuse_is_unavailable() is not None, reason=why_fuse_is_unavailable() or "it can be made"
 )
 
 
 def test_files_of_the_mount_are_in_the_backing_directory(tmp_path: Path) -> None:
-    with TroubledDirectory(tmp_path / "backing", tmp_path / "mount") as directory:
+    with FaultyDirectory(tmp_path / "backing", tmp_path / "mount") as directory:
         (directory.path / "a").mkdir()
         (directory.path / "a" / "file").write_bytes(b"x" * 3_000_000)
         (directory.path / "a" / "file").rename(directory.path / "a" / "other")
@@ -35,7 +35,7 @@ def test_files_of_the_mount_are_in_the_backing_directory(tmp_path: Path) -> None
 
 
 def test_named_operations_fail_until_they_are_unnamed(tmp_path: Path) -> None:
-    with TroubledDirectory(tmp_path / "backing", tmp_path / "mount") as directory:
+    with FaultyDirectory(tmp_path / "backing", tmp_path / "mount") as directory:
         path = directory.path / "file"
         path.write_bytes(b"whole")
         descriptor = os.open(path, os.O_RDWR)

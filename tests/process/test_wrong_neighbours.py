@@ -23,7 +23,7 @@ def cluster() -> Iterator[Cluster]:
         yield made
 
 
-def newcomer(folder: Path, number: int, controller: str, cluster_id: str, **settings: str) -> Broker:
+def new_broker(folder: Path, number: int, controller: str, cluster_id: str, **settings: str) -> Broker:
     """A new broker."""
     own = {
         "node.id": number,
@@ -42,7 +42,7 @@ def identity(cluster: Cluster) -> tuple[str, str]:
     return cluster.nodes[1].settings["controller.quorum.bootstrap.servers"], cluster_id
 
 
-def refused(broker: Broker) -> str:
+def start_error(broker: Broker) -> str:
     """The message that it ends with."""
     with pytest.raises(BrokerError) as caught, broker:
         pass
@@ -50,36 +50,36 @@ def refused(broker: Broker) -> str:
 
 
 def test_a_node_with_a_registered_id_ends(cluster: Cluster, tmp_path: Path) -> None:
-    said = refused(newcomer(tmp_path, 1, *identity(cluster)))
-    assert said == "The broker did not start: another process is node 1: end it, or set another node.id here"
+    message = start_error(new_broker(tmp_path, 1, *identity(cluster)))
+    assert message == "The broker did not start: another process is node 1: end it, or set another node.id here"
     assert cluster.nodes[1].is_running
 
 
 def test_a_node_of_another_cluster_ends(cluster: Cluster, tmp_path: Path) -> None:
     controller, _ = identity(cluster)
-    stranger = newcomer(tmp_path, 3, controller, new_id())
+    stranger = new_broker(tmp_path, 3, controller, new_id())
     stranger.log_path = tmp_path / "log"
-    assert "no controller that leads this cluster was found within 1.5 s" in refused(stranger)
-    assert "bootstrap server 1 is of another cluster than this node" in stranger.log_path.read_text()
+    assert "no controller that leads this cluster was found within 1.5 s" in start_error(stranger)
+    assert "bootstrap server 1 belongs to another cluster" in stranger.log_path.read_text()
 
 
 def test_a_node_whose_controllers_do_not_resolve_ends(cluster: Cluster, tmp_path: Path) -> None:
     enough = {"initial.broker.registration.timeout.ms": "4000"}
-    lost = newcomer(tmp_path, 3, "nowhere.invalid:9093", new_id(), **enough)
+    lost = new_broker(tmp_path, 3, "nowhere.invalid:9093", new_id(), **enough)
     lost.log_path = tmp_path / "log"
-    assert "no controller that leads this cluster was found within 4 s" in refused(lost)
-    assert lost.log_path.read_text().count("the name nowhere.invalid of another node does not resolve") == 1
+    assert "no controller that leads this cluster was found within 4 s" in start_error(lost)
+    assert lost.log_path.read_text().count("the host name nowhere.invalid of another node does not resolve") == 1
 
 
 def test_a_node_whose_controllers_do_not_accept_connections_ends(tmp_path: Path) -> None:
     with full_listener() as (host, port):
-        assert "no controller that leads this cluster was found within 1.5 s" in refused(
-            newcomer(tmp_path, 3, f"{host}:{port}", new_id())
+        assert "no controller that leads this cluster was found within 1.5 s" in start_error(
+            new_broker(tmp_path, 3, f"{host}:{port}", new_id())
         )
 
 
 def test_a_node_whose_port_is_in_use_ends(cluster: Cluster, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        said = refused(newcomer(tmp_path, 3, *identity(cluster), listeners=f"PLAINTEXT://127.0.0.1:{port}"))
-    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in said
+        message = start_error(new_broker(tmp_path, 3, *identity(cluster), listeners=f"PLAINTEXT://127.0.0.1:{port}"))
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in message

@@ -1,8 +1,8 @@
-"""Who is asked what became of a broker's records: a client that reads them back, and Apache Kafka's tool that reads files.
+"""Readers of a broker's records after a crash: a client, and Apache Kafka's tool on the files.
 
-RULES    1. All partitions are read at once; up to where they ended before, and no longer, for others go on writing.
+RULES    1. All partitions are read at once, up to their end offsets at the start, since clients continue to write.
          2. A file that has not changed since the tool read it is not read again.
-NOT HERE What must be there (`remembering.py`), when to ask (`killing.py`).
+NOT HERE The expected records (`remembering.py`), the schedule (`killing.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Place = tuple[str, int]
 
 
 class ReadBack(NamedTuple):
-    """What was read of a partition."""
+    """The records of a partition."""
 
     start: int
     """Where it began, asked afterwards."""
@@ -83,7 +83,7 @@ def _read(reader: confluent_kafka.Consumer, ranges: dict[Place, tuple[int, int]]
 
 
 def _bounds(reader: confluent_kafka.Consumer, place: Place) -> tuple[int, int]:
-    """Where a partition begins and ends, as soon as its leader knows."""
+    """Start and end offset of a partition, once its leader answers."""
 
     def ask() -> tuple[int, int] | None:
         try:
@@ -94,18 +94,18 @@ def _bounds(reader: confluent_kafka.Consumer, place: Place) -> tuple[int, int]:
             return None
         return start, end
 
-    return until(ask, f"the bounds of {place} are told")
+    return until(ask, f"the start and end offsets of {place}")
 
 
 class KafkasDump:
-    """DumpLogSegments, which reads logs with their records, and indexes."""
+    """DumpLogSegments on logs with their records, and on indexes."""
 
     def __init__(self, paths: list[str]) -> None:
         self._paths = paths
         self._read: dict[Path, tuple[int, int, int]] = {}
 
     def __call__(self) -> None:
-        """Have it read all files of a broker that is stopped; it has nothing to complain of."""
+        """Reads all files of a stopped broker; fails on any complaint."""
         files = {file: _state(file) for path in self._paths for file in Path(path).glob("*-*/*") if _is_read(file)}
         new = [file for file, state in files.items() if self._read.get(file) != state]
         for at in range(0, len(new), _AT_A_TIME):

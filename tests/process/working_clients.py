@@ -1,9 +1,8 @@
-"""Clients that do their work and notice when it goes wrong: every record that they wrote they read, once and in order.
+"""Clients that check their own work: every record that they write is read once and in order.
 
-RULES    1. A round writes some records to every partition of a topic of its own and reads until it has them again.
-         2. Whatever is not as it should be is an exception: an error of the client's, a record lost, repeated, moved
-            or changed, a round without an end.
-NOT HERE Who disturbs them (`fuzzing_peer.py`).
+RULES    1. A round writes some records to every partition of its own topic and reads until it has all of them.
+         2. Any deviation is an exception: a client error, a lost, repeated, moved or changed record, a round without end.
+NOT HERE The disturbance (`fuzzing_peer.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _POLL_S = 0.5
 
 
 class Record(NamedTuple):
-    """What is compared."""
+    """The compared fields."""
 
     partition: int
     offset: int
@@ -43,16 +42,16 @@ class Record(NamedTuple):
 
 
 class Client(Protocol):
-    """What a round needs."""
+    """The operations of a round."""
 
     def write(self, values: Sequence[Sequence[bytes]]) -> None:
-        """Write values to each partition, and wait until they are acknowledged."""
+        """Writes values to each partition, and waits until they are acknowledged."""
 
     def read(self) -> list[Record]:
-        """Some more records, in the order in which they came."""
+        """Some more records in order."""
 
     def close(self) -> None:
-        """Hang up."""
+        """Closes the client."""
 
 
 class Librdkafka:
@@ -76,7 +75,6 @@ class Librdkafka:
         self._consumer.subscribe([topic])
 
     def write(self, values: Sequence[Sequence[bytes]]) -> None:
-        """Write and flush."""
         for partition, some in enumerate(values):
             for value in some:
                 self._producer.produce(self._topic, value, partition=partition, on_delivery=self._delivered)
@@ -84,7 +82,7 @@ class Librdkafka:
         assert not self._errors, self._errors
 
     def read(self) -> list[Record]:
-        """Poll once, and commit what came."""
+        """Polls once, and commits."""
         messages = self._consumer.consume(PARTITIONS * PER_PARTITION, _POLL_S)
         self._errors += [message.error() for message in messages if message.error() is not None]
         assert not self._errors, self._errors
@@ -93,7 +91,6 @@ class Librdkafka:
         return [Record(message.partition(), message.offset(), message.value()) for message in messages]
 
     def close(self) -> None:
-        """Leave the group."""
         self._producer.close()
         self._consumer.close()
 
@@ -117,7 +114,6 @@ class KafkaPython:
         )
 
     def write(self, values: Sequence[Sequence[bytes]]) -> None:
-        """Write and wait for each acknowledgement."""
         sent = [
             self._producer.send(self._topic, value, partition=partition)
             for partition, some in enumerate(values)
@@ -127,7 +123,7 @@ class KafkaPython:
             future.get(WAIT_S)
 
     def read(self) -> list[Record]:
-        """Poll once, and commit what came."""
+        """Polls once, and commits."""
         found = [
             Record(record.partition, record.offset, record.value)
             for batch in self._consumer.poll(int(_POLL_S * 1000)).values()
@@ -138,13 +134,12 @@ class KafkaPython:
         return found
 
     def close(self) -> None:
-        """Leave the group."""
         self._producer.close()
         self._consumer.close()
 
 
 class Raw:
-    """One connection, and one incremental fetch session as long as the broker keeps it."""
+    """One connection with one incremental fetch session."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._topic = topic
@@ -157,7 +152,7 @@ class Raw:
         self._session_id = self._session_epoch = 0
 
     def write(self, values: Sequence[Sequence[bytes]]) -> None:
-        """One batch for each partition."""
+        """One batch per partition."""
         batches = []
         for some in values:
             builder = BatchBuilder()
@@ -167,12 +162,12 @@ class Raw:
         produce(self._client, {self._topic: batches})
 
     def read(self) -> list[Record]:
-        """One request of the session: it names what has moved."""
+        """One request of the session: it returns the changed partitions."""
         positions = {(self._topic, self._topic_id, index): self._positions[index] for index in sorted(self._moved)}
         request = fetch_request(_FETCH_VERSION, positions, max_wait_ms=int(_POLL_S * 1000))
         request.session_id, request.session_epoch = self._session_id, self._session_epoch
         answer, _ = ask_for(self._client, request, _FETCH_VERSION)
-        if answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:  # others have many: begin anew, as clients do
+        if answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:  # evicted by other sessions: start a new one
             self._session_id = self._session_epoch = 0
             self._moved |= self._positions.keys()
             return []
@@ -194,7 +189,6 @@ class Raw:
         return found
 
     def close(self) -> None:
-        """Hang up."""
         self._client.close()
 
 
@@ -206,7 +200,7 @@ CLIENTS: dict[str, Callable[[str, str], Client]] = {
 
 
 def work(make: Callable[[], Client], seed: int, over: Event) -> int:
-    """Do rounds until it is over, one at least; how many records each partition has."""
+    """Runs at least one round until it is stopped; returns the number of records per partition."""
     rng = random.Random(seed)
     end = 0
     with closing(make()) as client:

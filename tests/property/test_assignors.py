@@ -1,4 +1,4 @@
-"""The assignors of consumer groups, with any members, subscriptions, topics and former assignments."""
+"""The consumer group assignors, with random members, subscriptions, topics and previous assignments."""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
-"""A compacted log against a list of all that was ever written, whatever is done to it and whenever the power fails.
+"""A compacted log compared with a list of all records written, under any operations and losses of power.
 
-RULES    1. What a reader gets was written there: same offset, key, value and time, in the order of offsets.
-         2. For every key the last committed record is there, unless it is a tombstone; then either the tombstone is, or no
-            record of the key at all.
+RULES    1. Every record read was written: same offset, key, value and timestamp, in offset order.
+         2. For every key the last committed record is present, unless it is a tombstone; then the tombstone or no
+            record of the key is.
          3. Nothing from the end of the last compaction on is missing.
-         4. No aborted record is read with read_committed, and no committed one is taken for aborted.
-         5. The end of the log, the start and what is known of producers do not change by a compaction.
-         6. A second compaction right after the first finds nothing to do.
-         7. The power may fail at any change of any file or name: afterwards 1, 2 and 4 hold for all that was flushed.
-         8. A history is its seed: the test's name says which, and running it again does the same.
-NOT HERE Logs that are not compacted (test_log_machine.py); several partitions (tests/unit/replication/partition/test_compactor.py).
+         4. No aborted record is read with read_committed, and no committed one counts as aborted.
+         5. A compaction does not change the log end, the log start or the producer state.
+         6. A second compaction directly after the first changes nothing.
+         7. The power may fail at any change of a file or name: afterwards 1, 2 and 4 hold for all flushed records.
+         8. A history is reproducible from its seed, which is in the test's name.
+NOT HERE Logs that are not compacted (test_log_machine.py); several partitions
+         (tests/unit/replication/partition/test_compactor.py).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from storage.compaction.offset_map import SLOT_BYTES
 from storage.log.log import AppendOrigin, Checkpoint, Log
 from tests.support.compaction import COMPACTED, committed_records, compact, keyed
 from tests.support.crashing_disk import CrashingDisk, PowerLoss
-from tests.support.logs import NOW_MS, Idempotent, append_records, log_at, marker, records_of
+from tests.support.logs import NOW_MS, ProducerInfo, append_records, log_at, marker, records_of
 
 HISTORIES = 60
 STEPS = 25
@@ -39,13 +40,13 @@ RESOURCES = (CleanerResources(), CleanerResources(memory_bytes=7 * SLOT_BYTES, l
 
 @dataclass(frozen=True)
 class Written:
-    """One record that was appended, or a marker."""
+    """A record or marker that was appended."""
 
     offset: int
     key: bytes
     value: bytes | None
     timestamp_ms: int
-    producer: Idempotent | None = None
+    producer: ProducerInfo | None = None
     ends: ControlType | None = None
 
     @property
@@ -54,7 +55,7 @@ class Written:
 
 
 class History:
-    """Steps that a broker may take, and what must hold after each."""
+    """The operations of a broker, and the invariants after each."""
 
     def __init__(self, root: Path, rng: Random) -> None:
         self.root = root
@@ -71,9 +72,9 @@ class History:
         self.first_dirty_offset = -1
         self.sequences = dict.fromkeys(range(PRODUCERS), 0)
         self.clock = NOW_MS
-        self.log = self.decompress_batch(is_clean=True)
+        self.log = self.open_log(is_clean=True)
 
-    def decompress_batch(self, *, is_clean: bool) -> Log:
+    def open_log(self, *, is_clean: bool) -> Log:
         known = Checkpoint(self.recovery_point, 0, 0, self.first_dirty_offset)
         log = log_at(self.root, disk=self.disk, config=self.config, is_clean=is_clean, checkpoint=known)
         log.open()
@@ -87,7 +88,7 @@ class History:
     # ---- what a broker does --------------------------------------------------------------------------------
 
     def step(self) -> str:
-        """Do something; what it was."""
+        """Run a random operation; returns its name."""
         act = self.rng.choice(
             (
                 *(self.append, self.append, self.append, self.flush, self.compact, self.compact),
@@ -99,7 +100,7 @@ class History:
         return act.__name__
 
     def append(self) -> None:
-        """Some batches of any codec, of idempotent producers, of transactions, of nobody."""
+        """Append batches of any codec: idempotent, transactional, without a producer."""
         for _ in range(self.rng.randrange(1, 15)):
             self.append_batch(self.rng)
             if self.is_in_transaction() and self.rng.random() < 0.2:
@@ -111,26 +112,26 @@ class History:
         self.clock += 10
         size = rng.choice((1, 1, 2, 4))
         producer_id = rng.randrange(-1, PRODUCERS)
-        who = None
+        producer = None
         if producer_id >= 0:
-            who = Idempotent(producer_id, 0, self.sequences[producer_id], producer_id == TRANSACTIONAL)
+            producer = ProducerInfo(producer_id, 0, self.sequences[producer_id], producer_id == TRANSACTIONAL)
             self.sequences[producer_id] += size
         records = [
             (b"%d" % rng.randrange(8), None if rng.random() < 0.25 else b"x" * rng.randrange(60)) for _ in range(size)
         ]
         codec = rng.choice(list(Compression))
-        data = keyed(*records, timestamp_ms=self.clock, compression=codec, producer=who)
+        data = keyed(*records, timestamp_ms=self.clock, compression=codec, producer=producer)
         offset = append_records(self.log, data, wall_ms=self.clock).base_offset
         assert offset == self.end_offset
         for index, (key, value) in enumerate(records):
-            self.written.append(Written(offset + index, key, value, self.clock, who))
+            self.written.append(Written(offset + index, key, value, self.clock, producer))
         self.log.high_watermark = self.end_offset
 
     def end_transaction(self, kind: ControlType) -> None:
-        who = Idempotent(TRANSACTIONAL, 0, -1, transactional=True)
+        producer = ProducerInfo(TRANSACTIONAL, 0, -1, transactional=True)
         data = marker(kind, TRANSACTIONAL, 0)
         append_records(self.log, data, wall_ms=self.clock, origin=AppendOrigin.COORDINATOR)
-        self.written.append(Written(self.end_offset, b"", None, self.clock, who, kind))
+        self.written.append(Written(self.end_offset, b"", None, self.clock, producer, kind))
         self.log.high_watermark = self.end_offset
 
     def is_in_transaction(self) -> bool:
@@ -149,15 +150,15 @@ class History:
             self.log.roll(self.clock)
         if self.rng.random() < 0.5:
             self.flush()
-        before = {who: known.last_sequence for who, known in self.log.producers.producers.items()}
+        before = {producer: known.last_sequence for producer, known in self.log.producers.producers.items()}
         while (cleaned := compact(self.log, self.clock, disk=self.disk, resources=resources)) is not None:
             self.cleaned_end = cleaned.next_dirty_offset
         assert compact(self.log, self.clock, disk=self.disk, resources=resources) is None
         self.first_dirty_offset = self.log.first_dirty_offset
-        assert {who: known.last_sequence for who, known in self.log.producers.producers.items()} == before
+        assert {producer: known.last_sequence for producer, known in self.log.producers.producers.items()} == before
 
     def change_policy(self) -> None:
-        """A topic that is not compacted any more has its gaps all the same: none is taken for a loss."""
+        """The gaps of a topic that is no longer compacted are not taken for a loss."""
         policy = self.rng.choice((frozenset({"compact"}), frozenset({"compact", "delete"}), frozenset({"delete"})))
         self.config = replace(self.config, cleanup_policy=policy)
         self.log.update_config(self.config)
@@ -168,7 +169,7 @@ class History:
     def close_and_reopen(self) -> None:
         self.log.close()
         self.flushed = self.recovery_point = self.end_offset
-        self.log = self.decompress_batch(is_clean=True)
+        self.log = self.open_log(is_clean=True)
         self.producers_are_known()
 
     def lose_power_in_a_compaction(self) -> None:
@@ -183,11 +184,10 @@ class History:
         self.crash()
 
     def crash(self) -> None:
-        """Rule 7."""
         self.recovery_point = self.log.recovery_point
         self.disk.crash(self.rng)
-        self.log = self.decompress_batch(is_clean=False)
-        self.disk.forget_changes()
+        self.log = self.open_log(is_clean=False)
+        self.disk.discard_journal()
         end_offset = self.log.log_end_offset
         assert end_offset >= self.flushed
         self.written = [record for record in self.written if record.offset < end_offset]
@@ -220,7 +220,6 @@ class History:
         assert (self.log.log_start_offset, self.log.log_end_offset) == (0, self.end_offset)
 
     def what_is_read_was_written(self, read: list[Record]) -> None:
-        """Rule 1."""
         known = {record.offset: record for record in self.written}
         offsets = [record.offset for record in read]
         assert offsets == sorted(set(offsets))
@@ -230,13 +229,11 @@ class History:
             assert (record.key, record.value, record.timestamp_ms) == (was.key, was.value, was.timestamp_ms)
 
     def nothing_newer_is_lost(self, read: list[Record]) -> None:
-        """Rule 3."""
         there = {record.offset for record in read}
         newer = [record.offset for record in self.written if record.ends is None and record.offset >= self.cleaned_end]
         assert set(newer) <= there
 
     def last_values_are_there(self) -> None:
-        """Rules 2 and 4."""
         aborted = self.aborted_offsets()
         stable = self.log.last_stable_offset
         seen = committed_records(self.log)
@@ -269,7 +266,6 @@ class History:
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
 def test_a_history(seed: int, tmp_path: Path) -> None:
-    """All rules, after each of its steps."""
     history = History(tmp_path, Random(seed))
     steps: list[str] = []
     try:

@@ -1,4 +1,4 @@
-"""A consumer group with random members: what they do comes in any order, answers get lost, the broker starts again."""
+"""A consumer group with random members: requests in random order, lost responses, broker restarts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUP = "g"
 
 
 class Client:
-    """A member as a consumer behaves: it gives up what it is told to before it says so, then takes what it is given."""
+    """A member that behaves like a consumer: it revokes partitions before it acknowledges them."""
 
     def __init__(self, world: LocalWorld, rng: random.Random, member_id: str) -> None:
         self.world, self.rng, self.member_id = world, rng, member_id
@@ -36,7 +36,7 @@ class Client:
         self.topics = self.rng.sample(TOPICS, self.rng.randint(1, len(TOPICS)))
 
     def beat(self, *, loses_answer: bool = False) -> None:
-        """One heartbeat, always a full one."""
+        """Send a full heartbeat."""
         by_topic: dict[bytes, list[int]] = {}
         for topic_id, partition in sorted(self.owned):
             by_topic.setdefault(topic_id, []).append(partition)
@@ -64,7 +64,7 @@ class Client:
             self.owned = {(one.topic_id, partition) for one in assigned for partition in one.partitions}
 
     def leave(self) -> None:
-        """Go."""
+        """Leave the group."""
         request = ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id=self.member_id, member_epoch=-1)
         self.world.ask(request, 1)
 
@@ -98,8 +98,10 @@ def test_no_partition_has_two_owners_and_the_group_converges(seed: int) -> None:
             client.beat()
     read = {topic for client in clients for topic in client.topics}
     image = world.holder.image
-    wanted = {(world.topic_id(topic), part) for topic in read for part in image.topics_by_name[topic].partitions}
-    assert {partition for client in clients for partition in client.owned} == wanted, f"seed {seed}"
+    expected_owners = {
+        (world.topic_id(topic), part) for topic in read for part in image.topics_by_name[topic].partitions
+    }
+    assert {partition for client in clients for partition in client.owned} == expected_owners, f"seed {seed}"
     for client in clients:
         subscribed = {world.topic_id(topic) for topic in client.topics}
         assert {topic_id for topic_id, _ in client.owned} <= subscribed, f"seed {seed}"

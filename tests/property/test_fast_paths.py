@@ -1,4 +1,4 @@
-"""The short cuts of Fetch and Produce answer as the handlers do, byte for byte: random frames go both ways."""
+"""The fast paths of Fetch and Produce answer as the handlers do, byte for byte, for random frames."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from protocol.records import ControlType, FileRegion, end_txn_marker
 from protocol.schema import Message
 from storage.log.log import AppendOrigin
 from tests.support.logs import append_records
-from tests.support.replica_harness import HeldWorker, World, batch, read_regions
+from tests.support.replica_harness import HeldIoExecutor, ReplicaHarness, batch, read_regions
 from tests.support.seeds import seed_of
 
 _PRODUCE, _FETCH = 0, 1
 _FORBIDDEN = "forbidden"
 
 
-class Guard(AllowAll):
-    """Nobody may touch one topic."""
+class DenyTopic(AllowAll):
+    """Denies access to one topic."""
 
     def authorize(self, principal: str, operation: str, resource_type: str, resource_name: str) -> bool:
         return resource_name != _FORBIDDEN
 
 
-class Way:
-    """One of the two ways that a request can go; counts what its short cut answers."""
+class DispatcherUnderTest:
+    """A dispatcher with or without fast paths; counts the fast path's responses."""
 
-    def __init__(self, world: World, rows: Any, handler: Any, fast_paths: FastPaths | None) -> None:
+    def __init__(self, world: ReplicaHarness, rows: Any, handler: Any, fast_paths: FastPaths | None) -> None:
         self.world = world
         self.answered: Counter[int] = Counter()
         self.dispatcher = Dispatcher()
@@ -62,7 +62,7 @@ class Way:
         return counted
 
     def ask(self, frame: bytes) -> list[Any]:
-        """What comes back, now or later: a list of one thing, or of nothing yet."""
+        """The response, as a list that may be filled later."""
         answers: list[Any] = []
         connection = self.world.context(0, 0).connection
         try:
@@ -78,7 +78,7 @@ class Way:
 
 
 def joined(parts: Any) -> bytes | None:
-    """What a client would receive."""
+    """The bytes that a client receives."""
     if parts is None:
         return None
     whole = b"".join(read_regions((part,)) if isinstance(part, FileRegion) else bytes(part) for part in parts)
@@ -110,9 +110,9 @@ def frame_of(request: Message, version: int, chance: random.Random) -> bytes:
 
 # ---------------------------------------------------------------- Fetch
 class Fetches:
-    """Random Fetches of one client in one version, as it goes on in its session."""
+    """Random Fetches of one client in one version."""
 
-    def __init__(self, world: World, chance: random.Random) -> None:
+    def __init__(self, world: ReplicaHarness, chance: random.Random) -> None:
         self.world, self.chance = world, chance
         self.version = chance.randrange(4, 19)
         self.session = (0, chance.choice((0, -1)))
@@ -149,7 +149,7 @@ class Fetches:
         return request
 
     def take(self, answers: list[Any]) -> None:
-        """Go on in the session that the answer names, or begin another one; do not always wait for the answer."""
+        """Continue the session of the response or start another one; sometimes without waiting for the response."""
         header = 4 if self.version < 12 else 5
         if not answers and self.session[0]:
             self.session = (self.session[0], self.session[1] + 1)
@@ -165,8 +165,8 @@ class Fetches:
 _TOPICS = ("t", "t", "t", "t", "quiet", "elsewhere", "unknown", _FORBIDDEN, "n" * 200, "aborted")
 
 
-def fetching_world(path: Any) -> World:
-    world = World(path, authorizer=Guard())
+def fetching_world(path: Any) -> ReplicaHarness:
+    world = ReplicaHarness(path, authorizer=DenyTopic())
     world.create("t", partitions=3)
     world.create("quiet", partitions=3)
     world.create("n" * 200, partitions=3)
@@ -188,7 +188,7 @@ def fetching_world(path: Any) -> World:
 
 
 def sessions_of(handler: FetchHandler) -> list[Any]:
-    """All that the sessions remember, in their order."""
+    """The state of all sessions, in order."""
     return [
         (
             session.session_id, session.epoch, session.last_used_mono_ms,
@@ -208,20 +208,20 @@ def sessions_of(handler: FetchHandler) -> list[Any]:
 def test_fast_path_and_handler_answer_fetch_alike(tmp_path):
     seed = seed_of()
     chance = random.Random(seed)
-    worlds = [fetching_world(tmp_path / way) for way in ("short", "long")]
+    worlds = [fetching_world(tmp_path / dispatcher) for dispatcher in ("short", "long")]
     handlers = [world.fetching for world in worlds]
     for handler in handlers:
         handler.max_bytes, handler.sessions.slots = 2000, 15
-    short = Way(worlds[0], fetch.routes, handlers[0], fetch_fast_path.fast_paths(handlers[0]))
-    long = Way(worlds[1], fetch.routes, handlers[1], None)
+    short = DispatcherUnderTest(worlds[0], fetch.routes, handlers[0], fetch_fast_path.fast_paths(handlers[0]))
+    long = DispatcherUnderTest(worlds[1], fetch.routes, handlers[1], None)
     clients = [Fetches(worlds[0], chance) for _ in range(60)]
-    asked: list[tuple[list[Any], list[Any]]] = []
+    exchanges: list[tuple[list[Any], list[Any]]] = []
     for turn in range(2500):
-        if not asked or asked[-1][1] or chance.random() < 0.5:  # else the same asks again while it waits
+        if not exchanges or exchanges[-1][1] or chance.random() < 0.5:  # else repeat the request while it waits
             client = chance.choice(clients)
         frame = frame_of(client.next(), client.version, chance)
         answers, expected = short.ask(frame), long.ask(frame)
-        asked.append((answers, expected))
+        exchanges.append((answers, expected))
         load, index, wait_ms = chance.random() < 0.2, chance.randrange(3), chance.choice((0, 0, 1, 100))
         for world in worlds:
             if load:
@@ -233,16 +233,16 @@ def test_fast_path_and_handler_answer_fetch_alike(tmp_path):
         client.take(expected)
         if chance.random() < 0.01:
             handlers[0].select_replica = handlers[1].select_replica = chance.choice((None, None, None, lambda *_: 2))
-    assert [answers for answers, _ in asked] == [expected for _, expected in asked], f"seed {seed}"
-    assert sum(short.answered.values()) > 100, f"seed {seed}: hardly anything went the short way: {short.answered}"
+    assert [answers for answers, _ in exchanges] == [expected for _, expected in exchanges], f"seed {seed}"
+    assert sum(short.answered.values()) > 100, f"seed {seed}: too few requests took the fast path: {short.answered}"
 
 
 # ---------------------------------------------------------------- Produce
 _PLACES = ("t", "t", "t", "stamped", "replicated", "durable", "elsewhere", "unknown", "__consumer_offsets", _FORBIDDEN)
 
 
-def producing_world(path: Any, *, is_held: bool) -> World:
-    world = World(path, authorizer=Guard(), worker=HeldWorker() if is_held else None)
+def producing_world(path: Any, *, is_held: bool) -> ReplicaHarness:
+    world = ReplicaHarness(path, authorizer=DenyTopic(), worker=HeldIoExecutor() if is_held else None)
     world.create("t", partitions=2)
     world.create("stamped", partitions=2, message_timestamp_type="LogAppendTime")
     world.create("replicated", partitions=2, replicas=(1, 2))
@@ -254,7 +254,7 @@ def producing_world(path: Any, *, is_held: bool) -> World:
 
 
 def random_records(chance: random.Random, sequences: Counter[int]) -> bytearray | None:
-    """A batch, now and then a broken, repeated or forbidden one."""
+    """A batch, sometimes corrupt, duplicate or unauthorized."""
     kind = chance.random()
     if kind < 0.03:
         return None
@@ -280,12 +280,14 @@ def random_records(chance: random.Random, sequences: Counter[int]) -> bytearray 
 def test_fast_path_and_handler_answer_produce_alike(tmp_path, monkeypatch, *, is_held):
     seed = seed_of()
     chance = random.Random(seed)
-    worlds = [producing_world(tmp_path / way, is_held=is_held) for way in ("short", "long")]
+    worlds = [producing_world(tmp_path / dispatcher, is_held=is_held) for dispatcher in ("short", "long")]
     monkeypatch.setattr(request_dispatcher, "time", SimpleNamespace(time_ns=lambda: worlds[0].wall_ms * 1_000_000))
-    short = Way(worlds[0], produce.routes, worlds[0].producing, produce_fast_path.fast_paths(worlds[0].producing))
-    long = Way(worlds[1], produce.routes, worlds[1].producing, None)
+    short = DispatcherUnderTest(
+        worlds[0], produce.routes, worlds[0].producing, produce_fast_path.fast_paths(worlds[0].producing)
+    )
+    long = DispatcherUnderTest(worlds[1], produce.routes, worlds[1].producing, None)
     sequences: Counter[int] = Counter()
-    asked: list[tuple[list[Any], list[Any], bytes]] = []
+    exchanges: list[tuple[list[Any], list[Any], bytes]] = []
     for _ in range(1000):
         version = chance.randrange(3, 14)
         batches = [(chance.choice(_PLACES), chance.randrange(3), random_records(chance, sequences))]
@@ -299,20 +301,20 @@ def test_fast_path_and_handler_answer_produce_alike(tmp_path, monkeypatch, *, is
             transactional_id=chance.choice((None, None, None, None, "id")),
         )
         frame = frame_of(request, version, chance)
-        asked.append((short.ask(frame), long.ask(frame), frame))
+        exchanges.append((short.ask(frame), long.ask(frame), frame))
         happen(worlds, chance)
-    for turn, (answers, expected, frame) in enumerate(asked):
+    for turn, (answers, expected, frame) in enumerate(exchanges):
         assert answers == expected, f"seed {seed}, turn {turn}, {frame.hex()}"
     assert contents(worlds[0]) == contents(worlds[1]), f"seed {seed}"
-    assert sum(short.answered.values()) > 100, f"seed {seed}: hardly anything went the short way: {short.answered}"
+    assert sum(short.answered.values()) > 100, f"seed {seed}: too few requests took the fast path: {short.answered}"
 
 
-def happen(worlds: list[World], chance: random.Random) -> None:
-    """The same things happen in both worlds: work that was held is done, a follower catches up, time passes."""
+def happen(worlds: list[ReplicaHarness], chance: random.Random) -> None:
+    """Apply the same events to both worlds: held work runs, a follower fetches, time passes."""
     event = chance.random()
     for world in worlds:
         worker = world.worker
-        if isinstance(worker, HeldWorker):
+        if isinstance(worker, HeldIoExecutor):
             if event < 0.6:
                 while worker.writes:
                     worker.let_write()
@@ -327,7 +329,7 @@ def happen(worlds: list[World], chance: random.Random) -> None:
             world.pass_time(30)
 
 
-def contents(world: World) -> dict[Any, bytes]:
+def contents(world: ReplicaHarness) -> dict[Any, bytes]:
     """All bytes of all logs."""
     logs = {}
     for key, partition in world.replicas.partitions.items():

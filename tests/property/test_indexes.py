@@ -1,4 +1,4 @@
-"""Indexes and segments against a plain list: whatever was done to them, a look-up is what a scan would find."""
+"""Indexes and segments compared with a plain list: a lookup equals a scan after any operations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from storage.config.log_config import LogConfig
 from storage.io.disk import Disk
 from storage.segments.indexes import OffsetIndex, TimeIndex
 from storage.segments.segment_engine import SegmentEngine
-from tests.support.segments import NOW_MS, append, batch, let_go, read
+from tests.support.segments import NOW_MS, append, batch, close_idle_files, read
 
 GAPS = st.integers(1, 50)
 
@@ -31,7 +31,6 @@ GAPS = st.integers(1, 50)
 def test_a_lookup_is_what_a_scan_finds(
     steps: list[tuple[int, int]], repeat: int, base: int, cut: float, data: st.DataObject
 ) -> None:
-    """Offset index: in the warm section, in the mapping, in memory only; after a truncation and a restart."""
     with tempfile.TemporaryDirectory() as directory:
         index = OffsetIndex(Disk(), f"{directory}/index", base)
         offset, position = base, 0
@@ -65,7 +64,6 @@ def test_a_lookup_is_what_a_scan_finds(
     targets=st.lists(st.integers(-1, 2**45 + 2**40), max_size=30),
 )
 def test_a_time_lookup_is_what_a_scan_finds(times: list[int], repeat: int, targets: list[int]) -> None:
-    """Time index: the last entry at or before the target, of those that went up."""
     with tempfile.TemporaryDirectory() as directory:
         index = TimeIndex(Disk(), f"{directory}/index", 100)
         entries: list[tuple[int, int]] = []
@@ -85,7 +83,7 @@ def test_a_time_lookup_is_what_a_scan_finds(times: list[int], repeat: int, targe
 
 
 class EngineAgainstList(RuleBasedStateMachine):
-    """The segment engine and a list of batches, told to do the same."""
+    """The segment engine and a list of batches under the same operations."""
 
     @initialize(
         segment_bytes=st.integers(300, 3000),
@@ -94,7 +92,6 @@ class EngineAgainstList(RuleBasedStateMachine):
         is_compacted=st.booleans(),
     )
     def begin(self, segment_bytes: int, interval: int, index_bytes: int, is_compacted: bool) -> None:
-        """A new partition."""
         self.temporary = tempfile.TemporaryDirectory()
         self.config = LogConfig(
             segment_bytes=segment_bytes,
@@ -115,7 +112,6 @@ class EngineAgainstList(RuleBasedStateMachine):
         time=st.integers(0, 900),
     )
     def append(self, gap: int, counts: list[int], time: int) -> None:
-        """Append a few batches at once."""
         data = b""
         offset = self.end + (gap if self.config.is_compacted else 0)
         for number, count in enumerate(counts):
@@ -128,7 +124,6 @@ class EngineAgainstList(RuleBasedStateMachine):
 
     @rule(share=st.floats(0, 1))
     def truncate(self, share: float) -> None:
-        """Cut at any offset."""
         offset = self.start + round((self.end - self.start) * share)
         held = [base for base, last, _ in self.batches if base <= offset <= last]
         self.batches = [entry for entry in self.batches if entry[1] < offset]
@@ -137,7 +132,6 @@ class EngineAgainstList(RuleBasedStateMachine):
 
     @rule(share=st.floats(0, 1))
     def trim(self, share: float) -> None:
-        """Drop whole segments at the front."""
         for path in self.engine.trim(self.start + round((self.end - self.start) * share)):
             Path(path).unlink()
         self.start = self.engine.start_offset
@@ -145,17 +139,15 @@ class EngineAgainstList(RuleBasedStateMachine):
 
     @rule()
     def roll(self) -> None:
-        """Begin a segment."""
         self.engine.roll(NOW_MS)
 
     @rule()
-    def let_go(self) -> None:
-        """Forget files and what is remembered."""
-        let_go(self.engine)
+    def close_idle_files(self) -> None:
+        close_idle_files(self.engine)
 
     @rule(clean=st.booleans(), share=st.floats(0, 1))
     def stop(self, clean: bool, share: float) -> None:
-        """Stop, cleanly or not, and start again."""
+        """Stop, cleanly or not, and restart."""
         end = self.engine.end_offset
         if clean:
             self.engine.close()
@@ -171,7 +163,6 @@ class EngineAgainstList(RuleBasedStateMachine):
 
     @rule(share=st.floats(0, 1), limit=st.floats(0, 1), max_bytes=st.integers(0, 2000))
     def locate(self, share: float, limit: float, max_bytes: int) -> None:
-        """Read from anywhere to anywhere."""
         offset = self.start + round((self.end - self.start) * share)
         max_offset = offset + round((self.end - offset) * limit)
         data = read(self.engine, offset, max_bytes, max_offset)
@@ -182,7 +173,6 @@ class EngineAgainstList(RuleBasedStateMachine):
 
     @rule(after_ms=st.integers(-10, 1000), share=st.floats(0, 1))
     def find_timestamp(self, after_ms: int, share: float) -> None:
-        """Look for a time."""
         offset = self.start + round((self.end - self.start) * share)
         found = (
             base
@@ -193,12 +183,10 @@ class EngineAgainstList(RuleBasedStateMachine):
 
     @invariant()
     def ends_agree(self) -> None:
-        """Where the log begins and ends, and how large it is."""
         assert (self.engine.start_offset, self.engine.end_offset) == (self.start, self.end)
         assert self.engine.size_bytes == sum(len(part) for _, _, part in self.batches)
 
     def teardown(self) -> None:
-        """Read everything back once more."""
         offset, data = self.start, b""
         while offset < self.end:
             located = self.engine.locate(offset, 10**9, self.end, min_one_batch=True)

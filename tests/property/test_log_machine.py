@@ -1,11 +1,10 @@
-"""A log against a list, on both engines: whatever is done to it in whatever order, and whenever the power fails.
+"""A log compared with a list, on both engines, under any operations and losses of power.
 
-RULES    1. What a reader gets is what the list holds, from the first whole batch of the log's start on.
-         2. A restart after a clean close finds everything; after a crash, a beginning of it that is at least what was
-            flushed.
-         3. Offsets, epochs, times, duplicates and aborted transactions are those of the batches that are left.
-         4. What was cut off is gone. (In truth a crash may bring it back: it was not acknowledged, and the leader's
-            epochs tell it from what came later.)
+RULES    1. Reads return what the list has, from the first whole batch at the log start on.
+         2. A restart after a clean close finds everything; after a crash, a prefix with at least the flushed records.
+         3. Offsets, epochs, timestamps, duplicates and aborted transactions match the remaining batches.
+         4. Truncated records do not reappear. (A crash may restore them in practice: they were not acknowledged,
+            and the leader epochs distinguish them from newer ones.)
 NOT HERE Several logs, checkpoints and directories (tests/unit/storage/directories/test_log_manager.py).
 """
 
@@ -30,16 +29,16 @@ from tests.support.logs import (
     NOW_MS,
     SMALL,
     Engines,
-    Idempotent,
+    ProducerInfo,
     aborted,
     append_records,
+    first_open_offsets,
     log_at,
     marker,
     produced,
     records_of,
     scattered,
     segments,
-    undecided,
 )
 
 PRODUCERS = 3
@@ -47,13 +46,13 @@ PRODUCERS = 3
 
 @dataclass(frozen=True)
 class Batch:
-    """What the list remembers of a batch."""
+    """A batch of the list."""
 
     base_offset: int
     values: tuple[str, ...]
     timestamp_ms: int
     epoch: int
-    producer: Idempotent | None = None
+    producer: ProducerInfo | None = None
     ends: ControlType | None = None
 
     @property
@@ -62,7 +61,7 @@ class Batch:
 
 
 class LogMachine(RuleBasedStateMachine):
-    """Steps that a broker may take, and what must hold after each."""
+    """The operations of a broker, and the invariants after each."""
 
     engines: Engines
 
@@ -106,26 +105,25 @@ class LogMachine(RuleBasedStateMachine):
     def all_batches(self) -> list[Batch]:
         return [*self.batches, *(batch for _, batch in self.under_way)]
 
-    def next_of(self, producer_id: int) -> Idempotent | None:
-        """How a producer goes on; None when what it did is partly forgotten here."""
+    def next_of(self, producer_id: int) -> ProducerInfo | None:
+        """A producer's next sequence; None if its state is partly expired here."""
         mine = [b for b in self.all_batches() if b.producer and b.producer.producer_id == producer_id]
         records = [b for b in mine if b.ends is None]
         if not records:
-            return Idempotent(producer_id, 0, 0)
+            return ProducerInfo(producer_id, 0, 0)
         last = records[-1].producer
         assert last is not None
         return last._replace(sequence=last.sequence + len(records[-1].values))
 
     def open_transactions(self) -> dict[int, int]:
-        """First offset of each producer's open transaction."""
-        return undecided(self.all_batches())
+        return first_open_offsets(self.all_batches())
 
     def aborted(self) -> list[tuple[int, int, int]]:
         """Producer, first offset, marker's offset of each aborted transaction."""
         return aborted(self.batches)
 
     def cut(self, end_offset: int) -> None:
-        """Keep the whole batches before an offset."""
+        """Keep the whole batches below an offset."""
         self.batches = [batch for batch in self.batches if batch.next_offset <= end_offset]
 
     # ---- appending ---------------------------------------------------------------------------------------
@@ -140,11 +138,11 @@ class LogMachine(RuleBasedStateMachine):
             return
         self.clock += 20
         values = tuple(f"{self.next_offset + index}:" + "x" * size for index, size in enumerate(sizes))
-        who = self.next_of(producer_id) if producer_id >= 0 else None
-        if who is not None:
-            who = who._replace(transactional=producer_id == 0)
-        batch = Batch(self.next_offset, values, self.clock - back_ms, self.epoch, who)
-        data = produced(*values, timestamp_ms=batch.timestamp_ms, producer=who)
+        producer = self.next_of(producer_id) if producer_id >= 0 else None
+        if producer is not None:
+            producer = producer._replace(transactional=producer_id == 0)
+        batch = Batch(self.next_offset, values, self.clock - back_ms, self.epoch, producer)
+        data = produced(*values, timestamp_ms=batch.timestamp_ms, producer=producer)
         prepared = self.log.prepare(data, leader_epoch=self.epoch, wall_ms=self.clock)
         assert prepared.duplicate is None
         self.log.write(prepared)
@@ -165,12 +163,12 @@ class LogMachine(RuleBasedStateMachine):
         keep = min(keep, len(self.under_way) - 1)
         self.log.abort(self.under_way[keep][0])
         del self.under_way[keep:]
-        self.disk.forget_changes()  # rule 4
+        self.disk.discard_journal()  # rule 4
 
     @precondition(lambda self: self.batches and not self.under_way)
     @rule(data=st.data())
     def repeat(self, data: st.DataObject) -> None:
-        """One of a producer's last five batches comes again."""
+        """Retry one of a producer's last five batches."""
         mine: dict[int, list[Batch]] = {}
         for batch in self.batches:
             if batch.producer is not None and batch.ends is None:
@@ -192,8 +190,8 @@ class LogMachine(RuleBasedStateMachine):
     @rule(kind=st.sampled_from([ControlType.ABORT, ControlType.COMMIT]))
     def end_transaction(self, kind: ControlType) -> None:
         producer_id = next(iter(self.open_transactions()))
-        who = Idempotent(producer_id, 0, -1, transactional=True)
-        batch = Batch(self.end_offset, (), NOW_MS, self.epoch, who, kind)
+        producer = ProducerInfo(producer_id, 0, -1, transactional=True)
+        batch = Batch(self.end_offset, (), NOW_MS, self.epoch, producer, kind)
         append_records(
             self.log,
             marker(kind, producer_id, 0),
@@ -227,7 +225,7 @@ class LogMachine(RuleBasedStateMachine):
         assert self.end_offset <= offset
         self.start_offset = min(self.start_offset, self.end_offset)
         self.flushed = min(self.flushed, self.end_offset)
-        self.disk.forget_changes()  # rule 4
+        self.disk.discard_journal()  # rule 4
 
     @precondition(lambda self: not self.under_way)
     @rule(share=st.floats(0, 1))
@@ -235,7 +233,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log.high_watermark = self.end_offset
         self.start_offset += round(share * (self.end_offset - self.start_offset))
         self.log.trim(self.start_offset, self.clock)
-        self.disk.forget_changes()
+        self.disk.discard_journal()
 
     # ---- durability and restarts -------------------------------------------------------------------------
 
@@ -261,7 +259,7 @@ class LogMachine(RuleBasedStateMachine):
         self.under_way.clear()
         self.disk.crash(Random(seed))
         self.log = self.opened(is_clean=False)
-        self.disk.forget_changes()  # rule 4
+        self.disk.discard_journal()  # rule 4
         end_offset = self.log.log_end_offset
         assert end_offset >= self.flushed
         self.flushed = self.log.flushed_end_offset
@@ -333,14 +331,10 @@ class LogMachine(RuleBasedStateMachine):
 
 
 class SegmentsMachine(LogMachine):
-    """On Kafka's engine."""
-
     engines = staticmethod(segments)
 
 
 class ScatteredMachine(LogMachine):
-    """On the engine of the tests."""
-
     engines = staticmethod(scattered)
 
 

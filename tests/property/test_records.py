@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
@@ -106,44 +106,44 @@ def test_built_batches_survive_a_round_trip(
         check_first(memoryview(body), len(content), 5)
 
 
+class Library(NamedTuple):
+    """Another implementation of record batches, and the codecs that it supports without further libraries."""
+
+    records: Any
+    builder: Callable[[int], Any]
+    codecs: list[Compression]
+
+
+LIBRARIES = {
+    "aiokafka": Library(
+        AiokafkaRecords, lambda codec: AiokafkaBuilder(2, codec, 0, -1, -1, -1, 10**7), list(Compression)
+    ),
+    "kafka-python": Library(
+        KafkaPythonRecords,
+        lambda codec: KafkaPythonBuilder(2, codec, False, -1, -1, -1, 10**7),
+        [Compression.NONE, Compression.GZIP],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
 @seed(SEED)
-@given(contents, codecs)
-def test_aiokafka_reads_and_builds_the_same(content: list[Content], codec: Compression) -> None:
+@given(content=contents, data=st.data())
+def test_python_libraries_read_and_build_the_same(name: str, content: list[Content], data: st.DataObject) -> None:
     """Uncompressed bytes are equal; compressed ones are readable by both."""
-    data = build(content, codec)
-    theirs = AiokafkaRecords(bytes(data))
-    batch = theirs.next_batch()
-    assert batch.validate_crc()
-    found = [(r.timestamp, r.key, r.value, tuple(r.headers)) for r in batch]
-    assert found == content
-    builder = AiokafkaBuilder(
-        magic=2, compression_type=int(codec), is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1,
-        batch_size=10**7,
-    )  # fmt: skip
-    for index, (time_ms, key, value, pairs_) in enumerate(content):
-        assert builder.append(index, time_ms, key, value, list(pairs_)) is not None
-    built = bytes(builder.build())
-    assert [record[1:] for record in read(built)] == content
-    if not codec:
-        assert without_leader_epoch(built) == data
-
-
-@seed(SEED)
-@given(contents, st.sampled_from([Compression.NONE, Compression.GZIP]))
-def test_kafka_python_reads_and_builds_the_same(content: list[Content], codec: Compression) -> None:
-    """With the codecs that it supports without further libraries."""
-    data = build(content, codec)
-    theirs = KafkaPythonRecords(bytes(data))
-    batch = theirs.next_batch()
+    library = LIBRARIES[name]
+    codec = data.draw(st.sampled_from(library.codecs))
+    ours = build(content, codec)
+    batch = library.records(bytes(ours)).next_batch()
     assert batch.validate_crc()
     assert [(r.timestamp, r.key, r.value, tuple(r.headers)) for r in batch] == content
-    builder = KafkaPythonBuilder(2, int(codec), False, -1, -1, -1, 10**7)
+    builder = library.builder(int(codec))
     for index, (time_ms, key, value, pairs_) in enumerate(content):
         assert builder.append(index, time_ms, key, value, list(pairs_)) is not None
-    built = bytes(builder.build())
-    assert [record[1:] for record in read(built)] == content
+    theirs = bytes(builder.build())
+    assert [record[1:] for record in read(theirs)] == content
     if not codec:
-        assert without_leader_epoch(built) == data
+        assert without_leader_epoch(theirs) == ours
 
 
 @seed(SEED)

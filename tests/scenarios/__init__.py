@@ -1,1 +1,1 @@
-"""Scenarios: commands and the transcripts that they must give."""
+"""Scenarios: commands and their expected transcripts."""

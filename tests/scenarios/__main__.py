@@ -1,6 +1,6 @@
-"""Shows, or rewrites, what scenarios give: `python -m tests.scenarios [--kafka] [--rewrite] FILE...`.
+"""Shows or rewrites the differences of transcripts: `python -m tests.scenarios [--kafka] [--rewrite] FILE...`.
 
-Without --kafka they run in memory; with it against Apache Kafka, one broker for each set of settings.
+Without --kafka the scenarios run in memory; with it on Apache Kafka, one broker per set of settings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 def main() -> int:
-    """Run, compare, and rewrite when asked to."""
+    """Run, compare, and rewrite if requested."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kafka", action="store_true")
     parser.add_argument("--rewrite", action="store_true")

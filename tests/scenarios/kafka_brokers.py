@@ -1,4 +1,4 @@
-"""Apache Kafka as the world of a scenario: one broker for each set of settings, started when first wanted."""
+"""Apache Kafka as the world of scenarios: one broker per set of settings, started at first use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_MS = 5000
 
 
 class PatientWorld(SocketWorld):
-    """Waits for whoever is to be answered: a broker of Java takes its time for whatever it does first."""
+    """Waits longer for the expected responses: a JVM broker is slow at first requests."""
 
     def __init__(self, bootstrap: str, topic_ids: Mapping[str, bytes] = MappingProxyType({})) -> None:
         super().__init__(bootstrap)
@@ -25,7 +25,7 @@ class PatientWorld(SocketWorld):
         self._expected: frozenset[str] = frozenset()
 
     def take(self, actor: str, patience_ms: int) -> Message | None:
-        """The next answer to an actor."""
+        """The next response to an actor."""
         return super().take(actor, PATIENCE_MS if actor in self._expected else patience_ms)
 
     def play(self, text: str) -> str:
@@ -41,7 +41,7 @@ class PatientWorld(SocketWorld):
 
 
 class Brokers:
-    """Brokers for as long as the `with` block lasts."""
+    """Brokers that live as long as the `with` block."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -56,7 +56,7 @@ class Brokers:
         self._stack.close()
 
     def run(self, text: str) -> str:
-        """The transcript of a scenario against a broker with its settings."""
+        """The transcript of a scenario on a broker with its settings."""
         world = PatientWorld(self.bootstrap(text))
         try:
             return world.play(text)
@@ -64,7 +64,7 @@ class Brokers:
             world.close()
 
     def bootstrap(self, text: str) -> str:
-        """Where a broker with the settings of a scenario is."""
+        """The address of a broker with the scenario's settings."""
         settings = settings_of(text)
         key = tuple(sorted(settings.items()))
         if key not in self._brokers:

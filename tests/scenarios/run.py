@@ -1,22 +1,22 @@
-"""Runs a scenario: text with commands, each followed by what must come of it.
+"""Runs a scenario: text with commands, each followed by the expected responses.
 
-FORMAT   # ...                              a remark
+FORMAT   # ...                              a comment
          > ACTOR API.VERSION field=... ...   ACTOR sends a request; fields as Python literals, structs as dict(...)
-         < ACTOR field=... ...               an answer to ACTOR: the fields that differ from their defaults
-         . ACTOR waits                       no answer yet
-         = advance MS                        time passes
-         = topic NAME PARTITIONS             a topic is made;  = delete NAME  deletes it
-         = restart                           the broker stops and starts again
-         ! SETTING=VALUE ...                  first of all: what differs from `SETTINGS`
-RULES    1. Expected lines follow their command at once: the actor's own answer first, then those of others by name.
-         2. Member ids are shown as ACTOR-1, ACTOR-2, ... in the order in which they appear, and may be named so.
-         3. What consumers of the classic protocol embed is written as subscription(topics=[...]) and assignment(...), with
-            version=1 unless said.
-         4. Topic ids are written and shown as id('NAME'), producer ids as pid(1), pid(2), ... in the order in which they
-            appear; a time is shown as 1.
-         5. What a map of Java puts in no certain order (members, groups, partitions) is shown sorted.
-         6. To see that nobody answers takes time, in every world as much: `OWN_MS` for the one who asked, `OTHERS_MS`
-            for everyone else who waits. A scenario's timeouts must be longer than that.
+         < ACTOR field=... ...               a response to ACTOR: the fields that differ from their defaults
+         . ACTOR waits                       no response yet
+         = advance MS                        advance the time
+         = topic NAME PARTITIONS             create a topic;  = delete NAME  deletes it
+         = restart                           restart the broker
+         ! SETTING=VALUE ...                  first line: the differences from `SETTINGS`
+RULES    1. Expected lines follow their command: the actor's own response first, then those of others by name.
+         2. Member ids are shown as ACTOR-1, ACTOR-2, ... in order of appearance, and can be used so in requests.
+         3. Embedded messages of the classic protocol are written as subscription(topics=[...]) and assignment(...), with
+            version=1 by default.
+         4. Topic ids are written and shown as id('NAME'), producer ids as pid(1), pid(2), ... in order of appearance;
+            a time is shown as 1.
+         5. Lists in the order of a Java hash map (members, groups, partitions) are shown sorted.
+         6. A missing response is detected after a time: `OWN_MS` for the sending actor, `OTHERS_MS`
+            for each other waiting actor. The timeouts in a scenario must be longer.
 NOT HERE The worlds in which a scenario can run (`tests/support/group_harness.py`).
 """
 
@@ -59,7 +59,7 @@ SETTINGS: dict[str, Any] = {
     "offsets.topic.num.partitions": 5,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 100,
 }
-"""What holds in every scenario that does not say otherwise; the rest is as in Kafka."""
+"""The default settings of scenarios; all others are Kafka's defaults."""
 
 OWN_MS = 250
 OTHERS_MS = 60
@@ -78,7 +78,7 @@ _SORTED = {
 
 
 def settings_of(text: str) -> dict[str, Any]:
-    """The settings that a scenario wants."""
+    """The settings of a scenario."""
     settings = dict(SETTINGS)
     for line in text.splitlines():
         if line.startswith("!"):
@@ -89,7 +89,7 @@ def settings_of(text: str) -> dict[str, Any]:
 
 
 class World(Protocol):
-    """Where a scenario runs."""
+    """The world in which a scenario runs."""
 
     def create_topic(self, name: str, partitions: int) -> None: ...
     def delete_topic(self, name: str) -> None: ...
@@ -101,7 +101,7 @@ class World(Protocol):
 
 
 class Names:
-    """Stable names for ids that are different every time."""
+    """Stable names for generated ids."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -112,7 +112,7 @@ class Names:
         self._producers: dict[int, int] = {}
 
     def show(self, value: str) -> str:
-        """A string for the transcript."""
+        """A string as the transcript shows it."""
         if value in self._shown:
             return self._shown[value]
         match = _UUID.search(value)
@@ -126,15 +126,15 @@ class Names:
         return shown
 
     def real(self, value: str) -> str:
-        """A string of a scenario as the broker knows it."""
+        """A string as the broker knows it."""
         return self._real.get(value, value)
 
     def show_producer(self, producer_id: int) -> str:
-        """A producer id for the transcript."""
+        """A producer id as the transcript shows it."""
         return f"pid({self._producers.setdefault(producer_id, len(self._producers) + 1)})"
 
     def producer(self, number: int) -> int:
-        """The producer id that is shown with this number; one that nobody has for a number not shown yet."""
+        """The producer id with this number; an unused id for an unknown number."""
         return next((known for known, shown in self._producers.items() if shown == number), 2**62 + number)
 
     def topic(self, name: str) -> bytes:
@@ -144,30 +144,30 @@ class Names:
         return topic_id
 
     def show_bytes(self, value: bytes) -> str:
-        """Bytes for the transcript."""
+        """Bytes as the transcript shows them."""
         value = bytes(value)
         return f"id({self._topics[value]!r})" if value in self._topics else repr(value)
 
 
 class Runner:
-    """Runs commands in a world and writes down what comes of them."""
+    """Runs commands in a world and writes the transcript."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._names = Names(world)
         self.waiting: set[str] = set()
-        """Actors that are owed an answer."""
+        """Actors that wait for a response."""
         self.named: set[str] = set()
-        """Everything that the scenario names: a broker may have groups of other scenarios."""
+        """All names in the scenario: a shared broker has groups of other scenarios."""
 
     def run(self, text: str) -> str:
-        """The transcript: the scenario's own remarks and commands with what really came of them."""
+        """The transcript: comments and commands of the scenario, with the actual responses."""
         self.named = set(re.findall(r"'([^']*)'", text))
         steps = (self.step(line) for line in text.splitlines() if not line.startswith(("<", ".")))
         return "\n".join(line for step in steps for line in step) + "\n"
 
     def step(self, line: str) -> list[str]:
-        """A line of a scenario, and what comes of it."""
+        """One line of a scenario, and its responses."""
         if line.startswith(">"):
             return [line, *self._send(line[1:].strip())]
         if line.startswith("="):
@@ -291,7 +291,7 @@ def _has_error_below(message: Message) -> bool:
 
 
 def _split(fields: str) -> list[str]:
-    """Fields separated by spaces, which may stand inside of brackets and quotes too."""
+    """Split fields at spaces outside of brackets and quotes."""
     found, depth, quote, start = [], 0, "", 0
     for at, char in enumerate(fields):
         if quote:
@@ -310,7 +310,7 @@ def _split(fields: str) -> list[str]:
 
 
 def _build(cls: type[Message], values: dict[str, Any]) -> Message:
-    """A message of a class from plain values."""
+    """A message from plain values."""
     built: dict[str, Any] = {}
     for field in fields_of(cls):
         if field.name not in values:

@@ -24,7 +24,6 @@ Change = tuple[int, bytes] | int
 
 
 def fail(number: int) -> OSError:
-    """The OSError for an error number."""
     return OSError(number, os.strerror(number))
 
 
@@ -40,7 +39,6 @@ class FileNode:
         self.modified_ms = 0
 
     def write(self, data: bytes, position: int) -> None:
-        """Write visible bytes."""
         self.changes.append((position, data))
         _write(self.data, position, data)
 
@@ -50,7 +48,6 @@ class FileNode:
         _cut(self.data, size)
 
     def sync(self) -> None:
-        """Make all changes durable."""
         if self.changes:
             self.durable[:] = self.data
             self.changes.clear()
@@ -149,7 +146,6 @@ class FileSystem:
         return node
 
     def file(self, path: str) -> FileNode:
-        """The existing file at a path."""
         node = self.find(path)
         if node is None:
             raise fail(errno.ENOENT)
@@ -158,7 +154,6 @@ class FileSystem:
         return node
 
     def directory(self, path: str) -> DirectoryNode:
-        """The existing directory at a path."""
         node = self.find(path)
         if node is None:
             raise fail(errno.ENOENT)
@@ -178,7 +173,6 @@ class FileSystem:
         return node
 
     def make_directory(self, path: str) -> None:
-        """Create a directory."""
         parent, name = self._parent_and_name(path)
         if name in parent.names:
             raise fail(errno.EEXIST)
@@ -197,7 +191,6 @@ class FileSystem:
         self._change(parent, {name: None, new_name: node})
 
     def remove(self, path: str) -> None:
-        """Remove a file or an empty directory."""
         parent, name = self._parent_and_name(path)
         node = parent.names.get(name)
         if node is None:
@@ -217,7 +210,6 @@ class FileSystem:
             self._changes = [change for number, change in enumerate(self._changes) if number not in gone]
 
     def sync_all(self) -> None:
-        """Make everything durable."""
         for change in self._changes:
             _persist_names(change)
         self._changes.clear()

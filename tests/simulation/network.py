@@ -32,7 +32,6 @@ class Timeline:
         self.event_count = 0
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Schedule an action."""
         heapq.heappush(self._events, (self.now_ms + delay_ms, next(self._order), action))
 
     def run(self, duration_ms: int, then: Callable[[], None]) -> None:
@@ -104,5 +103,4 @@ class Network:
                 self.cuts.add((other, node))
 
     def heal(self) -> None:
-        """Restore all links."""
         self.cuts.clear()

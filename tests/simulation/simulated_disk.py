@@ -47,7 +47,6 @@ class SimulatedFile(File):
         super().__init__(disk, path, disk.next_descriptor())
 
     def size(self) -> int:
-        """The size in bytes."""
         return len(self.node.data)
 
     def _read_some(self, length: int, position: int) -> bytes:
@@ -72,15 +71,12 @@ class SimulatedFile(File):
         return len(data)
 
     def pread_if_resident(self, length: int, position: int) -> Buffer | None:
-        """Read; all bytes are in memory."""
         return self.pread(length, position)
 
     def is_resident(self, position: int, length: int) -> bool:
-        """Always true."""
         return True
 
     def truncate(self, size: int) -> None:
-        """Shorten the file, or extend it with zeros."""
         self._disk.checked_step("write", "truncate", self.path)
         self.node.truncate(size)
 
@@ -97,11 +93,9 @@ class SimulatedFile(File):
         self.node.sync()
 
     def map(self, length: int) -> Mapping:
-        """A copy of the bytes."""
         return bytes(self.node.data[:length])  # type: ignore[return-value]
 
     def close(self) -> None:
-        """Close the descriptor."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             self._disk.handle_closed(descriptor)
@@ -118,12 +112,10 @@ class SimulatedDirectory(File):
         super().__init__(disk, path, disk.next_descriptor())
 
     def sync(self) -> None:
-        """Make its names durable."""
         self._disk.checked_step("sync", "sync the directory", self.path)
         self._disk.file_system.sync_directory(self.node)
 
     def close(self) -> None:
-        """Close the descriptor."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             self._disk.handle_closed(descriptor)
@@ -150,7 +142,6 @@ class SimulatedDisk(Disk):
         self._descriptors = 0
 
     def next_descriptor(self) -> int:
-        """A new descriptor number."""
         self._descriptors += 1
         return self._descriptors
 
@@ -206,7 +197,6 @@ class SimulatedDisk(Disk):
         raise NotImplementedError
 
     def open(self, path: str, *, write: bool, create: bool = False) -> File:
-        """Open a file, created if `create`."""
         try:
             node = self.file_system.find(path)
             if node is None and create:
@@ -220,26 +210,21 @@ class SimulatedDisk(Disk):
         return SimulatedFile(self, path, node)
 
     def open_directory(self, path: str) -> File:
-        """Open a directory to sync it."""
         try:
             return SimulatedDirectory(self, path, self.file_system.directory(path))
         except OSError as error:
             raise StorageError("open the directory", path, error) from error
 
     def exists(self, path: str) -> bool:
-        """Whether a path exists."""
         return self.file_system.find(path) is not None
 
     def device_and_inode(self, path: str) -> tuple[int, int]:
-        """A unique id of a file or directory."""
         return 0, id(self.file_system.find(path))
 
     def is_dir(self, path: str) -> bool:
-        """Whether a path is a directory."""
         return isinstance(self.file_system.find(path), DirectoryNode)
 
     def listdir(self, path: str) -> list[str]:
-        """The names in a directory, in random order."""
         try:
             self.before_read(path)
             names = list(self.file_system.directory(path).names)
@@ -249,7 +234,6 @@ class SimulatedDisk(Disk):
         return names
 
     def make_dirs(self, path: str) -> None:
-        """Create a directory and its parents if needed."""
         parent = path.rpartition("/")[0]
         if parent and not self.exists(parent):
             self.make_dirs(parent)
@@ -257,16 +241,13 @@ class SimulatedDisk(Disk):
             self._do("make", "make the directory", path, lambda: self.file_system.make_directory(path))
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file or directory, replacing an existing file."""
         self._do("make", f"rename {source} to", target, lambda: self.file_system.rename(source, target))
 
     def unlink(self, path: str, *, missing_ok: bool = False) -> None:
-        """Remove a file."""
         if not (missing_ok and not self.exists(path)):
             self._do("unlink", "delete", path, lambda: self.file_system.remove(path))
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory tree, if it exists."""
         node = self.file_system.find(path)
         if isinstance(node, DirectoryNode):
             for name in list(node.names):
@@ -275,28 +256,24 @@ class SimulatedDisk(Disk):
             self._do("unlink", "delete", path, lambda: self.file_system.remove(path))
 
     def size(self, path: str) -> int:
-        """The size of a file."""
         try:
             return len(self.file_system.file(path).data)
         except OSError as error:
             raise StorageError("ask the size of", path, error) from error
 
     def modified_ms(self, path: str) -> int:
-        """The modification time of a file."""
         try:
             return self.file_system.file(path).modified_ms
         except OSError as error:
             raise StorageError("ask the age of", path, error) from error
 
     def set_modified_ms(self, path: str, wall_ms: int) -> None:
-        """Set the modification time of a file."""
         try:
             self.file_system.file(path).modified_ms = wall_ms
         except OSError as error:
             raise StorageError("set the age of", path, error) from error
 
     def read(self, path: str) -> bytes:
-        """Read a whole file."""
         try:
             self.before_read(path)
             return bytes(self.file_system.file(path).data)

@@ -38,7 +38,6 @@ class WorkQueues:
         """Whether the loop does not run between steps."""
 
     def push(self, kind: str, directory: str, work: Work, on_done: Done) -> None:
-        """Add work to a queue."""
         key = (kind, directory)
         queue = self._queues.setdefault(key, deque())
         queue.append((work, on_done))
@@ -68,7 +67,6 @@ class WorkQueues:
         return any(key[1] == directory for key in self._busy)
 
     def run_all(self) -> None:
-        """Run everything."""
         while self.run_any():
             pass
 

@@ -1,11 +1,11 @@
-"""Admin requests and what Apache Kafka 4.3.1 answers to them, word for word.
+"""Admin requests and the responses of Apache Kafka 4.3.1.
 
-The cluster they are sent to: one broker, id 1, num.partitions=1, default.replication.factor=1, and topics t1
-(3 partitions), t2 (2 partitions, cleanup.policy=compact,delete) and c.c. Nothing is changed by them: what could succeed
-is validate-only.
+They are for a cluster of one broker, id 1, num.partitions=1, default.replication.factor=1, and topics t1
+(3 partitions), t2 (2 partitions, cleanup.policy=compact,delete) and c.c. They change nothing: valid requests
+are validate-only.
 
-`answer` is what Kafka says; `ours` stands where Barnabas says something else on purpose, with the reason in `why`.
-An answer is a list with one (name, error code, message) for each topic or resource, in the order of the names.
+`answer` is Kafka's response; `ours` is Barnabas' where it differs on purpose, for the reason in `why`.
+A response is a list of (name, error code, message) for each topic or resource, sorted by name.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Case(NamedTuple):
 
 
 def normalised(response: Message) -> Answer:
-    """The part of a response that is compared."""
+    """The compared part of a response."""
     rows: Sequence[Message] = next((getattr(response, name) for name in _ROWS if hasattr(response, name)), ())
-    found = [entry for row in rows for entry in _told(row)]
+    found = [entry for row in rows for entry in _rows(row)]
     whole = getattr(response, "error_code", ErrorCode.NONE)
     if whole or not rows:
         found.append(("", ErrorCode(whole), getattr(response, "error_message", None) or None))
@@ -67,7 +67,7 @@ _NAMES = ("resource_name", "name", "topic", "user")
 _PARTITIONS = {"partitions": "partition_index", "partition_result": "partition_id"}
 
 
-def _told(row: Message) -> Answer:
+def _rows(row: Message) -> Answer:
     name = _name(row)
     for partitions, index in _PARTITIONS.items():
         if hasattr(row, partitions):
@@ -111,11 +111,11 @@ def _create(*topics: CreatableTopic, answer: Answer) -> Case:
     return Case(CreateTopicsRequest(topics=list(topics), timeout_ms=10_000, validate_only=True), answer)
 
 
-def _named(name: str, code: ErrorCode, message: str | None) -> Case:
+def _row_named(name: str, code: ErrorCode, message: str | None) -> Case:
     return _create(topic(name), answer=[(name, code, message)])
 
 
-def _by_hand(
+def _manual(
     *assignments: tuple[int, list[int]], code: ErrorCode, message: str | None, count: int = -1, factor: int = -1
 ) -> Case:
     return _create(topic("as", count, factor, list(assignments)), answer=[("as", code, message)])
@@ -143,23 +143,23 @@ _TOO_MANY = "Excessively large number of partitions per request."
 _DUPLICATE_NAME = "Duplicate topic name."
 
 CREATE = [
-    _named("fresh", NONE, None),
-    _named("x" * 249, NONE, None),
-    _named("", INVALID_NAME, "Topic name is invalid: the empty string is not allowed"),
-    _named(".", INVALID_NAME, "Topic name is invalid: '.' is not allowed"),
-    _named("..", INVALID_NAME, "Topic name is invalid: '..' is not allowed"),
-    _named("a b", INVALID_NAME, f"Topic name is invalid: 'a b' {CHARACTERS}"),
-    _named("a/b", INVALID_NAME, f"Topic name is invalid: 'a/b' {CHARACTERS}"),
-    _named("ä", INVALID_NAME, f"Topic name is invalid: 'ä' {CHARACTERS}"),
-    _named(
+    _row_named("fresh", NONE, None),
+    _row_named("x" * 249, NONE, None),
+    _row_named("", INVALID_NAME, "Topic name is invalid: the empty string is not allowed"),
+    _row_named(".", INVALID_NAME, "Topic name is invalid: '.' is not allowed"),
+    _row_named("..", INVALID_NAME, "Topic name is invalid: '..' is not allowed"),
+    _row_named("a b", INVALID_NAME, f"Topic name is invalid: 'a b' {CHARACTERS}"),
+    _row_named("a/b", INVALID_NAME, f"Topic name is invalid: 'a/b' {CHARACTERS}"),
+    _row_named("ä", INVALID_NAME, f"Topic name is invalid: 'ä' {CHARACTERS}"),
+    _row_named(
         LONG_NAME,
         INVALID_NAME,
         f"Topic name is invalid: the length of '{LONG_NAME}' is longer than the max allowed length 249",
     ),
-    _named("__cluster_metadata", INVALID_REQUEST, "Creation of internal topic __cluster_metadata is prohibited."),
-    _named("t1", ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 't1' already exists."),
-    _named("c.c", ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 'c.c' already exists."),
-    _named("c_c", INVALID_NAME, "Topic 'c_c' collides with existing topic: c.c"),
+    _row_named("__cluster_metadata", INVALID_REQUEST, "Creation of internal topic __cluster_metadata is prohibited."),
+    _row_named("t1", ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 't1' already exists."),
+    _row_named("c.c", ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 'c.c' already exists."),
+    _row_named("c_c", INVALID_NAME, "Topic 'c_c' collides with existing topic: c.c"),
     _create(topic("t_1"), topic("t.1"), answer=[("t.1", NONE, None), ("t_1", NONE, None)]),
     _create(topic("d"), topic("d"), topic("e"), answer=[("d", INVALID_REQUEST, _DUPLICATE_NAME), ("e", NONE, None)]),
     _create(
@@ -178,7 +178,7 @@ CREATE = [
             ("z", INVALID_PARTITIONS, _BAD_COUNT),
         ],
     ),
-    # What is wrong first, where several things are.
+    # The first error of several.
     _create(
         topic("t1", 0, 5, configs=[("nope", "1")]),
         answer=[("t1", ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 't1' already exists.")],
@@ -199,28 +199,28 @@ CREATE = [
     _create(topic("p", 10_001), answer=[("p", POLICY, _TOO_MANY)]),
     _create(topic("p", 6_000), topic("q", 6_000), answer=[("p", POLICY, _TOO_MANY), ("q", POLICY, _TOO_MANY)]),
     _create(topic("p", 10_000), answer=[("p", POLICY, "Unable to perform excessively large batch operation.")]),
-    # Replicas chosen by hand.
-    _by_hand((0, [1]), code=NONE, message=None),
-    _by_hand((0, [1]), (1, [1]), code=NONE, message=None),
-    _by_hand((1, [1]), (0, [1]), code=NONE, message=None),
-    _by_hand((0, [1]), count=1, code=INVALID_REQUEST, message=BY_HAND.format("numPartitions")),
-    _by_hand((0, [1]), factor=1, code=INVALID_REQUEST, message=BY_HAND.format("replication factor")),
-    _by_hand((0, [1]), count=1, factor=1, code=INVALID_REQUEST, message=BY_HAND.format("replication factor")),
-    _by_hand((0, [2]), code=INVALID_ASSIGNMENT, message=_NO_SUCH_BROKER.format(2)),
-    _by_hand((0, [-1]), code=INVALID_ASSIGNMENT, message=_NO_SUCH_BROKER.format(-1)),
-    _by_hand((0, [1]), (1, [1, 2]), code=INVALID_ASSIGNMENT, message=_NO_SUCH_BROKER.format(2)),
-    _by_hand(
+    # Manual assignments.
+    _manual((0, [1]), code=NONE, message=None),
+    _manual((0, [1]), (1, [1]), code=NONE, message=None),
+    _manual((1, [1]), (0, [1]), code=NONE, message=None),
+    _manual((0, [1]), count=1, code=INVALID_REQUEST, message=BY_HAND.format("numPartitions")),
+    _manual((0, [1]), factor=1, code=INVALID_REQUEST, message=BY_HAND.format("replication factor")),
+    _manual((0, [1]), count=1, factor=1, code=INVALID_REQUEST, message=BY_HAND.format("replication factor")),
+    _manual((0, [2]), code=INVALID_ASSIGNMENT, message=_NO_SUCH_BROKER.format(2)),
+    _manual((0, [-1]), code=INVALID_ASSIGNMENT, message=_NO_SUCH_BROKER.format(-1)),
+    _manual((0, [1]), (1, [1, 2]), code=INVALID_ASSIGNMENT, message=_NO_SUCH_BROKER.format(2)),
+    _manual(
         (0, []), code=INVALID_ASSIGNMENT, message="The manual partition assignment includes an empty replica list."
     ),
-    _by_hand(
+    _manual(
         (0, [1, 1]),
         code=INVALID_ASSIGNMENT,
         message="The manual partition assignment includes the broker 1 more than once.",
     ),
-    _by_hand((1, [1]), code=INVALID_ASSIGNMENT, message=_SEQUENCE),
-    _by_hand((-1, [1]), code=INVALID_ASSIGNMENT, message=_SEQUENCE),
-    _by_hand((0, [1]), (2, [1]), code=INVALID_ASSIGNMENT, message=_SEQUENCE),
-    _by_hand(
+    _manual((1, [1]), code=INVALID_ASSIGNMENT, message=_SEQUENCE),
+    _manual((-1, [1]), code=INVALID_ASSIGNMENT, message=_SEQUENCE),
+    _manual((0, [1]), (2, [1]), code=INVALID_ASSIGNMENT, message=_SEQUENCE),
+    _manual(
         (0, [1]),
         (0, [1]),
         code=INVALID_ASSIGNMENT,
@@ -364,4 +364,4 @@ GROW = [
 ]
 
 CASES = {"create": CREATE, "delete": DELETE, "grow": GROW}
-"""By API; those of IncrementalAlterConfigs stand in settings_cases.py."""
+"""By API; those of IncrementalAlterConfigs are in config_cases.py."""

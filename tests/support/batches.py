@@ -1,9 +1,9 @@
-"""Batches good and broken, with the answers of Apache Kafka 4.3.1 and ours.
+"""Valid and invalid batches, with the answers of Apache Kafka 4.3.1 and of this broker.
 
-RULES    1. `kafka` is what Kafka was seen to answer, `ours` what we answer: the same, unless the decision
-            0003-validation-of-produced-batches.md says why not.
-         2. tests/unit/storage/log/test_log_validator.py holds `validate` to `ours`, tests/conformance/test_produced_batches.py
-            holds Kafka to `kafka`.
+RULES    1. `kafka` is Kafka's answer, `ours` ours: the same, except as explained in
+            docs/decisions/0003-validation-of-produced-batches.md.
+         2. tests/unit/storage/log/test_log_validator.py checks `validate` against `ours`,
+            tests/conformance/test_produced_batches.py checks Kafka against `kafka`.
 NOT HERE Sequences of several batches (producers).
 """
 
@@ -54,7 +54,7 @@ class Case(NamedTuple):
 
 
 def batch(now_ms: int, count: int = 3, *, compression: int = Compression.NONE, value: bytes | None = None) -> bytearray:
-    """A good batch of `count` records."""
+    """A valid batch of `count` records."""
     builder = BatchBuilder(compression=compression)
     for index in range(count):
         builder.append(now_ms + index, b"k%d" % index, b"v%d" % index if value is None else value)
@@ -62,7 +62,7 @@ def batch(now_ms: int, count: int = 3, *, compression: int = Compression.NONE, v
 
 
 def with_fields(data: bytes | bytearray, **fields: int) -> bytearray:
-    """The batch with other values in its header and a right CRC."""
+    """The batch with other header values and a correct CRC."""
     changed = bytearray(data)
     HEADER.pack_into(changed, 0, *parse_header(data)._replace(**fields))
     struct.pack_into(">I", changed, 17, crc32c.crc32c(bytes(changed[21:])))
@@ -70,7 +70,7 @@ def with_fields(data: bytes | bytearray, **fields: int) -> bytearray:
 
 
 def with_body(body: bytes, count: int, now_ms: int, compression: int = Compression.NONE) -> bytearray:
-    """A batch with any bytes in place of its records, compressed here."""
+    """A batch with any bytes as its records, compressed here."""
     header = BatchHeader(0, 0, -1, 2, 0, compression, count - 1, now_ms, now_ms, -1, -1, -1, count)
     return assemble(header, compress(compression, body))
 
@@ -78,7 +78,7 @@ def with_body(body: bytes, count: int, now_ms: int, compression: int = Compressi
 def record(
     delta: int, key: bytes | None = b"k", value: bytes | None = b"v", headers: tuple[tuple[str, bytes], ...] = ()
 ) -> bytes:
-    """One record with its length; `delta` is its offset's, its timestamp is the batch's base."""
+    """One record with its length; `delta` is its offset delta, its timestamp delta is 0."""
     encoded = encode_record(0, delta, key, value, headers)
     return varint(len(encoded)) + bytes(encoded)
 
@@ -92,7 +92,7 @@ def old_message(magic: int, now_ms: int) -> bytearray:
 
 
 def broken_bodies() -> dict[str, bytes]:
-    """Record bytes for batches that say to hold two records."""
+    """Record bytes for batches with a record count of 2."""
     second = record(1)
     return {
         "garbage": b"\xff" * 20,
@@ -111,7 +111,7 @@ def broken_bodies() -> dict[str, bytes]:
 
 
 def cases(now_ms: int) -> list[Case]:
-    """All of them, for a broker whose clock shows about `now_ms`."""
+    """All cases, for a broker with a clock near `now_ms`."""
     return [*_framing(now_ms), *_headers(now_ms), *_bodies(now_ms), *_codecs(now_ms), *_times(now_ms), *_sizes(now_ms)]
 
 

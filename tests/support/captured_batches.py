@@ -1,6 +1,6 @@
-"""Batches that other clients have made, as Apache Kafka 4.3.1 stored them: Java's console producer, librdkafka 2.16.1.
+"""Batches of other clients, as stored by Apache Kafka 4.3.1: Java's console producer, librdkafka 2.16.1.
 
-Each holds five records with the values {"carrier": "UA", "flight": 1000} to 1004. Java's have keys key-0 to key-4 and
+Each has five records with the values {"carrier": "UA", "flight": 1000} to 1004. Java's have keys key-0 to key-4 and
 two headers a and b. librdkafka's fourth key and fifth value are null, every second record has two headers.
 """
 
@@ -63,4 +63,4 @@ CAPTURED: dict[str, bytes] = {
         "gNMOBDIyfQBwAMD8FQYBMxoAgKYdCDQBAAcAINQa89UYHAFfgiAMgMVIQUEB"
     ),
 }
-"""Client and codec: the batch."""
+"""By client and codec."""

@@ -1,6 +1,6 @@
-"""A cluster of nodes of our own, each a process: brokers and controllers at once, with a quorum of all of them.
+"""A cluster of Barnabas nodes, one process each: all are brokers and controllers.
 
-Its voters are a setting; those of `barnabas.Cluster` stand in the log.
+Its voters are a setting (static quorum); those of `barnabas.Cluster` are in the log.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ DEFAULTS = {
 
 
 class Cluster:
-    """So many nodes; their ids begin with 1."""
+    """Nodes with the ids 1, 2, ..."""
 
     def __init__(self, nodes: int = 3, settings: Mapping[str, str] | None = None) -> None:
-        """Of each so many; {node} in a setting is the node's id."""
+        """In a setting {node} is replaced by the node's id."""
         self._folder = tempfile.TemporaryDirectory(prefix="barnabas-cluster-")
         self.ports = free_ports(2 * nodes)
         """The clients' first."""
@@ -70,7 +70,7 @@ class Cluster:
         self.close()
 
     def start(self) -> None:
-        """Start all nodes that do not run, at the same time: one alone would wait for the others."""
+        """Starts all stopped nodes at the same time, since one alone would wait for the others."""
         stopped = [node for node in self.nodes.values() if not node.is_running]
         for node in stopped:
             node.launch()
@@ -84,7 +84,7 @@ class Cluster:
         self._folder.cleanup()
 
     def wait_until_known(self, topic: str) -> None:
-        """Every node that runs has heard of a topic: one that has just been made is news to some for a moment."""
+        """Waits until every running node's metadata has the topic."""
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
 
         def is_known(node: Broker) -> bool:

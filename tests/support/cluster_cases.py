@@ -1,6 +1,6 @@
-"""Requests about the cluster and its users, and what Apache Kafka 4.3.1 answers to them, as in admin_cases.py.
+"""Requests about the cluster and its users, and the responses of Apache Kafka 4.3.1, as in admin_cases.py.
 
-Rows are named topic-partition, user, or by the parts of an entity; a row without a name is the answer as a whole.
+Rows are named by topic-partition, user, or the parts of an entity; a row without a name is of the whole response.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ Parts = dict[str, str | None]
 
 
 def altered(entity: Parts, *changes: tuple[str, float | None]) -> AlteredQuotas:
-    """Changes of an entity's quotas; None takes one back."""
+    """Changes of an entity's quotas; None deletes one."""
     return AlteredQuotas(
         entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()],
         ops=[QuotaChange(key=key, value=value or 0.0, remove=value is None) for key, value in changes],
@@ -109,7 +109,11 @@ def altered(entity: Parts, *changes: tuple[str, float | None]) -> AlteredQuotas:
 
 
 def _quota(
-    entity: Parts, *changes: tuple[str, float | None], message: str | None = None, ours: str | None = None, why: str = ""
+    entity: Parts,
+    *changes: tuple[str, float | None],
+    message: str | None = None,
+    ours: str | None = None,
+    why: str = "",
 ) -> Case:
     in_order = {kind: entity[kind] for kind in ("client-id", "user", "ip", "x") if kind in entity}
     name = ",".join(f"{kind}={text}" for kind, text in in_order.items())

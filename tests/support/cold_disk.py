@@ -1,8 +1,8 @@
-"""A disk whose files are cold, and that notices who waits for it: for tests of reads that must not block.
+"""A disk with an empty page cache that reports blocking calls, for tests of non-blocking reads.
 
-RULES    1. While `is_guarded`, opening, reading and mapping are faults of the code under test, unless what is read
-            was read before and `keeps` it in the page cache. With `keeps` False nothing is ever resident.
-         2. `chill` makes everything cold again.
+RULES    1. While `is_blocking_forbidden`, opening, reading and mapping fail the test, except for bytes that were
+            read before if the page cache `keeps` them. With `keeps` False nothing is ever resident.
+         2. `evict_all` empties the page cache.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAGE = 4096
 
 
 class ColdFile(File):
-    """A file whose pages are cold until they are read."""
+    """A file whose pages are resident after they are read."""
 
     __slots__ = ()
     _disk: ColdDisk
@@ -35,7 +35,7 @@ class ColdFile(File):
         return min(length, PAGE * len(self._pages(position, length) & self._disk.resident))
 
     def pread(self, length: int, position: int) -> bytes:
-        assert not self._disk.is_guarded or self.is_resident(position, length), f"waits for {self.path}"
+        assert not self._disk.is_blocking_forbidden or self.is_resident(position, length), f"waits for {self.path}"
         if self._disk.keeps:
             self._disk.resident |= self._pages(position, length)
         return super().pread(length, position)
@@ -52,55 +52,52 @@ class ColdFile(File):
         self._disk.resident -= self._pages(position, length)
 
     def map(self, length: int) -> Mapping:
-        assert not self._disk.is_guarded or self.is_resident(0, length), f"maps {self.path}"
+        assert not self._disk.is_blocking_forbidden or self.is_resident(0, length), f"maps {self.path}"
         return super().map(length)
 
 
 class ColdDisk(Disk):
-    """Everything is cold at first."""
-
     def __init__(self, *, keeps: bool = True) -> None:
         super().__init__()
         self.keeps = keeps
-        self.is_guarded = False
+        self.is_blocking_forbidden = False
         self.resident: set[tuple[str, int]] = set()
         self.warmed: list[tuple[str, int, int]] = []
         self.dropped: list[tuple[str, int, int]] = []
 
     def open(self, path: str, *, write: bool, create: bool = False) -> File:
-        assert not self.is_guarded, f"opens {path}"
+        assert not self.is_blocking_forbidden, f"opens {path}"
         plain = super().open(path, write=write, create=create)
         descriptor = os.dup(plain.fileno())
         plain.close()
         return ColdFile(self, path, descriptor)
 
     def exists(self, path: str) -> bool:
-        assert not self.is_guarded, f"asks for {path}"
+        assert not self.is_blocking_forbidden, f"asks for {path}"
         return super().exists(path)
 
-    def chill(self) -> None:
-        """Nothing is in the page cache any more."""
+    def evict_all(self) -> None:
         self.resident.clear()
 
     @contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Nobody may wait for this disk."""
-        self.is_guarded = True
+    def blocking_forbidden(self) -> Iterator[None]:
+        """Forbid blocking calls in the `with` block."""
+        self.is_blocking_forbidden = True
         try:
             yield
         finally:
-            self.is_guarded = False
+            self.is_blocking_forbidden = False
 
     def ask(self, look: Callable[[], T]) -> tuple[T, int]:
-        """What a look finds that never waits, and how many times a thread had to be asked."""
-        asked = 0
+        """The result of a non-blocking call, and the number of WouldBlock rounds it took."""
+        rounds = 0
         while True:
             try:
-                with self.guarded():
-                    return look(), asked
+                with self.blocking_forbidden():
+                    return look(), rounds
             except WouldBlock as blocked:
-                asked += 1
-                assert asked < 20, "no progress"
+                rounds += 1
+                assert rounds < 20, "no progress"
                 blocked.run()
-                with self.guarded():
+                with self.blocking_forbidden():
                     blocked.finish()

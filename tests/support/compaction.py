@@ -1,6 +1,6 @@
-"""Compacted logs for tests: keyed batches, a compaction in line, what a reader with read_committed sees.
+"""Compacted logs for tests: keyed batches, a compaction in the caller's thread, committed records.
 
-NOT HERE A broker's own compactor (tests/unit/replication/partition/test_compactor.py).
+NOT HERE The broker's compactor (tests/unit/replication/partition/test_compactor.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from storage.compaction.cleaner_job import (
 )
 from storage.io.disk import Disk, StorageError
 from storage.log.log import Log
-from tests.support.logs import EVERYTHING, NOW_MS, SMALL, Idempotent, append_records, builder_of, bytes_of
+from tests.support.logs import EVERYTHING, NOW_MS, SMALL, ProducerInfo, append_records, builder_of, bytes_of
 
 COMPACTED = replace(SMALL, cleanup_policy=frozenset({"compact"}), delete_retention_ms=1000)
 
@@ -35,7 +35,7 @@ def keyed(
     *pairs: Pair,
     timestamp_ms: int = NOW_MS,
     compression: Compression = Compression.NONE,
-    producer: Idempotent | None = None,
+    producer: ProducerInfo | None = None,
 ) -> bytearray:
     """A batch of records with keys; a value of None is a tombstone."""
     builder = builder_of(producer, compression)
@@ -46,7 +46,7 @@ def keyed(
 
 
 def put(log: Log, *pairs: Pair, **options: object) -> int:
-    """Append such a batch, everybody having it; its base offset."""
+    """Append a keyed batch and raise the high watermark; returns its base offset."""
     data = keyed(*pairs, **options)  # type: ignore[arg-type]
     offset = append_records(log, data).base_offset
     log.high_watermark = log.log_end_offset
@@ -54,13 +54,13 @@ def put(log: Log, *pairs: Pair, **options: object) -> int:
 
 
 def closed(log: Log) -> None:
-    """Begin a new segment, all before being durable, so that it can be compacted."""
+    """Start a new segment after a flush, so that all before it can be compacted."""
     log.roll(NOW_MS)
     synced(log)
 
 
 def synced(log: Log) -> None:
-    """Make a log durable."""
+    """Flush a log."""
     end_offset = log.log_end_offset
     log.sync_work()()
     log.flushed(end_offset)
@@ -73,7 +73,7 @@ def compact(
     disk: Disk | None = None,
     resources: CleanerResources = CleanerResources(),  # noqa: B008
 ) -> CleaningResult | None:
-    """Compact a log as far as that goes, however little is dirty; None when there is nothing."""
+    """Compact a log as far as possible, whatever the dirty ratio; None if nothing is cleanable."""
     job = job_for(log, wall_ms, resources)
     if job.first_dirty_offset >= job.end_offset:
         return None
@@ -87,21 +87,21 @@ def compact(
 
 
 def job_for(log: Log, wall_ms: int = NOW_MS, resources: CleanerResources = CleanerResources()) -> CleanerJob:  # noqa: B008
-    """What it takes to clean a log as far as that goes."""
+    """The job that cleans a log as far as possible."""
     engine = log.open()
     dirt = measure(engine, bounds_of(log, wall_ms))
     return make_job(engine, log, dirt, last_records(log.producers), wall_ms, resources)
 
 
 def batches_of(log: Log) -> Iterator[tuple[bytes, int, BatchHeader]]:
-    """Every batch with the bytes that it lies in."""
+    """Every batch with its buffer."""
     data = bytes_of(log)
     for position, header in headers(data):
         yield data, position, header
 
 
 def committed_records(log: Log) -> list[Record]:
-    """What a consumer with read_committed hands to its application."""
+    """The records that a read_committed consumer returns."""
     aborted = sorted(log.open().aborted(log.log_start_offset, log.log_end_offset), key=lambda found: found.first_offset)
     stable = log.last_stable_offset
     ignored: set[int] = set()
@@ -131,13 +131,12 @@ def kept(log: Log) -> list[tuple[int, str, str | None]]:
 
 
 class InlineCleaner:
-    """Does a job of a broker's compactor in the caller's thread, at once."""
+    """Runs a compactor's job in the caller's thread."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
     def start(self, job: CleanerJob, replace: Replace, done: CleanerCallback) -> None:
-        """Do all of it; `replace` has to answer before it returns."""
         verdicts: list[bool] = []
         try:
             for step in clean(self._disk, job):
@@ -151,5 +150,4 @@ class InlineCleaner:
         except (KafkaError, StorageError) as error:
             done(failure_of(error))
 
-    def on_idle(self) -> None:
-        """Hold nothing."""
+    def on_idle(self) -> None: ...

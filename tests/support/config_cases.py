@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs and AlterConfigs requests and what Apache Kafka 4.3.1 answers to them, as in admin_cases.py."""
+"""IncrementalAlterConfigs and AlterConfigs requests and the responses of Apache Kafka 4.3.1, as in admin_cases.py."""
 
 from __future__ import annotations
 

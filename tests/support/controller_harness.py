@@ -1,4 +1,4 @@
-"""A controller over a real metadata log in a temporary directory, with a worker that can be held back."""
+"""A controller with a real metadata log in a temporary directory, and an executor that can hold back work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from replication.controller.periodic_tasks import TaskIntervals
 from replication.io_executor import Begin, IoCallback, Run
 from replication.kraft_node import Dependencies, KRaftNode
 from replication.metadata.feature_levels import features_for
-from replication.metadata.image import MetadataDelta, Endpoint, MetadataImage
+from replication.metadata.image import Endpoint, MetadataDelta, MetadataImage
 from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.metadata.metadata_records import MetadataBatch, read_batches
 from replication.metadata_log.formatting import (
@@ -36,8 +36,8 @@ from replication.metadata_log.formatting import (
     ControllerEndpoint,
     NodeIdentity,
     format_directories,
-    read_node_identity,
     new_uuid,
+    read_node_identity,
 )
 from replication.metadata_log.kraft_replica import ResponseCallback
 from replication.metadata_log.metadata_log import MetadataLog
@@ -60,8 +60,8 @@ CLIENT = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 27100), ("127.0.0.1", 4000
 CONTROLLER_ENDPOINTS = (Endpoint("CONTROLLER", "127.0.0.1", 27101, 0),)
 
 
-class HeldWorker:
-    """Runs at once while open; while held, syncs wait until they are let through or made to fail, and so do writes."""
+class HeldExecutor:
+    """Runs work at once, unless writes or syncs are held; held syncs complete or fail on demand."""
 
     def __init__(self) -> None:
         self.is_held = False
@@ -73,24 +73,24 @@ class HeldWorker:
     def write(self, directory: str, size: int, run: Run, done: IoCallback) -> None:
         self.writes.append((run, done))
         if not self.holds_writes:
-            self.let_write()
+            self.complete_write()
 
     def read(self, directory: str, run: Run, done: IoCallback) -> None:
         raise AssertionError("the metadata log is open")
 
     def directory_op(self, directory: str, run: Run, done: IoCallback) -> None:
-        raise AssertionError("the metadata log is made at the start")
+        raise AssertionError("the metadata log is created at startup")
 
     def background(self, directory: str, run: Run, done: IoCallback) -> None:
-        raise AssertionError("nothing of the metadata log is in no hurry")
+        raise AssertionError("the metadata log submits no background work")
 
     def sync(self, directory: str, begin: Begin, done: IoCallback) -> None:
         self.syncs.append((begin(), done))
         if not self.is_held:
-            self.let_through()
+            self.complete_sync()
 
-    def let_write(self) -> None:
-        """Do the oldest write."""
+    def complete_write(self) -> None:
+        """Complete the oldest write."""
         run, done = self.writes.popleft()
         try:
             run()
@@ -99,8 +99,8 @@ class HeldWorker:
         else:
             done(None)
 
-    def let_through(self, error: StorageError | None = None) -> None:
-        """End the oldest sync."""
+    def complete_sync(self, error: StorageError | None = None) -> None:
+        """Complete the oldest sync, possibly with an error."""
         run, done = self.syncs.popleft()
         self.synced += 1
         if error is None:
@@ -108,25 +108,25 @@ class HeldWorker:
         done(error)
 
 
-class WorldClock:
-    """The clocks of a world."""
+class HarnessClock:
+    """The clocks of a harness."""
 
-    def __init__(self, world: ControllerWorld) -> None:
-        self._world = world
+    def __init__(self, harness: ControllerHarness) -> None:
+        self._harness = harness
 
     def mono_ms(self) -> int:
-        return self._world.mono_ms
+        return self._harness.mono_ms
 
     def wall_ms(self) -> int:
         return WALL_MS
 
 
-def _nobody(peer: int, address: ListenerAddress | None, request: Message, answered: ResponseCallback) -> None:
-    raise AssertionError("there is nobody to ask")
+def _no_peer(peer: int, address: ListenerAddress | None, request: Message, answered: ResponseCallback) -> None:
+    raise AssertionError("a single node sends no request")
 
 
-class ControllerWorld:
-    """Node 1, alone."""
+class ControllerHarness:
+    """Node 1, the only node."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class ControllerWorld:
     ) -> None:
         self.directory = str(path)
         self.disk = disk or Disk()
-        self.worker = HeldWorker()
+        self.worker = HeldExecutor()
         self.dice = random.Random(seed)
         self.settings = settings or {}
         self.intervals = intervals
@@ -157,7 +157,7 @@ class ControllerWorld:
         self.heartbeat_tracker: BrokerHeartbeatTracker
 
     def format(self) -> NodeIdentity:
-        """Format the directory when it is not."""
+        """Format the directory, if it is not formatted."""
         return format_directories(
             self.disk,
             [self.directory],
@@ -175,35 +175,37 @@ class ControllerWorld:
         self.log = opened.log
         return opened
 
-    def adopt(self, log: bytes) -> ControllerWorld:
-        """Have the metadata log of another directory, and be its only voter."""
+    def use_log(self, log: bytes) -> ControllerHarness:
+        """Use the metadata log of another directory, and become its only voter."""
         self.log_path.write_bytes(log)
         (voters,) = [m for b in self.batches() for m in b.messages if isinstance(m, stored_records.VotersRecord)]
         self.identity = self.identity._replace(metadata_directory_id=voters.voters[0].voter_directory_id)
         return self
 
     def engine(self, path: str, config: LogConfig) -> Engine:
-        """Of the log."""
+        """The engine of the log."""
         return SegmentEngine(self.disk, path, config)
 
-    def lead(self) -> ControllerWorld:
-        """Open the log and lead it."""
+    def lead(self) -> ControllerHarness:
+        """Open the log and become the leader."""
         opened = self.open()
-        fresh = new_uuid(random.Random(f"{self.log.next_offset}").randbytes)  # another one each time that it is opened
+        fresh = new_uuid(random.Random(f"{self.log.next_offset}").randbytes)  # a new id for each start
         self.incarnation = self.incarnations.popleft() if self.incarnations else fresh
         self.heartbeat_tracker = BrokerHeartbeatTracker(self.timers, SESSION_MS)
         self.heartbeat_tracker.on_session_expired = lambda broker: self.controller.fence_expired_broker(
             broker, wall_ms=WALL_MS
         )
-        around = Dependencies(self.disk, self.worker, self.timers, WorldClock(self), self.dice.randrange, _nobody)
-        own = LocalController(self.incarnation, CONTROLLER_ENDPOINTS)
+        dependencies = Dependencies(
+            self.disk, self.worker, self.timers, HarnessClock(self), self.dice.randrange, _no_peer
+        )
+        local = LocalController(self.incarnation, CONTROLLER_ENDPOINTS)
         self.node = KRaftNode(
-            around,
+            dependencies,
             self.identity,
             opened,
             self.context(),
             self.heartbeat_tracker,
-            own,
+            local,
             times=QuorumTimes(),
             intervals=self.intervals,
         )
@@ -212,18 +214,18 @@ class ControllerWorld:
         self.node.start()
         return self
 
-    def start(self, *, previous_epoch: int = -1) -> ControllerWorld:
-        """Open the log, lead it, and have this node's broker be active."""
+    def start(self, *, previous_epoch: int = -1) -> ControllerHarness:
+        """Open the log, become the leader, and register and unfence the local broker."""
         self.lead()
         answer = self.register(self.registration(previous_epoch))
         if answer.error_code:
             raise KafkaError(ErrorCode(answer.error_code))
-        self.heartbeat(self.own_heartbeat())
+        self.heartbeat(self.local_heartbeat())
         self.publisher.start()
         return self
 
     def registration(self, previous_epoch: int = -1) -> BrokerRegistrationRequest:
-        """What this node's broker says when its process begins."""
+        """The registration of the local broker."""
         levels = features_for(self.image.features)
         return BrokerRegistrationRequest(
             broker_id=1,
@@ -240,20 +242,20 @@ class ControllerWorld:
             previous_broker_epoch=previous_epoch,
         )
 
-    def own_heartbeat(self, **wanted: Any) -> BrokerHeartbeatRequest:
-        """This node's broker is heard."""
-        says = {"want_fence": False, "want_shut_down": False, "cordoned_log_dirs": [], **wanted}
+    def local_heartbeat(self, **wanted: Any) -> BrokerHeartbeatRequest:
+        """A heartbeat of the local broker."""
+        fields = {"want_fence": False, "want_shut_down": False, "cordoned_log_dirs": [], **wanted}
         return BrokerHeartbeatRequest(
-            broker_id=1, broker_epoch=self.broker_epoch, current_metadata_offset=self.image.offset, **says
+            broker_id=1, broker_epoch=self.broker_epoch, current_metadata_offset=self.image.offset, **fields
         )
 
     def stop_broker(self) -> None:
-        """End this node's broker in peace."""
-        self.heartbeat(self.own_heartbeat(want_shut_down=True))
+        """Shut down the local broker in a controlled way."""
+        self.heartbeat(self.local_heartbeat(want_shut_down=True))
 
     @property
     def broker_epoch(self) -> int:
-        """The epoch of this node's broker."""
+        """The epoch of the local broker."""
         return self.image.brokers[1].epoch
 
     def _follow(self, image: MetadataImage, changes: MetadataDelta) -> Iterator[None]:
@@ -261,7 +263,7 @@ class ControllerWorld:
         yield
 
     def context(self) -> DecisionContext:
-        """What decisions may look at."""
+        """The inputs of decisions."""
         return DecisionContext(
             node_id=1,
             static_configs=self.settings,
@@ -276,11 +278,11 @@ class ControllerWorld:
         """Submit a request that is answered at once."""
         replies: list[Any] = []
         self.controller.submit(request, wall_ms=WALL_MS, reply=replies.append)
-        assert len(replies) == 1, "answered once, and at once"
+        assert len(replies) == 1, "one immediate response"
         return replies[0]
 
-    def ask_as_client(self, request: Message) -> Any:
-        """Ask this node's broker, which asks its controller."""
+    def submit_through_broker(self, request: Message) -> Any:
+        """Send a request to the local broker, which forwards it to its controller."""
         handlers = TopicHandlers(
             1,
             self.controller,
@@ -298,26 +300,26 @@ class ControllerWorld:
         if handle is None:
             return self.ask(request)
         answers: list[Any] = []
-        decoded = copy.deepcopy(request)  # the handler's own, as what comes over a wire is
+        decoded = copy.deepcopy(request)  # the handler may modify it, like a decoded request
         pending = handle(RequestContext(0, 0, 1, "c", CLIENT, self.mono_ms, WALL_MS), decoded)
         pending.deliver_to(answers.append, lambda reason: None)
         (answer,) = answers
         return answer
 
     def register(self, request: BrokerRegistrationRequest) -> Any:
-        """Have another node's broker register."""
+        """Register a broker."""
         replies: list[Any] = []
         self.controller.register_broker(request, wall_ms=WALL_MS, reply=replies.append)
         return replies[0]
 
     def heartbeat(self, request: BrokerHeartbeatRequest) -> Any:
-        """Have another node's broker be heard."""
+        """Send a broker heartbeat."""
         replies: list[Any] = []
         self.controller.heartbeat(request, wall_ms=WALL_MS, mono_ms=self.mono_ms, reply=replies.append)
         return replies[0]
 
     def wait(self, milliseconds: int) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self.mono_ms += milliseconds
         self.timers.run_due(self.mono_ms)
 
@@ -332,14 +334,14 @@ class ControllerWorld:
         return Path(self.directory) / METADATA_DIRECTORY / "00000000000000000000.log"
 
     def batches(self) -> list[MetadataBatch]:
-        """All that is in the log."""
+        """All batches in the log."""
         return read_batches(self.log_path.read_bytes())
 
     def records(self, since: int = 0) -> list[Message]:
-        """Data records from an offset on."""
+        """The data records from an offset on."""
         return [m for b in self.batches() if b.base_offset >= since and not b.is_control for m in b.messages]
 
 
 def partition_changes(records: list[Message]) -> list[stored_records.PartitionChangeRecord]:
-    """Those among the records."""
+    """The partition changes among the records."""
     return [record for record in records if isinstance(record, stored_records.PartitionChangeRecord)]

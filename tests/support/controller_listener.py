@@ -1,4 +1,4 @@
-"""A daemon that other nodes can reach: the setting for it, and where its controller is."""
+"""A daemon with a controller listener that other nodes can reach."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WITH_CONTROLLER = {"listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:
 
 
 def controller_of(broker: Broker) -> str:
-    """Where a daemon says that its controller listens."""
+    """The controller endpoint that a daemon logs."""
     found = re.search(r"the controller listens on (\S+)", broker.log())
     assert found, broker.log()
     return found[1]

@@ -1,11 +1,11 @@
-"""A disk that can lose its power: what was not synced is kept, lost or torn, file by file.
+"""A disk that can lose its power: unsynced changes are kept, lost or torn, file by file.
 
-RULES    1. Every change of a file's bytes or size since its last sync is remembered together with what it replaced.
-         2. A crash takes back the latest of them, as many as the dice say, in each file by itself; the earliest one
-            taken back may survive in part.
-         3. Names are durable at once: renames, deletions and directories are not taken back.
-         4. Objects that were open before a crash are not to be used after it.
-         5. With a `fuse` the power fails at that very change of a file or name: PowerLoss, which nobody catches.
+RULES    1. Every change of a file's bytes or size since its last sync is recorded with the data it replaced.
+         2. A crash undoes a random number of the latest ones in each file; the earliest undone one
+            may survive in part.
+         3. Names are durable at once: renames, deletions and directories are not undone.
+         4. Objects opened before a crash must not be used after it.
+         5. With a `fuse` the power fails at that change of a file or name: PowerLoss is raised.
 """
 
 from __future__ import annotations
@@ -22,30 +22,27 @@ class PowerLoss(BaseException):
 
 
 class JournalledFile(File):
-    """A file that remembers what was changed since the last sync."""
+    """A file that records its changes since the last sync."""
 
     __slots__ = ()
     _disk: CrashingDisk
 
     def pwrite(self, buffer: Buffer, position: int) -> None:
-        """Write, and remember what was there."""
-        self._disk.burn()
+        self._disk.before_change()
         size = self.size()
         old = self.pread(len(buffer), position)
         super().pwrite(buffer, position)
         self._disk.journal(self).append((position, len(buffer), old, size))
 
     def truncate(self, size: int) -> None:
-        """Cut, and remember what was cut off."""
-        self._disk.burn()
+        self._disk.before_change()
         old_size = self.size()
         old = self.pread(max(old_size - size, 0), size)
         super().truncate(size)
         self._disk.journal(self).append((size, 0, old, old_size))
 
     def sync(self) -> None:
-        """Sync, and forget."""
-        self._disk.burn()
+        self._disk.before_change()
         super().sync()
         self._disk.journal(self).clear()
 
@@ -54,7 +51,7 @@ Change = tuple[int, int, bytes, int]
 
 
 class CrashingDisk(Disk):
-    """Real files, and a journal for each."""
+    """Real files with a journal each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,27 +59,26 @@ class CrashingDisk(Disk):
         self.fuse: int | None = None
         """After so many further changes the power fails (rule 5)."""
 
-    def burn(self) -> None:
-        """A change is about to be made."""
+    def before_change(self) -> None:
+        """Count a change; raises PowerLoss when the fuse is used up."""
         if self.fuse is not None:
             self.fuse -= 1
             if self.fuse < 0:
                 raise PowerLoss
 
     def journal(self, file: File) -> list[Change]:
-        """The changes since the last sync of the file, whatever it is called now."""
+        """The changes since the last sync of the file, which may have been renamed."""
         return self._journals.setdefault(os.fstat(file.fileno()).st_ino, (file.path, []))[1]
 
     def open(self, path: str, *, write: bool, create: bool = False) -> File:
-        """Open a file whose changes are remembered."""
         plain = super().open(path, write=write, create=create)
         descriptor = os.dup(plain.fileno())
         plain.close()
         return JournalledFile(self, path, descriptor)
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name; its journal goes with it, and that of a file which it replaces is over."""
-        self.burn()
+        """Rename a file with its journal; the journal of a replaced file is dropped."""
+        self.before_change()
         if os.path.isfile(target):
             self._journals.pop(os.stat(target).st_ino, None)  # the number may be given to another file
         super().rename(source, target)
@@ -92,20 +88,18 @@ class CrashingDisk(Disk):
                 self._journals[inode] = (target, self._journals[inode][1])
 
     def unlink(self, path: str, *, missing_ok: bool = False) -> None:
-        """Remove a name."""
-        self.burn()
+        self.before_change()
         if os.path.isfile(path):
             self._journals.pop(os.stat(path).st_ino, None)
         super().unlink(path, missing_ok=missing_ok)
 
-    def forget_changes(self) -> None:
-        """Everything is durable: the whole file system was synced."""
+    def discard_journal(self) -> None:
+        """Everything is durable now."""
         self._journals.clear()
 
     def sync_all(self, path: str, write_out: Callable[[], None]) -> None:
-        """Sync the whole file system."""
         super().sync_all(path, write_out)
-        self.forget_changes()
+        self.discard_journal()
 
     def crash(self, dice: Random) -> None:
         """Lose the power (rules 2 and 3)."""

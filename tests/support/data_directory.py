@@ -1,8 +1,8 @@
-"""A stopped node's data directory with something of everything, made once and copied for whoever breaks it.
+"""A stopped node's data directory with all kinds of files, created once and copied for tests that damage it.
 
 FORMAT   topics: `plain` (two partitions, one segment each; partition 0 with transactions, one of them aborted),
-         `split` (one partition of many small segments, indexes with several entries), `packed` (compressed, stamped by
-         the broker), `empty`, `trimmed` (begins behind its first segments); a member and a committed offset of group
+         `split` (one partition of many small segments, indexes with several entries), `packed` (compressed, log
+         append time), `empty`, `trimmed` (starts after its first segments); a member and a committed offset of group
          `readers`
 """
 
@@ -25,14 +25,14 @@ from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.log_manager import LogManager
 from storage.io.disk import Disk
 from storage.log.log import AppendOrigin, Log
-from tests.support.logs import NOW_MS, Idempotent, append, append_records, marker
+from tests.support.logs import NOW_MS, ProducerInfo, append, append_records, marker
 
 PARTITIONS = (("plain", 0), ("plain", 1), ("split", 0), ("packed", 0), ("empty", 0), ("trimmed", 0))
 SMALL_SEGMENTS = LogConfig(segment_bytes=4000, index_interval_bytes=300)
 
 
 def make_data_directory(path: Path) -> None:
-    """Make one, with a clean shutdown behind it."""
+    """Create the directory, with a clean shutdown."""
     with Broker(path, settings={"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 2}) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         small = {"index.interval.bytes": "300", "internal.segment.bytes": "4000"}
@@ -53,13 +53,13 @@ def make_data_directory(path: Path) -> None:
             consumer.poll(0.1)
         consumer.commit(offsets=[confluent_kafka.TopicPartition("plain", 1, 3)], asynchronous=False)
         consumer.close()
-    with_logs(path, _fill)
+    change_logs(path, _fill)
     for file in path.rglob("*.deleted"):
         file.unlink()
 
 
-def with_logs(path: Path, act: Callable[[LogManager], None]) -> None:
-    """Do something to the logs of a stopped node."""
+def change_logs(path: Path, act: Callable[[LogManager], None]) -> None:
+    """Change the logs of a stopped node."""
     manager = LogManager(Disk(), {str(path): bytes(16)}, SMALL_SEGMENTS, random_bytes=os.urandom)
     manager.load()
     act(manager)
@@ -69,10 +69,10 @@ def with_logs(path: Path, act: Callable[[LogManager], None]) -> None:
 def _fill(manager: LogManager) -> None:
     plain, other = _log(manager, "plain", 0), _log(manager, "plain", 1)
     for sequence in range(20):
-        append(plain, f"value {sequence}", producer=Idempotent(7, 0, sequence))
+        append(plain, f"value {sequence}", producer=ProducerInfo(7, 0, sequence))
         append(other, f"first {sequence}", f"second {sequence}", timestamp_ms=NOW_MS + sequence)
     for kind, producer_id in ((ControlType.ABORT, 8), (ControlType.COMMIT, 9)):
-        append(plain, "in a transaction", producer=Idempotent(producer_id, 0, 0, transactional=True))
+        append(plain, "in a transaction", producer=ProducerInfo(producer_id, 0, 0, transactional=True))
         append_records(plain, marker(kind, producer_id, 0), origin=AppendOrigin.COORDINATOR)
     split, trimmed = _log(manager, "split", 0), _log(manager, "trimmed", 0)
     for number in range(60):
@@ -93,14 +93,13 @@ def _log(manager: LogManager, topic: str, partition: int) -> Log:
     return log
 
 
-def copied(source: Path, target: Path) -> Path:
-    """A copy to be broken."""
+def copy_directory(source: Path, target: Path) -> Path:
     shutil.copytree(source, target)
     return target
 
 
 def damage(path: Path, dice: random.Random) -> list[str]:
-    """Change some files at random, those of every kind alike; what was done, in words."""
+    """Change random files, each kind equally likely; returns a description."""
     done = []
     if dice.random() < 0.4:
         (path / CLEAN_SHUTDOWN).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What controllers decide, step by step: ours, as functions of an image, and Apache Kafka's classes (java/Decisions.java)."""
+"""Controller decisions step by step: our functions, and Apache Kafka's classes (java/Decisions.java)."""
 
 from __future__ import annotations
 
@@ -15,21 +15,7 @@ from broker.config.dynamic_configs import DynamicBrokerConfig
 from protocol.api import APIS
 from protocol.codec import decode, encode
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import stored_records
-from protocol.messages.admin import CreatePartitionsRequest, CreateTopicsRequest, IncrementalAlterConfigsRequest
-from protocol.messages.cluster import (
-    AlterPartitionReassignmentsRequest,
-    ElectLeadersRequest,
-    ListPartitionReassignmentsRequest,
-    UnregisterBrokerRequest,
-)
-from protocol.messages.quorum import (
-    AlterPartitionRequest,
-    AssignReplicasToDirsRequest,
-    BrokerHeartbeatRequest,
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-)
+from protocol.messages import admin, cluster, quorum, stored_records
 from protocol.schema import Message
 from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
 from replication.controller.brokers.broker_heartbeats import BrokerControlState, fence, heartbeat
@@ -52,11 +38,11 @@ CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 SOURCE = Path(__file__).parents[1] / "conformance" / "java" / "Decisions.java"
 
 Step = Message | str
-"""A request, or what happens by itself: `silent 2`, `balance`, `unclean`."""
+"""A request, or an event: `silent 2` (session of broker 2 expired), `balance`, `unclean`."""
 
 
 class Decided(NamedTuple):
-    """What was decided on one step."""
+    """The result of one step."""
 
     code: int
     answer: Message | None
@@ -64,19 +50,19 @@ class Decided(NamedTuple):
 
 
 _DECISIONS: dict[type[Message], Callable[[MetadataImage, DecisionContext, Any], Decision[Any]]] = {
-    CreateTopicsRequest: create_topics,
-    CreatePartitionsRequest: create_partitions,
-    AlterPartitionRequest: alter_partitions,
-    AlterPartitionReassignmentsRequest: alter_reassignments,
-    ElectLeadersRequest: elect_leaders,
-    AssignReplicasToDirsRequest: assign_replicas,
-    UnregisterBrokerRequest: unregister,
-    IncrementalAlterConfigsRequest: incremental_alter_configs,
+    admin.CreateTopicsRequest: create_topics,
+    admin.CreatePartitionsRequest: create_partitions,
+    quorum.AlterPartitionRequest: alter_partitions,
+    cluster.AlterPartitionReassignmentsRequest: alter_reassignments,
+    cluster.ElectLeadersRequest: elect_leaders,
+    quorum.AssignReplicasToDirsRequest: assign_replicas,
+    cluster.UnregisterBrokerRequest: unregister,
+    admin.IncrementalAlterConfigsRequest: incremental_alter_configs,
 }
 
 
 class OurDecisions:
-    """Our controller's; it runs on node 1, which is no broker."""
+    """Our decisions, on node 1, which is not a broker."""
 
     def __init__(self, min_isr: int, levels: Mapping[str, int]) -> None:
         settings = {"min.insync.replicas": str(min_isr)}
@@ -89,7 +75,7 @@ class OurDecisions:
         self.offset = 100
 
     def decide(self, step: Step) -> Decided:
-        """Decide, and have it recorded."""
+        """Decide and apply the records."""
         try:
             decision = self._act(step) if isinstance(step, str) else self._decide(step)
         except KafkaError as refusal:
@@ -114,18 +100,18 @@ class OurDecisions:
 
     def _decide(self, request: Message) -> Decision[Any]:
         image, context = self.image, self._decision_context
-        if isinstance(request, BrokerRegistrationRequest):
+        if isinstance(request, quorum.BrokerRegistrationRequest):
             made = register(image, context, registration_from(request), next_offset=self.offset)
             self._heartbeat_tracker.register(request.broker_id, made.reply, self.offset + len(made.records) - 1)
-            answer = BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=made.reply)
+            answer = quorum.BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=made.reply)
             return Decision(made.records, answer)
-        if isinstance(request, BrokerHeartbeatRequest):
+        if isinstance(request, quorum.BrokerHeartbeatRequest):
             return self._heard(request)
-        if isinstance(request, ListPartitionReassignmentsRequest):
+        if isinstance(request, cluster.ListPartitionReassignmentsRequest):
             return Decision([], list_reassignments(image, request))
         return _DECISIONS[type(request)](image, context, request)
 
-    def _heard(self, request: BrokerHeartbeatRequest) -> Decision[Any]:
+    def _heard(self, request: quorum.BrokerHeartbeatRequest) -> Decision[Any]:
         broker = self.image.brokers.get(request.broker_id)
         if broker is None or broker.epoch != request.broker_epoch:
             raise KafkaError(ErrorCode.STALE_BROKER_EPOCH)
@@ -146,7 +132,7 @@ class OurDecisions:
 
 
 class KafkaDecisions:
-    """Apache Kafka's, for as long as the `with` block lasts; `register` makes a cluster anew."""
+    """Apache Kafka's decisions, while the `with` block lasts; `begin` starts a new cluster."""
 
     def __enter__(self) -> Self:
         classes = compile_java(SOURCE)
@@ -163,11 +149,11 @@ class KafkaDecisions:
             self._process.kill()
 
     def begin(self, min_isr: int, levels: Mapping[str, int]) -> None:
-        """A new cluster."""
+        """Start a new cluster."""
         self._tell(f"begin {CLUSTER_ID} {min_isr} " + " ".join(f"{name}={level}" for name, level in levels.items()))
 
     def decide(self, step: Step, offset: int) -> Decided:
-        """Decide, and have it recorded from that offset on."""
+        """Decide and apply the records from that offset on."""
         if isinstance(step, str):
             words = self._tell(f"{offset} {step}")
         else:
@@ -194,10 +180,10 @@ class KafkaDecisions:
 
 
 def _read(value: bytes) -> Versioned:
-    """A record and its version, which is the third byte of what is written."""
+    """A record and its version, the third byte of the encoding."""
     return decode_record(value), value[2]
 
 
 def topic_ids(records: list[Versioned]) -> list[bytes]:
-    """The ids of the topics that records make."""
+    """The ids of the topics that records create."""
     return [record.topic_id for record, _ in records if isinstance(record, stored_records.TopicRecord)]

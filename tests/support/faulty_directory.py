@@ -1,14 +1,14 @@
-"""A directory on a disk in trouble: a file system of our own, spoken to the kernel over /dev/fuse, slow or failing on request.
+"""A directory on a slow or failing disk: a FUSE file system over /dev/fuse.
 
 FORMAT   the kernel's FUSE protocol 7.31: requests and answers with headers of 40 and 16 bytes, little-endian here
-RULES    1. Everything is passed through to an ordinary directory. Reads and writes of data, syncs, and changes of names
-            and sizes wait first, as long as `slow_down` said; looking names up does not.
-         2. What waits does not hold up anything else: latency is simulated, not a rate.
-         3. What `fail` named is refused with EIO; nothing has happened then. What the kernel keeps in its caches it goes on
-            serving, as with any disk, until `forget_cache`.
-         4. The file system is a process of its own. It ends, and the mount with it, when its standard input does. It is told
-            what to do line by line, and says that it is done.
-         5. It needs root and Linux; `why_no_troubled_directory` says what is missing.
+RULES    1. Everything is passed through to a normal directory. Reads and writes of data, syncs, and changes of names
+            and sizes first wait for the delay of `slow_down`; name look-ups do not.
+         2. A waiting operation does not block others: latency is simulated, not throughput.
+         3. The operations of `fail` return EIO without effect. The kernel serves cached data, as with any disk, until
+            `forget_cache`.
+         4. The file system is a separate process. It ends, with the mount, at the end of its standard input, which has
+            one command per line; it confirms each.
+         5. It needs root and Linux; `why_fuse_is_unavailable` returns the missing condition.
 NOT HERE Disks of unit tests, which fail inside our own process (faulty_disk.py, crashing_disk.py).
 """
 
@@ -63,8 +63,8 @@ _FORGET_INODE: Final = 2  # a message of ours to the kernel
 _WITHOUT_ANSWER: Final = frozenset({FORGET, BATCH_FORGET, INTERRUPT, DESTROY})
 
 
-def why_no_troubled_directory() -> str | None:
-    """Why none can be made here, in a sentence; None when one can."""
+def why_fuse_is_unavailable() -> str | None:
+    """Why no such directory can be mounted, as a sentence; None if one can."""
     if not sys.platform.startswith("linux") or not os.path.exists(DEVICE):
         return f"there is no {DEVICE}"
     if os.geteuid() != 0:
@@ -72,8 +72,8 @@ def why_no_troubled_directory() -> str | None:
     return None
 
 
-class TroubledDirectory:
-    """A mounted directory, quick and sound until it is told otherwise, for as long as the `with` block lasts."""
+class FaultyDirectory:
+    """A mounted directory for the `with` block; initially fast and without errors."""
 
     def __init__(self, backing: Path, mountpoint: Path) -> None:
         self.path = mountpoint
@@ -96,20 +96,20 @@ class TroubledDirectory:
         return self
 
     def slow_down(self, delay_s: float) -> None:
-        """From now on every slow operation waits so long; 0: none waits."""
+        """Delay every slow operation; 0 removes the delay."""
         self._tell("delay", delay_s)
 
     def fail(self, *kinds: str) -> None:
-        """From now on these fail: write, sync, read, rename, make, list, or everything; without any, nothing does."""
+        """Fail these operations: write, sync, read, rename, make, list, or everything; none without arguments."""
         assert set(kinds) <= set(_FAILING)
         self._tell("fail", *kinds)
 
     def forget_cache(self) -> None:
-        """Have the kernel forget what it knows of the files: who reads asks the disk."""
+        """Invalidate the kernel's cache: reads reach the disk."""
         self._tell("forget")
 
-    def vanish(self) -> None:
-        """Unmount it, whoever is at its files; what was below the mount is seen."""
+    def unmount(self) -> None:
+        """Unmount lazily, with open files; the directory below the mount becomes visible."""
         _unmount(str(self.path))
 
     def _tell(self, *words: object) -> None:
@@ -138,7 +138,7 @@ class TroubledDirectory:
 
 
 class _Node:
-    """A file or directory that the kernel knows, by its number."""
+    """A file or directory with a kernel node number."""
 
     def __init__(self, parent: int, name: bytes) -> None:
         self.parent = parent
@@ -147,7 +147,7 @@ class _Node:
 
 
 class _Tree:
-    """Names and numbers of what the kernel has looked up."""
+    """Names and numbers of the looked-up nodes."""
 
     def __init__(self, backing: str) -> None:
         self._backing = os.fsencode(backing)
@@ -157,7 +157,7 @@ class _Tree:
         self._lock = Lock()
 
     def path(self, number: int, name: bytes | None = None) -> bytes:
-        """Where it lies in the backing directory."""
+        """The path in the backing directory."""
         with self._lock:
             names = [] if name is None else [name]
             while number != _ROOT:
@@ -167,7 +167,7 @@ class _Tree:
         return b"/".join([self._backing, *reversed(names)])
 
     def number(self, parent: int, name: bytes) -> int:
-        """The number of a name, given when it is first asked for."""
+        """The number of a name, assigned at its first lookup."""
         with self._lock:
             found = self._numbers.get((parent, name))
             if found is None:
@@ -177,12 +177,12 @@ class _Tree:
             return found
 
     def forget(self, parent: int, name: bytes) -> None:
-        """The name is gone; who has it open goes on."""
+        """Remove a name; open handles stay valid."""
         with self._lock:
             self._numbers.pop((parent, name), None)
 
     def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> None:
-        """The same node has another name."""
+        """Rename a node."""
         with self._lock:
             number = self._numbers.pop((parent, name), None)
             self._numbers.pop((new_parent, new_name), None)
@@ -192,17 +192,17 @@ class _Tree:
                 node.parent, node.name = new_parent, new_name
 
     def handles(self, number: int) -> set[int]:
-        """Descriptors that are open on it."""
+        """The open descriptors of a node."""
         return self._nodes[number].handles
 
     def numbers(self) -> list[int]:
-        """Of all that the kernel has looked up."""
+        """All node numbers."""
         with self._lock:
             return list(self._nodes)
 
 
 class _FileSystem:
-    """Answers the kernel."""
+    """Answers the kernel's requests."""
 
     def __init__(self, backing: str) -> None:
         self.delay_s = 0.0
@@ -217,7 +217,7 @@ class _FileSystem:
         }  # fmt: skip
 
     def serve(self, device: int) -> None:
-        """Answer until the mount is gone; several threads do this."""
+        """Answer until the unmount; runs in several threads."""
         while True:
             try:
                 request = os.read(device, _MAX_WRITE + 8192)
@@ -237,7 +237,7 @@ class _FileSystem:
                 os.write(device, _OUT.pack(_OUT.size + len(body), -code, unique) + body)
 
     def forget(self, device: int) -> None:
-        """Have the kernel forget the contents of all files."""
+        """Invalidate the kernel's cache of all files."""
         for number in self._tree.numbers():
             body = struct.pack("<QqQ", number, 0, 0)
             with contextlib.suppress(FileNotFoundError):  # it has forgotten the file already
@@ -389,7 +389,7 @@ def _name(body: memoryview) -> bytes:
 
 
 def _plain(flags: int) -> int:
-    """Flags of an open without what is done by the kernel above us; it may write back through any descriptor."""
+    """The open flags without those that the kernel handles itself; it may write back through any descriptor."""
     access = os.O_RDWR if flags & os.O_ACCMODE else os.O_RDONLY
     return access | flags & (os.O_TRUNC | os.O_EXCL) | os.O_CLOEXEC
 
@@ -414,7 +414,7 @@ def _unmount(mountpoint: str) -> None:
 
 
 def main(backing: str, mountpoint: str) -> None:
-    """Mount and serve until standard input ends; what its lines say: `TroubledDirectory`."""
+    """Mount and serve until the end of standard input; commands as in `FaultyDirectory`."""
     device = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
     _mount(device, mountpoint)
     file_system = _FileSystem(os.path.realpath(backing))

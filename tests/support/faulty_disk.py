@@ -1,7 +1,7 @@
-"""A disk that fails on request: the fault seam of `storage.disk`, used by tests.
+"""A disk that fails on request.
 
-RULES    1. Faults are system errors below `File`, so that its loops and its sentences are tested too.
-         2. Everything is real until `fail_writes` or `fail_reads` is set or `write_limit` bounds one system call.
+RULES    1. Faults are system errors below `File`, so its loops and messages are tested too.
+         2. Everything is real until `fail_writes`, `fail_reads`, `space_left` or `write_limit` is set.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from storage.io.disk import Buffer, Disk, File, StorageError
 
 
 class FaultyFile(File):
-    """A file whose two system calls may fail, or do less than they are asked."""
+    """A file whose system calls may fail or be short."""
 
     __slots__ = ()
     _disk: FaultyDisk
@@ -21,17 +21,17 @@ class FaultyFile(File):
     def _write_some(self, buffer: Buffer, position: int) -> int:
         disk = self._disk
         disk.writes.append((self.path, position, len(buffer)))
-        if disk.room is not None:
-            if not disk.room:
+        if disk.space_left is not None:
+            if not disk.space_left:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            buffer = memoryview(buffer)[: disk.room]
-        if disk.fail_writes and not disk.room:
+            buffer = memoryview(buffer)[: disk.space_left]
+        if disk.fail_writes and not disk.space_left:
             raise OSError(disk.fail_writes, os.strerror(disk.fail_writes))
         if disk.write_limit:
             buffer = memoryview(buffer)[: disk.write_limit]
         written = super()._write_some(buffer, position)
-        if disk.room is not None:
-            disk.room -= written
+        if disk.space_left is not None:
+            disk.space_left -= written
         return written
 
     def _read_some(self, length: int, position: int) -> bytes:
@@ -44,7 +44,6 @@ class FaultyFile(File):
         return super()._read_some(length, position)
 
     def sync(self) -> None:
-        """Note the sync, then do it or fail."""
         disk = self._disk
         disk.syncs.append(self.path)
         if disk.fail_syncs:
@@ -53,7 +52,7 @@ class FaultyFile(File):
 
 
 class FaultyDisk(Disk):
-    """Counts what is read, written and synced, and fails as it is told."""
+    """Counts reads, writes and syncs, and fails on request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,20 +61,18 @@ class FaultyDisk(Disk):
         self.fail_syncs = 0
         self.write_limit = 0
         self.read_limit = 0
-        self.room: int | None = None
+        self.space_left: int | None = None
         self.reads: list[tuple[str, int, int]] = []
         self.writes: list[tuple[str, int, int]] = []
         self.syncs: list[str] = []
 
     def open(self, path: str, *, write: bool, create: bool = False) -> File:
-        """Open a file that obeys this disk's faults."""
         plain = super().open(path, write=write, create=create)
         descriptor = os.dup(plain.fileno())
         plain.close()
         return FaultyFile(self, path, descriptor)
 
-    def forget_history(self) -> None:
-        """Start counting anew."""
+    def reset_counters(self) -> None:
         self.reads.clear()
         self.writes.clear()
         self.syncs.clear()

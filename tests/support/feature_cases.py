@@ -1,4 +1,4 @@
-"""UpdateFeatures requests and what Apache Kafka 4.3.1 answers to them, as in admin_cases.py; all are dry runs."""
+"""UpdateFeatures requests and the responses of Apache Kafka 4.3.1, as in admin_cases.py; all are dry runs."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def updates(*wanted: Update, validate_only: bool = False) -> UpdateFeaturesReque
     )
 
 
-def _told(sentence: str | None, *wanted: Update) -> Case:
+def _rows(sentence: str | None, *wanted: Update) -> Case:
     code = NONE if sentence is None else ErrorCode.INVALID_UPDATE_VERSION
     return Case(updates(*wanted, validate_only=True), [("", code, sentence and ALL_FAILED + sentence)])
 
 
 def _fine(*wanted: Update) -> Case:
-    return _told(None, *wanted)
+    return _rows(None, *wanted)
 
 
 def _bad(name: str, level: int, how: int, why: str) -> Case:
-    return _told(f"Invalid update version {level} for feature {name}. {why}", (name, level, how))
+    return _rows(f"Invalid update version {level} for feature {name}. {why}", (name, level, how))
 
 
 FEATURES = [
@@ -70,8 +70,8 @@ FEATURES = [
     *(_bad(KRAFT, 0, how, "Can't downgrade the version of this feature.") for how in (SAFE, UNSAFE)),
     _bad(METADATA, 29, UP, NO_DOWNGRADE),
     *(_bad(METADATA, level, UP, "Local controller 1 only supports versions 7-30") for level in (31, 6, 0)),
-    *(_told(f"Unsupported metadata.version downgrade from 30 to {level}. {why}", (METADATA, level, how))
+    *(_rows(f"Unsupported metadata.version downgrade from 30 to {level}. {why}", (METADATA, level, how))
       for level in (29, 22, 7) for how, why in ((SAFE, _LOSES), (UNSAFE, _UNSAFE))),
-    _told("Invalid update version 1 for feature nope. Local controller 1 does not support this feature.",
+    _rows("Invalid update version 1 for feature nope. Local controller 1 does not support this feature.",
           (GROUP, 0, SAFE), ("nope", 1, UP)),
 ]  # fmt: skip

@@ -1,8 +1,8 @@
-"""Broker 2 of a cluster, as far as its peers see it on the wire: it registers, lives, and fetches from broker 1.
+"""Broker 2 of a cluster as its peers see it on the wire: it registers, sends heartbeats, and fetches from broker 1.
 
-RULES    1. It keeps no log: a test says from where it fetches, so it can lie about what it holds.
-         2. It runs in the test's own thread: it lives and fetches when it is told to, and only then.
-         3. It speaks to any broker with a controller listener, Apache Kafka's too.
+RULES    1. It has no log: the test chooses its fetch positions, so it can claim records that it does not hold.
+         2. It runs in the test's thread and acts only when the test calls it.
+         3. It works with any broker that has a controller listener, Apache Kafka included.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
 FAR = 2**40
-"""A metadata offset beyond any: it has read everything."""
+"""A metadata offset above any other: the broker has applied everything."""
 NEWEST_FETCH = 17
 
 
-class Seen(NamedTuple):
-    """A partition as clients are told of it; the ISR sorted, for its order is what its leader's set made of it."""
+class PartitionView(NamedTuple):
+    """A partition in client metadata; the ISR is sorted, because its order depends on the leader."""
 
     leader: int
     leader_epoch: int
@@ -66,13 +66,13 @@ class Seen(NamedTuple):
 
 
 class Client:
-    """A client of broker 1: makes topics, looks at them, produces and consumes."""
+    """A client of broker 1: creates and describes topics, produces and consumes."""
 
     def __init__(self, bootstrap: str) -> None:
         self.raw = RawClient(bootstrap)
 
     def create(self, name: str, *replicas: list[int], **settings: object) -> bytes:
-        """A topic with these replicas; its id."""
+        """Create a topic with these replicas; returns its id."""
         request = CreateTopicsRequest(
             topics=[
                 CreatableTopic(
@@ -90,29 +90,29 @@ class Client:
         )
         (result,) = self.raw.ask(request, 7).topics
         assert result.error_code == 0, result
-        until(lambda: self.seen(name) is not None, f"{name} is known")
+        until(lambda: self.describe(name) is not None, f"{name} is known")
         return result.topic_id  # type: ignore[no-any-return]
 
-    def seen(self, name: str, index: int = 0) -> Seen | None:
-        """What this broker tells of a partition."""
+    def describe(self, name: str, index: int = 0) -> PartitionView | None:
+        """A partition in this broker's metadata."""
         request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name)], response_partition_limit=100)
         (topic,) = self.raw.ask(request, 0).topics
         if topic.error_code or index >= len(topic.partitions):
             return None
         p = topic.partitions[index]
         eligible, last_known = p.eligible_leader_replicas or [], p.last_known_elr or []
-        return Seen(p.leader_id, p.leader_epoch, sorted(p.isr_nodes), eligible, last_known)
+        return PartitionView(p.leader_id, p.leader_epoch, sorted(p.isr_nodes), eligible, last_known)
 
     def brokers(self) -> list[int]:
-        """The brokers that clients are told of."""
+        """The brokers in client metadata."""
         return sorted(broker.node_id for broker in self.raw.ask(MetadataRequest(topics=[]), 12).brokers)
 
     def cluster_id(self) -> str:
-        """Of the cluster."""
+        """The cluster id."""
         return self.raw.ask(DescribeClusterRequest(), 1).cluster_id  # type: ignore[no-any-return]
 
     def produce(self, name: str, batch: bytes, acks: int, *, timeout_ms: int = 20_000) -> Callable[[], int]:
-        """Send a batch to partition 0; call what comes back for the answer's error code."""
+        """Send a batch to partition 0; the result waits for the error code."""
         partition = PartitionProduceData(index=0, records=batch)
         request = ProduceRequest(
             transactional_id=None,
@@ -124,7 +124,7 @@ class Client:
         return lambda: self.raw.receive(request, 9).responses[0].partition_responses[0].error_code
 
     def fetch(self, name: str, offset: int) -> tuple[int, int, bytes]:
-        """Error code, high watermark and records that a consumer gets without waiting."""
+        """Error code, high watermark and records of a consumer's fetch that does not wait."""
         partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
         request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic=name, partitions=[partition])])
         (found,) = self.raw.ask(request, 12).responses[0].partitions
@@ -132,7 +132,7 @@ class Client:
 
 
 class Follower:
-    """Broker 2, as a peer."""
+    """Broker 2, as its peers see it."""
 
     def __init__(self, bootstrap: str, controller: str, cluster_id: str, broker_id: int = 2) -> None:
         self.broker_id = broker_id
@@ -154,10 +154,10 @@ class Follower:
         self.leader.close()
         self.controller.close()
 
-    # ------------------------------------------------------------ its life
+    # ------------------------------------------------------------ registration
     def register(self, version: int = 4, **changes: Any) -> BrokerRegistrationResponse:
-        """Begin; `changes` lie about what it is."""
-        said: dict[str, Any] = {
+        """Register; `changes` override request fields."""
+        fields: dict[str, Any] = {
             "broker_id": self.broker_id,
             "cluster_id": self.cluster_id,
             "incarnation_id": self.incarnation,
@@ -166,29 +166,29 @@ class Follower:
             "rack": None,
             "log_dirs": [self.directory],
         }
-        answer = self.controller.ask(BrokerRegistrationRequest(**{**said, **changes}), version)
+        answer = self.controller.ask(BrokerRegistrationRequest(**{**fields, **changes}), version)
         assert isinstance(answer, BrokerRegistrationResponse)
         if not answer.error_code:
             self.epoch = answer.broker_epoch
         return answer
 
-    def live(self, version: int = 2, **changes: Any) -> BrokerHeartbeatResponse:
-        """Send a heartbeat: caught up and willing to serve, if `changes` do not say otherwise."""
-        said: dict[str, Any] = {
+    def heartbeat(self, version: int = 2, **changes: Any) -> BrokerHeartbeatResponse:
+        """Send a heartbeat, caught up and unfenced unless `changes` override it."""
+        fields: dict[str, Any] = {
             "broker_id": self.broker_id,
             "broker_epoch": self.epoch,
             "current_metadata_offset": FAR,
             "want_fence": False,
             "want_shut_down": False,
         }
-        answer = self.controller.ask(BrokerHeartbeatRequest(**{**said, **changes}), version)
+        answer = self.controller.ask(BrokerHeartbeatRequest(**{**fields, **changes}), version)
         assert isinstance(answer, BrokerHeartbeatResponse)
         return answer
 
-    def alter(
+    def alter_partition(
         self, topic_id: bytes, isr: list[int], leader_epoch: int, partition_epoch: int, version: int = 3, **changes: Any
     ) -> AlterPartitionResponsePartition:
-        """Ask for an ISR of partition 0; `changes`: broker_epoch, epochs (of the members), recovery, index."""
+        """Request an ISR of partition 0; `changes`: broker_epoch, epochs (of the members), recovery, index."""
         epochs = changes.get("epochs", {})
         partition = AlterPartitionRequestPartition(
             partition_index=changes.get("index", 0),
@@ -210,7 +210,7 @@ class Follower:
             return AlterPartitionResponsePartition(partition_index=-1, error_code=answer.error_code)
         return answer.topics[0].partitions[0]  # type: ignore[no-any-return]
 
-    # ------------------------------------------------------------ its fetches
+    # ------------------------------------------------------------ fetching
     def fetch(
         self,
         topic: tuple[str, bytes],
@@ -224,7 +224,7 @@ class Follower:
     ) -> PartitionData:
         """Fetch partition 0 outside of any session."""
         request = self._request(version, broker_epoch, max_wait_ms)
-        request.topics = [_asked(topic, version, offset, leader_epoch, last_epoch)]
+        request.topics = [_fetch_topic(topic, version, offset, leader_epoch, last_epoch)]
         answer = self.leader.ask(request, version)
         assert answer.error_code == 0, answer
         return answer.responses[0].partitions[0]  # type: ignore[no-any-return]
@@ -232,10 +232,10 @@ class Follower:
     def fetch_in_session(
         self, topic: tuple[str, bytes] | None, offset: int = 0, *, version: int = NEWEST_FETCH
     ) -> PartitionData | None:
-        """Fetch partition 0 in the session, which is begun when there is none; None: nothing new was told of it."""
+        """Fetch partition 0 in the session, which is created if needed; None: the response does not contain it."""
         request = self._request(version, None, 0)
         request.session_id, request.session_epoch = self.session_id, self.session_epoch
-        request.topics = [] if topic is None else [_asked(topic, version, offset, -1, -1)]
+        request.topics = [] if topic is None else [_fetch_topic(topic, version, offset, -1, -1)]
         answer = self.leader.ask(request, version)
         assert answer.error_code == 0, answer
         self.session_id = answer.session_id
@@ -252,7 +252,7 @@ class Follower:
         return request
 
 
-def _asked(topic: tuple[str, bytes], version: int, offset: int, leader_epoch: int, last_epoch: int) -> FetchTopic:
+def _fetch_topic(topic: tuple[str, bytes], version: int, offset: int, leader_epoch: int, last_epoch: int) -> FetchTopic:
     partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     if version >= 9:
         partition.current_leader_epoch = leader_epoch
@@ -267,7 +267,7 @@ def _asked(topic: tuple[str, bytes], version: int, offset: int, leader_epoch: in
 
 
 def features(**changes: tuple[int, int]) -> list[BrokerFeature]:
-    """What a broker of Kafka 4.3 says it can; dots are written as underscores."""
+    """The features of a Kafka 4.3 broker; dots are written as underscores."""
     levels = {**SUPPORTED_FEATURES, **{name.replace("_", "."): levels for name, levels in changes.items()}}
     return [
         BrokerFeature(name=name, min_supported_version=lowest, max_supported_version=highest)

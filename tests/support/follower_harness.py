@@ -1,4 +1,4 @@
-"""One test's follower, client and topics, in a cluster of one node and such followers: this broker, or Apache Kafka."""
+"""A test's follower, client and topics in a cluster of one node: this broker, or Apache Kafka."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from barnabas.embedded import Broker
 from protocol.errors import ErrorCode
 from tests.support.batches import batch
 from tests.support.controller_listener import WITH_CONTROLLER, controller_of
-from tests.support.follower import Client, Follower, Seen
+from tests.support.follower import Client, Follower, PartitionView
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.waiting import until
 
@@ -25,17 +25,17 @@ SETTINGS: dict[str, object] = {
     "broker.session.timeout.ms": 60_000,
     "broker.heartbeat.interval.ms": 500,
 }
-"""Nobody falls behind or silent, however slow the machine is."""
-HASTY = {"replica_lag_time_max_ms": 2000, "broker_session_timeout_ms": 4000}
-"""For those who wait for just that."""
+"""Timeouts that a slow machine does not reach."""
+SHORT_TIMEOUTS = {"replica_lag_time_max_ms": 2000, "broker_session_timeout_ms": 4000}
+"""For tests that wait for a timeout."""
 _ids = itertools.count(2)
 
 BOTH = ["barnabas", pytest.param("apache-kafka", marks=needs_kafka)]
-"""Whom a test is run against."""
+"""The brokers that a test runs against."""
 
 
 class Cluster(NamedTuple):
-    """Where broker 1 is reached."""
+    """The addresses of broker 1."""
 
     bootstrap: str
     controller: str
@@ -44,7 +44,7 @@ class Cluster(NamedTuple):
 
 @contextmanager
 def running(kind: str, **more: object) -> Iterator[Cluster]:
-    """One node with a controller listener; further settings have underscores for dots."""
+    """One node with a controller listener; names of further settings have underscores for dots."""
     settings = {**SETTINGS, **{name.replace("_", "."): value for name, value in more.items()}}
     if kind == "barnabas":
         with Broker(settings={**settings, **WITH_CONTROLLER}) as broker:
@@ -54,78 +54,78 @@ def running(kind: str, **more: object) -> Iterator[Cluster]:
             yield Cluster(kafka.bootstrap, kafka.controller, is_ours=False)
 
 
-class World:
-    """One test's follower, client and topics."""
+class FollowerHarness:
+    """A test's follower, client and topics."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.client = Client(cluster.bootstrap)
         self.id = next(_ids)
-        self.follower = self.another()
+        self.follower = self.new_follower()
 
-    def another(self) -> Follower:
-        """One more process that calls itself the same broker."""
+    def new_follower(self) -> Follower:
+        """Another process with the same broker id."""
         return Follower(self.cluster.bootstrap, self.cluster.controller, self.client.cluster_id(), self.id)
 
-    def join(self, **registration: Any) -> World:
+    def join(self, **registration: Any) -> FollowerHarness:
         """Register and become active."""
         assert self.follower.register(**registration).error_code == E.NONE
-        answer = self.follower.live()
+        answer = self.follower.heartbeat()
         assert (answer.error_code, answer.is_fenced) == (E.NONE, False)
-        until(lambda: self.id in self.client.brokers(), "clients are told of the follower")
+        until(lambda: self.id in self.client.brokers(), "client metadata contains the follower")
         return self
 
     def topic(self, replicas: list[int] | None = None, **settings: object) -> tuple[str, bytes]:
-        """A topic of broker 1 and the follower."""
+        """A topic on broker 1 and the follower."""
         name = f"t-{self.id}-{os.urandom(3).hex()}"
         topic_id = self.client.create(name, replicas or [1, self.id], **settings)
         if replicas is None or replicas[0] == 1:
             until(lambda: self.client.fetch(name, 0)[0] == E.NONE, f"broker 1 serves {name}")
         return name, topic_id
 
-    def seen(self, topic: tuple[str, bytes]) -> Seen:
-        """What clients are told of its partition."""
-        found = self.client.seen(topic[0])
+    def describe(self, topic: tuple[str, bytes]) -> PartitionView:
+        """The topic's partition in client metadata."""
+        found = self.client.describe(topic[0])
         assert found is not None
         return found
 
-    def will_see(self, topic: tuple[str, bytes], expected: Seen) -> None:
-        """Wait until clients are told just this: a broker hears of what its controller has done, and has answered, later."""
-        until(lambda: self.client.seen(topic[0]) == expected, f"of {topic[0]} clients are told {expected}")
+    def wait_for_view(self, topic: tuple[str, bytes], expected: PartitionView) -> None:
+        """Wait until client metadata is this; a broker applies changes after the controller has answered."""
+        until(lambda: self.client.describe(topic[0]) == expected, f"client metadata of {topic[0]} is {expected}")
 
-    def fetch_until(self, topic: tuple[str, bytes], offset: int, isr: list[int], **how: Any) -> Seen:
-        """Live and fetch on until the ISR is this one."""
+    def fetch_until(self, topic: tuple[str, bytes], offset: int, isr: list[int], **how: Any) -> PartitionView:
+        """Send heartbeats and fetches until the ISR is this one."""
 
-        def look() -> Seen | None:
-            self.follower.live()
+        def look() -> PartitionView | None:
+            self.follower.heartbeat()
             self.follower.fetch(topic, offset, **how)
-            seen = self.seen(topic)
+            seen = self.describe(topic)
             return seen if seen.isr == isr else None
 
         return until(look, f"the ISR of {topic[0]} is {isr}")
 
-    def live_until(self, topic: tuple[str, bytes], isr: list[int]) -> Seen:
-        """Live, but do not fetch, until the ISR is this one."""
+    def heartbeat_until(self, topic: tuple[str, bytes], isr: list[int]) -> PartitionView:
+        """Send heartbeats, but no fetches, until the ISR is this one."""
 
-        def look() -> Seen | None:
-            self.follower.live()
-            seen = self.seen(topic)
+        def look() -> PartitionView | None:
+            self.follower.heartbeat()
+            seen = self.describe(topic)
             return seen if seen.isr == isr else None
 
         return until(look, f"the ISR of {topic[0]} is {isr}")
 
     def produced(self, topic: tuple[str, bytes], acks: int = 1) -> int:
-        """Three records; the error code."""
+        """Produce three records; returns the error code."""
         return self.client.produce(topic[0], records(), acks)()
 
 
 @contextmanager
-def beginning(cluster: Cluster) -> Iterator[World]:
-    """A follower that has not registered; when it goes it says so, else others would wait for it."""
-    made = World(cluster)
+def unregistered_follower(cluster: Cluster) -> Iterator[FollowerHarness]:
+    """A follower that has not registered; it is fenced at the end, so that other tests do not wait for it."""
+    made = FollowerHarness(cluster)
     with made.follower:
         yield made
-        made.follower.live(want_fence=True)
+        made.follower.heartbeat(want_fence=True)
     made.client.raw.close()
 
 

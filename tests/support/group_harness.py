@@ -1,8 +1,8 @@
-"""Coordinators without a broker: the handlers over shards, fake logs, a fake clock; and the same seen through a socket.
+"""Coordinators without a broker: handlers over shards, fake logs and a fake clock; and the same API over sockets.
 
-RULES    1. A world answers requests of named actors. An actor's name is its client id: its member ids begin with it.
-         2. Requests and answers pass through the codec of their version, so a world sees what a client sees.
-         3. Time moves only when told to; in a world of sockets, it is slept away.
+RULES    1. A world handles requests of named actors. The actor's name is its client id and the prefix of its member ids.
+         2. Requests and responses are encoded and decoded in their version, so a world sees what a client sees.
+         3. Time advances on request only; in a world of sockets it is real.
 NOT HERE The language of scenarios (`tests/scenarios/run.py`).
 """
 
@@ -61,14 +61,14 @@ TRANSACTIONS_PARTITIONS = 5
 
 
 class FakeClock:
-    """Stands still until it is moved; moving it runs what comes due on the way."""
+    """A clock that runs due timers when it is advanced."""
 
     def __init__(self) -> None:
         self.now_mono_ms = 1_000
         self.timers = TimerQueue()
 
     def mono_ms(self) -> int:
-        """Milliseconds since some start."""
+        """Monotonic milliseconds."""
         return self.now_mono_ms
 
     def wall_ms(self) -> int:
@@ -76,7 +76,7 @@ class FakeClock:
         return START_WALL_MS + self.now_mono_ms
 
     def advance(self, ms: int) -> None:
-        """Let time pass, deadline by deadline."""
+        """Advance the time, timer by timer."""
         end = self.now_mono_ms + ms
         while (due := self.timers.next_mono_ms()) is not None and due <= end:
             self.now_mono_ms = max(self.now_mono_ms, due)
@@ -85,7 +85,7 @@ class FakeClock:
 
 
 class FakeLog:
-    """One partition in memory; it can refuse, and it can keep commits waiting."""
+    """A partition in memory; it can fail appends and hold commits."""
 
     def __init__(self) -> None:
         self.batches: list[bytes] = []
@@ -96,17 +96,17 @@ class FakeLog:
         self.held: list[Callable[[ErrorCode], None]] = []
 
     def offset_range(self) -> tuple[int, int]:
-        """Where it begins and ends."""
+        """Log start offset and log end offset."""
         return 0, self.end_offset
 
     def await_disk(self, blocked: WouldBlock[Any], then: Callable[[], None]) -> None:
-        """Wait at once."""
+        """Read at once."""
         blocked.run()
         blocked.finish()
         then()
 
     def append(self, batch: bytearray, done: Callable[[ErrorCode], None]) -> None:
-        """Take a batch."""
+        """Append a batch."""
         if self.refusal is not None:
             done(self.refusal)
             return
@@ -119,13 +119,13 @@ class FakeLog:
             done(ErrorCode.NONE)
 
     def release(self, error: ErrorCode = ErrorCode.NONE) -> None:
-        """Report on everything that was held back."""
+        """Complete all held commits."""
         held, self.held = self.held, []
         for done in held:
             done(error)
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Batches from one that holds the offset."""
+        """Batches from the one that contains the offset."""
         found = b""
         for batch in self.batches:
             if headers(batch)[0][1].next_offset > offset and (not found or len(found) + len(batch) <= max_bytes):
@@ -134,12 +134,12 @@ class FakeLog:
 
 
 def topic_id_of(name: str, generation: int = 0) -> bytes:
-    """A made-up topic id that tells its topic when printed."""
+    """A topic id that shows its topic when printed."""
     return f"{name}.{generation}".encode().ljust(16, b".")[:16]
 
 
 class ImageHolder:
-    """A metadata image of one broker that topics can be added to."""
+    """A metadata image of one broker, to which topics can be added."""
 
     def __init__(self) -> None:
         self.image = MetadataImage("cluster")
@@ -149,7 +149,7 @@ class ImageHolder:
         self._made = 0
 
     def add_topic(self, name: str, partitions: int, epoch: int = 0) -> MetadataDelta:
-        """Make a topic led here."""
+        """Create a topic led by this broker."""
         states = {index: PartitionState((NODE,), (NODE,), NODE, epoch, 0) for index in range(partitions)}
         topic = TopicImage(name, topic_id_of(name, self._made), states)
         self._made += 1
@@ -170,17 +170,17 @@ class ImageHolder:
 
 
 class FakePartitions:
-    """Partitions that take markers; the offsets of groups are the group coordinator's."""
+    """Partitions that store markers; markers for offsets go to the group coordinator."""
 
     def __init__(self, world: LocalWorld) -> None:
         self.partitions: dict[TopicPartition, Any] = {}
-        """What `TransactionVerification` looks at: nothing, so it asks every time."""
+        """What `TransactionVerification` looks up: empty, so every batch is verified."""
         self.markers: list[tuple[Marker, TopicPartition]] = []
         self.refusals: dict[TopicPartition, ErrorCode] = {}
         self._world = world
 
     def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: OnMarkerWritten) -> None:
-        """As `TxnMarkerWriter.write`."""
+        """Like `TxnMarkerWriter.write`."""
         for key in list(partitions):
             refusal = self.refusals.get(key)
             if refusal is not None:
@@ -203,7 +203,7 @@ class FakePartitions:
 
 
 class LocalWorld:
-    """The handlers of groups and transactions and everything below them, without I/O."""
+    """The handlers of groups and transactions over real coordinators, without I/O."""
 
     def __init__(
         self,
@@ -285,13 +285,13 @@ class LocalWorld:
         )
 
     def submit(self, _request: Message, *, wall_ms: int, reply: Callable[[Message], None]) -> None:
-        """The controller gives out a block of producer ids."""
+        """The controller's API: returns a block of producer ids."""
         self._next_block += 1000
         assert wall_ms
         reply(AllocateProducerIdsResponse(error_code=0, producer_id_start=self._next_block, producer_id_len=1000))
 
     def authorize_by(self, authorizer: Authorizer) -> None:
-        """Ask somebody else than the one who allows everything."""
+        """Use another authorizer."""
         self._route(authorizer)
 
     def _uuid(self) -> str:
@@ -306,10 +306,10 @@ class LocalWorld:
         results = [CreatableTopicResult(name=topic.name, error_code=0, error_message=None) for topic in request.topics]
         reply(CreateTopicsResponse(topics=results))
 
-    # ---- what a scenario does
+    # ---- actions of scenarios
 
     def create_topic(self, name: str, partitions: int) -> None:
-        """Make a topic, as the controller would."""
+        """Create a topic, as the controller would."""
         self._image_changed(self.holder.add_topic(name, partitions, self._epoch))
 
     def delete_topic(self, name: str) -> None:
@@ -321,11 +321,11 @@ class LocalWorld:
         self.transactions.on_metadata_update(changes, self.holder.image, NODE)
 
     def topic_id(self, name: str) -> bytes:
-        """The id of a topic that is there."""
+        """The id of an existing topic."""
         return self.holder.image.topics_by_name[name].topic_id
 
     def send(self, actor: str, request: Message, version: int) -> None:
-        """Send a request; `take` has the answer when there is one."""
+        """Send a request; `take` returns the response."""
         key = type(request).API_KEY
         request = decode(type(request), version, encode(request, version))
         clock = self.clock
@@ -344,7 +344,7 @@ class LocalWorld:
         self.answers.setdefault(actor, []).append(seen)
 
     def take(self, actor: str, patience_ms: int = 0) -> Message | None:
-        """The next answer to an actor, if there is one in so much time; what is due now happens first."""
+        """The next response to an actor, if it arrives within `patience_ms`; due timers run first."""
         clock = self.clock
         end = clock.now_mono_ms + patience_ms
         clock.advance(0)
@@ -357,18 +357,18 @@ class LocalWorld:
         return self.answers[actor].pop(0)
 
     def ask(self, request: Message, version: int, actor: str = "client") -> Any:
-        """Send and take the answer, which must be there at once."""
+        """Send a request and return the response, which must be immediate."""
         self.send(actor, request, version)
         answer = self.take(actor)
         assert answer is not None, f"{actor} waits"
         return answer
 
     def advance(self, ms: int) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self.clock.advance(ms)
 
     def restart(self) -> None:
-        """Stop the broker and start it again: the logs stay, all else is read back."""
+        """Restart the broker: only the logs survive."""
         self.runtime.close()
         self.transactions.close()
         for log in self.logs + self.transaction_logs:
@@ -384,11 +384,11 @@ class LocalWorld:
             self.clock.advance(1)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to close."""
 
 
 def local_world(settings: Mapping[str, Any]) -> LocalWorld:
-    """A world in memory with settings under Kafka's names, and the topic of the offsets in it."""
+    """A world in memory with Kafka's setting names and the internal topics."""
     world = LocalWorld(
         GroupSettings(
             min_session_timeout_ms=settings["group.min.session.timeout.ms"],
@@ -400,7 +400,7 @@ def local_world(settings: Mapping[str, Any]) -> LocalWorld:
         TransactionSettings(
             abort_interval_ms=settings.get(
                 "transaction.abort.timed.out.transaction.cleanup.interval.ms", TransactionSettings().abort_interval_ms
-            ),
+            )
         ),
     )
     world.create_topic(OFFSETS_TOPIC, settings["offsets.topic.num.partitions"])
@@ -409,7 +409,7 @@ def local_world(settings: Mapping[str, Any]) -> LocalWorld:
 
 
 def _consumer_settings(settings: Mapping[str, Any]) -> ConsumerGroupSettings:
-    """The settings that begin with group.consumer, by Kafka's names."""
+    """The settings with the prefix group.consumer."""
     known = ConsumerGroupSettings()
     names = {
         "session_timeout_ms": "session.timeout.ms",
@@ -423,7 +423,7 @@ def _consumer_settings(settings: Mapping[str, Any]) -> ConsumerGroupSettings:
 
 
 class SocketWorld:
-    """The same through sockets, for any broker: Apache Kafka too."""
+    """The same API over sockets, for any broker, also Apache Kafka."""
 
     def __init__(self, bootstrap: str) -> None:
         host, port = bootstrap.rsplit(":", 1)
@@ -432,7 +432,7 @@ class SocketWorld:
         self.topic_ids: dict[str, bytes] = {}
 
     def create_topic(self, name: str, partitions: int) -> None:
-        """Make a topic and wait until it can be used."""
+        """Create a topic and wait until it is usable."""
         topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
         answer = self.ask(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 7, actor="admin")
         assert answer.topics[0].error_code in {0, ErrorCode.TOPIC_ALREADY_EXISTS}, answer
@@ -447,7 +447,7 @@ class SocketWorld:
             time.sleep(0.05)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; the coordinator hears of it a little later."""
+        """Delete a topic; the coordinator notices a little later."""
         from protocol.messages.admin import DeleteTopicsRequest
 
         answer = self.ask(DeleteTopicsRequest(topic_names=[name], timeout_ms=30_000), 5, actor="admin")
@@ -455,7 +455,7 @@ class SocketWorld:
         time.sleep(0.5)
 
     def topic_id(self, name: str) -> bytes:
-        """The id of a topic that is there."""
+        """The id of an existing topic."""
         return self.topic_ids[name]
 
     def send(self, actor: str, request: Message, version: int) -> None:
@@ -466,19 +466,19 @@ class SocketWorld:
         connection.send(request, version)
 
     def take(self, actor: str, patience_ms: int) -> Message | None:
-        """The next answer to an actor, if one comes in time."""
+        """The next response to an actor, if it arrives in time."""
         connection = self._connections.get(actor)
         return None if connection is None else connection.take(patience_ms / 1000)
 
     def ask(self, request: Message, version: int, actor: str = "client") -> Any:
-        """Send and wait for the answer."""
+        """Send a request and wait for the response."""
         self.send(actor, request, version)
         answer = self._connections[actor].take(30)
         assert answer is not None, f"{actor} waits"
         return answer
 
     def find_coordinator(self) -> None:
-        """Wait until the topics of offsets and transactions are there and loaded."""
+        """Wait until the internal topics exist and are loaded."""
         from protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
         from protocol.messages.groups import DescribeGroupsRequest
         from protocol.messages.metadata import FindCoordinatorRequest
@@ -495,7 +495,7 @@ class SocketWorld:
             return not any(one.error_code for one in self.ask(asked, 5, actor="admin").groups)
 
         def consumer_groups() -> bool:
-            # The first heartbeat that a broker of Java ever sees takes it longer than a scenario waits.
+            # A JVM broker's first heartbeat takes longer than a scenario waits.
             join = ConsumerGroupHeartbeatRequest(group_id="any", member_id="any", member_epoch=0)
             join.rebalance_timeout_ms, join.subscribed_topic_names, join.topic_partitions = 1000, [], []
             leave = ConsumerGroupHeartbeatRequest(group_id="any", member_id="any", member_epoch=-1)
@@ -521,15 +521,15 @@ class SocketWorld:
             until(look, what, within_s=60, every_s=0.1)
 
     def advance(self, ms: int) -> None:
-        """Let time pass."""
+        """Sleep."""
         time.sleep(ms / 1000)
 
     def restart(self) -> None:
-        """Not for a broker that others use too."""
+        """Not possible for a shared broker."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         for connection in self._connections.values():
             connection.close()
 

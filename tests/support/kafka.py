@@ -1,16 +1,15 @@
-"""Apache Kafka itself, as an oracle: its jars, its tools, one node of it on this machine.
+"""Apache Kafka as a reference: its jars, its tools, one node on this machine.
 
-RULES    1. The jars lie in $KAFKA_HOME/libs, by default ~/.cache/apache-kafka/libs; `make kafka-jars` puts
-            them there.
-         2. A test that wants them is marked `@needs_kafka` and says why when it is skipped.
+RULES    1. The jars are in $KAFKA_HOME/libs, by default ~/.cache/apache-kafka/libs; `make kafka-jars` installs them.
+         2. A test that needs them is marked `@needs_kafka`, and its skip reason names what is missing.
          3. No JVM outlives the test that started it.
-         4. Beside the jars lies an archive of the classes that a node loads, made by `make kafka-jars` too: with it a node
-            takes 2.2 s of processor time to start instead of 3.7. A JVM that it does not fit goes without.
-         5. So do the classes of programs of our own, named by what they were compiled from.
-         6. A directory is formatted by the JVM of its node, or else by one of its own, which takes another second.
+         4. `make kafka-jars` also makes an archive of the classes that a node loads (CDS): a node's start then takes
+            2.2 s of CPU time instead of 3.7. A JVM with another version does without.
+         5. Our own Java programs are compiled into the same folder, named by the digest of their sources.
+         6. A directory is formatted by the JVM of its node if possible; a separate one would take another second.
 NOT HERE Fetching Spark's jars (`barnabas/pipeline/spark/jars.py`).
 
-Run as a program, `python -m tests.support.kafka`, it fetches the jars and makes the archive.
+`python -m tests.support.kafka` fetches the jars and makes the archive.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ ARCHIVE = f"classes-{KAFKA_VERSION}.jsa"
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 
 QUICK_JVM = ("-Xmx512M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""For tools and tests: starts soonest."""
+"""For tools and tests: the quickest start."""
 STOCK_JVM = (
     *("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
 )
-"""What Kafka's own start script says: for measurements."""
+"""As in Kafka's own start script: for measurements."""
 
 
 def kafka_home() -> Path:
@@ -58,7 +57,7 @@ def kafka_home() -> Path:
 
 
 def java_command() -> str | None:
-    """The `java` to run: of JAVA_HOME when that is set, else of the path."""
+    """The `java` of JAVA_HOME if that is set, else of the path."""
     home = os.environ.get("JAVA_HOME")
     if home and (java := shutil.which(str(Path(home) / "bin" / "java"))):
         return java
@@ -66,13 +65,13 @@ def java_command() -> str | None:
 
 
 def kafka_classpath() -> str | None:
-    """The class path of broker and tools, or None where the jars are missing."""
+    """The class path of broker and tools; None without the jars."""
     libs = kafka_home() / "libs"
     return str(libs / "*") if (libs / BROKER_JAR).is_file() else None
 
 
 def why_no_kafka() -> str | None:
-    """Why Kafka's classes cannot run here, in a sentence; None when they can."""
+    """Why Kafka's classes cannot run here; None if they can."""
     if java_command() is None:
         return "no java on the path: install a JDK 17"
     if kafka_classpath() is None:
@@ -84,7 +83,7 @@ needs_kafka = pytest.mark.needs_kafka
 
 
 def tool_command(cls: str, *args: object, jvm: Sequence[str] = QUICK_JVM, classes: Path | None = None) -> list[str]:
-    """The whole command line that runs one class of Kafka, or one of `classes`."""
+    """The command line that runs one class of Kafka, or one of `classes`."""
     java, classpath = java_command(), kafka_classpath()
     if java is None or classpath is None:
         pytest.skip(str(why_no_kafka()))
@@ -104,9 +103,9 @@ def tool_command(cls: str, *args: object, jvm: Sequence[str] = QUICK_JVM, classe
 
 
 def compile_java(source: Path) -> Path:
-    """The folder with a program's classes, and what it needs of its own folder; compiled when they are new (rule 5).
+    """The folder with the classes of a program and of its own folder; compiled if they changed (rule 5).
 
-    Skips where there is no compiler.
+    Skips the test without a compiler.
     """
     text = b"".join(path.read_bytes() for path in sorted(source.parent.glob("*.java")))
     key = hashlib.sha256(KAFKA_VERSION.encode() + text).hexdigest()[:16]
@@ -123,7 +122,7 @@ def compile_java(source: Path) -> Path:
         subprocess.run([compiler, "-nowarn", "-Xlint:none", *options, str(source)], check=True)
         try:
             made.rename(classes)
-        except OSError:  # another test was quicker
+        except OSError:  # another process was first
             if not classes.is_dir():
                 raise
     return classes
@@ -136,7 +135,7 @@ def run_tool(
     input: str | None = None,  # noqa: A002 - the name that subprocess.run uses
     command_prefix: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """Run a tool to its end; its exit code, its output and its errors are the caller's to judge."""
+    """Runs a tool to its end; the caller checks exit code and output."""
     return subprocess.run(
         [*command_prefix, *tool_command(cls, *args)],
         input=input,
@@ -149,19 +148,18 @@ def run_tool(
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that stays free for who names it."""
+    """A free TCP port of 127.0.0.1."""
     (port,) = free_ports(1)
     return port
 
 
 class ApacheKafka:
-    """One node of Apache Kafka, broker and controller, for as long as the `with` block lasts.
+    """One node of Apache Kafka, broker and controller, during a `with` block.
 
-    Use it as `with ApacheKafka({"num.partitions": 4}) as kafka: ... kafka.bootstrap`. With a `data_dir` the
-    directory is kept, and it is formatted only when it has no meta.properties: so a directory that another
-    broker has written can be opened too. With `is_static` the quorum's voters are a setting (kraft.version 0). `classes` is a
-    folder of classes that settings may name. What stands in `command_prefix` comes before its commands, to run them elsewhere: then
-    `address` says where it listens, and its settings where the rest of it is.
+    `with ApacheKafka({"num.partitions": 4}) as kafka: ... kafka.bootstrap`. A `data_dir` is kept, and is formatted only
+    if it has no meta.properties: so a directory written by another broker can be opened too. With `is_static` the
+    quorum's voters are a setting (kraft.version 0). `classes` is a folder of classes that settings may refer to.
+    `command_prefix` is put before its commands, to run them elsewhere: then `address` is its listener's address.
     """
 
     def __init__(
@@ -195,7 +193,7 @@ class ApacheKafka:
 
     @property
     def controller(self) -> str:
-        """Where the cluster's other nodes reach its controller."""
+        """The address of its controller for other nodes."""
         return f"{self.host}:{self.controller_port}"
 
     @property
@@ -218,7 +216,7 @@ class ApacheKafka:
         self._temporary.cleanup()
 
     def start(self) -> None:
-        """Format the directory when need be, start, and wait until it answers."""
+        """Formats the directory if necessary, starts, and waits until it responds."""
         command = self._command()
         started = time.monotonic()
         with self.log_path.open("ab") as log:
@@ -229,14 +227,14 @@ class ApacheKafka:
         self.start_s = time.monotonic() - started
 
     def format(self, *arguments: str) -> None:
-        """Format the directory only, as `kafka-storage format` does with these arguments."""
+        """Only formats the directory, as `kafka-storage format` with these arguments."""
         words = self._formatting(self._write_properties(), *arguments)
         formatted = run_tool("kafka.tools.StorageTool", *words, command_prefix=self._entering)
         if formatted.returncode != 0:
             raise RuntimeError(f"Kafka did not format {self.data_dir}: {formatted.stderr.strip()}")
 
     def stop(self) -> None:
-        """Ask it to stop, and see that it is gone."""
+        """Sends SIGTERM, and waits for its end."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -254,7 +252,7 @@ class ApacheKafka:
             process.wait()
 
     def _command(self) -> list[str]:
-        """What starts the node; it formats the directory first where that is quicker (rule 6)."""
+        """The command of the node, which also formats the directory where that is quicker (rule 6)."""
         properties = self._write_properties()
         if not (self.data_dir / "meta.properties").exists():
             if tuple(self._jvm) == QUICK_JVM and self._classes is None:
@@ -305,7 +303,7 @@ class ApacheKafka:
                 raise RuntimeError(f"Kafka ended at its start:\n{self._tail_of_the_log()}")
             if _answers_api_versions(self.host, self.port):
                 return
-            time.sleep(0.02)  # another program's start cannot be waited for by an event
+            time.sleep(0.02)  # another program's start gives no event
         self.kill()
         raise RuntimeError(f"Kafka did not answer within {START_LIMIT_S:.0f} s:\n{self._tail_of_the_log()}")
 
@@ -313,7 +311,7 @@ class ApacheKafka:
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-15:])
 
 
-# ApiVersions v0, correlation id 7, client id "t": the smallest question every broker answers.
+# ApiVersions v0, correlation id 7, client id "t": the smallest request that every broker answers.
 _API_VERSIONS_V0 = bytes.fromhex("0000000b 0012 0000 00000007 0001 74".replace(" ", ""))
 
 
@@ -327,7 +325,7 @@ def _answers_api_versions(host: str, port: int) -> bool:
 
 
 def fetch_jars() -> None:
-    """Copy Kafka's jars into `kafka_home()/libs` through Maven, or end with a sentence."""
+    """Copies Kafka's jars into `kafka_home()/libs` with Maven, or exits with a message."""
     libs = kafka_home() / "libs"
     if all((libs / jar).is_file() for jar in (CONNECT_JAR, STREAMS_JAR, BROKER_JAR)):
         return
@@ -335,7 +333,7 @@ def fetch_jars() -> None:
         raise SystemExit("Kafka's jars need a JDK 17 and Maven (mvn): install both, then run make kafka-jars.")
     libs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".jars-", dir=kafka_home()) as work:
-        # A copy of the pom, so that Maven leaves nothing beside our sources.
+        # A copy of the pom, so that Maven creates no files among our sources.
         pom = shutil.copy(HERE / "apache-kafka-pom.xml", Path(work) / "pom.xml")
         command = ["mvn", "-q", "-B", "-Dstyle.color=never", "-f", str(pom), COPY, "-DincludeScope=runtime"]
         outcome = subprocess.run(
@@ -343,14 +341,14 @@ def fetch_jars() -> None:
         )
         if outcome.returncode != 0:
             raise SystemExit(f"Maven did not copy Kafka's jars to {libs}: its own lines above say why.")
-        (kafka_home() / ARCHIVE).unlink(missing_ok=True)  # it is of the jars that there were
-        # The broker's own jar comes last: it stands for all of them.
+        (kafka_home() / ARCHIVE).unlink(missing_ok=True)  # it belongs to the previous jars
+        # The broker's own jar is copied last: it marks a complete set.
         for jar in sorted((Path(work) / "libs").iterdir(), key=lambda path: path.name == BROKER_JAR):
             jar.replace(libs / jar.name)
 
 
 def make_archive() -> None:
-    """Have a node write down the classes that it loads (rule 4)."""
+    """Runs a node that writes the archive of its classes (rule 4)."""
     archive = kafka_home() / ARCHIVE
     if archive.is_file():
         return

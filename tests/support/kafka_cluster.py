@@ -1,6 +1,6 @@
-"""Several nodes of Apache Kafka in one JVM, with its tools beside them (java/Cluster.java): it starts in the time of one node.
+"""Several nodes of Apache Kafka in one JVM, together with its tools (java/Cluster.java): they start in the time of one node.
 
-A node can be stopped and started again; killed it cannot be, since it would take the others along.
+A node can be stopped and started again, but not killed, since that would kill the others.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ SMALL = {
 
 
 class ApacheCluster(KafkaTools):
-    """The nodes, broker and controller at once, for as long as the `with` block lasts; their ids begin with 1.
+    """The nodes, each broker and controller, during the `with` block; their ids begin with 1.
 
-    With `instead_of` a cluster of ours, which is stopped, they take its directories and ports.
+    With `instead_of`, a stopped cluster of Barnabas, they use its directories and ports.
     """
 
     def __init__(self, nodes: int, settings: Mapping[str, object], instead_of: Cluster | None = None) -> None:

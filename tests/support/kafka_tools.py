@@ -40,9 +40,7 @@ class KafkaTools:
     def __enter__(self) -> Self:
         command = self._command()
         self._stderr = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr
-        )
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr)
         assert self._process.stdout is not None
         if self._process.stdout.readline() != b"ready\n":
             self._stderr.seek(0)

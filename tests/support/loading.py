@@ -1,4 +1,4 @@
-"""Topics made, filled and read over a raw client, for tests of whole processes."""
+"""Create, fill and read topics over a raw client, for tests of whole processes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _LATEST = -1
 _FIRST_VERSION_WITH_REPLICA_STATE = 15
 
 Place = tuple[str, bytes, int]
-"""Topic, its id, partition."""
+"""Topic, topic id, partition."""
 
 
 def create(client: RawClient, *names: str, partitions: int = 1, **configs: object) -> list[bytes]:
-    """Create topics; their ids. Settings have underscores for dots."""
+    """Create topics; returns their ids. Config names have underscores for dots."""
     settings = [CreatableTopicConfig(name=name.replace("_", "."), value=str(value)) for name, value in configs.items()]
     topics = [
         CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=settings) for name in names
@@ -43,7 +43,7 @@ def create(client: RawClient, *names: str, partitions: int = 1, **configs: objec
 
 
 def produce_request(records: Mapping[str, list[bytes]]) -> ProduceRequest:
-    """For each topic a batch for each of its first partitions."""
+    """A request with a batch for each of the first partitions of each topic."""
     return ProduceRequest(
         acks=1,
         timeout_ms=30_000,
@@ -60,7 +60,7 @@ def produce_request(records: Mapping[str, list[bytes]]) -> ProduceRequest:
 
 
 def produce(client: RawClient, records: Mapping[str, list[bytes]]) -> None:
-    """Append a batch to each of the first partitions of some topics."""
+    """Append a batch to each of the first partitions of each topic."""
     answer = client.ask(produce_request(records), 9)
     codes = {partition.error_code for topic in answer.responses for partition in topic.partition_responses}
     assert codes == {0}
@@ -68,8 +68,8 @@ def produce(client: RawClient, records: Mapping[str, list[bytes]]) -> None:
 
 def load(client: RawClient, topic: str, batches: Iterable[bytes]) -> None:
     """Append batches to partition 0, several requests in flight."""
-    rest = iter(batches)
-    while requests := [produce_request({topic: [batch]}) for batch in islice(rest, _IN_FLIGHT)]:
+    remaining = iter(batches)
+    while requests := [produce_request({topic: [batch]}) for batch in islice(remaining, _IN_FLIGHT)]:
         for request in requests:
             client.send(request, 9)
         for request in requests:
@@ -78,14 +78,14 @@ def load(client: RawClient, topic: str, batches: Iterable[bytes]) -> None:
 
 
 def end_offset(client: RawClient, topic: str) -> int:
-    """Where partition 0 ends."""
+    """The end offset of partition 0."""
     return end_offsets(client, topic)[0]
 
 
 def end_offsets(client: RawClient, topic: str, partitions: int = 1) -> list[int]:
-    """Where each of the first partitions ends."""
-    wanted = [ListOffsetsPartition(partition_index=index, timestamp=_LATEST) for index in range(partitions)]
-    request = ListOffsetsRequest(replica_id=CONSUMER, topics=[ListOffsetsTopic(name=topic, partitions=wanted)])
+    """The end offsets of the first partitions."""
+    requested = [ListOffsetsPartition(partition_index=index, timestamp=_LATEST) for index in range(partitions)]
+    request = ListOffsetsRequest(replica_id=CONSUMER, topics=[ListOffsetsTopic(name=topic, partitions=requested)])
     found = sorted(client.ask(request, 7).topics[0].partitions, key=lambda partition: int(partition.partition_index))
     assert {partition.error_code for partition in found} == {0}
     return [int(partition.offset) for partition in found]
@@ -99,7 +99,7 @@ def fetch_request(
     max_bytes: int = 1 << 20,
     max_wait_ms: int = 0,
 ) -> FetchRequest:
-    """Read from these offsets on, topics by name and by id, as the version wants it."""
+    """A Fetch from these offsets, with topic names or ids as the version requires."""
     topics: dict[tuple[str, bytes], list[FetchPartition]] = {}
     for (name, topic_id, index), offset in positions.items():
         partition = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=max_bytes)
@@ -120,7 +120,7 @@ def fetch_request(
 
 
 def ask_for(client: RawClient, request: FetchRequest, version: int) -> tuple[Any, int]:
-    """The answer and its size on the wire."""
+    """The response and its size on the wire."""
     client.send(request, version)
     frame = client.receive_frame()
     return client.decode(frame, request, version), len(frame) + 4

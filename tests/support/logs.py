@@ -1,6 +1,6 @@
-"""Logs for tests: batches as clients send them, a log on either engine, what a reader of it gets.
+"""Logs for tests: client batches, a log on either engine, its readable records.
 
-NOT HERE Batches with offsets, for engines (`tests/support/segments.py`); broken ones (`tests/support/batches.py`).
+NOT HERE Batches with offsets, for engines (`tests/support/segments.py`); invalid ones (`tests/support/batches.py`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ EVERYTHING = 1 << 30
 BIG = "x" * 300
 
 
-class Idempotent(NamedTuple):
-    """Who produces, and where it is."""
+class ProducerInfo(NamedTuple):
+    """An idempotent or transactional producer and its next sequence."""
 
     producer_id: int
     epoch: int
@@ -40,22 +40,22 @@ class Idempotent(NamedTuple):
     transactional: bool = False
 
 
-def builder_of(producer: Idempotent | None, compression: Compression) -> BatchBuilder:
-    """Makes a batch of a producer, or of nobody."""
-    who = producer or Idempotent(-1, -1, -1)
+def builder_of(producer: ProducerInfo | None, compression: Compression) -> BatchBuilder:
+    """A batch builder, with or without a producer id."""
+    producer = producer or ProducerInfo(-1, -1, -1)
     return BatchBuilder(
         compression=compression,
-        producer_id=who.producer_id,
-        producer_epoch=who.epoch,
-        base_sequence=who.sequence,
-        transactional=who.transactional,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        base_sequence=producer.sequence,
+        transactional=producer.transactional,
     )
 
 
 def produced(
     *values: bytes | str,
     timestamp_ms: int = NOW_MS,
-    producer: Idempotent | None = None,
+    producer: ProducerInfo | None = None,
     compression: Compression = Compression.NONE,
     step_ms: int = 0,
 ) -> bytearray:
@@ -67,7 +67,7 @@ def produced(
 
 
 def marker(kind: ControlType, producer_id: int, epoch: int, coordinator_epoch: int = 0) -> bytearray:
-    """The end of a transaction."""
+    """A transaction marker."""
     return end_txn_marker(
         kind,
         producer_id=producer_id,
@@ -82,13 +82,13 @@ MakeLog = Callable[..., Log]
 
 
 def segments(disk: Disk, root: Path) -> EngineFactory:
-    """Kafka's engine."""
+    """SegmentEngine."""
     del root
     return lambda directory, config: SegmentEngine(disk, directory, config)
 
 
 def scattered(disk: Disk, root: Path) -> EngineFactory:
-    """The engine of the tests, as a new process sees it."""
+    """The tests' engine, with the state of a new process."""
     return Store(disk, str(root / "scattered")).engine
 
 
@@ -102,7 +102,7 @@ def log_at(
     checkpoint: Checkpoint | None = None,
     topic: str = "t",
 ) -> Log:
-    """The log of partition 0 of a topic, as a new process sees it."""
+    """The log of partition 0 of a topic, with the state of a new process."""
     (root / f"{topic}-0").mkdir(exist_ok=True)
     disk = disk or Disk()
     return Log(
@@ -137,7 +137,7 @@ def append_records(
 
 
 def append(log: Log, *values: bytes | str, epoch: int = 0, **options: object) -> int:
-    """Append one batch; its base offset."""
+    """Append one batch; returns its base offset."""
     data = produced(*values, **options)  # type: ignore[arg-type]
     return append_records(log, data, leader_epoch=epoch).base_offset
 
@@ -152,13 +152,13 @@ def append_as_follower(log: Log, data: Buffer, *, leader_epoch: int = UNDEFINED)
 
 
 def fill(log: Log, count: int, value: str = BIG, epoch: int = 0, step_ms: int = 0) -> None:
-    """Append batches of one record, so and so many milliseconds apart."""
+    """Append batches of one record, `step_ms` apart."""
     for number in range(count):
         append(log, value, epoch=epoch, timestamp_ms=NOW_MS + number * step_ms)
 
 
 def refused(code: ErrorCode, act: Callable[[], object]) -> KafkaError:
-    """The refusal that `act` meets."""
+    """The KafkaError of `act`; checks its code."""
     with pytest.raises(KafkaError) as caught:
         act()
     assert caught.value.code == code
@@ -166,7 +166,7 @@ def refused(code: ErrorCode, act: Callable[[], object]) -> KafkaError:
 
 
 def bytes_of(log: Log, offset: int | None = None, isolation: Isolation = Isolation.LOG_END) -> bytes:
-    """All that a reader gets, over as many reads as that takes."""
+    """All readable bytes, over several reads."""
     at = log.log_start_offset if offset is None else offset
     found = b""
     while True:
@@ -180,7 +180,7 @@ def bytes_of(log: Log, offset: int | None = None, isolation: Isolation = Isolati
 
 
 def records_of(log: Log, offset: int | None = None, isolation: Isolation = Isolation.LOG_END) -> list[Record]:
-    """The same, record by record, control records left out."""
+    """All readable data records."""
     data = bytes_of(log, offset, isolation)
     return [
         record
@@ -196,17 +196,17 @@ def values_of(log: Log, offset: int | None = None, isolation: Isolation = Isolat
 
 
 class Transactional(Protocol):
-    """A batch of a model, as far as transactions are concerned."""
+    """The transactional fields of a model's batch."""
 
     @property
     def base_offset(self) -> int: ...
     @property
-    def producer(self) -> Idempotent | None: ...
+    def producer(self) -> ProducerInfo | None: ...
     @property
     def ends(self) -> ControlType | None: ...
 
 
-def undecided(batches: Iterable[Transactional]) -> dict[int, int]:
+def first_open_offsets(batches: Iterable[Transactional]) -> dict[int, int]:
     """First offset of each producer's open transaction."""
     found: dict[int, int] = {}
     for batch in batches:
@@ -225,11 +225,11 @@ def aborted(batches: Iterable[Transactional]) -> list[tuple[int, int, int]]:
     for batch in batches:
         if batch.producer is None or not batch.producer.transactional:
             continue
-        who = batch.producer.producer_id
+        producer = batch.producer.producer_id
         if batch.ends is None:
-            first.setdefault(who, batch.base_offset)
-        elif who in first:
-            begun = first.pop(who)
+            first.setdefault(producer, batch.base_offset)
+        elif producer in first:
+            begun = first.pop(producer)
             if batch.ends == ControlType.ABORT:
-                found.append((who, begun, batch.base_offset))
+                found.append((producer, begun, batch.base_offset))
     return found

@@ -1,7 +1,7 @@
-"""What idempotent producers send to one partition, one after the other, and how Apache Kafka 4.3.1 answers.
+"""Batches of idempotent producers, one after the other, and how Apache Kafka 4.3.1 answers them.
 
-RULES    1. tests/unit/storage/log/test_producer_state.py holds `ProducerState` to it, tests/conformance/
-            test_producer_state.py holds Kafka to it, and then compares the snapshots.
+tests/unit/storage/log/test_producer_state.py checks `ProducerState` against them;
+tests/conformance/test_producer_state.py checks Apache Kafka, and compares the snapshots.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Step(NamedTuple):
     sequence: int
     count: int = 3  # type: ignore[assignment]  # tuple.count is not missed
     code: ErrorCode = ErrorCode.NONE
-    repeats: int | None = None  # the offset that the batch got long ago
+    repeats: int | None = None  # the offset of the original batch
     why: str = ""
 
 
@@ -47,7 +47,7 @@ STEPS = [
     Step(5000, 0, 15, code=OLD, why="duplicates of an older epoch are forgotten"),
     Step(5000, 2, 0, repeats=18),
     Step(5000, 3, 0),
-    Step(5001, 0, 77, why="nothing is known of this producer: it may start anywhere"),
+    Step(5001, 0, 77, why="an unknown producer may start at any sequence"),
     Step(5001, 0, 81, code=GAP),
     Step(5001, 0, 80),
     Step(5002, 0, LAST - 1, why="sequences 2**31-2, 2**31-1, 0"),
@@ -59,7 +59,7 @@ STEPS = [
     Step(5004, -1, 0, why="no epoch"),
     Step(5004, -1, 9, why="without epoch sequences are not checked"),
     Step(5005, -3, 0, code=OLD, why="below no epoch"),
-    Step(5006, 7, 4, 1, why="nothing known, and a later epoch"),
+    Step(5006, 7, 4, 1, why="an unknown producer with a later epoch"),
     Step(5006, 8, 1, 1, code=GAP),
     Step(5006, 8, 0, 1),
 ]

@@ -1,8 +1,8 @@
-"""A proxy in front of one broker that notes every Fetch and its answer: what a client asked for, and what it was given.
+"""A proxy for one broker that records every Fetch request and its response.
 
-RULES    1. Clients never leave it: wherever an answer names an address of the broker, it names the proxy's.
-         2. What it does not know it passes on untouched, byte for byte and in order.
-         3. An exchange is noted before its answer is passed on: what a client has seen has been noted.
+RULES    1. Clients never bypass it: the broker's addresses in responses are replaced by the proxy's.
+         2. Other requests and responses pass unchanged, byte for byte and in order.
+         3. An exchange is recorded before its response is forwarded.
 NOT HERE Clusters: every address is taken for that of the one broker.
 """
 
@@ -29,7 +29,7 @@ _LENGTH = struct.Struct(">i")
 
 
 class Exchange(NamedTuple):
-    """A Fetch and its answer."""
+    """A Fetch request and its response."""
 
     version: int
     request: FetchRequest
@@ -39,17 +39,17 @@ class Exchange(NamedTuple):
 
     @property
     def batches(self) -> list[BatchHeader]:
-        """The headers of all whole batches, partition after partition."""
+        """The headers of all complete batches, partition after partition."""
         return [header for data in self._partitions() for _, header in headers(data.records or b"")]
 
     @property
     def record_bytes(self) -> int:
-        """All records, a batch that was cut off included."""
+        """All records, including an incomplete batch."""
         return sum(len(data.records or b"") for data in self._partitions())
 
     @property
     def has_error(self) -> bool:
-        """Whether anything was refused."""
+        """Whether a partition has an error."""
         return self.answer.error_code != 0 or any(data.error_code for data in self._partitions())
 
     def _partitions(self) -> list[Any]:
@@ -64,7 +64,7 @@ class _Asked(NamedTuple):
 
 
 class WatchingProxy:
-    """Listens for as long as the `with` block lasts."""
+    """Listens during the `with` block."""
 
     def __init__(self, upstream: str) -> None:
         host, port = upstream.rsplit(":", 1)
@@ -76,7 +76,7 @@ class WatchingProxy:
 
     @property
     def bootstrap(self) -> str:
-        """Where clients connect."""
+        """The bootstrap server for clients."""
         return f"{self._host}:{self._port}"
 
     def __enter__(self) -> Self:
@@ -120,10 +120,10 @@ class WatchingProxy:
                 client.sendall(_LENGTH.pack(len(frame)) + frame)
 
     def _is_answered(self, api_key: int) -> None:
-        """There is an answer, which is passed on when this is over."""
+        """A response was received; it is forwarded afterwards."""
 
     def _look_at(self, question: _Asked, frame: bytes) -> bytes:
-        """Note a Fetch; put the proxy's address into what tells addresses."""
+        """Records a Fetch; replaces addresses by the proxy's."""
         api_key, version = question.api_key, question.version
         header_version = response_header_version(api_key, version)
         header = decode(ResponseHeader, header_version, frame)
@@ -134,7 +134,7 @@ class WatchingProxy:
             self.fetches.append(Exchange(version, question.request, answer, waited_ms))
             return frame
         for node in self._addresses_in(answer):
-            if node.port > 0:  # else nobody is named: there is an error instead
+            if node.port > 0:  # 0: an error instead of an address
                 node.host, node.port = self._host, self._port
         return written + encode(answer, version)
 
@@ -147,7 +147,7 @@ class WatchingProxy:
 
 @contextlib.contextmanager
 def _both(client: socket.socket, broker: socket.socket) -> Any:
-    """When one side hangs up, so does the other."""
+    """Closes both sides when one is closed."""
     try:
         with contextlib.suppress(OSError):
             yield
@@ -164,7 +164,7 @@ def _request_in(frame: bytes, api_key: int, version: int) -> Any:
 
 
 def _receive_frame(connection: socket.socket) -> bytes:
-    """A frame without its length; empty when the peer has hung up."""
+    """A frame without its length; empty if the peer has closed the connection."""
     prefix = _receive(connection, _LENGTH.size)
     return _receive(connection, _LENGTH.unpack(prefix)[0]) if prefix else b""
 

@@ -53,7 +53,7 @@ T = TypeVar("T")
 NOW_MS = 1_700_000_000_000
 
 
-class HeldWorker:
+class HeldIoExecutor:
     """Holds I/O until the test releases it."""
 
     def __init__(self) -> None:
@@ -179,7 +179,7 @@ def read_regions(records: Any) -> bytes:
     return b"".join(os.pread(region.file.fileno(), region.length, region.position) for region in records)
 
 
-class World:
+class ReplicaHarness:
     """Broker 1; brokers 2 and 3 are registered too."""
 
     def __init__(
@@ -424,7 +424,7 @@ def offsets(data: PartitionData) -> list[int]:
     return [header.base_offset for _, header in headers(data.records)]
 
 
-def note_looks(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def note_looks(world: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record the partitions that are read from now on."""
     looked: list[int] = []
     read = world.replicas.read
@@ -440,7 +440,7 @@ def note_looks(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 class Client:
     """A client with an incremental fetch session."""
 
-    def __init__(self, world: World, version: int = 12, **request: Any) -> None:
+    def __init__(self, world: ReplicaHarness, version: int = 12, **request: Any) -> None:
         self.world, self.version, self.request = world, version, request
         self.session = (0, 0)
 

@@ -1,8 +1,8 @@
-"""Requests of any API and version, drawn at random.
+"""Random requests of any API and version.
 
-The values come from what is there (topics, groups, members), what is not, and the ends of every number's range.
+Values are existing and unknown names, and the limits of every number's range.
 
-NOT HERE Broken frames (`tests/oracle/mutations.py`), who sends them (`tests/process/fuzzing_peer.py`).
+NOT HERE Malformed frames (`tests/oracle/mutations.py`), sending (`tests/process/fuzzing_peer.py`).
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ BITS = {"b": 7, "h": 15, "i": 31, "q": 63}
 
 
 class Drawer:
-    """Draws requests from a vocabulary that grows with the answers."""
+    """Generates requests from a vocabulary that grows with the responses."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.topics = TOPICS
         self.topic_ids = [bytes(16)]
-        self.member_ids = ["", "nobody"]
+        self.member_ids = ["", "unknown"]
         self.session_ids = [0, 1]
-        self.cluster_ids = ["nobody's"]
+        self.cluster_ids = ["unknown-cluster"]
         self.broker_epochs = [-1, 0]
 
     def request(self, api_key: int, version: int) -> Message:
-        """A request of an API and a version."""
+        """A request of an API and version."""
         return self.message(APIS[api_key].request, version)
 
     def learn(self, answer: Message) -> None:
-        """Remember the latest member and session that were given out."""
+        """Remember the latest member and session ids."""
         if member_id := getattr(answer, "member_id", ""):
             self.member_ids[2:] = [*self.member_ids[2:], member_id][-4:]
         if session_id := getattr(answer, "session_id", 0):
             self.session_ids[2:] = [*self.session_ids[2:], session_id][-4:]
 
     def message(self, cls: type[Message], version: int) -> Message:
-        """A message of this class; a field that may be missing sometimes is."""
+        """A message of this class; optional fields are sometimes missing."""
         values: dict[str, Any] = {}
         for field in fields_of(cls):
             if not field.is_in(version) or (field.has_default and self.rng.random() < 0.25):
@@ -56,7 +56,7 @@ class Drawer:
         return cls(**values)
 
     def value(self, field: Field, wire: Wire, version: int) -> Any:
-        """A value for a field, or for an element of it."""
+        """A value for a field or array element."""
         if wire.kind == "fixed":
             return self.number(field.name, wire.code)
         if wire.kind in ("string", "legacy_string"):
@@ -72,7 +72,7 @@ class Drawer:
         return self.message(wire.message, version)
 
     def number(self, name: str, code: str) -> Any:
-        """Small ones mostly; no wait is long."""
+        """Mostly small numbers; short timeouts."""
         if code == "16s":
             return self.rng.choice((*self.topic_ids, self.rng.randbytes(16)))
         if code == "H":
@@ -91,7 +91,7 @@ class Drawer:
         return self.rng.choice((0, 0, 0, 1, 1, -1, -2, 2, 3, 100, end - 1, -end if code in BITS else 0))
 
     def text(self, name: str) -> str:
-        """A name of something that is there, most of the time."""
+        """Mostly a name that exists."""
         if name == "cluster_id":
             return self.rng.choice(self.cluster_ids)
         if "member" in name:
@@ -103,7 +103,7 @@ class Drawer:
         return self.rng.choice(self.topics if name in ("name", "topic", "topics", "resource_name") else TEXTS)
 
     def batch(self) -> bytes:
-        """A batch that may be whole."""
+        """A batch, sometimes corrupt."""
         rng = self.rng
         builder = BatchBuilder(
             producer_id=rng.choice((-1, 0, 1)), producer_epoch=rng.choice((-1, 0)), base_sequence=rng.choice((-1, 0, 1))

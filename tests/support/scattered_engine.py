@@ -1,18 +1,18 @@
-"""A small engine that keeps all partitions in one file, as a commit log does: it keeps the engine contract honest.
+"""A small engine with all partitions in one file: a second implementation for the engine contract.
 
-FORMAT   one file of entries, in the order in which they were reserved, whatever partition they are of:
+FORMAT   one file of entries of all partitions, in the order of their reservation:
              u8 kind, u16 length of the partition's name, u32 length of the body, i64 number, u32 CRC-32C of
              the kind, name, number and batch table, then the name, and per kind
              RECORDS   number: how many batches; a table of (u32 size, i64 base offset, i64 last offset, i64 max
                        timestamp, i32 leader epoch), then the batches
              ROLL, TRUNCATE, RESET, TRIM   number: the offset
              ABORTED   number: 1; a table of one row of four i64
-             VOID      what was abandoned: to be skipped
-RULES    1. An entry's head is written when its place is reserved, its batches later: after a crash a hole in one
+             VOID      abandoned: to be skipped
+RULES    1. An entry's head is written at its reservation, its batches later: after a crash a hole in one
             partition is skipped for the others.
-         2. What a partition holds is in memory, found by one walk over the heads when the file is first needed.
-         3. A read gives one region per batch.
-NOT HERE Speed, and getting rid of what was trimmed.
+         2. A partition's state is in memory, read in one pass over the heads when the file is first needed.
+         3. A read returns one region per batch.
+NOT HERE Speed, and reclaiming trimmed space.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from storage.engine import (
     Engine,
     LocatedBatches,
     OffsetPosition,
+    OnBatch,
     Reservation,
     SegmentInfo,
     SyncWork,
-    OnBatch,
 )
 from storage.io.deferred_file_ops import Submit, run_now
 from storage.io.disk import Disk, File
@@ -50,7 +50,7 @@ _ABORTED = Struct(">qqqq")
 
 
 class Store:
-    """The file, and who has what in it."""
+    """The file and the state of its partitions."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self.disk = disk
@@ -62,17 +62,16 @@ class Store:
 
     @property
     def file(self) -> File:
-        """The file, opened when it is not open."""
         if self._file is None:
             self._file = self.disk.open(self.path, write=True, create=True)
         return self._file
 
     def engine(self, directory: str, config: LogConfig) -> ScatteredEngine:
-        """The factory that a log takes."""
+        """The engine factory."""
         return ScatteredEngine(self, directory, config)
 
     def add(self, kind: int, name: str, number: int, table: bytes = b"", payload: int = 0) -> tuple[int, int]:
-        """Write an entry's head behind all others; its position, and that of its payload."""
+        """Append an entry's head; returns its position and its payload's."""
         encoded = name.encode()
         crc = crc32c(table, crc32c(encoded, crc32c(bytes([kind]) + number.to_bytes(8, "big", signed=True))))
         head = _HEAD.pack(kind, len(encoded), len(table) + payload, number, crc) + encoded + table
@@ -82,11 +81,11 @@ class Store:
         return position, position + len(head)
 
     def void(self, position: int) -> None:
-        """Let an entry be skipped from now on."""
+        """Mark an entry as abandoned."""
         self.file.pwrite(bytes([VOID]), position)
 
     def walk(self) -> None:
-        """Learn what everybody has (rule 2)."""
+        """Read the state of all partitions (rule 2)."""
         if self._is_walked:
             return
         self._is_walked = True
@@ -121,8 +120,6 @@ class Store:
 
 
 class ScatteredReservation(Reservation):
-    """A place in the file."""
-
     __slots__ = ("entry", "position")
 
     def __init__(self, size: int, batches: Sequence[BatchInfo], *, rolled: bool, entry: int, position: int) -> None:
@@ -154,7 +151,6 @@ class ScatteredEngine:
     # ---- life --------------------------------------------------------------------------------------------
 
     def open(self, recovery_point: int | None, names: Sequence[str] | None = None) -> int | None:
-        """Walk through the file once; replay what it says of this partition."""
         self._store.walk()
         for kind, number, content in self._store.contents.pop(self._name, []):
             self._replay(kind, number, content)
@@ -182,11 +178,9 @@ class ScatteredEngine:
             self._drop(number)
 
     def bytes_to_recover(self, start_offset: int) -> int:
-        """Bytes of the batches from there on."""
         return sum(batch.size for batch in self._batches if batch.base_offset >= start_offset)
 
     def recover(self, start_offset: int, on_batch: OnBatch) -> None:
-        """Check the batches one by one, and cut at the first that is damaged."""
         slot = bisect_right(self._lasts, start_offset - 1)
         doubted, self._batches[slot:], self._lasts[slot:] = self._batches[slot:], [], []
         bases = self._bases
@@ -212,7 +206,7 @@ class ScatteredEngine:
         self._flushed = min(self._flushed, self._end)
 
     def close(self, *, sync: bool = False) -> None:
-        """Leave what is known to the next engine of the same store; another store walks through the file."""
+        """Leave the state to the next engine of the same store; another store reads the file."""
         replay: list[tuple[int, int, list[BatchInfo] | AbortedTransaction]] = [(RESET, self._bases[0], [])]
         bases = self._bases[1:]
         for batch in self._batches:
@@ -224,23 +218,18 @@ class ScatteredEngine:
         self._store.contents[self._name] = replay
 
     def delete(self) -> None:
-        """Say that nothing of this partition counts."""
         self._store.add(RESET, self._name, 0)
 
-    def register_files(self) -> None:
-        """Keep the one file open."""
+    def register_files(self) -> None: ...
 
-    def unregister_files(self) -> None:
-        """Likewise."""
+    def unregister_files(self) -> None: ...
 
     def update_config(self, config: LogConfig) -> None:
-        """Obey these settings."""
         self._config = config
 
     # ---- append ------------------------------------------------------------------------------------------
 
     def reserve(self, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> ScatteredReservation:
-        """Write the head and leave room."""
         active = sum(batch.size for batch in self._batches if batch.base_offset >= self._bases[-1])
         reserved = sum(waiting.size for waiting in self._outstanding)
         first_time = self._first_times[-1]
@@ -258,19 +247,16 @@ class ScatteredEngine:
         return reservation
 
     def write(self, reservation: Reservation, buffer: Buffer) -> None:
-        """Fill the room."""
         assert isinstance(reservation, ScatteredReservation)
         self._store.file.pwrite(buffer, reservation.position)
 
     def publish(self, reservation: Reservation) -> None:
-        """Know the batches."""
         first = self._outstanding.popleft()
         assert first is reservation
         for batch in first.batches:
             self._add(batch._replace(position=first.position + batch.position))
 
     def abandon(self, reservation: Reservation) -> None:
-        """Void the entries from this one on."""
         last = None
         while last is not reservation:
             last = self._outstanding.pop()
@@ -283,38 +269,30 @@ class ScatteredEngine:
 
     @property
     def start_offset(self) -> int:
-        """Base offset of the oldest segment."""
         return self._bases[0]
 
     @property
     def end_offset(self) -> int:
-        """Behind the last published offset."""
         return self._end
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the published batches."""
         return sum(batch.size for batch in self._batches)
 
     @property
     def flushed_end_offset(self) -> int:
-        """All before it is durable."""
         return self._flushed
 
     @property
     def recovery_point(self) -> int:
-        """There are no indexes that could be behind."""
         return self._flushed
 
-    def check_append_ready(self) -> None:
-        """Everything is in memory."""
+    def check_append_ready(self) -> None: ...
 
     def copy(self) -> ScatteredEngine:
-        """Looking changes nothing."""
         return self
 
-    def adopt_files(self, copy: Engine) -> None:
-        """There is nothing that the copy knows alone."""
+    def adopt_files(self, copy: Engine) -> None: ...
 
     def locate(
         self,
@@ -325,7 +303,6 @@ class ScatteredEngine:
         min_one_batch: bool,
         may_block: bool = True,
     ) -> LocatedBatches:
-        """One region per batch."""
         regions: list[FileRegion] = []
         size = 0
         end_offset = offset
@@ -344,26 +321,22 @@ class ScatteredEngine:
         return LocatedBatches(tuple(regions), size, end_offset, where)
 
     def read_batches(self, offset: int, max_bytes: int) -> Buffer:
-        """The same batches, joined."""
         found = self.locate(offset, max_bytes, max(self._end, offset), min_one_batch=True)
         return b"".join(self._store.file.pread(region.length, region.position) for region in found.regions)
 
     def find_timestamp(self, target_ms: int, offset: int) -> int | None:
-        """The first batch that reaches to the offset and the time."""
         for batch in self._batches:
             if batch.last_offset >= offset and batch.max_timestamp >= target_ms:
                 return batch.base_offset
         return None
 
     def max_timestamp(self) -> tuple[int, int] | None:
-        """The greatest timestamp, and the first batch that has it."""
         if not self._batches:
             return None
         latest = max(self._batches, key=lambda batch: batch.max_timestamp)
         return latest.max_timestamp, latest.last_offset
 
     def segments(self, limit: int | None = None) -> list[SegmentInfo]:
-        """The segments, as far as there are such things here."""
         ends = [*self._bases[1:], self._end]
         return [
             SegmentInfo(base, end, sum(batch.size for batch in self._batches if base <= batch.base_offset < end))
@@ -371,7 +344,6 @@ class ScatteredEngine:
         ][:limit]
 
     def segment_max_timestamp(self, base_offset: int) -> int:
-        """The greatest timestamp of a segment."""
         end = next(segment.end_offset for segment in self.segments() if segment.base_offset == base_offset)
         stamps = [batch.max_timestamp for batch in self._batches if base_offset <= batch.base_offset < end]
         latest = max(stamps, default=-1)
@@ -380,7 +352,6 @@ class ScatteredEngine:
     # ---- aborted transactions ----------------------------------------------------------------------------
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
-        """Remember it, in the file too."""
         if transaction not in self._aborted:  # recovery tells again what is known
             self._aborted.append(transaction)
             self._store.add(ABORTED, self._name, 1, _ABORTED.pack(*transaction))
@@ -392,7 +363,6 @@ class ScatteredEngine:
         *,
         may_block: bool = True,
     ) -> list[AbortedTransaction]:
-        """Those that overlap the range."""
         return [
             aborted
             for aborted in self._aborted
@@ -402,7 +372,6 @@ class ScatteredEngine:
     # ---- cutting -----------------------------------------------------------------------------------------
 
     def roll(self, wall_ms: int) -> bool:
-        """Begin a segment."""
         if not self.segments()[-1].size:
             return False
         self._store.add(ROLL, self._name, self._end)
@@ -410,18 +379,15 @@ class ScatteredEngine:
         return True
 
     def truncate(self, offset: int) -> None:
-        """Say where the log ends now."""
         if offset < self._end:
             self._store.add(TRUNCATE, self._name, offset)
             self._cut(offset)
 
     def reset(self, offset: int) -> None:
-        """Say that it begins anew."""
         self._store.add(RESET, self._name, offset)
         self._restart(offset)
 
     def trim(self, offset: int, ahead: Submit | None = None) -> list[str]:
-        """Say where it begins."""
         if len(self._bases) > 1 and self._bases[1] <= offset:
             self._store.add(TRIM, self._name, offset)
             self._drop(offset)
@@ -430,12 +396,10 @@ class ScatteredEngine:
     # ---- durability --------------------------------------------------------------------------------------
 
     def collect_sync(self, limit: int | None = None) -> SyncWork:
-        """Sync the one file."""
         self._syncing.append([self._end, self._end])
         return SyncWork(self._end, [self._store.file])
 
     def mark_flushed(self, end_offset: int) -> None:
-        """That much is durable."""
         for number, (promised, counts) in enumerate(self._syncing):
             if promised == end_offset:
                 del self._syncing[: number + 1]

@@ -1,9 +1,9 @@
-"""The seeds of tests that choose at random. Each test prints its own, so that what failed can be played again.
+"""The seeds of randomised tests. Each test prints its seed, so that a failure can be repeated.
 
-RULES    1. A variable of the test's own, such as KILL_SEED, says it.
-         2. Else SEED says that of all tests. `.ci/run` takes it from the content of the commit: the same content is always
-            judged by the same choices, another one by others.
-         3. Else it is a new one in each run.
+RULES    1. A variable of the test, such as KILL_SEED, sets the seed.
+         2. Otherwise SEED sets the seed of all tests. `.ci/run` derives it from the content of the commit: equal content
+            gets equal seeds.
+         3. Otherwise each run has a new seed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,6 @@ import random
 
 
 def seed_of(variable: str = "SEED") -> int:
-    """The seed of tests that have a variable of their own, or of others."""
+    """The seed of a test with its own variable, or without."""
     said = os.environ.get(variable) or os.environ.get("SEED")
     return int(said) if said else random.randrange(2**32)

@@ -1,6 +1,6 @@
-"""Batches with offsets, and the three steps of an append, for tests of segments and engines.
+"""Batches with offsets, and the steps of an append, for tests of segments and engines.
 
-NOT HERE Batches as clients send them, good and broken (`tests/support/batches.py`).
+NOT HERE Client batches (`tests/support/batches.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def batch(base_offset: int, count: int = 1, *, timestamp_ms: int = NOW_MS, size: int = 0, epoch: int = 0) -> bytes:
-    """A batch of `count` records, `size` bytes long when that is given."""
+    """A batch of `count` records, `size` bytes long if given."""
 
     def build(last_value: bytes) -> bytes:
         builder = BatchBuilder(base_offset, leader_epoch=epoch)
@@ -38,7 +38,7 @@ def batch(base_offset: int, count: int = 1, *, timestamp_ms: int = NOW_MS, size:
 
 
 def infos(data: bytes) -> tuple[BatchInfo, ...]:
-    """What an engine is told of batches."""
+    """The BatchInfo of each batch."""
     return tuple(
         BatchInfo(position, h.size, h.base_offset, h.last_offset, h.max_timestamp, h.leader_epoch)
         for position, h in headers(data)
@@ -53,8 +53,8 @@ def append(engine: SegmentEngine, data: bytes, *, wall_ms: int = NOW_MS) -> Rese
     return reservation
 
 
-def let_go(engine: Engine) -> None:
-    """Close all files that can be closed at this moment (storage/io/file_handle_cache.py)."""
+def close_idle_files(engine: Engine) -> None:
+    """Close all files that can be closed now (storage/io/file_handle_cache.py)."""
     assert isinstance(engine, SegmentEngine)
     for segment in list(engine._segments):
         engine.close_if_written(segment)
@@ -84,7 +84,7 @@ def filled(
 
 
 def bytes_of(regions: Iterable[object]) -> bytes:
-    """What a reader would be sent."""
+    """The bytes of the regions."""
     data = b""
     for region in regions:
         data += os.pread(region.file.fileno(), region.length, region.position)  # type: ignore[attr-defined]
@@ -92,11 +92,11 @@ def bytes_of(regions: Iterable[object]) -> bytes:
 
 
 def read(engine: SegmentEngine, offset: int, max_bytes: int = 1 << 30, max_offset: int | None = None) -> bytes:
-    """What `locate` finds, as bytes."""
+    """The bytes that `locate` finds."""
     end_offset = engine.end_offset if max_offset is None else max_offset
     return bytes_of(engine.locate(offset, max_bytes, end_offset, min_one_batch=True).regions)
 
 
 def contents(directory: Path | str) -> dict[str, bytes]:
-    """Every file of a directory by name."""
+    """The contents of every file of a directory by name."""
     return {path.name: path.read_bytes() for path in sorted(Path(directory).iterdir()) if path.is_file()}

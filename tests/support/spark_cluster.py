@@ -3,7 +3,7 @@
 RULES    1. Workers run a bare Python without Barnabas, a Kafka client or any package, and without our environment. A job
             must send what it needs.
          2. All processes of a worker (executors, their Python) are in its process group. Master and workers end with the
-            process that started them, also when that is killed (`mortal.py`).
+            process that started them, also when that is killed (`child_process.py`).
          3. Heaps are small: two workers and their executors fit beside a driver.
 NOT HERE The driver (`submit_words` has its options).
 """
@@ -96,7 +96,7 @@ class SparkCluster:
         subprocess.run(make, check=True, stdin=subprocess.DEVNULL)
         where = ("--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(self._page))
         self._master = self._start("master", "org.apache.spark.deploy.master.Master", *where)
-        until(lambda: self._asked().get("status") == "ALIVE", "the master is alive", START_LIMIT_S, 0.1)
+        until(lambda: self._status().get("status") == "ALIVE", "the master is alive", START_LIMIT_S, 0.1)
         for number in range(len(self._pages)):
             self.start_worker(number)
         self.await_workers()
@@ -172,9 +172,9 @@ class SparkCluster:
 
     def _environment(self, home: Path) -> Mapping[str, str]:
         """Java, Spark, and the bare Python first on the path (rule 1)."""
-        kept = {name: os.environ[name] for name in ("JAVA_HOME", "HOME", "LANG") if name in os.environ}
+        environment = {name: os.environ[name] for name in ("JAVA_HOME", "HOME", "LANG") if name in os.environ}
         return {
-            **kept,
+            **environment,
             "PATH": f"{self.bare_python.parent}{os.pathsep}{os.environ['PATH']}",
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": "127.0.0.1",
@@ -184,14 +184,14 @@ class SparkCluster:
         }
 
     def _alive(self) -> int:
-        return sum(worker["state"] == "ALIVE" for worker in self._asked().get("workers", ()))
+        return sum(worker["state"] == "ALIVE" for worker in self._status().get("workers", ()))
 
-    def _asked(self) -> dict[str, Any]:
-        """What the master says of itself; nothing while it does not answer."""
+    def _status(self) -> dict[str, Any]:
+        """The status page of the master; empty while it does not answer."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._page}/json/", timeout=5) as answer:
-                said: dict[str, Any] = json.load(answer)
-                return said
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._page}/json/", timeout=5) as response:
+                page: dict[str, Any] = json.load(response)
+                return page
         except (OSError, ValueError):
             return {}
 

@@ -1,8 +1,8 @@
 """The system calls of a running process, by strace.
 
-RULES    1. `watched` begins to note when strace is attached, and `calls` are complete when the `with` block is left.
-         2. A call that was interrupted in the trace by one of another thread is put together again.
-NOT HERE What the calls should be (the tests).
+RULES    1. `watched` starts when strace is attached; `calls` is complete after the `with` block.
+         2. A call interrupted in the trace by one of another thread is joined.
+NOT HERE The expected calls (the tests).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNFINISHED = " <unfinished ...>"
 
 
 class Call(NamedTuple):
-    """One call and what it returned; -1 for any failure."""
+    """One call and its result; -1 for any failure."""
 
     thread: int
     name: str
@@ -43,7 +43,7 @@ class Call(NamedTuple):
 
 
 def parse(text: str) -> Iterator[Call]:
-    """What an output file of strace with -f says."""
+    """The calls in an output file of strace -f."""
     begun: dict[str, str] = {}
     for line in text.splitlines():
         match = _LINE.match(line)
@@ -63,7 +63,7 @@ def parse(text: str) -> Iterator[Call]:
 
 @contextlib.contextmanager
 def watched(pid: int, names: tuple[str, ...], output: Path, *, shown: int = 0) -> Iterator[list[Call]]:
-    """Note the calls of these names, of all threads, while the block runs, with so much of their strings and lists."""
+    """Trace these calls of all threads during the block; strings are truncated to `length`."""
     command = [
         "strace",
         "-f",
@@ -93,7 +93,7 @@ def watched(pid: int, names: tuple[str, ...], output: Path, *, shown: int = 0) -
 
 
 def total(calls: list[Call], names: tuple[str, ...], path_end: str = "", *, on_sockets: bool = False) -> int:
-    """Bytes that successful calls of these names moved; of files whose path ends so, or of sockets."""
+    """The bytes moved by successful calls of these names, on files with this path suffix, or on sockets."""
     return sum(
         call.result
         for call in calls

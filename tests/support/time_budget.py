@@ -35,7 +35,9 @@ class TimeBudget:
         if self._deadline_s == float("inf"):
             return
         files = list(dict.fromkeys(path_of(item) for item in items))
-        order = {path: place for place, path in enumerate(rotated(files, int(os.environ.get("SEED") or 0), self._first))}
+        order = {
+            path: place for place, path in enumerate(rotated(files, int(os.environ.get("SEED") or 0), self._first))
+        }
         items.sort(key=lambda item: order[path_of(item)])
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:

@@ -1,7 +1,7 @@
-"""The time of records that a running broker is given.
+"""Timestamps of records for a running broker.
 
-A broker looks for what is a week old when it has run for half a minute: records of some old time are there for so long, and no
-longer. Where a clock is an argument, the time is a fixed one (`NOW_MS` of `logs.py` and of others).
+A broker deletes records older than a week half a minute after its start, so tests use recent times. Where a clock is an
+argument, the time is fixed (`NOW_MS` of `logs.py` and others).
 """
 
 from __future__ import annotations
@@ -10,4 +10,4 @@ import time
 from typing import Final
 
 RECENT_MS: Final = time.time_ns() // 1_000_000
-"""When this run began."""
+"""The start of this test run."""

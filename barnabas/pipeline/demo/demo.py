@@ -192,7 +192,7 @@ def run_demo(options: Options) -> int:
         console = Console(width=TABLE_WIDTH)
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if free < 1 << 30:
-        console.print(f"The demo wants 1 GiB in {tempfile.gettempdir()} and there are {free >> 20} MiB: set TMPDIR.")
+        console.print(f"The demo needs 1 GiB in {tempfile.gettempdir()} and there are {free >> 20} MiB: set TMPDIR.")
         return 1
     return 0 if Demo(options, console).run() else 1
 

@@ -162,7 +162,7 @@ def window_of(settings: ReplaySettings) -> Window:
 
 
 def _from_archive(spark: SparkSession, settings: ReplaySettings) -> _Input:
-    assert settings.archive is not None, "the caller has looked"
+    assert settings.archive is not None, "the caller has checked"
     folder = ArchiveFolder(settings.archive)
     records = read_archive(spark, folder.path, [settings.topic])
     partitions = 1 + max(tp.partition for tp in complete_manifest(folder).ranges if tp.topic == settings.topic)

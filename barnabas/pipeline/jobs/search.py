@@ -102,7 +102,7 @@ def search(spark: SparkSession, settings: SearchSettings, on_step: OnStep = lamb
 def query_of(settings: SearchSettings) -> Query:
     """Parses the conditions. Raises JobError."""
     if not settings.topic:
-        raise JobError("search needs --topic: where to look.")
+        raise JobError("search needs --topic.")
     if settings.limit < 1:
         raise JobError("--limit takes at least 1.")
     if settings.archive is not None and settings.log_dir is not None:
@@ -210,7 +210,7 @@ def _readable(name: str, data: bytearray | bytes | None) -> dict[str, str | None
         return {f"{name}_base64": base64.b64encode(bytes(data)).decode()}
 
 
-# --- where to look ----------------------------------------------------------------------------------------------------
+# --- input ------------------------------------------------------------------------------------------------------------
 
 
 def _all_records(spark: SparkSession, settings: SearchSettings, query: Query) -> DataFrame:

@@ -53,8 +53,8 @@ class Reporter:
         elif self._bars is not None and "behind" in values:
             self._bars.show(self._job, self._progress)
         else:
-            words = [f"{name.replace('_', ' ')} {_format(value)}" for name, value in values.items()]
-            click.echo(f"{self._job}: {', '.join([*words, *self._progress.summary()])}", err=True)
+            parts = [f"{name.replace('_', ' ')} {_format(value)}" for name, value in values.items()]
+            click.echo(f"{self._job}: {', '.join([*parts, *self._progress.summary()])}", err=True)
 
     def finish(self, *, succeeded: bool) -> None:
         """Closes the bar and writes the final metrics."""

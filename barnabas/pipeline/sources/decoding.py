@@ -69,12 +69,12 @@ class ReadRequest(NamedTuple):
     aborted: tuple[Aborted, ...] = ()
 
 
-def decode(data: Any, topic: str = "", partition: int = 0, **wanted: Any) -> Any:
+def decode(data: Any, topic: str = "", partition: int = 0, **request: Any) -> Any:
     """Returns the table of all records in the bytes of a log; an incomplete last batch is ignored.
 
     The other arguments are the fields of `ReadRequest`. Raises DamagedBatch.
     """
-    decoder = Decoder(ReadRequest(topic, partition, **wanted))
+    decoder = Decoder(ReadRequest(topic, partition, **request))
     found = scan_batches(data)
     if found.tail is Tail.NO_BATCH:
         raise DamagedBatch(f"at position {found.end} there is no batch of format 2")
@@ -84,10 +84,10 @@ def decode(data: Any, topic: str = "", partition: int = 0, **wanted: Any) -> Any
 class Decoder:
     """Decodes buffers of complete batches."""
 
-    def __init__(self, wanted: ReadRequest) -> None:
-        self._wanted = wanted
-        self.schema = pa.schema([(name, COLUMN_TYPES[name]) for name in wanted.columns])
-        self._aborted = _by_producer(wanted.aborted)
+    def __init__(self, request: ReadRequest) -> None:
+        self._wanted = request
+        self.schema = pa.schema([(name, COLUMN_TYPES[name]) for name in request.columns])
+        self._aborted = _by_producer(request.aborted)
         self._topics: Any = pa.array([], pa.string())
 
     def batches(self, data: Any, positions: Any) -> Iterator[Any]:
@@ -104,9 +104,9 @@ class Decoder:
 
     def _selected(self, headers: Any) -> Any:
         """The batches to decode (rule 2)."""
-        wanted = self._wanted
+        request = self._wanted
         is_wanted = (headers["attributes"] & CONTROL) == 0
-        is_wanted &= (last_offsets(headers) >= wanted.start_offset) & (headers["base_offset"] < wanted.end_offset)
+        is_wanted &= (last_offsets(headers) >= request.start_offset) & (headers["base_offset"] < request.end_offset)
         if self._aborted:
             is_wanted &= ~_is_aborted(headers, self._aborted)
         return np.flatnonzero(is_wanted)
@@ -135,13 +135,13 @@ class Decoder:
     def _rows(self, bodies: BatchRecords, headers: Any) -> Iterator[Any]:
         try:
             records = read_records(bodies)
-            wanted = self._wanted
+            request = self._wanted
             offsets = headers["base_offset"].astype(np.int64)[records.batches] + records.offset_deltas
-            if headers["base_offset"][0] < wanted.start_offset or last_offsets(headers)[-1] >= wanted.end_offset:
-                inside = np.flatnonzero((offsets >= wanted.start_offset) & (offsets < wanted.end_offset))
+            if headers["base_offset"][0] < request.start_offset or last_offsets(headers)[-1] >= request.end_offset:
+                inside = np.flatnonzero((offsets >= request.start_offset) & (offsets < request.end_offset))
                 records, offsets = records.only(inside), offsets[inside]
             if len(offsets):
-                columns = [self._column(name, records, offsets, headers) for name in wanted.columns]
+                columns = [self._column(name, records, offsets, headers) for name in request.columns]
                 yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
         except DamagedBatch as damage:
             first, last = headers["base_offset"][0], last_offsets(headers)[-1]

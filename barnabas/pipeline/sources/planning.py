@@ -35,7 +35,7 @@ class Extent(NamedTuple):
 
 def plan(options: SegmentOptions) -> list[tuple[SegmentRead, ReadRequest]]:
     """Returns the segments to read, ordered by topic, partition and offset. Raises BadOption or MissingRecords."""
-    logs = [log for log in find_logs(options.paths) if options.wants(log.topic, log.partition)]
+    logs = [log for log in find_logs(options.paths) if options.selects(log.topic, log.partition)]
     _check_all_found(options, {(log.topic, log.partition) for log in logs})
     broker_extent = _ask_brokers(options, logs) if "bootstrap.servers" in options.client else {}
     return [segment for log in logs for segment in _parts(log, options, broker_extent.get((log.topic, log.partition)))]
@@ -147,6 +147,6 @@ def _checked(log: PartitionLog, options: SegmentOptions, offset: int, extent: Ex
     if not extent.start <= offset <= extent.stable_end and options.fail_on_data_loss:
         raise MissingRecords(
             f"{log.topic}-{log.partition} goes from offset {extent.start} to {extent.stable_end}, and offset {offset} is "
-            "asked for; failOnDataLoss=false reads what is there."
+            "requested; failOnDataLoss=false reads the existing records."
         )
     return offset

@@ -74,7 +74,7 @@ class SegmentOptions(NamedTuple):
     client: Mapping[str, str]
     is_bounded: bool
 
-    def wants(self, topic: str, partition: int) -> bool:
+    def selects(self, topic: str, partition: int) -> bool:
         """Whether a partition is selected."""
         if self.assigned:
             return (topic, partition) in self.assigned
@@ -144,7 +144,7 @@ def _bound(values: Mapping[str, str], which: str, default: int) -> Bound:
     if not given:
         return Bound(default, None, is_time=False)
     if len(given) > 1:
-        raise BadOption(f"{' and '.join(given)} cannot both be said.")
+        raise BadOption(f"{' and '.join(given)} exclude each other.")
     name, text = given[0], values[given[0].lower()]
     if name == names[0]:
         return Bound(_number(name, text), None, is_time=True)
@@ -169,18 +169,18 @@ def _refuse(positions: PartitionOffsets, which: str) -> None:
     """Raises BadOption for negative offsets that a batch query cannot use."""
     for (topic, partition), offset in positions.items():
         if offset < 0 and offset != (EARLIEST if which == "starting" else LATEST):
-            told = {EARLIEST: "the earliest offset", LATEST: "the latest offset"}.get(offset, "no offset")
-            raise BadOption(f"{which}Offsets of {topic}-{partition} is {offset}, {told}: that cannot be in a batch.")
+            meaning = {EARLIEST: "the earliest offset", LATEST: "the latest offset"}.get(offset, "no offset")
+            raise BadOption(f"{which}Offsets of {topic}-{partition} is {offset}, {meaning}: that cannot be in a batch.")
 
 
 def _columns(values: Mapping[str, str]) -> tuple[str, ...]:
-    wanted = tuple(name.strip() for name in values.get("columns", "").split(",") if name.strip()) or COLUMNS
-    for name in wanted:
+    columns = tuple(name.strip() for name in values.get("columns", "").split(",") if name.strip()) or COLUMNS
+    for name in columns:
         if name not in COLUMN_TYPES:
             raise BadOption(f"There is no column {name}; there are {', '.join(COLUMN_TYPES)}.")
-    if _flag(values, "includeHeaders", default=False) and "headers" not in wanted:
-        return (*wanted, "headers")
-    return wanted
+    if _flag(values, "includeHeaders", default=False) and "headers" not in columns:
+        return (*columns, "headers")
+    return columns
 
 
 def _flag(values: Mapping[str, str], name: str, *, default: bool) -> bool:
@@ -190,10 +190,10 @@ def _flag(values: Mapping[str, str], name: str, *, default: bool) -> bool:
     return text == "true"
 
 
-def _word(values: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
-    text = values.get(name.lower(), words[0])
-    if text not in words:
-        raise BadOption(f"{name} is {' or '.join(words)}, not {text!r}.")
+def _word(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    text = values.get(name.lower(), choices[0])
+    if text not in choices:
+        raise BadOption(f"{name} is {' or '.join(choices)}, not {text!r}.")
     return text
 
 

@@ -61,7 +61,7 @@ def scan_headers(file: BinaryIO, position: int = 0) -> Iterator[tuple[int, Batch
         position += at
 
 
-def read_segment(segment: SegmentRead, wanted: ReadRequest) -> Iterator[Any]:
+def read_segment(segment: SegmentRead, request: ReadRequest) -> Iterator[Any]:
     """Yields the records as Arrow batches. Raises DamagedLog or MissingRecords."""
     with ExitStack() as held:
         opened = _open(segment)
@@ -69,13 +69,13 @@ def read_segment(segment: SegmentRead, wanted: ReadRequest) -> Iterator[Any]:
             path = path_of(segment.directory, segment.base, ".log")
             message = f"{path} is missing, and with it offsets from {segment.start_offset} on"
             if segment.fail_on_data_loss:
-                raise MissingRecords(f"{message}; failOnDataLoss=false goes on without them.")
+                raise MissingRecords(f"{message}; failOnDataLoss=false skips them.")
             log.warning("%s.", message)
             return
         file, base = opened
         held.enter_context(file)
         position = position_before(segment.directory, base, segment.start_offset) if segment.start_offset > base else 0
-        yield from _Reading(file, segment, wanted).run(verified_position(file, position, base, segment.start_offset))
+        yield from _Reading(file, segment, request).run(verified_position(file, position, base, segment.start_offset))
 
 
 def _open(segment: SegmentRead) -> tuple[BinaryIO, int] | None:
@@ -106,10 +106,10 @@ def verified_position(file: BinaryIO, position: int, base: int, offset: int) -> 
 class _Reading:
     """Reads one file."""
 
-    def __init__(self, file: BinaryIO, segment: SegmentRead, wanted: ReadRequest) -> None:
+    def __init__(self, file: BinaryIO, segment: SegmentRead, request: ReadRequest) -> None:
         self._file = file
         self._part = segment
-        self._decoder = Decoder(wanted._replace(start_offset=segment.start_offset, end_offset=segment.end_offset))
+        self._decoder = Decoder(request._replace(start_offset=segment.start_offset, end_offset=segment.end_offset))
         self._next_offset = segment.start_offset
 
     def run(self, position: int) -> Iterator[Any]:
@@ -160,7 +160,7 @@ class _Reading:
             return  # compaction removed the records before the next segment
         message = f"{self._file.name} ends at position {position} with {tail}, before offset {segment.end_offset}"
         if segment.end_is_certain and segment.fail_on_data_loss:
-            raise MissingRecords(f"{message}, which the broker has; failOnDataLoss=false goes on without the rest.")
+            raise MissingRecords(f"{message}, which the broker has; failOnDataLoss=false skips the rest.")
         log.warning("%s.", message)
 
     def _damaged(self, position: int, damage: str) -> DamagedLog:

@@ -66,14 +66,14 @@ def jar_folder() -> Path:
 def find_connector(formats: Sequence[str] = ()) -> Connector:
     """Finds the connector and the jars of these formats (rule 2)."""
     folder = jar_folder()
-    wanted = [*JARS, *(jar for name in formats for jar in FORMATS[name])]
-    paths = [folder / f"{artifact}-{version}.jar" for _, artifact, version in wanted]
+    artifacts = [*JARS, *(jar for name in formats for jar in FORMATS[name])]
+    paths = [folder / f"{artifact}-{version}.jar" for _, artifact, version in artifacts]
     count = "four jars" if len(paths) == len(JARS) else f"{len(paths)} jars"
     settings = {name: value for one in formats for name, value in SETTINGS.get(one, {}).items()}
     if all(path.is_file() for path in paths):
         return Connector(_local(paths) | settings, f"{count} in {folder}")
     if shutil.which("mvn") is not None:
-        error = _copy_with_maven(folder, wanted)
+        error = _copy_with_maven(folder, artifacts)
         if error is None:
             return Connector(_local(paths) | settings, f"{count} fetched by Maven into {folder}")
         return Connector(_packages(formats) | settings, f"spark.jars.packages, since Maven failed: {error}")
@@ -92,23 +92,23 @@ def _packages(formats: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _copy_with_maven(folder: Path, wanted: Sequence[tuple[str, str, str]]) -> str | None:
+def _copy_with_maven(folder: Path, artifacts: Sequence[tuple[str, str, str]]) -> str | None:
     """Fills the cache; returns None or Maven's error."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        return _run_maven(folder, wanted)
+        return _run_maven(folder, artifacts)
     except subprocess.TimeoutExpired:
         return f"it was not done after {MAVEN_TIMEOUT_S} s"
     except OSError as failure:
-        words = f"Spark's jars cannot be kept in {folder}: {failure.strerror}"
-        raise JobError(f"{words}; BARNABAS_SPARK_JARS names another folder.") from failure
+        message = f"Spark's jars cannot be kept in {folder}: {failure.strerror}"
+        raise JobError(f"{message}; BARNABAS_SPARK_JARS names another folder.") from failure
 
 
-def _run_maven(folder: Path, wanted: Sequence[tuple[str, str, str]]) -> str | None:
+def _run_maven(folder: Path, artifacts: Sequence[tuple[str, str, str]]) -> str | None:
     with tempfile.TemporaryDirectory(prefix=".jars-", dir=folder.parent) as temporary:
         work = Path(temporary)
         pom = work / "pom.xml"
-        pom.write_text(_pom(wanted))
+        pom.write_text(_pom(artifacts))
         outcome = subprocess.run(
             ["mvn", "-q", "-B", "-Dstyle.color=never", "-f", str(pom), COPY_GOAL, f"-DoutputDirectory={work / 'jars'}"],
             stdin=subprocess.DEVNULL,
@@ -126,11 +126,11 @@ def _run_maven(folder: Path, wanted: Sequence[tuple[str, str, str]]) -> str | No
     return None
 
 
-def _pom(wanted: Sequence[tuple[str, str, str]]) -> str:
+def _pom(artifacts: Sequence[tuple[str, str, str]]) -> str:
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
         "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"
-        for group, artifact, version in wanted
+        for group, artifact, version in artifacts
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'

@@ -71,7 +71,7 @@ def _zip_package(target: Path) -> Path:
 
 def _zip_client(target: Path) -> Path:
     spec = importlib.util.find_spec(CLIENT)
-    assert spec is not None, "the client is there: the job has asked the broker with it"
+    assert spec is not None, "the driver has used the client already"
     assert spec.origin is not None, "a package has a file"
     package = Path(spec.origin).parent
     folders = [package, package.with_name(f"{CLIENT}.libs")]

@@ -93,8 +93,8 @@ def _decode_avro(records: DataFrame, decoding: Decoding) -> DataFrame:
     marked = f.concat(f.lit(_AVRO_ONE), body)
     parsed = records.withColumn("_parsed", from_avro(marked, _with_mark(decoding.schema), {"mode": "PERMISSIVE"}))
     is_broken = is_there & (~is_framed | f.col("_parsed.mark").isNull())
-    words = "the value is not Avro of the schema"
-    return _with_data_and_error(parsed, is_there, is_broken, f.col("_parsed.data"), words).drop("_parsed")
+    reason = "the value is not Avro of the schema"
+    return _with_data_and_error(parsed, is_there, is_broken, f.col("_parsed.data"), reason).drop("_parsed")
 
 
 def _with_mark(schema: str) -> str:
@@ -104,10 +104,10 @@ def _with_mark(schema: str) -> str:
 
 
 def _with_data_and_error(
-    records: DataFrame, is_there: Column, is_broken: Column, data: Column, words: str
+    records: DataFrame, is_there: Column, is_broken: Column, data: Column, reason: str
 ) -> DataFrame:
     return records.withColumn("data", f.when(is_there & ~is_broken, data)).withColumn(
-        "error", f.when(is_broken, f.lit(words))
+        "error", f.when(is_broken, f.lit(reason))
     )
 
 

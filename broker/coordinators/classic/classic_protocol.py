@@ -145,7 +145,7 @@ class ClassicProtocol:
             if request.group_instance_id is not None:  # Kafka fails with an IllegalStateException here
                 reply(join_error(NO_MEMBER_ID, ErrorCode.UNKNOWN_SERVER_ERROR))
                 return EMPTY_DECISION
-            return self._add_member_and_rebalance(group, client, request, protocols, member_id, reply)
+            return self._add_and_rebalance(group, client, request, protocols, member_id, reply)
         error = group.validate_member(member_id, request.group_instance_id)
         if error is not _NONE:
             reply(join_error(member_id, error))
@@ -163,12 +163,7 @@ class ClassicProtocol:
         return member is not None or len(group.members) < limit
 
     def _join_new_member(
-        self,
-        group: ClassicGroup,
-        client: ClientInfo,
-        request: JoinGroupRequest,
-        protocols: Protocols,
-        reply: JoinReply,
+        self, group: ClassicGroup, client: ClientInfo, request: JoinGroupRequest, protocols: Protocols, reply: JoinReply
     ) -> Decision:
         instance_id = request.group_instance_id
         member_id = f"{client.client_id if instance_id is None else instance_id}-{self._new_uuid()}"
@@ -185,9 +180,9 @@ class ClassicProtocol:
             )
             reply(join_error(member_id, ErrorCode.MEMBER_ID_REQUIRED))
             return EMPTY_DECISION
-        return self._add_member_and_rebalance(group, client, request, protocols, member_id, reply)
+        return self._add_and_rebalance(group, client, request, protocols, member_id, reply)
 
-    def _add_member_and_rebalance(
+    def _add_and_rebalance(
         self,
         group: ClassicGroup,
         client: ClientInfo,
@@ -211,15 +206,10 @@ class ClassicProtocol:
             group.new_member_added = True
         group.add(member, reply)
         self.heartbeat_timeouts.restart(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
-        return self._maybe_prepare_rebalance_or_complete_join(group, f"member {member_id} joins", request.reason)
+        return self._rebalance_or_complete_join(group, f"member {member_id} joins", request.reason)
 
     def _join_existing_member(
-        self,
-        group: ClassicGroup,
-        member: Member,
-        request: JoinGroupRequest,
-        protocols: Protocols,
-        reply: JoinReply,
+        self, group: ClassicGroup, member: Member, request: JoinGroupRequest, protocols: Protocols, reply: JoinReply
     ) -> Decision:
         state = group.state
         if state is State.EMPTY:
@@ -233,9 +223,7 @@ class ClassicProtocol:
             reply(join_response(group, member.member_id, with_members=is_leader))
             return EMPTY_DECISION
         group.update(member, protocols, request.rebalance_timeout_ms, request.session_timeout_ms, reply)
-        return self._maybe_prepare_rebalance_or_complete_join(
-            group, f"member {member.member_id} rejoins", request.reason
-        )
+        return self._rebalance_or_complete_join(group, f"member {member.member_id} rejoins", request.reason)
 
     def _replace_static_member(
         self,
@@ -257,7 +245,7 @@ class ClassicProtocol:
         group.update(member, protocols, request.rebalance_timeout_ms, request.session_timeout_ms, reply)
         if group.state is State.STABLE:
             if group.select_protocol() != group.protocol_name:
-                return self._maybe_prepare_rebalance_or_complete_join(
+                return self._rebalance_or_complete_join(
                     group, f"static member {member_id} changes the selected protocol", request.reason
                 )
             assignments = {member.member_id: member.assignment for member in group.members.values()}
@@ -307,7 +295,7 @@ class ClassicProtocol:
 
     # ---- rebalance
 
-    def _maybe_prepare_rebalance_or_complete_join(self, group: ClassicGroup, what: str, reason: str | None) -> Decision:
+    def _rebalance_or_complete_join(self, group: ClassicGroup, what: str, reason: str | None) -> Decision:
         """Start a rebalance, or complete the current one if all members have joined."""
         if group.can_rebalance:
             return self.prepare_rebalance(group, what, reason)
@@ -333,9 +321,7 @@ class ClassicProtocol:
             delay_ms = self._settings.initial_rebalance_delay_ms
             left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
             group.new_member_added = False
-            self._set_join_deadline(
-                group, delay_ms, lambda: self._try_complete_initial_rebalance(group, delay_ms, left_ms)
-            )
+            self._set_join_deadline(group, delay_ms, lambda: self._extend_initial_delay(group, delay_ms, left_ms))
             return EMPTY_DECISION
         if group.has_all_joined:
             return self._complete_join(group)
@@ -346,15 +332,13 @@ class ClassicProtocol:
         cancel(group.join_deadline)
         group.join_deadline = self._context.schedule(delay_ms, event)
 
-    def _try_complete_initial_rebalance(self, group: ClassicGroup, delay_ms: int, left_ms: int) -> Decision:
+    def _extend_initial_delay(self, group: ClassicGroup, delay_ms: int, left_ms: int) -> Decision:
         if not group.new_member_added or left_ms == 0:
             return self._complete_join(group)
         group.new_member_added = False
         next_ms = min(self._settings.initial_rebalance_delay_ms, left_ms)
         then_left_ms = max(left_ms - delay_ms, 0)
-        self._set_join_deadline(
-            group, next_ms, lambda: self._try_complete_initial_rebalance(group, next_ms, then_left_ms)
-        )
+        self._set_join_deadline(group, next_ms, lambda: self._extend_initial_delay(group, next_ms, then_left_ms))
         return EMPTY_DECISION
 
     def _maybe_complete_join_phase(self, group: ClassicGroup) -> Decision:
@@ -510,7 +494,7 @@ class ClassicProtocol:
 
     def _on_member_removed(self, group: ClassicGroup, what: str) -> Decision:
         if group.state in {State.STABLE, State.COMPLETING_REBALANCE}:
-            return self._maybe_prepare_rebalance_or_complete_join(group, what, None)
+            return self._rebalance_or_complete_join(group, what, None)
         if group.state is State.PREPARING_REBALANCE and group.has_all_joined:
             return self._complete_join(group)
         return EMPTY_DECISION
@@ -530,7 +514,7 @@ class ClassicProtocol:
         decision = EMPTY_DECISION
         if removed_ids:
             if group.state in {State.STABLE, State.COMPLETING_REBALANCE}:
-                decision = self._maybe_prepare_rebalance_or_complete_join(group, f"{', '.join(removed_ids)} left", None)
+                decision = self._rebalance_or_complete_join(group, f"{', '.join(removed_ids)} left", None)
             else:
                 decision = self._maybe_complete_join_phase(group)
         return CoordinatorDecision(decision.records, response, on_complete=decision.on_complete)

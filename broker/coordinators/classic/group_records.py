@@ -146,12 +146,7 @@ def read_commit_value(value: bytes) -> OffsetAndMetadata:
     """Decode a value of any version."""
     found = decode(OffsetCommitValue, version_of(value, OffsetCommitValue.MAX_VERSION), value, 2)
     return OffsetAndMetadata(
-        found.offset,
-        found.leader_epoch,
-        found.metadata,
-        found.commit_timestamp,
-        found.expire_timestamp,
-        found.topic_id,
+        found.offset, found.leader_epoch, found.metadata, found.commit_timestamp, found.expire_timestamp, found.topic_id
     )
 
 

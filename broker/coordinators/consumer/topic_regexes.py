@@ -111,7 +111,12 @@ class TopicRegexes:
         if elapsed_ms <= MIN_RESOLVE_INTERVAL_MS:
             return False
         has_other_topics = group.resolved_topics is not self._image().topics_by_name
-        return is_new or len(subscribed_regexes) != len(group.regexes) or has_other_topics or elapsed_ms > self._refresh_interval_ms
+        return (
+            is_new
+            or len(subscribed_regexes) != len(group.regexes)
+            or has_other_topics
+            or elapsed_ms > self._refresh_interval_ms
+        )
 
     def _resolve_later(self, group: ConsumerGroup, may_describe: MayDescribe) -> None:
         """Resolve after the heartbeat's records; the group may be created by them."""

@@ -262,8 +262,7 @@ class Shard(Generic[M]):
             if on_complete is not None:
                 commit.waiters.append(on_complete)
             commit.deadline = self._timers.schedule(
-                self.mono_ms() + self._runtime.commit_timeout_ms,
-                lambda: commit.complete(ErrorCode.REQUEST_TIMED_OUT),
+                self.mono_ms() + self._runtime.commit_timeout_ms, lambda: commit.complete(ErrorCode.REQUEST_TIMED_OUT)
             )
         elif on_complete is not None:
             on_complete(commit.error)

@@ -274,11 +274,7 @@ class TransactionCoordinator:
 
     def _write_markers(self, prepared: TransactionMetadata, partitions: Iterable[TopicPartition]) -> None:
         marker = Marker(
-            prepared.producer_id,
-            prepared.epoch,
-            prepared.is_commit,
-            self._context.epoch,
-            prepared.client_version,
+            prepared.producer_id, prepared.epoch, prepared.is_commit, self._context.epoch, prepared.client_version
         )
         self._markers.write(marker, partitions, partial(self._on_marker_written, prepared))
 

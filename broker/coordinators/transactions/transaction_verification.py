@@ -43,6 +43,11 @@ class TransactionSupport(IntEnum):
     ADD_PARTITION = 2
     """Its records add their partitions."""
 
+    @classmethod
+    def of_version(cls, version: int, *, generic_error: int, add_partition: int) -> TransactionSupport:
+        """The support of a request version; both features have a first version."""
+        return cls((version >= generic_error) + (version >= add_partition))
+
 
 MAX_REJECTED: Final = 10_000
 """Limit for the remembered rejections."""
@@ -62,31 +67,18 @@ class _RejectedRecords(NamedTuple):
     leader_epoch: int
 
 
-class _PendingVerification:
+class _PendingVerification(NamedTuple):
     """A verification that waits for the coordinator."""
 
-    __slots__ = (
-        "done", "errors", "partitions", "producer", "support", "transactional_id", "until_mono_ms", "with_marker",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        transactional_id: str,
-        producer: ProducerIdAndEpoch,
-        partitions: Sequences,
-        support: TransactionSupport,
-        done: OnVerified,
-        until_mono_ms: int,
-        errors: PartitionErrors,
-    ) -> None:
-        self.transactional_id = transactional_id
-        self.producer = producer
-        self.partitions = partitions
-        self.support = support
-        self.done = done
-        self.until_mono_ms = until_mono_ms
-        self.errors = errors
-        self.with_marker: set[TopicPartition] = set()
+    transactional_id: str
+    producer: ProducerIdAndEpoch
+    partitions: Sequences
+    support: TransactionSupport
+    done: OnVerified
+    until_mono_ms: int
+    errors: PartitionErrors
+    with_marker: set[TopicPartition]
+    """Partitions with a marker since the query (rule 2)."""
 
 
 class TransactionVerification:
@@ -146,7 +138,7 @@ class TransactionVerification:
             done(errors)
             return
         until_mono_ms = self._clock.mono_ms() + self._max_wait_ms
-        pending = _PendingVerification(transactional_id, producer, unknown, support, done, until_mono_ms, errors)
+        pending = _PendingVerification(transactional_id, producer, unknown, support, done, until_mono_ms, errors, set())
         waiting = self._pending.setdefault(producer.producer_id, deque())
         waiting.append(pending)
         if len(waiting) == 1:

@@ -90,12 +90,7 @@ class TxnMarkerWriter:
             done(code)
 
         self._replicas.append(
-            *key,
-            batch,
-            acks=ACKS_ALL,
-            wall_ms=self._clock.wall_ms(),
-            done=report,
-            origin=AppendOrigin.COORDINATOR,
+            *key, batch, acks=ACKS_ALL, wall_ms=self._clock.wall_ms(), done=report, origin=AppendOrigin.COORDINATOR
         )
 
     def _end_in_group(self, marker: Marker, batch: bytearray, index: int, done: OnWritten) -> None:

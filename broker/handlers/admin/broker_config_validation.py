@@ -41,7 +41,9 @@ class BrokerConfigValidator:
         """
         if requested.resource_type != ResourceType.BROKER:
             return
-        changed = replacement_as_changes(image, requested) if isinstance(requested, ReplacedConfigsResource) else requested
+        changed = (
+            replacement_as_changes(image, requested) if isinstance(requested, ReplacedConfigsResource) else requested
+        )
         validate_changes(changed.configs, is_repeated=is_repeated)
         self._check(image, changed.resource_name, changed.configs)
 

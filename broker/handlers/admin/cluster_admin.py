@@ -87,7 +87,9 @@ class ClusterHandlers:
         """Handle ElectLeaders."""
         if not self._is_authorized(context, Operation.ALTER):
             return _for_version(context.api_version, error_response(request, _AUTHORIZATION_ERROR, _NOT_AUTHORIZED))
-        return self._submit(context, request, request.timeout_ms, lambda: error_response(request, _TIMED_OUT, _TIMED_OUT_TEXT))
+        return self._submit(
+            context, request, request.timeout_ms, lambda: error_response(request, _TIMED_OUT, _TIMED_OUT_TEXT)
+        )
 
     def alter_reassignments(
         self, context: RequestContext, request: AlterPartitionReassignmentsRequest

@@ -136,7 +136,9 @@ class ConfigHandlers:
         try:
             requested_keys = resource.configuration_keys
             result.configs = [
-                entry for entry in self._entries(context, resource) if requested_keys is None or entry.name in requested_keys
+                entry
+                for entry in self._entries(context, resource)
+                if requested_keys is None or entry.name in requested_keys
             ]
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message
@@ -332,9 +334,7 @@ def _entry(
         is_sensitive=is_sensitive,
         synonyms=[
             DescribeConfigsSynonym(
-                name=config_value.name,
-                value=None if is_sensitive else config_value.text,
-                source=config_value.source,
+                name=config_value.name, value=None if is_sensitive else config_value.text, source=config_value.source
             )
             for config_value in config_values
         ],

@@ -147,11 +147,7 @@ class MetadataHandlers:
         return topics
 
     def _requested_topic(
-        self,
-        context: RequestContext,
-        request: MetadataRequest,
-        image: MetadataImage,
-        requested: MetadataRequestTopic,
+        self, context: RequestContext, request: MetadataRequest, image: MetadataImage, requested: MetadataRequestTopic
     ) -> MetadataResponseTopic:
         if requested.topic_id != ZERO_UUID or requested.name is None:
             topic = image.topics_by_id.get(requested.topic_id)
@@ -303,7 +299,9 @@ class MetadataHandlers:
         """The topic names from the cursor on, and the first partition of the first topic."""
         requested_names = {topic.name for topic in request.topics}
         if not requested_names:
-            requested_names = {name for name in image.topics_by_name if self._is_authorized(context, Operation.DESCRIBE, name)}
+            requested_names = {
+                name for name in image.topics_by_name if self._is_authorized(context, Operation.DESCRIBE, name)
+            }
         names = sorted(requested_names)
         cursor = request.cursor
         if cursor is None:

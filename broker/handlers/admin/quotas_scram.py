@@ -95,7 +95,9 @@ class QuotaAndScramHandlers:
         """Handle AlterUserScramCredentials."""
         if self._is_authorized(context, Operation.ALTER):
             return submit(self._controller, context, request)
-        users = dict.fromkeys([*(deletion.name for deletion in request.deletions), *(upsertion.name for upsertion in request.upsertions)])
+        users = dict.fromkeys(
+            [*(deletion.name for deletion in request.deletions), *(upsertion.name for upsertion in request.upsertions)]
+        )
         results = [
             AlteredScramUser(user=user, error_code=_AUTHORIZATION_ERROR, error_message=_NOT_AUTHORIZED)
             for user in users

@@ -25,9 +25,11 @@ from protocol.messages.admin import (
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
+    CreatableTopic,
     CreatableTopicResult,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
+    CreatePartitionsTopic,
     CreatePartitionsTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -44,9 +46,11 @@ from replication.controller.configs.config_changes import validate_changes
 from replication.metadata.image import MetadataImage, ResourceType
 from replication.timer_queue import TimerQueue
 
+_TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _TIMED_OUT = ErrorCode.REQUEST_TIMED_OUT
 _TIMED_OUT_TEXT = "The request timed out."
 
+T = TypeVar("T", CreatableTopic, CreatePartitionsTopic)
 R = TypeVar("R", AlterConfigsResource, ReplacedConfigsResource)
 
 
@@ -86,26 +90,18 @@ class TopicHandlers:
     # ------------------------------------------------------------ topics
     def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> Pending:
         """Handle CreateTopics."""
-        failed = []
+        denied: list[CreatableTopic] = []
         if not self._is_authorized(context, Operation.CREATE, Resource.CLUSTER, CLUSTER_NAME):
-            allowed = []
-            for topic in request.topics:
-                if self._is_authorized(context, Operation.CREATE, Resource.TOPIC, topic.name):
-                    allowed.append(topic)
-                else:
-                    failed.append(
-                        CreatableTopicResult(
-                            name=topic.name,
-                            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                            error_message="Authorization failed.",
-                        )
-                    )
-            request.topics = allowed
+            request.topics, denied = self._split(context, Operation.CREATE, request.topics)
+        failed = [
+            CreatableTopicResult(name=topic.name, error_code=_TOPIC_DENIED, error_message="Authorization failed.")
+            for topic in denied
+        ]
 
         def timed_out() -> CreateTopicsResponse:
             results = [
-                CreatableTopicResult(name=t.name, error_code=_TIMED_OUT, error_message=_TIMED_OUT_TEXT)
-                for t in request.topics
+                CreatableTopicResult(name=topic.name, error_code=_TIMED_OUT, error_message=_TIMED_OUT_TEXT)
+                for topic in request.topics
             ]
             return CreateTopicsResponse(topics=results)
 
@@ -150,15 +146,8 @@ class TopicHandlers:
 
     def create_partitions(self, context: RequestContext, request: CreatePartitionsRequest) -> Pending:
         """Handle CreatePartitions."""
-        failed, allowed = [], []
-        for topic in request.topics:
-            if self._is_authorized(context, Operation.ALTER, Resource.TOPIC, topic.name):
-                allowed.append(topic)
-            else:
-                failed.append(
-                    CreatePartitionsTopicResult(name=topic.name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-                )
-        request.topics = allowed
+        request.topics, denied = self._split(context, Operation.ALTER, request.topics)
+        failed = [CreatePartitionsTopicResult(name=topic.name, error_code=_TOPIC_DENIED) for topic in denied]
 
         def timed_out() -> CreatePartitionsResponse:
             results = [
@@ -252,6 +241,15 @@ class TopicHandlers:
         """Submit the authorized part; `add_failed` adds the rest to the response."""
         timeout = None if timed_out is None else ControllerTimeout(self._timers, timeout_ms, timed_out)
         return submit(self._controller, context, request, add_failed, timeout)
+
+    def _split(self, context: RequestContext, operation: str, topics: list[T]) -> tuple[list[T], list[T]]:
+        """The authorized topics, and the others."""
+        allowed: list[T] = []
+        denied: list[T] = []
+        for topic in topics:
+            is_allowed = self._is_authorized(context, operation, Resource.TOPIC, topic.name)
+            (allowed if is_allowed else denied).append(topic)
+        return allowed, denied
 
     def _is_authorized(self, context: RequestContext, operation: str, resource_type: str, name: str) -> bool:
         return self._authorizer.authorize(context.principal, operation, resource_type, name)

@@ -40,10 +40,7 @@ class ConsumerGroupHandlers:
     """The handlers of the consumer group APIs."""
 
     def __init__(
-        self,
-        runtime: CoordinatorRuntime[GroupCoordinator],
-        image: Callable[[], MetadataImage],
-        authorizer: Authorizer,
+        self, runtime: CoordinatorRuntime[GroupCoordinator], image: Callable[[], MetadataImage], authorizer: Authorizer
     ) -> None:
         self._runtime = runtime
         self._image = image

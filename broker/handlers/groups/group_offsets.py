@@ -53,10 +53,7 @@ class GroupOffsetsHandlers:
     """The handlers of OffsetCommit and OffsetFetch."""
 
     def __init__(
-        self,
-        runtime: CoordinatorRuntime[GroupCoordinator],
-        image: Callable[[], MetadataImage],
-        authorizer: Authorizer,
+        self, runtime: CoordinatorRuntime[GroupCoordinator], image: Callable[[], MetadataImage], authorizer: Authorizer
     ) -> None:
         self._runtime = runtime
         self._image = image
@@ -99,10 +96,7 @@ class GroupOffsetsHandlers:
         return when_committed(commit, answer)
 
     def _keep_valid_partitions(
-        self,
-        context: RequestContext,
-        topic: OffsetCommitRequestTopic,
-        failed: list[OffsetCommitResponseTopic],
+        self, context: RequestContext, topic: OffsetCommitRequestTopic, failed: list[OffsetCommitResponseTopic]
     ) -> bool:
         """Move invalid partitions of a topic to `failed`; returns whether valid ones are left. Sets name and id."""
         image = self._image()
@@ -130,10 +124,7 @@ class GroupOffsetsHandlers:
         return bool(topic.partitions)
 
     def _resolve_topic(
-        self,
-        context: RequestContext,
-        topic: OffsetCommitRequestTopic | OffsetFetchRequestTopics,
-        image: MetadataImage,
+        self, context: RequestContext, topic: OffsetCommitRequestTopic | OffsetFetchRequestTopics, image: MetadataImage
     ) -> TopicImage | None:
         """Set the missing name or id of a topic."""
         if context.api_version >= 10:

@@ -33,10 +33,7 @@ class OffsetDeleteHandler:
     """Handles OffsetDelete."""
 
     def __init__(
-        self,
-        runtime: CoordinatorRuntime[GroupCoordinator],
-        image: Callable[[], MetadataImage],
-        authorizer: Authorizer,
+        self, runtime: CoordinatorRuntime[GroupCoordinator], image: Callable[[], MetadataImage], authorizer: Authorizer
     ) -> None:
         self._runtime = runtime
         self._image = image

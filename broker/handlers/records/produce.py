@@ -144,16 +144,6 @@ def _first_sequence_of(records: Any) -> int:
     return int(first)
 
 
-def _transaction_support(version: int) -> TransactionSupport:
-    if version >= _FIRST_VERSION_ADDING_PARTITIONS:
-        return TransactionSupport.ADD_PARTITION
-    return (
-        TransactionSupport.GENERIC_ERROR_SUPPORTED
-        if version >= _FIRST_VERSION_WITH_ABORTABLE
-        else TransactionSupport.DEFAULT_ERROR
-    )
-
-
 class _Produce:
     """A Produce request in progress."""
 
@@ -183,10 +173,7 @@ class _Produce:
                 topic_id=topic.topic_id,
                 partition_responses=[
                     PartitionProduceResponse(
-                        index=data.index,
-                        error_code=refusal.code,
-                        base_offset=-1,
-                        error_message=refusal.message,
+                        index=data.index, error_code=refusal.code, base_offset=-1, error_message=refusal.message
                     )
                     for data in topic.partition_data
                 ],
@@ -256,7 +243,11 @@ class _Produce:
             if producer.producer_id >= 0
         }
 
-        support = _transaction_support(self._ctx.api_version)
+        support = TransactionSupport.of_version(
+            self._ctx.api_version,
+            generic_error=_FIRST_VERSION_WITH_ABORTABLE,
+            add_partition=_FIRST_VERSION_ADDING_PARTITIONS,
+        )
         origin = AppendOrigin.CLIENT_FROM_0 if support is TransactionSupport.ADD_PARTITION else AppendOrigin.CLIENT
 
         def on_verified(errors: PartitionErrors) -> None:

@@ -80,7 +80,11 @@ class TxnOffsetCommitHandler:
             request.transactional_id,
             ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
             {(OFFSETS_TOPIC, shard.partition): NO_SEQUENCE},
-            _transaction_support(context.api_version),
+            TransactionSupport.of_version(
+                context.api_version,
+                generic_error=_FIRST_VERSION_WITH_ABORTABLE,
+                add_partition=_FIRST_VERSION_ADDING_PARTITIONS,
+            ),
             lambda errors: self._commit(context, request, errors, reply),
         )
         return pending
@@ -96,10 +100,7 @@ class TxnOffsetCommitHandler:
         return _NONE if request.transactional_id else ErrorCode.INVALID_REQUEST
 
     def _keep_valid_partitions(
-        self,
-        context: RequestContext,
-        topic: TxnOffsetCommitRequestTopic,
-        failed: list[TxnOffsetCommitResponseTopic],
+        self, context: RequestContext, topic: TxnOffsetCommitRequestTopic, failed: list[TxnOffsetCommitResponseTopic]
     ) -> bool:
         """Move invalid partitions of a topic to `failed`; returns whether valid ones are left."""
         topic_image = self._image().topics_by_name.get(topic.name)
@@ -146,13 +147,3 @@ class TxnOffsetCommitHandler:
             reply(response)
 
         shard.execute(decision).then(on_commit)
-
-
-def _transaction_support(version: int) -> TransactionSupport:
-    if version >= _FIRST_VERSION_ADDING_PARTITIONS:
-        return TransactionSupport.ADD_PARTITION
-    return (
-        TransactionSupport.GENERIC_ERROR_SUPPORTED
-        if version >= _FIRST_VERSION_WITH_ABORTABLE
-        else TransactionSupport.DEFAULT_ERROR
-    )

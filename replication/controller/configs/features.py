@@ -102,7 +102,7 @@ def _check(image: MetadataImage, context: DecisionContext, name: str, level: int
 
 
 def _check_nodes(image: MetadataImage, context: DecisionContext, name: str, level: int) -> None:
-    """Rule 2."""
+    """Check that all registered nodes support the level (rule 2)."""
     local = features_for(image.features)
     nodes = [(f"Local controller {context.node_id}", local)]
     nodes += [(f"Broker {broker_id}", broker.features) for broker_id, broker in image.brokers.items()]

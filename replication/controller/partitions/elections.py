@@ -169,7 +169,7 @@ def has_leaderships(image: MetadataImage, context: DecisionContext, broker_id: i
 def _is_kept_over_restart(
     image: MetadataImage, context: DecisionContext, broker_id: int, state: PartitionState
 ) -> bool:
-    """Rule 3."""
+    """Whether the local broker keeps this partition over a restart (rule 3)."""
     return image.brokers.keys() == {broker_id} == {context.node_id} and len(state.replicas) == 1
 
 

@@ -1,8 +1,8 @@
-"""What disturbs quiet producers: work given to their broker, and the same work of the disk done by another program.
+"""Background work while paced producers are measured: by their broker, or the same disk work by another program.
 
-RULES    1. A disturbance is a process of its own that goes on until it is told to stop.
-         2. Of each there are two: one that has the broker do it (`ask_*`), and the reference, which does what the
-            broker would do to the disk without any broker (`do_*`).
+RULES    1. Work runs in its own process until its stop event is set.
+         2. Each kind exists twice: requests to the broker, and the reference, which does the broker's disk accesses
+            without a broker.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CONTEXT = get_context("fork")
 
 
 class Task(NamedTuple):
-    """Something that goes on until the event is set."""
+    """Work that runs until the event is set."""
 
     run: Callable[..., None]
     arguments: tuple[Any, ...]
@@ -42,7 +42,7 @@ class Task(NamedTuple):
 
 @contextlib.contextmanager
 def running_task(task: Task | None) -> Iterator[None]:
-    """Have it done by another process for as long as the block lasts."""
+    """Runs it in another process during the block."""
     if task is None:
         yield
         return
@@ -63,7 +63,7 @@ def running_task(task: Task | None) -> Iterator[None]:
 
 # ---------------------------------------------------------------- preparing
 def fill_existing(bootstrap: str, topic: str, total_bytes: int) -> None:
-    """So many bytes in one partition, on disk and no longer dirty."""
+    """Fills one partition; the data is on disk, and the page cache is clean."""
     with RawClient(bootstrap, _PATIENCE_S) as client:
         one = batch(1, COLD_BATCH)
         load(client, topic, (one for _ in range(total_bytes // len(one))))
@@ -71,7 +71,7 @@ def fill_existing(bootstrap: str, topic: str, total_bytes: int) -> None:
 
 
 def write_files(directory: Path, total_bytes: int) -> None:
-    """Files as a partition of that size would have them, without any broker."""
+    """Files like those of a partition of this size, without a broker."""
     directory.mkdir(parents=True)
     block = os.urandom(MIB)
     for number in range(total_bytes // SEGMENT_BYTES):
@@ -82,7 +82,7 @@ def write_files(directory: Path, total_bytes: int) -> None:
 
 
 def evict(files: list[Path]) -> None:
-    """Have the page cache forget them."""
+    """Drops the files from the page cache."""
     for path in files:
         descriptor = os.open(path, os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -99,7 +99,7 @@ def delete_topic(bootstrap: str, topic: str) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a directory of files."""
+    """Removes a file, or a directory of files."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -107,8 +107,8 @@ def remove(path: Path) -> None:
 
 
 # ---------------------------------------------------------------- cold reading
-def ask_to_scan(bootstrap: str, topic: str, directory: Path, stop: Event) -> None:
-    """A consumer reads a topic from its start again and again, cold every time."""
+def scan_topic(bootstrap: str, topic: str, directory: Path, stop: Event) -> None:
+    """A consumer reads a topic from its start repeatedly, with a cold page cache."""
     batch_bytes = len(batch(1, COLD_BATCH))
     with contextlib.closing(Peer(bootstrap)) as peer:
         offset = 0
@@ -122,8 +122,8 @@ def ask_to_scan(bootstrap: str, topic: str, directory: Path, stop: Event) -> Non
                 offset = 0
 
 
-def do_scan(directory: Path, stop: Event) -> None:
-    """Another program reads the same files, cold every time."""
+def scan_files(directory: Path, stop: Event) -> None:
+    """Another program reads the same files, with a cold page cache."""
     buffer = bytearray(MIB)
     while not stop.is_set():
         evict(logs_of(directory))
@@ -134,13 +134,13 @@ def do_scan(directory: Path, stop: Event) -> None:
 
 
 # ---------------------------------------------------------------- syncing
-def ask_to_sync(bootstrap: str, topic: str, stop: Event) -> None:
-    """Some producers want every record on disk before its acknowledgement."""
+def produce_synced(bootstrap: str, topic: str, stop: Event) -> None:
+    """Some producers require every record on disk before its acknowledgement."""
     request = produce_frame(topic, batch(1, 1024))
-    _in_threads(SYNCING, lambda _: _produce(bootstrap, request, stop))
+    _run_threads(SYNCING, lambda _: _produce(bootstrap, request, stop))
 
 
-def do_sync(directory: Path, stop: Event) -> None:
+def write_synced(directory: Path, stop: Event) -> None:
     """Another program writes as much and syncs as often."""
     block = batch(1, 1024)
 
@@ -150,7 +150,7 @@ def do_sync(directory: Path, stop: Event) -> None:
                 file.write(block)
                 os.fdatasync(file.fileno())
 
-    _in_threads(1, append)  # a broker groups what waits together
+    _run_threads(1, append)  # a broker groups waiting writes
 
 
 def _produce(bootstrap: str, request: bytes, stop: Event, pause_s: float = 0.0) -> None:
@@ -161,8 +161,8 @@ def _produce(bootstrap: str, request: bytes, stop: Event, pause_s: float = 0.0) 
                 time.sleep(pause_s)
 
 
-def _in_threads(how_many: int, work: Callable[[int], None]) -> None:
-    threads = [Thread(target=work, args=(number,)) for number in range(how_many)]
+def _run_threads(count: int, work: Callable[[int], None]) -> None:
+    threads = [Thread(target=work, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -170,13 +170,13 @@ def _in_threads(how_many: int, work: Callable[[int], None]) -> None:
 
 
 # ---------------------------------------------------------------- deleting
-def ask_to_delete(bootstrap: str, topic: str, stop: Event) -> None:
+def delete_topic_later(bootstrap: str, topic: str, stop: Event) -> None:
     stop.wait(1)
     delete_topic(bootstrap, topic)
     stop.wait()
 
 
-def do_delete(directory: Path, stop: Event) -> None:
+def delete_files(directory: Path, stop: Event) -> None:
     """Another program removes files of the same size."""
     stop.wait(1)
     for path in logs_of(directory):
@@ -186,8 +186,8 @@ def do_delete(directory: Path, stop: Event) -> None:
 
 
 # ---------------------------------------------------------------- many partitions
-def ask_for_partitions(bootstrap: str, partitions: int, stop: Event) -> None:
-    """Topics of many partitions come and go."""
+def create_partitions(bootstrap: str, partitions: int, stop: Event) -> None:
+    """Topics with many partitions are created and deleted."""
     with RawClient(bootstrap, _PATIENCE_S) as client:
         stop.wait(0.5)
         while not stop.is_set():
@@ -198,8 +198,8 @@ def ask_for_partitions(bootstrap: str, partitions: int, stop: Event) -> None:
             stop.wait(1)
 
 
-def do_partitions(directory: Path, partitions: int, stop: Event) -> None:
-    """Another program makes and removes such directories."""
+def create_directories(directory: Path, partitions: int, stop: Event) -> None:
+    """Another program creates and removes such directories."""
     stop.wait(0.5)
     while not stop.is_set():
         made = [directory / f"many-{number}" for number in range(partitions)]
@@ -214,10 +214,10 @@ def do_partitions(directory: Path, partitions: int, stop: Event) -> None:
 
 
 # ---------------------------------------------------------------- a slow directory
-def ask_the_slow_one(bootstrap: str, busy: str, sleepy: str, stop: Event) -> None:
-    """Use topics in a slow directory in every way: append and roll, write after a rest, commit, create, delete."""
+def use_slow_directory(bootstrap: str, busy: str, sleepy: str, stop: Event) -> None:
+    """Uses topics in a slow directory in every way: appends and rolls, writes after a pause, commits, creates, deletes."""
     large = produce_frame(busy, batch(1, SLOW_BATCH))
-    _in_threads(
+    _run_threads(
         7,
         lambda number: (
             _produce(bootstrap, large, stop)
@@ -226,7 +226,7 @@ def ask_the_slow_one(bootstrap: str, busy: str, sleepy: str, stop: Event) -> Non
             if number == 4
             else _commit(bootstrap, stop)
             if number == 5
-            else _come_and_go(bootstrap, stop)
+            else _create_and_delete(bootstrap, stop)
         ),
     )
 
@@ -241,7 +241,7 @@ def _commit(bootstrap: str, stop: Event) -> None:
             stop.wait(0.2)
 
 
-def _come_and_go(bootstrap: str, stop: Event) -> None:
+def _create_and_delete(bootstrap: str, stop: Event) -> None:
     with RawClient(bootstrap, _PATIENCE_S) as client:
         while not stop.is_set():
             name = f"passing-{time.monotonic_ns()}"
@@ -251,8 +251,8 @@ def _come_and_go(bootstrap: str, stop: Event) -> None:
             stop.wait(0.5)
 
 
-def do_slowly(directory: Path, stop: Event) -> None:
-    """Another program writes in the slow directory, as many at a time."""
+def write_slow_directory(directory: Path, stop: Event) -> None:
+    """Another program writes in the slow directory, with as many threads."""
     block = batch(1, SLOW_BATCH)
 
     def append(number: int) -> None:
@@ -260,4 +260,4 @@ def do_slowly(directory: Path, stop: Event) -> None:
             while not stop.is_set():
                 file.write(block)
 
-    _in_threads(7, append)
+    _run_threads(7, append)

@@ -1,6 +1,6 @@
-"""Which loads there are, how large they are, and how much of Apache Kafka's figure is aimed at.
+"""The loads of `broker`: their sizes, and their aims as factors of Apache Kafka's figures.
 
-A group is what shares its preparation: the loads on one partition, and those on 100 and 1,000 partitions.
+A group shares its preparation: the loads on one partition, and those on 100 and 1,000 partitions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tests.benchmark.load import java, librdkafka, raw, sessions
 from tests.benchmark.load.meter import Outcome
-from tests.benchmark.load.running_broker import Site
+from tests.benchmark.load.running_broker import RunningBroker
 from tests.benchmark.report.rows import NO_AIMS
 from tests.support.raw_client import RawClient
 
@@ -24,9 +24,10 @@ _SMALL, _LARGE = "batches-of-16k", "batches-of-128k"
 _WIDTHS = (100, 1000)
 _WIDE_RECORDS = 4
 SMALL_INDEXES = {"segment.index.bytes": 64 << 10}
-"""For wide topics, on both brokers. Apache Kafka maps two sparse index files of 10 MiB per partition, and where the
-device has a large read-ahead the first store into each pulls megabytes of nothing into the page cache: 16 GiB and 9 s
-for 1,000 partitions on the machine of docs/performance.md. With small ones the brokers are compared, not that."""
+"""For wide topics, on both brokers. Apache Kafka maps two sparse index files of 10 MiB per partition, and on a
+device with a large read-ahead the first store into each reads megabytes of zeros into the page cache: 16 GiB and 9 s
+for 1,000 partitions on the machine of docs/performance.md. Small index files avoid this.
+"""
 
 
 class Scale(NamedTuple):
@@ -44,21 +45,17 @@ QUICK = Scale(2_000, 300, 128 * MIB, GIB // 2, 256 * MIB, 64 * MIB, 32 * MIB)
 WARM_UP = Scale(8_000, 500, 512 * MIB, 512 * MIB, 512 * MIB, 128 * MIB, 128 * MIB)
 QUICK_WARM_UP = Scale(4_000, 200, 128 * MIB, 256 * MIB, 256 * MIB, 64 * MIB, 32 * MIB)
 
-Run = Callable[[Site, Scale], Outcome]
+Run = Callable[[RunningBroker, Scale], Outcome]
 
 
 class Load(NamedTuple):
-    """What is measured together, and how much of Kafka's figure is aimed at."""
-
     name: str
     run: Run
     aims: Mapping[str, float] = NO_AIMS
 
 
 class Group(NamedTuple):
-    """Loads, and what must be there before them."""
-
-    prepare: Callable[[Site, Scale], None]
+    prepare: Callable[[RunningBroker, Scale], None]
     loads: list[Load]
 
     def only(self, chosen: Callable[[str], bool]) -> Group:
@@ -69,17 +66,19 @@ class Group(NamedTuple):
 def one_partition(*, with_java: bool) -> Group:
     """Requests one at a time, raw throughput, real clients."""
     loads = [
-        Load("ApiVersions", lambda site, scale: raw.api_versions(site, scale.requests)),
+        Load("ApiVersions", lambda broker, scale: raw.api_versions(broker, scale.requests)),
         Load(
             "Produce 1 record, acks=1",
-            lambda site, scale: raw.produce_one(site, scale.requests, _REQUESTS),
+            lambda broker, scale: raw.produce_one(broker, scale.requests, _REQUESTS),
             {"p50 us": 1.3, "p99 us": 1.0, "CPU us": 1.0},
         ),
-        Load("Produce 1 record, acks=all", lambda site, scale: raw.produce_one(site, scale.requests, _REQUESTS, -1)),
-        Load("Fetch at the end", lambda site, scale: raw.fetch_at_end(site, scale.requests, _REQUESTS)),
+        Load(
+            "Produce 1 record, acks=all", lambda broker, scale: raw.produce_one(broker, scale.requests, _REQUESTS, -1)
+        ),
+        Load("Fetch at the end", lambda broker, scale: raw.fetch_at_end(broker, scale.requests, _REQUESTS)),
         Load(
             "parked Fetch woken",
-            lambda site, scale: raw.wake(site, scale.wakes, _REQUESTS),
+            lambda broker, scale: raw.wake(broker, scale.wakes, _REQUESTS),
             {"p50 us": 0.8, "p99 us": 0.2},
         ),
         Load("Produce, batches of 16 KiB", partial(_produce, 16 << 10), {"MB/s": 1.0, "CPU s/GiB": 0.9}),
@@ -97,47 +96,47 @@ def one_partition(*, with_java: bool) -> Group:
     return Group(_prepare_one, loads)
 
 
-def _prepare_one(site: Site, scale: Scale) -> None:
-    with RawClient(site.bootstrap) as admin:
+def _prepare_one(broker: RunningBroker, scale: Scale) -> None:
+    with RawClient(broker.bootstrap) as admin:
         for topic in (_REQUESTS, _SMALL, _LARGE):
             raw.create_topic(admin, topic)
-    raw.fill(site.bootstrap, _SMALL, 16 << 10, scale.log_bytes // 4)
-    raw.fill(site.bootstrap, _LARGE, 128 << 10, scale.log_bytes)
+    raw.fill(broker.bootstrap, _SMALL, 16 << 10, scale.log_bytes // 4)
+    raw.fill(broker.bootstrap, _LARGE, 128 << 10, scale.log_bytes)
 
 
-def _produce(batch_bytes: int, site: Site, scale: Scale) -> Outcome:
-    """On a topic of its own, which goes when the load is over."""
+def _produce(batch_bytes: int, broker: RunningBroker, scale: Scale) -> Outcome:
+    """To a new topic, which is deleted afterwards."""
     topic = f"load-{time.monotonic_ns()}"
-    with RawClient(site.bootstrap) as admin:
+    with RawClient(broker.bootstrap) as admin:
         raw.create_topic(admin, topic)
-        outcome = raw.produce(site, topic, batch_bytes, scale.produce_bytes)
+        outcome = raw.produce(broker, topic, batch_bytes, scale.produce_bytes)
         raw.delete_topic(admin, topic)
     return outcome
 
 
-def _fetch(topic: str, max_bytes: int, site: Site, scale: Scale) -> Outcome:
+def _fetch(topic: str, max_bytes: int, broker: RunningBroker, scale: Scale) -> Outcome:
     total = scale.fetch_bytes if max_bytes >= MIB else scale.fetch_bytes // 4
-    return raw.fetch(site, topic, max_bytes, total)
+    return raw.fetch(broker, topic, max_bytes, total)
 
 
 def _clients(*, with_java: bool) -> list[tuple[str, ModuleType]]:
     return [("librdkafka", librdkafka), *([("Java", java)] if with_java else [])]
 
 
-def _client_produce(client: ModuleType, value_bytes: int, site: Site, scale: Scale) -> Outcome:
-    """To a new topic in the place of the one before, for the consumer that follows."""
+def _client_produce(client: ModuleType, value_bytes: int, broker: RunningBroker, scale: Scale) -> Outcome:
+    """To a new topic, which the consumer then reads."""
     topic = _client_topic(client, value_bytes)
-    with RawClient(site.bootstrap) as admin:
-        with contextlib.suppress(AssertionError):  # the first time there is none
+    with RawClient(broker.bootstrap) as admin:
+        with contextlib.suppress(AssertionError):  # does not exist the first time
             raw.delete_topic(admin, topic)
         raw.create_topic(admin, topic)
-    outcome: Outcome = client.produce(site, topic, _count(value_bytes, scale), value_bytes)
+    outcome: Outcome = client.produce(broker, topic, _count(value_bytes, scale), value_bytes)
     return outcome
 
 
-def _client_consume(client: ModuleType, value_bytes: int, site: Site, scale: Scale) -> Outcome:
+def _client_consume(client: ModuleType, value_bytes: int, broker: RunningBroker, scale: Scale) -> Outcome:
     topic = _client_topic(client, value_bytes)
-    outcome: Outcome = client.consume(site, topic, _count(value_bytes, scale), value_bytes)
+    outcome: Outcome = client.consume(broker, topic, _count(value_bytes, scale), value_bytes)
     return outcome
 
 
@@ -151,7 +150,7 @@ def _count(value_bytes: int, scale: Scale) -> int:
 
 # ---------------------------------------------------------------- many partitions
 def many_partitions(*, with_java: bool) -> Group:
-    """Requests over all partitions of wide topics; what is read is what the preparation wrote."""
+    """Requests over all partitions of wide topics; the preparation has written the records that are read."""
     loads = []
     for width in _WIDTHS:
         name = f"{width:,} partitions"
@@ -170,34 +169,34 @@ def many_partitions(*, with_java: bool) -> Group:
     return Group(_prepare_many, loads)
 
 
-def _prepare_many(site: Site, scale: Scale) -> None:
+def _prepare_many(broker: RunningBroker, scale: Scale) -> None:
     for width in _WIDTHS:
-        with RawClient(site.bootstrap) as admin:
+        with RawClient(broker.bootstrap) as admin:
             raw.create_topic(admin, _wide(width), width, **SMALL_INDEXES)
-        raw.fill(site.bootstrap, _wide(width), _WIDE_RECORDS << 10, scale.wide_bytes, width)
+        raw.fill(broker.bootstrap, _wide(width), _WIDE_RECORDS << 10, scale.wide_bytes, width)
 
 
 def _wide(width: int) -> str:
     return f"wide-{width}"
 
 
-def _wide_produce(width: int, site: Site, scale: Scale) -> Outcome:
-    return raw.produce(site, _wide(width), 1024, scale.wide_bytes, width)
+def _wide_produce(width: int, broker: RunningBroker, scale: Scale) -> Outcome:
+    return raw.produce(broker, _wide(width), 1024, scale.wide_bytes, width)
 
 
-def _wide_fetch(width: int, site: Site, scale: Scale) -> Outcome:
-    return sessions.fetch(site, _wide(width), width, _WIDE_RECORDS, 2 * scale.wide_bytes)
+def _wide_fetch(width: int, broker: RunningBroker, scale: Scale) -> Outcome:
+    return sessions.fetch(broker, _wide(width), width, _WIDE_RECORDS, 2 * scale.wide_bytes)
 
 
-def _wide_wake(width: int, site: Site, scale: Scale) -> Outcome:
-    return sessions.wake(site, _wide(width), width, scale.wakes)
+def _wide_wake(width: int, broker: RunningBroker, scale: Scale) -> Outcome:
+    return sessions.wake(broker, _wide(width), width, scale.wakes)
 
 
-def _wide_client_produce(client: ModuleType, width: int, site: Site, scale: Scale) -> Outcome:
-    outcome: Outcome = client.produce(site, _wide(width), scale.wide_bytes // 1024, 1024)
+def _wide_client_produce(client: ModuleType, width: int, broker: RunningBroker, scale: Scale) -> Outcome:
+    outcome: Outcome = client.produce(broker, _wide(width), scale.wide_bytes // 1024, 1024)
     return outcome
 
 
-def _wide_client_consume(client: ModuleType, width: int, site: Site, scale: Scale) -> Outcome:
-    outcome: Outcome = client.consume(site, _wide(width), scale.wide_bytes // 1024, 1024)
+def _wide_client_consume(client: ModuleType, width: int, broker: RunningBroker, scale: Scale) -> Outcome:
+    outcome: Outcome = client.consume(broker, _wide(width), scale.wide_bytes // 1024, 1024)
     return outcome

@@ -1,10 +1,9 @@
-"""Members of a classic group over raw sockets, each as a client keeps it, until all are in one generation.
+"""Members of a classic group over raw sockets, until all are in one generation.
 
-RULES    1. A member joins without an id, joins again with the one that it is given, syncs, and then sends heartbeats. Told that
-            a rebalance is under way, or that it is unknown, it joins again; that is a client's life, so how often it
-            happened is told as well.
-         2. Every member has a connection of its own, and all live at the same time.
-         3. A group is at rest when all its members have their shares of the same generation, and nobody else is in it.
+RULES    1. A member joins without an id, joins again with the id from the response, syncs, and then sends heartbeats. On
+            REBALANCE_IN_PROGRESS or UNKNOWN_MEMBER_ID it joins again, as clients do; the number of joins is a figure too.
+         2. Every member has its own connection, and all are members at the same time.
+         3. A group is stable when all its members have assignments of the same generation, which has no other member.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from protocol.messages.groups import (
     SyncGroupRequestAssignment,
 )
 from protocol.schema import Message
-from tests.benchmark.load.running_broker import Site
+from tests.benchmark.load.running_broker import RunningBroker
 from tests.support.raw_client import RawClient
 
-JOIN, SYNC, BEAT, LEAVE = 5, 3, 3, 3
-BEAT_S: Final = 0.1
-"""Between two heartbeats; clients' is 3 s, which would be all that one sees."""
-SOON_S: Final = 0.01
+JOIN, SYNC, HEARTBEAT, LEAVE = 5, 3, 3, 3
+HEARTBEAT_INTERVAL_S: Final = 0.1
+"""Clients' is 3 s, which would dominate the result."""
+FIRST_HEARTBEAT_S: Final = 0.01
 ASSIGNMENT: Final = bytes(40)
-"""About what a consumer's is with one partition."""
+"""About the size of a consumer's with one partition."""
 LIMIT_S: Final = 60.0
 
 
@@ -47,21 +46,21 @@ class _Phase(Enum):
 
 
 class _Member:
-    def __init__(self, site: Site, group: str) -> None:
-        self.client = RawClient(site.bootstrap, LIMIT_S)
+    def __init__(self, broker: RunningBroker, group: str) -> None:
+        self.client = RawClient(broker.bootstrap, LIMIT_S)
         self.phase = _Phase.JOINING
         self.id = ""
         self.generation = -1
         self.seen = 0
-        """As a leader, how many members its generation has."""
+        """If it is the leader: the number of members of its generation."""
         self.joins = 0
-        self.beats_at_s = 0.0
+        self.next_heartbeat_s = 0.0
         self._group = group
         self._sent: tuple[Message, int] | None = None
 
     @property
-    def waits(self) -> bool:
-        """Whether it is owed an answer."""
+    def is_waiting(self) -> bool:
+        """Whether a response is outstanding."""
         return self._sent is not None
 
     def _send(self, request: Message, version: int) -> None:
@@ -69,7 +68,6 @@ class _Member:
         self.client.send(request, version)
 
     def join(self) -> None:
-        """Ask for a place in the next generation."""
         self.phase, self.seen = _Phase.JOINING, 0
         self.joins += 1
         subscription = encode(ConsumerProtocolSubscription(topics=[self._group]), 1)
@@ -80,12 +78,12 @@ class _Member:
         )  # fmt: skip
         self._send(request, JOIN)
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         request = HeartbeatRequest(group_id=self._group, generation_id=self.generation, member_id=self.id)
-        self._send(request, BEAT)
+        self._send(request, HEARTBEAT)
 
-    def hear(self) -> None:
-        """Read an answer and do what a client does then."""
+    def receive(self) -> None:
+        """Reads a response and reacts as a client does."""
         assert self._sent is not None, "nothing was asked"
         (request, version), self._sent = self._sent, None
         answer = self.client.receive(request, version)
@@ -99,9 +97,9 @@ class _Member:
             self.join()
         else:
             assert not error, ErrorCode(error).name
-            self._go_on(answer)
+            self._apply_response(answer)
 
-    def _go_on(self, answer: Any) -> None:
+    def _apply_response(self, answer: Any) -> None:
         if self.phase is _Phase.JOINING:
             self.id, self.generation, self.phase = answer.member_id, answer.generation_id, _Phase.SYNCING
             self.seen = len(answer.members)
@@ -116,7 +114,7 @@ class _Member:
         if self.phase is _Phase.SYNCING:
             assert bytes(answer.assignment) == ASSIGNMENT, "not its share"
             self.phase = _Phase.STABLE
-        self.beats_at_s = time.monotonic() + BEAT_S
+        self.next_heartbeat_s = time.monotonic() + HEARTBEAT_INTERVAL_S
 
     def leave(self) -> None:
         if self._sent is not None:
@@ -127,47 +125,47 @@ class _Member:
 
 
 class ClassicGroup:
-    """A group and its members."""
-
-    def __init__(self, site: Site, group: str) -> None:
-        self._site, self._group = site, group
+    def __init__(self, broker: RunningBroker, group: str) -> None:
+        self._broker, self._group = broker, group
         self._members: list[_Member] = []
         self._poll = select.epoll()
         self._by_fileno: dict[int, _Member] = {}
 
     def connect(self, count: int) -> None:
-        """So many members more, which have not joined yet."""
+        """Adds members that have not joined yet."""
         for _ in range(count):
-            member = _Member(self._site, self._group)
+            member = _Member(self._broker, self._group)
             number = member.client.socket.fileno()
             self._members.append(member)
             self._by_fileno[number] = member
             self._poll.register(number, select.EPOLLIN)
 
-    def settle(self) -> int:
-        """Have those who have not joined do so, and live until the group is at rest; how often members joined."""
+    def rebalance(self) -> int:
+        """New members join; runs until the group is stable; returns the number of joins."""
         before = sum(member.joins for member in self._members)
         for member in self._members:
-            if member.generation < 0 and not member.waits:
+            if member.generation < 0 and not member.is_waiting:
                 member.join()
         began_s = time.monotonic()
-        for member in self._members:  # whoever is there already is told soon: when its heartbeat is due would be chance
-            member.beats_at_s = began_s + SOON_S
+        for (
+            member
+        ) in self._members:  # existing members learn soon of the rebalance, whenever their heartbeat would be due
+            member.next_heartbeat_s = began_s + FIRST_HEARTBEAT_S
         ends_s = began_s + LIMIT_S
-        while not self._is_at_rest():
+        while not self._is_stable():
             now_s = time.monotonic()
-            assert now_s < ends_s, "the group does not come to rest"
-            for number, _ in self._poll.poll(BEAT_S / 10):
-                self._by_fileno[number].hear()
-            self._beat(now_s)
+            assert now_s < ends_s, "the group does not become stable"
+            for number, _ in self._poll.poll(HEARTBEAT_INTERVAL_S / 10):
+                self._by_fileno[number].receive()
+            self._send_heartbeats(now_s)
         return sum(member.joins for member in self._members) - before
 
-    def _beat(self, now_s: float) -> None:
+    def _send_heartbeats(self, now_s: float) -> None:
         for member in self._members:
-            if member.phase is _Phase.STABLE and not member.waits and member.beats_at_s <= now_s:
-                member.beat()
+            if member.phase is _Phase.STABLE and not member.is_waiting and member.next_heartbeat_s <= now_s:
+                member.heartbeat()
 
-    def _is_at_rest(self) -> bool:
+    def _is_stable(self) -> bool:
         members: Sequence[_Member] = self._members
         return (
             all(member.phase is _Phase.STABLE for member in members)

@@ -1,4 +1,4 @@
-"""Three nodes of a kind, each broker and controller, and who leads what among them."""
+"""Three nodes of one kind, each broker and controller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from protocol.messages.cluster import DescribeQuorumRequest, QuorumPartition, Qu
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.benchmark.load import raw
 from tests.benchmark.load.meter import Outcome, cpu_seconds
-from tests.benchmark.load.running_broker import Node, Site
+from tests.benchmark.load.running_broker import Node, RunningBroker
 from tests.benchmark.report.rows import OURS, THEIRS
 from tests.support import cluster as ours
 from tests.support.kafka import STOCK_JVM, ApacheKafka, free_port
@@ -22,14 +22,12 @@ NODES = (1, 2, 3)
 _METADATA_VERSION = 9
 _LIMIT_S = 120.0
 _SESSION = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
-"""For both: of a fail-over, all but this is the brokers' own."""
+"""For both brokers: fail-over detection takes the same time; the rest differs."""
 _SMALL = {"group.initial.rebalance.delay.ms": "0"}
 _STEP_S = 0.005
 
 
-class Three:
-    """A cluster, not started yet."""
-
+class ThreeNodes:
     def __init__(self, name: str) -> None:
         self.name = name
         self._own: ours.Cluster | None = None
@@ -50,15 +48,15 @@ class Three:
                 node.kill()
                 node.__exit__(None, None, None)
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ start
     def prepare(self) -> None:
-        """What is a program of its own, and so does not count."""
+        """Formatting, which is not measured."""
         for node in self.nodes.values():
             if isinstance(node, ApacheKafka):
                 node.format()
 
     def start(self) -> Outcome:
-        """Start those that do not run, until each of them names all."""
+        """Starts the stopped nodes; until each of them lists all brokers."""
         stopped = [node for node in self.nodes.values() if not node.is_running]
         started = time.monotonic()
         with ThreadPoolExecutor(len(stopped)) as pool:
@@ -72,12 +70,12 @@ class Three:
         with RawClient(node.bootstrap) as client:
             return len(client.ask(MetadataRequest(topics=[]), _METADATA_VERSION).brokers) == len(NODES)
 
-    # ------------------------------------------------------------ who is who
-    def site(self, leader: int) -> Site:
-        """A load's place: the leader is asked, the processor time of all counts."""
+    # ------------------------------------------------------------ roles and topics
+    def broker(self, leader: int) -> RunningBroker:
+        """Requests go to the leader; the CPU time of all nodes counts."""
         node = self.nodes[leader]
         others = tuple(other.pid for number, other in self.nodes.items() if number != leader and other.is_running)
-        return Site(self.name, node.bootstrap, node.pid, others)
+        return RunningBroker(self.name, node.bootstrap, node.pid, others)
 
     def controller(self) -> int:
         query = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])
@@ -87,25 +85,25 @@ class Three:
             return leader
 
     def partitions(self, query: Node, topic: str) -> dict[int, Any]:
-        """What a node says of a topic's partitions."""
+        """The topic's partitions in the metadata of a node."""
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
         with RawClient(query.bootstrap) as client:
             found = client.ask(request, _METADATA_VERSION).topics[0].partitions
         return {partition.partition_index: partition for partition in found}
 
-    def create_alone(self, topic: str, node: int) -> None:
+    def create_unreplicated(self, topic: str, node: int) -> None:
         with RawClient(self.nodes[node].bootstrap, _LIMIT_S) as client:
             raw.create_topic(client, topic, 1, (node,), **{"min.insync.replicas": 1})
 
     def create(self, topic: str, leader: int, partitions: int = 1, **configs: object) -> None:
-        """A topic that one node leads, of whose every partition all are in sync."""
+        """A topic led by one node, with all replicas in sync."""
         replicas = (leader, *(number for number in NODES if number != leader))
         with RawClient(self.nodes[leader].bootstrap, _LIMIT_S) as client:
             raw.create_topic(client, topic, partitions, replicas, **configs)
         self.await_all_in_sync(topic)
 
     def await_all_in_sync(self, topic: str) -> None:
-        """Wait until nothing is to be made good, and every node has heard so."""
+        """Waits until every node's metadata has all replicas in sync."""
         for node in self.nodes.values():
             until(
                 lambda node=node: self._knows_all_in_sync(node, topic),
@@ -119,7 +117,7 @@ class Three:
 
     # ------------------------------------------------------------ fail-over
     def fail_over(self, topic: str, victim: int) -> Outcome:
-        """Kill the leader of all partitions: seconds until the first of them takes a record with acks=all, and all do."""
+        """Kills the leader of all partitions: seconds until the first partition accepts a record, and until all do."""
         survivors = [number for number in NODES if number != victim]
         missing = set(self.partitions(self.nodes[survivors[0]], topic))
         started = time.monotonic()
@@ -134,8 +132,8 @@ class Three:
                 time.sleep(_STEP_S)
         return Outcome({"s": first_s, "s until all take it": time.monotonic() - started})
 
-    def move_on(self, topics: Mapping[int, str], victim: int) -> Outcome:
-        """Kill one of several masters, each with a topic of its own: seconds until another takes a record instead."""
+    def switch_topics(self, topics: Mapping[int, str], victim: int) -> Outcome:
+        """Kills one of several masters, each with its own topic: seconds until another accepts a record instead."""
         started = time.monotonic()
         self.nodes[victim].kill()
         for node in (victim, *topics):
@@ -143,12 +141,12 @@ class Three:
                 with RawClient(self.nodes[node].bootstrap, _LIMIT_S) as client:
                     if raw.write(client, topics[node], [0], acks=-1):
                         break
-            except OSError:  # it is gone: the next one
+            except OSError:  # stopped: try the next one
                 continue
         return Outcome({"s": time.monotonic() - started})
 
     def _write(self, topic: str, missing: Iterable[int], survivors: list[int]) -> set[int]:
-        """A record to each of the partitions that has a leader; which took it."""
+        """A record to each of the partitions that has a leader; returns those that accepted it."""
         known = self.partitions(self.nodes[survivors[0]], topic)
         took: set[int] = set()
         for leader in survivors:
@@ -179,5 +177,5 @@ def _kafka_node(number: int, controller_port: int, voters: str) -> ApacheKafka:
     return ApacheKafka({**ours.DEFAULTS, **_SESSION, **own}, jvm=STOCK_JVM, is_static=True, address=("127.0.0.1", port))
 
 
-def threes(*, alone: bool) -> list[Three]:
-    return [Three(OURS), *([] if alone else [Three(THEIRS)])]
+def three_node_clusters(*, alone: bool) -> list[ThreeNodes]:
+    return [ThreeNodes(OURS), *([] if alone else [ThreeNodes(THEIRS)])]

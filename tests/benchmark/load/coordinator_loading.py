@@ -1,9 +1,9 @@
-"""A start over a million committed offsets: how long until the coordinator serves their groups.
+"""A start with a million committed offsets: the time until the coordinator serves their groups.
 
-RULES    1. Each commit names many partitions, so that filling takes seconds; the same offsets are committed again and
-            again, as a log holds them between two rounds of compaction.
-         2. The clock runs from the start of the process until the group's offsets are told. A start of the same node with
-            nothing to load is measured before: the difference is the loading.
+RULES    1. Each commit contains many partitions, so that filling takes seconds; the same offsets are committed repeatedly,
+            as in a log between two compactions.
+         2. The clock runs from the start of the process until OffsetFetch succeeds. A start of the same node without
+            commits is measured before: the difference is the loading.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Final
 
 from protocol.errors import ErrorCode
 from protocol.messages.groups import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from tests.benchmark.load.groups import commit_frame, coordinated
+from tests.benchmark.load.groups import await_coordinator, commit_frame
 from tests.benchmark.load.meter import Outcome, cpu_seconds
 from tests.benchmark.load.raw import Peer, create_topic
-from tests.benchmark.load.running_broker import Node, Site, start
+from tests.benchmark.load.running_broker import Node, RunningBroker, start
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -27,15 +27,15 @@ _LIMIT_S = 120.0
 
 
 def reload(name: str, node: Node, commits: int) -> Outcome:
-    """Fill a new node with commits, stop it, and start it again."""
+    """Fills a new node with commits, stops it, and starts it again."""
     topic = "reloaded"
-    site, _ = start(name, node)
-    with RawClient(site.bootstrap) as client:
+    broker, _ = start(name, node)
+    with RawClient(broker.bootstrap) as client:
         create_topic(client, topic, PARTITIONS)
-    coordinated(site, topic)
+    await_coordinator(broker, topic)
     node.stop()
     bare = _served(name, node, topic)
-    _fill(Site(name, node.bootstrap, node.pid), topic, commits // PARTITIONS)
+    _fill(RunningBroker(name, node.bootstrap, node.pid), topic, commits // PARTITIONS)
     node.stop()
     full = _served(name, node, topic)
     node.stop()
@@ -44,13 +44,13 @@ def reload(name: str, node: Node, commits: int) -> Outcome:
 
 def _served(name: str, node: Node, topic: str) -> dict[str, float]:
     started = time.monotonic()
-    site, _ = start(name, node)
-    with RawClient(site.bootstrap) as client:
-        until(lambda: _tells(client, topic), "offsets that are told", _LIMIT_S)
-    return {"s": time.monotonic() - started, "CPU s": cpu_seconds(site.pid)}
+    broker, _ = start(name, node)
+    with RawClient(broker.bootstrap) as client:
+        until(lambda: _has_offsets(client, topic), "offsets that are told", _LIMIT_S)
+    return {"s": time.monotonic() - started, "CPU s": cpu_seconds(broker.pid)}
 
 
-def _tells(client: RawClient, group: str) -> bool:
+def _has_offsets(client: RawClient, group: str) -> bool:
     query = OffsetFetchRequestTopics(name=group, partition_indexes=[PARTITIONS - 1])
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=[query])])
     error = client.ask(request, _FETCH).groups[0].error_code
@@ -58,9 +58,9 @@ def _tells(client: RawClient, group: str) -> bool:
     return not error
 
 
-def _fill(site: Site, group: str, count: int) -> None:
+def _fill(broker: RunningBroker, group: str, count: int) -> None:
     request = commit_frame(group, group, range(PARTITIONS))
-    peer = Peer(site.bootstrap)
+    peer = Peer(broker.bootstrap)
     for number in range(count + _IN_FLIGHT):
         if number < count:
             peer.send(request)

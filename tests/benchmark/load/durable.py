@@ -1,4 +1,4 @@
-"""Load that waits for the disk: records of which each is synced before it is acknowledged, over many partitions."""
+"""Load on the disk: records that are synced before they are acknowledged, over many partitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from confluent_kafka import KafkaError, Message, Producer
 
 from tests.benchmark.load.meter import Meter, Outcome
-from tests.benchmark.load.running_broker import Site
+from tests.benchmark.load.running_broker import RunningBroker
 from tests.support.loading import create
 from tests.support.raw_client import RawClient
 
@@ -19,13 +19,13 @@ _SETTLE_S = 2.0
 _PATIENCE_S = 120.0
 
 
-class _Rally:
-    """A producer that sends to a partition again as soon as that has acknowledged."""
+class _InFlightProducer:
+    """A producer that sends to a partition again on each acknowledgement."""
 
-    def __init__(self, site: Site, topic: str, seconds: float) -> None:
+    def __init__(self, broker: RunningBroker, topic: str, seconds: float) -> None:
         self._producer = Producer(
             {
-                "bootstrap.servers": site.bootstrap,
+                "bootstrap.servers": broker.bootstrap,
                 "acks": "all",
                 "linger.ms": 0,
                 "max.in.flight.requests.per.connection": 5,
@@ -49,12 +49,12 @@ class _Rally:
         assert not self.failed, self.failed[0]
 
     def _send(self, partition: int) -> None:
-        self._producer.produce(self._topic, _VALUE, partition=partition, on_delivery=self._heard(partition))
+        self._producer.produce(self._topic, _VALUE, partition=partition, on_delivery=self._delivery_callback(partition))
 
-    def _heard(self, partition: int) -> Callable[[KafkaError | None, Message], None]:
+    def _delivery_callback(self, partition: int) -> Callable[[KafkaError | None, Message], None]:
         sent = time.perf_counter()
 
-        def hear(error: KafkaError | None, _: Message) -> None:
+        def on_delivery(error: KafkaError | None, _: Message) -> None:
             now = time.perf_counter()
             if error is not None:
                 self.failed.append(error)
@@ -63,22 +63,22 @@ class _Rally:
             if now < self._end and error is None:
                 self._send(partition)
 
-        return hear
+        return on_delivery
 
 
-def acknowledged(site: Site, topic: str, partitions: int, seconds: float) -> Outcome:
-    """Four records of 100 bytes in flight per partition, at most 2,000: how many are acknowledged, after how long.
+def acknowledged(broker: RunningBroker, topic: str, partitions: int, seconds: float) -> Outcome:
+    """Four records of 100 bytes in flight per partition, at most 2,000: acknowledged records and their latencies.
 
-    The first two seconds do not count; what is on its way when the time is over does, as long as it takes.
+    The first two seconds do not count; records in flight at the end do.
     """
-    with RawClient(site.bootstrap, _PATIENCE_S) as admin:
+    with RawClient(broker.bootstrap, _PATIENCE_S) as admin:
         create(admin, topic, partitions=partitions, flush_messages=1)
     time.sleep(_SETTLE_S)
-    rally = _Rally(site, topic, seconds)
-    with Meter(site.pid) as meter:
-        rally.run(partitions)
-    count = len(rally.waited_s)
-    waited_s = sorted(rally.waited_s)
+    producer = _InFlightProducer(broker, topic, seconds)
+    with Meter(broker.pid) as meter:
+        producer.run(partitions)
+    count = len(producer.waited_s)
+    waited_s = sorted(producer.waited_s)
     return Outcome(
         {
             "records/s": count / seconds,

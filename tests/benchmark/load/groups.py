@@ -1,9 +1,9 @@
-"""Groups over raw sockets: commits of offsets, and the time until every member of a group has its share.
+"""Groups over raw sockets: offset commits, and the time until every member of a group has its assignment.
 
-RULES    1. Every member has a connection of its own; all ask at the same time and are answered as the broker likes.
-         2. What a group needs to be there is done before the clock starts.
-         3. Members of the consumer protocol send the next heartbeat soon after all are answered: clients wait for 5 s,
-            which would be all that one sees.
+RULES    1. Every member has its own connection; all send their requests at the same time.
+         2. A group's topic and coordinator exist before the clock starts.
+         3. Members of the consumer protocol send the next heartbeat soon after all responses: the 5 s of clients
+            would dominate the result.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from protocol.schema import Message
 from tests.benchmark.load.classic_members import ClassicGroup
 from tests.benchmark.load.meter import Meter, Outcome
 from tests.benchmark.load.raw import Peer, frame
-from tests.benchmark.load.running_broker import Site
+from tests.benchmark.load.running_broker import RunningBroker
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
-_COMMIT, _BEAT = 8, 1
+_COMMIT, _HEARTBEAT = 8, 1
 _ERROR: Final = Struct(">h")
 _LIMIT_S = 120.0
 _PACE_S = 0.02
 
 
-def coordinated(site: Site, group: str) -> None:
-    """Wait until the group has a coordinator that serves it."""
-    with RawClient(site.bootstrap) as client:
+def await_coordinator(broker: RunningBroker, group: str) -> None:
+    """Waits until the group's coordinator serves it."""
+    with RawClient(broker.bootstrap) as client:
         query = FindCoordinatorRequest(coordinator_keys=[group])
         until(lambda: not client.ask(query, 4).coordinators[0].error_code, "a coordinator", _LIMIT_S)
         shown = DescribeGroupsRequest(groups=[group])
@@ -52,19 +52,19 @@ def coordinated(site: Site, group: str) -> None:
 # ---- commits
 
 
-def commits(site: Site, topic: str, count: int, at_a_time: int, partitions: int) -> Outcome:
-    """So many commits of some partitions' offsets by each of some connections, one behind the other on each."""
+def commits(broker: RunningBroker, topic: str, count: int, at_a_time: int, partitions: int) -> Outcome:
+    """Commits of some partitions' offsets by each of some connections, in sequence on each."""
     requests = [commit_frame(f"{topic}-{number}", topic, range(partitions)) for number in range(at_a_time)]
     for number in range(at_a_time):
-        coordinated(site, f"{topic}-{number}")
-    _commit_all(site, requests, count // 10)
-    with Meter(site.pid) as meter:
-        took_s = _commit_all(site, requests, count)
+        await_coordinator(broker, f"{topic}-{number}")
+    _commit_all(broker, requests, count // 10)
+    with Meter(broker.pid) as meter:
+        took_s = _commit_all(broker, requests, count)
     return Outcome({"commits/s": len(took_s) / meter.wall_s, **meter.each(took_s).figures})
 
 
 def commit_frame(group: str, topic: str, partitions: Sequence[int]) -> bytes:
-    """A commit of one offset for each of some partitions, by nobody's member."""
+    """A commit of one offset for each of some partitions, without a member id."""
     positions = [
         OffsetCommitRequestPartition(partition_index=index, committed_offset=index, committed_metadata="")
         for index in partitions
@@ -73,13 +73,13 @@ def commit_frame(group: str, topic: str, partitions: Sequence[int]) -> bytes:
     return frame(OffsetCommitRequest(group_id=group, member_id="", topics=[named]), _COMMIT)
 
 
-def _commit_all(site: Site, requests: Sequence[bytes], count: int) -> list[float]:
+def _commit_all(broker: RunningBroker, requests: Sequence[bytes], count: int) -> list[float]:
     clock = time.perf_counter
     took_s: list[float] = []
     with select.epoll() as poll:
         peers = {}
         for request in requests:
-            peer = Peer(site.bootstrap)
+            peer = Peer(broker.bootstrap)
             peers[peer.fileno()] = (peer, request)
             poll.register(peer.fileno(), select.EPOLLIN)
         left = dict.fromkeys(peers, count)
@@ -106,37 +106,37 @@ def _commit_all(site: Site, requests: Sequence[bytes], count: int) -> list[float
 # ---- members of the classic protocol
 
 
-def classic(site: Site, topic: str, size: int) -> dict[str, Outcome]:
-    """So many members come to a new group; then one more comes, and one goes."""
-    coordinated(site, topic)
-    group = ClassicGroup(site, topic)
+def classic(broker: RunningBroker, topic: str, size: int) -> dict[str, Outcome]:
+    """Members join a new group; then another one joins, and one leaves."""
+    await_coordinator(broker, topic)
+    group = ClassicGroup(broker, topic)
     try:
         group.connect(size)
-        found = {"come": _settling(site, group)}
+        found = {"come": _time_to_settle_classic(broker, group)}
         group.connect(1)
-        found["one more comes"] = _settling(site, group)
+        found["one more comes"] = _time_to_settle_classic(broker, group)
         group.lose_one()
-        found["one goes"] = _settling(site, group)
+        found["one goes"] = _time_to_settle_classic(broker, group)
     finally:
         group.close()
     return found
 
 
-def _settling(site: Site, group: ClassicGroup) -> Outcome:
-    with Meter(site.pid) as meter:
-        joins = group.settle()
+def _time_to_settle_classic(broker: RunningBroker, group: ClassicGroup) -> Outcome:
+    with Meter(broker.pid) as meter:
+        joins = group.rebalance()
     return Outcome({"ms": meter.wall_s * 1e3, "CPU ms": meter.cpu_s * 1e3, "joins": joins})
 
 
 # ---- members of the consumer protocol (KIP-848)
 
 
-class Members:
+class Connections:
     """The connections of a group's members."""
 
-    def __init__(self, site: Site, count: int) -> None:
+    def __init__(self, broker: RunningBroker, count: int) -> None:
         self._stack = ExitStack()
-        self._clients = [self._stack.enter_context(RawClient(site.bootstrap, _LIMIT_S)) for _ in range(count)]
+        self._clients = [self._stack.enter_context(RawClient(broker.bootstrap, _LIMIT_S)) for _ in range(count)]
 
     def __enter__(self) -> Self:
         return self
@@ -145,80 +145,82 @@ class Members:
         self._stack.close()
 
     def ask(self, requests: Sequence[Message], version: int, first: int = 0) -> list[Any]:
-        """The answers to a request of each from the first on, all asked at the same time."""
+        """The responses to one request of each member from `first` on, all sent at the same time."""
         query = list(zip(self._clients[first:], requests, strict=False))
         for client, request in query:
             client.send(request, version)
         return [client.receive(request, version) for client, request in query]
 
 
-def consumer(site: Site, topic: str, size: int) -> dict[str, Outcome]:
-    """So many members join a new group over one partition more; then one more comes, and one goes.
+def consumer(broker: RunningBroker, topic: str, size: int) -> dict[str, Outcome]:
+    """Members join a new group with one more partition than members; then another one joins, and one leaves.
 
-    The clock runs until all are in the same epoch and have all partitions among them.
+    The clock runs until all are in the same epoch and all partitions are assigned.
     """
-    coordinated(site, topic)
-    with Members(site, size + 1) as members:
-        beating = [_Beating(topic, number) for number in range(size)]
-        found = {"come": _settled(site, members, beating, size + 1)}
-        beating.append(_Beating(topic, size))
-        found["one more comes"] = _settled(site, members, beating, size + 1)
-        members.ask([beating.pop().leaving()], _BEAT, size)
-        found["one goes"] = _settled(site, members, beating, size + 1)
+    await_coordinator(broker, topic)
+    with Connections(broker, size + 1) as connections:
+        members = [_ConsumerMember(topic, number) for number in range(size)]
+        found = {"come": _time_to_settle(broker, connections, members, size + 1)}
+        members.append(_ConsumerMember(topic, size))
+        found["one more comes"] = _time_to_settle(broker, connections, members, size + 1)
+        connections.ask([members.pop().leave_request()], _HEARTBEAT, size)
+        found["one goes"] = _time_to_settle(broker, connections, members, size + 1)
     return found
 
 
-def _settled(site: Site, members: Members, beating: Sequence[_Beating], partitions: int) -> Outcome:
-    with Meter(site.pid) as meter:
-        rounds = _until_settled(members, beating, partitions)
+def _time_to_settle(
+    broker: RunningBroker, connections: Connections, members: Sequence[_ConsumerMember], partitions: int
+) -> Outcome:
+    with Meter(broker.pid) as meter:
+        rounds = _until_settled(connections, members, partitions)
     return Outcome({"ms": meter.wall_s * 1e3, "CPU ms": meter.cpu_s * 1e3, "rounds of heartbeats": rounds})
 
 
-class _Beating:
-    """One member, as a client keeps it."""
+class _ConsumerMember:
+    """One member, as a client implements it."""
 
     def __init__(self, topic: str, number: int) -> None:
         self._topic, self._id = topic, f"member-{number:04}"
         self.epoch = 0
         self.owned: dict[bytes, list[int]] = {}
-        self._has_news = False
+        self._assignment_changed = False
 
     def request(self) -> ConsumerGroupHeartbeatRequest:
         request = ConsumerGroupHeartbeatRequest(group_id=self._topic, member_id=self._id, member_epoch=self.epoch)
         if self.epoch == 0:
             request.rebalance_timeout_ms = 60_000
             request.subscribed_topic_names, request.topic_partitions = [self._topic], []
-        elif self._has_news:
+        elif self._assignment_changed:
             request.topic_partitions = [
                 ConsumerGroupHeartbeatRequestTopicPartitions(topic_id=topic_id, partitions=partitions)
                 for topic_id, partitions in self.owned.items()
             ]
-        self._has_news = False
+        self._assignment_changed = False
         return request
 
-    def leaving(self) -> ConsumerGroupHeartbeatRequest:
+    def leave_request(self) -> ConsumerGroupHeartbeatRequest:
         return ConsumerGroupHeartbeatRequest(group_id=self._topic, member_id=self._id, member_epoch=-1)
 
-    def hear(self, answer: Any) -> None:
+    def apply_response(self, answer: Any) -> None:
         assert not answer.error_code, answer
         self.epoch = answer.member_epoch
         if answer.assignment is not None:
             self.owned = {one.topic_id: list(one.partitions) for one in answer.assignment.topic_partitions}
-            self._has_news = True
+            self._assignment_changed = True
 
 
-def _until_settled(members: Members, beating: Sequence[_Beating], partitions: int) -> int:
+def _until_settled(connections: Connections, members: Sequence[_ConsumerMember], partitions: int) -> int:
     rounds, ends_s = 0, time.monotonic() + _LIMIT_S
-    while not _is_settled(beating, partitions):
-        answers = members.ask([one.request() for one in beating], _BEAT)
-        for one, answer in zip(beating, answers, strict=True):
-            one.hear(answer)
+    while not _is_settled(members, partitions):
+        answers = connections.ask([one.request() for one in members], _HEARTBEAT)
+        for one, answer in zip(members, answers, strict=True):
+            one.apply_response(answer)
         rounds += 1
-        assert time.monotonic() < ends_s, "the group does not come to rest"
+        assert time.monotonic() < ends_s, "the group does not become stable"
         time.sleep(_PACE_S)
     return rounds
 
 
-def _is_settled(beating: Sequence[_Beating], partitions: int) -> bool:
-    shares = [sum(map(len, one.owned.values())) for one in beating]
-    return len({one.epoch for one in beating}) == 1 and min(shares) > 0 and sum(shares) == partitions
+def _is_settled(members: Sequence[_ConsumerMember], partitions: int) -> bool:
+    shares = [sum(map(len, one.owned.values())) for one in members]
+    return len({one.epoch for one in members}) == 1 and min(shares) > 0 and sum(shares) == partitions

@@ -1,22 +1,22 @@
-"""Load through the performance tools of Apache Kafka, each in a JVM of its own."""
+"""Load by Apache Kafka's performance tools, each in its own JVM."""
 
 from __future__ import annotations
 
 import re
 
 from tests.benchmark.load.meter import Meter, Outcome
-from tests.benchmark.load.running_broker import Site
+from tests.benchmark.load.running_broker import RunningBroker
 from tests.support.kafka import run_tool
 
 _RATE = re.compile(r"^\d+ records sent, ([\d.]+) records/sec", re.MULTILINE)
 _TIMEOUT_S = 300
 
 
-def produce(site: Site, topic: str, count: int, value_bytes: int) -> Outcome:
-    """ProducerPerformance as fast as it goes, acks=1, with the client's own batch size."""
-    settings = ("--command-property", f"bootstrap.servers={site.bootstrap}", "acks=1")
+def produce(broker: RunningBroker, topic: str, count: int, value_bytes: int) -> Outcome:
+    """ProducerPerformance at full speed, acks=1, with the client's default batch size."""
+    settings = ("--command-property", f"bootstrap.servers={broker.bootstrap}", "acks=1")
     sizes = ("--num-records", count, "--record-size", value_bytes, "--throughput", -1)
-    with Meter(site.pid) as meter:
+    with Meter(broker.pid) as meter:
         ran = run_tool(
             "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, *sizes, *settings, timeout_s=_TIMEOUT_S
         )
@@ -26,10 +26,10 @@ def produce(site: Site, topic: str, count: int, value_bytes: int) -> Outcome:
     return meter.records(float(output[-1]), count * value_bytes)
 
 
-def consume(site: Site, topic: str, count: int, value_bytes: int) -> Outcome:
-    """ConsumerPerformance; the rate is of the fetching alone, the processor time of the whole group session."""
-    options = ("--bootstrap-server", site.bootstrap, "--topic", topic, "--num-records", count, "--hide-header")
-    with Meter(site.pid) as meter:
+def consume(broker: RunningBroker, topic: str, count: int, value_bytes: int) -> Outcome:
+    """ConsumerPerformance; the rate is of the fetching only, the CPU time of the whole group session."""
+    options = ("--bootstrap-server", broker.bootstrap, "--topic", topic, "--num-records", count, "--hide-header")
+    with Meter(broker.pid) as meter:
         ran = run_tool("org.apache.kafka.tools.ConsumerPerformance", *options, timeout_s=_TIMEOUT_S)
     assert ran.returncode == 0, ran.stderr
     rate = float(ran.stdout.strip().splitlines()[-1].split(",")[-1])

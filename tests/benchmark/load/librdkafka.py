@@ -1,4 +1,4 @@
-"""Load through librdkafka, the client that most of the world runs."""
+"""Load by librdkafka."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import cycle
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from tests.benchmark.load.meter import Meter, Outcome
-from tests.benchmark.load.running_broker import Site
+from tests.benchmark.load.running_broker import RunningBroker
 
 _CHUNK = 10_000
 _QUEUED_BYTES = 256 << 20
@@ -18,11 +18,11 @@ _TIMEOUT_S = 120
 _SILENCE_S = 20
 
 
-def produce(site: Site, topic: str, count: int, value_bytes: int) -> Outcome:
-    """Records of one size, acks=1, batches of up to 128 KiB, the partitions in turn."""
+def produce(broker: RunningBroker, topic: str, count: int, value_bytes: int) -> Outcome:
+    """Records of one size, acks=1, batches of up to 128 KiB, round-robin over the partitions."""
     producer = Producer(
         {
-            "bootstrap.servers": site.bootstrap,
+            "bootstrap.servers": broker.bootstrap,
             "acks": "1",
             "batch.size": 131072,
             "batch.num.messages": 131072 // value_bytes + 1,
@@ -35,7 +35,7 @@ def produce(site: Site, topic: str, count: int, value_bytes: int) -> Outcome:
     messages = [{"value": os.urandom(value_bytes)}] * (_CHUNK // partitions)
     turn = cycle(range(partitions))
     queued = 0
-    with Meter(site.pid) as meter:
+    with Meter(broker.pid) as meter:
         while queued < count:
             while len(producer) * value_bytes > _QUEUED_BYTES or len(producer) > _QUEUED_RECORDS:
                 producer.poll(0.005)
@@ -46,10 +46,10 @@ def produce(site: Site, topic: str, count: int, value_bytes: int) -> Outcome:
     return meter.records(count / meter.wall_s, count * value_bytes)
 
 
-def consume(site: Site, topic: str, count: int, value_bytes: int) -> Outcome:
-    """So many records from the beginning of the partitions, as Python objects."""
+def consume(broker: RunningBroker, topic: str, count: int, value_bytes: int) -> Outcome:
+    """Records from the beginning of the partitions, as Python objects."""
     settings = {
-        "bootstrap.servers": site.bootstrap,
+        "bootstrap.servers": broker.bootstrap,
         "group.id": "bench",
         "enable.auto.commit": False,
         "check.crcs": False,
@@ -57,13 +57,13 @@ def consume(site: Site, topic: str, count: int, value_bytes: int) -> Outcome:
         "queued.min.messages": 1_000_000,
         "queued.max.messages.kbytes": 262144,
     }
-    # Closed in any case: one that is dropped when its broker has gone waits for it for minutes.
+    # Always closed: garbage collection of a consumer whose broker has stopped takes minutes.
     with closing(Consumer(settings)) as consumer:
         partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
-        assert partitions, f"there is no {topic}: choose the load that produces to it as well"
+        assert partitions, f"there is no {topic}: also select the load that produces to it"
         consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in partitions])
         received = 0
-        with Meter(site.pid) as meter:
+        with Meter(broker.pid) as meter:
             while received < count:
                 messages = consumer.consume(min(50_000, count - received), _SILENCE_S)
                 assert messages, "nothing came"

@@ -1,4 +1,4 @@
-"""What a broker's process spends, and how long something took."""
+"""CPU time of brokers, and latencies."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ GIB = 2**30
 
 
 class Outcome(NamedTuple):
-    """What one run of a load gave."""
+    """The result of one run of a load."""
 
     figures: dict[str, float]
     seconds: Sequence[float] = ()
-    """How long each request took, the shortest first; nothing where many were in flight."""
+    """The sorted latencies of the requests; empty if several were in flight."""
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of a process, all its threads and the ended ones included, to the nanosecond.
+    """CPU time of a process, including its ended threads, in nanosecond resolution.
 
-    Linux names the CPU clock of a process by a number made of its id (clock_getcpuclockid(3)).
+    The clock id is the one of clock_getcpuclockid(3) on Linux.
     """
     return time.clock_gettime((~pid << 3) | 2)
 
 
 class Meter:
-    """Wall time and the processor time of a broker, or of several together, over a `with` block."""
+    """Wall time and the CPU time of one or more brokers during a `with` block."""
 
     def __init__(self, *pids: int) -> None:
         self._pids = pids
@@ -46,18 +46,18 @@ class Meter:
         self.cpu_s = sum(map(cpu_seconds, self._pids)) - self._cpu_before
 
     def throughput(self, payload_bytes: int) -> Outcome:
-        """Rate and processor time by size."""
+        """Rate and CPU time by size."""
         return Outcome({"MB/s": payload_bytes / 1e6 / self.wall_s, **self.by_size(payload_bytes)})
 
     def records(self, per_second: float, payload_bytes: int) -> Outcome:
-        """Rate in records and processor time by size."""
+        """Rate in records and CPU time by size."""
         return Outcome({"records/s": per_second, **self.by_size(payload_bytes)})
 
     def by_size(self, payload_bytes: int) -> dict[str, float]:
         return {"CPU s/GiB": self.cpu_s * GIB / payload_bytes}
 
     def each(self, seconds: list[float]) -> Outcome:
-        """How long each of some requests took, and what it cost the broker; in microseconds."""
+        """Latencies and the broker's CPU time per request, in microseconds."""
         seconds = sorted(seconds)
         count = len(seconds)
         figures = {

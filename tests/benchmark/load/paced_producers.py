@@ -1,9 +1,9 @@
-"""Quiet producers: many connections, each sending one record now and then, each answer timed from when it was due.
+"""Paced producers: many connections, each sending a record at fixed times; latencies count from the time it was due.
 
-RULES    1. A request leaves when it is due, whether or not the answer before it has come: who has to wait makes those
-            behind wait too, and that counts (no coordinated omission).
-         2. A probe among them asks for ApiVersions, which touches no disk: what makes it wait is the broker's loop.
-NOT HERE What disturbs them (disturbances.py).
+RULES    1. A request is sent when it is due, whether or not the previous response has arrived: requests delayed by a
+            slow one count too (no coordinated omission).
+         2. A probe sends ApiVersions requests, which use no disk: it measures the broker's event loop.
+NOT HERE The background work (background_work.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LENGTH = Struct(">i")
 
 class Sample(NamedTuple):
     due_s: float
-    """Since the beginning."""
+    """Since the start."""
     latency_s: float
 
 
@@ -39,9 +39,7 @@ class Samples(NamedTuple):
     probed: list[Sample]
 
 
-class _Talker:
-    """One connection and its requests."""
-
+class _PacedConnection:
     def __init__(self, bootstrap: str, request: bytes, every_s: float, first_s: float, into: list[Sample]) -> None:
         host, port = bootstrap.rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
@@ -58,13 +56,13 @@ class _Talker:
         return bool(self._sent)
 
     def send(self) -> None:
-        """Send what is due, and know when the next is."""
+        """Sends the due request, and computes the time of the next."""
         self.socket.sendall(self._request)
         self._sent.append(self.due_s)
         self.due_s += self._every_s
 
     def receive(self, began_s: float) -> None:
-        """Take the answers that have come."""
+        """Reads the responses that have arrived."""
         data = self._unread + self.socket.recv(65536)
         if not data:
             raise EOFError("the broker hung up")
@@ -77,39 +75,39 @@ class _Talker:
 
 
 def measure(bootstrap: str, topic: str, seconds: float) -> Samples:
-    """Produce for so long, and wait for the answers."""
+    """Produces for this time, and waits for the responses."""
     samples = Samples([], [])
     request = produce_frame(topic, batch(1, 100))
-    talkers = [
-        _Talker(bootstrap, request, EVERY_S, EVERY_S * number / CONNECTIONS, samples.produced)
+    connections = [
+        _PacedConnection(bootstrap, request, EVERY_S, EVERY_S * number / CONNECTIONS, samples.produced)
         for number in range(CONNECTIONS)
     ]
-    talkers.append(_Talker(bootstrap, frame(ApiVersionsRequest(), 0), PROBE_EVERY_S, 0.0, samples.probed))
+    connections.append(_PacedConnection(bootstrap, frame(ApiVersionsRequest(), 0), PROBE_EVERY_S, 0.0, samples.probed))
     gc.collect()
     gc.disable()
     try:
-        _talk(talkers, seconds)
+        _run(connections, seconds)
     finally:
         gc.enable()
-        for talker in talkers:
-            talker.socket.close()
+        for connection in connections:
+            connection.socket.close()
     return samples
 
 
-def _talk(talkers: list[_Talker], seconds: float) -> None:
-    by_socket = {talker.socket: talker for talker in talkers}
+def _run(connections: list[_PacedConnection], seconds: float) -> None:
+    by_socket = {connection.socket: connection for connection in connections}
     order = count()
-    due = [(talker.due_s, next(order), talker) for talker in talkers]
+    due = [(connection.due_s, next(order), connection) for connection in connections]
     heapq.heapify(due)
     began_s = time.perf_counter()
     while True:
         now_s = time.perf_counter() - began_s
         while due and due[0][0] <= now_s:
-            _, _, talker = heapq.heappop(due)
-            talker.send()
-            if talker.due_s < seconds:
-                heapq.heappush(due, (talker.due_s, next(order), talker))
-        if not due and not any(talker.is_waiting for talker in talkers):
+            _, _, connection = heapq.heappop(due)
+            connection.send()
+            if connection.due_s < seconds:
+                heapq.heappush(due, (connection.due_s, next(order), connection))
+        if not due and not any(connection.is_waiting for connection in connections):
             return
         assert now_s < seconds + PATIENCE_S, "answers are missing"
         wait_s = max(0.0, due[0][0] - now_s) if due else 1.0

@@ -1,6 +1,6 @@
-"""Load over raw sockets: ready-made frames, answers read and not looked into, so that the client costs little.
+"""Load over raw sockets: encoded in advance, responses read but not decoded, so that the client costs little.
 
-Versions are those that every client of the last years speaks: Produce 7, Fetch 11, without a session.
+Versions are those that all clients of recent years use: Produce 7, Fetch 11, without a session.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from protocol.messages.produce_fetch import PartitionProduceData, ProduceRequest
 from protocol.records import BatchBuilder
 from protocol.schema import Message
 from tests.benchmark.load.meter import Meter, Outcome
-from tests.benchmark.load.running_broker import Site
+from tests.benchmark.load.running_broker import RunningBroker
 from tests.support.loading import end_offset, end_offsets, fetch_request, produce_request
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
@@ -38,13 +38,13 @@ _API_VERSIONS_VERSION = 0
 _LENGTH = Struct(">i")
 _DISCARD = 0x20  # MSG_TRUNC of Linux's TCP: bytes are thrown away inside the kernel
 _BUFFER_BYTES = 1 << 20
-_PLACES = 12
+_OFFSETS = 12
 _IN_FLIGHT = 5
 _TOPIC_ID = bytes(16)
 
 
 def frame(request: Message, version: int, correlation_id: int = 7) -> bytes:
-    """A request as it goes over the wire."""
+    """A request as sent over the wire."""
     key = type(request).API_KEY
     assert key is not None
     header = RequestHeader(
@@ -55,7 +55,7 @@ def frame(request: Message, version: int, correlation_id: int = 7) -> bytes:
 
 
 def batch(records: int, value_bytes: int, ahead_ms: int = 0) -> bytes:
-    """A batch of records of random bytes, of now or of a while ahead."""
+    """A batch of records of random bytes, with this time or a later one."""
     builder = BatchBuilder()
     value, time_ms = os.urandom(value_bytes), time.time_ns() // 1_000_000 + ahead_ms
     for _ in range(records):
@@ -78,19 +78,17 @@ def fetch_frame(topic: str, offset: int, max_bytes: int, max_wait_ms: int) -> by
 
 
 class Peer:
-    """One connection of a client that knows what it wants to send."""
-
     def __init__(self, bootstrap: str) -> None:
         host, port = bootstrap.rsplit(":", 1)
         self._socket = socket.create_connection((host, int(port)), timeout=60)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.buffer = memoryview(bytearray(_BUFFER_BYTES))
-        """What `answer` read."""
+        """Filled by `answer`."""
         self.send = self._socket.sendall
         self.fileno = self._socket.fileno
 
     def answer(self) -> int:
-        """Read the only answer that is under way into the buffer, one of up to its size; its length."""
+        """Reads the only outstanding response into the buffer; its length."""
         receive, buffer = self._socket.recv_into, self.buffer
         filled = 0
         while filled < 4 or filled < 4 + _LENGTH.unpack_from(buffer)[0]:
@@ -98,11 +96,11 @@ class Peer:
         return filled
 
     def answers(self) -> int:
-        """Read what has come of answers that are all equal; bytes."""
+        """Reads available bytes of responses of equal size; their number."""
         return self._socket.recv_into(self.buffer) or self._hung_up()
 
     def discard(self) -> int:
-        """Throw an answer away of which nothing else follows; its size."""
+        """Discards the only outstanding response; its size."""
         receive, buffer = self._socket.recv_into, self.buffer
         receive(buffer[:4], 4, socket.MSG_WAITALL)
         size: int = _LENGTH.unpack_from(buffer)[0]
@@ -126,9 +124,9 @@ class Peer:
 def create_topic(
     client: RawClient, name: str, partitions: int = 1, replicas: tuple[int, ...] = (), **configs: object
 ) -> None:
-    """Create a topic whose files go soon after its deletion, and see that every partition takes records.
+    """Creates a topic whose files are removed soon after its deletion, and waits until every partition accepts records.
 
-    `replicas` are those of every partition, the leader first, who is asked; else there is one broker.
+    `replicas` are those of every partition, the leader first, which gets the request; without them there is one broker.
     """
     settings = {"file.delete.delay.ms": 1000, **configs}
     topic = CreatableTopic(
@@ -147,7 +145,7 @@ def create_topic(
 
 
 def touch(client: RawClient, topic: str, partitions: int) -> None:
-    """Append one record to every partition, as soon as each is there."""
+    """Appends one record to every partition, as soon as it has a leader."""
     missing = set(range(partitions))
 
     def try_the_missing() -> bool:
@@ -158,7 +156,7 @@ def touch(client: RawClient, topic: str, partitions: int) -> None:
 
 
 def write(client: RawClient, topic: str, partitions: Iterable[int], acks: int = 1) -> set[int]:
-    """A record to each of some partitions; which of them took it."""
+    """A record to each of some partitions; returns those that accepted it."""
     record = memoryview(batch(1, 100))
     data = [PartitionProduceData(index=index, records=record) for index in sorted(partitions)]
     topic_data = [TopicProduceData(name=topic, partition_data=data)]
@@ -172,13 +170,13 @@ def delete_topic(client: RawClient, name: str) -> None:
 
 
 def fill(bootstrap: str, topic: str, batch_bytes: int, total_bytes: int, partitions: int = 1) -> None:
-    """Append batches of records of 1 KiB to the partitions in turn until the topic holds so much."""
+    """Appends batches of records of 1 KiB to the partitions in turn until the topic has this size."""
     times = total_bytes // (batch_bytes * partitions)
     append(bootstrap, topic, batch(batch_bytes // 1024, 1024), partitions, times)
 
 
 def append(bootstrap: str, topic: str, records: bytes, partitions: int, times: int = 1) -> None:
-    """Append a batch to each of the partitions, so many times."""
+    """Appends a batch to each of the partitions, several times."""
     request = produce_frame(topic, records, partitions=partitions)
     peer = Peer(bootstrap)
     for _ in range(times):
@@ -187,29 +185,29 @@ def append(bootstrap: str, topic: str, records: bytes, partitions: int, times: i
 
 
 # ---------------------------------------------------------------- loads
-def api_versions(site: Site, count: int) -> Outcome:
-    return _sequential(site, count, frame(ApiVersionsRequest(), _API_VERSIONS_VERSION))
+def api_versions(broker: RunningBroker, count: int) -> Outcome:
+    return _sequential(broker, count, frame(ApiVersionsRequest(), _API_VERSIONS_VERSION))
 
 
-def produce_one(site: Site, count: int, topic: str, acks: int = 1) -> Outcome:
-    """Produce of one record of 100 bytes, one after the other."""
-    return _sequential(site, count, produce_frame(topic, batch(1, 100), acks))
+def produce_one(broker: RunningBroker, count: int, topic: str, acks: int = 1) -> Outcome:
+    """Produce of one record of 100 bytes, in sequence."""
+    return _sequential(broker, count, produce_frame(topic, batch(1, 100), acks))
 
 
-def fetch_at_end(site: Site, count: int, topic: str) -> Outcome:
-    """Fetch where there is nothing, without waiting."""
-    with RawClient(site.bootstrap) as client:
+def fetch_at_end(broker: RunningBroker, count: int, topic: str) -> Outcome:
+    """Fetch at the log end, without waiting."""
+    with RawClient(broker.bootstrap) as client:
         offset = end_offset(client, topic)
-    return _sequential(site, count, fetch_frame(topic, offset, _BUFFER_BYTES, 0))
+    return _sequential(broker, count, fetch_frame(topic, offset, _BUFFER_BYTES, 0))
 
 
-def _sequential(site: Site, count: int, request: bytes) -> Outcome:
-    peer = Peer(site.bootstrap)
+def _sequential(broker: RunningBroker, count: int, request: bytes) -> Outcome:
+    peer = Peer(broker.bootstrap)
     clock = time.perf_counter
     for _ in range(count // 10):
         peer.call(request)
     took = []
-    with Meter(*site.pids) as meter:
+    with Meter(*broker.pids) as meter:
         for _ in range(count):
             started = clock()
             peer.call(request)
@@ -218,18 +216,18 @@ def _sequential(site: Site, count: int, request: bytes) -> Outcome:
     return meter.each(took)
 
 
-def wake(site: Site, count: int, topic: str) -> Outcome:
-    """A parked Fetch is answered because of a Produce over another connection: from the one's sending to the other."""
-    with RawClient(site.bootstrap) as client:
+def wake(broker: RunningBroker, count: int, topic: str) -> Outcome:
+    """A parked Fetch is answered after a Produce over another connection: the time between that request and this response."""
+    with RawClient(broker.bootstrap) as client:
         offset = end_offset(client, topic)
-    producer, consumer = Peer(site.bootstrap), Peer(site.bootstrap)
+    producer, consumer = Peer(broker.bootstrap), Peer(broker.bootstrap)
     request = produce_frame(topic, batch(1, 100))
     clock = time.perf_counter
     took = []
-    with Meter(site.pid) as meter:
+    with Meter(broker.pid) as meter:
         for _ in range(count):
             consumer.send(fetch_frame(topic, offset, _BUFFER_BYTES, 5000))
-            time.sleep(0.001)  # it is parked by now
+            time.sleep(0.001)  # time to be parked
             started = clock()
             producer.send(request)
             consumer.answer()
@@ -241,18 +239,20 @@ def wake(site: Site, count: int, topic: str) -> Outcome:
     return meter.each(took)
 
 
-def produce(site: Site, topic: str, batch_bytes: int, total_bytes: int, partitions: int = 1, acks: int = 1) -> Outcome:
-    """The same request again and again over one connection, a few in flight: a batch for each partition."""
+def produce(
+    broker: RunningBroker, topic: str, batch_bytes: int, total_bytes: int, partitions: int = 1, acks: int = 1
+) -> Outcome:
+    """The same request repeatedly over one connection, a few in flight: a batch for each partition."""
     records = max(1, batch_bytes // 1024)
     request = produce_frame(topic, batch(records, 1024), acks, partitions)
-    peer = Peer(site.bootstrap)
+    peer = Peer(broker.bootstrap)
     peer.send(request)
     answer_bytes = peer.answer()
-    with RawClient(site.bootstrap) as client:
+    with RawClient(broker.bootstrap) as client:
         before = sum(end_offsets(client, topic, partitions))
     count = max(_IN_FLIGHT, total_bytes // (records * 1024 * partitions))
     sent = received = unread = 0
-    with Meter(*site.pids) as meter:
+    with Meter(*broker.pids) as meter:
         while received < count:
             while sent < count and sent - received < _IN_FLIGHT:
                 peer.send(request)
@@ -261,24 +261,24 @@ def produce(site: Site, topic: str, batch_bytes: int, total_bytes: int, partitio
             received += unread // answer_bytes
             unread %= answer_bytes
     peer.close()
-    with RawClient(site.bootstrap) as client:
+    with RawClient(broker.bootstrap) as client:
         assert sum(end_offsets(client, topic, partitions)) - before == count * records * partitions, "refused"
     return meter.throughput(count * records * 1024 * partitions)
 
 
-def fetch(site: Site, topic: str, max_bytes: int, total_bytes: int) -> Outcome:
-    """Twelve places of a partition in turn over one connection, one request in flight; the bytes are thrown away."""
-    with RawClient(site.bootstrap) as client:
+def fetch(broker: RunningBroker, topic: str, max_bytes: int, total_bytes: int) -> Outcome:
+    """Twelve offsets of a partition in turn over one connection, one request in flight; the bytes are discarded."""
+    with RawClient(broker.bootstrap) as client:
         end = end_offset(client, topic)
-    requests = [fetch_frame(topic, end * partition // 16, max_bytes, 500) for partition in range(_PLACES)]
-    peer = Peer(site.bootstrap)
+    requests = [fetch_frame(topic, end * partition // 16, max_bytes, 500) for partition in range(_OFFSETS)]
+    peer = Peer(broker.bootstrap)
     for request in requests:
         peer.send(request)
         peer.discard()
     turn = received = 0
-    with Meter(site.pid) as meter:
+    with Meter(broker.pid) as meter:
         while received < total_bytes:
-            peer.send(requests[turn % _PLACES])
+            peer.send(requests[turn % _OFFSETS])
             received += peer.discard()
             turn += 1
     peer.close()

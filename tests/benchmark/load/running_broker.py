@@ -1,4 +1,4 @@
-"""The brokers that are measured: started, watched at rest, ended by their handles."""
+"""The measured brokers: started, observed at rest, stopped."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.support.waiting import until
 _METADATA_VERSION = 9
 _LIMIT_S = 120.0
 _OURS = {"group.initial.rebalance.delay.ms": 0}
-"""As `ApacheKafka` has it: a new group of the classic protocol would only be seen to wait."""
+"""As in `ApacheKafka`: otherwise a new classic group waits this long."""
 
 Node = Broker | ApacheKafka
 
 
-class Site(NamedTuple):
-    """A running broker, and those that replicate from it."""
+class RunningBroker(NamedTuple):
+    """A running broker, and the processes that replicate from it."""
 
     name: str
     bootstrap: str
@@ -35,13 +35,13 @@ class Site(NamedTuple):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """All processes that a load keeps busy."""
+        """All processes that a load uses."""
         return (self.pid, *self.followers)
 
 
 @contextlib.contextmanager
 def nodes(*, alone: bool) -> Iterator[dict[str, Node]]:
-    """One node of each with stock settings, not started yet; they and their directories go with the block."""
+    """One node of each kind with stock settings, not started yet; stopped and removed after the block."""
     with contextlib.ExitStack() as held:
         made: dict[str, Node] = {OURS: Broker(settings=_OURS, start_timeout_s=_LIMIT_S, stop_timeout_s=_LIMIT_S)}
         if not alone:
@@ -52,41 +52,41 @@ def nodes(*, alone: bool) -> Iterator[dict[str, Node]]:
 
 
 @contextlib.contextmanager
-def running(*, alone: bool) -> Iterator[list[Site]]:
+def running(*, alone: bool) -> Iterator[list[RunningBroker]]:
     with nodes(alone=alone) as made:
         yield [start(name, node)[0] for name, node in made.items()]
 
 
-def start(name: str, node: Node) -> tuple[Site, Outcome]:
-    """Start until a Metadata request is answered; Kafka's formatting, a program of its own, does not count."""
+def start(name: str, node: Node) -> tuple[RunningBroker, Outcome]:
+    """Starts a node, until it answers a Metadata request; Kafka's formatting does not count."""
     started = time.monotonic()
     node.start()
     seconds = node.start_s if isinstance(node, ApacheKafka) else time.monotonic() - started
-    site = Site(name, node.bootstrap, node.pid)
+    broker = RunningBroker(name, node.bootstrap, node.pid)
     request = time.monotonic()
-    until(lambda: _lists_itself(site), f"{name} names a broker", within_s=_LIMIT_S)
-    return site, Outcome({"s": seconds + time.monotonic() - request, "CPU s": cpu_seconds(site.pid)})
+    until(lambda: _lists_itself(broker), f"{name} names a broker", within_s=_LIMIT_S)
+    return broker, Outcome({"s": seconds + time.monotonic() - request, "CPU s": cpu_seconds(broker.pid)})
 
 
-def _lists_itself(site: Site) -> bool:
-    with RawClient(site.bootstrap) as client:
+def _lists_itself(broker: RunningBroker) -> bool:
+    with RawClient(broker.bootstrap) as client:
         return bool(client.ask(MetadataRequest(topics=[]), _METADATA_VERSION).brokers)
 
 
-def at_rest(sites: Sequence[Site], settle_s: float, watch_s: float) -> dict[str, Outcome]:
-    """Let them settle, then watch them doing nothing, all over the same time: resting nodes do not disturb each other.
+def at_rest(brokers: Sequence[RunningBroker], settle_s: float, watch_s: float) -> dict[str, Outcome]:
+    """Waits until they settle, then measures them without load, all at the same time.
 
-    Memory is what the process holds alone, and its share of what it holds with others (PSS).
+    Memory is private memory, and the share of shared memory (PSS).
     """
     time.sleep(settle_s)
-    before = [cpu_seconds(site.pid) for site in sites]
+    before = [cpu_seconds(broker.pid) for broker in brokers]
     time.sleep(watch_s)
     return {
-        site.name: Outcome(
+        broker.name: Outcome(
             {
-                "memory MiB": psutil.Process(site.pid).memory_full_info().pss / 2**20,
-                "CPU %": 100 * (cpu_seconds(site.pid) - spent) / watch_s,
+                "memory MiB": psutil.Process(broker.pid).memory_full_info().pss / 2**20,
+                "CPU %": 100 * (cpu_seconds(broker.pid) - spent) / watch_s,
             }
         )
-        for site, spent in zip(sites, before, strict=True)
+        for broker, spent in zip(brokers, before, strict=True)
     }

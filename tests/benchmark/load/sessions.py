@@ -1,6 +1,6 @@
-"""Load on many partitions through a fetch session, as the consumer of a wide topic makes it.
+"""Load on many partitions through a fetch session, as of a consumer of a wide topic.
 
-A session is begun by naming every partition; later requests name only those whose position changed.
+The first request of a session has every partition; later requests have only those whose position changed.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from struct import Struct
 from protocol.messages.produce_fetch import FetchRequest
 from tests.benchmark.load.meter import Meter, Outcome
 from tests.benchmark.load.raw import FETCH_VERSION, PRODUCE_VERSION, Peer, batch, frame
-from tests.benchmark.load.running_broker import Site
+from tests.benchmark.load.running_broker import RunningBroker
 from tests.support.loading import end_offsets, fetch_request, produce_request
 from tests.support.raw_client import RawClient
 
 _MAX_BYTES = 50 << 20
 _PARKED_MS = 5000
 _SESSION_ID = Struct(">i")
-_SESSION_ID_AT = 14  # behind length, correlation id, throttle time and error code
-_NOBODYS_ID = bytes(16)
+_SESSION_ID_AT = 14  # after length, correlation id, throttle time and error code
+_NO_ID = bytes(16)
 
 
 class Session:
-    """A fetch session over the first partitions of a topic, and the connection it lives on."""
+    """A fetch session over the first partitions of a topic, with its connection."""
 
-    def __init__(self, site: Site, topic: str, positions: Mapping[int, int], partition_bytes: int) -> None:
+    def __init__(self, broker: RunningBroker, topic: str, positions: Mapping[int, int], partition_bytes: int) -> None:
         self._topic = topic
         self._partition_bytes = partition_bytes
-        self.peer = Peer(site.bootstrap)
+        self.peer = Peer(broker.bootstrap)
         self._id, self._epoch = 0, 0
         self.peer.call(self.request(positions, max_bytes=1))
         (self._id,) = _SESSION_ID.unpack_from(self.peer.buffer, _SESSION_ID_AT)
@@ -37,7 +37,7 @@ class Session:
 
     def request(self, positions: Mapping[int, int], max_wait_ms: int = 0, max_bytes: int = _MAX_BYTES) -> bytes:
         """The next request, with the positions that changed."""
-        topic_partitions = {(self._topic, _NOBODYS_ID, index): offset for index, offset in positions.items()}
+        topic_partitions = {(self._topic, _NO_ID, index): offset for index, offset in positions.items()}
         request: FetchRequest = fetch_request(
             FETCH_VERSION, topic_partitions, max_bytes=self._partition_bytes, max_wait_ms=max_wait_ms
         )
@@ -47,20 +47,20 @@ class Session:
         return frame(request, FETCH_VERSION)
 
 
-def fetch(site: Site, topic: str, partitions: int, records: int, total_bytes: int) -> Outcome:
-    """Every partition's first batch of so many records, then its second, then again; one request in flight.
+def fetch(broker: RunningBroker, topic: str, partitions: int, records: int, total_bytes: int) -> Outcome:
+    """Every partition's first batch, then its second, repeatedly; one request in flight.
 
-    Every request names all positions, since all have moved, and an answer holds a batch of each, but for those that are
-    not in the page cache. What is counted is the bytes of batches.
+    Every request has all positions, since all have changed, and a response has a batch of each, except of those that are
+    not in the page cache. The bytes of batches are counted.
     """
     size = len(batch(records, 1024))
-    # Every partition begins with one record that says it is there.
+    # Every partition starts with the record of `touch`.
     turns = [dict.fromkeys(range(partitions), 1 + turn * records) for turn in range(2)]
-    session = Session(site, topic, turns[1], size)
+    session = Session(broker, topic, turns[1], size)
     count = max(4, total_bytes // (partitions * size))
     requests = [session.request(turns[number % 2]) for number in range(count)]
     received = 0
-    with Meter(site.pid) as meter:
+    with Meter(broker.pid) as meter:
         for request in requests:
             session.peer.send(request)
             received += min(session.peer.discard(), partitions * size)
@@ -69,23 +69,23 @@ def fetch(site: Site, topic: str, partitions: int, records: int, total_bytes: in
     return meter.throughput(received)
 
 
-def wake(site: Site, topic: str, partitions: int, count: int) -> Outcome:
-    """A parked Fetch over all partitions is answered because of a Produce to one of them, each in its turn."""
-    with RawClient(site.bootstrap) as client:
+def wake(broker: RunningBroker, topic: str, partitions: int, count: int) -> Outcome:
+    """A parked Fetch over all partitions is answered after a Produce to one of them, each in turn."""
+    with RawClient(broker.bootstrap) as client:
         offsets = dict(enumerate(end_offsets(client, topic, partitions)))
     record = batch(1, 100)
-    session, producer = Session(site, topic, offsets, 1 << 20), Peer(site.bootstrap)
+    session, producer = Session(broker, topic, offsets, 1 << 20), Peer(broker.bootstrap)
     moved: dict[int, int] = {}
     clock = time.perf_counter
     took = []
-    with Meter(site.pid) as meter:
+    with Meter(broker.pid) as meter:
         for number in range(count):
             index = number % partitions
             session.peer.send(session.request(moved, _PARKED_MS))
             produce = produce_request({topic: [record]})
             produce.topic_data[0].partition_data[0].index = index
             request = frame(produce, PRODUCE_VERSION)
-            time.sleep(0.001)  # it is parked by now
+            time.sleep(0.001)  # time to be parked
             started = clock()
             producer.send(request)
             session.peer.answer()

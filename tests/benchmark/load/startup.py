@@ -1,4 +1,4 @@
-"""A node's first minute: its start, what it holds and does at rest, and again after its first five million records."""
+"""A node's start, its memory and CPU at rest, and again after its first five million records."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _TOPIC = "first"
 _COUNT = 5_000_000
 
 
-class Patience(NamedTuple):
-    """How long a node settles, and is watched."""
+class RestTimes(NamedTuple):
+    """How long a node settles, and is measured."""
 
     settle_s: float
     watch_s: float
 
 
-FULL = Patience(5.0, 5.0)
-QUICK = Patience(2.0, 2.0)
+FULL = RestTimes(5.0, 5.0)
+QUICK = RestTimes(2.0, 2.0)
 
 
-def measure(results: Results, patience: Patience, *, alone: bool) -> None:
+def measure(results: Results, times: RestTimes, *, alone: bool) -> None:
     """One round, with new nodes on empty directories."""
     with nodes(alone=alone) as made:
-        sites = []
+        brokers = []
         for name, node in made.items():
-            site, outcome = start(name, node)
-            sites.append(site)
-            results.add(START, site.name, outcome, AIMS[START])
-        for name, outcome in at_rest(sites, *patience).items():
+            broker, outcome = start(name, node)
+            brokers.append(broker)
+            results.add(START, broker.name, outcome, AIMS[START])
+        for name, outcome in at_rest(brokers, *times).items():
             results.add(REST, name, outcome, AIMS[REST])
-        for site in sites:
-            with RawClient(site.bootstrap) as admin:
+        for broker in brokers:
+            with RawClient(broker.bootstrap) as admin:
                 raw.create_topic(admin, _TOPIC)
-            results.add(RECORDS, site.name, librdkafka.produce(site, _TOPIC, _COUNT, 100))
-        for name, outcome in at_rest(sites, *patience).items():
+            results.add(RECORDS, broker.name, librdkafka.produce(broker, _TOPIC, _COUNT, 100))
+        for name, outcome in at_rest(brokers, *times).items():
             results.add(LOADED, name, outcome, AIMS[LOADED])

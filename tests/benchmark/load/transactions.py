@@ -1,8 +1,8 @@
-"""Transactions of version 2 over raw sockets: records to some partitions, a group's offset, the end; again and again.
+"""Transactions of version 2 over raw sockets: records to some partitions, a group's offset, the end; repeatedly.
 
-RULES    1. Every frame is made before the clock starts, since epochs are known: each end raises them by one.
-         2. An answer is looked at where its error codes stand. Who is told CONCURRENT_TRANSACTIONS, as a broker may while it
-            writes markers, asks again a millisecond later.
+RULES    1. Every frame is encoded before the clock starts, since epochs are known: each end increments them.
+         2. Of a response only the error codes are read. On CONCURRENT_TRANSACTIONS, which is possible while markers
+            are written, the request is repeated a millisecond later.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from protocol.messages.transactions import (
 from protocol.records import BatchBuilder
 from tests.benchmark.load.meter import Meter, Outcome
 from tests.benchmark.load.raw import Peer, frame
-from tests.benchmark.load.running_broker import Site
+from tests.benchmark.load.running_broker import RunningBroker
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
 _PRODUCE, _OFFSETS, _END = 12, 5, 5
 _I16: Final = Struct(">h")
 _HEAD: Final = 9
-"""Length, correlation id and tags of an answer."""
+"""Length, correlation id and tags of a response."""
 _AGAIN_S = 0.001
 _VALUE = b"x" * 100
 
 
 class _Step(NamedTuple):
-    """A request, and where the error codes of its answer stand: from `first` on, one in each so many bytes."""
+    """A request, and the positions of the error codes in its response: from `first` on, at equal distances."""
 
     frame: bytes
     first: int
@@ -47,7 +47,7 @@ class _Step(NamedTuple):
     tail: int = 0
 
     def error(self, answer: memoryview) -> int:
-        """The first error that an answer tells; 0 where there is none."""
+        """The first error in a response; 0 if there is none."""
         each = (len(answer) - self.first - self.tail) // self.count
         for number in range(self.count):
             (code,) = _I16.unpack_from(answer, self.first + number * each)
@@ -62,7 +62,7 @@ class Transactor:
     def __init__(self, bootstrap: str, name: str, topic: str, partitions: int, count: int) -> None:
         self.peer = Peer(bootstrap)
         self._name, self._topic, self._partitions = name, topic, partitions
-        producer_id, epoch = _begin(bootstrap, name)
+        producer_id, epoch = _init_producer(bootstrap, name)
         self._steps = [step for number in range(count) for step in self._transaction(producer_id, epoch + number)]
         self._at = 0
         self.began_s = 0.0
@@ -98,7 +98,7 @@ class Transactor:
             self.began_s = time.perf_counter()
         self.peer.send(self._steps[self._at].frame)
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         length = self.peer.answer()
         error = self._steps[self._at].error(self.peer.buffer[:length])
         if error:
@@ -110,7 +110,7 @@ class Transactor:
             self.took_s.append(time.perf_counter() - self.began_s)
 
 
-def _begin(bootstrap: str, name: str) -> tuple[int, int]:
+def _init_producer(bootstrap: str, name: str) -> tuple[int, int]:
     with RawClient(bootstrap) as client:
         for key_type, key in ((1, name), (0, f"group of {name}")):
             request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
@@ -125,14 +125,16 @@ def _begin(bootstrap: str, name: str) -> tuple[int, int]:
     return answer.producer_id, answer.producer_epoch
 
 
-def transactions(site: Site, topic: str, partitions: int, count: int, at_a_time: int = 1) -> Outcome:
-    """So many transactions of each of some transactional ids: a record to each partition, an offset, the end."""
+def transactions(broker: RunningBroker, topic: str, partitions: int, count: int, at_a_time: int = 1) -> Outcome:
+    """Transactions of each of some transactional ids: a record to each partition, an offset, the end."""
     warm_up = [
-        Transactor(site.bootstrap, f"{topic}-{number}", topic, partitions, count // 10) for number in range(at_a_time)
+        Transactor(broker.bootstrap, f"{topic}-{number}", topic, partitions, count // 10) for number in range(at_a_time)
     ]
     _run(warm_up)
-    working = [Transactor(site.bootstrap, f"{topic}-{number}", topic, partitions, count) for number in range(at_a_time)]
-    with Meter(site.pid) as meter:
+    working = [
+        Transactor(broker.bootstrap, f"{topic}-{number}", topic, partitions, count) for number in range(at_a_time)
+    ]
+    with Meter(broker.pid) as meter:
         _run(working)
     took_s = sorted(took for one in working for took in one.took_s)
     made = len(took_s)
@@ -155,7 +157,7 @@ def _run(working: list[Transactor]) -> None:
     while by_socket:
         for number, _ in poll.poll():
             one = by_socket[number]
-            one.hear()
+            one.receive()
             if one.is_done:
                 poll.unregister(number)
                 del by_socket[number]

@@ -1,1 +1,1 @@
-"""What was measured, kept and shown: rows and samples, tables, plots."""
+"""Results: rows and samples, tables, plots."""

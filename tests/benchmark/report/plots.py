@@ -1,6 +1,6 @@
-"""Two plots of a run: every ratio with its range and its aim, and how latencies are spread.
+"""Two plots of a run: every ratio with its range and its aim, and the distribution of latencies.
 
-Written as SVG with its text as text, a few dozen kilobytes each.
+SVG files with text as text, a few dozen kilobytes each.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.benchmark.report.rows import OURS, QUANTILES, THEIRS, Results, Row, S
 COLOURS = {OURS: "#1f6f8b", THEIRS: "#c46a2b"}
 _GOOD, _BEHIND, _PLAIN = "#2f7d4f", "#b3392f", "#5b6770"
 _LEAST_RATIO = 0.005
-"""Where the axis begins; what is less is drawn here."""
+"""The start of the axis; smaller ratios are drawn here."""
 _COLUMNS = 4
 _INCHES_PER_ROW = 0.21
 
@@ -46,7 +46,7 @@ def _ratio(axes: Axes, row_index: int, row: Row, ratio: Spread) -> None:
     colour = _PLAIN if row.aim is None else _BEHIND if row.is_missed else _GOOD
     least, middle, most = (max(value, _LEAST_RATIO) for value in ratio)
     axes.plot([least, most], [row_index, row_index], color=colour, linewidth=3, alpha=0.5, solid_capstyle="butt")
-    # In a rate more is better: its dot points to the right.
+    # For rates more is better: the marker points to the right.
     axes.plot([middle], [row_index], marker=">" if row.is_rate else "<", markersize=5, color=colour)
     if row.aim is not None:
         axes.plot([row.aim], [row_index], marker="|", markersize=9, color="black", zorder=3)

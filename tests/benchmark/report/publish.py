@@ -1,4 +1,4 @@
-"""Where the results of a run go: JSON, Markdown and plots in build/bench, on request plots in docs/figures too."""
+"""Writes the results of a run: JSON, Markdown and plots in build/bench, optionally plots in docs/figures too."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from pathlib import Path
 
 from tests.benchmark.report import plots, tables
 from tests.benchmark.report.rows import Results
-from tests.benchmark.report.terminal import say
+from tests.benchmark.report.terminal import show_progress
 
 FOLDER = Path("build/bench")
 FIGURES = Path("docs/figures")
 
 
 def measured(results: Results, measure: Callable[[], None], *, docs: bool) -> int:
-    """Measure into the results and publish them: what was measured is not lost with a load that fails."""
+    """Measures and publishes the results, also those before a load that fails."""
     before_s = results.settings.get("seconds", 0.0)
     started = time.monotonic()
     try:
         measure()
     finally:
-        say("")
+        show_progress("")
         results.settings["seconds"] = round(before_s + time.monotonic() - started, 1)
         status = publish(results, docs=docs)
     return status
 
 
 def publish(results: Results, *, docs: bool) -> int:
-    """Write all of it and print the table; 1 when a row is behind its aim."""
+    """Writes everything and prints the table; 1 if a row misses its aim."""
     path = FOLDER / f"{results.name}.json"
     results.write(path)
     drawn = draw(results, FOLDER)
@@ -48,7 +48,7 @@ def publish(results: Results, *, docs: bool) -> int:
 
 
 def draw(results: Results, folder: Path) -> dict[str, str]:
-    """The plots for which there is something to draw; what each shows, and its file's name."""
+    """The plots for which there are data; their titles and file names."""
     drawn = {}
     if any(row.ratio is not None for row in results.rows):
         drawn["every ratio and its range"] = f"{results.name}-ratios.svg"

@@ -1,4 +1,4 @@
-"""What was measured of two brokers: one row per figure, with every sample, kept as JSON."""
+"""Measurements of two brokers: one row per figure, with every sample, stored as JSON."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ from tests.benchmark.load.meter import Outcome
 
 OURS, THEIRS = "Barnabas", "Apache Kafka"
 QUANTILES = (0.01, 0.05, *(n / 10 for n in range(1, 10)), 0.95, 0.97, 0.98, 0.99, 0.993, 0.995, 0.997, 0.998, 0.999)
-"""What is kept of many latencies."""
+"""The stored quantiles of latencies."""
 NO_AIMS: Mapping[str, float] = MappingProxyType({})
 _RATES = frozenset({"MB/s", "records/s", "transactions/s", "commits/s"})
 """Figures of which more is better."""
 
 
 class Spread(NamedTuple):
-    """Some measurements of one thing."""
-
     least: float
     median: float
     most: float
@@ -59,7 +57,7 @@ class Row:
 
     @property
     def is_missed(self) -> bool:
-        """Whether the median is worse than what was aimed at."""
+        """Whether the median misses the aim."""
         ratio = self.ratio
         if self.aim is None or ratio is None:
             return False
@@ -70,7 +68,7 @@ class Row:
 
 
 class Results:
-    """All rows of a run, in the order in which they came, and the latencies behind some."""
+    """All rows of a run in order, and the latencies of some."""
 
     def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
         self.name = name
@@ -82,7 +80,7 @@ class Results:
         """Load, broker, round: the quantiles in microseconds."""
 
     def row(self, load: str, figure: str, aim: float | None = None) -> Row:
-        """The row of a figure, made when there is none."""
+        """The row of a figure; created if there is none."""
         for row in self.rows:
             if (row.load, row.figure) == (load, figure):
                 return row
@@ -90,7 +88,7 @@ class Results:
         return self.rows[-1]
 
     def add(self, load: str, broker: str, outcome: Outcome, aims: Mapping[str, float] = NO_AIMS) -> None:
-        """Add what one round gave of one broker."""
+        """Adds the outcome of one round on one broker."""
         for figure, value in outcome.figures.items():
             self.row(load, figure, aims.get(figure)).samples[broker].append(value)
         if took := outcome.seconds:
@@ -102,7 +100,7 @@ class Results:
         return [row for row in self.rows if row.is_missed]
 
     def write(self, path: Path) -> None:
-        """Write every sample, with what one must know of the machine."""
+        """Writes every sample, with a description of the machine."""
         path.parent.mkdir(parents=True, exist_ok=True)
         rows = [
             {"load": row.load, "figure": row.figure, "aim": row.aim, "samples": row.samples, "ratio": row.ratio}

@@ -14,7 +14,7 @@ _WIDTH = 180
 
 
 def show(results: Results) -> None:
-    """Print the table, as wide as it has to be."""
+    """Prints the table at its full width."""
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, heading in enumerate(HEADINGS):
         shown.add_column(
@@ -28,7 +28,7 @@ def show(results: Results) -> None:
 
 
 def markdown(results: Results) -> str:
-    """The same for a page, with what one must know of the run."""
+    """The same in Markdown, with a description of the run."""
     machine, settings = results.machine, results.settings
     about = (
         f"{results.when[:10]}, rounds: {settings['rounds']}, {settings['seconds'] / 60:.0f} minutes; {machine['cores']} x "

@@ -1,4 +1,4 @@
-"""What whoever starts a benchmark may ask for, and is told while it runs."""
+"""Options of the benchmarks, and their progress line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROUNDS = 3
 
 
 def options(prog: str, description: str | None) -> argparse.ArgumentParser:
-    """The options that a comparison with Apache Kafka has; the description says what they mean."""
+    """The options of a comparison with Apache Kafka; the description explains them."""
     parser = argparse.ArgumentParser(
         prog=prog, description=description, formatter_class=argparse.RawTextHelpFormatter, usage=argparse.SUPPRESS
     )
@@ -23,19 +23,19 @@ def options(prog: str, description: str | None) -> argparse.ArgumentParser:
 
 
 def only(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """One more option: --only TEXT, for the loads that have it in their names; may be repeated."""
+    """Adds --only TEXT, for the loads whose names contain it; may be repeated."""
     parser.add_argument("--only", action="append", default=[], help=argparse.SUPPRESS)
     return parser
 
 
 def results_name(prog: str, wanted: argparse.Namespace) -> str:
-    """What the results are called, so that those of a part do not take the place of those of all loads."""
+    """The name of the results, such that those of a part do not overwrite those of all loads."""
     is_part = wanted.alone or wanted.only
     return f"{prog}{'-quick' if wanted.quick else ''}{'-part' if is_part else ''}"
 
 
-def wishes(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """What was asked for; Barnabas alone where there is nothing to compare it with."""
+def parse_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The arguments; with --alone if Kafka is not available."""
     wanted = parser.parse_args()
     if not wanted.alone and (reason := why_no_kafka()) is not None:
         print(f"Nothing to compare with, so Barnabas alone: {reason}")
@@ -43,7 +43,7 @@ def wishes(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return wanted
 
 
-def say(what: str) -> None:
-    """Tell whoever looks on what is going on."""
+def show_progress(what: str) -> None:
+    """Shows the current step on a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{what}", end="", flush=True, file=sys.stderr)

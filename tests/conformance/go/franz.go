@@ -22,7 +22,7 @@ type franz struct {
 type franzMember struct {
 	mu       sync.Mutex
 	client   *kgo.Client
-	assigned map[Place]bool
+	assigned map[TopicPartition]bool
 	records  []Record
 	stop     context.CancelFunc
 	done     chan struct{}
@@ -43,8 +43,8 @@ func newFranz(bootstrap string) Driver {
 	return &franz{bootstrap, kadm.NewClient(client), map[string]*franzMember{}, map[string]*franzProducer{}}
 }
 
-func (f *franz) Verbs() map[string]func(*Request) (told, error) {
-	return map[string]func(*Request) (told, error){
+func (f *franz) Verbs() map[string]func(*Request) (result, error) {
+	return map[string]func(*Request) (result, error){
 		"hello": f.hello, "reset": f.reset,
 		"create_topic": f.createTopic, "delete_topic": f.deleteTopic, "list_topics": f.listTopics,
 		"describe_topic": f.describeTopic, "create_partitions": f.createPartitions,
@@ -67,11 +67,11 @@ func (f *franz) Refusal(err error) Refused {
 	return Refused{"error", err.Error()}
 }
 
-func (f *franz) hello(*Request) (told, error) {
-	return told{"version": version("github.com/twmb/franz-go")}, nil
+func (f *franz) hello(*Request) (result, error) {
+	return result{"version": version("github.com/twmb/franz-go")}, nil
 }
 
-func (f *franz) reset(*Request) (told, error) {
+func (f *franz) reset(*Request) (result, error) {
 	for name := range f.members {
 		f.members[name].leave()
 	}
@@ -92,7 +92,7 @@ func inTime() context.Context {
 
 // ---- administration ------------------------------------------------------------------------------------------
 
-func (f *franz) createTopic(r *Request) (told, error) {
+func (f *franz) createTopic(r *Request) (result, error) {
 	configs := map[string]*string{}
 	for name, value := range r.Configs {
 		configs[name] = &value
@@ -101,22 +101,22 @@ func (f *franz) createTopic(r *Request) (told, error) {
 	return nil, err
 }
 
-func (f *franz) deleteTopic(r *Request) (told, error) {
+func (f *franz) deleteTopic(r *Request) (result, error) {
 	_, err := f.admin.DeleteTopic(inTime(), r.Topic)
 	return nil, err
 }
 
-func (f *franz) listTopics(*Request) (told, error) {
+func (f *franz) listTopics(*Request) (result, error) {
 	topics, err := f.admin.ListTopics(inTime())
-	return told{"topics": topics.Names()}, err
+	return result{"topics": topics.Names()}, err
 }
 
-func (f *franz) describeTopic(r *Request) (told, error) {
+func (f *franz) describeTopic(r *Request) (result, error) {
 	topics, err := f.admin.ListTopics(inTime(), r.Topic)
-	return told{"partitions": len(topics[r.Topic].Partitions)}, err
+	return result{"partitions": len(topics[r.Topic].Partitions)}, err
 }
 
-func (f *franz) createPartitions(r *Request) (told, error) {
+func (f *franz) createPartitions(r *Request) (result, error) {
 	made, err := f.admin.UpdatePartitions(inTime(), r.Count, r.Topic)
 	if err == nil {
 		err = made.Error()
@@ -124,7 +124,7 @@ func (f *franz) createPartitions(r *Request) (told, error) {
 	return nil, err
 }
 
-func (f *franz) describeConfigs(r *Request) (told, error) {
+func (f *franz) describeConfigs(r *Request) (result, error) {
 	var described kadm.ResourceConfigs
 	var err error
 	if r.Kind == "topic" {
@@ -139,10 +139,10 @@ func (f *franz) describeConfigs(r *Request) (told, error) {
 	for _, config := range described[0].Configs {
 		configs[config.Key] = config.Value
 	}
-	return told{"configs": configs}, described[0].Err
+	return result{"configs": configs}, described[0].Err
 }
 
-func (f *franz) alterConfigs(r *Request) (told, error) {
+func (f *franz) alterConfigs(r *Request) (result, error) {
 	var changes []kadm.AlterConfig
 	for name, value := range r.Set {
 		changes = append(changes, kadm.AlterConfig{Op: kadm.SetConfig, Name: name, Value: &value})
@@ -157,17 +157,17 @@ func (f *franz) alterConfigs(r *Request) (told, error) {
 	return nil, err
 }
 
-func (f *franz) describeCluster(*Request) (told, error) {
+func (f *franz) describeCluster(*Request) (result, error) {
 	cluster, err := f.admin.BrokerMetadata(inTime())
-	return told{"controller": cluster.Controller, "brokers": cluster.Brokers.NodeIDs()}, err
+	return result{"controller": cluster.Controller, "brokers": cluster.Brokers.NodeIDs()}, err
 }
 
-func (f *franz) clusterID(*Request) (told, error) {
+func (f *franz) clusterID(*Request) (result, error) {
 	cluster, err := f.admin.BrokerMetadata(inTime())
-	return told{"id": cluster.Cluster}, err
+	return result{"id": cluster.Cluster}, err
 }
 
-func (f *franz) deleteRecords(r *Request) (told, error) {
+func (f *franz) deleteRecords(r *Request) (result, error) {
 	var before kadm.Offsets
 	before.AddOffset(r.Topic, r.Partition, r.Before, -1)
 	deleted, err := f.admin.DeleteRecords(inTime(), before)
@@ -177,7 +177,7 @@ func (f *franz) deleteRecords(r *Request) (told, error) {
 	return nil, deleted[r.Topic][r.Partition].Err
 }
 
-func (f *franz) listOffsets(r *Request) (told, error) {
+func (f *franz) listOffsets(r *Request) (result, error) {
 	var listed kadm.ListedOffsets
 	var err error
 	switch {
@@ -195,44 +195,44 @@ func (f *franz) listOffsets(r *Request) (told, error) {
 	}
 	found := listed[r.Topic][r.Partition]
 	if r.At == "time" && found.Timestamp == -1 {
-		return told{"offset": -1}, found.Err // kadm gives the end where no record is as late as that
+		return result{"offset": -1}, found.Err // kadm gives the end where no record is as late as that
 	}
-	return told{"offset": found.Offset}, found.Err
+	return result{"offset": found.Offset}, found.Err
 }
 
-func (f *franz) listGroups(*Request) (told, error) {
+func (f *franz) listGroups(*Request) (result, error) {
 	groups, err := f.admin.ListGroups(inTime())
-	return told{"groups": groups.Groups()}, err
+	return result{"groups": groups.Groups()}, err
 }
 
-func (f *franz) describeGroup(r *Request) (told, error) {
+func (f *franz) describeGroup(r *Request) (result, error) {
 	consumer, err := f.admin.DescribeConsumerGroups(inTime(), r.Group)
 	if err == nil && consumer[r.Group].Err == nil {
-		return told{"state": consumer[r.Group].State, "members": len(consumer[r.Group].Members)}, nil
+		return result{"state": consumer[r.Group].State, "members": len(consumer[r.Group].Members)}, nil
 	}
 	described, err := f.admin.DescribeGroups(inTime(), r.Group)
 	if err != nil {
 		return nil, err
 	}
 	group := described[r.Group]
-	return told{"state": group.State, "members": len(group.Members)}, group.Err
+	return result{"state": group.State, "members": len(group.Members)}, group.Err
 }
 
-func (f *franz) deleteGroup(r *Request) (told, error) {
+func (f *franz) deleteGroup(r *Request) (result, error) {
 	_, err := f.admin.DeleteGroup(inTime(), r.Group)
 	return nil, err
 }
 
-func (f *franz) committed(r *Request) (told, error) {
+func (f *franz) committed(r *Request) (result, error) {
 	fetched, err := f.admin.FetchOffsets(inTime(), r.Group)
 	offsets := map[int32]int64{}
 	for partition, offset := range fetched[r.Topic] {
 		offsets[partition] = offset.At
 	}
-	return told{"offsets": offsets}, err
+	return result{"offsets": offsets}, err
 }
 
-func (f *franz) alterOffsets(r *Request) (told, error) {
+func (f *franz) alterOffsets(r *Request) (result, error) {
 	var wanted kadm.Offsets
 	for partition, offset := range r.Offsets {
 		wanted.AddOffset(r.Topic, partition, offset, -1)
@@ -240,7 +240,7 @@ func (f *franz) alterOffsets(r *Request) (told, error) {
 	return nil, f.admin.CommitAllOffsets(inTime(), r.Group, wanted)
 }
 
-func (f *franz) deleteOffsets(r *Request) (told, error) {
+func (f *franz) deleteOffsets(r *Request) (result, error) {
 	var gone kadm.TopicsSet
 	gone.Add(r.Topic, r.Partitions...)
 	deleted, err := f.admin.DeleteOffsets(inTime(), r.Group, gone)
@@ -257,7 +257,7 @@ var franzCodecs = map[string]kgo.CompressionCodec{
 	"snappy": kgo.SnappyCompression(), "lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),
 }
 
-func (f *franz) produce(r *Request) (told, error) {
+func (f *franz) produce(r *Request) (result, error) {
 	options := []kgo.Opt{
 		kgo.SeedBrokers(f.bootstrap),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
@@ -283,7 +283,7 @@ func (f *franz) produce(r *Request) (told, error) {
 	return franzSend(client, r)
 }
 
-func franzSend(client *kgo.Client, r *Request) (told, error) {
+func franzSend(client *kgo.Client, r *Request) (result, error) {
 	var records []*kgo.Record
 	for _, record := range r.Records {
 		one := &kgo.Record{
@@ -302,7 +302,7 @@ func franzSend(client *kgo.Client, r *Request) (told, error) {
 	for _, record := range records {
 		offsets = append(offsets, record.Offset)
 	}
-	return told{"offsets": offsets}, err
+	return result{"offsets": offsets}, err
 }
 
 func franzRecord(record *kgo.Record) Record {
@@ -323,18 +323,18 @@ func isolationOf(r *Request) kgo.IsolationLevel {
 	return kgo.ReadUncommitted()
 }
 
-func (f *franz) consume(r *Request) (told, error) {
+func (f *franz) consume(r *Request) (result, error) {
 	start := kgo.NewOffset().AtStart()
 	if r.Offset != nil {
 		start = kgo.NewOffset().At(*r.Offset)
 	}
-	places := map[int32]kgo.Offset{}
+	positions := map[int32]kgo.Offset{}
 	for _, partition := range r.Partitions {
-		places[partition] = start
+		positions[partition] = start
 	}
 	client, err := kgo.NewClient(
 		kgo.SeedBrokers(f.bootstrap),
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{r.Topic: places}),
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{r.Topic: positions}),
 		kgo.FetchIsolationLevel(isolationOf(r)),
 	)
 	if err != nil {
@@ -347,5 +347,5 @@ func (f *franz) consume(r *Request) (told, error) {
 		polled := client.PollRecords(ctx, r.Count-len(found))
 		polled.EachRecord(func(record *kgo.Record) { found = append(found, franzRecord(record)) })
 	}
-	return told{"records": found}, nil
+	return result{"records": found}, nil
 }

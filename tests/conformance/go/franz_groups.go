@@ -12,8 +12,8 @@ var franzAssignors = map[string]func() kgo.GroupBalancer{
 	"cooperative-sticky": kgo.CooperativeStickyBalancer, "": kgo.RangeBalancer,
 }
 
-func (f *franz) join(r *Request) (told, error) {
-	member := &franzMember{assigned: map[Place]bool{}, done: make(chan struct{})}
+func (f *franz) join(r *Request) (result, error) {
+	member := &franzMember{assigned: map[TopicPartition]bool{}, done: make(chan struct{})}
 	reset := kgo.NewOffset().AtStart()
 	if r.Reset == "latest" {
 		reset = kgo.NewOffset().AtEnd()
@@ -96,15 +96,15 @@ func (m *franzMember) loses(_ context.Context, _ *kgo.Client, lost map[string][]
 	m.set(lost, false)
 }
 
-func (m *franzMember) set(places map[string][]int32, isOurs bool) {
+func (m *franzMember) set(positions map[string][]int32, isOurs bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for topic, partitions := range places {
+	for topic, partitions := range positions {
 		for _, partition := range partitions {
 			if isOurs {
-				m.assigned[Place{topic, partition}] = true
+				m.assigned[TopicPartition{topic, partition}] = true
 			} else {
-				delete(m.assigned, Place{topic, partition})
+				delete(m.assigned, TopicPartition{topic, partition})
 			}
 		}
 	}
@@ -116,22 +116,22 @@ func (m *franzMember) leave() {
 	m.client.Close()
 }
 
-func (f *franz) member(r *Request) (told, error) {
+func (f *franz) member(r *Request) (result, error) {
 	member := f.members[r.Member]
 	member.mu.Lock()
 	defer member.mu.Unlock()
-	assigned := []Place{}
-	for place := range member.assigned {
-		assigned = append(assigned, place)
+	assigned := []TopicPartition{}
+	for topicPartition := range member.assigned {
+		assigned = append(assigned, topicPartition)
 	}
-	return told{"assigned": assigned, "records": append([]Record{}, member.records...)}, nil
+	return result{"assigned": assigned, "records": append([]Record{}, member.records...)}, nil
 }
 
-func (f *franz) commit(r *Request) (told, error) {
+func (f *franz) commit(r *Request) (result, error) {
 	return nil, f.members[r.Member].client.CommitUncommittedOffsets(inTime())
 }
 
-func (f *franz) leave(r *Request) (told, error) {
+func (f *franz) leave(r *Request) (result, error) {
 	f.members[r.Member].leave()
 	delete(f.members, r.Member)
 	return nil, nil
@@ -139,7 +139,7 @@ func (f *franz) leave(r *Request) (told, error) {
 
 // ---- transactions --------------------------------------------------------------------------------------------
 
-func (f *franz) open(r *Request) (told, error) {
+func (f *franz) open(r *Request) (result, error) {
 	if _, isThere := f.producers[r.Producer]; isThere {
 		return nil, nil
 	}
@@ -158,7 +158,7 @@ func (f *franz) open(r *Request) (told, error) {
 	return nil, err
 }
 
-func (f *franz) begin(r *Request) (told, error) {
+func (f *franz) begin(r *Request) (result, error) {
 	producer := f.producers[r.Producer]
 	if producer.session != nil {
 		return nil, producer.session.Begin()
@@ -166,12 +166,12 @@ func (f *franz) begin(r *Request) (told, error) {
 	return nil, producer.client.BeginTransaction()
 }
 
-func (f *franz) send(r *Request) (told, error) {
+func (f *franz) send(r *Request) (result, error) {
 	return franzSend(f.producers[r.Producer].client, r)
 }
 
 // sendOffsets: a session commits what was polled; so wait until that is what the suite wants.
-func (f *franz) sendOffsets(r *Request) (told, error) {
+func (f *franz) sendOffsets(r *Request) (result, error) {
 	producer := f.producers[r.Producer]
 	for ctx := inTime(); ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
 		polled := producer.client.UncommittedOffsets()[r.Topic]
@@ -186,7 +186,7 @@ func (f *franz) sendOffsets(r *Request) (told, error) {
 	return nil, Refused{"timed out", "the records were not polled again"}
 }
 
-func (f *franz) end(r *Request, how kgo.TransactionEndTry) (told, error) {
+func (f *franz) end(r *Request, how kgo.TransactionEndTry) (result, error) {
 	producer := f.producers[r.Producer]
 	if producer.session == nil {
 		return nil, producer.client.EndTransaction(inTime(), how)
@@ -198,5 +198,5 @@ func (f *franz) end(r *Request, how kgo.TransactionEndTry) (told, error) {
 	return nil, err
 }
 
-func (f *franz) commitTransaction(r *Request) (told, error) { return f.end(r, kgo.TryCommit) }
-func (f *franz) abortTransaction(r *Request) (told, error)  { return f.end(r, kgo.TryAbort) }
+func (f *franz) commitTransaction(r *Request) (result, error) { return f.end(r, kgo.TryCommit) }
+func (f *franz) abortTransaction(r *Request) (result, error)  { return f.end(r, kgo.TryAbort) }

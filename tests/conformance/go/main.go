@@ -91,15 +91,17 @@ func fieldOf(data []byte) *[]byte {
 	return &data
 }
 
-// Place is a topic and a partition, as the suite writes them.
-type Place struct {
+// TopicPartition is a topic and a partition, as the suite writes them.
+type TopicPartition struct {
 	Topic     string
 	Partition int32
 }
 
-func (p Place) MarshalJSON() ([]byte, error) { return json.Marshal([]any{p.Topic, p.Partition}) }
+func (p TopicPartition) MarshalJSON() ([]byte, error) {
+	return json.Marshal([]any{p.Topic, p.Partition})
+}
 
-type told map[string]any
+type result map[string]any
 
 // Unsupported is what a client cannot be asked.
 type Unsupported string
@@ -117,7 +119,7 @@ func (r Refused) Error() string { return fmt.Sprint(r.Code, ": ", r.Message) }
 // Driver is one client.
 type Driver interface {
 	// Verbs by their names; what is missing is unsupported.
-	Verbs() map[string]func(*Request) (told, error)
+	Verbs() map[string]func(*Request) (result, error)
 	// Refusal is what an error of the client means.
 	Refusal(err error) Refused
 }
@@ -140,7 +142,7 @@ func answer(driver Driver, line []byte) map[string]any {
 		refused := driver.Refusal(err)
 		return map[string]any{"refused": refused.Code, "message": refused.Message}
 	case seen == nil:
-		seen = told{}
+		seen = result{}
 	}
 	return map[string]any{"told": seen}
 }

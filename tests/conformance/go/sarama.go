@@ -37,8 +37,8 @@ func saramaSettings() *sarama.Config {
 	return settings
 }
 
-func (s *saramaDriver) Verbs() map[string]func(*Request) (told, error) {
-	return map[string]func(*Request) (told, error){
+func (s *saramaDriver) Verbs() map[string]func(*Request) (result, error) {
+	return map[string]func(*Request) (result, error){
 		"hello": s.hello, "reset": s.reset,
 		"create_topic": s.createTopic, "delete_topic": s.deleteTopic, "list_topics": s.listTopics,
 		"describe_topic": s.describeTopic, "create_partitions": s.createPartitions,
@@ -73,11 +73,11 @@ func (s *saramaDriver) Refusal(err error) Refused {
 	return Refused{"error", err.Error()}
 }
 
-func (s *saramaDriver) hello(*Request) (told, error) {
-	return told{"version": version("github.com/IBM/sarama")}, nil
+func (s *saramaDriver) hello(*Request) (result, error) {
+	return result{"version": version("github.com/IBM/sarama")}, nil
 }
 
-func (s *saramaDriver) reset(*Request) (told, error) {
+func (s *saramaDriver) reset(*Request) (result, error) {
 	for _, member := range s.members {
 		member.leave()
 	}
@@ -90,7 +90,7 @@ func (s *saramaDriver) reset(*Request) (told, error) {
 
 // ---- administration ------------------------------------------------------------------------------------------
 
-func (s *saramaDriver) createTopic(r *Request) (told, error) {
+func (s *saramaDriver) createTopic(r *Request) (result, error) {
 	configs := map[string]*string{}
 	for name, value := range r.Configs {
 		configs[name] = &value
@@ -99,28 +99,28 @@ func (s *saramaDriver) createTopic(r *Request) (told, error) {
 	return nil, s.admin.CreateTopic(r.Topic, detail, false)
 }
 
-func (s *saramaDriver) deleteTopic(r *Request) (told, error) {
+func (s *saramaDriver) deleteTopic(r *Request) (result, error) {
 	return nil, s.admin.DeleteTopic(r.Topic)
 }
 
-func (s *saramaDriver) listTopics(*Request) (told, error) {
+func (s *saramaDriver) listTopics(*Request) (result, error) {
 	topics, err := s.admin.ListTopics()
 	names := []string{}
 	for name := range topics {
 		names = append(names, name)
 	}
-	return told{"topics": names}, err
+	return result{"topics": names}, err
 }
 
-func (s *saramaDriver) describeTopic(r *Request) (told, error) {
+func (s *saramaDriver) describeTopic(r *Request) (result, error) {
 	described, err := s.admin.DescribeTopics([]string{r.Topic})
 	if err != nil {
 		return nil, err
 	}
-	return told{"partitions": len(described[0].Partitions)}, nil
+	return result{"partitions": len(described[0].Partitions)}, nil
 }
 
-func (s *saramaDriver) createPartitions(r *Request) (told, error) {
+func (s *saramaDriver) createPartitions(r *Request) (result, error) {
 	return nil, s.admin.CreatePartitions(r.Topic, int32(r.Count), nil, false)
 }
 
@@ -131,16 +131,16 @@ func saramaKind(kind string) sarama.ConfigResourceType {
 	return sarama.BrokerResource
 }
 
-func (s *saramaDriver) describeConfigs(r *Request) (told, error) {
+func (s *saramaDriver) describeConfigs(r *Request) (result, error) {
 	described, err := s.admin.DescribeConfig(sarama.ConfigResource{Type: saramaKind(r.Kind), Name: r.Name})
 	configs := map[string]string{}
 	for _, config := range described {
 		configs[config.Name] = config.Value
 	}
-	return told{"configs": configs}, err
+	return result{"configs": configs}, err
 }
 
-func (s *saramaDriver) alterConfigs(r *Request) (told, error) {
+func (s *saramaDriver) alterConfigs(r *Request) (result, error) {
 	changes := map[string]sarama.IncrementalAlterConfigsEntry{}
 	for name, value := range r.Set {
 		changes[name] = sarama.IncrementalAlterConfigsEntry{Operation: sarama.IncrementalAlterConfigsOperationSet, Value: &value}
@@ -151,20 +151,20 @@ func (s *saramaDriver) alterConfigs(r *Request) (told, error) {
 	return nil, s.admin.IncrementalAlterConfig(saramaKind(r.Kind), r.Name, changes, false)
 }
 
-func (s *saramaDriver) describeCluster(*Request) (told, error) {
+func (s *saramaDriver) describeCluster(*Request) (result, error) {
 	brokers, controller, err := s.admin.DescribeCluster()
 	ids := []int32{}
 	for _, broker := range brokers {
 		ids = append(ids, broker.ID())
 	}
-	return told{"controller": controller, "brokers": ids}, err
+	return result{"controller": controller, "brokers": ids}, err
 }
 
-func (s *saramaDriver) deleteRecords(r *Request) (told, error) {
+func (s *saramaDriver) deleteRecords(r *Request) (result, error) {
 	return nil, s.admin.DeleteRecords(r.Topic, map[int32]int64{r.Partition: r.Before})
 }
 
-func (s *saramaDriver) listOffsets(r *Request) (told, error) {
+func (s *saramaDriver) listOffsets(r *Request) (result, error) {
 	when := map[string]int64{"earliest": sarama.OffsetOldest, "latest": sarama.OffsetNewest, "time": r.Time}[r.At]
 	options := &sarama.ListOffsetsOptions{}
 	if r.Isolation == "read_committed" {
@@ -174,31 +174,31 @@ func (s *saramaDriver) listOffsets(r *Request) (told, error) {
 	if err != nil {
 		return nil, err
 	}
-	return told{"offset": listed[r.Topic][r.Partition].Offset}, nil
+	return result{"offset": listed[r.Topic][r.Partition].Offset}, nil
 }
 
-func (s *saramaDriver) listGroups(*Request) (told, error) {
+func (s *saramaDriver) listGroups(*Request) (result, error) {
 	groups, err := s.admin.ListConsumerGroups()
 	names := []string{}
 	for name := range groups {
 		names = append(names, name)
 	}
-	return told{"groups": names}, err
+	return result{"groups": names}, err
 }
 
-func (s *saramaDriver) describeGroup(r *Request) (told, error) {
+func (s *saramaDriver) describeGroup(r *Request) (result, error) {
 	described, err := s.admin.DescribeConsumerGroups([]string{r.Group})
 	if err != nil {
 		return nil, err
 	}
-	return told{"state": described[0].State, "members": len(described[0].Members)}, nil
+	return result{"state": described[0].State, "members": len(described[0].Members)}, nil
 }
 
-func (s *saramaDriver) deleteGroup(r *Request) (told, error) {
+func (s *saramaDriver) deleteGroup(r *Request) (result, error) {
 	return nil, s.admin.DeleteConsumerGroup(r.Group)
 }
 
-func (s *saramaDriver) committed(r *Request) (told, error) {
+func (s *saramaDriver) committed(r *Request) (result, error) {
 	fetched, err := s.admin.ListConsumerGroupOffsets(r.Group, nil)
 	if err != nil {
 		return nil, err
@@ -207,10 +207,10 @@ func (s *saramaDriver) committed(r *Request) (told, error) {
 	for partition, block := range fetched.Blocks[r.Topic] {
 		offsets[partition] = block.Offset
 	}
-	return told{"offsets": offsets}, nil
+	return result{"offsets": offsets}, nil
 }
 
-func (s *saramaDriver) alterOffsets(r *Request) (told, error) {
+func (s *saramaDriver) alterOffsets(r *Request) (result, error) {
 	wanted := map[int32]sarama.OffsetAndMetadata{}
 	for partition, offset := range r.Offsets {
 		wanted[partition] = sarama.OffsetAndMetadata{Offset: offset, LeaderEpoch: -1}
@@ -219,7 +219,7 @@ func (s *saramaDriver) alterOffsets(r *Request) (told, error) {
 	return nil, err
 }
 
-func (s *saramaDriver) deleteOffsets(r *Request) (told, error) {
+func (s *saramaDriver) deleteOffsets(r *Request) (result, error) {
 	for _, partition := range r.Partitions {
 		if err := s.admin.DeleteConsumerGroupOffset(r.Group, r.Topic, partition); err != nil {
 			return nil, err
@@ -235,7 +235,7 @@ var saramaCodecs = map[string]sarama.CompressionCodec{
 	"snappy": sarama.CompressionSnappy, "lz4": sarama.CompressionLZ4, "zstd": sarama.CompressionZSTD,
 }
 
-func (s *saramaDriver) produce(r *Request) (told, error) {
+func (s *saramaDriver) produce(r *Request) (result, error) {
 	settings := saramaSettings()
 	settings.Producer.Compression = saramaCodecs[r.Codec]
 	settings.Metadata.AllowAutoTopicCreation = r.AutoCreate
@@ -256,7 +256,7 @@ func (s *saramaDriver) produce(r *Request) (told, error) {
 	return saramaSend(producer, r)
 }
 
-func saramaSend(producer sarama.SyncProducer, r *Request) (told, error) {
+func saramaSend(producer sarama.SyncProducer, r *Request) (result, error) {
 	var messages []*sarama.ProducerMessage
 	for _, record := range r.Records {
 		message := &sarama.ProducerMessage{Topic: r.Topic, Partition: record.Partition}
@@ -279,7 +279,7 @@ func saramaSend(producer sarama.SyncProducer, r *Request) (told, error) {
 	for _, message := range messages {
 		offsets = append(offsets, message.Offset)
 	}
-	return told{"offsets": offsets}, err
+	return result{"offsets": offsets}, err
 }
 
 func saramaRecord(message *sarama.ConsumerMessage) Record {
@@ -297,7 +297,7 @@ func saramaIsolation(settings *sarama.Config, r *Request) {
 	}
 }
 
-func (s *saramaDriver) consume(r *Request) (told, error) {
+func (s *saramaDriver) consume(r *Request) (result, error) {
 	settings := saramaSettings()
 	saramaIsolation(settings, r)
 	consumer, err := sarama.NewConsumer(s.bootstrap, settings)
@@ -334,8 +334,8 @@ func (s *saramaDriver) consume(r *Request) (told, error) {
 		case message := <-messages:
 			found = append(found, saramaRecord(message))
 		case <-timeout:
-			return told{"records": found}, nil
+			return result{"records": found}, nil
 		}
 	}
-	return told{"records": found}, nil
+	return result{"records": found}, nil
 }

@@ -19,13 +19,13 @@ type saramaMember struct {
 	mu      sync.Mutex
 	group   sarama.ConsumerGroup
 	session sarama.ConsumerGroupSession
-	claimed map[Place]bool
+	claimed map[TopicPartition]bool
 	records []Record
 	stop    context.CancelFunc
 	done    chan struct{}
 }
 
-func (s *saramaDriver) join(r *Request) (told, error) {
+func (s *saramaDriver) join(r *Request) (result, error) {
 	if r.Protocol == "consumer" {
 		return nil, Unsupported("no consumer protocol (KIP-848)")
 	}
@@ -50,7 +50,7 @@ func (s *saramaDriver) join(r *Request) (told, error) {
 	if err != nil {
 		return nil, err
 	}
-	member := &saramaMember{group: group, claimed: map[Place]bool{}, done: make(chan struct{})}
+	member := &saramaMember{group: group, claimed: map[TopicPartition]bool{}, done: make(chan struct{})}
 	s.members[r.Member] = member
 	ctx, stop := context.WithCancel(context.Background())
 	member.stop = stop
@@ -79,9 +79,9 @@ func (m *saramaMember) holds(claim sarama.ConsumerGroupClaim, isOurs bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if isOurs {
-		m.claimed[Place{claim.Topic(), claim.Partition()}] = true
+		m.claimed[TopicPartition{claim.Topic(), claim.Partition()}] = true
 	} else {
-		delete(m.claimed, Place{claim.Topic(), claim.Partition()})
+		delete(m.claimed, TopicPartition{claim.Topic(), claim.Partition()})
 	}
 }
 
@@ -110,23 +110,23 @@ func (m *saramaMember) leave() {
 	m.group.Close() //nolint:errcheck // it has left
 }
 
-func (s *saramaDriver) member(r *Request) (told, error) {
+func (s *saramaDriver) member(r *Request) (result, error) {
 	member := s.members[r.Member]
 	member.mu.Lock()
 	defer member.mu.Unlock()
-	assigned := []Place{}
-	for place := range member.claimed {
-		assigned = append(assigned, place)
+	assigned := []TopicPartition{}
+	for topicPartition := range member.claimed {
+		assigned = append(assigned, topicPartition)
 	}
-	return told{"assigned": assigned, "records": append([]Record{}, member.records...)}, nil
+	return result{"assigned": assigned, "records": append([]Record{}, member.records...)}, nil
 }
 
-func (s *saramaDriver) commit(r *Request) (told, error) {
+func (s *saramaDriver) commit(r *Request) (result, error) {
 	s.members[r.Member].session.Commit()
 	return nil, nil
 }
 
-func (s *saramaDriver) leave(r *Request) (told, error) {
+func (s *saramaDriver) leave(r *Request) (result, error) {
 	s.members[r.Member].leave()
 	delete(s.members, r.Member)
 	return nil, nil
@@ -134,7 +134,7 @@ func (s *saramaDriver) leave(r *Request) (told, error) {
 
 // ---- transactions --------------------------------------------------------------------------------------------
 
-func (s *saramaDriver) open(r *Request) (told, error) {
+func (s *saramaDriver) open(r *Request) (result, error) {
 	settings := saramaSettings()
 	settings.Producer.Idempotent = true
 	settings.Producer.Compression = saramaCodecs[r.Codec]
@@ -149,13 +149,15 @@ func (s *saramaDriver) open(r *Request) (told, error) {
 	return nil, nil
 }
 
-func (s *saramaDriver) begin(r *Request) (told, error) {
+func (s *saramaDriver) begin(r *Request) (result, error) {
 	return nil, s.producers[r.Producer].BeginTxn()
 }
 
-func (s *saramaDriver) send(r *Request) (told, error) { return saramaSend(s.producers[r.Producer], r) }
+func (s *saramaDriver) send(r *Request) (result, error) {
+	return saramaSend(s.producers[r.Producer], r)
+}
 
-func (s *saramaDriver) sendOffsets(r *Request) (told, error) {
+func (s *saramaDriver) sendOffsets(r *Request) (result, error) {
 	var offsets []*sarama.PartitionOffsetMetadata
 	for partition, offset := range r.Offsets {
 		offsets = append(offsets, &sarama.PartitionOffsetMetadata{Partition: partition, Offset: offset, LeaderEpoch: -1})
@@ -164,10 +166,10 @@ func (s *saramaDriver) sendOffsets(r *Request) (told, error) {
 	return nil, s.producers[r.Producer].AddOffsetsToTxn(wanted, r.Group)
 }
 
-func (s *saramaDriver) commitTransaction(r *Request) (told, error) {
+func (s *saramaDriver) commitTransaction(r *Request) (result, error) {
 	return nil, s.producers[r.Producer].CommitTxn()
 }
 
-func (s *saramaDriver) abortTransaction(r *Request) (told, error) {
+func (s *saramaDriver) abortTransaction(r *Request) (result, error) {
 	return nil, s.producers[r.Producer].AbortTxn()
 }

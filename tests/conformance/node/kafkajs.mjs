@@ -3,7 +3,7 @@
 import { randomUUID } from 'node:crypto'
 import { createRequire } from 'node:module'
 import kafkajs from 'kafkajs'
-import { Refused, Unsupported, decoded, encoded, serve } from './answering.mjs'
+import { Refused, Unsupported, decoded, encoded, serve } from './driver.mjs'
 import { addCodecs } from './codecs.mjs'
 
 const { CompressionTypes, ConfigResourceTypes, Kafka, PartitionAssigners, logLevel } = kafkajs
@@ -177,7 +177,7 @@ async function alterConfigs({ kind, name, set }) {
 }
 
 async function listOffsets({ topic, partition, at, time, isolation }) {
-  if (isolation === 'read_committed') throw new Unsupported('its offsets are always those of uncommitted readers')
+  if (isolation === 'read_committed') throw new Unsupported('its offsets always use read_uncommitted')
   const listed = at === 'time' ? await admin.fetchTopicOffsetsByTimestamp(topic, time) : await admin.fetchTopicOffsets(topic)
   const found = listed.find((one) => one.partition === partition)
   return { offset: Number(at === 'earliest' ? found.low : found.offset) }

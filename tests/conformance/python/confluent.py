@@ -37,7 +37,7 @@ class Confluent(Driver):
     ASSIGNORS: ClassVar = {name: name for name in ("range", "roundrobin", "cooperative-sticky")}
     NO_ASSIGNOR = "librdkafka has no assignor {}"
     PROTOCOLS = ("classic", "consumer")
-    MISSING: ClassVar = {"delete_offsets": "librdkafka has the call, confluent-kafka does not show it"}
+    MISSING: ClassVar = {"delete_offsets": "librdkafka has the call, confluent-kafka does not expose it"}
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ from tests.conformance.suite import compatibility_page, matrix
 from tests.conformance.suite.clients import CLIENTS, Client, ToolchainMissing
 from tests.conformance.suite.player import FAILED, Outcome, Player
 from tests.conformance.suite.steps import Scenario
-from tests.conformance.suite.tables.all_scenarios import KNOWN_FAILURES, FLAKY, SCENARIOS
+from tests.conformance.suite.tables.all_scenarios import FLAKY, KNOWN_FAILURES, SCENARIOS
 from tests.support.kafka import KAFKA_VERSION, ApacheKafka
 
 PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
@@ -94,10 +94,12 @@ def _play(
             versions[name] = player.ask("hello")["version"]
             for scenario in scenarios:
                 outcome = outcomes[name, scenario.name] = player.play(scenario)
-                is_news = outcome.state == FAILED and (name, scenario.name) not in KNOWN_FAILURES.keys() | FLAKY.keys()
+                is_new_failure = (
+                    outcome.state == FAILED and (name, scenario.name) not in KNOWN_FAILURES.keys() | FLAKY.keys()
+                )
                 print(
                     f"{outcome.seconds:6.1f} s  {name:15} {outcome.state:11} {scenario.subject}: {scenario.name}"
-                    + (f"\n    {outcome.reason}" if is_news else ""),
+                    + (f"\n    {outcome.reason}" if is_new_failure else ""),
                     flush=True,
                 )
 

@@ -11,13 +11,11 @@ from typing import NamedTuple
 from tests.conformance.suite.matrix import NOT_WRITTEN, Cell
 from tests.conformance.suite.player import FAILED, PASSED, Outcome
 from tests.conformance.suite.steps import Scenario
-from tests.conformance.suite.tables.all_scenarios import KNOWN_FAILURES, FLAKY, SCENARIOS
+from tests.conformance.suite.tables.all_scenarios import FLAKY, KNOWN_FAILURES, SCENARIOS
 from tests.conformance.suite.tables.records import CODECS
 
 
 class Results(NamedTuple):
-    """The results of a run."""
-
     versions: Mapping[str, str]
     languages: Mapping[str, str]
     absent: Mapping[str, str]
@@ -75,13 +73,13 @@ def page(results: Results, broker: str) -> str:
 
 INTRODUCTION = """# Compatibility
 
-Which clients do what with {broker}. `make conformance` writes this page: it has every client play every scenario of
-`tests/conformance/suite/tables`, and checks what the client saw. The same scenarios run against any broker
+Which client supports which feature with {broker}. `make conformance` writes this page: every client runs every scenario of
+`tests/conformance/suite/tables`, and the suite checks the results. The same scenarios run against any broker
 (`make conformance ARGS="--bootstrap HOST:PORT"`) and against Apache Kafka 4.3.1 (`ARGS=--kafka`), which
-must pass them too; what fails there for a reason of the client's own is named as such.
+must pass too; scenarios that fail there because of the client are marked.
 
-`yes` is: everything that the scenario expects was seen. A number leads to the reason why a client was not asked, or
-beside a `yes` why it is not seen in every play."""
+`yes`: all expectations were met. A number refers to the reason why the client did not run the scenario, or
+after a `yes` why it fails in some runs."""
 
 
 def _versions(results: Results) -> str:
@@ -103,7 +101,7 @@ def _cell(client: str, name: str, outcome: Outcome | None, notes: _Notes) -> str
     if outcome is None:
         return ""
     if (why := FLAKY.get((client, name))) is not None:
-        return "yes " + notes.mark(f"{client}, not in every play, with Apache Kafka too: {why}")
+        return "yes " + notes.mark(f"{client}, not in every run, with Apache Kafka too: {why}")
     if outcome.state == PASSED:
         return "yes"
     if outcome.state == FAILED:

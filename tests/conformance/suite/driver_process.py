@@ -57,7 +57,7 @@ class Driver:
             self._process.stdin.write(line)
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise DriverEnded(self._last_words(verb)) from None
+            raise DriverEnded(self._last_output(verb)) from None
         answer = json.loads(self._line(verb, within_s))
         if "unsupported" in answer:
             raise Unsupported(answer["unsupported"])
@@ -90,13 +90,13 @@ class Driver:
                 raise DriverEnded(f"no answer to {verb} within {within_s:.0f} s")
             data = self._process.stdout.read1(1 << 20)  # type: ignore[attr-defined]
             if not data:
-                raise DriverEnded(self._last_words(verb))
+                raise DriverEnded(self._last_output(verb))
             self._pending += data
         line = bytes(self._pending[:end])
         del self._pending[: end + 1]
         return line
 
-    def _last_words(self, verb: str) -> str:
+    def _last_output(self, verb: str) -> str:
         code = self._process.wait(END_S)
         self._errors.seek(0)
         tail = self._errors.read()[-1500:].decode(errors="replace").strip()

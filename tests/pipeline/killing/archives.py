@@ -76,8 +76,8 @@ class Archive(Scenario):
                 position = (row["partition"], row["offset"])
                 assert position not in found, f"{position} is there twice"
                 found[position] = row
-        strangers = [position for position, row in found.items() if self.sent.get(position) != _as_sent(row)]
-        assert not strangers, f"{len(strangers)} records were never sent so: {strangers[:3]}"
+        unknown = [position for position, row in found.items() if self.sent.get(position) != _as_sent(row)]
+        assert not unknown, f"{len(unknown)} records differ from those sent: {unknown[:3]}"
         return found
 
     def check(self) -> int:
@@ -149,13 +149,13 @@ def _as_sent(row: dict[str, Any]) -> Record:
 
 
 def _letter(topic: str, position: Position, record: Record) -> Record:
-    said = (
+    extra = (
         ("dead-letter.reason", b"the value is not JSON of the schema"),
         ("dead-letter.topic", topic.encode()),
         ("dead-letter.partition", b"%d" % position[0]),
         ("dead-letter.offset", b"%d" % position[1]),
     )
-    return record._replace(headers=(*record.headers, *said))
+    return record._replace(headers=(*record.headers, *extra))
 
 
 def _origin(letter: Record) -> Position:

@@ -60,8 +60,8 @@ class Job:
         return self._stderr.read_text(errors="replace")
 
     def report(self) -> dict[str, Any]:
-        said: dict[str, Any] = json.loads(self._stdout.read_text().splitlines()[-1])
-        return said
+        values: dict[str, Any] = json.loads(self._stdout.read_text().splitlines()[-1])
+        return values
 
     def wait(self) -> int:
         return self._process.wait(TIMEOUT_S)

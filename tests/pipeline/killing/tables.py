@@ -91,8 +91,8 @@ class VersionedFolder(Scenario):
 
     def _state(self) -> dict[str, Any]:
         file = self.into / "_barnabas" / f"{self.name}.json"
-        said: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-        return said
+        fields: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        return fields
 
 
 class Table(VersionedFolder):

@@ -92,7 +92,7 @@ def read_from(bootstrap: str, topic: str, next_offsets: dict[int, int]) -> Itera
         consumer.assign([ClientPartition(topic, number, next_offsets[number]) for number in waiting])
         while waiting:
             message = consumer.poll(30)
-            assert message is not None, f"nothing came of {topic} {waiting}"
+            assert message is not None, f"no message from {topic} {waiting}"
             if message.error():
                 assert message.error().name() == "_PARTITION_EOF", message.error()
                 waiting.discard(message.partition())

@@ -38,12 +38,12 @@ class WarmDriver:
 
     def __enter__(self) -> Self:
         address_file = Path(self._temporary.name) / "door.json"
-        with (Path(self._temporary.name) / "said").open("wb") as said:
+        with (Path(self._temporary.name) / "output").open("wb") as address:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.pipeline.killing.warm_driver", str(address_file), *self._words],
                 stdin=subprocess.PIPE,
-                stdout=said,
-                stderr=said,
+                stdout=address,
+                stderr=address,
                 cwd=ROOT,
                 env={**os.environ, **QUICK_JVM},
                 start_new_session=True,
@@ -85,13 +85,13 @@ def serve_session(address_file: Path, formats: Sequence[str], words: Sequence[st
     )
     ship(spark)
     gateway: Any = spark.sparkContext._gateway
-    said = {
+    address = {
         PORT: str(gateway.gateway_parameters.port),
         "PYSPARK_GATEWAY_SECRET": str(gateway.gateway_parameters.auth_token),
         "PYSPARK_PYTHON": spark.sparkContext.pythonExec,
     }
     beside = address_file.with_suffix(".new")
-    beside.write_text(json.dumps(said))
+    beside.write_text(json.dumps(address))
     beside.replace(address_file)
     sys.stdin.read()
 

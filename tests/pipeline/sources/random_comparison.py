@@ -84,10 +84,10 @@ class History:
         self.seed = seed
         self._looks_on = looks_on
         self._trimmed: set[str] = set()
-        self.dice = random.Random(seed)
+        self.random_source = random.Random(seed)
         self.bootstrap = bootstrap
         self.brokers = Brokers(BrokerSettings(bootstrap=bootstrap))
-        self.topics = [self._topic(number) for number in range(self.dice.randint(2, 3))]
+        self.topics = [self._topic(number) for number in range(self.random_source.randint(2, 3))]
         self.now = dict.fromkeys(self.topics, START_MS)
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         self._senders: dict[str, Producer] = {}
@@ -95,35 +95,38 @@ class History:
         self._number = 0
 
     def _topic(self, number: int) -> Topic:
-        dice = self.dice
+        random_source = self.random_source
         settings = {
             "retention.ms": "-1",
             "segment.ms": str(HOUR_MS),
             "segment.bytes": str(1 << 20),
-            "segment.index.bytes": str(dice.choice([10 << 20, 120])),
-            "index.interval.bytes": str(dice.choice([0, 500, 4096])),
-            "file.delete.delay.ms": str(dice.choice([0, 60_000])),
-            "message.timestamp.type": dice.choice(["CreateTime"] * 4 + ["LogAppendTime"]),
-            "compression.type": dice.choice(["producer"] * 4 + list(CODECS[1:])),
+            "segment.index.bytes": str(random_source.choice([10 << 20, 120])),
+            "index.interval.bytes": str(random_source.choice([0, 500, 4096])),
+            "file.delete.delay.ms": str(random_source.choice([0, 60_000])),
+            "message.timestamp.type": random_source.choice(["CreateTime"] * 4 + ["LogAppendTime"]),
+            "compression.type": random_source.choice(["producer"] * 4 + list(CODECS[1:])),
         }
-        is_compacted = dice.random() < 0.35
+        is_compacted = random_source.random() < 0.35
         if is_compacted:
             settings |= {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
-            settings["delete.retention.ms"] = dice.choice(["0", "86400000"])
-        name = dice.choice(["", "", "", "__"]) + f"h{self.seed}.{'compacted' if is_compacted else 'plain'}-{number}"
-        topic = Topic(name, dice.randint(1, 3), is_compacted)
+            settings["delete.retention.ms"] = random_source.choice(["0", "86400000"])
+        name = (
+            random_source.choice(["", "", "", "__"])
+            + f"h{self.seed}.{'compacted' if is_compacted else 'plain'}-{number}"
+        )
+        topic = Topic(name, random_source.randint(1, 3), is_compacted)
         self.brokers.create_topic(name, topic.partitions, 1, settings)
         return topic
 
-    # ---- what happens ------------------------------------------------------------------------------------------
+    # ---- actions ----------------------------------------------------------------------------------------------
 
     def play(self) -> None:
         """Fills the topics."""
         acts = [self._send] * 10 + [self._begin] * 3 + [self._send_in_transaction] * 5 + [self._end] * 3
         acts += [self._trim, self._change, self._send_something_big]
         for _ in range(STEPS):
-            self.dice.choice(acts)()
-        while len(self._open) > self.dice.randint(0, 1):
+            self.random_source.choice(acts)()
+        while len(self._open) > self.random_source.randint(0, 1):
             self._end()
 
     def _sender(self, codec: str) -> Producer:
@@ -132,41 +135,47 @@ class History:
         return self._senders[codec]
 
     def _settings(self, codec: str) -> dict[str, Any]:
-        linger = {"linger.ms": self.dice.choice([1, 50])}
-        size = {"batch.num.messages": self.dice.choice([1, 7, 10_000]), "message.max.bytes": 1_000_000}
+        linger = {"linger.ms": self.random_source.choice([1, 50])}
+        size = {"batch.num.messages": self.random_source.choice([1, 7, 10_000]), "message.max.bytes": 1_000_000}
         return {"bootstrap.servers": self.bootstrap, "log_level": 0, "compression.type": codec, **linger, **size}
 
     def _send(self) -> None:
-        self._fill(self._sender(self.dice.choice(CODECS)), self.dice.choice(self.topics), self._count())
+        self._fill(
+            self._sender(self.random_source.choice(CODECS)), self.random_source.choice(self.topics), self._count()
+        )
 
     def _count(self) -> int:
-        return self.dice.choice([1, 2, 5, 30, 30, 200])
+        return self.random_source.choice([1, 2, 5, 30, 30, 200])
 
     def _fill(self, producer: Producer, topic: Topic, count: int) -> None:
-        dice = self.dice
-        self.now[topic] += dice.choice([0, 10, 1000, HOUR_MS // 2, HOUR_MS + 1, -5000, -2 * HOUR_MS])
-        partitions = dice.choice([[dice.randrange(topic.partitions)], range(topic.partitions)])
+        random_source = self.random_source
+        self.now[topic] += random_source.choice([0, 10, 1000, HOUR_MS // 2, HOUR_MS + 1, -5000, -2 * HOUR_MS])
+        partitions = random_source.choice([[random_source.randrange(topic.partitions)], range(topic.partitions)])
         for _ in range(count):
             self._number += 1
-            self.now[topic] += dice.choice([0, 1, 7, 900, -300])
+            self.now[topic] += random_source.choice([0, 1, 7, 900, -300])
             producer.produce(
                 topic.name,
                 key=self._key(topic),
-                value=dice.choice([None, b"", b"%d" % self._number, dice.randbytes(dice.randrange(300)), b"x" * 700]),
-                headers=dice.choice([None, None, [], [("a", b"1"), ("a", None)], [("", b""), ("größer", b"\xff")]]),
-                partition=dice.choice(partitions),
+                value=random_source.choice(
+                    [None, b"", b"%d" % self._number, random_source.randbytes(random_source.randrange(300)), b"x" * 700]
+                ),
+                headers=random_source.choice(
+                    [None, None, [], [("a", b"1"), ("a", None)], [("", b""), ("größer", b"\xff")]]
+                ),
+                partition=random_source.choice(partitions),
                 timestamp=self.now[topic],
             )
         assert producer.flush(60) == 0
 
     def _key(self, topic: Topic) -> bytes | None:
-        kinds = [b"k%d" % self.dice.randrange(30), b"%d" % self._number, b""]
-        return self.dice.choice(kinds if topic.is_compacted else [*kinds, None])
+        kinds = [b"k%d" % self.random_source.randrange(30), b"%d" % self._number, b""]
+        return self.random_source.choice(kinds if topic.is_compacted else [*kinds, None])
 
     def _send_something_big(self) -> None:
-        topic = self.dice.choice(self.topics)
-        value = self.dice.choice([self.dice.randbytes(900_000), b"big " * 200_000])
-        producer = self._sender(self.dice.choice(CODECS))
+        topic = self.random_source.choice(self.topics)
+        value = self.random_source.choice([self.random_source.randbytes(900_000), b"big " * 200_000])
+        producer = self._sender(self.random_source.choice(CODECS))
         producer.produce(topic.name, key=b"big", value=value, partition=0, timestamp=self.now[topic])
         assert producer.flush(60) == 0
 
@@ -174,76 +183,79 @@ class History:
         if len(self._open) < 3:
             self._number += 1
             patient = {"transactional.id": f"h{self.seed}-{self._number}", "transaction.timeout.ms": 900_000}
-            producer = Producer({**self._settings(self.dice.choice(CODECS)), **patient})
+            producer = Producer({**self._settings(self.random_source.choice(CODECS)), **patient})
             producer.init_transactions(60)
             producer.begin_transaction()
-            self._open.append((producer, self.dice.choice(self.topics)))
+            self._open.append((producer, self.random_source.choice(self.topics)))
             self._fill(*self._open[-1], self._count())
 
     def _send_in_transaction(self) -> None:
         if self._open:
-            self._fill(*self.dice.choice(self._open), self._count())
+            self._fill(*self.random_source.choice(self._open), self._count())
 
     def _end(self) -> None:
         if self._open:
-            producer, topic = self._open.pop(self.dice.randrange(len(self._open)))
-            self.dice.choice([producer.commit_transaction, producer.abort_transaction])(60)
-            if self.dice.random() < 0.5:  # the next one of the same producer
+            producer, topic = self._open.pop(self.random_source.randrange(len(self._open)))
+            self.random_source.choice([producer.commit_transaction, producer.abort_transaction])(60)
+            if self.random_source.random() < 0.5:  # the next one of the same producer
                 producer.begin_transaction()
                 self._open.append((producer, topic))
                 self._fill(producer, topic, self._count())
 
     def _trim(self) -> None:
-        topic = self.dice.choice(self.topics)
+        topic = self.random_source.choice(self.topics)
         if not topic.is_compacted:  # of these a broker does not delete records
-            places = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
-            starts, ends = self.brokers.starts(places), self.brokers.high_watermarks(places)
+            topic_partitions = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+            starts, ends = self.brokers.starts(topic_partitions), self.brokers.high_watermarks(topic_partitions)
             cuts = {
-                place: starts[place] + (ends[place] - starts[place]) * self.dice.randrange(6) // 10 for place in places
+                tp: starts[tp] + (ends[tp] - starts[tp]) * self.random_source.randrange(6) // 10
+                for tp in topic_partitions
             }
             self.brokers.delete_records(cuts)
             self._trimmed.add(topic.name)
 
     def _change(self) -> None:
-        topic = self.dice.choice(self.topics)
-        name, value = self.dice.choice(
+        topic = self.random_source.choice(self.topics)
+        name, value = self.random_source.choice(
             [
                 ("message.timestamp.type", "LogAppendTime"),
                 ("message.timestamp.type", "CreateTime"),
-                ("compression.type", self.dice.choice(CODECS[1:])),
+                ("compression.type", self.random_source.choice(CODECS[1:])),
                 ("compression.type", "producer"),
-                ("index.interval.bytes", str(self.dice.choice([0, 4096, 100_000]))),
+                ("index.interval.bytes", str(self.random_source.choice([0, 4096, 100_000]))),
             ]
         )
         entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic.name, incremental_configs=[entry])
         self._admin.incremental_alter_configs([resource])[resource].result(60)
 
-    # ---- what is asked -----------------------------------------------------------------------------------------
+    # ---- queries -----------------------------------------------------------------------------------------------
 
     def questions(self, count: int) -> Iterator[dict[str, str]]:
         """Yields options for both sources."""
         for _ in range(count):
-            places, which = self._which()
+            topic_partitions, which = self._which()
             yield {
                 **which,
-                "kafka.isolation.level": self.dice.choice(LEVELS),
-                **self._bound("starting", places),
-                **self._bound("ending", places),
-                "failOnDataLoss": self.dice.choice(["true", "true", "false"]),
-                "includeHeaders": self.dice.choice(["true", "false"]),
+                "kafka.isolation.level": self.random_source.choice(LEVELS),
+                **self._bound("starting", topic_partitions),
+                **self._bound("ending", topic_partitions),
+                "failOnDataLoss": self.random_source.choice(["true", "true", "false"]),
+                "includeHeaders": self.random_source.choice(["true", "false"]),
             }
 
     def _which(self) -> tuple[list[TopicPartition], dict[str, str]]:
-        dice = self.dice
-        topics = dice.sample(self.topics, dice.randint(1, len(self.topics)))
-        places = [TopicPartition(topic.name, number) for topic in topics for number in range(topic.partitions)]
-        match dice.randrange(4):
+        random_source = self.random_source
+        topics = random_source.sample(self.topics, random_source.randint(1, len(self.topics)))
+        topic_partitions = [
+            TopicPartition(topic.name, number) for topic in topics for number in range(topic.partitions)
+        ]
+        match random_source.randrange(4):
             case 0:
                 everything = [
                     TopicPartition(one.name, number) for one in self.topics for number in range(one.partitions)
                 ]
-                pattern, is_it = dice.choice(
+                pattern, is_it = random_source.choice(
                     [
                         (f"h{self.seed}", lambda _: True),
                         (f"^h{self.seed}.*", lambda name: not name.startswith("_")),
@@ -251,57 +263,61 @@ class History:
                         (f"_*h{self.seed}\\.compacted-[0-9]$", lambda name: "compacted" in name),
                     ]
                 )
-                matching = [place for place in everything if is_it(place.topic)]
+                matching = [tp for tp in everything if is_it(tp.topic)]
                 if matching:  # the Kafka source finds no record where no topic matches; this one refuses
                     return matching, {"subscribePattern": pattern}
             case 1:
-                chosen = dice.sample(places, dice.randint(1, len(places)))
+                chosen = random_source.sample(topic_partitions, random_source.randint(1, len(topic_partitions)))
                 return chosen, {"assign": _json(dict.fromkeys(chosen, 0), list)}
-        return places, {"subscribe": ",".join(topic.name for topic in topics)}
+        return topic_partitions, {"subscribe": ",".join(topic.name for topic in topics)}
 
-    def _bound(self, which: str, places: list[TopicPartition]) -> dict[str, str]:
-        dice = self.dice
-        has_moments = self._looks_on or not self._trimmed & {place.topic for place in places}
-        form = dice.choice(["none", "none", "word", "offsets", "offsets", *(["time", "times"] if has_moments else [])])
-        if form == "none" or not places:
+    def _bound(self, which: str, topic_partitions: list[TopicPartition]) -> dict[str, str]:
+        random_source = self.random_source
+        has_moments = self._looks_on or not self._trimmed & {tp.topic for tp in topic_partitions}
+        form = random_source.choice(
+            ["none", "none", "word", "offsets", "offsets", *(["time", "times"] if has_moments else [])]
+        )
+        if form == "none" or not topic_partitions:
             return {}
         if form == "word":
             return {f"{which}Offsets": "earliest" if which == "starting" else "latest"}
         if form == "offsets":
-            starts, ends = self.brokers.starts(places), self.brokers.high_watermarks(places)
-            special = dice.choice([-2, -2, -2, -1] if which == "starting" else [-1, -1, -1, -2])
-            slack = dice.choice([0, 0, 0, 3])
-            said = {
-                place: dice.choice([special, *[dice.randint(max(0, starts[place] - slack), ends[place] + slack)] * 3])
-                for place in places
+            starts, ends = self.brokers.starts(topic_partitions), self.brokers.high_watermarks(topic_partitions)
+            special = random_source.choice([-2, -2, -2, -1] if which == "starting" else [-1, -1, -1, -2])
+            slack = random_source.choice([0, 0, 0, 3])
+            source_options = {
+                tp: random_source.choice(
+                    [special, *[random_source.randint(max(0, starts[tp] - slack), ends[tp] + slack)] * 3]
+                )
+                for tp in topic_partitions
             }
-            if dice.random() < 0.05:
-                said.pop(dice.choice(places))
-            return {f"{which}Offsets": _json(said)}
-        moments = {place: self._moment(place) for place in places}
-        strategy = {"startingOffsetsByTimestampStrategy": dice.choice(["error", "latest"])}
+            if random_source.random() < 0.05:
+                source_options.pop(random_source.choice(topic_partitions))
+            return {f"{which}Offsets": _json(source_options)}
+        moments = {tp: self._moment(tp) for tp in topic_partitions}
+        strategy = {"startingOffsetsByTimestampStrategy": random_source.choice(["error", "latest"])}
         if form == "time":
             found = {f"{which}Timestamp": str(next(iter(moments.values())))}
         else:
             found = {f"{which}OffsetsByTimestamp": _json(moments)}
-        return {**found, **strategy} if which == "starting" and dice.random() < 0.7 else found
+        return {**found, **strategy} if which == "starting" and random_source.random() < 0.7 else found
 
-    def _moment(self, place: TopicPartition) -> int:
-        last = next(moment for topic, moment in self.now.items() if topic.name == place.topic)
+    def _moment(self, tp: TopicPartition) -> int:
+        last = next(moment for topic, moment in self.now.items() if topic.name == tp.topic)
         span = range(START_MS - HOUR_MS, max(last, START_MS) + 2 * HOUR_MS)
-        return self.dice.choice([0, 1 << 41, *[self.dice.choice(span)] * 12])
+        return self.random_source.choice([0, 1 << 41, *[self.random_source.choice(span)] * 12])
 
 
 def _json(table: Mapping[TopicPartition, int], kind: type = dict) -> str:
     found: dict[str, dict[str, int]] = {}
-    for place, value in table.items():
-        found.setdefault(place.topic, {})[str(place.partition)] = value
+    for tp, value in table.items():
+        found.setdefault(tp.topic, {})[str(tp.partition)] = value
     if kind is list:
         return json.dumps({topic: [int(number) for number in row] for topic, row in found.items()})
     return json.dumps(found)
 
 
-# ---- the two answers ------------------------------------------------------------------------------------------
+# ---- the two results ------------------------------------------------------------------------------------------
 
 
 def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
@@ -323,9 +339,9 @@ def _plain(value: Any) -> Any:
 
 def through_the_broker(spark: SparkSession, bootstrap: str, options: Mapping[str, str]) -> Answer:
     """The result of Spark's Kafka source."""
-    said = {"kafka.bootstrap.servers": bootstrap, **HASTY, **options}
+    source_options = {"kafka.bootstrap.servers": bootstrap, **HASTY, **options}
     try:
-        frame = spark.read.format("kafka").options(**said).load()
+        frame = spark.read.format("kafka").options(**source_options).load()
         return rows_of(frame.select(*columns_of(options)).toArrow())
     except (PySparkException, Py4JJavaError) as failure:
         return f"error: {_innermost(failure)}"
@@ -372,28 +388,28 @@ class Difference(NamedTuple):
     def __str__(self) -> str:
         lines = (
             json.dumps(self.options),
-            f"   Kafka source: {told(self.through, self.straight)}",
-            f"   segments:     {told(self.straight, self.through)}",
+            f"   Kafka source: {describe(self.through, self.straight)}",
+            f"   segments:     {describe(self.straight, self.through)}",
         )
         return "\n".join(lines)
 
 
-def told(answer: Answer, other: Answer) -> str:
-    """An answer beside another one, in a line."""
+def describe(answer: Answer, other: Answer) -> str:
+    """A result beside the other one, in a line."""
     if isinstance(answer, str):
         return answer.splitlines()[0]
     more = [row for row in answer if row not in set(other)] if not isinstance(other, str) else answer
-    return f"{len(answer)} rows; {len(more)} the other has not: {str(more[:1])[-120:]}"
+    return f"{len(answer)} rows; {len(more)} not in the other: {str(more[:1])[-120:]}"
 
 
 def compare(spark: SparkSession, broker: Any, history: History, count: int) -> list[Difference]:
     """Runs queries on both sources and returns the differences."""
     found = []
     for number, options in enumerate(history.questions(count)):
-        said = {**options, "kafka.bootstrap.servers": broker.bootstrap}
+        source_options = {**options, "kafka.bootstrap.servers": broker.bootstrap}
         straight = partial(within_spark, spark) if number % 10 == 9 else from_the_files
         through = through_the_broker(spark, broker.bootstrap, options)
-        while not is_same(through, answer := straight(broker.data_dir, said)):
+        while not is_same(through, answer := straight(broker.data_dir, source_options)):
             before, through = through, through_the_broker(spark, broker.bootstrap, options)
             if is_same(before, through):
                 found.append(Difference(options, through, answer))
@@ -410,8 +426,8 @@ def everything(history: History) -> list[dict[str, str]]:
 
 def compare_without_broker(data_dir: Path, expected: list[tuple[dict[str, str], Answer]]) -> list[Difference]:
     """Returns the differences between the files of the stopped broker and earlier results (rule 4)."""
-    answers = [(options, through, from_the_files(data_dir, options)) for options, through in expected]
-    return [Difference(*one) for one in answers if not is_same(*one[1:])]
+    results = [(options, through, from_the_files(data_dir, options)) for options, through in expected]
+    return [Difference(*one) for one in results if not is_same(*one[1:])]
 
 
 def run(spark: SparkSession, broker: Any, seed: int, histories: int, questions: int) -> list[Difference]:

@@ -21,7 +21,7 @@ from protocol.compression import Compression
 from protocol.record_codec import encode_record
 from protocol.records import BatchBuilder, BatchHeader, TimestampType, assemble, headers, records
 from tests.support.batches import broken_bodies, with_body
-from tests.support.logs import Idempotent, marker, produced
+from tests.support.logs import ProducerInfo, marker, produced
 
 NOW_MS = 1_700_000_000_000
 EVERYTHING = tuple(COLUMN_TYPES)
@@ -67,12 +67,12 @@ def decoded(data: bytes, **wanted: Any) -> list[Row]:
 
 def many(batches: int, count: int, codec: Compression = Compression.NONE, size: int = 20) -> bytes:
     """Consecutive batches with records of different lengths."""
-    dice = random.Random(batches * count)
+    random_source = random.Random(batches * count)
     data, offset = b"", 0
     for _ in range(batches):
         builder = BatchBuilder(offset, compression=codec)
         for number in range(count):
-            value = dice.randbytes(dice.randrange(size))
+            value = random_source.randbytes(random_source.randrange(size))
             builder.append(NOW_MS + number, b"%d" % number, value, [("h", value[:3])] if number % 3 == 0 else [])
         data += builder.build()
         offset = builder.next_offset
@@ -148,10 +148,10 @@ def test_aborted_records_and_markers_are_skipped() -> None:
         data += batch
         offset += count
 
-    def written(producer: Idempotent | None, name: str) -> None:
+    def written(producer: ProducerInfo | None, name: str) -> None:
         put(produced(f"{name}1", f"{name}2", producer=producer), 2)
 
-    one, other = Idempotent(7, 0, 0, transactional=True), Idempotent(8, 0, 0, transactional=True)
+    one, other = ProducerInfo(7, 0, 0, transactional=True), ProducerInfo(8, 0, 0, transactional=True)
     written(one, "kept")
     put(marker(1, 7, 0), 1)
     written(one, "lost")  # offsets 3 and 4
@@ -189,14 +189,14 @@ def test_a_flipped_bit_is_found_and_earlier_batches_are_returned(
     if not is_fast:
         monkeypatch.setattr(checksums, "crc32c", None)
     data = bytearray(many(6, 40))
-    places = [position for position, _ in headers(data)]
-    data[places[4] + 70] ^= 4
+    positions = [position for position, _ in headers(data)]
+    data[positions[4] + 70] ^= 4
     decoder = Decoder(ReadRequest("t", 0, columns=EVERYTHING))
     found: list[Any] = []
     with pytest.raises(WrongChecksum, match="the batch of offset 160") as caught:
-        found += decoder.batches(data, np.array(places))
+        found += decoder.batches(data, np.array(positions))
     assert caught.value.offset == 160
-    assert rows_of(pa.Table.from_batches(found)) == expected(bytes(data[: places[4]]))
+    assert rows_of(pa.Table.from_batches(found)) == expected(bytes(data[: positions[4]]))
 
 
 def test_the_crc_of_batches_outside_the_request_is_not_checked() -> None:
@@ -242,9 +242,9 @@ def test_an_impossible_record_count_allocates_no_memory() -> None:
 def test_both_checksum_implementations_agree(data: bytes, draw: st.DataObject) -> None:
     begin = st.integers(0, len(data) - 4)
     ranges = begin.flatmap(lambda start: st.tuples(st.just(start), st.integers(start + 4, len(data))))
-    places = draw.draw(st.lists(ranges, max_size=6))
-    starts, ends = np.array([a for a, _ in places], np.int64), np.array([b for _, b in places], np.int64)
-    expected_sums = [crc32c.crc32c(data[a:b]) for a, b in places]
+    positions = draw.draw(st.lists(ranges, max_size=6))
+    starts, ends = np.array([a for a, _ in positions], np.int64), np.array([b for _, b in positions], np.int64)
+    expected_sums = [crc32c.crc32c(data[a:b]) for a, b in positions]
     assert checksums.checksums(data, starts, ends).tolist() == expected_sums
     assert checksums.vectorised(np.frombuffer(data, np.uint8), starts, ends).tolist() == expected_sums
 
@@ -257,7 +257,7 @@ def test_a_large_read_is_split_into_arrow_batches(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(decoding, "BYTES", 2000)
     for codec in (Compression.NONE, Compression.ZSTD):
         data = many(30, 40, codec)
-        places = np.array([position for position, _ in headers(data)])
-        found = list(Decoder(ReadRequest("t", 0, columns=EVERYTHING)).batches(data, places))
+        positions = np.array([position for position, _ in headers(data)])
+        found = list(Decoder(ReadRequest("t", 0, columns=EVERYTHING)).batches(data, positions))
         assert max(batch.num_rows for batch in found) <= 160
         assert rows_of(pa.Table.from_batches(found)) == expected(data)

@@ -67,23 +67,23 @@ def fill(bootstrap: str) -> None:
     brokers = Brokers(BrokerSettings(bootstrap=bootstrap))
     for topic, settings in TOPICS.items():
         brokers.create_topic(topic, PARTITIONS, 1, settings)
-    dice = random.Random(SEED)
+    random_source = random.Random(SEED)
     for turn, codec in enumerate(CODECS):
         for topic in TOPICS:
-            send(producer(bootstrap, codec), dice, 300 if topic == STAMPED else 1200, topic)
-        for fate in ("commit", "abort"):
-            transactional = producer(bootstrap, codec, f"{fate}-{turn}")
+            send(producer(bootstrap, codec), random_source, 300 if topic == STAMPED else 1200, topic)
+        for outcome in ("commit", "abort"):
+            transactional = producer(bootstrap, codec, f"{outcome}-{turn}")
             transactional.init_transactions(30)
             transactional.begin_transaction()
             for topic in TOPICS:
-                send(transactional, dice, 150, topic)
-            transactional.commit_transaction(30) if fate == "commit" else transactional.abort_transaction(30)
+                send(transactional, random_source, 150, topic)
+            transactional.commit_transaction(30) if outcome == "commit" else transactional.abort_transaction(30)
     left_open = producer(bootstrap, "zstd", "open")
     left_open.init_transactions(30)
     left_open.begin_transaction()
-    send(left_open, dice, 40, TOPIC)
+    send(left_open, random_source, 40, TOPIC)
     fill.left_open = left_open  # type: ignore[attr-defined]  # it must not be collected: it would abort
-    send(producer(bootstrap, "lz4"), dice, 40, TOPIC)
+    send(producer(bootstrap, "lz4"), random_source, 40, TOPIC)
 
 
 def producer(bootstrap: str, codec: str, transactional_id: str | None = None) -> Producer:
@@ -93,10 +93,14 @@ def producer(bootstrap: str, codec: str, transactional_id: str | None = None) ->
     return Producer(settings)
 
 
-def send(to: Producer, dice: random.Random, count: int, topic: str) -> None:
+def send(to: Producer, random_source: random.Random, count: int, topic: str) -> None:
     for number in range(count):
-        value = None if number % 11 == 0 else dice.randbytes(dice.randrange(700)) + b"same" * dice.randrange(150)
-        key = None if number % 7 == 0 and topic != COMPACTED else b"key-%d" % dice.randrange(50)
+        value = (
+            None
+            if number % 11 == 0
+            else random_source.randbytes(random_source.randrange(700)) + b"same" * random_source.randrange(150)
+        )
+        key = None if number % 7 == 0 and topic != COMPACTED else b"key-%d" % random_source.randrange(50)
         pairs = [("one", b"1"), ("one", None), ("größer", b"")] if number % 5 == 0 else []
         to.produce(
             topic, value, key, partition=number % PARTITIONS, headers=pairs, timestamp=1_700_000_000_000 + number
@@ -118,12 +122,12 @@ def through_the_broker(bootstrap: str, isolation: str, topic: str = TOPIC) -> li
             "log_level": 0,
         }
     )
-    # From the beginning by name: asked where its group stands, a consumer waits for the group's coordinator.
+    # An explicit start offset avoids waiting for the group coordinator.
     consumer.assign([ClientPartition(topic, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
     found, ended, deadline = [], 0, time.monotonic() + 60
     while ended < PARTITIONS:
         assert time.monotonic() < deadline, (
-            f"{ended} of {PARTITIONS} partitions came to an end, after {len(found)} records"
+            f"{ended} of {PARTITIONS} partitions reached their end, after {len(found)} records"
         )
         for message in consumer.consume(1000, 0.3):
             if message.error():
@@ -212,18 +216,18 @@ def test_segments_deleted_during_a_read(broker: Any) -> None:
     readers = [read_segment(*part) for part in strict]
     begun = [next(reader, None) for reader in readers]
     folders = {number: broker.data_dir / f"{TOPIC}-{number}" for number in range(PARTITIONS)}
-    kept = {number: bases_of(str(folder))[-2] for number, folder in folders.items()}
+    first_bases = {number: bases_of(str(folder))[-2] for number, folder in folders.items()}
     Brokers(BrokerSettings(bootstrap=broker.bootstrap)).delete_records(
-        {TopicPartition(TOPIC, number): base for number, base in kept.items()}
+        {TopicPartition(TOPIC, number): base for number, base in first_bases.items()}
     )
     for number, folder in folders.items():
-        first = f"{kept[number]:020}"
+        first = f"{first_bases[number]:020}"
         until(lambda at=folder, first=first: min(path.name for path in at.glob("*.log*"))[:20] == first, "it", 60)
     batches = [batch for first, reader in zip(begun, readers, strict=True) for batch in (first, *reader) if batch]
     assert as_rows(batches) == expected
     with pytest.raises(MissingRecords, match="is missing, and with it"):
         from_the_files(broker.data_dir, strict)
-    left = [row for row in expected if row[1] >= kept[row[0]]]
+    left = [row for row in expected if row[1] >= first_bases[row[0]]]
     assert 0 < len(left) < len(expected)
     assert from_the_files(broker.data_dir, lenient) == left == through_the_broker(broker.bootstrap, "read_committed")
 

@@ -21,7 +21,7 @@ from storage.io.checkpoint_file import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POI
 from storage.io.disk import Disk
 from storage.log.log import Isolation, Log
 from storage.log.log_validator import AppendOrigin
-from tests.support.logs import NOW_MS, Idempotent, append, append_records, log_at, marker, produced, values_of
+from tests.support.logs import NOW_MS, ProducerInfo, append, append_records, log_at, marker, produced, values_of
 
 Values = list[tuple[int, str]]
 
@@ -158,7 +158,7 @@ def test_decreasing_timestamps_are_searched_in_offset_order(tmp_path: Path) -> N
 
 def test_a_markers_timestamp_counts(tmp_path: Path) -> None:
     log = log_at(tmp_path)
-    append_records(log, produced("0:", timestamp_ms=NOW_MS - 9000, producer=Idempotent(1, 0, 0, transactional=True)))
+    append_records(log, produced("0:", timestamp_ms=NOW_MS - 9000, producer=ProducerInfo(1, 0, 0, transactional=True)))
     end(log, 1, ControlType.COMMIT)
     append(log, "2:", timestamp_ms=NOW_MS - 8000)
     log.close()
@@ -173,7 +173,7 @@ def test_a_markers_timestamp_counts(tmp_path: Path) -> None:
 
 def transaction(log: Log, producer_id: int, name: str, sequence: int = 0) -> None:
     """Appends a transactional record that fills a segment."""
-    append(log, f"{name}{'x' * 900}", producer=Idempotent(producer_id, 0, sequence, transactional=True))
+    append(log, f"{name}{'x' * 900}", producer=ProducerInfo(producer_id, 0, sequence, transactional=True))
 
 
 def end(log: Log, producer_id: int, kind: ControlType) -> None:
@@ -342,8 +342,8 @@ def test_an_index_that_points_into_a_value_is_not_followed(tmp_path: Path) -> No
         append_records(log, produced(value))
     log.close()
     path = segments(tmp_path)[0]
-    place = path.read_bytes().index(disguised)
-    path.with_suffix(".index").write_bytes((0).to_bytes(4, "big") + place.to_bytes(4, "big"))
+    position = path.read_bytes().index(disguised)
+    path.with_suffix(".index").write_bytes((0).to_bytes(4, "big") + position.to_bytes(4, "big"))
     options = {"startingOffsets": '{"t": {"0": 1}}'}
     assert read(tmp_path, **options) == [(1, "1:"), (2, "2:")]
 
@@ -412,7 +412,7 @@ def test_of_several_replicas_the_most_advanced_is_read(tmp_path: Path) -> None:
         ({"endingOffsets": '{"t": {"0": -3}}'}, "of t-0 is -3, no offset"),
         ({"startingOffsets": '{"t": {"0": 9}}', "endingOffsets": '{"t": {"0": 8}}'}, "from 9 on, and ends before 8"),
         ({"startingOffsets": '{"t": {"0": 31}}', "failOnDataLoss": "false"}, "from 31 on, and ends before 30"),
-        ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "cannot both be said"),
+        ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "exclude each other"),
         ({"endingOffsets": "earliest"}, "cannot be earliest"),
         ({"columns": "key,colour"}, "no column colour"),
         ({"kafka.isolation.level": "read_all"}, "read_committed or read_uncommitted"),

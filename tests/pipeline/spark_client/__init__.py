@@ -1,1 +1,1 @@
-"""What Spark's own Kafka source and sink do, played against Barnabas and against Apache Kafka: the answers must be the same."""
+"""Runs Spark's Kafka source and sink against Barnabas and Apache Kafka and compares the results."""

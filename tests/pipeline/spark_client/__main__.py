@@ -1,4 +1,4 @@
-"""All scenarios, or some, as a program; its exit code says whether the two brokers agree.
+"""Runs all or some scenarios; the exit code tells whether the two brokers agree.
 
 python -m tests.pipeline.spark_client [WORD ...] [--clusters] [--show]
 """
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from barnabas.pipeline.session import start_session
-from tests.pipeline.spark_client.runner import OURS, THEIRS, Broken, chosen, play, two_brokers
+from tests.pipeline.spark_client.runner import OURS, THEIRS, Failure, run_scenarios, select_scenarios, two_brokers
 
 WORDS = 12
 CORES = 6
@@ -20,20 +20,19 @@ CORES = 6
 
 
 def main() -> int:
-    """Play them, and say how each ended."""
     parser = argparse.ArgumentParser(description="Spark's Kafka source and sink against Barnabas and Apache Kafka.")
-    parser.add_argument("words", nargs="*", help="only scenarios whose names hold one of these words")
+    parser.add_argument("words", nargs="*", help="only scenarios whose name or module contains one of these words")
     parser.add_argument("--clusters", action="store_true", help="those of three nodes")
-    parser.add_argument("--show", action="store_true", help="show the answers also where they are the same")
+    parser.add_argument("--show", action="store_true", help="print equal results as well")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite end ends the brokers, too
-    scenarios = chosen(options.words, clusters=options.clusters)
+    scenarios = select_scenarios(options.words, clusters=options.clusters)
     differ = 0
     with tempfile.TemporaryDirectory(prefix="spark-client-", ignore_cleanup_errors=True) as folder:
         spark, _ = start_session("spark-client", Path(folder), Path(folder) / "spark.log", cores=CORES)
         try:
             with two_brokers(clusters=options.clusters) as brokers:
-                for one in play(spark, brokers, scenarios):
+                for one in run_scenarios(spark, brokers, scenarios):
                     print(
                         f"{'same' if one.agree else 'DIFFER'}\t{one.name}\t{one.seconds[0]:.1f} s, {one.seconds[1]:.1f} s"
                     )
@@ -48,9 +47,9 @@ def main() -> int:
 
 
 def _shown(answer: object) -> str:
-    if not isinstance(answer, Broken):
+    if not isinstance(answer, Failure):
         return repr(answer)
-    lines = [line for line in answer.words.splitlines() if not line.lstrip().startswith("at ")]
+    lines = [line for line in answer.trace.splitlines() if not line.lstrip().startswith("at ")]
     return "\n    ".join(lines[-WORDS:])
 
 

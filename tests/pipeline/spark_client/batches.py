@@ -1,4 +1,4 @@
-"""What a batch reads: which topics, how many parts, which columns, and with which settings of the client."""
+"""Batches: topics, partitions, columns, and client settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def columns_and_kinds(rig: Rig) -> Answer:
 
 @scenario
 def headers_and_nulls(rig: Rig) -> Answer:
-    """No headers are null; names may come twice, values may be null or empty; keys and values may be null or empty."""
+    """No headers are null; names may repeat, values may be null or empty; keys and values may be null or empty."""
     topic = rig.topic()
     headers = (None, [("a", b"1"), ("a", b"2"), ("b", None), ("", b"")], [("c", b"")])
     records = [
@@ -34,27 +34,27 @@ def headers_and_nulls(rig: Rig) -> Answer:
 
 
 @scenario
-def parts_of_a_batch(rig: Rig) -> Answer:
-    """minPartitions splits large partitions; each record still comes once."""
+def partitions_of_a_batch(rig: Rig) -> Answer:
+    """minPartitions splits large partitions; each record is still read once."""
     topic = rig.topic(3, [*numbered(30, 3), *numbered(100, 1)])
     found = []
-    for wanted in (1, 3, 4, 10, 500):
-        frame = rig.read(topic, minPartitions=str(wanted))
+    for parts in (1, 3, 4, 10, 500):
+        frame = rig.read(topic, minPartitions=str(parts))
         found.append((frame.rdd.getNumPartitions(), offsets(frame)))
     return found
 
 
 @scenario
-def most_records_of_a_part(rig: Rig) -> Answer:
+def max_records_of_a_partition(rig: Rig) -> Answer:
     """maxRecordsPerPartition, alone and with minPartitions."""
     topic = rig.topic(2, numbered(50, 2))
-    asked = ({"maxRecordsPerPartition": "7"}, {"maxRecordsPerPartition": "7", "minPartitions": "20"})
-    return [(rig.read(topic, **one).rdd.getNumPartitions(), rig.offsets(topic, **one)) for one in asked]
+    cases = ({"maxRecordsPerPartition": "7"}, {"maxRecordsPerPartition": "7", "minPartitions": "20"})
+    return [(rig.read(topic, **one).rdd.getNumPartitions(), rig.offsets(topic, **one)) for one in cases]
 
 
 @scenario
 def topics_by_name_pattern_and_assignment(rig: Rig) -> Answer:
-    """subscribe with two, subscribePattern, assign of some partitions."""
+    """subscribe with two topics, subscribePattern, assign with some partitions."""
     one, two = rig.topic(2, numbered(6, 2)), rig.topic(3, numbered(9, 3))
     return [
         rig.rows(f"{one},{two}"),
@@ -66,17 +66,17 @@ def topics_by_name_pattern_and_assignment(rig: Rig) -> Answer:
 
 
 @scenario
-def topics_that_are_not_there(rig: Rig) -> Answer:
-    """By name, by a pattern that matches none, by a partition that the topic has not."""
+def missing_topics(rig: Rig) -> Answer:
+    """By name, by a pattern without a match, by a missing partition."""
     topic = rig.topic(1, numbered(3))
-    asked = (
+    cases = (
         {"subscribe": f"{rig.name}-none"},
         {"subscribe": f"{topic},{rig.name}-none"},
         {"subscribePattern": f"{rig.name}-none.*"},
         {"assign": {topic: [0, 5]}},
         {"assign": {f"{rig.name}-none": [0]}},
     )
-    return [failure_of(rig.offsets, None, **one) for one in asked]
+    return [failure_of(rig.offsets, None, **one) for one in cases]
 
 
 @scenario
@@ -98,7 +98,7 @@ def every_codec(rig: Rig) -> Answer:
 
 @scenario
 def a_record_larger_than_a_fetch(rig: Rig) -> Answer:
-    """The first batch comes whole, whatever the limits say."""
+    """The first batch is returned completely, whatever the limits."""
     topic = rig.topic()
     rig.send(topic, [{"value": bytes([number]) * 900_000, "partition": 0} for number in range(4)])
     limits = {"kafka.max.partition.fetch.bytes": "1000", "kafka.fetch.max.bytes": "1000"}
@@ -107,8 +107,8 @@ def a_record_larger_than_a_fetch(rig: Rig) -> Answer:
 
 
 @scenario
-def one_record_a_poll(rig: Rig) -> Answer:
-    """Settings of the consumer that make its fetches small."""
+def one_record_per_poll(rig: Rig) -> Answer:
+    """Consumer settings that make fetches small."""
     topic = rig.topic(2, numbered(40, 2))
     limits = {"kafka.max.poll.records": "1", "kafka.fetch.max.bytes": "100", "kafka.fetch.min.bytes": "1"}
     return rig.rows(topic, **limits)
@@ -116,29 +116,29 @@ def one_record_a_poll(rig: Rig) -> Answer:
 
 @scenario
 def settings_of_the_consumer(rig: Rig) -> Answer:
-    """Names that clients send along, and checks that they make."""
+    """Names that clients send, and checks that they perform."""
     topic = rig.topic(1, numbered(5))
-    said = {
+    options = {
         "kafka.client.id": "me",
         "kafka.client.rack": "rack-1",
         "kafka.check.crcs": "true",
         "kafka.metadata.max.age.ms": "200",
         "kafka.receive.buffer.bytes": "4096",
     }
-    return rig.rows(topic, **said)
+    return rig.rows(topic, **options)
 
 
 @scenario
 def settings_that_spark_refuses(rig: Rig) -> Answer:
-    """What must not be set."""
+    """Settings that Spark does not accept."""
     topic = rig.topic(1, numbered(1))
-    said = ("auto.offset.reset", "key.deserializer", "enable.auto.commit", "interceptor.classes")
-    return [failure_of(rig.offsets, topic, **{f"kafka.{name}": "latest"}) for name in said]
+    options = ("auto.offset.reset", "key.deserializer", "enable.auto.commit", "interceptor.classes")
+    return [failure_of(rig.offsets, topic, **{f"kafka.{name}": "latest"}) for name in options]
 
 
 @scenario
 def groups_of_the_consumers(rig: Rig) -> Answer:
-    """groupIdPrefix and kafka.group.id name a group; Spark commits nothing, and so no group appears.
+    """groupIdPrefix and kafka.group.id set the group; Spark commits nothing, so no group appears.
 
     The name must not be the other broker's: Spark keeps consumers by group and partition.
     """
@@ -147,7 +147,7 @@ def groups_of_the_consumers(rig: Rig) -> Answer:
     found = [
         rig.rows(topic, groupIdPrefix=f"{name}-prefix"),
         rig.rows(topic, **{"kafka.group.id": name}),
-        rig.drain(rig.stream(topic, **{"kafka.group.id": name})),
+        rig.read_available(rig.stream(topic, **{"kafka.group.id": name})),
     ]
     groups = rig.admin.list_consumer_groups().result(30).valid
     return found, [group.group_id for group in groups if rig.name in group.group_id]
@@ -161,7 +161,7 @@ def many_partitions(rig: Rig) -> Answer:
 
 @scenario
 def a_topic_with_itself(rig: Rig) -> Answer:
-    """A topic joined and united with itself: several consumers of one partition at once."""
+    """A topic joined with itself and united with itself: several consumers of one partition at once."""
     topic = rig.topic(2, numbered(40, 2))
     left, right = rig.read(topic), rig.read(topic, startingOffsets={topic: {"0": 5, "1": 15}})
     joined = left.join(right, ["partition", "offset"])
@@ -170,7 +170,7 @@ def a_topic_with_itself(rig: Rig) -> Answer:
 
 @scenario
 def a_batch_read_again(rig: Rig) -> Answer:
-    """The same query after more has come: consumers that were kept see it."""
+    """The same query after more records arrived: cached consumers return them."""
     topic = rig.topic(2, numbered(10, 2))
     found = [rig.offsets(topic)]
     for start in (10, 20, 30):
@@ -181,7 +181,7 @@ def a_batch_read_again(rig: Rig) -> Answer:
 
 @scenario
 def a_compacted_topic(rig: Rig) -> Answer:
-    """Gaps that the cleaner left, in a batch, in parts of one, and in triggers of a stream."""
+    """Gaps left by the cleaner, in a batch, in split partitions, and in triggers of a stream."""
     topic = rig.topic(1, cleanup_policy="compact", min_cleanable_dirty_ratio="0.001", segment_ms="1")
     for start in range(0, 40, 10):
         rig.send(topic, numbered(10, 1, start))
@@ -193,20 +193,20 @@ def a_compacted_topic(rig: Rig) -> Answer:
         rig.rows(topic),
         rig.offsets(topic, minPartitions="8"),
         rig.offsets(topic, **bounds),
-        rig.drain(rig.stream(topic, maxOffsetsPerTrigger="9")),
+        rig.read_available(rig.stream(topic, maxOffsetsPerTrigger="9")),
     ]
 
 
 @scenario
-def a_login_that_nobody_wants(rig: Rig) -> Answer:
-    """SASL at a listener that has none."""
+def sasl_at_a_plaintext_listener(rig: Rig) -> Answer:
+    """SASL at a listener without SASL."""
     topic = rig.topic(1, numbered(1))
     jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b";'
-    said = {
+    options = {
         "kafka.security.protocol": "SASL_PLAINTEXT",
         "kafka.sasl.mechanism": "PLAIN",
         "kafka.sasl.jaas.config": jaas,
         "kafka.default.api.timeout.ms": "5000",
         "kafka.request.timeout.ms": "4000",
     }
-    return failure_of(rig.offsets, topic, **said)
+    return failure_of(rig.offsets, topic, **options)

@@ -1,4 +1,4 @@
-"""From where to where is read: offsets and timestamps, of batches and of streams."""
+"""Start and end offsets and timestamps, of batches and of streams."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ POLL = {"kafkaConsumer.pollTimeoutMs": "3000"}
 
 @scenario
 def offsets_as_json(rig: Rig) -> Answer:
-    """Numbers, -2 for a start and -1 for an end; a partition whose start is its end is empty; a batch has no start -1."""
+    """Numbers, -2 as a start and -1 as an end; a partition whose start equals its end is empty; a batch cannot start at -1."""
     topic = rig.topic(3, numbered(30, 3))
     starts, ends = {"0": 3, "1": -2, "2": 10}, {"0": 7, "1": -1, "2": 10}
     latest = {topic: {**starts, "2": -1}}
@@ -21,7 +21,7 @@ def offsets_as_json(rig: Rig) -> Answer:
 
 @scenario
 def offsets_of_some_partitions_only(rig: Rig) -> Answer:
-    """JSON must name all partitions, and none that is not there."""
+    """JSON must name all partitions, and only existing ones."""
     topic = rig.topic(2, numbered(10, 2))
     return [
         failure_of(rig.offsets, topic, startingOffsets={topic: named})
@@ -31,9 +31,9 @@ def offsets_of_some_partitions_only(rig: Rig) -> Answer:
 
 @scenario
 def offsets_beyond_the_log(rig: Rig) -> Answer:
-    """A start behind the end, an end behind the end, with and without failOnDataLoss."""
+    """A start above the end, an end above the log end, with and without failOnDataLoss."""
     topic = rig.topic(1, numbered(10))
-    asked = (
+    cases = (
         {"startingOffsets": {topic: {"0": 50}}},
         {"endingOffsets": {topic: {"0": 50}}},
         {"startingOffsets": {topic: {"0": 8}}, "endingOffsets": {topic: {"0": 4}}},
@@ -41,14 +41,14 @@ def offsets_beyond_the_log(rig: Rig) -> Answer:
     )
     return [
         failure_of(rig.offsets, topic, failOnDataLoss=strict, **POLL, **one)
-        for one in asked
+        for one in cases
         for strict in ("true", "false")
     ]
 
 
 @scenario
 def timestamps_of_a_batch(rig: Rig) -> Answer:
-    """The first offset whose own timestamp is as late, also inside a compressed batch and out of order."""
+    """The first offset with at least this timestamp, also inside a compressed batch and out of order."""
     topic = rig.topic(2)
     minutes = [5, 1, 9, 3, 7, 20, 2, 11, 11, 30]
     records = [
@@ -77,36 +77,36 @@ def timestamps_by_partition(rig: Rig) -> Answer:
 
 @scenario
 def timestamps_without_a_match(rig: Rig) -> Answer:
-    """No record is as late: an error, or the latest offset by startingOffsetsByTimestampStrategy."""
+    """No record is late enough: an error, or the latest offset with startingOffsetsByTimestampStrategy."""
     topic = rig.topic(2, numbered(10, 2))
     starts = {"startingOffsetsByTimestamp": {topic: {"0": START_MS, "1": LATE_MS}}}
     everywhere = {"startingTimestamp": str(LATE_MS)}
     return [
-        failure_of(rig.offsets, topic, **asked, **strategy)
-        for asked in (starts, everywhere)
+        failure_of(rig.offsets, topic, **cases, **strategy)
+        for cases in (starts, everywhere)
         for strategy in ({}, *({"startingOffsetsByTimestampStrategy": name} for name in ("error", "latest")))
     ]
 
 
 @scenario
 def timestamps_of_a_stream(rig: Rig) -> Answer:
-    """A stream begins at a moment, by partition or at all; what comes later is read on from there."""
+    """A stream starts at a timestamp, by partition or for all; later records are read from there."""
     topic = rig.topic(2, numbered(20, 2))
     by_partition = {topic: {"0": START_MS + 6 * MINUTE_MS, "1": LATE_MS}}
     streams = [
         rig.stream(topic, startingTimestamp=str(START_MS + 11 * MINUTE_MS)),
         rig.stream(topic, startingOffsetsByTimestamp=by_partition, startingOffsetsByTimestampStrategy="latest"),
     ]
-    before = [rig.drain(frame, f"at-{number}") for number, frame in enumerate(streams)]
+    before = [rig.read_available(frame, f"at-{number}") for number, frame in enumerate(streams)]
     rig.send(topic, numbered(4, 2, 20))
-    after = [rig.drain(frame, f"at-{number}") for number, frame in enumerate(streams)]
+    after = [rig.read_available(frame, f"at-{number}") for number, frame in enumerate(streams)]
     refused = rig.stream(topic, startingOffsetsByTimestamp=by_partition)
-    return before, after, failure_of(rig.drain, refused, "refused")
+    return before, after, failure_of(rig.read_available, refused, "refused")
 
 
 @scenario
 def timestamps_of_the_broker(rig: Rig) -> Answer:
-    """A topic with LogAppendTime: the type is 1, the producer's timestamps are not kept, and moments are found."""
+    """A topic with LogAppendTime: the type is 1, the producer's timestamps are replaced, and lookups by time work."""
     topic = rig.topic(1, numbered(5), message_timestamp_type="LogAppendTime")
     frame = rig.read(topic)
     kinds = [(row.timestampType, row.timestamp.year > 2025) for row in frame.collect()]
@@ -115,10 +115,10 @@ def timestamps_of_the_broker(rig: Rig) -> Answer:
 
 @scenario
 def starts_of_a_stream(rig: Rig) -> Answer:
-    """Offsets as JSON and `latest`; once there is a checkpoint, what the options say does not count."""
+    """Offsets as JSON and `latest`; with a checkpoint the options are ignored."""
     topic = rig.topic(2, numbered(10, 2))
-    first = rig.drain(rig.stream(topic, startingOffsets={topic: {"0": 3, "1": -1}}))
-    latest = rig.drain(rig.stream(topic, startingOffsets="latest"), "latest")
+    first = rig.read_available(rig.stream(topic, startingOffsets={topic: {"0": 3, "1": -1}}))
+    latest = rig.read_available(rig.stream(topic, startingOffsets="latest"), "latest")
     rig.send(topic, numbered(4, 2, 10))
-    second = rig.drain(rig.stream(topic, startingOffsets="earliest"))
-    return first, latest, second, rig.drain(rig.stream(topic, startingOffsets="earliest"), "latest")
+    second = rig.read_available(rig.stream(topic, startingOffsets="earliest"))
+    return first, latest, second, rig.read_available(rig.stream(topic, startingOffsets="earliest"), "latest")

@@ -1,4 +1,4 @@
-"""Topics that change while a query is at work: what is sent, made, trimmed or deleted while a batch is being taken."""
+"""Topics that change while a query runs: records sent, topics created, trimmed or deleted during a batch."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from tests.pipeline.spark_client.data_loss import POLL, WAYS
+from tests.pipeline.spark_client.data_loss import POLL, STRICTNESS
 from tests.pipeline.spark_client.rig import Answer, Rig, failure_of, numbered, rows, scenario
-from tests.pipeline.spark_client.streaming import flat
+from tests.pipeline.spark_client.streaming import all_rows
 from tests.support.waiting import until
 
 Change = Callable[[int], None]
 
 
 def taking(rig: Rig, frame: DataFrame, change: Change, **trigger: Any) -> tuple[Any, list[Any]]:
-    """A query that has something happen with each batch that it takes, and the batches."""
+    """A query that calls `change` with each batch, and its batches."""
     batches: list[Any] = []
 
     def take(batch: DataFrame, number: int) -> None:
@@ -29,7 +29,7 @@ def taking(rig: Rig, frame: DataFrame, change: Change, **trigger: Any) -> tuple[
 
 @scenario
 def a_topic_that_grows_under_available_now(rig: Rig) -> Answer:
-    """AvailableNow ends where the topic ended when it began, though more comes with each trigger; the next run goes on."""
+    """AvailableNow ends at the topic's end at its start, although each trigger sends more; the next run continues."""
     topic = rig.topic(2, numbered(10, 2))
     found = []
     for run in (1, 2):
@@ -38,14 +38,14 @@ def a_topic_that_grows_under_available_now(rig: Rig) -> Answer:
             rig.send(topic, numbered(2, 2, 100 * run + 10 * number))
 
         query, batches = taking(rig, rig.stream(topic, maxOffsetsPerTrigger="4"), more, availableNow=True)
-        rig.ended(query)
+        rig.await_end(query)
         found.append(batches)
     return found
 
 
 @scenario
-def partitions_that_appear_under_available_now(rig: Rig) -> Answer:
-    """A topic grows, and another one of the pattern is made, under AvailableNow: both wait for the next run."""
+def new_partitions_under_available_now(rig: Rig) -> Answer:
+    """New partitions and a new topic of the pattern wait for the next run of AvailableNow."""
     topic = rig.topic(1, numbered(8))
 
     def grow(number: int) -> None:
@@ -58,15 +58,15 @@ def partitions_that_appear_under_available_now(rig: Rig) -> Answer:
     found = []
     for _ in range(2):
         query, batches = taking(rig, frame, grow, availableNow=True)
-        rig.ended(query)
-        found.append(flat(batches))
+        rig.await_end(query)
+        found.append(all_rows(batches))
     return found
 
 
 def under(rig: Rig, change: Callable[[str], None], wanted: int) -> Answer:
-    """What a stream gets, or how it ends, that goes on when its topic has changed within its first batch; for both ways."""
+    """Changes a topic during a stream's first batch; returns its rows or failure, with failOnDataLoss true and false."""
     found = []
-    for strict in WAYS:
+    for strict in STRICTNESS:
         topic = rig.topic(1, numbered(10))
         alone = Rig(rig.spark, rig.node, rig.folder / strict, rig.name)
 
@@ -78,18 +78,20 @@ def under(rig: Rig, change: Callable[[str], None], wanted: int) -> Answer:
         query, batches = taking(alone, frame, once, processingTime="100 milliseconds")
         try:
             until(
-                lambda query=query, batches=batches: not query.isActive or len(flat(batches)) >= wanted, "it came", 120
+                lambda query=query, batches=batches: not query.isActive or len(all_rows(batches)) >= wanted,
+                "the rows arrived",
+                120,
             )
             is_active = query.isActive
         finally:
             query.stop()
-        found.append((is_active, flat(batches), None if is_active else failure_of(query.awaitTermination, 60)))
+        found.append((is_active, all_rows(batches), None if is_active else failure_of(query.awaitTermination, 60)))
     return found
 
 
 @scenario
-def a_trim_under_a_stream(rig: Rig) -> Answer:
-    """Records that were to come next are deleted while a stream is at work."""
+def records_deleted_under_a_stream(rig: Rig) -> Answer:
+    """The next records are deleted while a stream runs."""
 
     def trim(topic: str) -> None:
         rig.send(topic, numbered(10, 1, 10))
@@ -99,8 +101,8 @@ def a_trim_under_a_stream(rig: Rig) -> Answer:
 
 
 @scenario
-def a_topic_made_again_under_a_stream(rig: Rig) -> Answer:
-    """Deleted, made again and filled with more than it had while a stream is at work."""
+def a_topic_recreated_under_a_stream(rig: Rig) -> Answer:
+    """Deleted, created again and filled with more records while a stream runs."""
 
     def again(topic: str) -> None:
         rig.delete(topic)
@@ -111,8 +113,8 @@ def a_topic_made_again_under_a_stream(rig: Rig) -> Answer:
 
 
 @scenario
-def a_batch_that_failed(rig: Rig) -> Answer:
-    """foreachBatch fails after it has written: the next run gets the same batch under the same number, though more came."""
+def a_failed_batch(rig: Rig) -> Answer:
+    """foreachBatch fails after writing: the next run gets the same batch with the same number, although more arrived."""
     source, target = rig.topic(2, numbered(12, 2)), rig.topic(1)
     taken: list[Any] = []
 
@@ -127,16 +129,16 @@ def a_batch_that_failed(rig: Rig) -> Answer:
         frame = rig.stream(source, maxOffsetsPerTrigger="4", **{"kafka.isolation.level": "read_committed"})
         writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(rig.folder / "c"))
         query = writer.trigger(availableNow=True).start()
-        failure_of(rig.ended, query)
+        failure_of(rig.await_end, query)
         rig.send(source, numbered(4, 2, 100))
     return taken, rig.values(target)
 
 
 @scenario
 def a_topic_that_is_trimmed_and_grows_between_runs(rig: Rig) -> Answer:
-    """Timestamps, groups and small parts at once: read_committed, minPartitions, most records of a part, a rack, a prefix."""
+    """Headers, groups and small partitions at once: read_committed, minPartitions, maxRecordsPerPartition, a rack, a prefix."""
     topic = rig.topic(3, numbered(60, 3, headers=[("h", None)]))
-    said = {
+    options_of_run = {
         "kafka.isolation.level": "read_committed",
         "kafka.client.rack": "r",
         "kafka.session.timeout.ms": "10000",
@@ -146,8 +148,8 @@ def a_topic_that_is_trimmed_and_grows_between_runs(rig: Rig) -> Answer:
         "includeHeaders": "true",
         "failOnDataLoss": "false",
     }
-    found = [flat(rig.drain(rig.stream(topic, **said)))]
+    found = [all_rows(rig.read_available(rig.stream(topic, **options_of_run)))]
     rig.trim(topic, {0: 20, 1: 5})
     rig.grow(topic, 4)
     rig.send(topic, numbered(16, 4, 100))
-    return [*found, flat(rig.drain(rig.stream(topic, **said)))]
+    return [*found, all_rows(rig.read_available(rig.stream(topic, **options_of_run)))]

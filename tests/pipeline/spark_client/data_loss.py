@@ -1,4 +1,4 @@
-"""Records that are gone before they were read, and topics that are gone: failOnDataLoss, true and false."""
+"""Deleted records and deleted topics, with failOnDataLoss true and false."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from collections.abc import Callable
 from tests.pipeline.spark_client.rig import Answer, Rig, failure_of, numbered, scenario
 
 POLL = {"kafkaConsumer.pollTimeoutMs": "3000"}
-WAYS = ("true", "false")
+STRICTNESS = ("true", "false")
 
 
 def after(rig: Rig, change: Callable[[str], None], *, partitions: int = 2) -> Answer:
-    """What a stream does that has read a topic, when it goes on after a change; for both ways, each on its own topic."""
+    """Runs a stream, changes its topic, and runs the stream again, with failOnDataLoss true and false."""
     found = []
-    for strict in WAYS:
+    for strict in STRICTNESS:
         topic = rig.topic(partitions, numbered(20, partitions))
         frame = rig.stream(topic, failOnDataLoss=strict, **POLL)
-        before = rig.drain(frame, topic)
+        before = rig.read_available(frame, topic)
         change(topic)
-        found.append((before, *(failure_of(rig.drain, frame, topic) for _ in range(2))))
+        found.append((before, *(failure_of(rig.read_available, frame, topic) for _ in range(2))))
     return found
 
 
 @scenario
 def a_trimmed_topic_in_a_batch(rig: Rig) -> Answer:
-    """A start below the log start; earliest is always right."""
+    """A start below the log start; earliest always works."""
     topic = rig.topic(2, numbered(20, 2))
     rig.trim(topic, {0: 4, 1: 10})
     start = {"startingOffsets": {topic: {"0": 1, "1": 2}}}
-    strictly = [failure_of(rig.rows, topic, failOnDataLoss=way, **start, **POLL) for way in WAYS]
+    strictly = [failure_of(rig.rows, topic, failOnDataLoss=way, **start, **POLL) for way in STRICTNESS]
     split = failure_of(rig.offsets, topic, failOnDataLoss="false", minPartitions="6", **start, **POLL)
     return strictly, split, rig.rows(topic)
 
 
 @scenario
 def a_trimmed_topic_in_a_stream(rig: Rig) -> Answer:
-    """Records behind the checkpoint are gone, some of them or all, or only such as were read."""
+    """Records after the checkpoint are deleted, some of them or all, or only records already read."""
 
     def trim_read_ones(topic: str) -> None:
         rig.trim(topic, {0: 10})
@@ -53,8 +53,8 @@ def a_trimmed_topic_in_a_stream(rig: Rig) -> Answer:
 
 
 @scenario
-def a_topic_made_again(rig: Rig) -> Answer:
-    """Shorter, as long, and longer than what was read of the one before."""
+def a_recreated_topic(rig: Rig) -> Answer:
+    """Shorter, as long, and longer than the deleted topic."""
 
     def made_again(count: int) -> Callable[[str], None]:
         def change(topic: str) -> None:
@@ -68,8 +68,8 @@ def a_topic_made_again(rig: Rig) -> Answer:
 
 
 @scenario
-def a_topic_made_again_in_a_batch(rig: Rig) -> Answer:
-    """A batch of the same session right after: consumers that were kept know the old topic."""
+def a_recreated_topic_in_a_batch(rig: Rig) -> Answer:
+    """A batch in the same session right after: cached consumers know the old topic."""
     topic = rig.topic(2, numbered(20, 2))
     found = [rig.rows(topic)]
     for number, partitions in enumerate((2, 3)):
@@ -81,31 +81,31 @@ def a_topic_made_again_in_a_batch(rig: Rig) -> Answer:
 
 
 @scenario
-def a_topic_that_went_away(rig: Rig) -> Answer:
-    """Deleted, and not made again."""
+def a_deleted_topic(rig: Rig) -> Answer:
+    """Deleted and not created again."""
     return after(rig, rig.delete, partitions=1)
 
 
 @scenario
-def one_of_two_topics_went_away(rig: Rig) -> Answer:
+def one_deleted_topic_of_two(rig: Rig) -> Answer:
     """A pattern matches one topic less."""
     found = []
-    for strict in WAYS:
+    for strict in STRICTNESS:
         names = [f"{rig.name}-{strict}-{number}" for number in range(2)]
         for name in names:
             rig.create(name)
             rig.send(name, numbered(5))
         frame = rig.stream(None, subscribePattern=f"{rig.name}-{strict}-.*", failOnDataLoss=strict, **POLL)
-        before = rig.drain(frame, strict)
+        before = rig.read_available(frame, strict)
         rig.delete(names[0])
         rig.send(names[1], numbered(3, 1, 5))
-        found.append((before, failure_of(rig.drain, frame, strict)))
+        found.append((before, failure_of(rig.read_available, frame, strict)))
     return found
 
 
 @scenario
-def a_topic_made_again_smaller(rig: Rig) -> Answer:
-    """With fewer partitions than the checkpoint knows."""
+def a_topic_recreated_with_fewer_partitions(rig: Rig) -> Answer:
+    """With fewer partitions than in the checkpoint."""
 
     def change(topic: str) -> None:
         rig.delete(topic)
@@ -117,7 +117,7 @@ def a_topic_made_again_smaller(rig: Rig) -> Answer:
 
 @scenario
 def more_partitions(rig: Rig) -> Answer:
-    """New partitions are read from their beginning; where that is gone already, it counts as lost."""
+    """New partitions are read from offset 0; if that is deleted, it counts as data loss."""
 
     def grow(topic: str) -> None:
         rig.grow(topic, 4)

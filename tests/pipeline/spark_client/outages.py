@@ -1,9 +1,9 @@
-"""The broker goes and comes back: under running queries, and between two runs of one checkpoint."""
+"""Broker restarts under running queries, and between two runs of one checkpoint."""
 
 from __future__ import annotations
 
 from tests.pipeline.spark_client.rig import Answer, Rig, failure_of, numbered, scenario
-from tests.pipeline.spark_client.streaming import flat, holds
+from tests.pipeline.spark_client.streaming import all_rows, await_rows
 
 HASTY = {"kafka.default.api.timeout.ms": "3000", "kafka.request.timeout.ms": "2000"}
 
@@ -12,48 +12,48 @@ HASTY = {"kafka.default.api.timeout.ms": "3000", "kafka.request.timeout.ms": "20
 def a_checkpoint_over_restarts(rig: Rig) -> Answer:
     """The broker is stopped, then killed, while no query runs."""
     topic = rig.topic(2, numbered(10, 2))
-    found = [rig.drain(rig.stream(topic, maxOffsetsPerTrigger="4"))]
+    found = [rig.read_available(rig.stream(topic, maxOffsetsPerTrigger="4"))]
     for start, end in ((10, rig.node.stop), (20, rig.node.kill)):
         rig.send(topic, numbered(10, 2, start))
         end()
         rig.node.start()
-        found.append(rig.drain(rig.stream(topic, maxOffsetsPerTrigger="4")))
+        found.append(rig.read_available(rig.stream(topic, maxOffsetsPerTrigger="4")))
     return found, rig.rows(topic)
 
 
 @scenario
 def a_stream_over_restarts(rig: Rig) -> Answer:
-    """The broker is stopped, then killed, under a query that goes on: every record once."""
+    """The broker is stopped, then killed, under a running query: every record once."""
     topic = rig.topic(2, numbered(10, 2))
     with rig.running(rig.stream(topic)) as (query, batches):
-        holds(batches, 10)
+        await_rows(batches, 10)
         for start, end in ((10, rig.node.stop), (20, rig.node.kill)):
             end()
             rig.node.start()
             rig.send(topic, numbered(10, 2, start))
-            holds(batches, start + 10)
+            await_rows(batches, start + 10)
         is_active = query.isActive
-    return is_active, flat(batches)
+    return is_active, all_rows(batches)
 
 
 @scenario
 def a_sink_over_restarts(rig: Rig) -> Answer:
-    """The same from topic to topic: nothing is lost; what comes twice is the sink's (at least once)."""
+    """The same from topic to topic: no record is lost; the sink may write duplicates (at least once)."""
     source, target = rig.topic(2, numbered(10, 2)), rig.topic(1)
     with rig.copying(source, target) as query:
         for start, end in ((10, rig.node.stop), (20, rig.node.kill)):
-            rig.different(target, start)
+            rig.await_values(target, start)
             end()
             rig.node.start()
             rig.send(source, numbered(10, 2, start))
-        found = rig.different(target, 30)
+        found = rig.await_values(target, 30)
         is_active = query.isActive
     return is_active, found
 
 
 @scenario
-def a_broker_that_is_away(rig: Rig) -> Answer:
-    """A batch, the sink and a stream while nobody listens; then all three again."""
+def an_unavailable_broker(rig: Rig) -> Answer:
+    """A batch, the sink and a stream while the broker is down; then all three again."""
     topic = rig.topic(1, numbered(5))
     rig.node.stop()
     sink = {"kafka.max.block.ms": "2000"}
@@ -61,9 +61,9 @@ def a_broker_that_is_away(rig: Rig) -> Answer:
         away = [
             failure_of(rig.rows, topic, **HASTY),
             failure_of(rig.write, rig.rows_to_send("value string", ("v",)), topic, **sink),
-            failure_of(rig.drain, rig.stream(topic, **HASTY)),
+            failure_of(rig.read_available, rig.stream(topic, **HASTY)),
         ]
     finally:
         rig.node.start()
     rig.write(rig.rows_to_send("value string", ("v",)), topic)
-    return away, rig.values(topic), [[row[4] for row in batch] for batch in rig.drain(rig.stream(topic))]
+    return away, rig.values(topic), [[row[4] for row in batch] for batch in rig.read_available(rig.stream(topic))]

@@ -1,4 +1,4 @@
-"""Whole queries, as Spark's own pages write them: SQL, foreachBatch, joins of streams, state, many tasks, other consumers."""
+"""Complete queries: SQL, foreachBatch, stream joins, state, many tasks, other consumers."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from tests.pipeline.spark_client.rig import Answer, Rig, failure_of, numbered, offsets, rows, scenario
-from tests.pipeline.spark_client.streaming import flat, holds
+from tests.pipeline.spark_client.streaming import all_rows, await_rows
 from tests.pipeline.topics import MINUTE_MS, START_MS
 
 DEPRECATED = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
 
 
 def copy(rig: Rig, frame: DataFrame, topic: str | None, mode: str = "append", **options: str) -> Any:
-    """A stream into the sink, to its end; the query."""
-    said = {"kafka.bootstrap.servers": rig.bootstrap, **({} if topic is None else {"topic": topic}), **options}
-    writer = frame.writeStream.format("kafka").options(**said).outputMode(mode)
+    """Streams a frame into the sink up to its end; returns the query."""
+    sink_options = {"kafka.bootstrap.servers": rig.bootstrap, **({} if topic is None else {"topic": topic}), **options}
+    writer = frame.writeStream.format("kafka").options(**sink_options).outputMode(mode)
     query = writer.option("checkpointLocation", str(rig.folder / "c")).trigger(availableNow=True).start()
-    rig.ended(query)
+    rig.await_end(query)
     return query
 
 
 @scenario
 def a_view_in_sql(rig: Rig) -> Answer:
-    """CREATE TEMPORARY VIEW ... USING kafka, asked and joined in SQL; INSERT INTO another one."""
+    """CREATE TEMPORARY VIEW ... USING kafka, queried and joined in SQL; INSERT INTO another view."""
     source, target = rig.topic(2, numbered(12, 2)), rig.topic(1)
     for name, options in (("source", f"subscribe '{source}'"), ("target", f"subscribe '{target}', topic '{target}'")):
         rig.spark.sql(
@@ -43,7 +43,7 @@ def a_view_in_sql(rig: Rig) -> Answer:
 
 @scenario
 def two_topics_in_foreach_batch(rig: Rig) -> Answer:
-    """Each trigger's batch is kept and written to two topics by the batch sink; a second run goes on."""
+    """Each batch is persisted and written to two topics by the batch sink; a second run continues."""
     source, even, odd = rig.topic(1, numbered(10)), rig.topic(1), rig.topic(1)
 
     def split(batch: DataFrame, _number: int) -> None:
@@ -54,7 +54,7 @@ def two_topics_in_foreach_batch(rig: Rig) -> Answer:
 
     for start in (10, 20):
         writer = rig.stream(source, maxOffsetsPerTrigger="4").writeStream.foreachBatch(split)
-        rig.ended(writer.option("checkpointLocation", str(rig.folder / "c")).trigger(availableNow=True).start())
+        rig.await_end(writer.option("checkpointLocation", str(rig.folder / "c")).trigger(availableNow=True).start())
         rig.send(source, numbered(10, 1, start))
     return rig.rows(even), rig.rows(odd)
 
@@ -73,7 +73,7 @@ def two_topics_joined(rig: Rig) -> Answer:
             both = one.join(two, f.expr(near), kind).select(
                 *("one.topic", "one.partition", "one.offset", "one.value", f.col("two.value").alias("key"))
             )
-            joined.append(flat(rig.drain(both, kind)))
+            joined.append(all_rows(rig.read_available(both, kind)))
             if kind == "inner":
                 rig.send(left, numbered(4, 2, start))
                 rig.send(right, numbered(4, 1, start))
@@ -88,7 +88,7 @@ def duplicates_over_restarts(rig: Rig) -> Answer:
     found = []
     for start, end in ((5, rig.node.stop), (10, rig.node.kill), (18, rig.node.stop)):
         frame = rig.stream(topic, maxOffsetsPerTrigger="7").dropDuplicates(["value"])
-        found.append(sorted(row[4] for row in flat(rig.drain(frame))))
+        found.append(sorted(row[4] for row in all_rows(rig.read_available(frame))))
         rig.send(topic, numbered(10, 1, start))
         end()
         rig.node.start()
@@ -97,7 +97,7 @@ def duplicates_over_restarts(rig: Rig) -> Answer:
 
 @scenario
 def windows_into_a_topic(rig: Rig) -> Answer:
-    """Counts by window of event time into the sink, in update and in append mode; late records are left out."""
+    """Counts by event-time window into the sink, in update and in append mode; late records are dropped."""
     source = rig.topic(2, numbered(60, 2))
     rig.send(source, numbered(2, 2, 600))
     found = []
@@ -106,14 +106,16 @@ def windows_into_a_topic(rig: Rig) -> Answer:
         for _ in range(2):
             stream = rig.stream(source, maxOffsetsPerTrigger="20").withWatermark("timestamp", "20 minutes")
             counts = stream.groupBy(f.window("timestamp", "15 minutes"), "key").count()
-            told = counts.select("key", f.to_json(f.struct(f.col("window.start").cast("long"), "count")).alias("value"))
+            result = counts.select(
+                "key", f.to_json(f.struct(f.col("window.start").cast("long"), "count")).alias("value")
+            )
             writer = (
-                told.writeStream.format("kafka")
+                result.writeStream.format("kafka")
                 .outputMode(mode)
                 .options(**{"kafka.bootstrap.servers": rig.bootstrap, "topic": target})
             )
             query = writer.option("checkpointLocation", str(rig.folder / mode)).trigger(availableNow=True).start()
-            rig.ended(query)
+            rig.await_end(query)
             late = [{"key": b"late", "value": b"", "partition": 0, "timestamp": START_MS}]
             rig.send(source, [*late, *numbered(2, 2, 900)])
         found.append(sorted((row[3], row[4]) for row in rig.rows(target)))
@@ -122,7 +124,7 @@ def windows_into_a_topic(rig: Rig) -> Answer:
 
 @scenario
 def all_counts_of_every_trigger(rig: Rig) -> Answer:
-    """Complete mode: the sink gets the whole result again with each trigger."""
+    """Complete mode: each trigger writes the whole result to the sink."""
     source, target = rig.topic(1, numbered(12)), rig.topic(1)
     counts = rig.stream(source, maxOffsetsPerTrigger="5").groupBy("key").count()
     copy(rig, counts.select("key", f.col("count").cast("string").alias("value")), target, "complete")
@@ -131,7 +133,7 @@ def all_counts_of_every_trigger(rig: Rig) -> Answer:
 
 @scenario
 def a_rate_into_partitions(rig: Rig) -> Answer:
-    """Spark's rate source into the sink, a column says the partition: each value once, in its order."""
+    """Spark's rate source into the sink, with a partition column: each value once, in order."""
     topic = rig.topic(3)
     rate = (
         rig.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "10").option("numPartitions", "1").load()
@@ -142,7 +144,7 @@ def a_rate_into_partitions(rig: Rig) -> Answer:
         writer.option("checkpointLocation", str(rig.folder / "c")).trigger(processingTime="100 milliseconds").start()
     )
     try:
-        rig.different(topic, 60)
+        rig.await_values(topic, 60)
     finally:
         query.stop()
     return [(row[1], row[2], row[4]) for row in rig.rows(topic) if row[2] < 20]
@@ -150,7 +152,7 @@ def a_rate_into_partitions(rig: Rig) -> Answer:
 
 @scenario
 def rows_choose_topics(rig: Rig) -> Answer:
-    """A stream whose column says the topic, then one whose option wins over it."""
+    """A stream with a topic column, then one whose topic option overrides it."""
     source, one, two = rig.topic(1, numbered(10)), rig.topic(1), rig.topic(1)
     name = f.when(f.col("offset") % 3 == 0, one).otherwise(two)
     frame = rig.stream(source).select("key", "value", name.alias("topic"))
@@ -162,7 +164,7 @@ def rows_choose_topics(rig: Rig) -> Answer:
 
 @scenario
 def many_tasks_at_once(rig: Rig) -> Answer:
-    """Forty tasks of one write, and forty parts of one read of it."""
+    """Forty tasks of one write, and forty partitions of one read."""
     topic = rig.topic(5)
     frame = rig.spark.range(2000).repartition(40).select(f.col("id").cast("string").alias("value"))
     rig.write(frame, topic)
@@ -173,7 +175,7 @@ def many_tasks_at_once(rig: Rig) -> Answer:
 
 @scenario
 def large_headers(rig: Rig) -> Answer:
-    """A thousand headers, and one of half a megabyte, into the sink and out of the source."""
+    """A thousand headers, and one of half a megabyte, through sink and source."""
     topic = rig.topic(1)
     many, large = [(f"h{n}", b"%d" % n) for n in range(1000)], [("", bytes(500_000))]
     columns = "key binary, value binary, headers array<struct<key: string, value: binary>>"
@@ -186,22 +188,25 @@ def large_headers(rig: Rig) -> Answer:
 
 
 @scenario
-def topics_that_asking_does_not_make(rig: Rig) -> Answer:
-    """A batch and a stream of an unknown topic: the error, and whether the topic is there then."""
+def reads_create_no_topic(rig: Rig) -> Answer:
+    """A batch and a stream of an unknown topic: the error, and whether the topic exists afterwards."""
     found = []
     for allow in ("true", "false"):
         name = f"{rig.name}-{allow}"
         setting = {"kafka.allow.auto.create.topics": allow}
         found.append(
-            (failure_of(rig.offsets, name, **setting), failure_of(rig.drain, rig.stream(name, **setting), name))
+            (
+                failure_of(rig.offsets, name, **setting),
+                failure_of(rig.read_available, rig.stream(name, **setting), name),
+            )
         )
         found.append(rig.brokers.exists(name))
     return found
 
 
 @scenario
-def producers_of_other_settings(rig: Rig) -> Answer:
-    """A round robin of partitions, keys that are not looked at, batches that linger, a transactional id."""
+def other_producer_settings(rig: Rig) -> Answer:
+    """Round-robin partitioner, lingering batches, zstd levels, a transactional id."""
     topic = rig.topic(4)
     frame = rig.rows_to_send("key string, value string", *(("k", f"v{n}") for n in range(40))).coalesce(1)
     package = "org.apache.kafka.clients.producer"
@@ -219,7 +224,7 @@ def producers_of_other_settings(rig: Rig) -> Answer:
 
 @scenario
 def settings_that_the_sink_refuses(rig: Rig) -> Answer:
-    """Serializers and modes that must not be said, and no servers at all."""
+    """Serializers and save modes that Spark does not accept, and no servers."""
     topic = rig.topic(1)
     frame = rig.rows_to_send("value string", ("v",))
     refused = [
@@ -235,7 +240,7 @@ def settings_that_the_sink_refuses(rig: Rig) -> Answer:
 
 @scenario
 def reports_of_a_copy(rig: Rig) -> Answer:
-    """From topic to topic: what comes in, what goes out, and how far behind the source is, trigger by trigger."""
+    """From topic to topic: input rows, output rows and the source's lag, trigger by trigger."""
     source, target = rig.topic(2, numbered(20, 2)), rig.topic(1)
     query = copy(rig, rig.stream(source, maxOffsetsPerTrigger="8").select("key", "value"), target)
     return [
@@ -245,12 +250,12 @@ def reports_of_a_copy(rig: Rig) -> Answer:
 
 
 @scenario
-def topics_join_a_checkpoint(rig: Rig) -> Answer:
-    """A second topic is named in a later run of a checkpoint, then the first is not named any more."""
+def topics_added_to_a_checkpoint(rig: Rig) -> Answer:
+    """A later run of a checkpoint adds a second topic, the next one removes the first."""
     one, two = rig.topic(1, numbered(6)), rig.topic(2, numbered(6, 2))
     found = []
     for names in (one, f"{one},{two}", two):
-        found.append(failure_of(rig.drain, rig.stream(names, failOnDataLoss="false")))
+        found.append(failure_of(rig.read_available, rig.stream(names, failOnDataLoss="false")))
         for name in (one, two):
             rig.send(name, numbered(3, 1, 50))
     return found
@@ -258,7 +263,7 @@ def topics_join_a_checkpoint(rig: Rig) -> Answer:
 
 @scenario
 def options_change_between_runs(rig: Rig) -> Answer:
-    """maxOffsetsPerTrigger, minPartitions and headers of a checkpoint's next run."""
+    """maxOffsetsPerTrigger, minPartitions and headers in a checkpoint's next run."""
     topic = rig.topic(2, numbered(20, 2, headers=[("h", b"1")]))
     found = []
     for start, options in (
@@ -266,14 +271,14 @@ def options_change_between_runs(rig: Rig) -> Answer:
         (40, {"minPartitions": "7"}),
         (60, {"includeHeaders": "true"}),
     ):
-        found.append(rig.drain(rig.stream(topic, **options)))
+        found.append(rig.read_available(rig.stream(topic, **options)))
         rig.send(topic, numbered(20, 2, start, headers=[("h", b"2")]))
     return found
 
 
 @scenario
 def a_broker_restarts_within_a_batch(rig: Rig) -> Answer:
-    """Parts of a batch are fetched one after the other, the broker stopped and killed between them."""
+    """Partitions of a batch are fetched one after the other; the broker is stopped and killed between them."""
     topic = rig.topic(4, numbered(40, 4))
     rows_one_by_one = rig.read(topic).select("partition", "offset").toLocalIterator()
     found = [tuple(next(rows_one_by_one)) for _ in range(10)]
@@ -285,8 +290,8 @@ def a_broker_restarts_within_a_batch(rig: Rig) -> Answer:
 
 
 @scenario
-def the_older_way_to_offsets(rig: Rig) -> Answer:
-    """useDeprecatedOffsetFetching: a consumer in a group asks for offsets, by name, pattern, partition and time."""
+def deprecated_offset_fetching(rig: Rig) -> Answer:
+    """useDeprecatedOffsetFetching: a consumer in a group fetches offsets, by name, pattern, partition and time."""
     rig.spark.conf.set(DEPRECATED, "true")
     topic = rig.topic(3, numbered(30, 3))
     since = {"startingTimestamp": str(START_MS + 12 * MINUTE_MS)}
@@ -296,37 +301,45 @@ def the_older_way_to_offsets(rig: Rig) -> Answer:
         rig.offsets(None, subscribePattern=f"{rig.name}-[0-9]", minPartitions="7"),
         rig.offsets(None, assign={topic: [0, 2]}, endingOffsets={topic: {"0": 4, "2": -1}}),
     ]
-    first = rig.drain(rig.stream(topic, maxOffsetsPerTrigger="12"))
+    first = rig.read_available(rig.stream(topic, maxOffsetsPerTrigger="12"))
     rig.grow(topic, 4)
     rig.send(topic, numbered(8, 4, 30))
-    return batches, first, flat(rig.drain(rig.stream(topic))), rig.drain(rig.stream(topic, **since), "since")
+    return (
+        batches,
+        first,
+        all_rows(rig.read_available(rig.stream(topic))),
+        rig.read_available(rig.stream(topic, **since), "since"),
+    )
 
 
 @scenario
-def the_newer_consumer(rig: Rig) -> Answer:
-    """group.protocol=consumer (KIP-848): batches and streams, and with the older way to offsets its groups, too."""
+def consumer_group_protocol(rig: Rig) -> Answer:
+    """group.protocol=consumer (KIP-848): batches and streams, also with useDeprecatedOffsetFetching."""
     topic = rig.topic(3, numbered(30, 3))
     name = f"{rig.name}-{rig.bootstrap.rpartition(':')[2]}"
     newer = {"kafka.group.protocol": "consumer", "groupIdPrefix": name}
-    found: list[Any] = [rig.rows(topic, **newer), rig.drain(rig.stream(topic, maxOffsetsPerTrigger="12", **newer))]
+    found: list[Any] = [
+        rig.rows(topic, **newer),
+        rig.read_available(rig.stream(topic, maxOffsetsPerTrigger="12", **newer)),
+    ]
     rig.spark.conf.set(DEPRECATED, "true")
     found.append(failure_of(rig.rows, topic, **newer))
     rig.send(topic, numbered(6, 3, 30))
-    found.append(failure_of(rig.drain, rig.stream(topic, **newer)))
+    found.append(failure_of(rig.read_available, rig.stream(topic, **newer)))
     return found
 
 
 @scenario
 def fetches_that_wait(rig: Rig) -> Answer:
-    """fetch.min.bytes that a topic never has, and fetches of a few bytes: a stream that goes on sees what comes."""
+    """fetch.min.bytes above the topic's size, and fetches of a few bytes: a running stream reads new records."""
     topic = rig.topic(2, numbered(10, 2))
     patient = {"kafka.fetch.min.bytes": "10000000", "kafka.fetch.max.wait.ms": "200"}
     tiny = {"kafka.fetch.max.bytes": "1", "kafka.max.partition.fetch.bytes": "1", "kafka.receive.buffer.bytes": "1024"}
     found = []
     for number, settings in enumerate((patient, tiny)):
         with rig.running(rig.stream(topic, **settings), f"c{number}") as (_, batches):
-            holds(batches, 10 + 6 * number)
+            await_rows(batches, 10 + 6 * number)
             rig.send(topic, numbered(6, 2, 10 + 6 * number))
-            holds(batches, 16 + 6 * number)
-        found.append(flat(batches))
+            await_rows(batches, 16 + 6 * number)
+        found.append(all_rows(batches))
     return found, offsets(rig.read(topic, **tiny)), rows(rig.read(topic, **patient))

@@ -1,4 +1,4 @@
-"""Play scenarios against Barnabas and Apache Kafka at the same time, in one Spark session, and compare the answers."""
+"""Runs scenarios against Barnabas and Apache Kafka at the same time, in one Spark session, and compares the results."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from tests.support.kafka_cluster import ApacheCluster
 from tests.support.waiting import until
 
 MODULES = (bounds, batches, transactions, data_loss, streaming, changing_topics, sink, queries, outages, leaders)
-"""What fills the two tables."""
+"""Importing these modules registers their scenarios."""
 NODES = 3
 OURS, THEIRS = "Barnabas", "Apache Kafka"
 
 
-class Played(NamedTuple):
-    """A scenario's two answers, and how long each took."""
+class Comparison(NamedTuple):
+    """A scenario's two results and durations."""
 
     name: str
     ours: Any
@@ -50,18 +50,17 @@ class Played(NamedTuple):
 
     @property
     def agree(self) -> bool:
-        """Whether they are the same."""
-        return bool(self.ours == self.theirs) and not isinstance(self.ours, Broken)
+        return bool(self.ours == self.theirs) and not isinstance(self.ours, Failure)
 
 
-class Broken(NamedTuple):
-    """A scenario that did not come to its end."""
+class Failure(NamedTuple):
+    """A scenario that raised an exception."""
 
-    words: str
+    trace: str
 
 
 class Nodes:
-    """Three nodes as a scenario handles them, ours or Apache Kafka's."""
+    """Three nodes, of Barnabas or of Apache Kafka."""
 
     numbers = tuple(range(1, NODES + 1))
 
@@ -70,21 +69,19 @@ class Nodes:
         self.bootstrap: str = cluster.bootstrap
 
     def stop(self, number: int) -> None:
-        """End a node in peace."""
         if isinstance(self._cluster, Cluster):
             self._cluster.nodes[number].stop()
         else:
             self._cluster.stop(number)
 
     def start(self, number: int) -> None:
-        """Start it again."""
         if isinstance(self._cluster, Cluster):
             self._cluster.nodes[number].start()
         else:
             self._cluster.start(number)
 
     def wait_for_replicas(self, topic: str) -> None:
-        """Until all are in sync again."""
+        """Waits until all replicas are in sync."""
         until(
             lambda: all(len(one.isrs) == NODES for one in self._partitions(topic)),
             f"all replicas of {topic} are in sync",
@@ -93,9 +90,13 @@ class Nodes:
         )
 
     def wait_until_away(self, topic: str, number: int) -> None:
-        """Until the others know that a node that was stopped leads nothing any more."""
+        """Waits until the stopped node is no leader in the others' metadata."""
         away = (number, -1)
-        until(lambda: all(one.leader not in away for one in self._partitions(topic)), f"{number} leads nothing", 60)
+        until(
+            lambda: all(one.leader not in away for one in self._partitions(topic)),
+            f"{number} leads nothing",
+            60,
+        )
 
     def _partitions(self, topic: str) -> list[Any]:
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
@@ -104,7 +105,7 @@ class Nodes:
 
 @contextmanager
 def two_brokers(*, clusters: bool = False) -> Iterator[tuple[Any, Any]]:
-    """Ours and Apache Kafka's, with the same settings."""
+    """Barnabas and Apache Kafka, with the same settings."""
     if clusters:
         settings = {**DEFAULTS, **{name: str(value) for name, value in SETTINGS.items()}}
         with Cluster(NODES, settings) as ours, ApacheCluster(NODES, settings) as theirs:
@@ -114,27 +115,33 @@ def two_brokers(*, clusters: bool = False) -> Iterator[tuple[Any, Any]]:
             yield ours, theirs
 
 
-def chosen(names: Iterable[str] = (), *, clusters: bool = False) -> dict[str, Scenario]:
-    """The scenarios whose names, or whose modules' names, hold one of these words; all without any."""
+def select_scenarios(names: Iterable[str] = (), *, clusters: bool = False) -> dict[str, Scenario]:
+    """Returns the scenarios whose name or module contains one of these words; without words all."""
     table = CLUSTER_SCENARIOS if clusters else SCENARIOS
-    words = list(names)
-    said = {name: f"{play.__module__}.{name}" for name, play in table.items()}
-    return {name: play for name, play in table.items() if not words or any(word in said[name] for word in words)}
+    filters = list(names)
+    module_names = {name: f"{scenario.__module__}.{name}" for name, scenario in table.items()}
+    return {
+        name: scenario
+        for name, scenario in table.items()
+        if not filters or any(word in module_names[name] for word in filters)
+    }
 
 
 def row_of(name: str, scenario: Scenario) -> str:
-    """A scenario as a row of docs/spark-client.md."""
-    words = (scenario.__doc__ or "").strip().splitlines()[0]
-    return f"| `{name}` | {words} |"
+    """The scenario's row in docs/spark-client.md."""
+    summary = (scenario.__doc__ or "").strip().splitlines()[0]
+    return f"| `{name}` | {summary} |"
 
 
-def play(spark: SparkSession, brokers: tuple[Any, Any], scenarios: dict[str, Scenario]) -> Iterator[Played]:
-    """Each scenario against both, at the same time."""
+def run_scenarios(
+    spark: SparkSession, brokers: tuple[Any, Any], scenarios: dict[str, Scenario]
+) -> Iterator[Comparison]:
+    """Runs each scenario against both brokers at the same time."""
     with ThreadPoolExecutor(2) as pool:
         for name, scenario in scenarios.items():
             alone = partial(_alone, spark, name, scenario)
-            (ours, one), (theirs, other) = pool.map(alone, brokers)
-            yield Played(name, ours, theirs, (one, other))
+            (ours, our_seconds), (theirs, their_seconds) = pool.map(alone, brokers)
+            yield Comparison(name, ours, theirs, (our_seconds, their_seconds))
 
 
 def _alone(spark: SparkSession, name: str, scenario: Scenario, node: Any) -> tuple[Any, float]:
@@ -145,5 +152,5 @@ def _alone(spark: SparkSession, name: str, scenario: Scenario, node: Any) -> tup
         try:
             answer: Any = scenario(rig)
         except Exception:  # noqa: BLE001 - whatever it was, it is the scenario's outcome, and is shown
-            answer = Broken(traceback.format_exc())
+            answer = Failure(traceback.format_exc())
     return answer, time.monotonic() - started

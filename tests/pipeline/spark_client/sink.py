@@ -1,4 +1,4 @@
-"""Spark's Kafka sink: columns and options, what is refused, and by which error."""
+"""Spark's Kafka sink: columns, options, rejected rows and their errors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ HEADERS = "array<struct<key: string, value: binary>>"
 
 
 def read_back(rig: Rig, topic: str) -> Answer:
-    """What arrived, with headers."""
     return rig.rows(topic, includeHeaders="true")
 
 
 @scenario
 def columns_of_the_sink(rig: Rig) -> Answer:
-    """key, value, headers, partition and topic; nulls where they may be."""
+    """key, value, headers, partition and topic; nulls where allowed."""
     one, two = rig.topic(3), rig.topic(2)
     columns = f"topic string, partition int, key binary, value binary, headers {HEADERS}"
     frame = rig.rows_to_send(
@@ -35,8 +34,8 @@ def columns_of_the_sink(rig: Rig) -> Answer:
 
 
 @scenario
-def texts_in_the_sink(rig: Rig) -> Answer:
-    """Keys and values may be strings; the option `topic` wins over the column."""
+def strings_in_the_sink(rig: Rig) -> Answer:
+    """Keys and values may be strings; the option `topic` overrides the column."""
     topic, other = rig.topic(1), rig.topic(1)
     frame = rig.rows_to_send("topic string, key string, value string", (other, "k", "v"), (other, None, "grüße"))
     rig.write(frame.coalesce(1), topic)
@@ -45,7 +44,7 @@ def texts_in_the_sink(rig: Rig) -> Answer:
 
 @scenario
 def keys_choose_partitions(rig: Rig) -> Answer:
-    """Without a partition column the client's hash does."""
+    """Without a partition column the client's partitioner uses the key's hash."""
     topic = rig.topic(5)
     rig.write(rig.rows_to_send("key string, value string", *((f"k{n}", f"v{n}") for n in range(40))).coalesce(1), topic)
     return read_back(rig, topic)
@@ -53,7 +52,7 @@ def keys_choose_partitions(rig: Rig) -> Answer:
 
 @scenario
 def rows_that_the_sink_refuses(rig: Rig) -> Answer:
-    """No value column, no topic, a null topic, kinds that do not fit."""
+    """No value column, no topic, a null topic, wrong types."""
     topic = rig.topic(1)
     tries: list[tuple[Any, str | None]] = [
         (rig.rows_to_send("key string", ("k",)), topic),
@@ -67,8 +66,8 @@ def rows_that_the_sink_refuses(rig: Rig) -> Answer:
 
 
 @scenario
-def a_topic_that_the_sink_makes(rig: Rig) -> Answer:
-    """An unknown topic is made by the broker, unless its name cannot be one."""
+def a_topic_created_by_the_sink(rig: Rig) -> Answer:
+    """The broker creates an unknown topic, unless its name is invalid."""
     frame = rig.rows_to_send("value string", ("v",))
     made, impossible = f"{rig.name}-made", f"{rig.name} impossible"
     rig.write(frame, made)
@@ -78,7 +77,7 @@ def a_topic_that_the_sink_makes(rig: Rig) -> Answer:
 
 @scenario
 def records_that_are_too_large(rig: Rig) -> Answer:
-    """For the client, for the broker, for the topic; what fits comes."""
+    """For the client, for the broker, for the topic; smaller records are written."""
     topic, small = rig.topic(1), rig.topic(1, max_message_bytes="1000")
     tries = ((topic, 1_100_000, {}), (topic, 3_000_000, {"kafka.max.request.size": "5000000"}), (small, 2_000, {}))
     failures = [
@@ -91,8 +90,8 @@ def records_that_are_too_large(rig: Rig) -> Answer:
 
 
 @scenario
-def partitions_that_are_not_there(rig: Rig) -> Answer:
-    """A partition beyond the topic's, and a negative one."""
+def missing_partitions(rig: Rig) -> Answer:
+    """A partition above the topic's, and a negative one."""
     topic = rig.topic(2)
     frames = [rig.rows_to_send("value string, partition int", ("v", number)) for number in (7, -1)]
     return [failure_of(rig.write, frame, topic, **HASTY) for frame in frames], rig.offsets(topic)
@@ -100,7 +99,7 @@ def partitions_that_are_not_there(rig: Rig) -> Answer:
 
 @scenario
 def records_without_keys_for_a_compacted_topic(rig: Rig) -> Answer:
-    """The broker refuses them."""
+    """The broker rejects them."""
     topic = rig.topic(1, cleanup_policy="compact")
     refused = failure_of(rig.write, rig.rows_to_send("value string", ("v",)), topic)
     rig.write(rig.rows_to_send("key string, value string", ("k", "v")), topic)
@@ -109,7 +108,7 @@ def records_without_keys_for_a_compacted_topic(rig: Rig) -> Answer:
 
 @scenario
 def too_few_replicas(rig: Rig) -> Answer:
-    """min.insync.replicas cannot be met: acks=all is refused, acks=1 is not."""
+    """min.insync.replicas is not met: acks=all is rejected, acks=1 is not."""
     topic = rig.topic(1, min_insync_replicas="2")
     frame = rig.rows_to_send("value string", ("v",))
     once = {"kafka.enable.idempotence": "false", "kafka.retries": "0"}
@@ -132,7 +131,7 @@ def settings_of_the_producer(rig: Rig) -> Answer:
 
 
 @scenario
-def topics_with_a_codec_and_a_clock(rig: Rig) -> Answer:
+def topics_with_codec_and_log_append_time(rig: Rig) -> Answer:
     """compression.type of the topic, and LogAppendTime."""
     topic = rig.topic(1, compression_type="zstd", message_timestamp_type="LogAppendTime")
     frame = rig.rows_to_send("value string", *((f"v{n}",) for n in range(20))).coalesce(1)
@@ -143,7 +142,7 @@ def topics_with_a_codec_and_a_clock(rig: Rig) -> Answer:
 
 @scenario
 def from_topic_to_topic(rig: Rig) -> Answer:
-    """A stream of the source into the sink, headers and all, in two runs of one checkpoint."""
+    """A stream from source to sink, with headers, in two runs of one checkpoint."""
     source, target = rig.topic(2, numbered(10, 2, headers=[("h", b"1"), ("n", None)])), rig.topic(2)
     found = []
     for start in (10, 20):
@@ -151,7 +150,7 @@ def from_topic_to_topic(rig: Rig) -> Answer:
         writer = frame.select("key", "value", "headers", "partition").writeStream.format("kafka")
         writer = writer.options(**{"kafka.bootstrap.servers": rig.bootstrap, "topic": target})
         query = writer.option("checkpointLocation", str(rig.folder / "c")).trigger(availableNow=True).start()
-        rig.ended(query)
+        rig.await_end(query)
         found.append(read_back(rig, target))
         rig.send(source, numbered(10, 2, start))
     return found
@@ -159,7 +158,7 @@ def from_topic_to_topic(rig: Rig) -> Answer:
 
 @scenario
 def a_stream_that_the_sink_refuses(rig: Rig) -> Answer:
-    """A record that is too large ends the query; the checkpoint stays before it."""
+    """A record that is too large fails the query; the checkpoint stays before it."""
     source = rig.topic(1, numbered(5))
     target = rig.topic(1, max_message_bytes="300")
     found = []
@@ -168,6 +167,6 @@ def a_stream_that_the_sink_refuses(rig: Rig) -> Answer:
         writer = frame.writeStream.format("kafka")
         writer = writer.options(**{"kafka.bootstrap.servers": rig.bootstrap, "topic": target, "kafka.batch.size": "1"})
         query = writer.option("checkpointLocation", str(rig.folder / "c")).trigger(availableNow=True).start()
-        found.append(failure_of(rig.ended, query))
+        found.append(failure_of(rig.await_end, query))
         found.append([len(value or b"") for value in rig.values(target)])
     return found

@@ -1,4 +1,4 @@
-"""Transactions: what read_committed and read_uncommitted get, and the offsets that hold no record."""
+"""Transactions: isolation levels, and offsets without records."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ LEVELS = ("read_committed", "read_uncommitted")
 
 
 def level(name: str) -> dict[str, str]:
-    """The option."""
     return {"kafka.isolation.level": name}
 
 
 def mixed(rig: Rig) -> tuple[str, Producer]:
-    """Committed, aborted and plain records in two partitions, and a transaction that is open at the end."""
+    """Committed, aborted and plain records in two partitions, and an open transaction."""
     topic = rig.topic(2, numbered(4, 2))
     producer = transactional(rig.bootstrap, topic)
     for number, is_kept in enumerate((True, False, False, True, False)):
@@ -32,11 +31,11 @@ def mixed(rig: Rig) -> tuple[str, Producer]:
 
 @scenario
 def isolation_levels(rig: Rig) -> Answer:
-    """An open transaction ends what read_committed sees; read_uncommitted, which is the default, sees all."""
+    """read_committed ends at an open transaction; read_uncommitted, the default, returns all records."""
     topic, producer = mixed(rig)
     found = [rig.rows(topic), *(rig.rows(topic, **level(name)) for name in LEVELS)]
     producer.commit_transaction()
-    rig.settle(topic)
+    rig.await_markers(topic)
     return [*found, *(rig.rows(topic, **level(name)) for name in LEVELS)]
 
 
@@ -47,7 +46,7 @@ def bounds_inside_transactions(rig: Rig) -> Answer:
     producer = transactional(rig.bootstrap, topic)
     for number, is_kept in enumerate((True, False, True)):
         send_transaction(producer, topic, numbered(3, 1, 10 * number), commit=is_kept)
-    rig.settle(topic)
+    rig.await_markers(topic)
     spans = [(start, end) for start in (0, 2, 3, 5, 7, 8, 11, 12) for end in (4, 6, 8, 11, 12) if start <= end]
     found = []
     for start, end in spans:
@@ -58,38 +57,38 @@ def bounds_inside_transactions(rig: Rig) -> Answer:
 
 @scenario
 def only_aborted_records(rig: Rig) -> Answer:
-    """A topic of which nothing was committed, and one of markers only."""
+    """A topic without committed records, and one with markers only."""
     aborted, marked = rig.topic(1), rig.topic(1)
     for topic in (aborted, marked):
         producer = transactional(rig.bootstrap, topic)
         for number in range(3):
             send_transaction(producer, topic, numbered(5, 1, number * 5), commit=topic == marked)
-        rig.settle(topic)
+        rig.await_markers(topic)
     rig.trim(marked, {0: 17})
     return [
-        (rig.rows(topic, **level(name)), rig.drain(rig.stream(topic, **level(name)), f"{name}-{topic}"))
+        (rig.rows(topic, **level(name)), rig.read_available(rig.stream(topic, **level(name)), f"{name}-{topic}"))
         for topic in (aborted, marked)
         for name in LEVELS
     ]
 
 
 @scenario
-def parts_of_transactions(rig: Rig) -> Answer:
-    """minPartitions cuts where no record is."""
+def partitions_without_records(rig: Rig) -> Answer:
+    """minPartitions splits at offsets without records."""
     topic, producer = mixed(rig)
     producer.abort_transaction()
-    rig.settle(topic)
+    rig.await_markers(topic)
     return [rig.offsets(topic, minPartitions=str(wanted), **level(LEVELS[0])) for wanted in (2, 5, 11, 40)]
 
 
 @scenario
 def triggers_over_transactions(rig: Rig) -> Answer:
-    """maxOffsetsPerTrigger makes triggers that hold nothing but aborted records and markers."""
+    """maxOffsetsPerTrigger makes triggers with only aborted records and markers."""
     topic, producer = mixed(rig)
     producer.abort_transaction()
-    rig.settle(topic)
+    rig.await_markers(topic)
     return [
-        rig.drain(rig.stream(topic, maxOffsetsPerTrigger=most, **level(name)), f"{name}-{most}")
+        rig.read_available(rig.stream(topic, maxOffsetsPerTrigger=most, **level(name)), f"{name}-{most}")
         for name in LEVELS
         for most in ("3", "11")
     ]
@@ -97,7 +96,7 @@ def triggers_over_transactions(rig: Rig) -> Answer:
 
 @scenario
 def a_stream_waits_for_an_open_transaction(rig: Rig) -> Answer:
-    """It ends before the transaction, and goes on with what was committed, or behind what was aborted."""
+    """It ends before the transaction, then continues with committed records or after aborted ones."""
     topic = rig.topic(1, numbered(3))
     producer = transactional(rig.bootstrap, topic)
     frame = rig.stream(topic, **level(LEVELS[0]))
@@ -108,10 +107,10 @@ def a_stream_waits_for_an_open_transaction(rig: Rig) -> Answer:
             producer.produce(topic, **record)
         producer.flush(30)
         rig.send(topic, numbered(2, 1, 100 * (number + 1)))
-        found.append(rig.drain(frame))
+        found.append(rig.read_available(frame))
         (producer.commit_transaction if is_kept else producer.abort_transaction)()
-        rig.settle(topic)
-        found.append(rig.drain(frame))
+        rig.await_markers(topic)
+        found.append(rig.read_available(frame))
     return found
 
 
@@ -131,7 +130,7 @@ def aborted_transactions_over_segments(rig: Rig) -> Answer:
                     producer.flush(30)
         producers[0].commit_transaction()
         producers[1].abort_transaction()
-    rig.settle(topic)
+    rig.await_markers(topic)
     return [len(rig.offsets(topic, **level(name))) for name in LEVELS], [
-        len(batch) for batch in rig.drain(rig.stream(topic, maxOffsetsPerTrigger="50", **level(LEVELS[0])))
+        len(batch) for batch in rig.read_available(rig.stream(topic, maxOffsetsPerTrigger="50", **level(LEVELS[0])))
     ]

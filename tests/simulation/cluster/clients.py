@@ -72,7 +72,6 @@ class Clients:
         simulation.after(simulation.random.randrange(1, self._max_pause_ms), self.write)
 
     def reduce_load(self) -> None:
-        """Write more slowly."""
         self._max_pause_ms = max(self._max_pause_ms, RECOVERY_PACE_MS)
 
     def _leaders(self, index: int) -> list[tuple[Process, Partition]]:

@@ -63,7 +63,6 @@ class FaultInjector:
         assert clients.acknowledged, "no record was acknowledged"
 
     def _wait_until_in_sync(self) -> None:
-        """Rule 1."""
         simulation = self._simulation
         for _ in range(START_PHASE_MS // STEP_MS):
             simulation.run_for(STEP_MS)

@@ -60,12 +60,10 @@ class ReplicaView:
 
     @property
     def end(self) -> int:
-        """The log end offset."""
         return self.entries[-1].next_offset if self.entries else 0
 
 
 def entry_of(header: BatchHeader) -> Entry:
-    """The entry of a batch."""
     return Entry(header.base_offset, header.next_offset, header.leader_epoch, header.crc)
 
 
@@ -158,18 +156,18 @@ class Invariants:
             entries += [entry_of(header) for _, header in headers(log.read_records(view.end, READ_BYTES))]
 
     def _check_leader(self, process: Process, key: Key, partition: Partition, view: ReplicaView) -> None:
-        who, epoch = (process.node_id, process.number), partition.leader_epoch
+        leader, epoch = (process.node_id, process.number), partition.leader_epoch
         name = f"{partition.log.name} in epoch {epoch}"
         first = self._leaders.get((key, epoch))
         if first is None:
-            self._leaders[key, epoch] = who
-            self._simulation.log_event(f"node {who[0]} leads {name} from {view.end} on")
+            self._leaders[key, epoch] = leader
+            self._simulation.log_event(f"node {leader[0]} leads {name} from {view.end} on")
             committed = self.committed[key][: self._committed_before(key, epoch)]
             has_all = view.entries[: len(committed)] == committed
-            assert has_all, f"node {who[0]} begins to lead {name} without all that is committed"
+            assert has_all, f"node {leader[0]} leads {name} without all committed records"
         else:
-            assert first == who, f"nodes {first[0]} and {who[0]} both lead {name}, or one does twice"
-        lifecycle = (*who, key, epoch)
+            assert first == leader, f"nodes {first[0]} and {leader[0]} both lead {name}, or one does twice"
+        lifecycle = (*leader, key, epoch)
         known, now = self._watermarks.get(lifecycle, 0), partition.high_watermark
         assert now >= known, f"the high watermark of {name} went back from {known} to {now}"
         self._watermarks[lifecycle] = now
@@ -185,7 +183,7 @@ class Invariants:
 
     @staticmethod
     def _check_committed(name: str, view: ReplicaView, committed: list[Entry], watermark: int) -> None:
-        """Rules 2 and 3."""
+        """A replica has the committed entries up to its high watermark (rules 2 and 3)."""
         assert view.end >= watermark, f"{name} ends at {view.end}, before its high watermark {watermark}"
         while view.agreed < len(committed) and committed[view.agreed].next_offset <= watermark:
             node_specific, right = view.entries[view.agreed], committed[view.agreed]
@@ -204,7 +202,6 @@ class Invariants:
             self._check_member(member, key, f"is in sync with {name}")
 
     def _check_member(self, node_id: int, key: Key, why: str) -> None:
-        """Rule 4."""
         if self._simulation.may_lack_committed(node_id):
             return
         committed = self.committed.get(key, [])
@@ -220,14 +217,13 @@ class Invariants:
         self._acknowledged.append((node_id, key, offset))
 
     def _check_acknowledged(self, node_id: int, key: tuple[str, int], offset: int) -> None:
-        """Rule 7."""
         topic = self.newest.topics_by_name[key[0]]
         end = _end(self.committed.get((topic.topic_id, key[1]), []))
         assert offset < end, f"node {node_id} acknowledges {offset} of {key}, and {end} is committed"
 
     # ------------------------------------------------------------ images
     def _on_image(self, image: MetadataImage) -> None:
-        """Rules 4 and 6."""
+        """Check the ISRs and leaders of a new image (rules 4 and 6)."""
         changes = MetadataDelta.between(self.newest, image)
         for topic_id, indexes in changes.partitions.items():
             for index in indexes:
@@ -273,31 +269,32 @@ class Invariants:
 
     # ------------------------------------------------------------ after the faults
     def check_recovered(self) -> None:
-        """Check rule 9."""
         self._quorum.check_recovered()
         processes = [machine.process for machine in self._simulation.machines.values() if machine.process is not None]
         assert len(processes) == len(self._simulation.machines), "all nodes run"
         for process in processes:
             image = process.publisher.image
             behind = self.newest.offset - image.offset
-            assert behind <= IDLE_RECORDS, f"node {process.node_id} is {behind} records of metadata behind in peace"
+            assert behind <= IDLE_RECORDS, (
+                f"node {process.node_id} is {behind} metadata records behind after the faults"
+            )
             for field in set(MetadataImage.__slots__) - {"offset"}:
                 is_same = getattr(image, field) == getattr(self.newest, field)
                 assert is_same, f"node {process.node_id} has another image: {field}"
         for key, state in self._states():
             name = f"{self.newest.topics_by_id[key[0]].name}-{key[1]}"
-            assert state.leader != NO_LEADER, f"nobody leads {name} in peace; {state}"
+            assert state.leader != NO_LEADER, f"{name} has no leader after the faults; {state}"
             assert set(state.isr) == set(state.replicas), (
-                f"in peace {state.isr} of {state.replicas} are in sync: {name}"
+                f"after the faults {state.isr} of {state.replicas} are in sync: {name}"
             )
-            ends = {node_id: self._views[node_id, key].entries for node_id in state.replicas}
-            assert all(entries == self.committed[key] for entries in ends.values()), (
-                f"in peace replicas of {name} end at { ({node: _end(entries) for node, entries in ends.items()}) }, "
-                f"and {_end(self.committed[key])} is committed"
+            entries_by_node = {node_id: self._views[node_id, key].entries for node_id in state.replicas}
+            ends = {node_id: _end(entries) for node_id, entries in entries_by_node.items()}
+            assert all(entries == self.committed[key] for entries in entries_by_node.values()), (
+                f"after the faults the replicas of {name} end at {ends}, and {_end(self.committed[key])} is committed"
             )
             logs = [self._views[node_id, key].log for node_id in state.replicas]
             whole = {bytes(_all_bytes(log)) for log in logs}
-            assert len(whole) == 1, f"in peace the replicas of {name} differ in bytes"
+            assert len(whole) == 1, f"after the faults the replicas of {name} differ in bytes"
 
 
 class QuorumInvariants:
@@ -317,9 +314,9 @@ class QuorumInvariants:
         """Check rules 1, 2, 3, 5 and 8."""
         node_id, raft, log = process.node_id, process.node.raft, process.metadata_log
         if process.node.quorum.is_leading:
-            who = (node_id, process.number)
-            first = self._leaders.setdefault(raft.epoch, who)
-            assert first == who, f"nodes {first[0]} and {node_id} both lead the quorum's epoch {raft.epoch}"
+            leader = (node_id, process.number)
+            first = self._leaders.setdefault(raft.epoch, leader)
+            assert first == leader, f"nodes {first[0]} and {node_id} both lead the quorum's epoch {raft.epoch}"
         lifecycle = (node_id, process.number)
         assert raft.epoch >= self._epochs.get(lifecycle, 0), f"node {node_id} went back in the quorum's epochs"
         self._epochs[lifecycle] = raft.epoch
@@ -362,7 +359,6 @@ class QuorumInvariants:
             )
 
     def voted(self, voter_id: int, request: Message, message: Message) -> bool:
-        """Rule 8."""
         request_copy, answer = single_partition(request), single_partition(message)
         if not isinstance(request, VoteRequest) or answer is None or not answer.vote_granted or request_copy.pre_vote:
             return False
@@ -375,10 +371,10 @@ class QuorumInvariants:
         """One node leads, and all nodes know the committed offset."""
         processes = [machine.process for machine in self._simulation.machines.values() if machine.process is not None]
         leaders = [process.node_id for process in processes if process.node.quorum.is_leading]
-        assert len(leaders) == 1, f"nodes {leaders} lead the quorum in peace"
+        assert len(leaders) == 1, f"nodes {leaders} lead the quorum after the faults"
         ends = {process.node_id: process.node.raft.high_watermark for process in processes}
         is_known = min(ends.values()) >= self._end - IDLE_RECORDS
-        assert is_known, f"in peace the metadata are committed up to {self._end}, and known: {ends}"
+        assert is_known, f"after the faults the metadata are committed up to {self._end}, the nodes know {ends}"
 
 
 def _end(entries: list[Entry]) -> int:

@@ -29,7 +29,6 @@ class SimulatedIoExecutor:
         self._sync_queue = WorkQueues(disk, random, _nothing, runs_immediately=False)
 
     def write(self, directory: str, size: int, run: Run, done: IoCallback) -> None:
-        """Rule 1."""
         self._push("write", directory, run, done)
 
     def sync(self, directory: str, begin: Begin, done: IoCallback) -> None:
@@ -38,19 +37,15 @@ class SimulatedIoExecutor:
         self._call_later(self._delay_ms(), self._sync_queue.run_any)
 
     def read(self, directory: str, run: Run, done: IoCallback) -> None:
-        """Rule 1."""
         self._push("read", directory, run, done)
 
     def directory_op(self, directory: str, run: Run, done: IoCallback) -> None:
-        """Rule 1."""
         self._push("name", directory, run, done)
 
     def background(self, directory: str, run: Run, done: IoCallback) -> None:
-        """Rule 1."""
         self._push("background", directory, run, done)
 
     def finish(self) -> None:
-        """Complete all pending work."""
         self._work_queue.run_all()
         self._sync_queue.run_all()
 

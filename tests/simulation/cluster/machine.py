@@ -8,11 +8,15 @@ RULES    1. A kill keeps what was written. A power loss keeps what was synced, a
 from __future__ import annotations
 
 from random import Random
+from typing import TYPE_CHECKING
 
 from broker.config.broker_config import BrokerConfig, load_config
-from tests.simulation.cluster.process import CLIENTS_PORT, CONTROLLERS_PORT, DIRECTORY, HOST, Environment, Process
+from tests.simulation.cluster.process import CLIENTS_PORT, CONTROLLERS_PORT, DIRECTORY, HOST, Process
 from tests.simulation.file_system import FileSystem
 from tests.simulation.simulated_disk import SimulatedDisk
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster.simulator import Simulation
 
 QUICK_MS = 100
 """The maximum duration of an operation of a fast disk."""
@@ -21,18 +25,18 @@ QUICK_MS = 100
 class Machine:
     """What survives a process."""
 
-    def __init__(self, environment: Environment, config: BrokerConfig) -> None:
-        self._environment = environment
+    def __init__(self, simulation: Simulation, config: BrokerConfig) -> None:
+        self._simulation = simulation
         self.config = config
         self.node_id = config.node_id
-        self.file_system = FileSystem(journals=environment.random.random() < 0.5)
+        self.file_system = FileSystem(journals=simulation.random.random() < 0.5)
         self.file_system.make_directory(DIRECTORY)
         self.file_system.sync_all()
         self.processes = 0
         """The number of starts."""
         self.process: Process | None = None
         self.may_lack_records = False
-        """Rule 2."""
+        """Whether it crashed and has not caught up since (rule 2)."""
 
     @property
     def is_up(self) -> bool:
@@ -47,7 +51,7 @@ class Machine:
     @property
     def is_running(self) -> bool:
         """Whether a process runs and is not paused."""
-        return self.process is not None and self.process.paused_until_ms <= self._environment.now_ms
+        return self.process is not None and self.process.paused_until_ms <= self._simulation.now_ms
 
     def start(self, fuse: int | None = None) -> None:
         """Start a process; it ends before its `fuse`-th disk operation.
@@ -56,32 +60,28 @@ class Machine:
             ProcessEnded: the process ended during the start.
         """
         self.processes += 1
-        disk = SimulatedDisk(self.file_system, self._environment.random)
+        disk = SimulatedDisk(self.file_system, self._simulation.random)
         disk.fuse = fuse
-        self.process = Process(self._environment, self.config, disk, self.processes)
+        self.process = Process(self._simulation, self.config, disk, self.processes)
         self.process.start()
 
     def end(self) -> None:
-        """Remove the process."""
         if self.process is not None:
             self.process.is_alive = False
         self.process = None
 
     def crash(self, *, loses_power: bool) -> None:
-        """Crash (rule 1)."""
         self.end()
         self.may_lack_records = True
         if loses_power:
-            self.file_system.lose_power(self._environment.random)
+            self.file_system.lose_power(self._simulation.random)
 
     def pause(self, duration_ms: int) -> None:
-        """Pause the process."""
         if self.process is not None:
-            self.process.paused_until_ms = self._environment.now_ms + duration_ms
+            self.process.paused_until_ms = self._simulation.now_ms + duration_ms
 
 
 def node_config(node_id: int, voters: list[int], common: dict[str, str]) -> BrokerConfig:
-    """The configuration of a node."""
     quorum = ",".join(f"{voter}@{HOST}:{CONTROLLERS_PORT + voter}" for voter in voters)
     node_specific = {
         "node.id": str(node_id),

@@ -130,7 +130,7 @@ def alter_partition_ignores_epochs(patch: MonkeyPatch) -> None:
     def planted(image: MetadataImage, _broker_id: int, _state: Any, wanted: Any) -> Any:
         return _validate_members(image, wanted.new_isr_with_epochs)
 
-    patch.setattr(replication.controller.partitions.alter_partition, "_why_not", planted)
+    patch.setattr(replication.controller.partitions.alter_partition, "_validate", planted)
 
 
 def fenced_brokers_keep_leaderships(patch: MonkeyPatch) -> None:

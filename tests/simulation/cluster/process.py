@@ -11,8 +11,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator
-from random import Random
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_configs import DynamicBrokerConfig
@@ -58,6 +57,9 @@ from tests.simulation.cluster.io_executor import SimulatedIoExecutor
 from tests.simulation.network import Reply, ResponseCallback
 from tests.simulation.simulated_disk import SimulatedDisk
 
+if TYPE_CHECKING:
+    from tests.simulation.cluster.simulator import Simulation
+
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 DIRECTORY = "/d"
 START_MS = 1_700_000_000_000
@@ -70,87 +72,47 @@ class Failed(Exception):
     """The node reports that it cannot continue."""
 
 
-class Environment(Protocol):
-    """What a process needs from the simulation."""
-
-    random: Random
-    slowest_disk_ms: int
-
-    @property
-    def now_ms(self) -> int:
-        """The simulated time."""
-
-    def after(self, delay_ms: int, act: Callable[[], None]) -> None:
-        """Schedule an action."""
-
-    def ask_broker(
-        self, source: int, target: int, request: Message, on_response: ResponseCallback, timeout_ms: int
-    ) -> None:
-        """Send a request to a node's broker listener."""
-
-    def ask_controller(
-        self, source: int, target: int, request: Message, on_response: ResponseCallback, timeout_ms: int
-    ) -> None:
-        """Send a request to a node's controller listener."""
-
-    def touched(self, node_id: int) -> None:
-        """Mark a node as changed."""
-
-    def on_quorum_leader(self, node_id: int) -> None:
-        """A node leads the quorum."""
-
-    def ended(self, node_id: int) -> None:
-        """The process stopped as requested."""
-
-    def run(self, node_id: int, act: Callable[[], object]) -> None:
-        """Run an action of a process; the process may end in it."""
-
-
 class Process:
     """Everything that ends with the process."""
 
-    def __init__(self, environment: Environment, config: BrokerConfig, disk: SimulatedDisk, number: int) -> None:
+    def __init__(self, simulation: Simulation, config: BrokerConfig, disk: SimulatedDisk, number: int) -> None:
         """Recover from the disk."""
-        self._environment = environment
+        self._simulation = simulation
         self.number = number
         self.config = config
         self.node_id = config.node_id
         self.disk = disk
         self.is_alive = True
         self.paused_until_ms = 0
-        random = environment.random
+        random = simulation.random
         self._pace = random.choice((1.0, 1.0, 1.02, 0.97))
-        self._origin_ms = random.randrange(1_000_000) - int(environment.now_ms * self._pace)
+        self._origin_ms = random.randrange(1_000_000) - int(simulation.now_ms * self._pace)
         self.timers = TimerQueue()
         self.timers.on_earlier = self._arm
         self._armed_ms: int | None = None
-        self._worker = SimulatedIoExecutor(disk, random, self.call_later, environment.slowest_disk_ms)
+        self._worker = SimulatedIoExecutor(disk, random, self.call_later, simulation.slowest_disk_ms)
         self._build()
         self._build_broker()
 
     # ------------------------------------------------------------ time
     def mono_ms(self) -> int:
-        """Rule 2."""
-        return self._origin_ms + int(self._environment.now_ms * self._pace)
+        return self._origin_ms + int(self._simulation.now_ms * self._pace)
 
     def wall_ms(self) -> int:
-        """Rule 2."""
-        return START_MS + int(self._environment.now_ms * self._pace)
+        return START_MS + int(self._simulation.now_ms * self._pace)
 
     def do(self, act: Callable[[], object]) -> None:
-        """Rule 1."""
         if not self.is_alive:
             return
-        rest_ms = self.paused_until_ms - self._environment.now_ms
+        rest_ms = self.paused_until_ms - self._simulation.now_ms
         if rest_ms > 0:
-            self._environment.after(rest_ms, lambda: self.do(act))
+            self._simulation.after(rest_ms, lambda: self.do(act))
             return
-        self._environment.run(self.node_id, act)
-        self._environment.touched(self.node_id)
+        self._simulation.run(self.node_id, act)
+        self._simulation.touched(self.node_id)
 
     def call_later(self, delay_ms: int, act: Callable[[], object]) -> None:
-        """Schedule an action of this process."""
-        self._environment.after(delay_ms, lambda: self.do(act))
+        self._simulation.after(delay_ms, lambda: self.do(act))
 
     def _soon(self, act: Callable[[], None]) -> None:
         self.call_later(0, act)
@@ -159,7 +121,7 @@ class Process:
         due_ms = self.timers.next_mono_ms()
         if due_ms is None:
             return
-        now_ms = self._environment.now_ms
+        now_ms = self._simulation.now_ms
         at_ms = now_ms + max(0, math.ceil((due_ms - self.mono_ms()) / self._pace))
         if self._armed_ms is None or at_ms < self._armed_ms:
             self._armed_ms = at_ms
@@ -173,7 +135,7 @@ class Process:
 
     # ------------------------------------------------------------ construction
     def _build(self) -> None:
-        config, disk, random = self.config, self.disk, self._environment.random
+        config, disk, random = self.config, self.disk, self._simulation.random
         identity = read_node_identity(disk, [DIRECTORY], node_id=self.node_id)
         found: ReplayedMetadata | None = None
         if identity is not None:
@@ -236,7 +198,7 @@ class Process:
         self._registration = ControllerRegistration(self.node_id, node_specific, self.channel, self)
 
     def _decision_context(self) -> DecisionContext:
-        config, random = self.config, self._environment.random
+        config, random = self.config, self._simulation.random
         return DecisionContext(
             node_id=config.node_id,
             static_configs=config.given,
@@ -332,7 +294,7 @@ class Process:
         self._worker.finish()
         self.metadata_log.close()
         self.log_manager.shutdown(self.lifecycle.epoch)
-        self._environment.ended(self.node_id)
+        self._simulation.ended(self.node_id)
 
     # ------------------------------------------------------------ callbacks
     def _on_image(self, image: MetadataImage, changes: MetadataDelta) -> Iterator[None]:
@@ -357,7 +319,7 @@ class Process:
     def _on_leader_changed(self, leader_id: int) -> None:
         self.channel.leader_changed(leader_id)
         if leader_id == self.node_id:
-            self._environment.on_quorum_leader(self.node_id)
+            self._simulation.on_quorum_leader(self.node_id)
 
     def _on_session_expired(self, broker_id: int) -> None:
         self.node.controller.fence_expired_broker(broker_id, wall_ms=self.wall_ms())
@@ -377,25 +339,23 @@ class Process:
     def _ask_controller(self, node_id: int, request: Message, on_response: ResponseCallback) -> None:
         waits_ms = request.max_wait_ms if isinstance(request, FetchRequest) else 0
         timeout_ms = self.config.number("controller.quorum.request.timeout.ms") + waits_ms
-        self._environment.ask_controller(self.node_id, node_id, request, self._on_process(on_response), timeout_ms)
+        self._simulation.ask_controller(self.node_id, node_id, request, self._on_process(on_response), timeout_ms)
 
     def _ask_leader(self, broker_id: int, request: Message, on_response: ResponseCallback) -> None:
         timeout_ms = self.config.number("replica.socket.timeout.ms")
-        self._environment.ask_broker(self.node_id, broker_id, request, self._on_process(on_response), timeout_ms)
+        self._simulation.ask_broker(self.node_id, broker_id, request, self._on_process(on_response), timeout_ms)
 
     def _on_process(self, on_response: ResponseCallback) -> ResponseCallback:
         return lambda message: self.do(lambda: on_response(message))
 
     # ------------------------------------------------------------ requests received
     def ask_controller(self, request: Message, reply: Reply) -> None:
-        """Handle a request at the controller listener."""
         if isinstance(request, FetchRequest) or type(request).__module__.endswith(".raft"):
             self.node.quorum.handle_request(request, reply)
         else:
             self.node.submit(request, wall_ms=self.wall_ms(), reply=reply)
 
     def ask_broker(self, request: Message, reply: Reply) -> None:
-        """Handle a request at the broker listener."""
         answer: Any
         if isinstance(request, ListOffsetsRequest):
             answer = self._offsets.list_offsets(self._context(ApiKey.LIST_OFFSETS, OFFSETS_VERSION), request)

@@ -69,19 +69,15 @@ class Simulation:
     # ------------------------------------------------------------ interface of processes
     @property
     def now_ms(self) -> int:
-        """The simulated time."""
         return self._timeline.now_ms
 
     def after(self, delay_ms: int, act: Callable[[], None]) -> None:
-        """Schedule an action."""
         self._timeline.after(delay_ms, act)
 
     def touched(self, node_id: int) -> None:
-        """Mark a node as changed."""
         self._touched.add(node_id)
 
     def on_quorum_leader(self, node_id: int) -> None:
-        """A node leads the quorum."""
         self.log_event(f"node {node_id} leads the quorum")
 
     def run(self, node_id: int, act: Callable[[], object]) -> None:
@@ -133,7 +129,6 @@ class Simulation:
         self.network.request(source, target, deliver, on_response, timeout_ms)
 
     def _voted(self, voter_id: int, request: Message, answer: VoteResponse) -> None:
-        """Rule 4."""
         if not self.invariants.voted(voter_id, request, answer) or not self.has_faults:
             return
         machine, random = self.machines[voter_id], self.random
@@ -141,7 +136,6 @@ class Simulation:
             self.after(random.randrange(20), lambda: self.restart_soon(machine))
 
     def _transmit(self, message: Message) -> Message:
-        """Rule 3."""
         if not self.encodes_messages:
             return message
         version = message.MAX_VERSION
@@ -211,7 +205,6 @@ class Simulation:
 
     # ------------------------------------------------------------ phases
     def run_for(self, duration_ms: int) -> None:
-        """Advance the time."""
         self._timeline.run(duration_ms, self._check)
 
     def _check(self) -> None:
@@ -220,12 +213,10 @@ class Simulation:
             self.invariants.after_event(touched)
 
     def log_event(self, what: str) -> None:
-        """Add to the event log."""
         self.event_log.append(f"{self.now_ms:6} {what}")
 
     @property
     def has_faults(self) -> bool:
-        """Whether faults occur."""
         return self.network.has_faults
 
     def end_faults(self) -> None:

@@ -11,34 +11,7 @@ from typing import Any, Final
 
 from protocol.codec import encode
 from protocol.errors import ErrorCode
-from protocol.messages.consumer_groups import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatRequestTopicPartitions,
-)
-from protocol.messages.groups import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    MemberIdentity,
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-    SyncGroupResponse,
-    TopicPartition,
-)
-from protocol.messages.transactions import (
-    EndTxnRequest,
-    InitProducerIdRequest,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-)
+from protocol.messages import consumer_groups, groups, transactions
 from tests.simulation.coordinators.invariants import Offsets
 from tests.support.group_harness import LocalWorld
 
@@ -81,22 +54,20 @@ class Client:
         self.name, self.group = name, group
 
     def commit(self, member_id: str, generation: int) -> None:
-        """Commit an offset."""
         topic = self.random.choice(list(TOPICS))
         partition, offset = self.random.randrange(TOPICS[topic]), self.acknowledged.next_offset()
-        partition_data = OffsetCommitRequestPartition(
+        partition_data = groups.OffsetCommitRequestPartition(
             partition_index=partition, committed_offset=offset, committed_metadata="n" * self.random.choice([0, 3])
         )
-        request = OffsetCommitRequest(
+        request = groups.OffsetCommitRequest(
             group_id=self.group, member_id=member_id, generation_id_or_member_epoch=generation,
-            topics=[OffsetCommitRequestTopic(name=topic, partitions=[partition_data])],
+            topics=[groups.OffsetCommitRequestTopic(name=topic, partitions=[partition_data])],
         )  # fmt: skip
         answer = self.world.ask(request, 9, self.name)
         if not answer.topics[0].partitions[0].error_code:
             self.acknowledged.committed((self.group, topic, partition), offset)
 
     def act(self) -> None:
-        """Perform an operation."""
         self.commit("", -1)  # as an administrator
 
 
@@ -127,14 +98,14 @@ class ClassicClient(Client):
             self._do_member_operation()
 
     def _on_response(self, answer: Any) -> None:
-        if isinstance(answer, JoinGroupResponse):
+        if isinstance(answer, groups.JoinGroupResponse):
             self.generation = -1
             if not answer.error_code:
                 self.member_id, self.generation, self._must_sync = answer.member_id, answer.generation_id, True
                 self._members = [item.member_id for item in answer.members]
             elif answer.error_code not in _AGAIN:
                 self.member_id = ""
-        elif isinstance(answer, SyncGroupResponse):
+        elif isinstance(answer, groups.SyncGroupResponse):
             self._must_sync = False
             self._on_error(answer.error_code)
 
@@ -146,20 +117,20 @@ class ClassicClient(Client):
 
     def _join(self) -> None:
         topics = self.random.choice([["t"], ["t", "u"]])
-        metadata = b"\0\1" + encode(ConsumerProtocolSubscription(topics=topics), 1)
-        request = JoinGroupRequest(
+        metadata = b"\0\1" + encode(groups.ConsumerProtocolSubscription(topics=topics), 1)
+        request = groups.JoinGroupRequest(
             group_id=self.group, session_timeout_ms=30_000, rebalance_timeout_ms=10_000, member_id=self.member_id,
             group_instance_id=self.instance, protocol_type="consumer",
-            protocols=[JoinGroupRequestProtocol(name="range", metadata=metadata)],
+            protocols=[groups.JoinGroupRequestProtocol(name="range", metadata=metadata)],
         )  # fmt: skip
         self.world.send(self.name, request, 5 if self.instance is not None else 3)
 
     def _sync(self) -> None:
-        request = SyncGroupRequest(
+        request = groups.SyncGroupRequest(
             group_id=self.group, generation_id=self.generation, member_id=self.member_id,
             group_instance_id=self.instance,
             assignments=[
-                SyncGroupRequestAssignment(member_id=member_id, assignment=_assignment(number))
+                groups.SyncGroupRequestAssignment(member_id=member_id, assignment=_assignment(number))
                 for number, member_id in enumerate(self._members)
             ],
         )  # fmt: skip
@@ -168,7 +139,7 @@ class ClassicClient(Client):
     def _do_member_operation(self) -> None:
         drawn = self.random.random()
         if drawn < 0.5:
-            request = HeartbeatRequest(
+            request = groups.HeartbeatRequest(
                 group_id=self.group,
                 generation_id=self.generation,
                 member_id=self.member_id,
@@ -180,15 +151,15 @@ class ClassicClient(Client):
         elif drawn < 0.9:
             self._join()
         else:
-            leaving = MemberIdentity(member_id=self.member_id, group_instance_id=self.instance)
-            self.world.ask(LeaveGroupRequest(group_id=self.group, members=[leaving]), 3, self.name)
+            leaving = groups.MemberIdentity(member_id=self.member_id, group_instance_id=self.instance)
+            self.world.ask(groups.LeaveGroupRequest(group_id=self.group, members=[leaving]), 3, self.name)
             self.member_id, self.generation = "", -1
 
 
 def _assignment(number: int) -> bytes:
     """The assignment that the leader computes for a member: one partition, if any is left."""
-    given = [TopicPartition(topic="t", partitions=[number])] if number < TOPICS["t"] else []
-    return b"\0\1" + encode(ConsumerProtocolAssignment(assigned_partitions=given), 1)
+    given = [groups.TopicPartition(topic="t", partitions=[number])] if number < TOPICS["t"] else []
+    return b"\0\1" + encode(groups.ConsumerProtocolAssignment(assigned_partitions=given), 1)
 
 
 class ConsumerClient(Client):
@@ -222,7 +193,7 @@ class ConsumerClient(Client):
             self._heartbeat(self.epoch)
 
     def _heartbeat(self, epoch: int) -> None:
-        request = ConsumerGroupHeartbeatRequest(
+        request = consumer_groups.ConsumerGroupHeartbeatRequest(
             group_id=self.group, member_id=self.name, member_epoch=epoch, instance_id=self.instance
         )
         if epoch == 0:
@@ -235,7 +206,7 @@ class ConsumerClient(Client):
                 request.subscribed_topic_names = self.random.choice([["t"], ["t", "u"]])
         elif epoch > 0 and self.random.random() < 0.7:
             request.topic_partitions = [
-                ConsumerGroupHeartbeatRequestTopicPartitions(topic_id=topic_id, partitions=partitions)
+                consumer_groups.ConsumerGroupHeartbeatRequestTopicPartitions(topic_id=topic_id, partitions=partitions)
                 for topic_id, partitions in self._owned.items()
             ]
         if request.topic_partitions is not None:
@@ -273,7 +244,7 @@ class Transactor(Client):
     def _begin(self) -> None:
         self.acknowledged.pending[self.name] = {}
         self._is_open = False
-        request = InitProducerIdRequest(transactional_id=self.name, transaction_timeout_ms=_TIMEOUT_MS)
+        request = transactions.InitProducerIdRequest(transactional_id=self.name, transaction_timeout_ms=_TIMEOUT_MS)
         self.world.send(self.name, request, 5)
         answer: Any = self.world.take(self.name, 1_000)
         if answer is not None and not answer.error_code:
@@ -283,13 +254,13 @@ class Transactor(Client):
         assert self._producer is not None
         topic = self.random.choice(list(TOPICS))
         partition, offset = self.random.randrange(TOPICS[topic]), self.acknowledged.next_offset()
-        partition_data = TxnOffsetCommitRequestPartition(
+        partition_data = transactions.TxnOffsetCommitRequestPartition(
             partition_index=partition, committed_offset=offset, committed_metadata=""
         )
-        request = TxnOffsetCommitRequest(
+        request = transactions.TxnOffsetCommitRequest(
             transactional_id=self.name, group_id=self.group, producer_id=self._producer[0],
             producer_epoch=self._producer[1],
-            topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=[partition_data])],
+            topics=[transactions.TxnOffsetCommitRequestTopic(name=topic, partitions=[partition_data])],
         )  # fmt: skip
         self.world.send(self.name, request, 5)
         answer: Any = self.world.take(self.name, 1_000)
@@ -302,7 +273,7 @@ class Transactor(Client):
     def _end(self) -> None:
         assert self._producer is not None
         is_commit = self.random.random() < 0.7
-        request = EndTxnRequest(
+        request = transactions.EndTxnRequest(
             transactional_id=self.name, producer_id=self._producer[0], producer_epoch=self._producer[1],
             committed=is_commit,
         )  # fmt: skip

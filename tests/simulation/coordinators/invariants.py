@@ -54,7 +54,6 @@ class Invariants:
         self._progress: dict[str, GroupProgress] = {}
 
     def check_all(self) -> None:
-        """Check the new boundaries."""
         for boundary in self._journal.boundaries[self._checked :]:
             self._check(boundary)
         self._checked = len(self._journal.boundaries)

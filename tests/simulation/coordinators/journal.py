@@ -44,7 +44,6 @@ class Journal:
         self._world: LocalWorld | None = None
 
     def watch(self, world: LocalWorld) -> None:
-        """Record the appends of a world."""
         self._world = world
         for kind, logs in (("groups", world.logs), ("transactions", world.transaction_logs)):
             logs[:] = [JournalLog(self, (kind, index)) for index in range(len(logs))]
@@ -66,7 +65,6 @@ class JournalLog(FakeLog):
         self._name = name
 
     def append(self, batch: bytearray, done: Callable[[ErrorCode], None]) -> None:
-        """Append a batch, or reject it."""
         if self.refusal is not None:
             done(self.refusal)
             return

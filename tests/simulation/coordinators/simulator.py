@@ -12,12 +12,7 @@ from broker.coordinators.consumer_group_config import ConsumerGroupSettings
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from broker.coordinators.transactions.transaction_coordinator import TRANSACTIONS_TOPIC
 from protocol.errors import ErrorCode
-from protocol.messages.groups import (
-    DeleteGroupsRequest,
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-)
+from protocol.messages import groups
 from tests.simulation.coordinators.clients import (
     TOPICS,
     Acknowledged,
@@ -129,15 +124,15 @@ class Simulation:
 
     def _delete_group(self) -> None:
         group = self._random.choice(GROUPS)
-        answer: Any = self.world.ask(DeleteGroupsRequest(groups_names=[group]), 2)
+        answer: Any = self.world.ask(groups.DeleteGroupsRequest(groups_names=[group]), 2)
         if not answer.results[0].error_code:
             self.acknowledged.deleted(group)
 
     def _delete_offsets(self) -> None:
         group, topic = self._random.choice(GROUPS), self._random.choice(list(TOPICS))
-        partitions = [OffsetDeleteRequestPartition(partition_index=index) for index in range(TOPICS[topic])]
-        request = OffsetDeleteRequest(
-            group_id=group, topics=[OffsetDeleteRequestTopic(name=topic, partitions=partitions)]
+        partitions = [groups.OffsetDeleteRequestPartition(partition_index=index) for index in range(TOPICS[topic])]
+        request = groups.OffsetDeleteRequest(
+            group_id=group, topics=[groups.OffsetDeleteRequestTopic(name=topic, partitions=partitions)]
         )
         answer: Any = self.world.ask(request, 0)
         if not answer.error_code and not answer.topics[0].partitions[0].error_code:

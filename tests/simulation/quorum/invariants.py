@@ -40,7 +40,6 @@ class Invariants:
                 self._check(node_id, node)
 
     def vote_granted(self, voter: ReplicaKey, epoch: int, candidate: ReplicaKey) -> None:
-        """Record a granted vote."""
         first = self._votes.setdefault((voter, epoch), candidate)
         assert first == candidate, f"{voter} voted twice in epoch {epoch}"
 
@@ -60,7 +59,7 @@ class Invariants:
     def _check_leader(self, node_id: int, process: int, epoch: int, entries: list[Entry]) -> None:
         if epoch > max(self._leaders, default=0):
             has_all = entries[: len(self.committed)] == self.committed
-            assert has_all, f"node {node_id} begins to lead epoch {epoch} without all that is committed"
+            assert has_all, f"node {node_id} leads epoch {epoch} without all committed records"
         first = self._leaders.setdefault(epoch, (node_id, process))
         assert first == (node_id, process), f"nodes {first[0]} and {node_id} both lead epoch {epoch}, or one does twice"
 
@@ -99,14 +98,15 @@ class Invariants:
         return node.log.flushed_offset >= end and node.log.entries[:end] == self.committed
 
     def check_recovered(self) -> None:
-        """Check rule 8."""
         leaders = [node for node in self._nodes.values() if node.is_leading]
         epochs = {node_id: node.state.epoch for node_id, node in self._nodes.items()}
-        assert len(leaders) == 1, f"{len(leaders)} nodes lead in peace; epochs {epochs}"
+        assert len(leaders) == 1, f"{len(leaders)} nodes lead after the faults; epochs {epochs}"
         leader = leaders[0]
         for node_id, node in self._nodes.items():
             assert node.raft is not None
             behind = leader.log.end.offset - node.raft.high_watermark
-            assert behind <= 100, f"node {node_id} is {behind} records behind in peace; epochs {epochs}"
-            assert not node.pending_responses, f"node {node_id} owes answers in peace: {node.pending_responses}"
-        assert set(epochs.values()) == {leader.state.epoch}, f"epochs differ in peace: {epochs}"
+            assert behind <= 100, f"node {node_id} is {behind} records behind after the faults; epochs {epochs}"
+            assert not node.pending_responses, (
+                f"node {node_id} has pending requests after the faults: {node.pending_responses}"
+            )
+        assert set(epochs.values()) == {leader.state.epoch}, f"epochs differ after the faults: {epochs}"

@@ -40,12 +40,10 @@ class MemoryLog:
 
     @property
     def newest_snapshot(self) -> EpochEnd | None:
-        """The only snapshot."""
         return self.oldest_snapshot
 
     @property
     def end(self) -> EpochEnd:
-        """The log end."""
         return EpochEnd(self.entries[-1].epoch if self.entries else 0, len(self.entries))
 
     def end_of_epoch(self, epoch: int) -> EpochEnd:
@@ -74,18 +72,15 @@ class MemoryLog:
             self.entries.append(entry)
 
     def _apply_control_record(self, offset: int, entry: Entry) -> None:
-        """Rule 3."""
         if entry.append_voters is not None:
             self.voters.append(offset, entry.append_voters.voters)
             if entry.append_voters.kraft_version is not None:
                 self.kraft_version.append(offset, entry.append_voters.kraft_version)
 
     def flush(self, end_offset: int) -> None:
-        """Flush the entries before an offset."""
         self.flushed_offset = max(self.flushed_offset, min(end_offset, len(self.entries)))
 
     def truncate(self, offset: int) -> None:
-        """Truncate durably."""
         del self.entries[offset:]
         self.flushed_offset = min(self.flushed_offset, offset)
         self.voters.truncate_to(offset)
@@ -117,7 +112,6 @@ class MemoryLog:
         self.kraft_version.reset_to(start, self.kraft_version.at(start))
 
     def crash(self, random: Random) -> None:
-        """Crash (rule 2)."""
         kept = random.randint(self.flushed_offset, len(self.entries))
         self.truncate(kept)
         self._downloaded = []

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from protocol.messages.cluster import AddRaftVoterRequest, RemoveRaftVoterRequest
 from protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse, SupportedFeatureKey
@@ -34,31 +33,12 @@ from replication.raft.roles import Leader
 from replication.raft.voters import ListenerAddress, ReplicaKey, Voter, VoterSet
 from tests.simulation.quorum.memory_log import Entry, MemoryLog
 
+if TYPE_CHECKING:
+    from tests.simulation.quorum.simulator import Simulation
+
 CLUSTER_ID = "simulated"
 FETCH_WAIT_MS = 500
 Reply = Callable[[Message], None]
-
-
-class Network(Protocol):
-    """What a node needs from the simulation."""
-
-    random: Random
-    max_jitter_ms: int
-    slow_disk_ms: int
-    touched: set[int]
-
-    @property
-    def now_ms(self) -> int:
-        """The simulated time."""
-
-    def after(self, delay_ms: int, act: Callable[[], None]) -> None:
-        """Schedule an action."""
-
-    def on_leader(self, node: Node) -> None:
-        """The node appended the first record of its epoch."""
-
-    def send(self, source: int, effect: SendRequest, on_response: Callable[[Message | None], None]) -> None:
-        """Send a request to a node; None if no response arrives in time."""
 
 
 class _QueuedResponse(NamedTuple):
@@ -71,8 +51,10 @@ class _QueuedResponse(NamedTuple):
 class Node:
     """A replica with its disk and process."""
 
-    def __init__(self, network: Network, local: Voter, log: MemoryLog, times: QuorumTimes, *, auto_join: bool) -> None:
-        self._network = network
+    def __init__(
+        self, simulation: Simulation, local: Voter, log: MemoryLog, times: QuorumTimes, *, auto_join: bool
+    ) -> None:
+        self._simulation = simulation
         self._times = times
         self._auto_join = auto_join
         self.local = local
@@ -90,8 +72,7 @@ class Node:
 
     # ------------------------------------------------------------ processes
     def start(self) -> None:
-        """Start a process from the disk's content."""
-        network = self._network
+        simulation = self._simulation
         self.process += 1
         self.raft = Raft(
             self.local,
@@ -101,13 +82,12 @@ class Node:
             times=self._times,
             bootstrap_servers=2,
             auto_join=self._auto_join,
-            jitter=lambda below: network.random.randrange(min(below, network.max_jitter_ms)),
-            mono_ms=network.now_ms,
+            jitter=lambda below: simulation.random.randrange(min(below, simulation.max_jitter_ms)),
+            mono_ms=simulation.now_ms,
         )
         self.tick()
 
     def crash(self) -> None:
-        """Crash (rule 2)."""
         self.process += 1
         self.raft = None
         self._queue.clear()
@@ -115,7 +95,7 @@ class Node:
         self.pending_responses.clear()
         self._is_busy = False
         self._led_epoch = 0
-        self.log.crash(self._network.random)
+        self.log.crash(self._simulation.random)
 
     def lose_disk(self, directory_id: bytes, settings: VoterSet) -> None:
         """Crash and lose the disk (rule 3)."""
@@ -130,12 +110,10 @@ class Node:
 
     @property
     def key(self) -> ReplicaKey:
-        """The replica key."""
         return self.local.key
 
     @property
     def port(self) -> int:
-        """The port."""
         return self.local.addresses[0].port
 
     @property
@@ -153,9 +131,9 @@ class Node:
     def take_snapshot(self) -> None:
         """Take a snapshot of a committed prefix."""
         if self.raft is not None and self.raft.high_watermark > self.log.start_offset and not self._is_busy:
-            self.log.take_snapshot(self._network.random.randint(self.log.start_offset + 1, self.raft.high_watermark))
+            self.log.take_snapshot(self._simulation.random.randint(self.log.start_offset + 1, self.raft.high_watermark))
 
-    # ------------------------------------------------------------ from the network
+    # ------------------------------------------------------------ from the simulation
     def receive(self, request: Message, reply: Reply) -> None:
         """Handle a request of another node or an administrator."""
         if isinstance(request, ApiVersionsRequest):
@@ -165,7 +143,7 @@ class Node:
             self._step(lambda raft: self._answer(raft, request, reply, None))
 
     def _answer(self, raft: Raft, request: Message, reply: Reply, until_ms: int | None) -> None:
-        now_ms = self._network.now_ms
+        now_ms = self._simulation.now_ms
         may_wait = until_ms is None or now_ms < until_ms
         if isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest):
             self.pending_responses[id(request)] = request, reply
@@ -184,7 +162,7 @@ class Node:
     def _step(self, act: Callable[[Raft], None]) -> None:
         raft = self.raft
         assert raft is not None
-        self._network.touched.add(self.key.node_id)
+        self._simulation.touched.add(self.key.node_id)
         act(raft)
         self._queue.extend(raft.effects)
         raft.effects.clear()
@@ -193,21 +171,20 @@ class Node:
             self._answer(raft, request, reply, until_ms)
         self._run_effects()
         if (due_ms := raft.next_deadline_ms) is not None:
-            delay_ms = max(1, due_ms - self._network.now_ms)
+            delay_ms = max(1, due_ms - self._simulation.now_ms)
             self._after(delay_ms, self._tick_if_due)
 
     def tick(self) -> None:
-        """Process the current time."""
-        self._step(lambda raft: raft.tick(self._network.now_ms))
+        self._step(lambda raft: raft.tick(self._simulation.now_ms))
 
     def _tick_if_due(self) -> None:
         due_ms = self.raft.next_deadline_ms if self.raft is not None else None
-        if due_ms is not None and due_ms <= self._network.now_ms:
+        if due_ms is not None and due_ms <= self._simulation.now_ms:
             self.tick()
 
     def _after(self, delay_ms: int, act: Callable[[], None]) -> None:
         process = self.process
-        self._network.after(delay_ms, lambda: act() if self.process == process else None)
+        self._simulation.after(delay_ms, lambda: act() if self.process == process else None)
 
     def _run_effects(self) -> None:
         while self._queue and not self._is_busy:
@@ -225,7 +202,7 @@ class Node:
                 append_voters = [] if effect.append_voters is None else [Entry(effect.epoch, -2, effect.append_voters)]
                 self._append_as_leader(effect.epoch, [Entry(effect.epoch, -1), *append_voters])
                 self._led_epoch = effect.epoch
-                self._network.on_leader(self)
+                self._simulation.on_leader(self)
             else:
                 self._is_busy = True
                 self._after(self._disk_ms(), lambda effect=effect: self._on_disk_done(effect))  # type: ignore[misc]
@@ -237,8 +214,10 @@ class Node:
             self._sync()
 
     def _disk_ms(self) -> int:
-        random = self._network.random
-        return random.choice((0, 1, 2, 5)) if random.random() < 0.95 else random.randrange(self._network.slow_disk_ms)
+        random = self._simulation.random
+        return (
+            random.choice((0, 1, 2, 5)) if random.random() < 0.95 else random.randrange(self._simulation.slow_disk_ms)
+        )
 
     def _on_disk_done(self, effect: Persist | AppendBatches | Truncate | WriteSnapshotChunk) -> None:
         """The disk completed an effect."""
@@ -246,7 +225,7 @@ class Node:
         log = self.log
         if isinstance(effect, Persist):
             self.state = effect.state
-            self._network.touched.add(self.key.node_id)
+            self._simulation.touched.add(self.key.node_id)
             self._run_effects()
             return
         if isinstance(effect, AppendBatches):
@@ -256,7 +235,7 @@ class Node:
             log.truncate(effect.offset)
         else:
             log.write_snapshot_chunk(effect.snapshot, effect.position, effect.piece, is_last=effect.is_last)
-        self._step(lambda raft: raft.on_written(self._network.now_ms))
+        self._step(lambda raft: raft.on_written(self._simulation.now_ms))
 
     def _sync(self) -> None:
         """Flush the current log end after a delay."""
@@ -265,7 +244,7 @@ class Node:
         def on_synced() -> None:
             if self.log.end.offset >= end_offset and self.log.end.epoch == epoch:
                 self.log.flush(end_offset)
-                self._step(lambda raft: raft.on_flushed(self._network.now_ms))
+                self._step(lambda raft: raft.on_flushed(self._simulation.now_ms))
 
         self._after(self._disk_ms(), on_synced)
 
@@ -274,6 +253,6 @@ class Node:
 
         def on_response(message: Any) -> None:
             if self.process == process:
-                self._step(lambda raft: raft.on_response(effect.to, effect.token, message, self._network.now_ms))
+                self._step(lambda raft: raft.on_response(effect.to, effect.token, message, self._simulation.now_ms))
 
-        self._network.send(self.key.node_id, effect, on_response)
+        self._simulation.send(self.key.node_id, effect, on_response)

@@ -160,33 +160,33 @@ def fetch_epochs_are_not_compared(patch: MonkeyPatch) -> None:
 def responses_to_earlier_requests_are_accepted(patch: MonkeyPatch) -> None:
     """A vote for an earlier candidacy counts for the current one."""
 
-    def forget_nothing(self: RequestTracker) -> None:
+    def keep_in_flight(self: RequestTracker) -> None:
         self._backoff_until_ms.clear()
 
-    def take_any(self: RequestTracker, peer: int, token: int) -> Any:
-        asked = self._in_flight.pop(peer, None)
-        return None if asked is None else asked[1]
+    def complete_any(self: RequestTracker, peer: int, token: int) -> Any:
+        in_flight = self._in_flight.pop(peer, None)
+        return None if in_flight is None else in_flight[1]
 
     count = Elections.on_vote_response
 
-    def of_any_epoch(self: Elections, peer: int, partition: Any, mono_ms: int) -> None:
+    def count_any_epoch(self: Elections, peer: int, partition: Any, mono_ms: int) -> None:
         partition.leader_epoch = self._quorum.epoch
         count(self, peer, partition, mono_ms)
 
-    patch.setattr(RequestTracker, "reset", forget_nothing)
-    patch.setattr(RequestTracker, "on_response", take_any)
-    patch.setattr(Elections, "on_vote_response", of_any_epoch)
+    patch.setattr(RequestTracker, "reset", keep_in_flight)
+    patch.setattr(RequestTracker, "complete", complete_any)
+    patch.setattr(Elections, "on_vote_response", count_any_epoch)
 
 
 def voter_changes_overlap(patch: MonkeyPatch) -> None:
     """Consecutive voter sets may not share a majority."""
 
-    def forget(self: VoterChanges, role: Leader, _mono_ms: int) -> None:
+    def expire(self: VoterChanges, role: Leader, _mono_ms: int) -> None:
         if role.change is not None and role.change.new_voter is None:
             self._complete(role, ErrorCode.REQUEST_TIMED_OUT, None)
 
     patch.setattr(VoterChanges, "_is_uncommitted", lambda self, role: self._is_appending_voters(role))
-    patch.setattr(VoterChanges, "expire", forget)
+    patch.setattr(VoterChanges, "expire", expire)
 
 
 PLANTED_BUGS: tuple[PlantedBug, ...] = (

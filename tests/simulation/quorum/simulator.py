@@ -34,7 +34,6 @@ REQUEST_TIMEOUT_MS = 2000
 
 
 def voter(node_id: int) -> Voter:
-    """The voter on a node."""
     key = ReplicaKey(node_id, bytes([node_id] * 16))
     return Voter(key, (ListenerAddress("CONTROLLER", "sim", node_id),), (0, 1))
 
@@ -74,11 +73,9 @@ class Simulation:
     # ------------------------------------------------------------ interface of nodes
     @property
     def now_ms(self) -> int:
-        """The simulated time."""
         return self._timeline.now_ms
 
     def after(self, delay_ms: int, act: Callable[[], None]) -> None:
-        """Schedule an action."""
         self._timeline.after(delay_ms, act)
 
     def send(self, source: int, effect: SendRequest, on_response: ResponseCallback) -> None:
@@ -131,13 +128,11 @@ class Simulation:
 
     # ------------------------------------------------------------ phases
     def start_all(self) -> None:
-        """Start all nodes and the writer."""
         for node in self.nodes.values():
             node.start()
         self.after(self.random.randrange(50), self._write)
 
     def run(self, duration_ms: int) -> None:
-        """Advance the time."""
         self._timeline.run(duration_ms, self._check)
 
     def _check(self) -> None:
@@ -147,7 +142,6 @@ class Simulation:
 
     @property
     def has_faults(self) -> bool:
-        """Whether faults occur."""
         return self.network.has_faults
 
     def _write(self) -> None:

@@ -133,10 +133,10 @@ def _check_compacted(log: Log, partition: Partition) -> None:
     found: dict[int, Record] = {}
     found_headers = headers(data)
     for (_, one), (_, other) in pairwise(found_headers):
-        assert one.next_offset <= other.base_offset, f"offset {other.base_offset} comes behind {one.last_offset}"
+        assert one.next_offset <= other.base_offset, f"offset {other.base_offset} follows {one.last_offset}"
     for position, header in found_headers:
         if header.is_control:
-            assert header.base_offset in markers, f"a marker at {header.base_offset} that nobody wrote"
+            assert header.base_offset in markers, f"a marker at {header.base_offset} that was not written"
             continue
         for record in records(data, position, header, max_bytes=_MUCH):
             read = Record(record.offset, record.key, record.value, record.timestamp_ms)
@@ -244,10 +244,10 @@ def _check_producers(log: Log, partition: Partition) -> None:
 def _check_transactions(log: Log, partition: Partition) -> None:
     horizon = max(partition.producers_expired_before, partition.start)
     stable = log.last_stable_offset
-    undecided = partition.open_transactions()
-    sure = min([offset for offset in undecided.values() if offset >= horizon], default=partition.end)
+    first_open_offsets = partition.open_transactions()
+    sure = min([offset for offset in first_open_offsets.values() if offset >= horizon], default=partition.end)
     # A transaction that began before the remaining batches may be known completely, in part, or not.
-    unsure = {max(offset, partition.start) for offset in undecided.values() if offset < horizon}
+    unsure = {max(offset, partition.start) for offset in first_open_offsets.values() if offset < horizon}
     unsure.update(partition.open_transactions(horizon).values())
     assert stable == sure or (stable < sure and stable in unsure), f"the last stable offset is {stable}, not {sure}"
     result_arrived = [found[:3] for found in log.open().aborted(partition.start, partition.end)]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from protocol.records import ControlType
 from storage.config.log_config import LogConfig
 from storage.log.log import Log, PreparedAppend
-from tests.support.logs import Idempotent, aborted, undecided
+from tests.support.logs import ProducerInfo, aborted, first_open_offsets
 
 
 class Record(NamedTuple):
@@ -36,7 +36,7 @@ class Batch(NamedTuple):
     """The maximum timestamp of its records."""
     epoch: int
     records: tuple[Record, ...]
-    producer: Idempotent | None = None
+    producer: ProducerInfo | None = None
     ends: ControlType | None = None
 
     @property
@@ -100,7 +100,6 @@ class Partition:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Topic and index."""
         return self.topic, self.index
 
     @property
@@ -110,7 +109,6 @@ class Partition:
 
     @property
     def next_offset(self) -> int:
-        """The offset of the next append."""
         return self.in_flight[-1][1].next_offset if self.in_flight else self.end
 
     @property
@@ -129,12 +127,11 @@ class Partition:
         ]
 
     def producer_ids(self) -> set[int]:
-        """The producers with batches."""
         return {batch.producer.producer_id for batch in self.batches if batch.producer is not None}
 
     def open_transactions(self, start: int = 0) -> dict[int, int]:
         """The first offset of each producer's open transaction, derived from the batches from `start` on."""
-        return undecided(batch for batch in self.all_batches() if batch.base_offset >= start)
+        return first_open_offsets(batch for batch in self.all_batches() if batch.base_offset >= start)
 
     def aborted(self) -> list[tuple[int, int, int]]:
         """Producer, first offset and marker offset of each aborted transaction."""
@@ -146,7 +143,6 @@ class Partition:
             self.batches.pop()
 
     def start_at(self, offset: int) -> None:
-        """Set the log start offset."""
         self.start, self.max_start = offset, 0
         self.highest_start = max(offset, self.highest_start)
 

@@ -19,7 +19,7 @@ from tests.simulation.simulated_disk import Fault
 from tests.simulation.storage.compaction import Compaction
 from tests.simulation.storage.invariants import check_bounds, check_log
 from tests.simulation.storage.model import Batch, Partition, Record
-from tests.support.logs import Idempotent, refused
+from tests.support.logs import ProducerInfo, refused
 
 if TYPE_CHECKING:
     from tests.simulation.storage.simulator import Simulation
@@ -58,7 +58,6 @@ class Operations:
         ]  # fmt: skip
 
     def one(self) -> None:
-        """Perform a random operation."""
         step = self._random.choices(self._all, self._all_weights)[0]
         self._do(step)
 
@@ -88,7 +87,6 @@ class Operations:
     # ---- appending ---------------------------------------------------------------------------------------
 
     def append(self) -> None:
-        """Append a random batch."""
         found = self._any()
         if found is None or len(found[0].in_flight) >= 3:
             return
@@ -112,7 +110,7 @@ class Operations:
             partition, log, _build_batch(records, producer, codec), AppendOrigin.CLIENT, records, producer, None
         )
 
-    def _producer(self, partition: Partition, log: Log) -> Idempotent | None:
+    def _producer(self, partition: Partition, log: Log) -> ProducerInfo | None:
         producer_id = self._random.choice((None, None, None, *PLAIN, *TRANSACTIONAL))
         if producer_id is None:
             return None
@@ -121,28 +119,27 @@ class Operations:
         mine = [batch for batch in partition.batches_of_producer(producer_id) if batch in waiting]
         if mine:
             assert mine[-1].producer is not None
-            return Idempotent(producer_id, mine[-1].producer.epoch, mine[-1].last_sequence + 1, is_transactional)
+            return ProducerInfo(producer_id, mine[-1].producer.epoch, mine[-1].last_sequence + 1, is_transactional)
         known = log.producers.producers.get(producer_id)
         if known is None:
-            return Idempotent(producer_id, 0, 0, is_transactional)
+            return ProducerInfo(producer_id, 0, 0, is_transactional)
         if not is_transactional and self._random.random() < 0.05:
-            return Idempotent(producer_id, known.epoch + 1, 0, is_transactional)
-        return Idempotent(producer_id, known.epoch, known.last_sequence + 1, is_transactional)
+            return ProducerInfo(producer_id, known.epoch + 1, 0, is_transactional)
+        return ProducerInfo(producer_id, known.epoch, known.last_sequence + 1, is_transactional)
 
     def end_transaction(self) -> None:
-        """Append a transaction marker."""
         found = self._any()
         if found is None:
             return
         partition, log = found
-        undecided = partition.open_transactions()
-        if not undecided:
+        first_open_offsets = partition.open_transactions()
+        if not first_open_offsets:
             return
-        producer_id, kind = min(undecided), self._random.choice((ControlType.ABORT, ControlType.COMMIT))
+        producer_id, kind = min(first_open_offsets), self._random.choice((ControlType.ABORT, ControlType.COMMIT))
         data = end_txn_marker(
             kind, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, timestamp_ms=self._simulation.now_ms
         )
-        producer = Idempotent(producer_id, 0, -1, transactional=True)
+        producer = ProducerInfo(producer_id, 0, -1, transactional=True)
         self._begin_append(partition, log, data, AppendOrigin.COORDINATOR, (), producer, kind)
 
     def _begin_append(
@@ -152,7 +149,7 @@ class Operations:
         data: bytearray,
         origin: AppendOrigin,
         records: tuple[Record, ...],
-        producer: Idempotent | None,
+        producer: ProducerInfo | None,
         ends: ControlType | None,
     ) -> None:
         now_ms = self._simulation.now_ms
@@ -222,7 +219,6 @@ class Operations:
         )
 
     def begin_epoch(self) -> None:
-        """Start a leader epoch."""
         partition = self._random.choice(self._simulation.partitions)
         if partition.in_flight or partition.log is None:
             return
@@ -234,7 +230,6 @@ class Operations:
     # ---- truncation --------------------------------------------------------------------------------------
 
     def roll(self) -> None:
-        """Roll the active segment."""
         found = self._any(at_rest=True)
         if found is not None:
             found[1].roll(self._simulation.now_ms)
@@ -286,7 +281,6 @@ class Operations:
             partition.syncing_to = min(partition.syncing_to, offset)
 
     def trim(self) -> None:
-        """Delete records below a random offset."""
         found = self._any(at_rest=True)
         if found is not None:
             partition, log = found
@@ -297,7 +291,6 @@ class Operations:
             partition.start_at(offset)
 
     def retain(self) -> None:
-        """Apply retention."""
         if not all(
             self._simulation.recovered_log(partition) for partition in self._simulation.partitions if partition.log
         ):
@@ -315,7 +308,6 @@ class Operations:
                 partition.start_at(start)
 
     def delete_files(self) -> None:
-        """Delete files that are no longer used."""
         simulation = self._simulation
         for directory, work in simulation.manager.deletions(simulation.now_ms):
             simulation.queues.push("background", directory, work, lambda _: None)
@@ -342,7 +334,6 @@ class Operations:
         simulation.queues.push("sync", log.directory, work, simulation.on_result(log.directory, flushed))
 
     def checkpoint(self) -> None:
-        """Write the checkpoint files."""
         simulation = self._simulation
         for directory, work in simulation.manager.checkpoint():
             starts = [
@@ -361,19 +352,16 @@ class Operations:
                 partition.durable_start = max(partition.durable_start, start)
 
     def compact(self) -> None:
-        """Start a compaction, or continue the current one."""
         self._compaction.step()
 
     # ---- other operations --------------------------------------------------------------------------------
 
     def work(self) -> None:
-        """Run some queued work."""
         for _ in range(self._random.choice((1, 2, 5, 20))):
             if not self._simulation.queues.run_any():
                 break
 
     def wait(self) -> None:
-        """Advance the time."""
         self._simulation.now_ms += self._random.choice((1, 60, 400, 20_000))
         self._simulation.disk.now_ms = self._simulation.now_ms
 
@@ -386,12 +374,10 @@ class Operations:
             partition.log.update_config(partition.config)
 
     def close_idle(self) -> None:
-        """Close idle file handles."""
         for _ in self._simulation.manager.file_handles.close_idle():
             pass
 
     def release(self) -> None:
-        """Close a log that is not in use."""
         found = self._any(at_rest=True)
         if found is not None and found[0].syncing_to is None and not found[1].is_being_cleaned:
             found[1].release()
@@ -411,7 +397,6 @@ class Operations:
         simulation.open_log(new, is_new=True)
 
     def move(self) -> None:
-        """Move a partition to another log directory."""
         self._simulation.queues.is_paused = True  # as in a broker, appends wait during the final phase
         try:
             self._move()
@@ -515,24 +500,21 @@ class Operations:
             simulation.disk.fault = self.fault()
 
     def fault(self) -> Fault:
-        """A random fault."""
         kind, number = self._random.choice(FAULTS)
         path = self._random.choice(list(self._simulation.directories))
         return Fault(kind, path, number, self._random.randrange(20))
 
     def stop(self) -> None:
-        """Restart cleanly."""
         self._simulation.restart_cleanly()
 
     def crash(self) -> None:
-        """Crash now."""
         self._simulation.crash()
 
 
 def _build_batch(
-    records: tuple[Record, ...], producer: Idempotent | None, compression: Compression = Compression.NONE
+    records: tuple[Record, ...], producer: ProducerInfo | None, compression: Compression = Compression.NONE
 ) -> bytearray:
-    producer = producer or Idempotent(-1, -1, -1)
+    producer = producer or ProducerInfo(-1, -1, -1)
     builder = BatchBuilder(
         compression=compression,
         producer_id=producer.producer_id,

@@ -128,7 +128,7 @@ def producer_snapshots_are_ahead_of_the_log(patch: MonkeyPatch) -> None:
 
 def the_epoch_cache_is_not_flushed(patch: MonkeyPatch) -> None:
     """A flush does not write the leader epoch checkpoint."""
-    patch.setattr(LeaderEpochCache, "collect", lambda _: [])
+    patch.setattr(LeaderEpochCache, "take_replacement", lambda _: [])
 
 
 def recovery_skips_aborted_transactions(patch: MonkeyPatch) -> None:

@@ -87,7 +87,6 @@ class Simulation:
         self.operations.check_all_logs()
 
     def trace_step(self, what: str) -> None:
-        """Add to the trace."""
         self.trace[-1] = f"{self.trace[-1]} {what}".strip()
 
     # ---- topics ------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from protocol.records import ControlType, control_type, headers, records
 from protocol.schema import Message
 from replication.metadata.image import MetadataDelta
 from tests.support.crashing_disk import CrashingDisk
-from tests.support.replica_harness import World
+from tests.support.replica_harness import ReplicaHarness
 
 TOPIC, PARTITIONS = "t", 2
 PRODUCE = 0
@@ -71,7 +71,7 @@ class Node:
         """Start with the existing files."""
         self._starts += 1
         self.disk.fuse = None
-        world = self._world = World(self._path, disk=self.disk)
+        world = self._world = ReplicaHarness(self._path, disk=self.disk)
         world.pass_time(self._now_ms)
         for name, partitions in ((TOPIC, PARTITIONS), (OFFSETS_TOPIC, 1), (TRANSACTIONS_TOPIC, 1)):
             world.create(name, partitions, epoch=self._starts)
@@ -109,32 +109,27 @@ class Node:
         )
 
     def submit(self, _request: Message, *, wall_ms: int, reply: Any) -> None:
-        """Allocate a block of producer ids."""
         self._next_block += 1000
         reply(AllocateProducerIdsResponse(error_code=0, producer_id_start=self._next_block, producer_id_len=1000))
 
     # ---- time
 
     def mono_ms(self) -> int:
-        """The monotonic time."""
         return self._world.mono_ms
 
     def wall_ms(self) -> int:
-        """The wall clock time."""
         return self._world.wall_ms
 
     def pass_time(self, milliseconds: int) -> None:
-        """Advance the time in small steps."""
         step = max(_STEP_MS, milliseconds // _STEPS)
         for _ in range(0, milliseconds, step):
             self._world.pass_time(step)
-            self._world.settle()
+            self._world.drain_purgatory()
         self._now_ms = self._world.mono_ms
 
     # ---- requests
 
     def ask(self, request: Message, version: int) -> Any:
-        """Send a request and wait for the response."""
         answers: list[Any] = []
         context = self._world.context(type(request).API_KEY, version)
         if type(request).API_KEY == PRODUCE:
@@ -151,7 +146,6 @@ class Node:
         raise AssertionError(f"{request} has no response")
 
     def set_epoch(self, name: str, epoch: int) -> None:
-        """Set the epoch of a transactional id."""
         (shard,) = self.coordinators.transactions.active_shards
         known = shard.coordinator.transactions[name]._replace(epoch=epoch)
         shard.execute(CoordinatorDecision([transaction_record(known, has_versions=True)], None))

@@ -11,17 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from protocol.errors import ErrorCode
-from protocol.messages.produce_fetch import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.messages.transactions import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-    EndTxnRequest,
-    InitProducerIdRequest,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-)
+from protocol.messages import produce_fetch, transactions
 from protocol.records import BatchBuilder
 from protocol.schema import Message
 from tests.exactly_once.anomalies import Event
@@ -64,7 +54,7 @@ class Producer:
         self._sequences: dict[int, int] = {}
         self._added: set[int] = set()
         answer = self._retry(
-            lambda: InitProducerIdRequest(transactional_id=NAME, transaction_timeout_ms=TIMEOUT_MS),
+            lambda: transactions.InitProducerIdRequest(transactional_id=NAME, transaction_timeout_ms=TIMEOUT_MS),
             5 if has_version_2 else 4,
             lambda answer: answer.error_code,
         )
@@ -84,7 +74,7 @@ class Producer:
                 return answer
             if code not in _RETRIABLE:
                 raise RequestRejected(f"{code.name}: {answer}")
-        raise AssertionError(f"{make()} is told to come again for ever: {code.name}")
+        raise AssertionError(f"{make()} is rejected with {code.name} on each retry")
 
     def _record(self, what: str, partition: int = -1, offset: int = -1, value: str = "") -> None:
         self._history.append(
@@ -99,7 +89,6 @@ class Producer:
         self._added.clear()
 
     def send(self, partition: int, value: str) -> None:
-        """Send one record."""
         producer_id, epoch = self._producer
         if not self._has_version_2 and partition not in self._added:
             self._add(partition)
@@ -111,9 +100,11 @@ class Producer:
         batch = builder.build()
 
         def make() -> Message:
-            data = PartitionProduceData(index=partition, records=bytearray(batch))  # the log modifies the batch
-            topics = [TopicProduceData(name=TOPIC, partition_data=[data])]
-            return ProduceRequest(transactional_id=NAME, acks=-1, timeout_ms=1000, topic_data=topics)
+            data = produce_fetch.PartitionProduceData(
+                index=partition, records=bytearray(batch)
+            )  # the log modifies the batch
+            topics = [produce_fetch.TopicProduceData(name=TOPIC, partition_data=[data])]
+            return produce_fetch.ProduceRequest(transactional_id=NAME, acks=-1, timeout_ms=1000, topic_data=topics)
 
         self._record("sends", partition, -1, value)
         answer = self._retry(make, 12 if self._has_version_2 else 11, lambda answer: _produced(answer).error_code)
@@ -122,9 +113,9 @@ class Producer:
 
     def _add(self, partition: int) -> None:
         producer_id, epoch = self._producer
-        topics = [AddPartitionsToTxnTopic(name=TOPIC, partitions=[partition])]
+        topics = [transactions.AddPartitionsToTxnTopic(name=TOPIC, partitions=[partition])]
         self._retry(
-            lambda: AddPartitionsToTxnRequest(
+            lambda: transactions.AddPartitionsToTxnRequest(
                 v3_and_below_transactional_id=NAME,
                 v3_and_below_producer_id=producer_id,
                 v3_and_below_producer_epoch=epoch,
@@ -136,38 +127,36 @@ class Producer:
         self._added.add(partition)
 
     def commit_offset(self, offset: int) -> None:
-        """Commit a group offset in the transaction."""
         producer_id, epoch = self._producer
         if not self._has_version_2:
             self._retry(
-                lambda: AddOffsetsToTxnRequest(
+                lambda: transactions.AddOffsetsToTxnRequest(
                     transactional_id=NAME, producer_id=producer_id, producer_epoch=epoch, group_id=GROUP
                 ),
                 3,
                 lambda answer: answer.error_code,
             )
-        partition_data = TxnOffsetCommitRequestPartition(
+        partition_data = transactions.TxnOffsetCommitRequestPartition(
             partition_index=0, committed_offset=offset, committed_metadata=""
         )
         self._retry(
-            lambda: TxnOffsetCommitRequest(
+            lambda: transactions.TxnOffsetCommitRequest(
                 transactional_id=NAME,
                 group_id=GROUP,
                 producer_id=producer_id,
                 producer_epoch=epoch,
-                topics=[TxnOffsetCommitRequestTopic(name=TOPIC, partitions=[partition_data])],
+                topics=[transactions.TxnOffsetCommitRequestTopic(name=TOPIC, partitions=[partition_data])],
             ),
             5 if self._has_version_2 else 3,
             lambda answer: answer.topics[0].partitions[0].error_code,
         )
 
     def end(self, *, commit: bool) -> None:
-        """Commit or abort."""
         producer_id, epoch = self._producer
         if commit:
             self._record("commits")
         answer = self._retry(
-            lambda: EndTxnRequest(
+            lambda: transactions.EndTxnRequest(
                 transactional_id=NAME, producer_id=producer_id, producer_epoch=epoch, committed=commit
             ),
             5 if self._has_version_2 else 4,

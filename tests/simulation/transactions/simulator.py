@@ -79,7 +79,6 @@ class Simulation:
     # ---- steps
 
     def run(self) -> None:
-        """Run all transactions and check the result."""
         producer = self._new_producer()
         if self._random.random() < 0.3:
             producer = self._exhaust_epoch()

@@ -1,7 +1,7 @@
-"""Bytes that Apache Kafka 4.3.1 wrote, for comparison.
+"""Bytes written by Apache Kafka 4.3.1, for comparison.
 
-One node (id 1, controller on 127.0.0.1:27101) was formatted with `kafka-storage format --standalone`, started, given
-three topics, some settings, two more partitions, one deletion and a producer id, and stopped.
+One node (id 1, controller on 127.0.0.1:27101) was formatted with `kafka-storage format --standalone` and started; three topics,
+some configs, two more partitions, one deletion and a producer id were added, and the node was stopped.
 """
 
 from __future__ import annotations

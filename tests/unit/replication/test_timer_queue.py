@@ -1,4 +1,4 @@
-"""One heap of deadlines for everything that waits."""
+"""The rules of `TimerQueue`."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def test_a_cancelled_timer_never_runs_and_does_not_count() -> None:
 
 
 def test_only_an_earlier_timer_notifies_the_driver() -> None:
-    timers, told = TimerQueue(), []
-    timers.on_earlier = lambda: told.append(timers.next_mono_ms())
+    timers, notified = TimerQueue(), []
+    timers.on_earlier = lambda: notified.append(timers.next_mono_ms())
     for at in (50, 60, 40, 45):
         timers.schedule(at, lambda: None)
-    assert told == [50, 40]
+    assert notified == [50, 40]
 
 
 def test_cancelled_timers_are_removed_from_the_heap() -> None:
@@ -56,9 +56,9 @@ def test_a_random_history_agrees_with_a_sorted_list() -> None:
             handles[turn] = timers.schedule(at, lambda turn=turn: ran.append(turn))
             model[turn] = at
         elif action < 0.8 and model:
-            gone = rng.choice(list(model))
-            handles[gone].cancel()
-            del model[gone]
+            cancelled = rng.choice(list(model))
+            handles[cancelled].cancel()
+            del model[cancelled]
         else:
             now += rng.randrange(30)
             due = sorted((at, key) for key, at in model.items() if at <= now)

@@ -1,4 +1,4 @@
-"""What the tests of storage share: logs on both engines."""
+"""Fixtures: logs on both engines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def engines(request: pytest.FixtureRequest) -> Engines:
 
 @pytest.fixture
 def make(tmp_path: Path, engines: Engines) -> MakeLog:
-    """Make the log of t-0 as a new process sees it."""
+    """Creates the log of t-0 as a new process does."""
 
     def made(**options: object) -> Log:
         return log_at(tmp_path, engines=engines, **options)  # type: ignore[arg-type]

@@ -1,7 +1,4 @@
-"""What storage/engine.py promises, as tests for any engine; rules are those of that module.
-
-A subclass names the engine: see test_engine_contract.py.
-"""
+"""Tests of the engine interface (storage/engine.py) for any engine; see test_engine_contract.py."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ EVERYTHING = 1 << 30
 
 
 def append(engine: Engine, data: bytes, wall_ms: int = NOW_MS) -> bool:
-    """Reserve, write, publish; whether a segment was begun."""
+    """Reserve, write, publish; returns whether a segment was started."""
     reservation = engine.reserve(len(data), infos(data), wall_ms)
     engine.write(reservation, data)
     engine.publish(reservation)
@@ -34,7 +31,7 @@ def append(engine: Engine, data: bytes, wall_ms: int = NOW_MS) -> bool:
 
 
 def all_of(engine: Engine, offset: int | None = None) -> bytes:
-    """Everything from an offset on, over as many reads as that takes."""
+    """Everything from an offset on, over several reads."""
     at = engine.start_offset if offset is None else offset
     found = b""
     while at < engine.end_offset:
@@ -50,14 +47,13 @@ def all_of(engine: Engine, offset: int | None = None) -> bytes:
 
 
 def sync(engine: Engine) -> None:
-    """Flush all."""
     work = engine.collect_sync()
     work.run()
     engine.mark_flushed(work.end_offset)
 
 
 def recovered(engine: Engine, recovery_point: int) -> list[int]:
-    """Open after an unclean stop; base offsets of the batches that were checked."""
+    """Open after an unclean stop; returns the base offsets of the checked batches."""
     seen: list[int] = []
 
     def visit(buffer: Buffer, position: int, header: BatchHeader) -> None:
@@ -75,15 +71,13 @@ def recovered(engine: Engine, recovery_point: int) -> list[int]:
 
 
 class EngineContract:
-    """The promises."""
-
     def factory(self, disk: Disk, root: Path) -> EngineFactory:
-        """Make engines over what lies in `root`, knowing nothing of earlier ones: as a new process does."""
+        """Create engines for the files in `root`, as a new process does."""
         raise NotImplementedError
 
     @pytest.fixture
     def make(self, tmp_path: Path) -> Callable[..., Engine]:
-        """Make the engine of a partition, as a new process does, and open it after a clean close."""
+        """Create and open the engine of a partition after a clean close, as a new process does."""
 
         def made(config: LogConfig = SMALL, *, disk: Disk | None = None, name: str = "t-0") -> Engine:
             engine = self.unopened(tmp_path, config, disk=disk, name=name)
@@ -95,7 +89,6 @@ class EngineContract:
     def unopened(
         self, tmp_path: Path, config: LogConfig = SMALL, *, disk: Disk | None = None, name: str = "t-0"
     ) -> Engine:
-        """An engine of which nothing has been asked."""
         directory = tmp_path / name
         directory.mkdir(exist_ok=True)
         return self.factory(disk or Disk(), tmp_path)(str(directory), config)
@@ -103,7 +96,6 @@ class EngineContract:
     # ---- append and read ---------------------------------------------------------------------------------
 
     def test_a_new_engine_is_empty_at_zero(self, make: Callable[..., Engine]) -> None:
-        """Rule 7."""
         engine = make()
         assert (engine.start_offset, engine.end_offset, engine.size_bytes, engine.flushed_end_offset) == (0, 0, 0, 0)
         assert engine.segments() == [SegmentInfo(0, 0, 0)]
@@ -112,8 +104,7 @@ class EngineContract:
         assert engine.read_batches(0, 100) == b""
         assert not engine.roll(NOW_MS)
 
-    def test_what_was_appended_is_read_from_every_offset(self, make: Callable[..., Engine]) -> None:
-        """Rule 1: the same bytes, from the batch that holds the offset."""
+    def test_appended_batches_are_read_from_every_offset(self, make: Callable[..., Engine]) -> None:
         engine = make()
         batches = [batch(10 * number, 10, size=240 + number) for number in range(20)]
         for data in batches:
@@ -123,8 +114,7 @@ class EngineContract:
         for offset in range(200):
             assert all_of(engine, offset) == b"".join(batches[offset // 10 :])
 
-    def test_an_append_may_hold_several_batches(self, make: Callable[..., Engine]) -> None:
-        """BatchInfo names each."""
+    def test_an_append_may_contain_several_batches(self, make: Callable[..., Engine]) -> None:
         engine = make()
         first, second, third = batch(0, 2, size=100), batch(2, 3, size=200), batch(5, 1, size=150)
         append(engine, first + second)
@@ -133,7 +123,6 @@ class EngineContract:
         assert all_of(engine, 3) == second + third
 
     def test_offsets_may_have_gaps(self, make: Callable[..., Engine]) -> None:
-        """A follower of a compacted log gets them; a read finds the next batch."""
         engine = make()
         first, second, third = batch(5, 2, size=900), batch(20, 2, size=900), batch(40, 2, size=900)
         for data in (first, second, third):
@@ -143,8 +132,7 @@ class EngineContract:
         assert all_of(engine, 22) == third
         assert engine.end_offset == 42
 
-    def test_nothing_is_read_before_it_is_published(self, make: Callable[..., Engine]) -> None:
-        """Rule 2."""
+    def test_a_batch_is_not_readable_before_it_is_published(self, make: Callable[..., Engine]) -> None:
         engine = make()
         data = batch(0, 3)
         reservation = engine.reserve(len(data), infos(data), NOW_MS)
@@ -156,8 +144,7 @@ class EngineContract:
         assert engine.end_offset == 3
         assert all_of(engine) == data
 
-    def test_several_appends_may_be_under_way(self, make: Callable[..., Engine]) -> None:
-        """Rule 2: written in any order, published in theirs, over the end of a segment too."""
+    def test_several_appends_may_be_pending(self, make: Callable[..., Engine]) -> None:
         engine = make()
         batches = [batch(number, 1, size=400) for number in range(4)]
         reservations = [engine.reserve(len(data), infos(data), NOW_MS) for data in batches]
@@ -167,8 +154,7 @@ class EngineContract:
             engine.publish(reservation)
             assert all_of(engine) == b"".join(batches[: number + 1])
 
-    def test_partitions_do_not_disturb_each_other(self, tmp_path: Path) -> None:
-        """One file or many: each engine has its own batches."""
+    def test_partitions_are_independent(self, tmp_path: Path) -> None:
         factory = self.factory(Disk(), tmp_path)
         engines = []
         for name in ("a-0", "a-1"):
@@ -187,8 +173,7 @@ class EngineContract:
 
     # ---- abandon -----------------------------------------------------------------------------------------
 
-    def test_abandoning_gives_up_all_that_was_reserved_later(self, make: Callable[..., Engine]) -> None:
-        """Rule 2: also a segment that one of them began; the offsets are given again."""
+    def test_abandon_drops_all_later_reservations(self, make: Callable[..., Engine]) -> None:
         engine = make()
         append(engine, first := batch(0, 1, size=500))
         lost = [batch(number, 1, size=400) for number in range(1, 4)]
@@ -204,8 +189,7 @@ class EngineContract:
         engine.close()
         assert all_of(make()) == first + second
 
-    def test_what_was_reserved_earlier_is_not_given_up(self, make: Callable[..., Engine]) -> None:
-        """Rule 2."""
+    def test_abandon_keeps_earlier_reservations(self, make: Callable[..., Engine]) -> None:
         engine = make()
         first, second = batch(0, 1, size=300), batch(1, 1, size=300)
         earlier, later = (engine.reserve(len(data), infos(data), NOW_MS) for data in (first, second))
@@ -216,19 +200,18 @@ class EngineContract:
         assert all_of(engine) == first + second
 
     @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-    def test_a_failed_write_leaves_what_was_published(
+    def test_a_failed_write_keeps_published_batches(
         self, make: Callable[..., Engine], tmp_path: Path, code: int
     ) -> None:
-        """Rule 6."""
         disk = FaultyDisk()
         engine = make(disk=disk)
         append(engine, first := batch(0, 2, size=300))
         data = batch(2, 2, size=300)
         reservation = engine.reserve(len(data), infos(data), NOW_MS)
-        disk.room, disk.fail_writes = 100, code
+        disk.space_left, disk.fail_writes = 100, code
         with pytest.raises(StorageError):
             engine.write(reservation, data)
-        disk.room, disk.fail_writes = None, 0
+        disk.space_left, disk.fail_writes = None, 0
         engine.abandon(reservation)
         assert all_of(engine) == first
         append(engine, second := batch(2, 1, size=200))
@@ -239,8 +222,7 @@ class EngineContract:
 
     # ---- locate ------------------------------------------------------------------------------------------
 
-    def test_only_batches_before_max_offset_are_found(self, make: Callable[..., Engine]) -> None:
-        """Rule 4; a batch that reaches beyond it is left out."""
+    def test_only_batches_below_max_offset_are_located(self, make: Callable[..., Engine]) -> None:
         engine = make(LogConfig())
         batches = [batch(10 * number, 10, size=300) for number in range(5)]
         for data in batches:
@@ -252,8 +234,7 @@ class EngineContract:
                 assert bytes_of(located.regions) == whole[offset // 10 * len(batches[0]) :]
                 assert located.end_offset <= max(max_offset, offset)
 
-    def test_max_bytes_bounds_all_but_the_first_batch(self, make: Callable[..., Engine]) -> None:
-        """A batch may be cut off at the end, never the first; that is whole or, unless asked for, not there."""
+    def test_max_bytes_limits_all_but_the_first_batch(self, make: Callable[..., Engine]) -> None:
         engine = make(LogConfig())
         batches = [batch(number, 1, size=200) for number in range(4)]
         everything = b"".join(batches)
@@ -272,14 +253,13 @@ class EngineContract:
                 assert found.end_offset > headers(data)[-1][1].last_offset
 
     def test_a_read_at_the_end_is_empty(self, make: Callable[..., Engine]) -> None:
-        """F7."""
+        """docs/seeds.md F7."""
         engine = make()
         append(engine, batch(0, 5))
         located = engine.locate(5, EVERYTHING, 5, min_one_batch=True)
         assert (located.regions, located.size) == ((), 0)
 
-    def test_internal_readers_get_whole_batches(self, make: Callable[..., Engine]) -> None:
-        """At least one, and none beyond the limit."""
+    def test_read_batches_returns_whole_batches(self, make: Callable[..., Engine]) -> None:
         engine = make(LogConfig())
         batches = [batch(number, 1, size=200) for number in range(4)]
         for data in batches:
@@ -288,8 +268,7 @@ class EngineContract:
             assert bytes(engine.read_batches(1, max_bytes)) == b"".join(batches[1 : 1 + count])
         assert bytes(engine.read_batches(4, 1000)) == b""
 
-    def test_a_region_outlives_its_data(self, make: Callable[..., Engine], tmp_path: Path) -> None:
-        """Rule 5: retention never races a response."""
+    def test_a_region_stays_readable_after_deletion(self, make: Callable[..., Engine], tmp_path: Path) -> None:
         engine = make()
         for number in range(8):
             append(engine, batch(number, 1, size=400))
@@ -301,8 +280,7 @@ class EngineContract:
 
     # ---- times -------------------------------------------------------------------------------------------
 
-    def test_times_are_found_from_every_offset(self, make: Callable[..., Engine]) -> None:
-        """The first batch, at or behind the offset, that is as late as asked for; times need not ascend."""
+    def test_timestamps_are_found_from_every_offset(self, make: Callable[..., Engine]) -> None:
         rng = Random(7)
         stamps = [NOW_MS + rng.randrange(0, 60) for _ in range(40)]
         engine = make()
@@ -317,22 +295,19 @@ class EngineContract:
 
     # ---- segments ----------------------------------------------------------------------------------------
 
-    def test_an_append_that_begins_a_segment_says_so(self, make: Callable[..., Engine]) -> None:
-        """Log takes a snapshot then; the first of all never does."""
+    def test_an_append_that_starts_a_segment_reports_it(self, make: Callable[..., Engine]) -> None:
         engine = make()
         rolled = [append(engine, batch(number, 1, size=400)) for number in range(5)]
         assert rolled == [False, False, True, False, True]
         assert engine.segments() == [SegmentInfo(0, 2, 800), SegmentInfo(2, 4, 800), SegmentInfo(4, 5, 400)]
 
     def test_segments_are_rolled_by_time(self, make: Callable[..., Engine]) -> None:
-        """`segment.ms` between the first batch and this one."""
         engine = make(replace(SMALL, segment_ms=100))
         assert not append(engine, batch(0))
         assert not append(engine, batch(1, timestamp_ms=NOW_MS + 100))
         assert append(engine, batch(2, timestamp_ms=NOW_MS + 101))
 
-    def test_roll_begins_a_segment_unless_it_is_empty(self, make: Callable[..., Engine]) -> None:
-        """The next append does not say that it began one."""
+    def test_roll_starts_a_segment_unless_the_active_one_is_empty(self, make: Callable[..., Engine]) -> None:
         engine = make()
         append(engine, batch(0, 3, size=200))
         assert engine.roll(NOW_MS)
@@ -341,8 +316,7 @@ class EngineContract:
         assert not append(engine, batch(3, size=100))
         assert engine.segments() == [SegmentInfo(0, 3, 200), SegmentInfo(3, 4, 100)]
 
-    def test_a_segment_knows_its_greatest_time(self, make: Callable[..., Engine]) -> None:
-        """What retention asks; without any, the time of writing."""
+    def test_a_segment_reports_its_max_timestamp(self, make: Callable[..., Engine]) -> None:
         engine = make()
         append(engine, batch(0, size=200, timestamp_ms=NOW_MS + 7))
         append(engine, batch(1, size=200, timestamp_ms=NOW_MS + 3))
@@ -351,15 +325,13 @@ class EngineContract:
         assert engine.segment_max_timestamp(0) == NOW_MS + 7
         assert engine.segment_max_timestamp(2) > NOW_MS + 10**10
 
-    def test_settings_hold_from_the_next_append_on(self, make: Callable[..., Engine]) -> None:
-        """update_config."""
+    def test_new_settings_apply_to_the_next_append(self, make: Callable[..., Engine]) -> None:
         engine = make()
         append(engine, batch(0, size=400))
         engine.update_config(replace(SMALL, segment_bytes=500))
         assert append(engine, batch(1, size=400))
 
-    def test_trim_drops_whole_segments_but_never_the_active_one(self, make: Callable[..., Engine]) -> None:
-        """What is left is read as before, also after a restart."""
+    def test_trim_deletes_whole_segments_but_never_the_active_one(self, make: Callable[..., Engine]) -> None:
         engine = make()
         for number in range(9):
             append(engine, batch(number, 1, size=400))
@@ -376,10 +348,9 @@ class EngineContract:
     # ---- cutting -----------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("offset", range(0, 41, 3))
-    def test_truncate_drops_every_batch_that_reaches_to_the_offset(
+    def test_truncate_deletes_every_batch_that_reaches_the_offset(
         self, make: Callable[..., Engine], offset: int
     ) -> None:
-        """And the log goes on from there, now and after a restart, times included."""
         engine = make()
         batches = [batch(4 * n, 4, size=250, timestamp_ms=NOW_MS + n) for n in range(10)]
         for data in batches:
@@ -400,8 +371,7 @@ class EngineContract:
         assert again.find_timestamp(NOW_MS + 20, 0) == end_offset
         assert sum(segment.size for segment in again.segments()) == again.size_bytes == len(kept + more)
 
-    def test_reset_begins_anew(self, make: Callable[..., Engine]) -> None:
-        """At any offset, before or behind what was there."""
+    def test_reset_restarts_the_log_at_any_offset(self, make: Callable[..., Engine]) -> None:
         engine = make()
         for offset in (1000, 3, 500):
             for number in range(3):
@@ -418,8 +388,8 @@ class EngineContract:
 
     # ---- aborted transactions ----------------------------------------------------------------------------
 
-    def test_aborted_transactions_are_found_by_what_they_overlap(self, make: Callable[..., Engine]) -> None:
-        """F10; they are cut with their markers, and survive a restart."""
+    def test_aborted_transactions_are_found_by_overlap(self, make: Callable[..., Engine]) -> None:
+        """docs/seeds.md F10."""
         engine = make()
         aborted = [AbortedTransaction(n, 10 * n, 10 * n + 9, 10 * n + 10) for n in range(5)]
         for number in range(25):
@@ -440,14 +410,13 @@ class EngineContract:
 
     # ---- durability --------------------------------------------------------------------------------------
 
-    def test_the_flushed_end_moves_when_a_sync_has_succeeded(self, make: Callable[..., Engine]) -> None:
-        """And covers what was published when it was collected."""
+    def test_the_flushed_end_advances_after_a_sync(self, make: Callable[..., Engine]) -> None:
         disk = FaultyDisk()
         engine = make(disk=disk)
         append(engine, batch(0, 3))
         work = engine.collect_sync()
         append(engine, batch(3, 3))
-        disk.forget_history()
+        disk.reset_counters()
         work.run()
         assert disk.syncs
         assert (work.end_offset, engine.flushed_end_offset) == (3, 0)
@@ -456,8 +425,7 @@ class EngineContract:
         sync(engine)
         assert engine.flushed_end_offset == 6
 
-    def test_a_sync_of_what_was_cut_meanwhile_vouches_for_nothing_else(self, make: Callable[..., Engine]) -> None:
-        """What is appended in the place of what was cut is not durable by that."""
+    def test_a_sync_does_not_cover_appends_after_a_truncation(self, make: Callable[..., Engine]) -> None:
         engine = make()
         append(engine, batch(0, 3))
         append(engine, batch(3, 3))
@@ -468,8 +436,7 @@ class EngineContract:
         engine.mark_flushed(work.end_offset)
         assert engine.flushed_end_offset == 3
 
-    def test_truncate_takes_the_flushed_end_back(self, make: Callable[..., Engine]) -> None:
-        """It is never behind the end."""
+    def test_truncate_lowers_the_flushed_end(self, make: Callable[..., Engine]) -> None:
         engine = make()
         append(engine, batch(0, 3))
         append(engine, batch(3, 3))
@@ -479,8 +446,7 @@ class EngineContract:
         engine.reset(1)
         assert engine.flushed_end_offset <= 1
 
-    def test_after_a_clean_close_all_is_flushed(self, make: Callable[..., Engine]) -> None:
-        """`open` says so."""
+    def test_after_a_clean_close_everything_is_flushed(self, make: Callable[..., Engine]) -> None:
         engine = make()
         for number in range(5):
             append(engine, batch(number, 1, size=400))
@@ -492,8 +458,7 @@ class EngineContract:
 
     # ---- end ---------------------------------------------------------------------------------------------
 
-    def test_what_was_deleted_does_not_come_back(self, make: Callable[..., Engine], tmp_path: Path) -> None:
-        """A partition of the same name begins empty, also in a new process."""
+    def test_deleted_data_do_not_reappear(self, make: Callable[..., Engine], tmp_path: Path) -> None:
         engine = make()
         append(engine, batch(0, 5, size=300))
         engine.delete()

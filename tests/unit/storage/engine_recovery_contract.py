@@ -1,4 +1,4 @@
-"""What storage/engine.py promises about crashes, as tests for any engine; see engine_contract.py."""
+"""Tests of recovery by the engine interface (storage/engine.py) for any engine; see engine_contract.py."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ from tests.unit.storage.engine_contract import EngineContract, all_of, append, r
 
 
 class EngineRecoveryContract(EngineContract):
-    """The promises that concern recovery."""
-
     # ---- recovery ----------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("point", [0, 3, 4, 11, 20])
-    def test_recovery_checks_everything_from_the_segment_of_the_recovery_point(
+    def test_recovery_checks_all_from_the_segment_of_the_recovery_point(
         self, make: Callable[..., Engine], tmp_path: Path, point: int
     ) -> None:
-        """And finds all as it was."""
         engine = make()
         batches = [batch(2 * number, 2, size=300) for number in range(10)]
         for data in batches:
@@ -39,8 +36,9 @@ class EngineRecoveryContract(EngineContract):
         append(again, more := batch(20, 2))
         assert all_of(again) == b"".join(batches) + more
 
-    def test_what_lies_before_recovery_can_be_read_before_it(self, make: Callable[..., Engine], tmp_path: Path) -> None:
-        """Log replays producers from there."""
+    def test_batches_below_the_recovery_are_readable_before_it(
+        self, make: Callable[..., Engine], tmp_path: Path
+    ) -> None:
         engine = make()
         batches = [batch(2 * number, 2, size=300) for number in range(10)]
         for data in batches:
@@ -57,8 +55,9 @@ class EngineRecoveryContract(EngineContract):
         assert again.bytes_to_recover(start) == 300 * (10 - start // 2)
 
     @pytest.mark.parametrize("damaged", range(8))
-    def test_recovery_cuts_at_the_first_damage(self, make: Callable[..., Engine], tmp_path: Path, damaged: int) -> None:
-        """Whatever comes behind it is gone, and the log goes on from there."""
+    def test_recovery_truncates_at_the_first_corrupt_batch(
+        self, make: Callable[..., Engine], tmp_path: Path, damaged: int
+    ) -> None:
         engine = make()
         batches = [batch(2 * number, 2, size=300) for number in range(8)]
         for data in batches:
@@ -74,8 +73,7 @@ class EngineRecoveryContract(EngineContract):
         recovered(last, 0)
         assert all_of(last) == b"".join(batches[:damaged]) + more
 
-    def test_recovery_tells_the_aborted_transactions_anew(self, make: Callable[..., Engine], tmp_path: Path) -> None:
-        """`visit` may call add_aborted; what was known of that range is not doubled."""
+    def test_recovery_rebuilds_the_aborted_transactions(self, make: Callable[..., Engine], tmp_path: Path) -> None:
         engine = make()
         for number in range(6):
             append(engine, batch(2 * number, 2, size=400))
@@ -95,8 +93,7 @@ class EngineRecoveryContract(EngineContract):
         assert again.aborted(0, 100) == before
 
     @pytest.mark.parametrize("seed", range(12))
-    def test_a_loss_of_power_leaves_what_was_flushed(self, tmp_path: Path, seed: int) -> None:
-        """And behind it nothing but what was appended, whole; the end is where the first loss was."""
+    def test_a_loss_of_power_keeps_flushed_batches(self, tmp_path: Path, seed: int) -> None:
         rng = Random(seed)
         disk = CrashingDisk()
         engine = self.unopened(tmp_path, disk=disk)

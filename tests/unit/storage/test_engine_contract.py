@@ -1,4 +1,4 @@
-"""Both engines keep the contract (storage/engine.py): Kafka's segments, and the scattered one of the tests."""
+"""Both engines implement storage/engine.py: segments, and the scattered engine of the tests."""
 
 from __future__ import annotations
 
@@ -12,14 +12,10 @@ from tests.unit.storage.engine_recovery_contract import EngineRecoveryContract
 
 
 class TestSegmentEngine(EngineRecoveryContract):
-    """A directory of segments per partition."""
-
     def factory(self, disk: Disk, root: Path) -> EngineFactory:
         return lambda directory, config: SegmentEngine(disk, directory, config)
 
 
 class TestScatteredEngine(EngineRecoveryContract):
-    """One file for all partitions."""
-
     def factory(self, disk: Disk, root: Path) -> EngineFactory:
         return Store(disk, str(root / "scattered")).engine

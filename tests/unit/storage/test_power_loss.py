@@ -1,6 +1,6 @@
-"""What a loss of power must not do, found by the simulation (tests/simulation) and kept here in small.
+"""Losses of power, as short cases found by the simulation (tests/simulation).
 
-NOT HERE Long histories; damaged batches (test_segment_engine_recovery.py).
+NOT HERE Long histories; corrupt batches (test_segment_engine_recovery.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.support.logs import (
     NOW_MS,
     SMALL,
     TOPIC_ID,
-    Idempotent,
+    ProducerInfo,
     append,
     append_as_follower,
     append_records,
@@ -44,34 +44,30 @@ class Misfortune(Random):
     """Nothing survives that was not synced."""
 
     def choice(self, seq: Any) -> Any:
-        """Keep none of the names."""
         return seq[0]
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
-        """Keep none of the bytes."""
         del step
         return (start if stop is None else stop) - 1
 
 
 class NewNames(Misfortune):
-    """Names survive, bytes only where they were synced."""
+    """Directory entries survive, bytes only if they were synced."""
 
     def choice(self, seq: Any) -> Any:
-        """Keep all of the names, none of the bytes."""
         return seq[1] if len(seq) == 3 else seq[0]
 
 
 class OldNames(Misfortune):
-    """Bytes survive, names only where they were synced."""
+    """Bytes survive, directory entries only if they were synced."""
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
-        """Keep all of the bytes."""
         del start, stop, step
         return 0
 
 
 class Machine:
-    """A file system and the process on it."""
+    """A file system and the process that uses it."""
 
     def __init__(self, directories: Sequence[str] = ("/a",), *, journals: bool = True) -> None:
         self.files = FileSystem(journals=journals)
@@ -82,7 +78,7 @@ class Machine:
         self.start()
 
     def start(self, *, fuse: int | None = None) -> LogManager:
-        """A new process, which ends before so many changes."""
+        """Start a process."""
         self.disk = SimulatedDisk(self.files, Random(0))
         self.disk.fuse = fuse
         self.manager = LogManager(self.disk, self._directories, SMALL, random_bytes=Random(0).randbytes)
@@ -90,37 +86,34 @@ class Machine:
         return self.manager
 
     def lose_power(self, random: Random | None = None) -> LogManager:
-        """What was not synced is gone; a new process."""
+        """Drop everything that was not synced and start a new process."""
         self.files.lose_power(random or Misfortune())
         return self.start()
 
     def log(self, topic_id: bytes = TOPIC_ID, config: LogConfig = SMALL) -> Log:
-        """The one log."""
         log = self.manager.get_or_create("t", 0, topic_id, config)
         log.open()
         log.high_watermark = log.log_end_offset
         return log
 
     def checkpoint(self) -> None:
-        """Write all checkpoints."""
         for _, work in self.manager.checkpoint():
             work()
 
 
 def flush(log: Log) -> None:
-    """Make a log durable."""
     end_offset = log.log_end_offset
     log.sync_work()()
     log.flushed(end_offset)
 
 
 def bases(log: Log) -> list[int]:
-    """Offsets of the batches that can be read."""
+    """Base offsets of the readable batches."""
     return [header.base_offset for _, header in headers(read_all(log, log.log_start_offset))]
 
 
 def filled(machine: Machine, count: int, **options: Any) -> Log:
-    """A log with so many batches of one record, durable, and checkpointed."""
+    """A log with `count` batches of one record, flushed and checkpointed."""
     log = machine.log(**options)
     for number in range(count):
         append(log, BIG, timestamp_ms=NOW_MS + number)
@@ -130,15 +123,13 @@ def filled(machine: Machine, count: int, **options: Any) -> Log:
 
 
 def test_a_truncation_is_durable_when_it_returns() -> None:
-    """Else what was cut off comes back behind what was appended in its place, or instead of it."""
     machine = Machine()
     machine.manager.truncate(filled(machine, 8), 1)
     machine.lose_power()
     assert bases(machine.log()) == [0]
 
 
-def test_a_log_begun_anew_is_so_durably_and_its_start_with_it() -> None:
-    """A start that was written down before would lie behind the new end, and empty the log."""
+def test_a_full_truncation_is_durable_with_its_start_offset() -> None:
     machine = Machine()
     log = filled(machine, 8)
     log.high_watermark = 8
@@ -152,7 +143,6 @@ def test_a_log_begun_anew_is_so_durably_and_its_start_with_it() -> None:
 
 
 def test_a_truncation_lowers_the_recovery_point_first() -> None:
-    """A crash amid it would leave a recovery point behind the end, before which a hole counts as compacted."""
     ends = set()
     for calls in range(30):
         machine = Machine()
@@ -166,8 +156,7 @@ def test_a_truncation_lowers_the_recovery_point_first() -> None:
     assert ends == {8, 2, 1}
 
 
-def test_what_a_recovery_drops_does_not_come_back() -> None:
-    """It would stand behind what is appended in its place."""
+def test_data_deleted_by_a_recovery_do_not_reappear() -> None:
     machine = Machine()
     log = machine.log()
     flush(log)
@@ -186,12 +175,11 @@ def test_what_a_recovery_drops_does_not_come_back() -> None:
     assert "00000000000000000004.log" not in machine.disk.listdir("/a/t-0")
 
 
-def test_producers_of_a_log_that_a_recovery_begins_anew_do_not_come_back() -> None:
-    """All of it was deleted, and the rest was lost: the snapshots go before it is durable that nothing is left."""
+def test_producers_of_a_restarted_log_do_not_reappear() -> None:
     machine = Machine()
     log = machine.log()
     for number in range(7):
-        append(log, BIG, producer=Idempotent(7, 0, number))
+        append(log, BIG, producer=ProducerInfo(7, 0, number))
     flush(log)
     log.high_watermark = 7
     log.trim(7, NOW_MS)
@@ -204,12 +192,11 @@ def test_producers_of_a_log_that_a_recovery_begins_anew_do_not_come_back() -> No
     assert (machine.log().log_start_offset, machine.log().producers.producers) == (7, {})
 
 
-def test_a_snapshot_from_behind_the_end_of_a_recovery_does_not_come_back() -> None:
-    """Else it would tell of producers that what was appended in the place of their batches does not know."""
+def test_a_snapshot_above_the_recovered_end_does_not_reappear() -> None:
     machine = Machine()
     log = machine.log()
     for number in range(7):
-        append(log, BIG, producer=Idempotent(7, 0, number))
+        append(log, BIG, producer=ProducerInfo(7, 0, number))
     log.close()
     machine.files.file("/a/t-0/00000000000000000006.log").truncate(0)
     machine.files.sync_all()
@@ -219,12 +206,11 @@ def test_a_snapshot_from_behind_the_end_of_a_recovery_does_not_come_back() -> No
     assert "00000000000000000007.snapshot" not in machine.disk.listdir("/a/t-0")
 
 
-def test_a_snapshot_that_comes_back_from_before_the_first_segment_is_not_believed() -> None:
-    """What its producers wrote after it was deleted; who knows nothing of them is right, who takes them for behind is not."""
+def test_a_reappeared_snapshot_below_the_first_segment_is_ignored() -> None:
     machine = Machine()
     log = machine.log()
     for number in range(7):
-        append(log, BIG, producer=Idempotent(7, 0, number))
+        append(log, BIG, producer=ProducerInfo(7, 0, number))
     flush(log)
     old = machine.disk.read("/a/t-0/00000000000000000002.snapshot")
     log.high_watermark = 7
@@ -241,15 +227,14 @@ def test_a_snapshot_that_comes_back_from_before_the_first_segment_is_not_believe
     assert machine.log().producers.producers == {}
 
 
-def test_an_aborted_transaction_that_is_still_to_be_written_waits_for_the_next_sync() -> None:
-    """Of a finished segment nobody builds it anew: what was aborted would be read with read_committed."""
+def test_an_unwritten_aborted_transaction_is_left_to_the_next_sync() -> None:
     machine = Machine()
     log = machine.log(config=LogConfig())
     append(log, BIG)
     flush(log)
     waiting: list[Any] = []
     log.submit = waiting.append
-    append(log, BIG, producer=Idempotent(7, 0, 0, transactional=True))
+    append(log, BIG, producer=ProducerInfo(7, 0, 0, transactional=True))
     append_records(log, marker(ControlType.ABORT, 7, 0), origin=AppendOrigin.COORDINATOR)
     log.roll(NOW_MS)
     index, *others = waiting
@@ -263,8 +248,8 @@ def test_an_aborted_transaction_that_is_still_to_be_written_waits_for_the_next_s
 
 
 @pytest.mark.parametrize("has_names", [False, True], ids=["before its names are changed", "behind that"])
-def test_indexes_of_what_a_compaction_replaced_may_be_needed_until_its_names_are_durable(has_names: bool) -> None:
-    """A loss of power brings the old segment back; its indexes were not synced, and a recovery has to look there."""
+def test_the_recovery_point_covers_replaced_segments_until_the_names_are_durable(has_names: bool) -> None:
+    """A loss of power restores the old segment, whose indexes were not synced."""
     machine = Machine(journals=False)
     log = machine.log(config=replace(COMPACTED, segment_bytes=100_000))
     for number in range(4):
@@ -284,12 +269,11 @@ def test_indexes_of_what_a_compaction_replaced_may_be_needed_until_its_names_are
     assert log.offset_for_timestamp(NOW_MS + 3) == (NOW_MS + 3, 3, 0)
 
 
-def test_a_clean_stop_makes_indexes_durable_too() -> None:
-    """Nobody looks at them again after it: times, and aborted transactions, would be missing."""
+def test_a_clean_shutdown_makes_indexes_durable() -> None:
     machine = Machine()
     log = machine.log(config=replace(SMALL, segment_bytes=100_000))
     for number in range(5):
-        append(log, BIG, timestamp_ms=NOW_MS + number, producer=Idempotent(7, 0, number, transactional=True))
+        append(log, BIG, timestamp_ms=NOW_MS + number, producer=ProducerInfo(7, 0, number, transactional=True))
     append_records(log, marker(ControlType.ABORT, 7, 0), origin=AppendOrigin.COORDINATOR)
     machine.manager.shutdown()
     machine.lose_power()
@@ -299,8 +283,7 @@ def test_a_clean_stop_makes_indexes_durable_too() -> None:
     assert log.offset_for_timestamp(NOW_MS + 4) == (NOW_MS + 4, 4, 0)
 
 
-def test_a_clean_stop_makes_durable_what_was_let_go_of_before() -> None:
-    """A log that retention has opened and closed again is not in use any more at the stop."""
+def test_a_clean_shutdown_makes_released_logs_durable() -> None:
     machine = Machine()
     log = filled(machine, 3, config=replace(SMALL, segment_bytes=100_000))
     assert log.release()
@@ -311,10 +294,9 @@ def test_a_clean_stop_makes_durable_what_was_let_go_of_before() -> None:
 
 @pytest.mark.parametrize("journals", [True, False])
 @pytest.mark.parametrize("random", [NewNames(), OldNames(), Misfortune()])
-def test_epochs_outlive_a_loss_of_power_amid_a_stop_that_syncs_the_whole_file_system(
+def test_epochs_survive_a_loss_of_power_during_a_shutdown_with_syncfs(
     monkeypatch: pytest.MonkeyPatch, random: Random, *, journals: bool
 ) -> None:
-    """Nobody reads the batches before the recovery point again: the file that knows their epochs must not be lost."""
     monkeypatch.setattr("storage.directories.log_directory.SYNCED_ONE_BY_ONE", 0)
     for calls in range(100):
         machine = Machine(journals=journals)
@@ -335,8 +317,8 @@ def test_epochs_outlive_a_loss_of_power_amid_a_stop_that_syncs_the_whole_file_sy
     assert is_over
 
 
-def test_a_recovery_point_is_never_where_the_next_segment_may_begin() -> None:
-    """It would vouch for the indexes of the one that is finished there."""
+def test_the_recovery_point_is_never_at_the_next_segment_start() -> None:
+    """The indexes of the finished segment would not be checked."""
     machine = Machine()
     log = filled(machine, 2)
     assert log.checkpoint.recovery_point < log.log_end_offset
@@ -347,8 +329,7 @@ def test_a_recovery_point_is_never_where_the_next_segment_may_begin() -> None:
     assert machine.log().offset_for_timestamp(NOW_MS + 1) == (NOW_MS + 1, 1, 0)
 
 
-def test_an_empty_log_does_not_believe_indexes_that_outlived_its_batches() -> None:
-    """Bytes of different files reach the disk in any order."""
+def test_an_empty_log_ignores_indexes_of_lost_batches() -> None:
     machine = Machine()
     log = machine.log()
     append(log, BIG, timestamp_ms=NOW_MS + 9)
@@ -361,8 +342,7 @@ def test_an_empty_log_does_not_believe_indexes_that_outlived_its_batches() -> No
     assert log.offset_for_timestamp(NOW_MS) == (NOW_MS + 1, 0, 0)
 
 
-def test_a_topic_made_again_inherits_no_checkpoint() -> None:
-    """Neither where the old one began, nor up to where that was durable."""
+def test_a_recreated_topic_inherits_no_checkpoint() -> None:
     machine = Machine()
     log = filled(machine, 4)
     log.high_watermark = 4
@@ -377,8 +357,7 @@ def test_a_topic_made_again_inherits_no_checkpoint() -> None:
     assert machine.manager.logs["t", 0].recovery_point == 0
 
 
-def test_a_name_used_again_lies_in_the_same_directory_and_the_old_one_never_comes_back() -> None:
-    """Else both could be found after a loss of power, in two directories, or the one in the other's place."""
+def test_a_recreated_topic_uses_the_same_directory_and_the_old_one_does_not_reappear() -> None:
     machine = Machine(("/a", "/b"))
     filled(machine, 1)
     machine.manager.delete(machine.log())
@@ -389,8 +368,7 @@ def test_a_name_used_again_lies_in_the_same_directory_and_the_old_one_never_come
     assert not [name for name in machine.disk.listdir("/a") if name.endswith("-stray")]
 
 
-def test_names_made_by_a_process_that_was_killed_are_durable_with_the_next_flush() -> None:
-    """The next process cannot know that its predecessor never synced them."""
+def test_directory_entries_of_a_killed_process_are_durable_after_the_next_flush() -> None:
     machine = Machine()
     append(machine.log(), BIG)
     machine.start()  # killed
@@ -401,8 +379,7 @@ def test_names_made_by_a_process_that_was_killed_are_durable_with_the_next_flush
     assert bases(machine.log()) == [0, 1]
 
 
-def test_whose_log_it_is_is_durable_with_the_next_flush_after_a_kill() -> None:
-    """Rubbish in the metadata file would make it the log of another topic, and put it aside with all that was flushed."""
+def test_the_topic_id_is_durable_after_the_next_flush_after_a_kill() -> None:
     machine = Machine()
     append(machine.log(), BIG)
     machine.start()  # killed
@@ -411,16 +388,14 @@ def test_whose_log_it_is_is_durable_with_the_next_flush_after_a_kill() -> None:
     assert file.durable == file.data
 
 
-def test_whose_log_it_is_is_durable_when_it_has_begun_anew() -> None:
-    """Nothing of it need have been synced before."""
+def test_the_topic_id_is_durable_after_a_full_truncation() -> None:
     machine = Machine()
     machine.manager.truncate_fully(machine.log(), 5)
     file = machine.files.file(f"/a/t-0/{PARTITION_METADATA}")
     assert file.durable == file.data
 
 
-def test_whose_log_it_is_is_not_taken_for_durable_while_a_sync_is_still_to_come() -> None:
-    """It may come to nothing, or later than what counts on it."""
+def test_the_topic_id_is_not_considered_durable_before_the_flush_has_run() -> None:
     machine = Machine()
     log = machine.log()
     append(log, BIG)
@@ -433,8 +408,7 @@ def test_whose_log_it_is_is_not_taken_for_durable_while_a_sync_is_still_to_come(
     assert log.sync_work().only_syncs
 
 
-def test_a_log_keeps_its_start_when_it_moves() -> None:
-    """The directory where it lies now writes it down before the log lies there."""
+def test_a_moved_log_keeps_its_start_offset() -> None:
     machine = Machine(("/a", "/b"))
     log = filled(machine, 2, config=replace(SMALL, segment_bytes=100_000))
     log.high_watermark = 2
@@ -454,12 +428,11 @@ def test_a_log_keeps_its_start_when_it_moves() -> None:
     assert (log.directory, log.log_start_offset) == ("/b", 1)
 
 
-def test_a_log_that_could_not_move_at_last_is_recovered_by_the_next_start() -> None:
-    """The other directory failed before its copy took the log's place, and nobody has closed the log since."""
+def test_a_log_whose_move_failed_is_recovered_by_the_next_start() -> None:
     machine = Machine(["/a", "/b"])
     machine.manager.set_preferred_log_dir("t", 0, "/a")
     log = machine.manager.get_or_create("t", 0, TOPIC_ID, SMALL)
-    append(log, BIG, producer=Idempotent(7, 0, 0))
+    append(log, BIG, producer=ProducerInfo(7, 0, 0))
     flush(log)
     copy, work = machine.manager.new_future_log(log, "/b", 0)
     work()
@@ -478,8 +451,7 @@ def test_a_log_that_could_not_move_at_last_is_recovered_by_the_next_start() -> N
 
 
 @pytest.mark.parametrize(("killed", "lost"), [(killed, lost) for killed in range(18, 30) for lost in range(8)])
-def test_a_move_that_one_start_went_on_with_is_finished_by_the_next(killed: int, lost: int) -> None:
-    """The first process is killed amid the move, the second loses its power in the start: of log and copy one is there."""
+def test_a_move_interrupted_twice_is_finished_by_the_next_start(killed: int, lost: int) -> None:
     machine = Machine(["/a", "/b"], journals=False)
     machine.manager.set_preferred_log_dir("t", 0, "/a")
     log = machine.manager.get_or_create("t", 0, TOPIC_ID, SMALL)
@@ -501,8 +473,7 @@ def test_a_move_that_one_start_went_on_with_is_finished_by_the_next(killed: int,
     assert bases(manager.logs["t", 0]) == [0]
 
 
-def test_a_segment_that_begins_inside_the_one_before_goes() -> None:
-    """It had just been made, when a log was to begin anew, or was to go: its offsets would be there twice."""
+def test_an_empty_segment_inside_the_previous_one_is_deleted() -> None:
     machine = Machine()
     log = filled(machine, 2, config=replace(SMALL, segment_bytes=100_000))
     log.close()
@@ -514,8 +485,7 @@ def test_a_segment_that_begins_inside_the_one_before_goes() -> None:
     assert "00000000000000000001.log" not in machine.disk.listdir("/a/t-0")
 
 
-def test_a_segment_with_offsets_of_the_one_before_ends_the_log() -> None:
-    """Whatever it holds: nobody can tell which of them is right, and the first was served before."""
+def test_a_segment_with_offsets_of_the_previous_one_ends_the_log() -> None:
     machine = Machine()
     log = filled(machine, 2, config=replace(SMALL, segment_bytes=100_000))
     data = read_all(log, 0)
@@ -529,8 +499,7 @@ def test_a_segment_with_offsets_of_the_one_before_ends_the_log() -> None:
     assert (engine.size_bytes, engine.end_offset) == (len(data), 2)
 
 
-def test_a_checkpoint_that_comes_late_writes_nothing_older() -> None:
-    """What was collected later wins, whoever is at work first."""
+def test_late_checkpoint_work_writes_nothing_older() -> None:
     machine = Machine()
     files = CheckpointWriter(machine.disk, "/a", nullcontext())
     slow = files.update({"one": {("t", 0): 5}, "other": {("t", 0): 1}})
@@ -545,7 +514,7 @@ def test_a_checkpoint_that_comes_late_writes_nothing_older() -> None:
 
 
 def about_to_lower(machine: Machine) -> Log:
-    """A log whose recovery point is 2 on disk, and which a thread is to lower to 0: its indexes are not synced."""
+    """A log with a recovery point of 2 on disk, and pending work that lowers it to 0; its indexes are not synced."""
     log = filled(machine, 3, config=LogConfig())
     assert machine.disk.read(f"/a/{RECOVERY_POINTS}") == b"0\n1\nt 0 2\n"
     log.roll(NOW_MS)
@@ -553,23 +522,21 @@ def about_to_lower(machine: Machine) -> Log:
     return log
 
 
-def test_checkpoints_that_a_thread_is_to_lower_are_lowered_before_a_name_is_used_again() -> None:
-    """Else the topic that is made anew is vouched for by the recovery point of the one before."""
+def test_pending_checkpoint_work_runs_before_a_name_is_used_again() -> None:
     machine = Machine()
     machine.manager.delete(about_to_lower(machine))
     machine.log(OTHER_ID)
     assert machine.disk.read(f"/a/{RECOVERY_POINTS}") == b"0\n1\nt 0 0\n"
 
 
-def test_checkpoints_that_a_thread_is_to_lower_are_lowered_before_a_truncation() -> None:
-    """Else what is appended in the place of what was cut is vouched for."""
+def test_pending_checkpoint_work_runs_before_a_truncation() -> None:
     machine = Machine()
     machine.manager.truncate(about_to_lower(machine), 1)
     assert machine.disk.read(f"/a/{RECOVERY_POINTS}") == b"0\n1\nt 0 0\n"
 
 
-def test_what_is_trimmed_before_it_was_synced_takes_nothing_with_it() -> None:
-    """Its names may come back, without its bytes: a hole, behind which everything would be dropped."""
+def test_a_segment_trimmed_before_its_sync_leaves_no_hole() -> None:
+    """Its directory entry may reappear without its bytes."""
     machine = Machine()
     log = machine.log()
     flush(log)

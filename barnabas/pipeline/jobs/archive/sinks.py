@@ -109,9 +109,7 @@ class TableSink:
         hashed = written.select("topic", "partition", "error", record_hash().alias("hash"))
         grouped = hashed.groupBy("topic", "partition")
         found = collect_rows(grouped.agg(f.count("error").alias("malformed"), *sums("hash")))
-        totals = {
-            TopicPartition(row["topic"], row["partition"]): Total(row["count"], combine_sums(row)) for row in found
-        }
+        totals = {TopicPartition.of(row): Total(row["count"], combine_sums(row)) for row in found}
         return WrittenRound(totals, sum(row["malformed"] for row in found), written)
 
     def commit(self, manifest: Manifest, entry: Entry) -> None:

@@ -52,7 +52,6 @@ from barnabas.pipeline.spark.rows import check_jvm_alive
 from barnabas.pipeline.store.folder import PARQUET, ArchiveFolder
 from barnabas.pipeline.store.manifest import Contents, Manifest, Range, contents_of
 
-BLOCK_OFFSETS = 10_000
 MAX_FAULT_LINES = 50
 """The most files reported of each kind of fault."""
 DIFFERENCES = ("lost", "doubled", "altered", "strange")
@@ -193,8 +192,8 @@ class _Audit:
         examples = self._compare()
         self._explain()
         for row in steps_back(self.files.records()).collect():
-            tp = self._audit_of(row)
-            tp.steps_back, tp.most_back_ms = row["times"], row["most_ms"]
+            result = self._audit_of(row)
+            result.steps_back, result.most_back_ms = row["times"], row["most_ms"]
         malformed = AuditedMalformed(self.spark, self.manifest.rounds, self.files.malformed(), self.topics)
         is_decoded = self.folder.metadata().decoding["format"] != "raw"
         if is_decoded:
@@ -223,8 +222,8 @@ class _Audit:
             misdecoded=self.files.misdecoded,
             malformed=malformed.count,
             miscounted_rounds=malformed.miscounted,
-            missing_letters=sum(one.missing or 0 for one in malformed.letters),
-            letters=[asdict(one) for one in malformed.letters],
+            missing_letters=sum(one.missing or 0 for one in malformed.dead_letter_topics),
+            letters=[asdict(one) for one in malformed.dead_letter_topics],
             cut_off=cut_off,
             partitions=[{**asdict(one), "pending": one.pending, "agrees": one.agrees} for one in partitions],
             examples=examples,
@@ -261,37 +260,25 @@ class _Audit:
         spans = {tp: Span(one.compared_from, one.archived_to) for tp, one in self._partitions.items()}
         topic = _hashed(read_spans(self.spark, self.settings, spans))
         archived = _hashed(_from_compared_start(self.files.records(), spans))
-        topic_sums, archive_sums = sum_blocks(topic, BLOCK_OFFSETS), sum_blocks(archived, BLOCK_OFFSETS)
+        topic_sums, archive_sums = sum_blocks(topic), sum_blocks(archived)
         for block, total in topic_sums.items():
             self._audit_of(block).topic_records += total.records
         for block, total in archive_sums.items():
             self._audit_of(block).archive_records += total.records
         differing_blocks = differing(topic_sums, archive_sums)
-        self.on_step(
-            {
-                "step": "records",
-                "records": sum(one.records for one in topic_sums.values()),
-                "stretches": len(differing_blocks),
-            }
-        )
+        records = sum(total.records for total in topic_sums.values())
+        self.on_step({"step": "records", "records": records, "stretches": len(differing_blocks)})
         if not differing_blocks:
             return []
-        found = differences(
-            in_blocks(topic, differing_blocks, BLOCK_OFFSETS), in_blocks(archived, differing_blocks, BLOCK_OFFSETS)
-        ).cache()
+        found = differences(in_blocks(topic, differing_blocks), in_blocks(archived, differing_blocks)).cache()
         try:
             is_compacted = (f.col("kind") == "strange") & f.col("topic").isin(self._compacted())
             for row in found.where(is_compacted).groupBy("topic", "partition").count().collect():
                 self._audit_of(row).compacted_since = row["count"]
             for row in found.where(~is_compacted).groupBy("kind", "topic", "partition").count().collect():
                 setattr(self._audit_of(row), row["kind"], row["count"])
-            named = (
-                found.where(~is_compacted)
-                .orderBy("topic", "partition", "offset")
-                .limit(self.settings.examples)
-                .collect()
-            )
-            return [row.asDict() for row in named]
+            named = found.where(~is_compacted).orderBy("topic", "partition", "offset").limit(self.settings.examples)
+            return [row.asDict() for row in named.collect()]
         finally:
             found.unpersist()
 
@@ -301,9 +288,7 @@ class _Audit:
 
     def _audit_of(self, row: Any) -> PartitionAudit:
         """The result of a row's partition; created for a partition that only an unknown file has."""
-        tp = (
-            TopicPartition(*row[:2]) if isinstance(row, OffsetBlock) else TopicPartition(row["topic"], row["partition"])
-        )
+        tp = TopicPartition(*row[:2]) if isinstance(row, OffsetBlock) else TopicPartition.of(row)
         return self._partitions.setdefault(tp, PartitionAudit(*tp, 0, 0, 0, 0, 0))
 
     def _explain(self) -> None:

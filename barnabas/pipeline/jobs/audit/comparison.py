@@ -17,6 +17,7 @@ from pyspark.sql import functions as f
 
 from barnabas.pipeline.checksums import combine_sums, sums
 
+BLOCK_OFFSETS = 10_000
 MAX_NAMED_BLOCKS = 1_000
 """If more blocks differ, all records are compared."""
 
@@ -36,9 +37,9 @@ class BlockSum(NamedTuple):
     checksum: int
 
 
-def sum_blocks(records: DataFrame, size: int) -> dict[OffsetBlock, BlockSum]:
+def sum_blocks(records: DataFrame) -> dict[OffsetBlock, BlockSum]:
     """Returns counts and sums of one side, by block."""
-    number = f.floor(f.col("offset") / f.lit(size)).cast("bigint").alias("number")
+    number = f.floor(f.col("offset") / f.lit(BLOCK_OFFSETS)).cast("bigint").alias("number")
     rows = records.groupBy("topic", "partition", number).agg(*sums("hash")).collect()
     return {
         OffsetBlock(row["topic"], row["partition"], row["number"]): BlockSum(row["count"], combine_sums(row))
@@ -51,11 +52,11 @@ def differing(topic: dict[OffsetBlock, BlockSum], archived: dict[OffsetBlock, Bl
     return sorted(block for block in topic.keys() | archived.keys() if topic.get(block) != archived.get(block))
 
 
-def in_blocks(records: DataFrame, blocks: Collection[OffsetBlock], size: int) -> DataFrame:
+def in_blocks(records: DataFrame, blocks: Collection[OffsetBlock]) -> DataFrame:
     """Returns the records of these blocks."""
     if len(blocks) > MAX_NAMED_BLOCKS:
         return records
-    number = f.floor(f.col("offset") / f.lit(size)).cast("bigint")
+    number = f.floor(f.col("offset") / f.lit(BLOCK_OFFSETS)).cast("bigint")
     return records.where(f.concat_ws("/", "topic", "partition", number).isin(["/".join(map(str, s)) for s in blocks]))
 
 

@@ -55,7 +55,7 @@ def _visible_files(folder: ArchiveFolder) -> list[str]:
     """The files that a reader finds by listing or globbing. A link that forms a cycle is returned as a file."""
     found = []
 
-    def look(inside: Path, above: tuple[str, ...]) -> None:
+    def read_contents(inside: Path, above: tuple[str, ...]) -> None:
         real = os.path.realpath(folder.path / inside)
         if real in above:
             found.append(str(inside))
@@ -65,12 +65,12 @@ def _visible_files(folder: ArchiveFolder) -> list[str]:
                 is_hidden = entry.name.startswith((".", "_"))
                 if entry.is_dir():
                     if not is_hidden:
-                        look(inside / entry.name, (*above, real))
+                        read_contents(inside / entry.name, (*above, real))
                 elif not is_hidden or (inside.parts and entry.name.endswith(".parquet")):
                     found.append(str(inside / entry.name))
 
     try:
-        look(Path(), ())
+        read_contents(Path(), ())
     except OSError as failure:
         raise JobError(f"{failure.filename} cannot be read: {failure.strerror}.") from failure
     return found
@@ -135,18 +135,18 @@ class AuditedFiles:
         """Returns the records with a decoding error."""
         return self.records().where("error is not null")
 
-    def _read(self, look: Callable[[list[str]], dict[str, T]]) -> dict[str, T]:
-        """Applies `look` to all readable files and returns its results by file."""
-        found = self._by_halves(self.readable, look)
+    def _read(self, read_contents: Callable[[list[str]], dict[str, T]]) -> dict[str, T]:
+        """Applies `read_contents` to all readable files and returns its results by file."""
+        found = self._by_halves(self.readable, read_contents)
         self.readable = sorted(set(self.readable) - set(self.unreadable))
         return found
 
-    def _by_halves(self, paths: list[str], look: Callable[[list[str]], dict[str, T]]) -> dict[str, T]:
+    def _by_halves(self, paths: list[str], read_contents: Callable[[list[str]], dict[str, T]]) -> dict[str, T]:
         """Finds unreadable files by bisection (rule 3)."""
         if not paths:
             return {}
         try:
-            return look(paths)
+            return read_contents(paths)
         except (PySparkException, Py4JJavaError) as failure:
             if not any(marker in str(failure) for marker in UNREADABLE):
                 raise
@@ -154,7 +154,7 @@ class AuditedFiles:
             self.unreadable += paths
             return {}
         middle = len(paths) // 2
-        return {**self._by_halves(paths[:middle], look), **self._by_halves(paths[middle:], look)}
+        return {**self._by_halves(paths[:middle], read_contents), **self._by_halves(paths[middle:], read_contents)}
 
     def _contents(self, paths: list[str]) -> dict[str, tuple[list[Contents], bool]]:
         """The contents of files, and whether they have records of another day."""

@@ -46,10 +46,10 @@ def explain_gaps(
     records = read_spans(spark, settings, spans, "read_uncommitted").select("topic", "partition", "offset")
     gaps_of = {tp: Gaps(aborted=-committed[tp]) for tp in spans}
     for row in records.groupBy("topic", "partition").count().collect():
-        gaps_of[TopicPartition(row["topic"], row["partition"])].aborted += row["count"]
+        gaps_of[TopicPartition.of(row)].aborted += row["count"]
     runs: dict[TopicPartition, list[Span]] = {tp: [] for tp in spans}
     for row in gaps(records.union(_edges(spark, spans))).orderBy("start").limit(MOST_GAPS).collect():
-        runs[TopicPartition(row["topic"], row["partition"])].append(Span(row["start"], row["end"]))
+        runs[TopicPartition.of(row)].append(Span(row["start"], row["end"]))
     for tp, span in spans.items():
         inspected = _count_from_batches(brokers, tp, runs[tp], gaps_of[tp]) if brokers.is_plaintext else 0
         gaps_of[tp].not_looked_into = span.end - span.start - committed[tp] - gaps_of[tp].aborted - inspected

@@ -45,7 +45,7 @@ class AuditedMalformed:
         self._malformed = _with_round(spark, rounds, malformed)
         self.count = 0
         self.miscounted: list[str] = []
-        self.letters: list[DeadLetterTopic] = []
+        self.dead_letter_topics: list[DeadLetterTopic] = []
         self.missing: list[dict[str, Any]] = []
 
     def check(self, settings: BrokerSettings, brokers: Brokers, max_examples: int) -> None:
@@ -59,7 +59,7 @@ class AuditedMalformed:
                     message = f"counted {entry.malformed} malformed records, and the archive has {count} of its offsets"
                     self.miscounted.append(f"round {entry.sequence} {message}")
             for topic in sorted({entry.letters_topic for entry in self._rounds} - {""}):
-                self.letters.append(self._check_letters(topic, settings, brokers, max_examples))
+                self.dead_letter_topics.append(self._check_letters(topic, settings, brokers, max_examples))
         finally:
             self._malformed.unpersist()
 
@@ -72,7 +72,7 @@ class AuditedMalformed:
 
     def faults(self) -> list[str]:
         """Returns the faults as sentences."""
-        missing = [f"{one.missing} letters of {one.topic}" for one in self.letters if one.missing]
+        missing = [f"{one.missing} letters of {one.topic}" for one in self.dead_letter_topics if one.missing]
         return [*self.miscounted, *missing]
 
     def lines(self) -> list[dict[str, Any]]:
@@ -91,9 +91,9 @@ class AuditedMalformed:
         result = DeadLetterTopic(topic, sum(entry.dead_letters for entry in rounds))
         spans = _complete_spans(brokers, topic)
         if spans:
-            letters = origin_of(read_spans(self._spark, settings, spans)).distinct()
+            dead_letters = origin_of(read_spans(self._spark, settings, spans)).distinct()
             written = self._malformed.where(f.col("round").isin([entry.sequence for entry in rounds]))
-            missing = written.join(letters, list(ORIGIN), "left_anti")
+            missing = written.join(dead_letters, list(ORIGIN), "left_anti")
             result.missing = missing.count()
             named = missing.orderBy(*ORIGIN).limit(max_examples).collect() if result.missing else []
             self.missing += [{name: row[name] for name in ORIGIN} for row in named]

@@ -114,19 +114,19 @@ def _days_plot(days: dict[str, int]) -> str:
 
 def _files(report: Any) -> list[str]:
     faults = {
-        "Files that are gone": report.missing_files,
-        "Files that the manifest does not know": report.unknown_files,
-        "Files that are not what the manifest says": report.altered_files,
+        "Missing files": report.missing_files,
+        "Files that are not in the manifest": report.unknown_files,
+        "Files that differ from the manifest": report.altered_files,
         "Files that cannot be read": report.unreadable_files,
     }
     counts = {
-        "records whose data or error is not what the value decodes to": report.misdecoded,
-        "malformed records without a letter in the topic that it was sent to": report.missing_letters,
+        "records whose data or error differs from the decoded value": report.misdecoded,
+        "malformed records without a dead letter": report.missing_letters,
     }
     faults = {
         **faults,
-        "Rounds that counted other malformed records": report.miscounted_rounds,
-        "Partitions that were archived further when an audit saw them": report.cut_off,
+        "Rounds with a wrong number of malformed records": report.miscounted_rounds,
+        "Partitions with a smaller archived end than in an earlier audit": report.cut_off,
     }
     wrong = [f"<p class='no'>{count:,} {label}</p>" for label, count in counts.items() if count]
     return wrong + [

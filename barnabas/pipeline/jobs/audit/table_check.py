@@ -61,7 +61,7 @@ class AuditedTable:
         found_at = [f.min("offset").alias("first"), f.count_if("is_elsewhere").alias("elsewhere")]
         hashed = self.records().select(*POSITION, is_misplaced(), record_hash().alias("hash"))
         rows = hashed.groupBy("topic", "partition").agg(*found_at, *sums("hash")).collect()
-        found = {TopicPartition(row["topic"], row["partition"]): row for row in rows}
+        found = {TopicPartition.of(row): row for row in rows}
         misdecoded_counts = self._misdecoded()
         self.misdecoded = sum(misdecoded_counts.values())
         for tp, ranges in sorted(self._ranges.items()):
@@ -108,7 +108,7 @@ class AuditedTable:
         if self._decoding.format == "raw":
             return {}
         rows = misdecoded(self.records(), self._decoding).groupBy("topic", "partition").count().collect()
-        return {TopicPartition(row["topic"], row["partition"]): row["count"] for row in rows}
+        return {TopicPartition.of(row): row["count"] for row in rows}
 
 
 def _has_position() -> Column:

@@ -37,7 +37,7 @@ impl Administration {
             "delete_group" => {
                 outcome(block_on(self.admin.delete_groups(&[text(request, "group")], &AdminOptions::new()))?)
             }
-            "describe_cluster" => Err(Failure::Unsupported("rdkafka does not tell which broker is the controller")),
+            "describe_cluster" => Err(Failure::Unsupported("rdkafka does not expose the controller")),
             "list_topics" | "describe_topic" => self.metadata(verb, request),
             "cluster_id" => Ok(json!({"id": self.admin.inner().fetch_cluster_id(WAIT)})),
             "describe_configs" => self.describe_configs(request),
@@ -101,7 +101,7 @@ impl Administration {
     fn list_offsets(&self, request: &Value) -> Told {
         let (topic, partition) = (text(request, "topic"), request["partition"].as_i64().expect("a partition") as i32);
         if text_or(request, "isolation", "") == "read_committed" {
-            return Err(Failure::Unsupported("watermarks are those of uncommitted readers"));
+            return Err(Failure::Unsupported("watermarks always use read_uncommitted"));
         }
         let consumer: BaseConsumer = self.settings.clone().set("group.id", "unused").create()?;
         if text(request, "at") == "time" {

@@ -10,7 +10,7 @@ SOMETHING = satisfying("something", bool)
 SCENARIOS = (
     scenario(
         "administration",
-        "a topic is made, described and deleted",
+        "a topic is created, described and deleted",
         topic(3),
         do("list_topics").becomes(topics=containing("$t")),
         do("describe_topic", topic="$t").becomes(partitions=3),
@@ -28,7 +28,7 @@ SCENARIOS = (
     ),
     scenario(
         "administration",
-        "a topic's settings are described",
+        "topic configs are described",
         topic(cleanup_policy="compact", retention_ms="3600000"),
         do("describe_configs", kind="topic", name="$t").becomes(
             configs=including(cleanup_policy="compact", retention_ms="3600000", max_message_bytes="1048588")
@@ -36,7 +36,7 @@ SCENARIOS = (
     ),
     scenario(
         "administration",
-        "a topic's settings are changed and taken back",
+        "topic configs are changed and reset",
         topic(),
         do("alter_configs", kind="topic", name="$t", set={"retention.ms": "7200000"}, delete=[]),
         do("describe_configs", kind="topic", name="$t").becomes(configs=including(retention_ms="7200000")),
@@ -45,14 +45,14 @@ SCENARIOS = (
     ),
     scenario(
         "administration",
-        "a broker's settings are described",
+        "broker configs are described",
         do("describe_configs", kind="broker", name="1").gives(configs=including(num_io_threads=SOMETHING)),
     ),
     scenario("administration", "the cluster is described", do("describe_cluster").gives(controller=1, brokers=[1])),
     scenario("administration", "the cluster has an id", do("cluster_id").gives(id=SOMETHING)),
     scenario(
         "administration",
-        "more replicas asked in sync than there are",
+        "min.insync.replicas above the replication factor",
         topic(min_insync_replicas="2"),
         write(numbered(1)).gives(offsets=[0]),
     ),
@@ -68,14 +68,14 @@ SCENARIOS = (
     scenario("refusals", "a topic that exists", topic(), topic().is_refused("TOPIC_ALREADY_EXISTS")),
     scenario(
         "refusals",
-        "a name that is none",
+        "an invalid topic name",
         do("create_topic", topic="a/b", count=1, configs={}).is_refused("INVALID_TOPIC_EXCEPTION"),
     ),
-    scenario("refusals", "no partitions at all", topic(0).is_refused("INVALID_PARTITIONS")),
-    scenario("refusals", "a setting that does not exist", topic(no_such_setting="1").is_refused("INVALID_CONFIG")),
+    scenario("refusals", "zero partitions", topic(0).is_refused("INVALID_PARTITIONS")),
+    scenario("refusals", "an unknown config", topic(no_such_setting="1").is_refused("INVALID_CONFIG")),
     scenario(
         "refusals",
-        "a setting's value that cannot be",
+        "an invalid config value",
         topic(),
         do("alter_configs", kind="topic", name="$t", set={"retention.ms": "soon"}, delete=[]).is_refused(
             "INVALID_CONFIG"
@@ -106,7 +106,7 @@ SCENARIOS = (
     ),
     scenario(
         "refusals",
-        "a record larger than the topic takes",
+        "a record above max.message.bytes",
         topic(max_message_bytes="2000"),
         write([Record(0, b"k", bytes(5000))]).is_refused("MESSAGE_TOO_LARGE"),
         write(numbered(1)),
@@ -114,7 +114,7 @@ SCENARIOS = (
     ),
     scenario(
         "refusals",
-        "a time too far ahead",
+        "a timestamp too far in the future",
         topic(message_timestamp_after_max_ms="1000"),
         write([Record(0, b"k", b"v", (), 4_000_000_000_000)]).is_refused("INVALID_TIMESTAMP"),
     ),

@@ -14,20 +14,20 @@ SCENARIOS: tuple[Scenario, ...] = (
 )
 
 KNOWN_FAILURES: dict[tuple[str, str], str] = {
-    ("aiokafka", "a record without a key in a compacted topic"): "it knows no error INVALID_RECORD",
-    ("franz-go", "a static member leaves and comes back: consumer protocol (KIP-848)"): (
-        "a static member does not tell the broker that it goes, so its successor waits for the end of the session"
+    ("aiokafka", "a record without a key in a compacted topic"): "it does not know the error INVALID_RECORD",
+    ("franz-go", "a static member leaves and returns: consumer protocol (KIP-848)"): (
+        "a static member does not send a leave request, so its successor waits for the session timeout"
     ),
-    ("rdkafka", "a static member leaves and comes back: consumer protocol (KIP-848)"): (
-        "it asks for groups as before KIP-848, and sees no members of a group of the new protocol"
+    ("rdkafka", "a static member leaves and returns: consumer protocol (KIP-848)"): (
+        "it describes groups with requests from before KIP-848, which return no members of consumer groups"
     ),
-    ("rdkafka", "a setting's value that cannot be"): "its alter_configs does not look at a resource's error",
-    ("kafkajs", "by a time after the last record"): "it tells the end where no record is as late",
+    ("rdkafka", "an invalid config value"): "its alter_configs ignores the error of a resource",
+    ("kafkajs", "by a timestamp after the last record"): "it returns the end offset if no record is as late",
 }
 """By client and scenario: failures caused by the client, with Apache Kafka 4.3.1 too."""
 
 FLAKY: dict[tuple[str, str], str] = {
-    ("kafka-python", "new partitions of a topic are read too"): (
+    ("kafka-python", "new partitions of a topic are read"): (
         "a poll that ends while the group rebalances loses the assignment (docs/conformance.md)"
     )
 }

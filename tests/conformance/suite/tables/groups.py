@@ -78,14 +78,14 @@ def _crash(name: str, **how: str) -> Scenario:
 
 
 SCENARIOS = (
-    _sharing("two share, one leaves: range", assignor="range"),
-    _sharing("two share, one leaves: round robin", assignor="roundrobin"),
-    _sharing("two share, one leaves: sticky", assignor="sticky"),
-    _sharing("two share, one leaves: cooperative sticky", assignor="cooperative-sticky"),
-    _sharing("two share, one leaves: consumer protocol (KIP-848)", protocol="consumer"),
-    _static("a static member crashes and comes back", kill("other")),
+    _sharing("two members, one leaves: range", assignor="range"),
+    _sharing("two members, one leaves: round robin", assignor="roundrobin"),
+    _sharing("two members, one leaves: sticky", assignor="sticky"),
+    _sharing("two members, one leaves: cooperative sticky", assignor="cooperative-sticky"),
+    _sharing("two members, one leaves: consumer protocol (KIP-848)", protocol="consumer"),
+    _static("a static member crashes and returns", kill("other")),
     _static(
-        "a static member leaves and comes back: consumer protocol (KIP-848)",
+        "a static member leaves and returns: consumer protocol (KIP-848)",
         do("leave", member="b").by("other"),
         protocol="consumer",
     ),
@@ -112,7 +112,7 @@ SCENARIOS = (
     ),
     scenario(
         "groups",
-        "new partitions of a topic are read too",
+        "new partitions of a topic are read",
         topic(1),
         join("a", refresh_ms=500),
         members("a").becomes(assigned=all_of("$t", 1)),

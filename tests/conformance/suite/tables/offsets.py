@@ -45,7 +45,11 @@ SCENARIOS = (
         at_time(WRITTEN_MS - 50_000).gives(offset=0),
     ),
     scenario(
-        "offsets", "by a time after the last record", topic(), write(DATED), at_time(WRITTEN_MS + 9001).gives(offset=-1)
+        "offsets",
+        "by a timestamp after the last record",
+        topic(),
+        write(DATED),
+        at_time(WRITTEN_MS + 9001).gives(offset=-1),
     ),
     scenario(
         "offsets",
@@ -66,7 +70,7 @@ SCENARIOS = (
     ),
     scenario(
         "offsets",
-        "a commit is where the next member goes on",
+        "the next member continues after a commit",
         topic(2),
         write(numbered(20, 2)),
         join("a"),
@@ -80,7 +84,7 @@ SCENARIOS = (
     ),
     scenario(
         "offsets",
-        "what was not committed is read again",
+        "uncommitted records are read again",
         topic(),
         write(numbered(10)),
         join("a"),
@@ -100,7 +104,7 @@ SCENARIOS = (
     ),
     scenario(
         "offsets",
-        "set by an administrator",
+        "altered by an administrator",
         topic(2),
         write(numbered(20, 2)),
         do("alter_offsets", group="$g", topic="$t", offsets={"0": 7, "1": 3}),

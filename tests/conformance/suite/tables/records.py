@@ -41,7 +41,7 @@ def read(count: int, partitions: int = 1, name: str = "$t", **more: object) -> S
 def _round_trip(codec: str) -> Scenario:
     return scenario(
         "records",
-        f"keys, values, headers and times come back, codec {codec}",
+        f"keys, values, headers and timestamps are preserved, codec {codec}",
         topic(3),
         write(SHAPES * 5, codec=codec).gives(
             offsets=[number for turn in range(5) for number in (2 * turn, 2 * turn, 2 * turn, *[2 * turn + 1] * 3)]
@@ -82,7 +82,7 @@ SCENARIOS = (
     ),
     scenario(
         "records",
-        "the topic's codec and not the producer's",
+        "the topic's codec replaces the producer's",
         topic(compression_type="zstd"),
         write(SHAPES[:1] * 3, codec="gzip"),
         read(3).gives(records=SHAPES[:1] * 3),
@@ -104,7 +104,7 @@ SCENARIOS = (
     ),
     scenario(
         "records",
-        "a reader begins at an offset",
+        "a consumer starts at an offset",
         topic(),
         write(numbered(20)),
         read(5, offset=15).gives(
@@ -113,14 +113,14 @@ SCENARIOS = (
     ),
     scenario(
         "records",
-        "the broker's time where the topic says so",
+        "log append time",
         topic(message_timestamp_type="LogAppendTime"),
         write([Record(0, b"k", b"v", (), WRITTEN_MS)]),
         do("list_offsets", topic="$t", partition=0, at="time", time=WRITTEN_MS + 60_000).gives(offset=0),
     ),
     scenario(
         "records",
-        "a topic is made by writing to it",
+        "auto-creation by a producer",
         do("produce", topic="$auto", records=numbered(3), auto_create=True),
         read(3, name="$auto").gives(records=numbered(3)),
     ),

@@ -35,7 +35,7 @@ def committed(count: int, partitions: int = 1) -> Step:
 SCENARIOS = (
     scenario(
         "transactions",
-        "committed records are seen",
+        "committed records are visible",
         topic(3),
         open_(),
         begin(),
@@ -48,7 +48,7 @@ SCENARIOS = (
     ),
     scenario(
         "transactions",
-        "aborted records are not",
+        "aborted records are not visible",
         topic(),
         open_(),
         begin(),
@@ -68,7 +68,7 @@ SCENARIOS = (
     ),
     scenario(
         "transactions",
-        "an open transaction holds committed readers back",
+        "an open transaction blocks read_committed consumers",
         topic(),
         write(numbered(2)),
         open_(),
@@ -84,7 +84,7 @@ SCENARIOS = (
     ),
     scenario(
         "transactions",
-        "a later producer of the same id shuts out the one before",
+        "a new producer with the same transactional id fences the old one",
         topic(),
         open_("old"),
         begin("old"),
@@ -98,7 +98,7 @@ SCENARIOS = (
     ),
     scenario(
         "transactions",
-        "a killed producer's transaction is aborted by its successor",
+        "a new producer aborts the transaction of a killed one",
         topic(),
         open_().by("other"),
         begin().by("other"),
@@ -112,7 +112,7 @@ SCENARIOS = (
     ),
     scenario(
         "transactions",
-        "consume, transform, produce: offsets go with the records",
+        "consume-transform-produce commits offsets with the records",
         topic(1, "$source"),
         topic(),
         write(numbered(20), "$source"),
@@ -143,7 +143,7 @@ SCENARIOS = (
     ),
     scenario(
         "transactions",
-        "begin, then abort with nothing written",
+        "begin and abort without records",
         topic(),
         open_(),
         begin(),

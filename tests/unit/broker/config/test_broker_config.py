@@ -47,7 +47,7 @@ def test_an_invalid_value_is_reported_with_file_line_and_valid_values(tmp_path: 
     ("settings", "words"),
     [
         ({"listeners": "nonsense"}, "NAME://host:port"),
-        ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "a name of its own"),
+        ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "a unique name"),
         ({"listeners": "CONTROLLER://h:1"}, "at least one broker advertised listener"),
         ({"listeners": "PLAINTEXT://h:1", "advertised.listeners": "OTHER://h:1"}, "OTHER"),
         ({"socket.request.max.bytes": "0"}, "Value must be at least 1"),

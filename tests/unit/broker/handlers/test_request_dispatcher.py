@@ -1,4 +1,4 @@
-"""broker/handlers/request_dispatcher.py rule 3: what a client sees of a handler's fault."""
+"""Faults of handlers, as the client sees them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def faulty(context: RequestContext, request: Message) -> Message:
 
 
 def frame_of(request: Message, version: int) -> bytearray:
-    """A request as it comes, without its length."""
+    """A request frame without its length."""
     key = request.API_KEY
     header = RequestHeader(request_api_key=key, request_api_version=version, correlation_id=7, client_id="c")
     return bytearray(encode(header, request_header_version(key, version)) + encode(request, version))
 
 
 def answer_of(request: Message, version: int) -> bytes:
-    """What comes back when the handler of a request fails, without length and header."""
+    """The response to a request whose handler fails, without length and header."""
     dispatcher = Dispatcher()
     key = request.API_KEY
     dispatcher.serve(Router([Route(key, version, version, faulty)]))
@@ -82,5 +82,5 @@ def test_an_unencodable_response_is_a_fault(*, is_late: bool, version: int, is_t
 )
 def test_a_fault_without_an_error_field_closes_the_connection(request_: Message, version: int) -> None:
     assert "error_code" in APIS[ApiKey(request_.API_KEY)].response.__annotations__
-    with pytest.raises(CloseConnection, match="handler of .* failed"):
+    with pytest.raises(CloseConnection, match=r"handler of .* failed"):
         answer_of(request_, version)

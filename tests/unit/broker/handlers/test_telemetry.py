@@ -1,4 +1,4 @@
-"""Clients' own metrics: who is remembered, what is kept of a report, how it is shown."""
+"""Client metrics: instances, stored metrics, the Prometheus page."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def take(kept: ClientMetricsStore, data: bytes, *, who: bytes = b"w" * 16, codec
     kept.update(who, FACTS, codec, data, now_ms=now_ms, expires_ms=now_ms + 1000)
 
 
-# ---- what is kept
+# ---- stored metrics
 
 
 def test_deltas_are_summed_and_cumulative_values_replaced() -> None:
@@ -70,10 +70,7 @@ def test_deltas_are_summed_and_cumulative_values_replaced() -> None:
         take(kept, report(total(value, DELTA), total(value, CUMULATIVE, topic="u")))
     assert kept.names(0) == ["a.b"]
     who = ("client_id", "c"), ("client_rack", "r")
-    assert kept.numbers("a.b") == [
-        Sample((*who, ("topic", "t")), 7.0, True),
-        Sample((*who, ("topic", "u")), 4.0, True),
-    ]
+    assert kept.numbers("a.b") == [Sample((*who, ("topic", "t")), 7.0, True), Sample((*who, ("topic", "u")), 4.0, True)]
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -126,7 +123,7 @@ def test_metrics_beyond_the_limit_are_dropped(monkeypatch: pytest.MonkeyPatch) -
     assert len(kept.numbers("g")) == 2
 
 
-# ---- who is remembered
+# ---- client instances
 
 
 class World:
@@ -219,7 +216,7 @@ def test_the_metrics_parser_is_imported_in_a_thread(monkeypatch: pytest.MonkeyPa
     assert ask() == ["telemetry"]
 
 
-# ---- how it is shown
+# ---- the metrics page
 
 
 def test_the_page_is_in_prometheus_format() -> None:

@@ -77,8 +77,8 @@ def test_pending_flushes_share_a_round_and_the_next_round_starts_before_the_repo
     rounds.loop.call_soon(lambda: rounds.submit("late", late[0]))
     rounds.loop.call_soon(lambda: rounds.submit("later", late[1], rounds.loop.stop))
     rounds.run()
-    begun = ["begin a", "begin b", "begin c", "begin late", "begin later"]
-    assert rounds.events == [*begun, "end a", "end b", "end c", "end late", "end later"]
+    started = ["begin a", "begin b", "begin c", "begin late", "begin later"]
+    assert rounds.events == [*started, "end a", "end b", "end c", "end late", "end later"]
 
 
 @pytest.mark.parametrize("names", ["a", "ab"])
@@ -98,20 +98,20 @@ def test_a_round_of_files_uses_no_thread(rounds: Rounds, names: str) -> None:
     assert rounds.events[-1] == "end new"
 
 
-@pytest.mark.parametrize(("is_new", "room"), [(False, MAX_PER_ROUND), (True, MAX_FIRST_FLUSHES)])
-def test_a_round_is_bounded_and_takes_the_oldest_flushes(rounds: Rounds, *, is_new: bool, room: int) -> None:
+@pytest.mark.parametrize(("is_new", "limit"), [(False, MAX_PER_ROUND), (True, MAX_FIRST_FLUSHES)])
+def test_a_round_is_bounded_and_takes_the_oldest_flushes(rounds: Rounds, *, is_new: bool, limit: int) -> None:
     disk = Disk()
     file = disk.open(f"{rounds.directory}/log", write=True, create=True)
-    count = 2 * room + 1
+    count = 2 * limit + 1
     for number in range(count):
         names = [str(rounds.directory)] if is_new else []
         last = rounds.loop.stop if number == count - 1 else lambda: None
         rounds.submit(str(number), lambda names=names: FlushTask(disk, [file], lambda: True, directories=names), last)
     rounds.run()
-    begun, told = ([event for event in rounds.events if event.startswith(kind)] for kind in ("begin", "end"))
-    assert begun == [f"begin {number}" for number in range(count)]
-    assert told == [f"end {number}" for number in range(count)]
-    assert rounds.events.index("end 0") == 2 * room
+    started, expected = ([event for event in rounds.events if event.startswith(kind)] for kind in ("begin", "end"))
+    assert started == [f"begin {number}" for number in range(count)]
+    assert expected == [f"end {number}" for number in range(count)]
+    assert rounds.events.index("end 0") == 2 * limit
 
 
 def test_stop_runs_several_rounds_of_pending_flushes(rounds: Rounds) -> None:
@@ -157,9 +157,9 @@ def test_a_round_that_the_kernel_refuses_runs_in_the_thread(rounds: Rounds) -> N
     assert rounds.events == ["begin a", "begin b", "end a", "end b"]
 
 
-@pytest.mark.parametrize(("numbers", "told"), [([0, errno.EIO], "b: Cannot sync"), ([0, NOT_SUBMITTED], "end b")])
+@pytest.mark.parametrize(("numbers", "expected"), [([0, errno.EIO], "b: Cannot sync"), ([0, NOT_SUBMITTED], "end b")])
 def test_each_file_of_a_round_has_its_own_result(
-    rounds: Rounds, monkeypatch: pytest.MonkeyPatch, numbers: list[int], told: str
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch, numbers: list[int], expected: str
 ) -> None:
     if SyncQueue.open() is None:
         pytest.skip("this system has no queue for syncs")
@@ -169,7 +169,7 @@ def test_each_file_of_a_round_has_its_own_result(
     rounds.submit("b", rounds.log(disk, "b"), rounds.loop.stop)
     rounds.run()
     assert "end a" in rounds.events
-    assert sum(event.startswith(told) for event in rounds.events) == 1
+    assert sum(event.startswith(expected) for event in rounds.events) == 1
     assert bool(rounds.rounds._threads) is (NOT_SUBMITTED in numbers)
 
 

@@ -55,7 +55,7 @@ def worker(loop: asyncio.AbstractEventLoop) -> Iterator[IoThreadPool]:
 
 
 Put = Callable[[IoThreadPool, Run, IoCallback], None]
-LANES: dict[str, Put] = {
+OPERATIONS: dict[str, Put] = {
     "read": lambda worker, run, done: worker.read("data", run, done),
     "write": lambda worker, run, done: worker.write("data", 2**30, run, done),
     "sync": lambda worker, run, done: worker.sync("data", lambda: run, done),
@@ -63,11 +63,11 @@ LANES: dict[str, Put] = {
 }
 
 
-@pytest.mark.parametrize("thread", LANES)
+@pytest.mark.parametrize("thread", OPERATIONS)
 def test_a_finished_job_is_released(loop: asyncio.AbstractEventLoop, worker: IoThreadPool, thread: str) -> None:
     def put() -> ref[Held]:
         held = Held()
-        LANES[thread](worker, held.work, lambda _: loop.stop())
+        OPERATIONS[thread](worker, held.work, lambda _: loop.stop())
         return ref(held)
 
     left = put()
@@ -78,13 +78,13 @@ def test_a_finished_job_is_released(loop: asyncio.AbstractEventLoop, worker: IoT
 def test_readers_run_a_bounded_number_of_jobs_ahead_of_the_loop(
     loop: asyncio.AbstractEventLoop, worker: IoThreadPool
 ) -> None:
-    most = done = begun = 0
+    highest = done = started = 0
     total = 10 * MAX_UNREPORTED
 
     def run() -> None:
-        nonlocal most, begun
-        begun += 1
-        most = max(most, begun - done)
+        nonlocal highest, started
+        started += 1
+        highest = max(highest, started - done)
 
     def report(_: Exception | None) -> None:
         nonlocal done
@@ -94,9 +94,9 @@ def test_readers_run_a_bounded_number_of_jobs_ahead_of_the_loop(
 
     for _ in range(total):
         worker.read("data", run, report)
-    until(lambda: begun >= MAX_UNREPORTED or None, "the readers do what they may")
+    until(lambda: started >= MAX_UNREPORTED or None, "the readers do what they may")
     loop.run_forever()
-    assert MAX_UNREPORTED <= most <= MAX_UNREPORTED + MAX_READERS
+    assert MAX_UNREPORTED <= highest <= MAX_UNREPORTED + MAX_READERS
 
 
 def test_one_reader_runs_all_jobs_while_it_is_fast(
@@ -173,7 +173,7 @@ def directory(loop: asyncio.AbstractEventLoop, worker: IoThreadPool, clock: Cloc
 
 
 def test_a_slow_write_moves_writes_to_the_thread_until_they_are_fast_again(directory: Directory) -> None:
-    assert not directory.write(100, 0)  # nobody knows it yet
+    assert not directory.write(100, 0)  # its speed is unknown
     assert directory.write(100, 0.2)
     assert not any(directory.write(100, 0.2) for _ in range(20))
     assert not any(directory.write(100, 0) for _ in range(QUICK_IN_A_ROW))
@@ -200,7 +200,7 @@ def test_the_thread_writes_first_after_an_idle_time(directory: Directory, clock:
 FULL = StorageError("write", "data/t-0/0.log", OSError(errno.ENOSPC, "No space left on device"))
 
 
-class Scarce:
+class FullDiskWrite:
     """A write that finds a full disk the first times."""
 
     def __init__(self, times: int) -> None:
@@ -213,91 +213,91 @@ class Scarce:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("worker_thread", "reader_pool"):
         monkeypatch.setattr(f"broker.io.{module}.SPACE_CHECK_INTERVAL_S", 0.001)
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("fast_retries")
 @pytest.mark.parametrize("size", [0, 2**30])
 def test_a_write_waits_for_space_and_later_writes_wait_behind_it(
     loop: asyncio.AbstractEventLoop, worker: IoThreadPool, size: int
 ) -> None:
-    told: list[object] = []
-    worker.on_space_change = lambda directory, has_space: told.append((directory, has_space))
-    worker.write("data", 2**30, lambda: None, told.append)
-    worker.write("data", size, Scarce(5).work, told.append)
+    results: list[object] = []
+    worker.on_space_change = lambda directory, has_space: results.append((directory, has_space))
+    worker.write("data", 2**30, lambda: None, results.append)
+    worker.write("data", size, FullDiskWrite(5).work, results.append)
 
     def done(error: StorageError | None) -> None:
-        told.append(error)
+        results.append(error)
         loop.stop()
 
-    worker.write("data", 0, lambda: told.append("the next"), done)
+    worker.write("data", 0, lambda: results.append("the next"), done)
     loop.run_forever()
-    assert [what for what in told if what != "the next"] == [None, ("data", False), ("data", True), None, None]
+    assert [what for what in results if what != "the next"] == [None, ("data", False), ("data", True), None, None]
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("fast_retries")
 def test_a_flush_on_a_full_disk_is_retried(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
-    told: list[StorageError | None] = []
-    worker.sync("data", lambda: Scarce(3).work, lambda error: (told.append(error), loop.stop()))
+    results: list[StorageError | None] = []
+    worker.sync("data", lambda: FullDiskWrite(3).work, lambda error: (results.append(error), loop.stop()))
     loop.run_forever()
-    assert told == [None]
+    assert results == [None]
     for action in ("sync", "sync the directory", "sync the file system of"):
         assert not StorageError(action, "data/t-0", OSError(errno.ENOSPC, "")).is_full
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("fast_retries")
 def test_reads_on_a_full_disk_are_deferred(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
-    told: list[object] = []
-    worker.on_space_change = lambda directory, has_space: told.append((directory, has_space))
-    scarce = [Scarce(2**30) for _ in range(3 * MAX_UNREPORTED)]
-    for each in scarce:
-        worker.read("data", each.work, told.append)
+    results: list[object] = []
+    worker.on_space_change = lambda directory, has_space: results.append((directory, has_space))
+    deferred = [FullDiskWrite(2**30) for _ in range(3 * MAX_UNREPORTED)]
+    for each in deferred:
+        worker.read("data", each.work, results.append)
 
     def read(error: StorageError | None) -> None:
-        told.append("another")
+        results.append("another")
         assert error is None
-        for each in scarce:
+        for each in deferred:
             each.times = 0
         worker.read("data", lambda: None, end)
 
     def end(_: StorageError | None) -> None:
-        if told.count(None) == len(scarce):
+        if results.count(None) == len(deferred):
             loop.stop()
         else:
             loop.call_later(0.001, end, None)
 
     worker.read("data", lambda: None, read)
     loop.run_forever()
-    told.remove("another")
-    assert told[0] == ("data", False)
-    assert told[-2:] == [("data", True), None]
-    assert told.count(("data", False)) == told.count(("data", True))
+    results.remove("another")
+    assert results[0] == ("data", False)
+    assert results[-2:] == [("data", True), None]
+    assert results.count(("data", False)) == results.count(("data", True))
 
 
 def test_a_deferred_read_fails_at_shutdown(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
-    told: list[StorageError | None] = []
+    results: list[StorageError | None] = []
     worker.on_space_change = lambda _directory, has_space: loop.stop() if not has_space else None
-    worker.read("data", Scarce(2**30).work, told.append)
+    worker.read("data", FullDiskWrite(2**30).work, results.append)
     loop.run_forever()
     worker.stop()
     loop.call_soon(loop.stop)  # behind what the threads reported
     loop.run_forever()
-    assert told == [FULL]
+    assert results == [FULL]
 
 
 def test_deletions_do_not_wait_for_space(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
-    told: list[StorageError | None] = []
-    worker.background("data", Scarce(1).work, told.append)
+    results: list[StorageError | None] = []
+    worker.background("data", FullDiskWrite(1).work, results.append)
     worker.background("data", lambda: None, lambda _: loop.stop())
     loop.run_forever()
-    assert told == [FULL]
+    assert results == [FULL]
 
 
 def test_a_full_disk_is_an_error_at_shutdown(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
-    told: list[StorageError | None] = []
+    results: list[StorageError | None] = []
     worker.on_space_change = lambda _directory, _has_room: worker.stop_waiting_for_space()
-    worker.write("data", 2**30, Scarce(2**30).work, lambda error: (told.append(error), loop.stop()))
+    worker.write("data", 2**30, FullDiskWrite(2**30).work, lambda error: (results.append(error), loop.stop()))
     loop.run_forever()
-    assert told == [FULL]
+    assert results == [FULL]

@@ -44,7 +44,7 @@ class FakeLoop:
             callback(*arguments)
 
 
-class FakeWire:
+class FakeTransport:
     """Received pieces, and what was sent as far as there was room."""
 
     def __init__(self) -> None:
@@ -90,11 +90,11 @@ class DeferredResponse(Pending):
         return self.lets_next_begin and frame.startswith(b"overlapping")
 
 
-class World:
+class ConnectionHarness:
     """One connection; the first byte of a frame selects its response."""
 
     def __init__(self) -> None:
-        self.loop, self.transport = FakeLoop(), FakeWire()
+        self.loop, self.transport = FakeLoop(), FakeTransport()
         self.info = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 40000), "User:ANONYMOUS")
         self.pending: dict[bytes, Pending] = {}
         self.closed: list[Connection] = []
@@ -133,246 +133,246 @@ class World:
 
 
 def test_responses_are_sent_in_order_behind_a_deferred_one() -> None:
-    world = World()
-    world.receive(b"a", b"later1", b"b", b"never", b"c")
-    assert world.transport.sent == b"a;"
-    world.pending[b"later1"].complete([b"later1;"])
-    world.loop.run_soon()
-    assert world.transport.sent == b"a;later1;b;c;"
+    harness = ConnectionHarness()
+    harness.receive(b"a", b"later1", b"b", b"never", b"c")
+    assert harness.transport.sent == b"a;"
+    harness.pending[b"later1"].complete([b"later1;"])
+    harness.loop.run_soon()
+    assert harness.transport.sent == b"a;later1;b;c;"
 
 
 def test_a_request_does_not_overtake_a_queued_one() -> None:
-    world = World()
-    world.receive(b"later1", b"a")
-    world.pending[b"later1"].complete([b"later1;"])
-    world.receive(b"b")
-    world.loop.run_soon()
-    assert world.transport.sent == b"later1;a;b;"
+    harness = ConnectionHarness()
+    harness.receive(b"later1", b"a")
+    harness.pending[b"later1"].complete([b"later1;"])
+    harness.receive(b"b")
+    harness.loop.run_soon()
+    assert harness.transport.sent == b"later1;a;b;"
 
 
 def test_small_responses_to_requests_received_together_are_sent_in_one_call() -> None:
-    world = World()
-    world.receive(b"a", b"b", b"c")
-    assert (world.transport.sent, world.transport.sends) == (b"a;b;c;", 1)
-    world.receive(b"d", b"never")
-    assert (world.transport.sent, world.transport.sends) == (b"a;b;c;d;", 2)
+    harness = ConnectionHarness()
+    harness.receive(b"a", b"b", b"c")
+    assert (harness.transport.sent, harness.transport.sends) == (b"a;b;c;", 1)
+    harness.receive(b"d", b"never")
+    assert (harness.transport.sent, harness.transport.sends) == (b"a;b;c;d;", 2)
 
 
 def test_large_responses_are_not_held() -> None:
-    world = World()
+    harness = ConnectionHarness()
     large = bytes(5000)
-    world.receive(large, b"a", large, b"b")
-    assert (world.transport.sent, world.transport.sends) == (large + b";a;" + large + b";b;", 3)
+    harness.receive(large, b"a", large, b"b")
+    assert (harness.transport.sent, harness.transport.sends) == (large + b";a;" + large + b";b;", 3)
 
 
 @pytest.mark.parametrize("last", [b"broken", b"close"])
 def test_complete_responses_are_sent_before_the_connection_is_closed(last: bytes) -> None:
-    world = World()
-    world.receive(b"a", b"b", last)
-    assert world.transport.sent == b"a;b;"
-    assert world.transport.is_closed
-    assert not world.transport.is_reset
+    harness = ConnectionHarness()
+    harness.receive(b"a", b"b", last)
+    assert harness.transport.sent == b"a;b;"
+    assert harness.transport.is_closed
+    assert not harness.transport.is_reset
 
 
 def test_no_request_starts_behind_a_deferred_one_while_earlier_responses_are_sent() -> None:
-    world = World()
-    world.transport.room = 1
-    world.receive(b"a", b"later1", b"later2")
-    assert (world.transport.sent, list(world.pending)) == (b"a", [b"later1"])
-    world.transport.room = 10**9
-    world.loop.writers[7]()
-    assert (world.transport.sent, list(world.pending), world.loop.writers) == (b"a;", [b"later1"], {})
-    world.pending[b"later1"].complete([b"later1;"])
-    world.loop.run_soon()
-    assert (world.transport.sent, list(world.pending)) == (b"a;later1;", [b"later1", b"later2"])
+    harness = ConnectionHarness()
+    harness.transport.room = 1
+    harness.receive(b"a", b"later1", b"later2")
+    assert (harness.transport.sent, list(harness.pending)) == (b"a", [b"later1"])
+    harness.transport.room = 10**9
+    harness.loop.writers[7]()
+    assert (harness.transport.sent, list(harness.pending), harness.loop.writers) == (b"a;", [b"later1"], {})
+    harness.pending[b"later1"].complete([b"later1;"])
+    harness.loop.run_soon()
+    assert (harness.transport.sent, list(harness.pending)) == (b"a;later1;", [b"later1", b"later2"])
 
 
 def test_unsent_bytes_are_sent_with_the_next_complete_response() -> None:
-    world = World()
-    world.transport.room = 1
-    world.receive(b"a", b"later1")
-    world.transport.room = 10**9
-    world.pending[b"later1"].complete([b"later1;"])
-    assert (world.transport.sent, world.loop.writers) == (b"a;later1;", {})
+    harness = ConnectionHarness()
+    harness.transport.room = 1
+    harness.receive(b"a", b"later1")
+    harness.transport.room = 10**9
+    harness.pending[b"later1"].complete([b"later1;"])
+    assert (harness.transport.sent, harness.loop.writers) == (b"a;later1;", {})
 
 
 def test_a_deferred_response_that_is_complete_is_sent_immediately() -> None:
-    world = World()
+    harness = ConnectionHarness()
     done = DeferredResponse()
     done.complete([b"done;"])
-    world.dispatch = None
-    world.connection._dispatch = lambda frame, info, mono_ms: done
-    world.receive(b"x")
-    assert world.transport.sent == b"done;"
+    harness.dispatch = None
+    harness.connection._dispatch = lambda frame, info, mono_ms: done
+    harness.receive(b"x")
+    assert harness.transport.sent == b"done;"
 
 
 def test_the_socket_is_watched_for_writing_only_while_bytes_are_unsent() -> None:
-    world = World()
-    world.transport.room = 3
-    world.receive(b"long answer", b"next")
-    assert (world.transport.sent, list(world.loop.writers)) == (b"lon", [7])
-    world.transport.room = 10**9
-    world.loop.writers[7]()
-    assert (world.transport.sent, list(world.loop.writers)) == (b"long answer;next;", [])
+    harness = ConnectionHarness()
+    harness.transport.room = 3
+    harness.receive(b"long answer", b"next")
+    assert (harness.transport.sent, list(harness.loop.writers)) == (b"lon", [7])
+    harness.transport.room = 10**9
+    harness.loop.writers[7]()
+    assert (harness.transport.sent, list(harness.loop.writers)) == (b"long answer;next;", [])
 
 
 @pytest.mark.parametrize("waiting", [[b"x"] * module._MAX_QUEUED_FRAMES, [b"x" * module._MAX_QUEUED_BYTES]])
 def test_a_full_queue_stops_reading_until_the_request_is_answered(waiting: list[bytes]) -> None:
-    world = World()
-    world.receive(b"later", *waiting)
-    assert world.loop.readers == {}
-    world.pending[b"later"].complete([b"later;"])
-    world.loop.run_soon()
-    assert list(world.loop.readers) == [7]
-    assert world.transport.sent == b"later;" + b"".join(body + b";" for body in waiting)
+    harness = ConnectionHarness()
+    harness.receive(b"later", *waiting)
+    assert harness.loop.readers == {}
+    harness.pending[b"later"].complete([b"later;"])
+    harness.loop.run_soon()
+    assert list(harness.loop.readers) == [7]
+    assert harness.transport.sent == b"later;" + b"".join(body + b";" for body in waiting)
 
 
 def test_a_muted_connection_gets_its_response_and_starts_the_next_request_later() -> None:
-    world = World()
-    world.receive(b"mute", b"next")
-    assert world.transport.sent == b"mute;"
-    ((delay_s, go_on),) = world.loop.later
+    harness = ConnectionHarness()
+    harness.receive(b"mute", b"next")
+    assert harness.transport.sent == b"mute;"
+    ((delay_s, go_on),) = harness.loop.later
     assert 4 < delay_s <= 5
     go_on()
-    assert world.transport.sent == b"mute;next;"
+    assert harness.transport.sent == b"mute;next;"
 
 
 def test_a_closed_connection_cancels_its_request() -> None:
-    world = World()
-    world.receive(b"later")
+    harness = ConnectionHarness()
+    harness.receive(b"later")
     cancelled = []
-    world.pending[b"later"].on_cancel = lambda: cancelled.append(True)
-    world.receive_bytes(b"")
-    world.pending[b"later"].complete([b"too late"])
-    assert (world.transport.is_closed, cancelled, world.closed, world.transport.sent) == (
+    harness.pending[b"later"].on_cancel = lambda: cancelled.append(True)
+    harness.receive_bytes(b"")
+    harness.pending[b"later"].complete([b"too late"])
+    assert (harness.transport.is_closed, cancelled, harness.closed, harness.transport.sent) == (
         True,
         [True],
-        [world.connection],
+        [harness.connection],
         b"",
     )
-    assert (world.loop.readers, world.loop.writers) == ({}, {})
+    assert (harness.loop.readers, harness.loop.writers) == ({}, {})
 
 
 @pytest.mark.parametrize("room", [10, 3])
 def test_a_connection_with_unsent_bytes_is_reset(room: int) -> None:
-    world = World()
-    world.transport.room = room
-    world.receive(b"answer")
-    world.connection.close()
-    assert (world.transport.is_closed, world.transport.is_reset) == (True, room == 3)
+    harness = ConnectionHarness()
+    harness.transport.room = room
+    harness.receive(b"answer")
+    harness.connection.close()
+    assert (harness.transport.is_closed, harness.transport.is_reset) == (True, room == 3)
 
 
 @pytest.mark.parametrize("body", [b"broken", b"close"])
 def test_a_protocol_violation_costs_one_log_line_and_the_connection(
     body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = World()
-    world.receive(b"a", body, b"b")
-    assert (world.transport.sent, world.transport.is_closed, len(caplog.records)) == (b"a;", True, 1)
+    harness = ConnectionHarness()
+    harness.receive(b"a", body, b"b")
+    assert (harness.transport.sent, harness.transport.is_closed, len(caplog.records)) == (b"a;", True, 1)
 
 
 def test_a_frame_above_the_limit_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
-    world.receive_bytes(struct.pack(">i", 1 << 30) + b"x")
-    assert (world.transport.is_closed, len(caplog.records)) == (True, 1)
+    harness = ConnectionHarness()
+    harness.receive_bytes(struct.pack(">i", 1 << 30) + b"x")
+    assert (harness.transport.is_closed, len(caplog.records)) == (True, 1)
 
 
 def test_a_deferred_response_may_close_the_connection() -> None:
-    world = World()
-    world.receive(b"later")
-    world.pending[b"later"].close("no way to say it")
-    assert world.transport.is_closed
+    harness = ConnectionHarness()
+    harness.receive(b"later")
+    harness.pending[b"later"].close("no way to say it")
+    assert harness.transport.is_closed
 
 
 @pytest.mark.parametrize(
     "stream", [b"\0\0\0\x64half", struct.pack(">i", 5) + b"never"], ids=["half a frame", "no answer"]
 )
 def test_a_receive_without_a_response_is_followed_by_another_receive(stream: bytes) -> None:
-    world = World()
-    world.receive_bytes(stream)
-    world.transport.is_reset_by_peer = True
-    world.loop.run_soon()
-    assert world.transport.is_closed
+    harness = ConnectionHarness()
+    harness.receive_bytes(stream)
+    harness.transport.is_reset_by_peer = True
+    harness.loop.run_soon()
+    assert harness.transport.is_closed
 
 
 def test_pipelined_requests_start_and_their_responses_are_sent_in_order_in_one_call() -> None:
-    world = World()
-    world.receive(b"overlapping1", b"overlapping2", b"overlapping3", b"other")
-    assert list(world.pending) == [b"overlapping1", b"overlapping2", b"overlapping3"]
-    world.pending[b"overlapping2"].complete([b"2;"])
-    world.loop.run_soon()
-    assert world.transport.sent == b""
-    world.pending[b"overlapping1"].complete([b"1;"])
-    world.pending[b"overlapping3"].complete([b"3;"])
-    world.loop.run_soon()
-    assert (world.transport.sent, world.transport.sends) == (b"1;2;3;other;", 2)
+    harness = ConnectionHarness()
+    harness.receive(b"overlapping1", b"overlapping2", b"overlapping3", b"other")
+    assert list(harness.pending) == [b"overlapping1", b"overlapping2", b"overlapping3"]
+    harness.pending[b"overlapping2"].complete([b"2;"])
+    harness.loop.run_soon()
+    assert harness.transport.sent == b""
+    harness.pending[b"overlapping1"].complete([b"1;"])
+    harness.pending[b"overlapping3"].complete([b"3;"])
+    harness.loop.run_soon()
+    assert (harness.transport.sent, harness.transport.sends) == (b"1;2;3;other;", 2)
 
 
 def test_without_pipelining_one_request_is_in_flight() -> None:
-    world = World()
-    world.receive(b"later", b"overlapping")
-    assert list(world.pending) == [b"later"]
-    world.pending[b"later"].complete([b"later;"])
-    world.loop.run_soon()
-    world.receive(b"later2")
-    assert list(world.pending) == [b"later", b"overlapping"]
+    harness = ConnectionHarness()
+    harness.receive(b"later", b"overlapping")
+    assert list(harness.pending) == [b"later"]
+    harness.pending[b"later"].complete([b"later;"])
+    harness.loop.run_soon()
+    harness.receive(b"later2")
+    assert list(harness.pending) == [b"later", b"overlapping"]
 
 
 @pytest.mark.parametrize("last", [b"overlapping broken", b"overlapping close"])
 def test_a_closing_request_waits_for_the_earlier_ones(last: bytes) -> None:
-    world = World()
-    world.receive(b"overlapping1", last, b"overlapping2")
-    assert list(world.pending) == [b"overlapping1"]
-    assert not world.transport.is_closed
-    world.pending[b"overlapping1"].complete([b"1;"])
-    world.loop.run_soon()
-    assert (world.transport.sent, world.transport.is_closed) == (b"1;", True)
+    harness = ConnectionHarness()
+    harness.receive(b"overlapping1", last, b"overlapping2")
+    assert list(harness.pending) == [b"overlapping1"]
+    assert not harness.transport.is_closed
+    harness.pending[b"overlapping1"].complete([b"1;"])
+    harness.loop.run_soon()
+    assert (harness.transport.sent, harness.transport.is_closed) == (b"1;", True)
 
 
 def test_an_immediate_response_waits_for_the_earlier_ones() -> None:
-    world = World()
-    world.receive(b"overlapping1", b"overlapping now")
-    assert world.transport.sent == b""
-    world.pending[b"overlapping1"].complete([b"1;"])
-    world.loop.run_soon()
-    assert world.transport.sent == b"1;overlapping now;"
+    harness = ConnectionHarness()
+    harness.receive(b"overlapping1", b"overlapping now")
+    assert harness.transport.sent == b""
+    harness.pending[b"overlapping1"].complete([b"1;"])
+    harness.loop.run_soon()
+    assert harness.transport.sent == b"1;overlapping now;"
 
 
 @pytest.mark.parametrize("size", [14, 300_000])
 def test_requests_in_flight_are_limited_by_number_and_bytes(size: int) -> None:
-    world = World()
+    harness = ConnectionHarness()
     most = min(module._MAX_IN_FLIGHT, module._MAX_IN_FLIGHT_BYTES // size)
     bodies = [
         b"overlapping" + b"%03d" % number + b"." * size for number in range(3 * (most + 2 * module._MAX_QUEUED_FRAMES))
     ]
     for _ in range(3):
-        while world.loop.readers:
-            world.receive(bodies.pop()[:size])
-        assert len(world.pending) == most
-        for name in list(world.pending):
-            world.pending.pop(name).complete([b";"])
-        world.loop.run_soon()
+        while harness.loop.readers:
+            harness.receive(bodies.pop()[:size])
+        assert len(harness.pending) == most
+        for name in list(harness.pending):
+            harness.pending.pop(name).complete([b";"])
+        harness.loop.run_soon()
 
 
 def test_a_closed_connection_cancels_all_its_requests() -> None:
-    world = World()
-    world.receive(b"overlapping1", b"overlapping2")
+    harness = ConnectionHarness()
+    harness.receive(b"overlapping1", b"overlapping2")
     cancelled = []
-    for name, pending in world.pending.items():
+    for name, pending in harness.pending.items():
         pending.on_cancel = lambda name=name: cancelled.append(name)
-    world.receive_bytes(b"")
+    harness.receive_bytes(b"")
     assert cancelled == [b"overlapping1", b"overlapping2"]
 
 
 def test_a_mute_during_several_responses_delays_the_next_request() -> None:
-    world = World()
-    world.receive(b"overlapping1", b"overlapping2")
-    world.info.muted_until_mono_ms = module.time.monotonic_ns() // 1_000_000 + 5000
-    for pending in world.pending.values():
+    harness = ConnectionHarness()
+    harness.receive(b"overlapping1", b"overlapping2")
+    harness.info.muted_until_mono_ms = module.time.monotonic_ns() // 1_000_000 + 5000
+    for pending in harness.pending.values():
         pending.complete([b"x;"])
-    world.loop.run_soon()
-    world.receive(b"next")
-    assert world.transport.sent == b"x;x;"
-    ((_, go_on),) = world.loop.later
+    harness.loop.run_soon()
+    harness.receive(b"next")
+    assert harness.transport.sent == b"x;x;"
+    ((_, go_on),) = harness.loop.later
     go_on()
-    assert world.transport.sent == b"x;x;next;"
+    assert harness.transport.sent == b"x;x;next;"

@@ -31,7 +31,7 @@ def test_rejected_clients_are_disconnected_until_they_are_accepted_again() -> No
     listener = Listener(loop, "PLAINTEXT", "127.0.0.1", 0, lambda *_: None, SocketSettings())
     listener.start()
 
-    def come() -> socket.socket:
+    def connect() -> socket.socket:
         client = socket.create_connection(("127.0.0.1", listener.port), timeout=5)
         loop.call_soon(loop.stop)
         loop.run_forever()
@@ -39,15 +39,15 @@ def test_rejected_clients_are_disconnected_until_they_are_accepted_again() -> No
 
     clients = []
     try:
-        clients.append(come())
-        assert len(listener) == 1
+        clients.append(connect())
+        assert len(listener._connections) == 1
         listener.reject_clients(is_rejecting=True)
-        assert (len(listener), clients[0].recv(1)) == (0, b"")
-        clients.append(come())
-        assert (len(listener), clients[1].recv(1)) == (0, b"")
+        assert (len(listener._connections), clients[0].recv(1)) == (0, b"")
+        clients.append(connect())
+        assert (len(listener._connections), clients[1].recv(1)) == (0, b"")
         listener.reject_clients(is_rejecting=False)
-        clients.append(come())
-        assert len(listener) == 1
+        clients.append(connect())
+        assert len(listener._connections) == 1
     finally:
         for client in clients:
             client.close()

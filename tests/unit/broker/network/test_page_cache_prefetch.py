@@ -16,7 +16,7 @@ from tests.support.cold_disk import ColdDisk
 MIB = 1 << 20
 
 
-class ColdWire:
+class ColdTransport:
     """Takes everything, as long as it need not wait for the disk."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Rig:
         self.file = self.disk.open(str(path / "t-0" / "0.log"), write=True, create=True)
         self.data = os.urandom(size)
         self.file.pwrite(self.data, 0)
-        self.transport = ColdWire()
+        self.transport = ColdTransport()
         self.jobs: list = []
         self.on_directory_failed: list[str] = []
         self.read_ahead = ReadAhead(
@@ -66,7 +66,7 @@ class Rig:
 
     def send(self, *parts) -> None:
         """Sends a response while the disk is guarded."""
-        with self.disk.guarded():
+        with self.disk.blocking_forbidden():
             is_sent = self.sender.send(list(parts))
         turns = 0
         while not is_sent:
@@ -77,7 +77,7 @@ class Rig:
                     *self.sender.uncached, lambda data, error: self.sender.resume_after_prefetch(data)
                 )
                 self.work()
-            with self.disk.guarded():
+            with self.disk.blocking_forbidden():
                 is_sent = self.sender.resume()
 
     def region(self, position: int = 0, length: int | None = None) -> FileRegion:
@@ -94,7 +94,7 @@ def test_an_uncached_region_is_prefetched_in_pieces_and_sent_by_sendfile(tmp_pat
 
 def test_the_next_piece_is_prefetched_while_one_is_sent(tmp_path):
     rig = Rig(tmp_path, 5 * MIB)
-    with rig.disk.guarded():
+    with rig.disk.blocking_forbidden():
         assert not rig.sender.send([rig.region()])
     rig.read_ahead.prefetch(*rig.sender.uncached, lambda data, error: rig.sender.resume_after_prefetch(data))
     rig.work()
@@ -139,14 +139,14 @@ def test_a_finished_scan_holds_no_file_open(tmp_path):
 
 def test_a_read_error_is_reported(tmp_path):
     rig = Rig(tmp_path, MIB)
-    with rig.disk.guarded():
+    with rig.disk.blocking_forbidden():
         rig.sender.send([rig.region()])
-    told = []
-    rig.read_ahead.prefetch(*rig.sender.uncached, lambda data, error: told.append((data, str(error))))
+    results = []
+    rig.read_ahead.prefetch(*rig.sender.uncached, lambda data, error: results.append((data, str(error))))
     (_, done) = rig.jobs.pop(0)
     done(StorageError("read", "x"))
     assert rig.on_directory_failed == [str(tmp_path)]
-    assert told == [(None, "Cannot read x.")]
+    assert results == [(None, "Cannot read x.")]
 
 
 def test_an_error_of_the_cache_query_is_left_to_the_thread(tmp_path, monkeypatch):
@@ -163,14 +163,14 @@ def test_an_error_of_the_cache_query_is_left_to_the_thread(tmp_path, monkeypatch
 @pytest.mark.parametrize("position", [0, 3 * MIB])
 def test_nothing_is_sent_before_the_uncached_region_is_read(tmp_path, position):
     rig = Rig(tmp_path, 4 * MIB)
-    with rig.disk.guarded():
+    with rig.disk.blocking_forbidden():
         assert not rig.sender.send([rig.region(position)])
         assert not rig.sender.send([b"later"])
         assert not rig.sender.resume()
     assert rig.transport.sent == b""
 
 
-class SmallSocket(ColdWire):
+class SmallSocket(ColdTransport):
     """Accepts few bytes at a time."""
 
     def send_file(self, region, skip, limit):
@@ -181,14 +181,14 @@ def test_a_piece_is_queried_once_however_small_the_socket(tmp_path):
     rig = Rig(tmp_path, 4 * MIB)
     rig.file.pread(4 * MIB, 0)
     rig.transport = SmallSocket()
-    asked: list[int] = []
+    queried: list[int] = []
 
-    class Asked(ReadAhead):
+    class CountingReadAhead(ReadAhead):
         def is_cached(self, region, skip, limit):
-            asked.append(limit)
+            queried.append(limit)
             return super().is_cached(region, skip, limit)
 
-    rig.sender = Sender(rig.transport, Asked(PageCachePrefetcher(rig, lambda directory, error: None)))
+    rig.sender = Sender(rig.transport, CountingReadAhead(PageCachePrefetcher(rig, lambda directory, error: None)))
     rig.send(rig.region())
     assert rig.transport.sent == rig.data
-    assert sum(asked) < 4 * MIB + 100
+    assert sum(queried) < 4 * MIB + 100

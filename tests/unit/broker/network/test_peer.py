@@ -30,12 +30,12 @@ def test_a_closed_peer_fails_requests_and_opens_no_connection() -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         listener.setblocking(False)
-        where = HostAndPort(*listener.getsockname())
-        peer = Peer(ClientContext(loop, "test", NoDeadlines(), lambda: 0, 5000), lambda: where)  # type: ignore[arg-type]
+        address = HostAndPort(*listener.getsockname())
+        peer = Peer(ClientContext(loop, "test", NoDeadlines(), lambda: 0, 5000), lambda: address)  # type: ignore[arg-type]
         peer.close()
-        told = asyncio.Event()
-        peer.send_request(MetadataRequest(topics=None), lambda answer: (answers.append(answer), told.set()))
-        loop.run_until_complete(asyncio.wait_for(told.wait(), 10))
+        replied = asyncio.Event()
+        peer.send_request(MetadataRequest(topics=None), lambda answer: (answers.append(answer), replied.set()))
+        loop.run_until_complete(asyncio.wait_for(replied.wait(), 10))
         loop.close()
         assert answers == [None]
         assert faults == []

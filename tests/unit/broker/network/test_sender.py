@@ -21,7 +21,7 @@ VERSION = 12
 FRAME_AND_HEADER_BYTES = 9
 
 
-class FakeWire:
+class FakeTransport:
     """Takes the next count of bytes from a plan; None is: would block."""
 
     def __init__(self, plan) -> None:
@@ -100,7 +100,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
 @pytest.mark.parametrize("number", range(20))
 def test_parts_are_sent_in_order_across_partial_writes_of_random_size(chain: Chain, number: int) -> None:
     rng = random.Random(number)
-    transport = FakeWire(iter(lambda: rng.choice([None, 1, 2, 7, 100, 5000]), "never"))
+    transport = FakeTransport(iter(lambda: rng.choice([None, 1, 2, 7, 100, 5000]), "never"))
     sender = Sender(transport)
     send_everything(sender, chain.parts)
     assert bytes(transport.taken) == chain.answer
@@ -108,7 +108,7 @@ def test_parts_are_sent_in_order_across_partial_writes_of_random_size(chain: Cha
 
 
 def test_parts_are_sent_in_order_one_byte_at_a_time(chain: Chain) -> None:
-    transport = FakeWire(iter(lambda: 1, None))
+    transport = FakeTransport(iter(lambda: 1, None))
     send_everything(Sender(transport), chain.parts)
     assert bytes(transport.taken) == chain.answer
     answer = decode(FetchResponse, VERSION, transport.taken, FRAME_AND_HEADER_BYTES)
@@ -124,7 +124,7 @@ def test_one_call_sends_a_bounded_number_of_bytes(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     path.write_bytes(bytes(5 * MAX_BYTES_PER_CALL))
     with path.open("rb") as file:
-        transport = FakeWire(iter(lambda: 2**30, None))
+        transport = FakeTransport(iter(lambda: 2**30, None))
         assert send_everything(Sender(transport), [b"h", FileRegion(file, 0, 5 * MAX_BYTES_PER_CALL)]) == 5 + 1
 
 
@@ -132,4 +132,4 @@ def test_a_file_shorter_than_its_region_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     path.write_bytes(b"short")
     with path.open("rb") as file, pytest.raises(RegionEnded):
-        send_everything(Sender(FakeWire(iter(lambda: 100, None))), [b"h", FileRegion(file, 0, 10)])
+        send_everything(Sender(FakeTransport(iter(lambda: 100, None))), [b"h", FileRegion(file, 0, 10)])

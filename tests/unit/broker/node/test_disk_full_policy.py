@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from broker.node.disk_full_policy import DiskFullPolicy
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_publisher import MetadataPublisher
-from tests.unit.replication.metadata.test_image import A, after, topic
+from tests.unit.replication.metadata.test_image import A, apply_records, topic
 
 METADATA, DATA = "/metadata", "/data"
 
 
 class Clients:
-    """A listener: what it is told."""
+    """Records the calls to a listener."""
 
     def __init__(self) -> None:
-        self.told: list[bool] = []
+        self.rejected: list[bool] = []
 
     def reject_clients(self, is_rejecting: bool) -> None:
-        self.told.append(is_rejecting)
+        self.rejected.append(is_rejecting)
 
 
 @pytest.fixture
 def image() -> MetadataImage:
-    return after(*topic("a", A))[0]
+    return apply_records(*topic("a", A))[0]
 
 
 @pytest.fixture
-def clients() -> Clients:
+def clients() -> Any:
     return Clients()
 
 
@@ -38,7 +40,7 @@ def publisher(image: MetadataImage) -> MetadataPublisher:
 
 
 @pytest.fixture
-def full_disks(publisher: MetadataPublisher, clients: Clients) -> DiskFullPolicy:
+def policy(publisher: MetadataPublisher, clients: Any) -> DiskFullPolicy:
     return DiskFullPolicy(1, METADATA, publisher, [clients])
 
 
@@ -47,57 +49,55 @@ def leader(publisher: MetadataPublisher) -> int:
 
 
 @pytest.mark.parametrize("directory", [METADATA, DATA])
-def test_a_node_has_space_if_all_directories_have(full_disks: DiskFullPolicy, directory: str) -> None:
-    full_disks.space_changed(directory, has_space=False)
-    assert not full_disks.has_space()
-    full_disks.space_changed(directory, has_space=True)
-    assert full_disks.has_space()
+def test_a_node_has_space_if_all_directories_have(policy: DiskFullPolicy, directory: str) -> None:
+    policy.space_changed(directory, has_space=False)
+    assert not policy.has_space()
+    policy.space_changed(directory, has_space=True)
+    assert policy.has_space()
 
 
-def test_a_change_sends_a_heartbeat_and_a_full_metadata_log_resigns(full_disks: DiskFullPolicy) -> None:
-    heard: list[str] = []
-    full_disks.on_change = lambda: heard.append("change")
-    full_disks.on_metadata_log_full = lambda: heard.append("deaf")
-    full_disks.space_changed(DATA, has_space=False)
-    full_disks.space_changed(METADATA, has_space=False)
-    full_disks.space_changed(METADATA, has_space=True)
-    assert heard == ["change", "deaf", "change", "change"]
+def test_a_change_sends_a_heartbeat_and_a_full_metadata_log_resigns(policy: DiskFullPolicy) -> None:
+    events: list[str] = []
+    policy.on_change = lambda: events.append("change")
+    policy.on_metadata_log_full = lambda: events.append("resign")
+    policy.space_changed(DATA, has_space=False)
+    policy.space_changed(METADATA, has_space=False)
+    policy.space_changed(METADATA, has_space=True)
+    assert events == ["change", "resign", "change", "change"]
 
 
 def test_a_fenced_broker_leads_nothing_until_it_is_unfenced(
-    full_disks: DiskFullPolicy, publisher: MetadataPublisher
+    policy: DiskFullPolicy, publisher: MetadataPublisher
 ) -> None:
-    full_disks.set_fenced(is_fenced=True)
+    policy.set_fenced(is_fenced=True)
     assert leader(publisher) == -1
-    full_disks.set_fenced(is_fenced=False)
+    policy.set_fenced(is_fenced=False)
     assert leader(publisher) == 1
 
 
-@pytest.mark.parametrize("comes_first", ["fence", "full"])
+@pytest.mark.parametrize("first", ["fence", "full"])
 def test_a_fenced_broker_with_a_full_metadata_log_rejects_clients_until_it_is_unfenced(
-    full_disks: DiskFullPolicy, clients: Clients, comes_first: str
+    policy: DiskFullPolicy, clients: Any, first: str
 ) -> None:
-    full_disks.space_changed(DATA, has_space=False)
-    if comes_first == "full":
-        full_disks.space_changed(METADATA, has_space=False)
-        assert clients.told == []
-        full_disks.set_fenced(is_fenced=True)
+    policy.space_changed(DATA, has_space=False)
+    if first == "full":
+        policy.space_changed(METADATA, has_space=False)
+        assert clients.rejected == []
+        policy.set_fenced(is_fenced=True)
     else:
-        full_disks.set_fenced(is_fenced=True)
-        assert clients.told == []
-        full_disks.space_changed(METADATA, has_space=False)
-    assert clients.told == [True]
-    full_disks.space_changed(METADATA, has_space=True)
-    full_disks.space_changed(DATA, has_space=True)
-    assert clients.told == [True]
-    full_disks.set_fenced(is_fenced=False)
-    assert clients.told == [True, False]
+        policy.set_fenced(is_fenced=True)
+        assert clients.rejected == []
+        policy.space_changed(METADATA, has_space=False)
+    assert clients.rejected == [True]
+    policy.space_changed(METADATA, has_space=True)
+    policy.space_changed(DATA, has_space=True)
+    assert clients.rejected == [True]
+    policy.set_fenced(is_fenced=False)
+    assert clients.rejected == [True, False]
 
 
-def test_a_fenced_broker_with_space_in_the_metadata_log_serves_clients(
-    full_disks: DiskFullPolicy, clients: Clients
-) -> None:
-    full_disks.space_changed(DATA, has_space=False)
-    full_disks.set_fenced(is_fenced=True)
-    full_disks.set_fenced(is_fenced=False)
-    assert clients.told == []
+def test_a_fenced_broker_with_space_in_the_metadata_log_serves_clients(policy: DiskFullPolicy, clients: Any) -> None:
+    policy.space_changed(DATA, has_space=False)
+    policy.set_fenced(is_fenced=True)
+    policy.set_fenced(is_fenced=False)
+    assert clients.rejected == []

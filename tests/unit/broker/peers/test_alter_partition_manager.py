@@ -68,9 +68,9 @@ def requests(controller: SlowChannel, timers: TimerQueue) -> AlterPartitionManag
 
 @pytest.fixture
 def partition(requests: AlterPartitionManager) -> Any:
-    wishing = leader()
-    requests.submit(wishing, (1, 2, 3))
-    return wishing
+    proposing = leader()
+    requests.submit(proposing, (1, 2, 3))
+    return proposing
 
 
 def answer(code: ErrorCode, top: ErrorCode = ErrorCode.NONE) -> AlterPartitionResponse:
@@ -98,7 +98,7 @@ def test_a_proposal_that_changed_nothing_is_dropped(
     controller.requested[0][1](answer(code))
     assert (partition.pending_isr, partition.moved) == (None, 1)
     timers.run_due(LATER_MS)
-    assert len(controller.requested) == 1, "whoever still wants it asks"
+    assert len(controller.requested) == 1
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH])
@@ -153,5 +153,5 @@ def test_proposals_during_a_request_are_sent_together(
     controller.requested[0][1](answer(ErrorCode.NONE))
     assert [one.partition_index for one in controller.requested[1][0].topics[0].partitions] == [5]
     controller.requested[1][1](answer(ErrorCode.NONE))
-    assert later[0].pending_isr == (1, 2, 3), "nothing was said of it"
+    assert later[0].pending_isr == (1, 2, 3), "not in the response"
     assert len(controller.requested) == 2

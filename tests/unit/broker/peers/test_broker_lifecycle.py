@@ -20,7 +20,7 @@ from protocol.messages.quorum import (
 )
 from protocol.schema import Message
 from replication.controller.brokers.registration import Registration
-from replication.controller.error_responses import not_controller
+from replication.controller.error_responses import not_controller_response
 from replication.timer_queue import TimerQueue
 
 OWN, OTHER = 1, 2
@@ -34,20 +34,22 @@ class Rig:
     def __init__(self) -> None:
         self.timers = TimerQueue()
         self.now_ms = 1000
-        self.asked: list[tuple[int, Message, Callable[[Message | None], None]]] = []
+        self.sent: list[tuple[int, Message, Callable[[Message | None], None]]] = []
         clock: Any = SimpleNamespace(mono_ms=lambda: self.now_ms, wall_ms=lambda: 0)
         local: Any = SimpleNamespace(submit=self._submit)
         self.publisher: Any = SimpleNamespace(image=image())
         self.channel = ControllerChannel(
-            OWN, local, self.publisher, lambda *asked: self.asked.append(asked), self.timers, clock
+            OWN, local, self.publisher, lambda *sent: self.sent.append(sent), self.timers, clock
         )
         registration = Registration(OWN, "cluster", b"I" * 16, (), (b"D" * 16,))
         self.lifecycle = BrokerLifecycle(self.channel, registration, self.timers, clock, INTERVAL_MS, TIMEOUT_MS)
         self.active = 0
         self.lifecycle.on_active = self._is_active
+        self.failures: list[str] = []
+        self.lifecycle.on_failed = self.failures.append
 
     def _submit(self, request: Message, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
-        self.asked.append((OWN, request, reply))
+        self.sent.append((OWN, request, reply))
 
     def _is_active(self) -> None:
         self.active += 1
@@ -57,18 +59,21 @@ class Rig:
         self.timers.run_due(self.now_ms)
 
     def next(self) -> tuple[int, Any, Callable[[Message | None], None]]:
-        (one,) = self.asked
-        self.asked.clear()
+        (one,) = self.sent
+        self.sent.clear()
         return one
 
     def publish(self, **broker: Any) -> None:
         self.publisher.image = image(**broker)
         self.lifecycle.image_published(self.publisher.image)
 
-    def registered(self, epoch: int = 7) -> None:
-        """Registers, up to the first heartbeat."""
+    def register(self) -> None:
         self.channel.leader_changed(OTHER)
         self.lifecycle.register()
+
+    def registered(self, epoch: int = 7) -> None:
+        """Registers, up to the first heartbeat."""
+        self.register()
         self.next()[2](BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=epoch))
         self.publish(epoch=epoch, is_active=False)
 
@@ -76,8 +81,8 @@ class Rig:
         """Answers the heartbeat in flight; returns it."""
         _, request, reply = self.next()
         assert isinstance(request, BrokerHeartbeatRequest)
-        said = {"error_code": ErrorCode.NONE, "is_caught_up": True, "is_fenced": False, **answer}
-        reply(BrokerHeartbeatResponse(**said))
+        fields = {"error_code": ErrorCode.NONE, "is_caught_up": True, "is_fenced": False, **answer}
+        reply(BrokerHeartbeatResponse(**fields))
         return request
 
 
@@ -96,7 +101,7 @@ def rig() -> Rig:
 
 def test_a_request_waits_for_an_active_controller(rig: Rig) -> None:
     rig.lifecycle.register()
-    assert rig.asked == []
+    assert rig.sent == []
     rig.channel.leader_changed(OWN)
     node, request, _ = rig.next()
     assert (node, type(request)) == (OWN, BrokerRegistrationRequest)
@@ -104,8 +109,7 @@ def test_a_request_waits_for_an_active_controller(rig: Rig) -> None:
 
 @pytest.mark.parametrize("answer", [None, BrokerRegistrationResponse(error_code=ErrorCode.NOT_CONTROLLER)])
 def test_a_request_is_retried_with_the_next_active_controller(rig: Rig, answer: Message | None) -> None:
-    rig.channel.leader_changed(OTHER)
-    rig.lifecycle.register()
+    rig.register()
     node, request, reply = rig.next()
     assert node == OTHER
     reply(answer)
@@ -114,15 +118,14 @@ def test_a_request_is_retried_with_the_next_active_controller(rig: Rig, answer: 
     assert rig.next()[:2] == (3, request)
 
 
-# ---- the life --------------------------------------------------------------------------------------------
+# ---- the lifecycle --------------------------------------------------------------------------------------------
 
 
 def test_it_asks_to_be_unfenced_after_its_registration_is_published(rig: Rig) -> None:
-    rig.channel.leader_changed(OTHER)
-    rig.lifecycle.register()
+    rig.register()
     rig.publish()
     rig.next()[2](BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=7))
-    assert rig.asked == [], "the metadata do not show it yet"
+    assert rig.sent == [], "not in the metadata yet"
     rig.publish(epoch=7)
     request = rig.beat()
     assert (request.broker_epoch, request.want_fence, request.want_shut_down) == (7, False, False)
@@ -139,7 +142,7 @@ def test_it_asks_to_be_fenced_while_a_disk_is_full(rig: Rig) -> None:
     rig.lifecycle.heartbeat_now()
     assert rig.beat(is_fenced=True).want_fence
     rig.wait(INTERVAL_MS - 1)
-    assert rig.asked == []
+    assert rig.sent == []
     rig.lifecycle.has_space = lambda: True
     rig.lifecycle.heartbeat_now()
     assert not rig.beat(is_fenced=True).want_fence
@@ -148,11 +151,11 @@ def test_it_asks_to_be_fenced_while_a_disk_is_full(rig: Rig) -> None:
 
 
 def test_fencing_for_a_full_disk_is_reported_until_it_is_unfenced(rig: Rig) -> None:
-    told: list[bool] = []
-    rig.lifecycle.on_fenced_for_full_disk = told.append
+    fenced: list[bool] = []
+    rig.lifecycle.on_fenced_for_full_disk = fenced.append
     rig.registered()
     rig.beat(is_fenced=True)
-    assert told == [], "that it is fenced otherwise, the metadata tell it"
+    assert fenced == [], "fenced for another reason"
     rig.lifecycle.has_space = lambda: False
     rig.lifecycle.heartbeat_now()
     rig.wait(50)
@@ -161,18 +164,17 @@ def test_fencing_for_a_full_disk_is_reported_until_it_is_unfenced(rig: Rig) -> N
     for is_fenced in (True, True):
         rig.beat(is_fenced=is_fenced)
         rig.wait(INTERVAL_MS)
-    assert told == [True]
+    assert fenced == [True]
     rig.lifecycle.has_space = lambda: True
     rig.beat(is_fenced=True)
     rig.wait(50)
-    assert told == [True], "who leads now is still to be heard"
+    assert fenced == [True], "still fenced"
     rig.beat()
-    assert told == [True, False]
+    assert fenced == [True, False]
 
 
 def test_a_registration_of_an_earlier_process_is_ignored(rig: Rig) -> None:
-    rig.channel.leader_changed(OTHER)
-    rig.lifecycle.register()
+    rig.register()
     rig.publish(epoch=3, is_active=True)
     assert rig.active == 0
 
@@ -181,11 +183,11 @@ def test_heartbeats_are_sent_periodically_and_after_changes(rig: Rig) -> None:
     rig.registered()
     rig.beat()
     rig.wait(INTERVAL_MS - 1)
-    assert rig.asked == []
+    assert rig.sent == []
     rig.wait(1)
     rig.lifecycle.directory_failed(b"D" * 16)
     request = rig.beat()
-    assert list(request.offline_log_dirs) == [], "it was on its way already"
+    assert list(request.offline_log_dirs) == [], "the heartbeat was sent before"
     rig.wait(0)
     assert list(rig.beat().offline_log_dirs) == [b"D" * 16]
 
@@ -197,55 +199,47 @@ def test_a_stale_broker_epoch_registers_again(rig: Rig) -> None:
 
 
 def test_a_duplicate_registration_is_retried(rig: Rig) -> None:
-    rig.channel.leader_changed(OTHER)
-    rig.lifecycle.register()
+    rig.register()
     rig.next()[2](BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION))
     rig.wait(500)
     assert isinstance(rig.next()[1], BrokerRegistrationRequest)
 
 
 def test_a_fatal_registration_error_ends_the_broker(rig: Rig) -> None:
-    said: list[str] = []
-    rig.lifecycle.on_failed = said.append
-    rig.channel.leader_changed(OTHER)
-    rig.lifecycle.register()
+    rig.register()
     rig.next()[2](BrokerRegistrationResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID))
-    assert said == ["the controller refuses this broker: INCONSISTENT_CLUSTER_ID; its log says why"]
+    assert rig.failures == ["the controller refuses this broker: INCONSISTENT_CLUSTER_ID; see its log"]
 
 
 def test_registration_times_out_without_a_controller(rig: Rig) -> None:
-    said: list[str] = []
-    rig.lifecycle.on_failed = said.append
     rig.lifecycle.start()
     rig.wait(TIMEOUT_MS - 1)
-    assert said == []
+    assert rig.failures == []
     rig.wait(1)
-    assert [text.partition(":")[0] for text in said] == ["no controller that leads this cluster was found within 60 s"]
+    assert [text.partition(":")[0] for text in rig.failures] == [
+        "no controller that leads this cluster was found within 60 s"
+    ]
 
 
 def test_registration_times_out_when_another_process_has_the_id(rig: Rig) -> None:
-    said: list[str] = []
-    rig.lifecycle.on_failed = said.append
     rig.channel.leader_changed(OTHER)
     rig.lifecycle.start()
     duplicate = BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION)
-    while not said:
+    while not rig.failures:
         _, _, reply = rig.next()
         reply(duplicate)
         rig.wait(500)
-    assert said == ["another process is node 1: end it, or set another node.id here"]
+    assert rig.failures == ["another process is node 1: end it, or set another node.id here"]
     assert rig.now_ms == 1000 + TIMEOUT_MS
 
 
 def test_a_registered_broker_does_not_time_out(rig: Rig) -> None:
-    said: list[str] = []
-    rig.lifecycle.on_failed = said.append
     rig.channel.leader_changed(OTHER)
     rig.lifecycle.start()
     rig.next()[2](BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=5))
     rig.channel.leader_changed(-1)
     rig.wait(2 * TIMEOUT_MS)
-    assert said == []
+    assert rig.failures == []
 
 
 def test_a_controlled_shutdown_waits_for_the_controller(rig: Rig) -> None:
@@ -265,7 +259,7 @@ def test_not_controller_in_the_topics_of_a_response_is_retried(rig: Rig) -> None
     answers: list[Any] = []
     request = CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)])
     rig.channel.submit(request, wall_ms=0, reply=answers.append)
-    rig.next()[2](not_controller(request))
+    rig.next()[2](not_controller_response(request))
     assert answers == []
     rig.wait(1000)
     _, again, reply = rig.next()

@@ -34,21 +34,21 @@ class Rig:
 
     def __init__(self) -> None:
         self.turns: list[Any] = []
-        self.asked: dict[tuple[int, int], list[int]] = {}
+        self.requested: dict[tuple[int, int], list[int]] = {}
         following: Any = SimpleNamespace(
             open=lambda partition, opened: opened(),
             throttle=ReplicationQuotaManager("follower", OWN, lambda topic: {}),
         )
         clock: Any = SimpleNamespace(mono_ms=lambda: 0, wall_ms=lambda: 0)
-        asks = [self._asker(number) for number in range(CONNECTIONS)]
+        connections = [self._connection(number) for number in range(CONNECTIONS)]
         self.fetchers = ReplicaFetcherManager(
-            self.turns.append, OWN, lambda: 7, asks, following, FetchSettings(), TimerQueue(), clock
+            self.turns.append, OWN, lambda: 7, connections, following, FetchSettings(), TimerQueue(), clock
         )
 
-    def _asker(self, number: int) -> Any:
+    def _connection(self, number: int) -> Any:
         def send_request(broker_id: int, request: FetchRequest, _answered: Any) -> None:
             indexes = [one.partition for topic in request.topics for one in topic.partitions]
-            self.asked[broker_id, number] = sorted(indexes)
+            self.requested[broker_id, number] = sorted(indexes)
 
         return send_request
 
@@ -56,8 +56,8 @@ class Rig:
         """The requested partitions by leader and connection."""
         while self.turns:
             self.turns.pop(0)()
-        asked, self.asked = self.asked, {}
-        return asked
+        requested, self.requested = self.requested, {}
+        return requested
 
 
 @pytest.fixture

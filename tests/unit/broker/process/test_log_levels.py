@@ -6,13 +6,13 @@ import logging
 
 from broker.process.log_levels import change_log_levels, log_levels
 from protocol.messages.admin import AlterableConfig
-from replication.controller.configs.config_changes import Operation
+from replication.controller.configs.config_changes import AlterConfigOp
 
 PARENT, CHILD = "barnabas.tested", "barnabas.tested.child"
 
 
 def change(name: str, level: str | None) -> None:
-    operation = Operation.DELETE if level is None else Operation.SET
+    operation = AlterConfigOp.DELETE if level is None else AlterConfigOp.SET
     changes = [AlterableConfig(name=name, config_operation=operation, value=level)]
     change_log_levels(1, "1", changes, validate_only=False)
 

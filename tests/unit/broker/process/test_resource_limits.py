@@ -51,7 +51,7 @@ def test_a_connection_above_its_share_is_refused() -> None:
     try:
         loop.call_soon(loop.call_soon, loop.stop)
         loop.run_forever()
-        assert len(listener) == 2
+        assert len(listener._connections) == 2
         assert clients[2].recv(1) == b""
     finally:
         for client in clients:

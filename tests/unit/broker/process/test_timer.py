@@ -76,7 +76,7 @@ def test_a_late_loop_polls_sockets_and_runs_reports_before_deadlines(loop: FakeL
     LoopTimer(loop, timers)  # type: ignore[arg-type]
     heard_from_a_client = timers.schedule(1010, lambda: ran.append("client"))
     heard_from_a_thread = timers.schedule(1010, lambda: ran.append("thread"))
-    timers.schedule(1010, lambda: ran.append("nobody"))
+    timers.schedule(1010, lambda: ran.append("deadline"))
     loop.now_ms = 1010 + LATE_MS
     loop.run_timers()
     heard_from_a_client.cancel()
@@ -85,7 +85,7 @@ def test_a_late_loop_polls_sockets_and_runs_reports_before_deadlines(loop: FakeL
     loop.run_timers()
     assert not ran
     loop.run_soon()
-    assert ran == ["nobody"]
+    assert ran == ["deadline"]
 
 
 def test_a_stopped_timer_runs_nothing(loop: FakeLoop) -> None:

@@ -14,7 +14,7 @@ from tests.support.waiting import until
 
 
 @pytest.fixture
-def said() -> list[str]:
+def lines() -> list[str]:
     return []
 
 
@@ -25,8 +25,13 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
-def test_a_stall_is_counted_with_the_stack_during_it(loop: asyncio.AbstractEventLoop, said: list[str]) -> None:
-    watchdog = Watchdog(loop, log=said.append)
+def test_a_stall_is_counted_with_the_stack_during_it(
+    loop: asyncio.AbstractEventLoop, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watchdog = Watchdog(loop, log=lines.append)
+    stalls: list[Stall] = []
+    add = watchdog.stalls.add
+    monkeypatch.setattr(watchdog.stalls, "add", lambda stall, now_s: (stalls.append(stall), add(stall, now_s)))
     seen = threading.Event()
 
     def stand_still() -> None:
@@ -38,9 +43,9 @@ def test_a_stall_is_counted_with_the_stack_during_it(loop: asyncio.AbstractEvent
     loop.call_later(4 * STALL_S, loop.stop)
     loop.run_forever()
     watchdog.stop()
-    assert any("stand_still" in stall.stack for stall in watchdog.stalls.recent)
+    assert any("stand_still" in stall.stack for stall in stalls)
     assert watchdog.stalls.longest_s >= STALL_S
-    assert "the event loop stalled" in said[0]
+    assert "the event loop stalled" in lines[0]
 
 
 class _Announcing(threading.Event):
@@ -81,23 +86,23 @@ def test_the_first_request_starts_the_thread(loop: asyncio.AbstractEventLoop) ->
     watchdog.stop()
 
 
-def test_stalls_are_logged_together_at_intervals(said: list[str]) -> None:
-    stalls = StallLog(said.append)
+def test_stalls_are_logged_together_at_intervals(lines: list[str]) -> None:
+    stalls = StallLog(lines.append)
     stalls.add(Stall(0.030, 0.001, "a"), 100.0)
     stalls.add(Stall(0.090, 0.080, "b"), 100.5)
     stalls.add(Stall(0.040, 0.002, "c"), 101.0)
-    assert said == ["the event loop stalled once, 30 ms (1 ms of CPU time) in a"]
+    assert lines == ["the event loop stalled once, 30 ms (1 ms of CPU time) in a"]
     assert stalls.wait_s(101.0) == LOG_INTERVAL_S - 1.0
     stalls.log_due(100.0 + LOG_INTERVAL_S)
-    assert said[1:] == ["the event loop stalled 2 times, longest 90 ms (80 ms of CPU time) in b"]
+    assert lines[1:] == ["the event loop stalled 2 times, longest 90 ms (80 ms of CPU time) in b"]
     assert stalls.wait_s(106.0) is None
     stalls.log_summary()
-    assert said[2:] == ["the event loop stalled 3 times for more than 20 ms, 160 ms in total, longest 90 ms"]
+    assert lines[2:] == ["the event loop stalled 3 times for more than 20 ms, 160 ms in total, longest 90 ms"]
 
 
-def test_without_stalls_nothing_is_logged(said: list[str]) -> None:
-    StallLog(said.append).log_summary()
-    assert not said
+def test_without_stalls_nothing_is_logged(lines: list[str]) -> None:
+    StallLog(lines.append).log_summary()
+    assert not lines
 
 
 def test_the_innermost_call_of_a_stack_is_first() -> None:

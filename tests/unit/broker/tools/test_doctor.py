@@ -15,7 +15,7 @@ from protocol.records import HEADER, parse_header
 from storage.directories.directory_locks import lock_directories
 from storage.io.checkpoint_file import read_epochs, read_offsets, write_epochs, write_offsets, write_topic_id
 from storage.io.disk import Disk
-from tests.support.data_directory import copied, make_data_directory
+from tests.support.data_directory import copy_directory, make_data_directory
 
 FIRST, SECOND = "00000000000000000000", "00000000000000000014"
 
@@ -31,7 +31,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def data(whole: Path, tmp_path: Path) -> Path:
     """A copy of it to damage."""
-    return copied(whole, tmp_path / "data")
+    return copy_directory(whole, tmp_path / "data")
 
 
 def run_doctor(data: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, list[dict[str, Any]]]:
@@ -40,20 +40,20 @@ def run_doctor(data: Path, capsys: pytest.CaptureFixture[str], *options: str) ->
     return status, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def found(said: list[dict[str, Any]], when: str = "found") -> list[tuple[str, str]]:
+def found(rows: list[dict[str, Any]], when: str = "found") -> list[tuple[str, str]]:
     """Severity and text of the findings above notes."""
     return [
         (row["severity"], row["text"])
-        for row in said
+        for row in rows
         if row["type"] == "finding" and row["when"] == when and row["severity"] != "note"
     ]
 
 
-def does(said: list[dict[str, Any]], of: str) -> str:
+def does(rows: list[dict[str, Any]], of: str) -> str:
     """The effects of a start or a repair on the partitions."""
     return "; ".join(
         sentence
-        for row in said
+        for row in rows
         if row["type"] == "consequence" and row["when"] == "found" and row["of"] == of
         for sentence in row["does"]
     )
@@ -137,11 +137,11 @@ CASES: list[tuple[Callable[[Path], None], str, str, str, str]] = [
     (half_a_write, "harmless", "a write that was cut short", "no whole record is lost", "no whole record is lost"),
     (break_the_snapshot, "harmless", "is corrupt", "", ""),
     (wrong_epochs, "harmless", "says epoch 3 for offset 30", "", ""),
-    (broken_epochs, "refused", "Cannot understand", "", "renames leader-epoch-checkpoint to .corrupt"),
+    (broken_epochs, "refused", "Cannot parse", "", "renames leader-epoch-checkpoint to .corrupt"),
     (start_behind_the_end, "loss", "a start empties it", "60 whole records are lost", "60 whole records are lost"),
     (durable_behind_the_end, "loss", "It ends at 60, but was durable up to 100", "", ""),
     (another_topic, "loss", "It belongs to topic id", "renames it to a stray", "renames it to a stray"),
-    (broken_quorum_state, "refused", "is not whole", "", "renames quorum-state to .corrupt"),
+    (broken_quorum_state, "refused", "is incomplete", "", "renames quorum-state to .corrupt"),
 ]
 
 
@@ -158,15 +158,15 @@ def test_damage_is_found_predicted_and_repaired(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     harm(data)
-    status, said = run_doctor(data, capsys)
+    status, rows = run_doctor(data, capsys)
     assert status == 1
-    assert [kind for kind, sentence in found(said) if text in sentence] == [severity], found(said)
-    assert start in does(said, "start"), does(said, "start")
-    assert bool(start) == bool(does(said, "start"))
-    assert repair in does(said, "repair"), does(said, "repair")
-    status, said = run_doctor(data, capsys, "--repair")
-    assert (status, found(said, "remains")) == (0, [])
-    assert said[-1]["isRepaired"]
+    assert [kind for kind, sentence in found(rows) if text in sentence] == [severity], found(rows)
+    assert start in does(rows, "start"), does(rows, "start")
+    assert bool(start) == bool(does(rows, "start"))
+    assert repair in does(rows, "repair"), does(rows, "repair")
+    status, rows = run_doctor(data, capsys, "--repair")
+    assert (status, found(rows, "remains")) == (0, [])
+    assert rows[-1]["isRepaired"]
     assert run_doctor(data, capsys)[0] == 0
 
 
@@ -185,17 +185,17 @@ def test_a_decreasing_leader_epoch_is_a_note(data: Path, capsys: pytest.CaptureF
     second = parse_header(content, 0).size
     HEADER.pack_into(content, second, *parse_header(content, second)._replace(leader_epoch=-1))
     log.write_bytes(content)
-    status, said = run_doctor(data, capsys)
-    assert (status, found(said)) == (0, [])
-    assert "The batch at offset 1 says leader epoch -1" in next(row["text"] for row in said if row["type"] == "finding")
+    status, rows = run_doctor(data, capsys)
+    assert (status, found(rows)) == (0, [])
+    assert "The batch at offset 1 says leader epoch -1" in next(row["text"] for row in rows if row["type"] == "finding")
 
 
 def test_an_undamaged_directory_is_healthy_after_an_unclean_shutdown(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (data / ".kafka_cleanshutdown").unlink()
-    status, said = run_doctor(data, capsys)
-    assert (status, found(said)) == (0, [])
+    status, rows = run_doctor(data, capsys)
+    assert (status, found(rows)) == (0, [])
     assert run_doctor(data, capsys, "--repair")[0] == 0
     assert (data / ".kafka_cleanshutdown").exists()
 
@@ -220,9 +220,9 @@ def test_nothing_is_repaired_without_readable_metadata(data: Path, capsys: pytes
         log.write_bytes(b"")
     (data / "bootstrap.checkpoint").unlink()
     before = (data / "split-0/partition.metadata").read_bytes()
-    status, said = run_doctor(data, capsys, "--repair")
+    status, rows = run_doctor(data, capsys, "--repair")
     assert status == 1
-    assert not said[-1]["isRepaired"]
+    assert not rows[-1]["isRepaired"]
     assert (data / "split-0/partition.metadata").read_bytes() == before
 
 

@@ -17,7 +17,7 @@ from protocol.records import BatchBuilder
 from storage.io.checkpoint_file import write_epochs, write_offsets, write_topic_id
 from storage.io.disk import Disk
 from tests.support.batches import broken_bodies, with_body
-from tests.support.logs import NOW_MS, Idempotent, append, log_at
+from tests.support.logs import NOW_MS, ProducerInfo, append, log_at
 from tests.support.segments import batch
 
 LOG = "00000000000000000000.log"
@@ -27,8 +27,8 @@ LOG = "00000000000000000000.log"
 def written(tmp_path: Path) -> Path:
     """A closed partition directory."""
     log = log_at(tmp_path)
-    append(log, "one", "two", producer=Idempotent(5, 0, 0))
-    append(log, b"\xff\x00", producer=Idempotent(5, 0, 2))
+    append(log, "one", "two", producer=ProducerInfo(5, 0, 0))
+    append(log, b"\xff\x00", producer=ProducerInfo(5, 0, 2))
     log.close()
     return tmp_path / "t-0"
 
@@ -125,7 +125,7 @@ def test_a_metadata_snapshot_without_footer_is_a_problem(tmp_path: Path, capsys:
     for count in (3, 2, 1):
         path.write_bytes(b"".join(batches[:count]))
         assert main(["dump-log", str(path)]) == (0 if count == 3 else 1), count
-        assert ("lacks its header or its footer" in capsys.readouterr().err) is (count < 3)
+        assert ("its header or footer is missing" in capsys.readouterr().err) is (count < 3)
 
 
 def test_no_file_argument_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

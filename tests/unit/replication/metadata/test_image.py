@@ -1,4 +1,4 @@
-"""Guards replication/metadata/image.py."""
+"""The rules of `MetadataImage` and `MetadataDelta`."""
 
 from __future__ import annotations
 
@@ -185,12 +185,12 @@ def test_a_leader_in_a_partition_change_increases_the_leader_epoch() -> None:
 def test_without_leader_keeps_epochs_and_the_old_image() -> None:
     image, _ = apply_records(*topic("a", A, 2), *topic("b", B))
     image, _ = apply_records(stored_records.PartitionChangeRecord(partition_id=1, topic_id=A, leader=2), image=image)
-    aside, changes = image.without_leader(1)
+    without, changes = image.without_leader(1)
     assert changes.partitions == {A: {0}, B: {0}}
     old = image.topics_by_id[A].partitions
     assert old[0].leader == 1
-    assert aside.topics_by_name["a"].partitions == {0: old[0]._replace(leader=-1), 1: old[1]}
-    assert (aside.offset, aside.epoch) == (image.offset, image.epoch)
+    assert without.topics_by_name["a"].partitions == {0: old[0]._replace(leader=-1), 1: old[1]}
+    assert (without.offset, without.epoch) == (image.offset, image.epoch)
 
 
 def test_a_change_of_replicas_keeps_the_directories_of_the_remaining_ones() -> None:
@@ -279,31 +279,31 @@ def test_the_image_does_not_depend_on_how_records_are_batched() -> None:
         assert changes.created_topics == set(at_once.topics_by_id), f"seed {seed}"
 
 
-def _random_history(dice: random.Random) -> list[Message]:
+def _random_history(rng: random.Random) -> list[Message]:
     counts: dict[bytes, int] = {}
     history: list[Message] = []
     for step in range(60):
-        choice = dice.random()
+        choice = rng.random()
         if choice < 0.3 or not counts:
-            topic_id = dice.randbytes(16)
-            counts[topic_id] = dice.randint(1, 4)
+            topic_id = rng.randbytes(16)
+            counts[topic_id] = rng.randint(1, 4)
             history += topic(f"t{step}", topic_id, counts[topic_id])
         elif choice < 0.8:
-            topic_id = dice.choice(list(counts))
+            topic_id = rng.choice(list(counts))
             history.append(
                 stored_records.PartitionChangeRecord(
-                    partition_id=dice.randrange(counts[topic_id]),
+                    partition_id=rng.randrange(counts[topic_id]),
                     topic_id=topic_id,
-                    leader=dice.choice([-2, -1, 1]),
-                    isr=dice.choice([None, [], [1]]),
+                    leader=rng.choice([-2, -1, 1]),
+                    isr=rng.choice([None, [], [1]]),
                 )
             )
         elif choice < 0.9:
-            topic_id = dice.choice(list(counts))
+            topic_id = rng.choice(list(counts))
             history.append(partition(topic_id, counts[topic_id]))
             counts[topic_id] += 1
         else:
-            topic_id = dice.choice(list(counts))
+            topic_id = rng.choice(list(counts))
             del counts[topic_id]
             history.append(stored_records.RemoveTopicRecord(topic_id=topic_id))
     return history

@@ -1,4 +1,4 @@
-"""Guards replication/metadata/image_records.py."""
+"""An image as records."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from replication.metadata.metadata_records import decode_record, encode_record, 
 from tests.support.metadata_histories import random_history
 from tests.unit.replication.kafka_bytes import METADATA_LOG
 
-SAID_BY_RECORDS = set(MetadataImage.__slots__) - {"offset", "epoch", "leader_id"}
-_UNSEEN = (
+REBUILT_SLOTS = set(MetadataImage.__slots__) - {"offset", "epoch", "leader_id"}
+_TRANSACTION_RECORDS = (
     stored_records.BeginTransactionRecord,
     stored_records.EndTransactionRecord,
     stored_records.AbortTransactionRecord,
@@ -25,7 +25,7 @@ def assert_round_trip(image: MetadataImage) -> None:
     """The image equals the one built from its encoded records."""
     written = [encode_record(message, version) for message, version in image_records(image)]
     again, _ = MetadataImage(image.cluster_id).apply(map(decode_record, written), offset=0, epoch=0)
-    for slot in SAID_BY_RECORDS:
+    for slot in REBUILT_SLOTS:
         assert getattr(again, slot) == getattr(image, slot), slot
         assert type(getattr(again, slot)) is type(getattr(image, slot)), slot
     assert [list(t.partitions) for t in again.topics_by_id.values()] == [
@@ -42,7 +42,7 @@ def test_a_random_image_is_rebuilt_from_its_records(seed: int) -> None:
 
 def test_the_image_of_an_apache_kafka_log_is_rebuilt_from_its_records() -> None:
     batches = [batch for batch in read_batches(METADATA_LOG) if not batch.is_control]
-    seen = [message for batch in batches for message in batch.messages if not isinstance(message, _UNSEEN)]
+    seen = [message for batch in batches for message in batch.messages if not isinstance(message, _TRANSACTION_RECORDS)]
     image, _ = MetadataImage("cluster").apply(seen, offset=batches[-1].last_offset, epoch=1)
     assert len(image.topics_by_name) == 2
     assert_round_trip(image)

@@ -1,4 +1,4 @@
-"""Guards replication/metadata/metadata_records.py."""
+"""Encoding of metadata records and snapshots."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_record_is_framed_by_frame_version_type_and_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "sentence"),
+    ("value", "message"),
     [
         (None, "has no value"),
         (b"", "has no value"),
@@ -90,15 +90,15 @@ def test_a_record_is_framed_by_frame_version_type_and_version() -> None:
         (b"\x01\x14\x00\x00\x00", "1 bytes follow a metadata record of type 20"),
     ],
 )
-def test_an_invalid_record_is_refused_with_a_message(value: bytes | None, sentence: str) -> None:
-    with pytest.raises(UnreadableMetadata, match=sentence):
+def test_an_invalid_record_is_refused_with_a_message(value: bytes | None, message: str) -> None:
+    with pytest.raises(UnreadableMetadata, match=message):
         decode_record(value)
 
 
 def test_random_bytes_raise_only_unreadable_metadata() -> None:
     for seed in range(3000):
-        dice = random.Random(seed)
-        value = bytes([1, dice.choice(list(RECORD_TYPES)), 0]) + dice.randbytes(dice.randint(0, 40))
+        rng = random.Random(seed)
+        value = bytes([1, rng.choice(list(RECORD_TYPES)), 0]) + rng.randbytes(rng.randint(0, 40))
         try:
             decode_record(value)
         except UnreadableMetadata:
@@ -126,9 +126,9 @@ def test_snapshots_of_apache_kafka_are_read() -> None:
 
 def test_a_snapshot_without_its_footer_is_refused() -> None:
     *_, (position, _) = headers(BOOTSTRAP_CHECKPOINT)
-    with pytest.raises(UnreadableMetadata, match="the snapshot b is not whole"):
+    with pytest.raises(UnreadableMetadata, match="the snapshot b is incomplete"):
         read_snapshot(BOOTSTRAP_CHECKPOINT[:position], "b")
-    with pytest.raises(UnreadableMetadata, match="the snapshot b is not whole"):
+    with pytest.raises(UnreadableMetadata, match="the snapshot b is incomplete"):
         read_snapshot(b"", "b")
 
 

@@ -1,4 +1,4 @@
-"""Guards replication/metadata_log/formatting.py."""
+"""Formatting log directories, and reading their identity."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ WALL_MS = 1_795_252_933_743
 CONTROLLER = ControllerEndpoint("CONTROLLER", "127.0.0.1", 27101)
 
 
-def format_dirs(*paths: Path, node_id: int = 1, cluster_id: str | None = None, seed: int = 1) -> NodeIdentity:
+def format_dirs(
+    *paths: Path, cluster_id: str | None = None, metadata_directory: str | None = None, seed: int = 1
+) -> NodeIdentity:
     disk = Disk()
     directories = [str(path) for path in paths]
     return format_directories(
         disk,
         directories,
-        node_id=node_id,
-        identity=read_node_identity(disk, directories, node_id=node_id),
+        node_id=1,
+        identity=read_node_identity(disk, directories, node_id=1, metadata_directory=metadata_directory),
+        metadata_directory=metadata_directory,
         cluster_id=cluster_id,
         controller=CONTROLLER,
         random_bytes=random.Random(seed).randbytes,
@@ -122,10 +125,10 @@ def test_a_new_first_directory_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "sentence"),
+    ("content", "message"),
     [
-        ("version=1\nnode.id=1\n", "is not whole: it lacks cluster.id"),
-        ("", "is not whole: it lacks version, cluster.id, node.id"),
+        ("version=1\nnode.id=1\n", "is incomplete: it lacks cluster.id"),
+        ("", "is incomplete: it lacks version, cluster.id, node.id"),
         ("version=0\nbroker.id=1\n", "ZooKeeper"),
         ("version=2\ncluster.id=c\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAAAZQ\n", "version 2"),
         ("version=1\ncluster.id=c\nnode.id=x\ndirectory.id=AAAAAAAAAAAAAAAAAAAAZQ\n", "node.id or directory.id"),
@@ -133,9 +136,9 @@ def test_a_new_first_directory_is_refused(tmp_path: Path) -> None:
         ("version=1\ncluster.id=c\nnode.id=7\ndirectory.id=AAAAAAAAAAAAAAAAAAAAZQ\n", "belongs to node 7"),
     ],
 )
-def test_an_unusable_meta_properties_is_refused_without_a_change(tmp_path: Path, content: str, sentence: str) -> None:
+def test_an_unusable_meta_properties_is_refused_without_a_change(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "meta.properties").write_text(content)
-    with pytest.raises(UnusableDirectory, match=sentence):
+    with pytest.raises(UnusableDirectory, match=message):
         read_node_identity(Disk(), [str(tmp_path)], node_id=1)
     assert [path.name for path in tmp_path.iterdir()] == ["meta.properties"]
 
@@ -213,34 +216,13 @@ def test_apache_kafka_s_dump_tool_reads_the_checkpoints(tmp_path: Path) -> None:
 def test_metadata_log_dir_is_formatted_and_is_no_log_directory(tmp_path: Path) -> None:
     a, m = str(tmp_path / "a"), str(tmp_path / "m")
     for seed in (1, 2):
-        made = format_directories(
-            Disk(),
-            [a],
-            node_id=1,
-            identity=read_node_identity(Disk(), [a], node_id=1, metadata_directory=m),
-            metadata_directory=m,
-            cluster_id=None,
-            controller=CONTROLLER,
-            random_bytes=random.Random(seed).randbytes,
-            wall_ms=WALL_MS,
-        )
+        made = format_dirs(tmp_path / "a", metadata_directory=m, seed=seed)
         assert (list(made.directory_ids), made.metadata_directory) == ([a], m)
     assert read_node_identity(Disk(), [a], node_id=1, metadata_directory=m) == made
     assert not (tmp_path / "a/__cluster_metadata-0").exists()
     assert (tmp_path / "m/__cluster_metadata-0/00000000000000000000-0000000000.checkpoint").exists()
-    moved = str(tmp_path / "elsewhere")
     with pytest.raises(UnusableDirectory, match="name the old one first, or as"):
-        format_directories(
-            Disk(),
-            [a],
-            node_id=1,
-            identity=read_node_identity(Disk(), [a], node_id=1, metadata_directory=moved),
-            metadata_directory=moved,
-            cluster_id=None,
-            controller=CONTROLLER,
-            random_bytes=random.Random(3).randbytes,
-            wall_ms=WALL_MS,
-        )
+        format_dirs(tmp_path / "a", metadata_directory=str(tmp_path / "new"), seed=3)
 
 
 def test_a_directory_without_an_id_gets_one(tmp_path: Path) -> None:

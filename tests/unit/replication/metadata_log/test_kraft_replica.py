@@ -1,4 +1,4 @@
-"""Guards replication/metadata_log/kraft_replica.py: in which order the owner is told."""
+"""The order of the events that a `KRaftReplica` reports."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Rig:
     """The only voter, whose log is durable as soon as it is written."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.events: list[str] = []
         self.raft = replica(ONE, VoterSet((ONE,)))
         unused: Any = self
         keep = lambda _state, done: done()  # noqa: E731
         self.quorum = KRaftReplica(self.raft, unused, self, keep, unused, TimerQueue(), self)
-        self.quorum.on_leader_changed = lambda leader_id: self.told.append(f"node {leader_id} leads")
+        self.quorum.on_leader_changed = lambda leader_id: self.events.append(f"node {leader_id} leads")
 
     def mono_ms(self) -> int:
         return 1
@@ -31,19 +31,19 @@ class Rig:
 
     def on_become_leader(self, effect: BecomeLeader) -> None:
         """Write the epoch's first record, which is durable at once, and another."""
-        self.told.append("begins to lead")
+        self.events.append("begins to lead")
         log = log_of(self.raft)
         for value in (-1, 0):
             log.append([Entry(effect.epoch, value)])
             log.flush(log.end.offset)
             self.quorum.on_flushed()
-        self.told.append("has begun")
+        self.events.append("has begun")
 
     def on_leadership_lost(self) -> None:
-        self.told.append("leads no longer")
+        self.events.append("leads no longer")
 
     def on_commit(self, high_watermark: int) -> None:
-        self.told.append(f"{high_watermark} is committed")
+        self.events.append(f"{high_watermark} is committed")
 
     def on_failed(self, sentence: str) -> None:
         raise AssertionError(sentence)
@@ -52,5 +52,5 @@ class Rig:
 def test_a_leader_is_announced_after_its_first_records_are_written() -> None:
     rig = Rig()
     rig.quorum.start()
-    told = [what for what in rig.told if "committed" not in what]
-    assert told == ["begins to lead", "has begun", "node 1 leads"]
+    events = [what for what in rig.events if "committed" not in what]
+    assert events == ["begins to lead", "has begun", "node 1 leads"]

@@ -1,4 +1,4 @@
-"""Guards replication/metadata_log/metadata_loader.py: what becomes of another leader's snapshot."""
+"""Loading another leader\'s snapshot."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def test_the_leader_after_a_snapshot_is_the_quorum_s() -> None:
     before = MetadataImage("c").with_leader(1, offset=3, epoch=1)
     publisher = MetadataPublisher(before)
     unused: Any = None
-    committed = MetadataLoader(unused, publisher, is_in_transaction=False)
-    committed.leader = lambda: 2
+    loader = MetadataLoader(unused, publisher, is_in_transaction=False)
+    loader.leader = lambda: 2
     level = FeatureLevelRecord(name="metadata.version", feature_level=30)
-    committed.loaded(SnapshotName(49, 2), Snapshot(0, [], [level]))
+    loader.on_snapshot_loaded(SnapshotName(49, 2), Snapshot(0, [], [level]))
     image = publisher.image
     assert (image.offset, image.epoch, image.leader_id, image.metadata_version) == (48, 2, 2, 30)

@@ -1,9 +1,9 @@
-"""Guards replication/metadata_log/metadata_log.py."""
+"""The rules of `MetadataLog`."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 
 from protocol.messages import stored_records
 from protocol.messages.admin import CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
+from protocol.records import ControlType
 from protocol.schema import Message
 from replication.metadata.image import ResourceType
 from replication.metadata.metadata_records import (
@@ -27,22 +28,20 @@ from replication.metadata_log.snapshot_files import SnapshotFile
 from replication.raft.raft_log import BecomeLeader, EpochEnd
 from storage.io.disk import StorageError
 from tests.support.admin_cases import topic
-from tests.support.controller_harness import WALL_MS, ControllerWorld
+from tests.support.controller_harness import WALL_MS, ControllerHarness
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.kafka import needs_kafka, run_tool
 from tests.support.metadata_histories import data_batch
 from tests.unit.replication.kafka_bytes import METADATA_LOG
-
-SOME_ID = b"\x01" * 16
 
 
 def record(name: str) -> Versioned:
     return stored_records.TopicRecord(name=name, topic_id=name.encode().ljust(16, b"\1")), 0
 
 
-def world_with(path: Path, *batches: bytes | bytearray) -> ControllerWorld:
+def world_with(path: Path, *batches: bytes | bytearray) -> ControllerHarness:
     """A formatted directory whose metadata log holds these batches."""
-    world = ControllerWorld(path)
+    world = ControllerHarness(path)
     world.log_path.write_bytes(b"".join(batches))
     return world
 
@@ -53,7 +52,15 @@ def batch(*messages: Message, offset: int = 0, epoch: int = 1) -> bytearray:
     )
 
 
-METADATA_VERSION = stored_records.FeatureLevelRecord(name="metadata.version", feature_level=30)
+def metadata_version(level: int) -> stored_records.FeatureLevelRecord:
+    return stored_records.FeatureLevelRecord(name="metadata.version", feature_level=level)
+
+
+METADATA_VERSION = metadata_version(30)
+
+
+def snapshot_of(*records: Versioned, epoch: int, control: Sequence[tuple[ControlType, Message]] = ()) -> bytes:
+    return snapshot(control, records, leader_epoch=epoch, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS)
 
 
 class CommitRecorder:
@@ -67,19 +74,24 @@ class CommitRecorder:
         self.log.append([record(name)], wall_ms=WALL_MS, on_committed=lambda: self.seen.append(name))
 
 
-# ---- the start -------------------------------------------------------------------------------------------
+@pytest.fixture
+def world(tmp_path: Path) -> ControllerHarness:
+    return ControllerHarness(tmp_path).start()
+
+
+# ---- startup -------------------------------------------------------------------------------------------
 
 
 def test_every_start_begins_an_epoch_that_was_never_used(tmp_path: Path) -> None:
     for epoch in (1, 2):
-        world = ControllerWorld(tmp_path).start()
+        world = ControllerHarness(tmp_path).start()
         assert world.node.raft.epoch == epoch
         world.log.close()
-    world = ControllerWorld(tmp_path)
+    world = ControllerHarness(tmp_path)
     world.worker.holds_writes = True
-    world.lead()  # and then it dies, before it has written anything
+    world.lead()  # the process ends before it has written anything
     assert world.node.raft.epoch == 3
-    world = ControllerWorld(tmp_path).start()
+    world = ControllerHarness(tmp_path).start()
     changes = [(b.leader_epoch, type(b.messages[0]).__name__) for b in world.batches() if b.is_control]
     assert changes == [(1, "LeaderChangeMessage"), (2, "LeaderChangeMessage"), (4, "LeaderChangeMessage")]
     state = read_quorum_state(world.disk, str(world.log_path.parent))
@@ -89,7 +101,7 @@ def test_every_start_begins_an_epoch_that_was_never_used(tmp_path: Path) -> None
 
 def test_the_election_state_is_durable_before_the_epochs_first_record(tmp_path: Path) -> None:
     disk = FaultyDisk()
-    world = ControllerWorld(tmp_path, disk=disk)
+    world = ControllerHarness(tmp_path, disk=disk)
     disk.syncs.clear()
     world.worker.holds_writes = True
     world.lead()
@@ -98,13 +110,13 @@ def test_the_election_state_is_durable_before_the_epochs_first_record(tmp_path: 
 
 
 def test_without_quorum_state_the_epoch_is_taken_from_the_log(tmp_path: Path) -> None:
-    ControllerWorld(tmp_path).start().log.close()
+    ControllerHarness(tmp_path).start().log.close()
     (tmp_path / METADATA_DIRECTORY / "quorum-state").unlink()
-    assert ControllerWorld(tmp_path).start().node.raft.epoch == 2
+    assert ControllerHarness(tmp_path).start().node.raft.epoch == 2
 
 
 def test_a_metadata_log_of_apache_kafka_is_replayed(tmp_path: Path) -> None:
-    image = ControllerWorld(tmp_path).adopt(METADATA_LOG).open().image
+    image = ControllerHarness(tmp_path).use_log(METADATA_LOG).open().image
     assert set(image.topics_by_name) == {"t1", "t2"}
     t2 = image.topics_by_name["t2"]
     assert list(t2.partitions) == [0, 1, 2, 3]
@@ -126,19 +138,19 @@ def test_a_metadata_log_of_apache_kafka_is_replayed(tmp_path: Path) -> None:
     assert (image.leader_id, image.epoch) == (1, 1)
 
 
-def test_a_restarted_node_has_the_published_image(tmp_path: Path) -> None:
-    world = ControllerWorld(tmp_path).start()
+def test_a_restarted_node_has_the_published_image(tmp_path: Path, world: ControllerHarness) -> None:
     world.ask(CreateTopicsRequest(topics=[topic("a", 3, configs=[("retention.ms", "5")]), topic("b")]))
     world.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="b")], timeout_ms=0))
     before = world.image
     world.log.close()
-    after = ControllerWorld(tmp_path).open().image
+    after = ControllerHarness(tmp_path).open().image
     for slot in type(before).__slots__:
         assert getattr(after, slot) == getattr(before, slot), slot
 
 
-def test_appends_are_written_flushed_and_committed_in_order_without_blocking_the_caller(tmp_path: Path) -> None:
-    world = ControllerWorld(tmp_path).start()
+def test_appends_are_written_flushed_and_committed_in_order_without_blocking_the_caller(
+    world: ControllerHarness,
+) -> None:
     size, worker = world.log_path.stat().st_size, world.worker
     worker.holds_writes = True
     committed: list[str] = []
@@ -149,18 +161,17 @@ def test_appends_are_written_flushed_and_committed_in_order_without_blocking_the
         last = offset
     assert world.log_path.stat().st_size == size
     worker.is_held = True
-    worker.let_write()
+    worker.complete_write()
     assert len(worker.syncs) == 1
-    worker.let_write()
-    worker.let_through()
+    worker.complete_write()
+    worker.complete_sync()
     assert committed == ["a"]
-    worker.let_through()
+    worker.complete_sync()
     assert committed == ["a", "b"]
     assert not worker.syncs
 
 
-def test_a_truncation_waits_for_pending_file_operations(tmp_path: Path) -> None:
-    world = ControllerWorld(tmp_path).start()
+def test_a_truncation_waits_for_pending_file_operations(world: ControllerHarness) -> None:
     log, held, cut = world.log, list[Callable[[], None]](), list[int]()
     end = log.end.offset
     log._log.submit_file_op(lambda: None, held.append)
@@ -168,13 +179,12 @@ def test_a_truncation_waits_for_pending_file_operations(tmp_path: Path) -> None:
     log.truncate(end - 1, lambda: cut.append(log.end.offset))
     assert cut == []
     held.pop()()
-    world.worker.let_write()
+    world.worker.complete_write()
     assert cut == [log.end.offset]
-    assert log.end.offset < end, "at the beginning of the batch"
+    assert log.end.offset < end, "at the start of the batch"
 
 
-def test_an_epoch_ends_where_the_next_one_starts_before_its_first_record_is_written(tmp_path: Path) -> None:
-    world = ControllerWorld(tmp_path).start()
+def test_an_epoch_ends_where_the_next_one_starts_before_its_first_record_is_written(world: ControllerHarness) -> None:
     log, before = world.log, world.log.end
     world.worker.holds_writes = True
     log.begin_epoch(BecomeLeader(before.epoch + 4, [1]), 1, WALL_MS, lambda: None)
@@ -185,19 +195,18 @@ def test_an_epoch_ends_where_the_next_one_starts_before_its_first_record_is_writ
         assert log.end_of_epoch(before.epoch + 4) == log.end_of_epoch(before.epoch + 9) == after
 
     look()
-    world.worker.let_write()
+    world.worker.complete_write()
     look()
 
 
-def test_an_incomplete_batch_is_truncated_and_committed_records_stay(tmp_path: Path) -> None:
-    world = ControllerWorld(tmp_path).start()
+def test_an_incomplete_batch_is_truncated_and_committed_records_stay(tmp_path: Path, world: ControllerHarness) -> None:
     world.ask(CreateTopicsRequest(topics=[topic("a")]))
     kept = world.log_path.stat().st_size
     world.ask(CreateTopicsRequest(topics=[topic("b")]))
     whole = world.log_path.read_bytes()
     for size in range(kept, len(whole), 7):
         world.log_path.write_bytes(whole[:size])
-        image = ControllerWorld(tmp_path).open().image
+        image = ControllerHarness(tmp_path).open().image
         assert set(image.topics_by_name) == {"a"}, f"cut at {size}"
 
 
@@ -213,25 +222,15 @@ def test_an_unfinished_transaction_is_aborted_at_startup(tmp_path: Path) -> None
     assert set(world.image.topics_by_name) == {"a"}
     assert isinstance(world.records(since=5)[0], stored_records.AbortTransactionRecord)
     world.log.close()
-    assert set(ControllerWorld(tmp_path).start().image.topics_by_name) == {"a"}
+    assert set(ControllerHarness(tmp_path).start().image.topics_by_name) == {"a"}
 
 
 def test_only_records_of_ended_transactions_apply(tmp_path: Path) -> None:
+    begin = stored_records.BeginTransactionRecord()
     world = world_with(
         tmp_path,
-        batch(
-            METADATA_VERSION,
-            stored_records.BeginTransactionRecord(),
-            record("a")[0],
-            stored_records.EndTransactionRecord(),
-        ),
-        batch(
-            stored_records.BeginTransactionRecord(),
-            record("b")[0],
-            stored_records.AbortTransactionRecord(),
-            record("c")[0],
-            offset=4,
-        ),
+        batch(METADATA_VERSION, begin, record("a")[0], stored_records.EndTransactionRecord()),
+        batch(begin, record("b")[0], stored_records.AbortTransactionRecord(), record("c")[0], offset=4),
     )
     opened = world.open()
     assert set(opened.image.topics_by_name) == {"a", "c"}
@@ -239,15 +238,13 @@ def test_only_records_of_ended_transactions_apply(tmp_path: Path) -> None:
 
 
 def test_the_newest_snapshot_and_the_log_after_it_are_loaded(tmp_path: Path) -> None:
-    world = ControllerWorld(tmp_path)
+    world = ControllerHarness(tmp_path)
     metadata = world.log_path.parent
-    voters = ControllerWorld(tmp_path / "other").open().log.snapshot_control_records(0)
+    voters = ControllerHarness(tmp_path / "other").open().log.snapshot_control_records(0)
     voters[1][1].voters[0].voter_directory_id = world.identity.metadata_directory_id  # type: ignore[attr-defined]
     for name, topics in ((SnapshotName(5, 1), ["old"]), (SnapshotName(10, 2), ["a", "b"])):
         records = [(METADATA_VERSION, 0), *(record(t) for t in topics)]
-        data = snapshot(
-            voters, records, leader_epoch=name.leader_epoch, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS
-        )
+        data = snapshot_of(*records, epoch=name.leader_epoch, control=voters)
         (metadata / str(name)).write_bytes(data)
     (metadata / f"{10:020d}.log").write_bytes(batch(record("c")[0], offset=10, epoch=2))
     (metadata / "00000000000000000011-0000000002.checkpoint.part").write_bytes(b"half")
@@ -257,20 +254,20 @@ def test_the_newest_snapshot_and_the_log_after_it_are_loaded(tmp_path: Path) -> 
 
 
 def test_the_end_of_a_received_snapshot_is_durable(tmp_path: Path) -> None:
-    world = ControllerWorld(tmp_path)
+    world = ControllerHarness(tmp_path)
     world.start()
     log, done = world.log, []
-    data = snapshot([], [(METADATA_VERSION, 0)], leader_epoch=2, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS)
+    data = snapshot_of((METADATA_VERSION, 0), epoch=2)
     work = log.snapshots.write_chunk(SnapshotName(49, 2), 0, data, is_last=True)
     work()
-    log._begin_behind(SnapshotName(49, 2), WALL_MS, lambda: done.append(log.flushed_offset))
+    log._start_at_snapshot(SnapshotName(49, 2), WALL_MS, lambda: done.append(log.flushed_offset))
     assert done == [49]
     assert log.end == EpochEnd(2, 49)
 
 
 def test_the_oldest_snapshot_is_the_one_at_the_log_start(tmp_path: Path) -> None:
     """A received snapshot may have left older ones."""
-    world = ControllerWorld(tmp_path)
+    world = ControllerHarness(tmp_path)
     world.start()
     log = world.log
     log._log.truncate_fully(49)
@@ -283,7 +280,11 @@ def test_a_log_that_ends_before_its_snapshot_restarts_at_the_snapshots_end(tmp_p
     world = world_with(tmp_path, batch(METADATA_VERSION, record("lost")[0]))
     records = [(METADATA_VERSION, 0), record("a")]
     data = snapshot(
-        world.open().log.snapshot_control_records(0), records, leader_epoch=1, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS
+        world.open().log.snapshot_control_records(0),
+        records,
+        leader_epoch=1,
+        timestamp_ms=WALL_MS,
+        last_contained_ms=WALL_MS,
     )
     (world.log_path.parent / str(SnapshotName(10, 1))).write_bytes(data)
     world.start()
@@ -291,30 +292,17 @@ def test_a_log_that_ends_before_its_snapshot_restarts_at_the_snapshots_end(tmp_p
     world.log.close()
     assert not world.log_path.exists()
     assert (world.log_path.parent / f"{10:020d}.log").exists()
-    again = ControllerWorld(tmp_path).start()
+    again = ControllerHarness(tmp_path).start()
     assert set(again.image.topics_by_name) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
-    ("batches", "sentence"),
-    [
-        ([batch(stored_records.FeatureLevelRecord(name="metadata.version", feature_level=34))], "works with 7 to 33"),
-        ([batch(stored_records.FeatureLevelRecord(name="metadata.version", feature_level=6))], "works with 7 to 33"),
-        ([batch(stored_records.TopicRecord(name="a", topic_id=SOME_ID))], "works with 7 to 33"),
-    ],
+    "message", [metadata_version(34), metadata_version(6), stored_records.TopicRecord(name="a", topic_id=b"\x01" * 16)]
 )
-def test_an_unsupported_metadata_version_is_refused_without_a_change(tmp_path: Path, batches: list[bytearray], sentence: str) -> None:
-    world = world_with(tmp_path, *batches)
-    (tmp_path / "bootstrap.checkpoint").write_bytes(
-        snapshot(
-            [],
-            [(stored_records.FeatureLevelRecord(name="metadata.version", feature_level=34), 0)],
-            leader_epoch=0,
-            timestamp_ms=WALL_MS,
-            last_contained_ms=0,
-        )
-    )
-    with pytest.raises(UnreadableMetadata, match=sentence):
+def test_an_unsupported_metadata_version_is_refused_without_a_change(tmp_path: Path, message: Message) -> None:
+    world = world_with(tmp_path, batch(message))
+    (tmp_path / "bootstrap.checkpoint").write_bytes(snapshot_of((metadata_version(34), 0), epoch=0))
+    with pytest.raises(UnreadableMetadata, match="works with 7 to 33"):
         world.open()
     assert not (world.log_path.parent / "quorum-state").exists()
 
@@ -323,23 +311,23 @@ def test_an_unsupported_metadata_version_is_refused_without_a_change(tmp_path: P
 
 
 def test_appends_during_a_flush_share_the_next_flush(tmp_path: Path) -> None:
-    world = ControllerWorld(tmp_path)
+    world = ControllerHarness(tmp_path)
     callbacks = CommitRecorder(world.lead().log)
     world.worker.is_held = True
     for name in "abcd":
         callbacks.append(name)
     assert callbacks.seen == []
     assert len(world.worker.syncs) == 1
-    world.worker.let_through()
+    world.worker.complete_sync()
     assert callbacks.seen == ["a"]
     assert len(world.worker.syncs) == 1
-    world.worker.let_through()
+    world.worker.complete_sync()
     assert callbacks.seen == ["a", "b", "c", "d"]
     assert not world.worker.syncs
 
 
 def test_an_append_made_in_a_callback_is_committed_last(tmp_path: Path) -> None:
-    world = ControllerWorld(tmp_path)
+    world = ControllerHarness(tmp_path)
     log = world.lead().log
     seen: list[str] = []
 
@@ -352,19 +340,19 @@ def test_an_append_made_in_a_callback_is_committed_last(tmp_path: Path) -> None:
     log.append([record("a")], wall_ms=WALL_MS, on_committed=again)
     log.append([record("b")], wall_ms=WALL_MS, on_committed=lambda: seen.append("b"))
     world.worker.is_held = False
-    world.worker.let_through()
+    world.worker.complete_sync()
     assert seen == ["a", "b", "c"]
 
 
 def test_a_failed_flush_is_not_retried_and_commits_nothing(tmp_path: Path) -> None:
-    world = ControllerWorld(tmp_path)
+    world = ControllerHarness(tmp_path)
     callbacks = CommitRecorder(world.lead().log)
     failures: list[StorageError] = []
     callbacks.log.on_failed = failures.append
     world.worker.is_held = True
     callbacks.append("a")
     callbacks.append("b")
-    world.worker.let_through(StorageError("sync", "x", OSError(errno.EIO, "Input/output error")))
+    world.worker.complete_sync(StorageError("sync", "x", OSError(errno.EIO, "Input/output error")))
     assert callbacks.seen == []
     assert callbacks.log.is_failed
     assert len(failures) == 1
@@ -373,7 +361,7 @@ def test_a_failed_flush_is_not_retried_and_commits_nothing(tmp_path: Path) -> No
 
 def test_a_failed_write_stops_the_controller(tmp_path: Path) -> None:
     disk = FaultyDisk()
-    world = ControllerWorld(tmp_path, disk=disk).start()
+    world = ControllerHarness(tmp_path, disk=disk).start()
     failures: list[StorageError] = []
     replies: list[object] = []
     world.log.on_failed = failures.append
@@ -387,7 +375,7 @@ def test_a_failed_write_stops_the_controller(tmp_path: Path) -> None:
 
 
 def test_a_non_atomic_append_is_split_at_the_maximum_batch_size(tmp_path: Path) -> None:
-    world = ControllerWorld(tmp_path)
+    world = ControllerHarness(tmp_path)
     log = world.lead().log
     seen: list[str] = []
     many: list[Versioned] = [
@@ -404,18 +392,18 @@ def test_a_non_atomic_append_is_split_at_the_maximum_batch_size(tmp_path: Path) 
     assert [m.name for b in found for m in b.messages] == [str(i) for i in range(300)]  # type: ignore[attr-defined]
 
 
-# ---- Kafka reads it --------------------------------------------------------------------------------------
+# ---- Apache Kafka --------------------------------------------------------------------------------------
 
 
 @needs_kafka
 def test_apache_kafka_s_dump_tool_reads_the_log(tmp_path: Path) -> None:
     """DumpLogSegments --cluster-metadata-decoder reads every record of two starts."""
-    world = ControllerWorld(tmp_path).start()
+    world = ControllerHarness(tmp_path).start()
     world.ask(CreateTopicsRequest(topics=[topic("a", 3, configs=[("min.insync.replicas", "1")])]))
     world.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="a")], timeout_ms=0))
     world.ask(CreateTopicsRequest(topics=[topic("a", 3)]))
     world.log.close()
-    world = ControllerWorld(tmp_path).start()
+    world = ControllerHarness(tmp_path).start()
     world.stop_broker()
     world.log.close()
     dump = run_tool("org.apache.kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", world.log_path)
@@ -436,12 +424,12 @@ def test_apache_kafka_s_dump_tool_reads_the_log(tmp_path: Path) -> None:
 
 def test_a_segment_roll_waits_in_the_write_queue(tmp_path: Path) -> None:
     """A full disk delays it and does not stop the node."""
-    world = ControllerWorld(tmp_path).start()
+    world = ControllerHarness(tmp_path).start()
     before = sorted(path.name for path in tmp_path.rglob("*.log"))
     world.worker.holds_writes = True
     world.log.roll_segment(WALL_MS, at_least=1)
     assert sorted(path.name for path in tmp_path.rglob("*.log")) == before
     while world.worker.writes:
-        world.worker.let_write()
+        world.worker.complete_write()
     assert len(list(tmp_path.rglob("*.log"))) == len(before) + 1
     assert not world.log.is_failed

@@ -1,4 +1,4 @@
-"""Guards replication/metadata_log/metadata_replay.py: what is refused before anything changes, and what old and new releases leave."""
+"""Reading the metadata log: refused directories, and those of older and newer releases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from replication.metadata_log.formatting import BOOTSTRAP_CHECKPOINT, METADATA_D
 from replication.metadata_log.metadata_log_open import open_metadata_log
 from replication.metadata_log.metadata_replay import read_metadata
 from replication.raft.voters import ReplicaKey, Voter, VoterSet
-from tests.support.controller_harness import WALL_MS, ControllerWorld
+from tests.support.controller_harness import WALL_MS, ControllerHarness
 from tests.support.metadata_histories import data_batch
 
 
@@ -62,24 +62,29 @@ def all_files(directory: Path) -> dict[str, str]:
     }
 
 
-def local_voters(world: ControllerWorld) -> stored_records.VotersRecord:
+def local_voters(world: ControllerHarness) -> stored_records.VotersRecord:
     """This node as the only voter."""
-    alone = voter(1)
-    alone.voter_directory_id = world.identity.metadata_directory_id
-    return stored_records.VotersRecord(voters=[alone])
+    local = voter(1)
+    local.voter_directory_id = world.identity.metadata_directory_id
+    return stored_records.VotersRecord(voters=[local])
 
 
-MODERN = level("metadata.version", 30)
-SEVERAL = stored_records.VotersRecord(voters=[voter(1), voter(2)])
+@pytest.fixture
+def world(tmp_path: Path) -> ControllerHarness:
+    return ControllerHarness(tmp_path)
+
+
+CURRENT = level("metadata.version", 30)
+TWO_VOTERS = stored_records.VotersRecord(voters=[voter(1), voter(2)])
 
 
 @pytest.mark.parametrize(
-    ("log", "sentence"),
+    ("log", "message"),
     [
         (log_of(level("metadata.version", 34)), "has metadata.version 34; this broker works with 7 to 33"),
         (log_of(level("metadata.version", 6)), "has metadata.version 6; this broker works with 7 to 33"),
-        (log_of(MODERN, level("share.version", 3)), "has share.version 3; this broker works with 0 to 2"),
-        (log_of(MODERN, level("quantum.version", 1)), "has quantum.version 1; this broker does not know it"),
+        (log_of(CURRENT, level("share.version", 3)), "has share.version 3; this broker works with 0 to 2"),
+        (log_of(CURRENT, level("quantum.version", 1)), "has quantum.version 1; this broker does not know it"),
         (
             control_records(
                 [(ControlType.KRAFT_VERSION, stored_records.KRaftVersionRecord(kraft_version=2))],
@@ -91,37 +96,38 @@ SEVERAL = stored_records.VotersRecord(voters=[voter(1), voter(2)])
         ),
     ],
 )
-def test_unknown_feature_levels_are_refused_without_a_change(tmp_path: Path, log: bytes, sentence: str) -> None:
-    world = ControllerWorld(tmp_path)
+def test_unknown_feature_levels_are_refused_without_a_change(tmp_path: Path, log: bytes, message: str) -> None:
+    world = ControllerHarness(tmp_path)
     world.log_path.write_bytes(bytes(log) + b"torn")
     before = all_files(tmp_path)
-    with pytest.raises(UnreadableMetadata, match=sentence):
+    with pytest.raises(UnreadableMetadata, match=message):
         world.open()
     assert all_files(tmp_path) == before
 
 
 @pytest.mark.parametrize(
-    ("log", "sentence"),
+    ("log", "message"),
     [
         (elected_by(1, 2, 3), r"several voters \(1, 2, 3\), which are a setting"),
         (elected_by(2), r"The metadata quorum is node 2, and this is node 1: name it in controller\.quorum\.bootstrap"),
     ],
 )
-def test_a_static_quorum_with_other_voters_requires_a_config(tmp_path: Path, log: bytes, sentence: str) -> None:
-    world = ControllerWorld(tmp_path)
+def test_a_static_quorum_with_other_voters_requires_a_config(tmp_path: Path, log: bytes, message: str) -> None:
+    world = ControllerHarness(tmp_path)
     (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).unlink()
     world.log_path.write_bytes(bytes(log) + b"torn")
     before = all_files(tmp_path)
-    with pytest.raises(UnreadableMetadata, match=sentence):
+    with pytest.raises(UnreadableMetadata, match=message):
         world.open()
     assert all_files(tmp_path) == before
 
 
-def test_configured_voters_apply_again_when_the_voters_record_is_truncated(tmp_path: Path) -> None:
-    world = ControllerWorld(tmp_path)
+def test_configured_voters_apply_again_when_the_voters_record_is_truncated(
+    tmp_path: Path, world: ControllerHarness
+) -> None:
     (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).unlink()
-    rise = control_records([*voter_records(SEVERAL)], base_offset=2, leader_epoch=1, timestamp_ms=WALL_MS)
-    data = data_batch([(MODERN, 0)], base_offset=1, leader_epoch=1, timestamp_ms=WALL_MS)
+    rise = control_records([*voter_records(TWO_VOTERS)], base_offset=2, leader_epoch=1, timestamp_ms=WALL_MS)
+    data = data_batch([(CURRENT, 0)], base_offset=1, leader_epoch=1, timestamp_ms=WALL_MS)
     world.log_path.write_bytes(elected_by(1, 2, 3) + data + rise)
     setting = VoterSet(Voter(ReplicaKey(node_id)) for node_id in (1, 2, 3))
     log = open_metadata_log(world.disk, world.engine, world.identity, world.worker, static_voters=setting).log
@@ -130,28 +136,26 @@ def test_configured_voters_apply_again_when_the_voters_record_is_truncated(tmp_p
     assert (log.kraft_version.latest, log.voters.latest) == (0, setting)
 
 
-def test_a_removed_unknown_feature_level_is_accepted(tmp_path: Path) -> None:
-    world = ControllerWorld(tmp_path)
-    world.log_path.write_bytes(log_of(MODERN, level("quantum.version", 1), level("quantum.version", 0)))
+def test_a_removed_unknown_feature_level_is_accepted(world: ControllerHarness) -> None:
+    world.log_path.write_bytes(log_of(CURRENT, level("quantum.version", 1), level("quantum.version", 0)))
     assert world.open().image.features == {"metadata.version": 30}
 
 
-def test_the_present_voters_count_and_not_the_former_ones(tmp_path: Path) -> None:
-    world = ControllerWorld(tmp_path)
+def test_the_present_voters_count_and_not_the_former_ones(world: ControllerHarness) -> None:
     removal = control_records(
         [(ControlType.KRAFT_VOTERS, local_voters(world))],
         base_offset=1,
         leader_epoch=1,
         timestamp_ms=WALL_MS,
     )
-    data = data_batch([(MODERN, 0)], base_offset=2, leader_epoch=1, timestamp_ms=WALL_MS)
+    data = data_batch([(CURRENT, 0)], base_offset=2, leader_epoch=1, timestamp_ms=WALL_MS)
     world.log_path.write_bytes(elected_by(1, 2) + removal + data)
     assert world.open().log.voters.latest.node_ids == [1]
 
 
 def test_the_first_records_are_taken_from_the_zero_checkpoint(tmp_path: Path) -> None:
     """As Kafka 4.4 formats, without bootstrap.checkpoint."""
-    world = ControllerWorld(tmp_path)
+    world = ControllerHarness(tmp_path)
     (tmp_path / BOOTSTRAP_CHECKPOINT).unlink()
     credential = stored_records.UserScramCredentialRecord(
         name="alice", mechanism=1, salt=b"s", stored_key=b"k", server_key=b"k", iterations=4096
@@ -168,24 +172,23 @@ def test_the_first_records_are_taken_from_the_zero_checkpoint(tmp_path: Path) ->
     registered = world.image.brokers[1].features
     assert (registered["metadata.version"], registered["share.version"]) == ((7, 33), (0, 2))
     world.log.close()
-    again = ControllerWorld(tmp_path).start()
+    again = ControllerHarness(tmp_path).start()
     assert again.image.features == features
     assert list(again.image.opaque_records.values()) == [credential]
 
 
-def test_without_log_and_bootstrap_records_the_directory_is_refused(tmp_path: Path) -> None:
-    world = ControllerWorld(tmp_path)
+def test_without_log_and_bootstrap_records_the_directory_is_refused(tmp_path: Path, world: ControllerHarness) -> None:
     (tmp_path / BOOTSTRAP_CHECKPOINT).unlink()
-    with pytest.raises(UnreadableMetadata, match=r"no bootstrap\.checkpoint to begin with"):
+    with pytest.raises(UnreadableMetadata, match=r"no bootstrap\.checkpoint to start with"):
         world.open()
 
 
 @pytest.mark.parametrize("number", [7, 8, 12, 13, 14, 15, 16, 17, 22, 23, 29, 30, 31, 32, 33])
 def test_a_cluster_at_any_metadata_version_starts_and_restarts(tmp_path: Path, number: int) -> None:
-    world = ControllerWorld(tmp_path)
+    world = ControllerHarness(tmp_path)
     (tmp_path / BOOTSTRAP_CHECKPOINT).write_bytes(snapshot_file([], [(level("metadata.version", number), 0)]))
     world.start().log.close()
-    again = ControllerWorld(tmp_path).start()
+    again = ControllerHarness(tmp_path).start()
     assert again.image.metadata_version == number
     kinds = {type(message) for batch in again.batches() for message in batch.messages}
     assert (stored_records.BeginTransactionRecord in kinds) is (number >= 13)
@@ -193,8 +196,7 @@ def test_a_cluster_at_any_metadata_version_starts_and_restarts(tmp_path: Path, n
     assert bool(again.image.brokers[1].directories) is (number >= 17)
 
 
-def test_a_static_quorum_stores_its_voters_only_in_quorum_state(tmp_path: Path) -> None:
-    world = ControllerWorld(tmp_path)
+def test_a_static_quorum_stores_its_voters_only_in_quorum_state(tmp_path: Path, world: ControllerHarness) -> None:
     (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).unlink()
     (tmp_path / METADATA_DIRECTORY).rmdir()
     world.start()
@@ -204,31 +206,32 @@ def test_a_static_quorum_stores_its_voters_only_in_quorum_state(tmp_path: Path) 
     assert not kinds & {stored_records.KRaftVersionRecord, stored_records.VotersRecord}
 
 
-def test_batches_before_the_snapshots_end_are_skipped(tmp_path: Path) -> None:
-    world = ControllerWorld(tmp_path)
+def test_batches_before_the_snapshots_end_are_skipped(world: ControllerHarness) -> None:
     old = stored_records.TopicRecord(name="old", topic_id=b"o" * 16)
     new = data_batch(
         [(stored_records.TopicRecord(name="new", topic_id=b"n" * 16), 0)], base_offset=2, leader_epoch=1, timestamp_ms=1
     )
-    world.log_path.write_bytes(log_of(MODERN, old) + new)
+    world.log_path.write_bytes(log_of(CURRENT, old) + new)
     name = SnapshotName(2, 1)
-    (world.log_path.parent / str(name)).write_bytes(snapshot_file([*voter_records(local_voters(world))], [(MODERN, 0)]))
+    (world.log_path.parent / str(name)).write_bytes(
+        snapshot_file([*voter_records(local_voters(world))], [(CURRENT, 0)])
+    )
     found = read_metadata(world.disk, world.identity)
     assert (list(found.image.topics_by_name), found.end_offset, found.start) == (["new"], 3, name)
 
 
-def test_files_with_other_names_are_ignored(tmp_path: Path) -> None:
-    world = ControllerWorld(tmp_path)
-    world.log_path.write_bytes(log_of(MODERN))
+def test_files_with_other_names_are_ignored(tmp_path: Path, world: ControllerHarness) -> None:
+    world.log_path.write_bytes(log_of(CURRENT))
     for name in ("1.log", "notes.log", "0000000000000000000x.log"):
         (tmp_path / METADATA_DIRECTORY / name).write_bytes(b"?")
     assert world.open().image.features == {"metadata.version": 30}
 
 
-def test_a_damaged_bootstrap_checkpoint_matters_only_for_a_new_cluster(tmp_path: Path) -> None:
-    world = ControllerWorld(tmp_path)
+def test_a_damaged_bootstrap_checkpoint_matters_only_for_a_new_cluster(
+    tmp_path: Path, world: ControllerHarness
+) -> None:
     (tmp_path / BOOTSTRAP_CHECKPOINT).write_bytes(b"?" * 100)
     with pytest.raises(UnreadableMetadata, match="Restore the file from a copy"):
         world.open()
-    world.log_path.write_bytes(log_of(MODERN))
+    world.log_path.write_bytes(log_of(CURRENT))
     assert world.open().image.features == {"metadata.version": 30}

@@ -1,4 +1,4 @@
-"""Guards replication/metadata_log/metadata_snapshots.py and snapshot_files.py, and the start of metadata_log.py from snapshots."""
+"""The rules of `MetadataSnapshots` and `SnapshotFiles`, and startup from snapshots."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from replication.metadata_log.formatting import METADATA_DIRECTORY
 from replication.metadata_log.metadata_snapshots import MetadataSnapshots, SnapshotSettings
 from storage.io.disk import Disk, File
 from tests.support.admin_cases import topic
-from tests.support.controller_harness import WALL_MS, ControllerWorld
+from tests.support.controller_harness import WALL_MS, ControllerHarness
 from tests.support.crashing_disk import CrashingDisk, JournalledFile
 from tests.support.faulty_disk import FaultyDisk
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 ZERO = "00000000000000000000-0000000000.checkpoint"
-AT_ONCE = SnapshotSettings(bytes_between=1)
+ALWAYS_DUE = SnapshotSettings(bytes_between=1)
 _seeds = itertools.count()
-"""Every life of a node draws ids that nobody had."""
+"""Every start draws new ids."""
 
 
 class Node:
@@ -47,12 +47,12 @@ class Node:
     def __init__(
         self,
         path: Path,
-        settings: SnapshotSettings = AT_ONCE,
+        settings: SnapshotSettings = ALWAYS_DUE,
         *,
         disk: Disk | None = None,
         worker: IoExecutor | None = None,
     ) -> None:
-        self.world = ControllerWorld(path, disk=disk, seed=next(_seeds)).start()
+        self.world = ControllerHarness(path, disk=disk, seed=next(_seeds)).start()
         self.snapshots = MetadataSnapshots(self.world.disk, worker or InlineIoExecutor(), self.world.log, settings)
         self.directory = path / METADATA_DIRECTORY
 
@@ -122,11 +122,15 @@ def damage(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
 # ---- taking ----------------------------------------------------------------------------------------------
 
 
-def test_a_snapshot_and_the_log_after_it_give_the_published_image(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+def test_a_snapshot_and_the_log_after_it_give_the_published_image(tmp_path: Path, node: Node) -> None:
     node.create("a", "b")
     node.delete("a")
     name = node.take()
@@ -134,17 +138,16 @@ def test_a_snapshot_and_the_log_after_it_give_the_published_image(tmp_path: Path
     before = node.image
     node.stop()
     assert node.files() == [ZERO, name]
-    opened = ControllerWorld(tmp_path).open()
+    opened = ControllerHarness(tmp_path).open()
     assert_equal_images(opened.image, before)
     log = node.directory / f"{0:020d}.log"
-    assert opened.log.bytes_since_snapshot < log.stat().st_size, "what the snapshot stands for is not read"
+    assert opened.log.bytes_since_snapshot < log.stat().st_size, "records before the snapshot's end are not read"
     for snapshot_file in node.directory.glob("*.checkpoint"):
         snapshot_file.unlink()
-    assert_equal_images(ControllerWorld(tmp_path).open().image, before)
+    assert_equal_images(ControllerHarness(tmp_path).open().image, before)
 
 
-def test_a_snapshot_contains_the_last_timestamp_and_the_voters(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+def test_a_snapshot_contains_the_last_timestamp_and_the_voters(node: Node) -> None:
     node.create("a")
     path = node.directory / node.take(WALL_MS + 5)
     found = read_snapshot(path.read_bytes(), str(path))
@@ -156,8 +159,7 @@ def test_a_snapshot_contains_the_last_timestamp_and_the_voters(tmp_path: Path) -
     assert found.data[0] == stored_records.FeatureLevelRecord(name="metadata.version", feature_level=30)
 
 
-def test_a_snapshot_contains_only_committed_records(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+def test_a_snapshot_contains_only_committed_records(node: Node) -> None:
     node.create("a")
     node.world.worker.is_held = True
     request = CreateTopicsRequest(topics=[topic("uncommitted")])
@@ -167,8 +169,7 @@ def test_a_snapshot_contains_only_committed_records(tmp_path: Path) -> None:
     assert names == ["a"]
 
 
-def test_a_large_snapshot_is_encoded_in_steps_from_one_image(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+def test_a_large_snapshot_is_encoded_in_steps_from_one_image(tmp_path: Path, node: Node) -> None:
     for start in range(0, 2000, 500):
         node.create(*(f"t{i}" for i in range(start, start + 500)))
     image = node.image
@@ -181,11 +182,10 @@ def test_a_large_snapshot_is_encoded_in_steps_from_one_image(tmp_path: Path) -> 
     path = node.directory / str(SnapshotName(image.offset + 1, image.epoch))
     found = read_snapshot(path.read_bytes(), "s")
     assert sum(isinstance(record, stored_records.TopicRecord) for record in found.data) == 2000
-    assert len(ControllerWorld(tmp_path).open().image.topics_by_name) == 2001
+    assert len(ControllerHarness(tmp_path).open().image.topics_by_name) == 2001
 
 
-def test_a_snapshot_is_due_after_a_number_of_bytes_that_survives_a_restart(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+def test_a_snapshot_is_due_after_a_number_of_bytes_that_survives_a_restart(tmp_path: Path, node: Node) -> None:
     node.create("a")
     written = node.world.log.bytes_since_snapshot
     node.stop()
@@ -228,9 +228,9 @@ def test_a_failed_snapshot_leaves_no_file_and_is_retried_when_the_next_is_due(tm
     disk = FaultyDisk()
     node = Node(tmp_path, SnapshotSettings(), disk=disk)
     for room in (0, 300):
-        disk.room = room
+        disk.space_left = room
         node.take(WALL_MS)
-        disk.room = None
+        disk.space_left = None
         assert node.files(".part") == []
         assert node.files() == [ZERO]
     disk.fail_syncs = errno.EIO
@@ -263,11 +263,10 @@ def test_a_snapshot_is_synced_then_renamed_then_its_directory_is_synced(tmp_path
     assert disk.syncs == [f"{path}.part", f"{path}.part -> {path}", str(node.directory)]
 
 
-# ---- the start -------------------------------------------------------------------------------------------
+# ---- startup -------------------------------------------------------------------------------------------
 
 
-def test_damage_before_the_snapshots_end_is_ignored(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+def test_damage_before_the_snapshots_end_is_ignored(tmp_path: Path, node: Node) -> None:
     node.create("a")
     node.take()
     node.create("b")
@@ -277,7 +276,9 @@ def test_damage_before_the_snapshots_end_is_ignored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["bit", "torn", "empty", "zeros", "longer"])
-def test_a_damaged_snapshot_is_skipped_for_an_older_one_and_renamed(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_snapshot_is_skipped_for_an_older_one_and_renamed(
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
     node = Node(tmp_path)
     node.create("a")
     older = node.take()
@@ -294,7 +295,7 @@ def test_a_damaged_snapshot_is_skipped_for_an_older_one_and_renamed(tmp_path: Pa
         path.write_bytes({"torn": whole[:-7], "empty": b"", "zeros": bytes(len(whole)), "longer": whole + b"x"}[how])
     with caplog.at_level(logging.WARNING):
         again = Node(tmp_path)
-    assert f"going on from {older}" in caplog.text
+    assert f"starting from {older}" in caplog.text
     assert again.topics == set(before.topics_by_name)
     assert again.files() == [ZERO, older]
     assert again.files(".corrupt") == [f"{newer}.corrupt"]
@@ -302,8 +303,7 @@ def test_a_damaged_snapshot_is_skipped_for_an_older_one_and_renamed(tmp_path: Pa
     assert again.files() == [ZERO, older, third]
 
 
-def test_without_a_complete_snapshot_the_whole_log_is_replayed(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+def test_without_a_complete_snapshot_the_whole_log_is_replayed(tmp_path: Path, node: Node) -> None:
     node.create("a")
     node.take()
     node.stop()
@@ -312,7 +312,7 @@ def test_without_a_complete_snapshot_the_whole_log_is_replayed(tmp_path: Path) -
     again = Node(tmp_path)
     assert again.topics == {"a"}
     assert again.files() == []
-    assert again.world.log.voters.latest.node_ids == [1], "the log's first records name it too"
+    assert again.world.log.voters.latest.node_ids == [1], "the log contains the voters too"
 
 
 def test_a_damaged_only_snapshot_of_a_truncated_log_is_refused_without_a_change(tmp_path: Path) -> None:
@@ -324,30 +324,32 @@ def test_a_damaged_only_snapshot_of_a_truncated_log_is_refused_without_a_change(
     damage(node.directory / name)
     (node.directory / "00000000000000000099-0000000001.checkpoint.part").write_bytes(b"half")
     before = {path.name: path.read_bytes() for path in node.directory.iterdir()}
-    with pytest.raises(CorruptMetadata, match=r"begins at \d+, and no snapshot reaches up to there: .*cannot be read"):
-        ControllerWorld(tmp_path).open()
+    with pytest.raises(CorruptMetadata, match=r"starts at \d+, and no snapshot reaches that offset: .*cannot be read"):
+        ControllerHarness(tmp_path).open()
     assert {path.name: path.read_bytes() for path in node.directory.iterdir()} == before
 
 
 def test_a_damaged_zero_checkpoint_of_an_empty_log_is_refused(tmp_path: Path) -> None:
-    world = ControllerWorld(tmp_path)
+    world = ControllerHarness(tmp_path)
     damage(tmp_path / METADATA_DIRECTORY / ZERO)
     with pytest.raises(CorruptMetadata, match="Restore the newest"):
         world.open()
 
 
-def test_a_complete_snapshot_with_an_unknown_record_is_not_skipped(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+def test_a_complete_snapshot_with_an_unknown_record_is_not_skipped(tmp_path: Path, node: Node) -> None:
     node.create("a")
     node.take()
     path = node.directory / str(SnapshotName(node.image.offset + 1, 9))
     node.stop()
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(RECORD_TYPES, 99, UnknownRecord)
-        records = [(stored_records.FeatureLevelRecord(name="metadata.version", feature_level=30), 0), (UnknownRecord(), 0)]
+        records = [
+            (stored_records.FeatureLevelRecord(name="metadata.version", feature_level=30), 0),
+            (UnknownRecord(), 0),
+        ]
         path.write_bytes(snapshot([], records, leader_epoch=9, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS))
     with pytest.raises(UnreadableMetadata, match="type 99, which"):
-        ControllerWorld(tmp_path).open()
+        ControllerHarness(tmp_path).open()
     assert path.exists()
 
 
@@ -355,28 +357,27 @@ def test_unfinished_and_deleted_snapshots_are_removed_at_startup(tmp_path: Path)
     """Also those with the random part in Apache Kafka's names."""
     node = Node(tmp_path)
     node.stop()
-    left = [
+    unfinished = [
         "00000000000000000011-0000000002.checkpoint.part",
         "00000000000000000011-0000000002-8123456789.checkpoint.part",
         "00000000000000000009-0000000001.checkpoint.deleted",
     ]
-    for name in left:
+    for name in unfinished:
         (node.directory / name).write_bytes(b"half")
     again = Node(tmp_path)
-    assert not set(left) & set(os.listdir(again.directory))
+    assert not set(unfinished) & set(os.listdir(again.directory))
     assert again.files() == [ZERO]
 
 
-# ---- keeping ---------------------------------------------------------------------------------------------
+# ---- retention ---------------------------------------------------------------------------------------------
 
 
-def test_the_oldest_snapshots_and_their_segments_are_deleted_above_the_size_limit(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+def test_the_oldest_snapshots_and_their_segments_are_deleted_above_the_size_limit(tmp_path: Path, node: Node) -> None:
     taken = []
     for name in "abc":
         node.create(name)
         taken.append(node.take())
-    assert len(node.files(".log")) == 4, "rule 3: a new one with each snapshot"
+    assert len(node.files(".log")) == 4, "one per snapshot"
     limited = node.with_limits(retention_bytes=0)
     limited.retain(WALL_MS)
     assert node.files() == [taken[-1]]
@@ -416,8 +417,7 @@ def test_segments_after_the_newest_snapshot_stay(tmp_path: Path) -> None:
     assert Node(tmp_path).topics == set("abc")
 
 
-def test_the_size_limit_covers_snapshots_and_log_to_the_byte(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+def test_the_size_limit_covers_snapshots_and_log_to_the_byte(node: Node) -> None:
     node.create("a")
     node.take()
     size = node.world.log.size_bytes + sum((node.directory / name).stat().st_size for name in node.files())
@@ -451,15 +451,14 @@ def test_a_snapshot_of_a_small_log_does_not_roll_its_segment(tmp_path: Path) -> 
     assert len(node.files(".log")) == 1
 
 
-def test_a_snapshot_during_a_write_does_not_roll_the_segment(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+def test_a_snapshot_during_a_write_does_not_roll_the_segment(tmp_path: Path, node: Node) -> None:
     node.create("a")
     node.world.worker.holds_writes = True
     request = CreateTopicsRequest(topics=[topic("b")])
     node.world.controller.submit(request, wall_ms=WALL_MS, reply=lambda _: None)
     node.take()
     assert len(node.files(".log")) == 1
-    node.world.worker.let_write()
+    node.world.worker.complete_write()
     node.world.worker.holds_writes = False
     node.take()
     assert len(node.files(".log")) == 2
@@ -526,7 +525,7 @@ def test_a_crash_at_any_step_loses_no_acknowledged_change(tmp_path: Path, part: 
     for last_step in range(part, 10_000, 8):
         path = tmp_path / str(last_step)
         path.mkdir()
-        ControllerWorld(path)  # formatted before the crash
+        ControllerHarness(path)  # formatted before the crash
         answered: list[str] = []
         disk = DyingDisk(last_step)
         try:
@@ -549,4 +548,4 @@ def test_a_crash_at_any_step_loses_no_acknowledged_change(tmp_path: Path, part: 
         assert "after" in Node(path).topics, f"crash before step {last_step}"
         if disk.steps_left >= 0:
             return
-    raise AssertionError("the history never came to its end")
+    raise AssertionError("the history did not end")

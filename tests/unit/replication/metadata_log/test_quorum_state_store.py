@@ -1,4 +1,4 @@
-"""Guards replication/metadata_log/quorum_state_store.py."""
+"""The quorum-state file."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ def test_a_vote_is_stored_with_node_and_directory(tmp_path: Path) -> None:
 
 def test_an_incomplete_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "quorum-state").write_text('{"leaderId":1,')
-    with pytest.raises(UnusableDirectory, match="quorum-state is not whole"):
+    with pytest.raises(UnusableDirectory, match="quorum-state is incomplete"):
         read_quorum_state(Disk(), str(tmp_path))

@@ -17,8 +17,8 @@ from storage.compaction.cleaner_job import CleanerJob, CleanerResources, Cleanin
 from storage.io.disk import Disk
 from storage.segments.directory_recovery import CLEANED, SWAP
 from tests.support.compaction import InlineCleaner
-from tests.support.replica_harness import HeldWorker, World, fetched, produced
-from tests.support.segments import let_go
+from tests.support.replica_harness import HeldIoExecutor, ReplicaHarness, fetched, produced
+from tests.support.segments import close_idle_files
 
 COMPACT = {"cleanup_policy": "compact", "internal_segment_bytes": 600, "min_cleanable_dirty_ratio": 0.3}
 
@@ -58,17 +58,29 @@ class HeldCleaner:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    """One broker."""
-    return World(tmp_path)
+def world(tmp_path: Path) -> ReplicaHarness:
+    return ReplicaHarness(tmp_path)
 
 
-def compactor(world: World, *cleaners: InlineCleaner | HeldCleaner) -> Compactor:
+@pytest.fixture
+def cleaner() -> HeldCleaner:
+    return HeldCleaner()
+
+
+def compactor(world: ReplicaHarness, *cleaners: InlineCleaner | HeldCleaner) -> Compactor:
     """A compactor with these cleaners, or with an inline one."""
     return Compactor(world.replicas, cleaners or [InlineCleaner(Disk())], CleanerResources(), lambda: world.wall_ms)
 
 
-def write(world: World, name: str = "t", count: int = 20, keys: int = 3, index: int = 0) -> None:
+def start(world: ReplicaHarness, *cleaners: InlineCleaner | HeldCleaner) -> Compactor:
+    """A compactor that has checked a compacted topic `t` with 20 batches."""
+    fill(world)
+    compaction = compactor(world, *cleaners)
+    compaction.check()
+    return compaction
+
+
+def write(world: ReplicaHarness, name: str = "t", count: int = 20, keys: int = 3, index: int = 0) -> None:
     """Append batches of one record."""
     for number in range(count):
         batch = BatchBuilder()
@@ -77,13 +89,13 @@ def write(world: World, name: str = "t", count: int = 20, keys: int = 3, index: 
     world.drain_purgatory()
 
 
-def fill(world: World) -> None:
+def fill(world: ReplicaHarness) -> None:
     """Create a compacted topic `t` with 20 batches."""
     world.create(**COMPACT)
     write(world)
 
 
-def offsets(world: World, name: str = "t") -> list[int]:
+def offsets(world: ReplicaHarness, name: str = "t") -> list[int]:
     """Base offsets of all batches with records."""
     data = world.partition(name).log
     found, at = [], data.log_start_offset
@@ -96,12 +108,12 @@ def offsets(world: World, name: str = "t") -> list[int]:
     return found
 
 
-def size(world: World, name: str = "t") -> int:
+def size(world: ReplicaHarness, name: str = "t") -> int:
     """Bytes of a log."""
     return world.partition(name).log.size_bytes
 
 
-def test_a_due_log_is_compacted_once(world: World) -> None:
+def test_a_due_log_is_compacted_once(world: ReplicaHarness) -> None:
     fill(world)
     before = size(world)
     compaction = compactor(world)
@@ -115,17 +127,16 @@ def test_a_due_log_is_compacted_once(world: World) -> None:
     assert fetched(world.fetch(offset=0)).error_code == 0
 
 
-def test_unflushed_records_are_flushed_before_compaction(tmp_path: Path) -> None:
+def test_unflushed_records_are_flushed_before_compaction(tmp_path: Path, cleaner: HeldCleaner) -> None:
     """Otherwise a power failure could remove a record after its predecessor was compacted away."""
-    worker = HeldWorker()
-    world = World(tmp_path, worker=worker)
+    worker = HeldIoExecutor()
+    world = ReplicaHarness(tmp_path, worker=worker)
     world.create(**COMPACT)
     for number in range(20):
         batch = BatchBuilder()
         batch.append(world.wall_ms, b"k%d" % (number % 3), b"v" * 100)
         world.produce(records=batch.build(), acks=1)
         worker.let_write()
-    cleaner = HeldCleaner()
     compaction = compactor(world, cleaner)
     compaction.check()
     assert (cleaner.jobs, len(worker.syncs)) == ([], 1)
@@ -134,7 +145,7 @@ def test_unflushed_records_are_flushed_before_compaction(tmp_path: Path) -> None
     assert (len(cleaner.jobs), worker.syncs) == (1, [])
 
 
-def test_a_topic_without_the_compact_policy_is_not_compacted(world: World) -> None:
+def test_a_topic_without_the_compact_policy_is_not_compacted(world: ReplicaHarness) -> None:
     world.create(**{**COMPACT, "cleanup_policy": "delete"})
     write(world)
     before = offsets(world)
@@ -142,8 +153,7 @@ def test_a_topic_without_the_compact_policy_is_not_compacted(world: World) -> No
     assert offsets(world) == before
 
 
-def test_the_log_with_the_highest_dirty_ratio_is_compacted_first(world: World) -> None:
-    cleaner = HeldCleaner()
+def test_the_log_with_the_highest_dirty_ratio_is_compacted_first(world: ReplicaHarness, cleaner: HeldCleaner) -> None:
     for name in ("half", "full"):
         world.create(name, **COMPACT)
         write(world, name)
@@ -161,7 +171,7 @@ def test_the_log_with_the_highest_dirty_ratio_is_compacted_first(world: World) -
     assert (cleaner.jobs, cleaner.idle_calls > 0) == ([], True)
 
 
-def test_two_cleaners_clean_different_logs(world: World) -> None:
+def test_two_cleaners_clean_different_logs(world: ReplicaHarness) -> None:
     """log.cleaner.threads"""
     cleaners = HeldCleaner(), HeldCleaner()
     for name in ("a", "b", "c"):
@@ -173,10 +183,8 @@ def test_two_cleaners_clean_different_logs(world: World) -> None:
     assert cleaners[0].jobs[0][0].name != cleaners[1].jobs[0][0].name
 
 
-def test_an_unused_log_is_measured_once_and_closed_again(world: World) -> None:
-    fill(world)
-    compaction = compactor(world)
-    compaction.check()
+def test_an_unused_log_is_measured_once_and_closed_again(world: ReplicaHarness) -> None:
+    compaction = start(world)
     log = world.partition().log
     log.close()
     world.partition().log.first_dirty_offset = log.first_dirty_offset
@@ -188,7 +196,7 @@ def test_an_unused_log_is_measured_once_and_closed_again(world: World) -> None:
     assert (log.is_open, log.nothing_to_clean) == (True, False)
 
 
-def test_logs_that_are_empty_clean_or_need_recovery_are_not_opened(world: World) -> None:
+def test_logs_that_are_empty_clean_or_need_recovery_are_not_opened(world: ReplicaHarness) -> None:
     world.create(partitions=3, **COMPACT)
     for index in range(3):
         write(world, count=20 * index, index=index)
@@ -207,8 +215,8 @@ def test_logs_that_are_empty_clean_or_need_recovery_are_not_opened(world: World)
 
 
 def test_reads_work_before_during_and_after_the_renames(tmp_path: Path) -> None:
-    worker = HeldWorker()
-    world = World(tmp_path, worker=worker)
+    worker = HeldIoExecutor()
+    world = ReplicaHarness(tmp_path, worker=worker)
     world.create(**COMPACT)
     for _ in range(20):
         batch = BatchBuilder()
@@ -225,17 +233,17 @@ def test_reads_work_before_during_and_after_the_renames(tmp_path: Path) -> None:
     compaction.check()
     assert [name for name in os.listdir(log.path) if name.endswith(CLEANED)]
     expected = offsets(world)
-    let_go(log.open())
+    close_idle_files(log.open())
     assert offsets(world) == expected
     while changes:
         changes.pop(0)()
     assert not [name for name in os.listdir(log.path) if name.endswith((CLEANED, SWAP))]
-    let_go(log.open())
+    close_idle_files(log.open())
     assert offsets(world) == expected
 
 
 @pytest.mark.parametrize(
-    "meanwhile",
+    "change",
     [
         lambda world: world.delete(),
         lambda world: world.partition().log.truncate(5),
@@ -245,12 +253,11 @@ def test_reads_work_before_during_and_after_the_renames(tmp_path: Path) -> None:
     ],
     ids=["deleted", "cut", "trimmed", "offline", "not compacted any more"],
 )
-def test_a_change_of_the_log_discards_the_run(world: World, meanwhile: Callable[[World], object]) -> None:
-    cleaner = HeldCleaner()
-    fill(world)
-    compaction = compactor(world, cleaner)
-    compaction.check()
-    assert cleaner.work(lambda: meanwhile(world)) == [False]
+def test_a_change_of_the_log_discards_the_run(
+    world: ReplicaHarness, cleaner: HeldCleaner, change: Callable[[ReplicaHarness], object]
+) -> None:
+    compaction = start(world, cleaner)
+    assert cleaner.work(lambda: change(world)) == [False]
     compaction.check()
     world.create("u", **COMPACT)
     if world.log_manager.directories:
@@ -266,7 +273,7 @@ def _eio() -> object:
 
 
 def test_a_log_that_cannot_be_compacted_is_logged_once_and_skipped(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: ReplicaHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.create("broken", **COMPACT)
     world.create("good", **COMPACT)
@@ -290,8 +297,7 @@ def test_a_log_that_cannot_be_compacted_is_logged_once_and_skipped(
     assert world.log_manager.directories, "the disk has not failed"
 
 
-def test_a_failed_disk_takes_its_directory_offline(world: World) -> None:
-    cleaner = HeldCleaner()
+def test_a_failed_disk_takes_its_directory_offline(world: ReplicaHarness, cleaner: HeldCleaner) -> None:
     fill(world)
     directory = world.partition().log.directory
     compactor(world, cleaner).check()
@@ -307,12 +313,9 @@ KILLED = CleaningFailed(is_damage=False, text="the helper process was ended by S
 
 @pytest.mark.parametrize("failure", [FULL, KILLED])
 def test_a_full_disk_or_a_killed_cleaner_delays_the_next_run(
-    failure: CleaningFailed, world: World, caplog: pytest.LogCaptureFixture
+    failure: CleaningFailed, world: ReplicaHarness, cleaner: HeldCleaner, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cleaner = HeldCleaner()
-    fill(world)
-    compaction = compactor(world, cleaner)
-    compaction.check()
+    compaction = start(world, cleaner)
     delays = [15, 30, 60, 120, 240, 480, 600, 600]
     for seconds in delays:
         cleaner.jobs.pop()[2](failure)
@@ -334,22 +337,17 @@ def test_a_full_disk_or_a_killed_cleaner_delays_the_next_run(
     assert "for the next 15 s" in caplog.records[-1].message
 
 
-def test_the_back_off_ends_when_the_clock_is_set_back(world: World) -> None:
-    cleaner = HeldCleaner()
-    fill(world)
-    compaction = compactor(world, cleaner)
-    compaction.check()
+def test_the_back_off_ends_when_the_clock_is_set_back(world: ReplicaHarness, cleaner: HeldCleaner) -> None:
+    compaction = start(world, cleaner)
     cleaner.jobs.pop()[2](KILLED)
     world.wall_ms -= 3_600_000
     compaction.check()
     assert len(cleaner.jobs) == 1
 
 
-def test_a_recreated_topic_is_not_cleaned_while_a_cleaner_works_in_its_directory(world: World) -> None:
+def test_a_recreated_topic_is_not_cleaned_while_a_cleaner_works_in_its_directory(world: ReplicaHarness) -> None:
     cleaners = HeldCleaner(), HeldCleaner()
-    fill(world)
-    compaction = compactor(world, *cleaners)
-    compaction.check()
+    compaction = start(world, *cleaners)
     world.delete()
     fill(world)
     compaction.check()
@@ -360,8 +358,7 @@ def test_a_recreated_topic_is_not_cleaned_while_a_cleaner_works_in_its_directory
     assert sum(len(cleaner.jobs) for cleaner in cleaners) == 1
 
 
-def test_a_file_missing_after_a_trim_is_no_failure(world: World) -> None:
-    cleaner = HeldCleaner()
+def test_a_file_missing_after_a_trim_is_no_failure(world: ReplicaHarness, cleaner: HeldCleaner) -> None:
     fill(world)
     log = world.partition().log
     compactor(world, cleaner).check()
@@ -371,8 +368,7 @@ def test_a_file_missing_after_a_trim_is_no_failure(world: World) -> None:
     assert (log.is_being_cleaned, cleaner.jobs) == (False, []), "not repeated at once"
 
 
-def test_retention_waits_for_the_cleaner(world: World) -> None:
-    cleaner = HeldCleaner()
+def test_retention_waits_for_the_cleaner(world: ReplicaHarness, cleaner: HeldCleaner) -> None:
     world.create(**{**COMPACT, "cleanup_policy": "compact,delete", "retention_ms": 1000})
     write(world)
     compactor(world, cleaner).check()
@@ -387,11 +383,9 @@ def test_retention_waits_for_the_cleaner(world: World) -> None:
     assert log.log_start_offset == log.log_end_offset == 20
 
 
-def test_a_new_cleaner_repeats_the_job_of_a_replaced_one(world: World) -> None:
+def test_a_new_cleaner_repeats_the_job_of_a_replaced_one(world: ReplicaHarness) -> None:
     old, new = HeldCleaner(), HeldCleaner()
-    fill(world)
-    compaction = compactor(world, old)
-    compaction.check()
+    compaction = start(world, old)
     job, _, done = old.jobs[0]
     compaction.set_cleaners([new], CleanerResources(buffer_bytes=4096))
     compaction.check()
@@ -402,21 +396,17 @@ def test_a_new_cleaner_repeats_the_job_of_a_replaced_one(world: World) -> None:
     assert len(old.jobs) == 1
 
 
-def test_a_stopped_compactor_swaps_in_no_segment(world: World) -> None:
-    cleaner = HeldCleaner()
-    fill(world)
-    compaction = compactor(world, cleaner)
-    compaction.check()
+def test_a_stopped_compactor_swaps_in_no_segment(world: ReplicaHarness, cleaner: HeldCleaner) -> None:
+    compaction = start(world, cleaner)
     compaction.stop()
     assert cleaner.work() == [False]
     compaction.check()
     assert cleaner.jobs == []
 
 
-def test_the_first_dirty_offset_is_checkpointed_and_lowered_by_truncation(world: World) -> None:
+def test_the_first_dirty_offset_is_checkpointed_and_lowered_by_truncation(world: ReplicaHarness) -> None:
     """cleaner-offset-checkpoint, as in Apache Kafka."""
-    fill(world)
-    compactor(world).check()
+    start(world)
     log = world.partition().log
     for _, work in world.log_manager.checkpoint():
         work()

@@ -17,7 +17,7 @@ from protocol.records import BatchBuilder
 from replication.io_executor import Begin, IoCallback, Run
 from storage.io.disk import Buffer, Disk, File, StorageError
 from storage.log.log import AppendOrigin
-from tests.support.replica_harness import World
+from tests.support.replica_harness import ReplicaHarness
 
 
 class GuardedFile(File):
@@ -44,10 +44,10 @@ class GuardedDisk(Disk):
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_guarded = False
+        self.is_blocking_forbidden = False
 
     def check(self, what: str, path: str) -> None:
-        assert not self.is_guarded, f"{what} {path} on the event loop"
+        assert not self.is_blocking_forbidden, f"{what} {path} on the event loop"
 
     def open(self, path: str, *, write: bool, create: bool = False) -> File:
         if create and not os.path.exists(path):
@@ -105,14 +105,14 @@ class QueueingExecutor:
             (self._queues[key] for key in sorted(self._queues) if only in key[0] and self._queues[key]), None
         ):
             run, done = jobs.popleft()
-            self._disk.is_guarded = False
+            self._disk.is_blocking_forbidden = False
             error = None
             try:
                 run()
             except StorageError as failure:
                 error = failure
             finally:
-                self._disk.is_guarded = True
+                self._disk.is_blocking_forbidden = True
             done(error)
 
 
@@ -122,9 +122,9 @@ class Rig:
     def __init__(self, path: Path) -> None:
         self.disk = GuardedDisk()
         self.executor = QueueingExecutor(self.disk)
-        self.world = World(path, worker=self.executor, disk=self.disk)
+        self.world = ReplicaHarness(path, worker=self.executor, disk=self.disk)
         self.directory = path / "logs-0"
-        self.disk.is_guarded = True
+        self.disk.is_blocking_forbidden = True
         self.codes: list[ErrorCode] = []
 
     def append(self, value: bytes = b"v" * 200, topic: str = "t") -> None:

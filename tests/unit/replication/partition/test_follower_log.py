@@ -13,7 +13,7 @@ from replication.partition.partition import Partition
 from storage.io.checkpoint_file import HIGH_WATERMARKS, read_offsets
 from storage.io.disk import Disk, StorageError
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.replica_harness import NOW_MS, HeldWorker, World
+from tests.support.replica_harness import NOW_MS, HeldIoExecutor, ReplicaHarness
 
 OFFSETS = LeaderOffsets(high_watermark=1, log_start_offset=0)
 
@@ -32,8 +32,8 @@ class Rig:
     """A partition led by broker 2 or by this one, and the follower log."""
 
     def __init__(self, path: Path, *, is_led_here: bool = False, disk: Disk | None = None) -> None:
-        self.worker = HeldWorker()
-        self.world = World(path, worker=self.worker, disk=disk)
+        self.worker = HeldIoExecutor()
+        self.world = ReplicaHarness(path, worker=self.worker, disk=disk)
         self.world.create(replicas=(1, 2), leader=1 if is_led_here else 2)
         self.follower_log = FollowerLog(self.world.replicas, self.world.log_manager, self.worker)
         self.results: list[bool] = []
@@ -142,13 +142,13 @@ def test_a_truncation_waits_for_disk_space_before_it_changes_anything(tmp_path: 
     def checkpoint() -> int:
         return read_offsets(disk, f"{directory}/{HIGH_WATERMARKS}")["t", 0]
 
-    disk.room = 0
+    disk.space_left = 0
     rig.worker.holds_work = True
     rig.follower_log.truncate_to_epoch(rig.partition, 0, 1, rig.results.append)
     with pytest.raises(StorageError, match="No space"):
         rig.worker.writes[0][0]()
     assert (rig.results, rig.partition.is_offline, rig.partition.log.log_end_offset, checkpoint()) == ([], False, 2, 2)
-    disk.room = None
+    disk.space_left = None
     rig.worker.let_write()
     assert (rig.results, rig.partition.log.log_end_offset, checkpoint()) == ([True], 1, 1)
 
@@ -158,7 +158,7 @@ def test_a_truncation_that_never_gets_disk_space_fails(tmp_path: Path) -> None:
     rig = Rig(tmp_path, disk=disk)
     rig.open()
     rig.append_and_write(batches(0, 0))
-    disk.room = 0
+    disk.space_left = 0
     rig.worker.holds_work = True
     rig.follower_log.truncate_to_epoch(rig.partition, 0, 1, rig.results.append)
     rig.worker.let_write(StorageError("write", rig.partition.log.path))

@@ -9,16 +9,16 @@ import pytest
 from replication.partition.follower_progress import FetchPosition
 from replication.partition.partition import Reader
 from storage.log.log import Isolation
-from tests.support.replica_harness import World, with_disk_reads
+from tests.support.replica_harness import ReplicaHarness, with_disk_reads
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: Path) -> ReplicaHarness:
+    return ReplicaHarness(tmp_path)
 
 
 @pytest.fixture
-def proposals(world: World) -> list[tuple[int, ...]]:
+def proposals(world: ReplicaHarness) -> list[tuple[int, ...]]:
     """The ISRs proposed to the controller."""
     found: list[tuple[int, ...]] = []
     world.replicas.on_isr_proposed = lambda partition, isr: found.append(isr)

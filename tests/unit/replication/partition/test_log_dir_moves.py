@@ -18,7 +18,7 @@ from storage.directories.log_manager import LogManager
 from storage.io.checkpoint_file import LEADER_EPOCHS
 from storage.io.disk import TEMPORARY, Disk, StorageError
 from storage.log.log import Log
-from tests.support.replica_harness import NOW_MS, World, batch, fetched, offsets, produced
+from tests.support.replica_harness import NOW_MS, ReplicaHarness, batch, fetched, offsets, produced
 
 E = ErrorCode
 SMALL = {"internal_segment_bytes": 1000}
@@ -67,17 +67,17 @@ class SteppedExecutor:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path, directories=2)
+def world(tmp_path: Path) -> ReplicaHarness:
+    return ReplicaHarness(tmp_path, directories=2)
 
 
 @pytest.fixture
-def stepped(tmp_path: Path) -> tuple[World, SteppedExecutor]:
+def stepped(tmp_path: Path) -> tuple[ReplicaHarness, SteppedExecutor]:
     executor = SteppedExecutor()
-    return World(tmp_path, worker=executor, directories=2), executor
+    return ReplicaHarness(tmp_path, worker=executor, directories=2), executor
 
 
-def other_directory(world: World, name: str = "t", index: int = 0) -> str:
+def other_directory(world: ReplicaHarness, name: str = "t", index: int = 0) -> str:
     """The log directory that does not hold a partition."""
     here = world.partition(name, index).log.directory
     return next(path for path in world.log_manager.directories if path != here)
@@ -87,7 +87,18 @@ def names(path: str) -> list[str]:
     return sorted(entry.name for entry in Path(path).iterdir())
 
 
-def base_offsets(world: World, name: str = "t", end: int = 0) -> list[int]:
+def start_move(stepped: tuple[ReplicaHarness, SteppedExecutor], steps: int) -> tuple[ReplicaHarness, SteppedExecutor]:
+    """Create a partition with one batch, and run some steps of its move."""
+    world, executor = stepped
+    world.create()
+    world.produce(acks=1)
+    executor.run_all()
+    world.moves.alter("t", 0, other_directory(world))
+    executor.run_steps(steps)
+    return world, executor
+
+
+def base_offsets(world: ReplicaHarness, name: str = "t", end: int = 0) -> list[int]:
     """Base offsets of all batches from the log start offset."""
     found: list[int] = []
     position = world.partition(name).log.log_start_offset
@@ -105,7 +116,7 @@ def base_offsets(world: World, name: str = "t", end: int = 0) -> list[int]:
 # ---- moving ----------------------------------------------------------------------------------------------
 
 
-def test_a_move_keeps_records_epochs_and_watermarks_and_deletes_the_old_directory(world: World) -> None:
+def test_a_move_keeps_records_epochs_and_watermarks_and_deletes_the_old_directory(world: ReplicaHarness) -> None:
     world.create(epoch=3, **SMALL)
     world.load(batches=10, size=300)
     before = world.partition().log
@@ -126,7 +137,7 @@ def test_a_move_keeps_records_epochs_and_watermarks_and_deletes_the_old_director
     assert base_offsets(world, end=11) == list(range(11))
 
 
-def test_a_move_copies_whole_batches_from_the_log_start_offset(world: World) -> None:
+def test_a_move_copies_whole_batches_from_the_log_start_offset(world: ReplicaHarness) -> None:
     world.create()
     for _ in range(4):
         world.produce(records=batch(5), acks=1)
@@ -137,7 +148,7 @@ def test_a_move_copies_whole_batches_from_the_log_start_offset(world: World) -> 
     assert fetched(world.fetch(offset=6)).error_code == E.OFFSET_OUT_OF_RANGE
 
 
-def test_a_move_obeys_the_rate_limit_and_its_changes(world: World) -> None:
+def test_a_move_obeys_the_rate_limit_and_its_changes(world: ReplicaHarness) -> None:
     world.create(**SMALL)  # chunks of a small segment
     world.load(batches=10, size=300)
     world.moves.rate_limiter.set_rate(100, world.mono_ms)
@@ -159,14 +170,14 @@ def test_a_move_obeys_the_rate_limit_and_its_changes(world: World) -> None:
     assert base_offsets(world, end=10) == list(range(10))
 
 
-def test_an_empty_partition_moves(world: World) -> None:
+def test_an_empty_partition_moves(world: ReplicaHarness) -> None:
     world.create()
     world.moves.alter("t", 0, other_directory(world))
     assert world.partition().log.directory == list(world.log_manager.directories)[1]
     world.load(batches=1)
 
 
-def test_an_epoch_without_records_is_kept(world: World) -> None:
+def test_an_epoch_without_records_is_kept(world: ReplicaHarness) -> None:
     world.create(epoch=3)
     world.load(batches=2)
     world.change(leader=1, isr=[1])  # which begins epoch 4
@@ -177,7 +188,7 @@ def test_an_epoch_without_records_is_kept(world: World) -> None:
     assert log.end_offset_for_epoch(3) == (3, 2)
 
 
-def test_the_producer_state_is_kept(world: World) -> None:
+def test_the_producer_state_is_kept(world: ReplicaHarness) -> None:
     world.create()
     made = {"producer_id": 7, "producer_epoch": 0}
     produced(world.produce(records=batch(2, base_sequence=0, **made)))
@@ -191,7 +202,7 @@ def test_the_producer_state_is_kept(world: World) -> None:
 
 
 def test_appends_between_any_two_steps_are_kept_in_order_and_the_move_ends(
-    stepped: tuple[World, SteppedExecutor],
+    stepped: tuple[ReplicaHarness, SteppedExecutor],
 ) -> None:
     world, executor = stepped
     world.create(**SMALL)
@@ -213,7 +224,7 @@ def test_appends_between_any_two_steps_are_kept_in_order_and_the_move_ends(
     assert found.open().end_offset == len(answers)
 
 
-def test_a_move_waits_for_compaction(stepped: tuple[World, SteppedExecutor]) -> None:
+def test_a_move_waits_for_compaction(stepped: tuple[ReplicaHarness, SteppedExecutor]) -> None:
     world, executor = stepped
     world.create()
     world.produce(acks=1)
@@ -229,7 +240,7 @@ def test_a_move_waits_for_compaction(stepped: tuple[World, SteppedExecutor]) -> 
     assert world.partition().log is not log
 
 
-def test_a_move_restarts_when_its_next_records_are_deleted(stepped: tuple[World, SteppedExecutor]) -> None:
+def test_a_move_restarts_when_its_next_records_are_deleted(stepped: tuple[ReplicaHarness, SteppedExecutor]) -> None:
     world, executor = stepped
     world.create(**SMALL)
     for _ in range(5):
@@ -251,7 +262,7 @@ def test_a_move_restarts_when_its_next_records_are_deleted(stepped: tuple[World,
 
 def test_error_codes_are_those_of_apache_kafka(tmp_path: Path) -> None:
     """ReplicaManager.alterReplicaLogDirs of Kafka 4.3."""
-    world = World(tmp_path, directories=3)
+    world = ReplicaHarness(tmp_path, directories=3)
     first, second, third = world.log_manager.directories
     world.create("t", 2)
     world.create("remote", replicas=(2,), leader=2)
@@ -271,7 +282,7 @@ def test_error_codes_are_those_of_apache_kafka(tmp_path: Path) -> None:
 
 
 def test_no_move_starts_while_a_directory_is_offline(tmp_path: Path) -> None:
-    world = World(tmp_path, directories=3)
+    world = ReplicaHarness(tmp_path, directories=3)
     first, second, third = world.log_manager.directories
     world.create(partitions=3)
     world.replicas.directory_failed(third, StorageError("use", third, OSError(5, "Input/output error")))
@@ -280,7 +291,7 @@ def test_no_move_starts_while_a_directory_is_offline(tmp_path: Path) -> None:
     assert found == {first: E.KAFKA_STORAGE_ERROR, second: E.NONE, third: E.KAFKA_STORAGE_ERROR}
 
 
-def test_the_preferred_directory_of_a_future_partition_is_used(world: World) -> None:
+def test_the_preferred_directory_of_a_future_partition_is_used(world: ReplicaHarness) -> None:
     _, second = world.log_manager.directories
     for name in ("a", "b"):
         assert world.moves.alter(name, 0, second) == E.UNKNOWN_TOPIC_OR_PARTITION
@@ -289,7 +300,7 @@ def test_the_preferred_directory_of_a_future_partition_is_used(world: World) -> 
     assert [world.partition(name).log.directory for name in ("a", "b")] == [second, second]
 
 
-def test_the_number_of_preferred_directories_is_limited(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_preferred_directories_is_limited(world: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storage.directories.log_manager.MAX_REMEMBERED", 2)
     _, second = world.log_manager.directories
     for name in ("a", "b", "c"):
@@ -300,7 +311,7 @@ def test_the_number_of_preferred_directories_is_limited(world: World, monkeypatc
     assert found == {"a": False, "b": True, "c": True}
 
 
-def test_a_request_for_another_directory_cancels_the_move(stepped: tuple[World, SteppedExecutor]) -> None:
+def test_a_request_for_another_directory_cancels_the_move(stepped: tuple[ReplicaHarness, SteppedExecutor]) -> None:
     world, executor = stepped
     world.create()
     executor.run_all()
@@ -308,7 +319,7 @@ def test_a_request_for_another_directory_cancels_the_move(stepped: tuple[World, 
     world.moves.alter("t", 0, target)
     while not world.log_manager.future_logs:
         executor.step()
-    assert world.moves.alter("t", 0, target) == E.NONE  # goes on
+    assert world.moves.alter("t", 0, target) == E.NONE  # continues
     assert len(world.moves.active) == 1
     assert [name for name in names(target) if name.endswith(FUTURE)]
     assert world.moves.alter("t", 0, log.directory) == E.NONE
@@ -320,7 +331,7 @@ def test_a_request_for_another_directory_cancels_the_move(stepped: tuple[World, 
 
 
 @pytest.mark.parametrize("steps", range(26))
-def test_appends_continue_after_a_cancelled_move(stepped: tuple[World, SteppedExecutor], steps: int) -> None:
+def test_appends_continue_after_a_cancelled_move(stepped: tuple[ReplicaHarness, SteppedExecutor], steps: int) -> None:
     world, executor = stepped
     world.create()
     executor.run_all()
@@ -335,13 +346,8 @@ def test_appends_continue_after_a_cancelled_move(stepped: tuple[World, SteppedEx
 
 
 @pytest.mark.parametrize("steps", range(26))
-def test_a_recreated_topic_moves_independently(stepped: tuple[World, SteppedExecutor], steps: int) -> None:
-    world, executor = stepped
-    world.create()
-    world.produce(acks=1)
-    executor.run_all()
-    world.moves.alter("t", 0, other_directory(world))
-    executor.run_steps(steps)
+def test_a_recreated_topic_moves_independently(stepped: tuple[ReplicaHarness, SteppedExecutor], steps: int) -> None:
+    world, executor = start_move(stepped, steps)
     world.delete()
     world.create()
     answer = world.produce(acks=1)
@@ -358,7 +364,7 @@ def test_a_recreated_topic_moves_independently(stepped: tuple[World, SteppedExec
 
 def test_a_copy_created_for_a_cancelled_move_is_deleted(tmp_path: Path) -> None:
     executor = SteppedExecutor()
-    world = World(tmp_path, worker=executor, directories=3)
+    world = ReplicaHarness(tmp_path, worker=executor, directories=3)
     world.create()
     world.produce(acks=1)
     executor.run_all()
@@ -380,13 +386,8 @@ def test_a_copy_created_for_a_cancelled_move_is_deleted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("steps", range(26))
-def test_deleting_a_topic_deletes_its_copy(stepped: tuple[World, SteppedExecutor], steps: int) -> None:
-    world, executor = stepped
-    world.create()
-    world.produce(acks=1)
-    executor.run_all()
-    world.moves.alter("t", 0, other_directory(world))
-    executor.run_steps(steps)
+def test_deleting_a_topic_deletes_its_copy(stepped: tuple[ReplicaHarness, SteppedExecutor], steps: int) -> None:
+    world, executor = start_move(stepped, steps)
     world.delete()
     executor.run_all()
     assert not world.moves.active
@@ -403,7 +404,7 @@ def test_deleting_a_topic_deletes_its_copy(stepped: tuple[World, SteppedExecutor
 @pytest.mark.parametrize("steps", range(26))
 @pytest.mark.parametrize("failing", ["log", "copy"])
 def test_a_failed_directory_cancels_the_move_and_leaves_the_other_online(
-    stepped: tuple[World, SteppedExecutor], steps: int, failing: str
+    stepped: tuple[ReplicaHarness, SteppedExecutor], steps: int, failing: str
 ) -> None:
     world, executor = stepped
     world.create(partitions=2)
@@ -441,7 +442,7 @@ class NoTable(Disk):
 
 
 def test_a_copy_whose_close_fails_does_not_replace_the_log(tmp_path: Path) -> None:
-    world = World(tmp_path, directories=2, disk=NoTable())
+    world = ReplicaHarness(tmp_path, directories=2, disk=NoTable())
     world.create()
     world.produce(records=batch(5), acks=1)
     world.replicas.delete_records("t", 0, 2, world.wall_ms)
@@ -484,7 +485,7 @@ class CrashingDisk(Disk):
 @pytest.mark.parametrize("steps", range(1, 12))
 def test_a_crash_during_a_move_leaves_one_complete_log(tmp_path: Path, steps: int) -> None:
     disk = CrashingDisk()
-    world = World(tmp_path, directories=2, disk=disk)
+    world = ReplicaHarness(tmp_path, directories=2, disk=disk)
     world.create()
     world.load(batches=3)
     directories = list(world.log_manager.directories)
@@ -508,7 +509,7 @@ def test_a_crash_during_a_move_leaves_one_complete_log(tmp_path: Path, steps: in
 
 def test_interrupted_moves_start_again_and_their_old_copies_are_deleted(tmp_path: Path) -> None:
     """Apache Kafka does not start with two copies of a log."""
-    world = World(tmp_path, directories=2)
+    world = ReplicaHarness(tmp_path, directories=2)
     world.create()
     world.load(batches=3)
     target = other_directory(world)
@@ -543,7 +544,7 @@ def test_future_directory_names() -> None:
         assert parse_future_dir_name(name) is None
 
 
-def test_a_log_of_many_chunks_is_copied(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_of_many_chunks_is_copied(world: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replication.partition.log_dir_moves.CHUNK_BYTES", 1000)
     world.create()
     builder = BatchBuilder()

@@ -7,16 +7,16 @@ from pathlib import Path
 from protocol.errors import ErrorCode
 from storage.io.disk import StorageError
 from storage.io.flush_task import FlushTask
-from tests.support.replica_harness import HeldWorker, World, batch
+from tests.support.replica_harness import HeldIoExecutor, ReplicaHarness, batch
 
 
-def open_partitions(world: World, partitions: int) -> list[int]:
+def open_partitions(world: ReplicaHarness, partitions: int) -> list[int]:
     return [index for index in range(partitions) if world.partition("t", index).log.is_open]
 
 
 def test_the_first_append_waits_only_for_the_flush_of_the_log_file(tmp_path: Path) -> None:
-    worker = HeldWorker()
-    world = World(tmp_path, worker=worker)
+    worker = HeldIoExecutor()
+    world = ReplicaHarness(tmp_path, worker=worker)
     world.create("t", flush_messages=1)
     worker.let_sync()
     world.replicas.append("t", 0, batch(), acks=-1, wall_ms=world.wall_ms, done=lambda *_: None)
@@ -28,15 +28,15 @@ def test_the_first_append_waits_only_for_the_flush_of_the_log_file(tmp_path: Pat
 
 
 def test_logs_without_flush_messages_are_not_opened(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = ReplicaHarness(tmp_path)
     world.create("t", partitions=3)
     assert open_partitions(world, 3) == []
 
 
 def test_new_logs_are_opened_one_at_a_time_and_flushed_together(tmp_path: Path) -> None:
-    worker = HeldWorker()
+    worker = HeldIoExecutor()
     worker.holds_reads = True
-    world = World(tmp_path, worker=worker)
+    world = ReplicaHarness(tmp_path, worker=worker)
     world.create("t", partitions=3, flush_messages=1)
     for count in range(3):
         assert open_partitions(world, 3) == list(range(count))
@@ -49,9 +49,9 @@ def test_new_logs_are_opened_one_at_a_time_and_flushed_together(tmp_path: Path) 
 
 
 def test_deleted_and_failed_logs_are_skipped(tmp_path: Path) -> None:
-    worker = HeldWorker()
+    worker = HeldIoExecutor()
     worker.holds_reads = True
-    world = World(tmp_path, worker=worker, directories=2)
+    world = ReplicaHarness(tmp_path, worker=worker, directories=2)
     world.create("t", partitions=2, flush_messages=1)
     world.create("u", partitions=4, flush_messages=1)
     directories = [world.partition("u", index).log.directory for index in range(4)]
@@ -66,9 +66,9 @@ def test_deleted_and_failed_logs_are_skipped(tmp_path: Path) -> None:
 
 
 def test_an_append_opens_its_log_without_waiting_for_the_others(tmp_path: Path) -> None:
-    worker = HeldWorker()
+    worker = HeldIoExecutor()
     worker.holds_reads = True
-    world = World(tmp_path, worker=worker)
+    world = ReplicaHarness(tmp_path, worker=worker)
     world.create("t", partitions=3, flush_messages=1)
     results: list[ErrorCode] = []
     world.replicas.append("t", 2, batch(), acks=-1, wall_ms=world.wall_ms, done=lambda code, *_: results.append(code))

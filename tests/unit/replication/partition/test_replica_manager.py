@@ -16,7 +16,14 @@ from storage.io.disk import StorageError
 from storage.log.log import Isolation, Log
 from storage.log.log_validator import AppendOrigin, RejectedRecords
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.replica_harness import AppendResults, HeldWorker, World, batch, read_regions, with_disk_reads
+from tests.support.replica_harness import (
+    AppendResults,
+    HeldIoExecutor,
+    ReplicaHarness,
+    batch,
+    read_regions,
+    with_disk_reads,
+)
 
 HIGH = Reader(-1, Isolation.HIGH_WATERMARK)
 END = Reader(-3, Isolation.LOG_END, leader_only=False)
@@ -28,15 +35,15 @@ def results() -> AppendResults:
 
 
 @pytest.fixture
-def world(tmp_path) -> World:
-    made = World(tmp_path)
+def world(tmp_path) -> ReplicaHarness:
+    made = ReplicaHarness(tmp_path)
     made.create("t")
     return made
 
 
 @pytest.fixture
-def held(tmp_path) -> World:
-    return World(tmp_path, worker=HeldWorker())
+def held(tmp_path) -> ReplicaHarness:
+    return ReplicaHarness(tmp_path, worker=HeldIoExecutor())
 
 
 def append(world, results, records=None, *, acks=-1, topic="t", index=0):
@@ -112,12 +119,12 @@ def test_a_reassigned_partition_is_removed(world):
 
 def test_logs_of_deleted_topics_are_renamed_to_strays_at_startup(tmp_path):
     """A crash between deletion and renaming leaves them."""
-    world = World(tmp_path)
+    world = ReplicaHarness(tmp_path)
     world.create("t")
     world.create("u", partitions=2)
     world.load("t")
     world.log_manager.shutdown()
-    again = World(tmp_path)
+    again = ReplicaHarness(tmp_path)
     again.create("t")
     assert sorted(again.replicas.rename_strays()) == ["u-0", "u-1"]
     assert again.replicas.rename_strays() == []
@@ -173,9 +180,11 @@ def test_rejected_records_are_reported_with_their_indexes(world, results):
     builder = BatchBuilder()
     builder.append(world.wall_ms, b"k", b"v")
     builder.append(world.wall_ms, None, b"v")
-    told = []
-    world.replicas.append("c", 0, builder.build(), acks=1, wall_ms=world.wall_ms, done=lambda *what: told.append(what))
-    ((code, info, error),) = told
+    outcomes = []
+    world.replicas.append(
+        "c", 0, builder.build(), acks=1, wall_ms=world.wall_ms, done=lambda *result: outcomes.append(result)
+    )
+    ((code, info, error),) = outcomes
     assert (code, info) == (ErrorCode.INVALID_RECORD, None)
     assert isinstance(error, RejectedRecords)
     assert [index for index, _ in error.record_errors] == [1]
@@ -220,7 +229,7 @@ def test_a_retried_follower_fetch_is_not_counted_again(world):
 
 
 def test_a_duplicate_batch_is_acknowledged_with_the_original_offset_when_that_is_committed(tmp_path, results):
-    world = World(tmp_path)
+    world = ReplicaHarness(tmp_path)
     world.create("t", replicas=(1, 2))
     batches = [batch(producer_id=7, producer_epoch=0, base_sequence=sequence) for sequence in (0, 1)]
     again = bytearray(batches[0])
@@ -262,8 +271,8 @@ def test_a_pending_append_fails_when_the_leader_loses_its_role(held, results):
 
 def test_with_flush_messages_1_records_are_acknowledged_and_readable_only_after_a_flush(tmp_path, results):
     """One flush covers all records appended while another one runs."""
-    worker = HeldWorker()
-    world = World(tmp_path, worker=worker)
+    worker = HeldIoExecutor()
+    world = ReplicaHarness(tmp_path, worker=worker)
     world.create("t", flush_messages=1)
     worker.let_sync()  # of its directory entries
     append(world, results, acks=-1)
@@ -316,7 +325,7 @@ def test_flush_messages_changed_at_runtime_applies_from_the_next_append(held, re
 
 
 def test_flush_ms_changed_at_runtime_applies_to_existing_records(tmp_path, results):
-    world = World(tmp_path)
+    world = ReplicaHarness(tmp_path)
     world.create("t")
     append(world, results)
     world.wall_ms += 10_000
@@ -327,9 +336,9 @@ def test_flush_ms_changed_at_runtime_applies_to_existing_records(tmp_path, resul
 
 def test_the_log_file_is_flushed_before_the_acknowledgement(tmp_path):
     disk = FaultyDisk()
-    world = World(tmp_path, disk=disk)
+    world = ReplicaHarness(tmp_path, disk=disk)
     world.create("t", flush_messages=1)
-    disk.forget_history()
+    disk.reset_counters()
     world.load("t")
     assert any(path.endswith(".log") for path in disk.syncs)
 
@@ -338,8 +347,8 @@ def test_the_log_file_is_flushed_before_the_acknowledgement(tmp_path):
 
 
 def test_a_failed_write_takes_only_its_directory_offline(tmp_path, results):
-    worker = HeldWorker()
-    world = World(tmp_path, worker=worker, directories=2)
+    worker = HeldIoExecutor()
+    world = ReplicaHarness(tmp_path, worker=worker, directories=2)
     failures = []
     world.replicas.on_directory_failed = lambda directory, error: failures.append(directory)
     world.create("t", partitions=4)
@@ -425,7 +434,7 @@ def test_a_directory_that_the_log_manager_took_offline_fails_waiting_requests_on
 
 
 def test_a_log_that_cannot_be_created_takes_its_directory_offline(tmp_path):
-    world = World(tmp_path, directories=2)
+    world = ReplicaHarness(tmp_path, directories=2)
     first = tmp_path / "logs-0"
     (first / "t-0").write_bytes(b"in the way")
     failures = []

@@ -11,12 +11,12 @@ from broker.process.resource_limits import memory_bytes
 from protocol.messages import stored_records
 from replication.partition.append_history import AppendedBytes, AppendHistory
 from replication.partition.replica_selector import ReplicaSelector, SelectReplica, by_backlog, by_rack
-from tests.support.replica_harness import Client, World, fetched, offsets
+from tests.support.replica_harness import Client, ReplicaHarness, fetched, offsets
 
 
-def harness(path: Path, select: SelectReplica = by_rack, memory: int = 1000, **topic: Any) -> World:
+def harness(path: Path, select: SelectReplica = by_rack, memory: int = 1000, **topic: Any) -> ReplicaHarness:
     """Broker 1 in rack1 leads; 2 and 3, in rack2 and rack3, follow; ten records."""
-    world = World(path)
+    world = ReplicaHarness(path)
     world.replicas.appended_bytes = AppendedBytes(memory)
     world.fetching.select_replica = ReplicaSelector(world.replicas, select).select
     world.sessions.sends_high_watermarks = True
@@ -26,7 +26,7 @@ def harness(path: Path, select: SelectReplica = by_rack, memory: int = 1000, **t
     return world
 
 
-def preferred_replica(world: World, rack: str, offset: int = 0) -> int:
+def preferred_replica(world: ReplicaHarness, rack: str, offset: int = 0) -> int:
     return int(fetched(world.fetch(offset=offset, rack=rack, max_wait_ms=0)).preferred_read_replica)
 
 

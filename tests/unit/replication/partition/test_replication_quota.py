@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from replication.partition.replication_quota import LEADER, ReplicationQuotaManager
-from tests.support.replica_harness import Answer, World, fetched
+from tests.support.replica_harness import Answer, ReplicaHarness, fetched
 
 LISTED = "leader.replication.throttled.replicas"
 
@@ -40,7 +40,7 @@ class ThrottledLeader:
     """A partition of three replicas; the third is not in sync and far behind."""
 
     def __init__(self, path: Path) -> None:
-        self.world = World(path)
+        self.world = ReplicaHarness(path)
         config: Any = {LISTED.replace(".", "_"): "0:1"}
         self.world.create(replicas=(1, 2, 3), isr=(1, 2), **config)
         self.world.load(batches=20, size=1000)

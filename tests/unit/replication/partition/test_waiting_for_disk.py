@@ -12,7 +12,7 @@ from replication.partition.partition import Reader
 from storage.io.disk import StorageError
 from storage.io.would_block import WouldBlock
 from storage.log.log import Isolation
-from tests.support.replica_harness import AppendResults, HeldWorker, World, batch
+from tests.support.replica_harness import AppendResults, HeldIoExecutor, ReplicaHarness, batch
 
 HIGH = Reader(-1, Isolation.HIGH_WATERMARK)
 
@@ -23,9 +23,9 @@ def results() -> AppendResults:
 
 
 @pytest.fixture
-def world(tmp_path) -> World:
-    worker = HeldWorker()
-    made = World(tmp_path, worker=worker)
+def world(tmp_path) -> ReplicaHarness:
+    worker = HeldIoExecutor()
+    made = ReplicaHarness(tmp_path, worker=worker)
     made.create("t")
     worker.holds_reads = True
     return made
@@ -119,7 +119,7 @@ def test_equal_look_ups_share_one_disk_read(world):
 
 
 def test_the_isr_check_opens_no_log_while_followers_are_within_the_allowed_lag(tmp_path):
-    world = World(tmp_path)
+    world = ReplicaHarness(tmp_path)
     world.create("r", replicas=(1, 2), isr=(1, 2))
     world.replicas.check_isrs(10_000)
     assert not world.partition("r").log.is_open

@@ -1,1 +1,1 @@
-"""replication/raft/: what is refused, what is counted, what is remembered."""
+"""Unit tests of replication/raft."""

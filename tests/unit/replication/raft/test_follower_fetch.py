@@ -457,7 +457,7 @@ def test_a_response_with_an_older_epoch_is_dropped_and_a_newer_one_is_followed()
 
 
 def test_an_election_waits_for_pending_writes() -> None:
-    """Rule 3 of raft.py."""
+    """The log end must not change during an election."""
     raft, outgoing = follower()
     respond_fetch(raft, outgoing, records=[Entry(1, 0)])
     take_effects(raft)

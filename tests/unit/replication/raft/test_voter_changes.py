@@ -257,9 +257,8 @@ def test_a_new_leader_appends_voters_that_the_log_lacks() -> None:
     log.flush(2)
     again = replica(ONE, log=log)
     assert again.voters == VOTERS
+    assert [entry.append_voters is not None for entry in log_of(leader(log=log)).entries] == [False, True, False]
     moved = ONE._replace(addresses=(ListenerAddress(LISTENER, "elsewhere", 1),))
-    moved = leader(log=log)
-    assert [entry.append_voters is not None for entry in log_of(moved).entries] == [False, True, False]
     other = replica(moved, VoterSet([moved]), log=MemoryLog(VoterSet([ONE]), 1))
     take_effects(other)
     assert other.voters == VoterSet([moved])

@@ -1,4 +1,4 @@
-"""One batch without some of its records: what stays the same, what is computed anew."""
+"""Filtering one batch (storage/compaction/batch_filter.py)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HORIZON_MS = NOW_MS + 500
 
 
 def batch(compression: Compression = Compression.NONE, *, tombstone: bool = False) -> bytearray:
-    """Four records at offsets 70, 71, 73, 74, timestamps apart, of an idempotent producer."""
+    """Four records at offsets 70, 71, 73, 74 with different timestamps, of an idempotent producer."""
     builder = BatchBuilder(
         70, compression=compression, leader_epoch=3, producer_id=9, producer_epoch=2, base_sequence=40
     )
@@ -33,7 +33,6 @@ def batch(compression: Compression = Compression.NONE, *, tombstone: bool = Fals
 
 
 def without(data: bytearray, *offsets: int, always: bool = False, keep_empty: bool = False) -> bytes | None:
-    """The batch without the records at these offsets."""
     found = filter_batch(
         data,
         0,
@@ -47,15 +46,14 @@ def without(data: bytearray, *offsets: int, always: bool = False, keep_empty: bo
 
 
 def read(data: bytes) -> list[Record]:
-    """Its records, the checksum being right."""
+    """The records; checks the CRC."""
     header = parse_header(data)
     assert crc_is_valid(data, 0, header)
     return records(data, 0, header, max_bytes=EVERYTHING)
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-def test_records_that_stay_are_the_same(codec: Compression) -> None:
-    """Rules 1 and 2: offsets, times, headers; the codec; what tells of the producer."""
+def test_retained_records_are_unchanged(codec: Compression) -> None:
     data = batch(codec)
     found = without(data, 71, 74)
     assert found is not None
@@ -67,15 +65,14 @@ def test_records_that_stay_are_the_same(codec: Compression) -> None:
     assert (after.record_count, after.max_timestamp, after.last_sequence) == (2, NOW_MS + 10, before.last_sequence)
 
 
-def test_nothing_lost_is_the_same_bytes() -> None:
-    """Rule 4."""
+def test_a_batch_without_removed_records_keeps_its_bytes() -> None:
     data = batch(Compression.GZIP)
     assert without(data) == bytes(data)
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-def test_the_first_tombstone_sets_the_time_from_which_it_may_go(codec: Compression) -> None:
-    """Rule 2 (KIP-534): attribute bit 6, the base timestamp; every record keeps its own time."""
+def test_the_first_tombstone_sets_the_delete_horizon(codec: Compression) -> None:
+    """KIP-534: attribute bit 6 and the base timestamp; every record keeps its own timestamp."""
     data = batch(codec, tombstone=True)
     found = without(data)
     assert found is not None
@@ -89,22 +86,20 @@ def test_the_first_tombstone_sets_the_time_from_which_it_may_go(codec: Compressi
     assert read(fewer) == read(data)[1:]
 
 
-def test_a_marker_without_its_transaction_gets_that_time_too() -> None:
-    """Rule 2: `always`."""
+def test_a_marker_without_its_transaction_gets_a_delete_horizon() -> None:
     found = without(batch(), always=True)
     assert found is not None
     assert parse_header(found).delete_horizon_ms == HORIZON_MS
 
 
-def test_a_tombstone_that_goes_sets_nothing() -> None:
-    """Only what stays counts."""
+def test_a_removed_tombstone_sets_no_delete_horizon() -> None:
     found = without(batch(tombstone=True), 73)
     assert found is not None
     assert parse_header(found).delete_horizon_ms is None
 
 
-def test_a_batch_without_records_is_dropped_or_a_header() -> None:
-    """Rule 3: Kafka's bytes of an empty batch: no codec, no base timestamp, the greatest timestamp kept."""
+def test_an_empty_batch_is_removed_or_retained_as_a_header() -> None:
+    """The bytes of Kafka's empty batch: no codec, no base timestamp, the max timestamp kept."""
     data = batch(Compression.LZ4)
     assert without(data, 70, 71, 73, 74) is None
     found = without(data, 70, 71, 73, 74, keep_empty=True)
@@ -117,8 +112,7 @@ def test_a_batch_without_records_is_dropped_or_a_header() -> None:
     assert empty_batch(header) == found
 
 
-def test_log_append_time_stays() -> None:
-    """Then the greatest timestamp is every record's."""
+def test_log_append_time_is_kept() -> None:
     data = batch()
     set_max_timestamp(data, 0, parse_header(data), TimestampType.LOG_APPEND_TIME, NOW_MS + 99)
     patch(data, 0, 70, 3)

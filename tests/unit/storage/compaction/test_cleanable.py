@@ -1,4 +1,4 @@
-"""What is dirty, what may be cleaned, and when that is enough: the rules of Apache Kafka's LogCleanerManager in a table."""
+"""The cleanable part of a log and when it is due, as in Apache Kafka's LogCleanerManager."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from storage.compaction.cleanable import LogToClean, bounds_of, may_be_due, measure, nothing_to_clean
 from storage.log.log import Log
 from tests.support.compaction import COMPACTED, closed, put
-from tests.support.logs import NOW_MS, Idempotent, log_at
+from tests.support.logs import NOW_MS, ProducerInfo, log_at
 
 
 @pytest.fixture
@@ -25,7 +25,6 @@ def log(tmp_path: Path) -> Log:
 
 
 def dirt_of(log: Log, wall_ms: int = NOW_MS + 10_000, **settings: float) -> LogToClean:
-    """What is measured under some settings."""
     log.config = replace(log.config, **settings)  # type: ignore[arg-type]
     bounds = bounds_of(log, wall_ms)
     dirt = measure(log.open(), bounds)
@@ -34,8 +33,7 @@ def dirt_of(log: Log, wall_ms: int = NOW_MS + 10_000, **settings: float) -> LogT
     return dirt
 
 
-def test_all_is_dirty_before_the_first_compaction(log: Log) -> None:
-    """Except for the active segment, which is neither clean nor dirty."""
+def test_the_whole_closed_log_is_dirty_before_the_first_compaction(log: Log) -> None:
     found = dirt_of(log)
     assert found == (0, 4, 0, 4 * log.open().segments()[0].size, False)
     assert found.ratio == 1.0
@@ -44,12 +42,12 @@ def test_all_is_dirty_before_the_first_compaction(log: Log) -> None:
 @pytest.mark.parametrize(
     ("first_dirty_offset", "clean", "expected"),
     [(0, 0, 0), (1, 1, 1), (3, 3, 3), (4, 4, 4), (5, 4, 5), (6, 0, 0), (-1, 0, 0)],
-    ids=["none", "one", "three", "all", "up to the end", "behind the end", "never cleaned"],
+    ids=["none", "one", "three", "all", "up to the end", "beyond the end", "never cleaned"],
 )
-def test_clean_is_what_lies_before_the_first_dirty_offset(
+def test_clean_bytes_end_at_the_first_dirty_offset(
     log: Log, first_dirty_offset: int, clean: int, expected: int
 ) -> None:
-    """Rule 1: a checkpoint outside of the log begins anew at its start."""
+    """An offset outside the log is replaced by the log start."""
     log.first_dirty_offset = first_dirty_offset
     size = log.open().segments()[0].size
     found = dirt_of(log)
@@ -58,8 +56,7 @@ def test_clean_is_what_lies_before_the_first_dirty_offset(
     )  # fmt: skip
 
 
-def test_a_checkpoint_before_the_logs_start_begins_there(log: Log) -> None:
-    """Rule 1."""
+def test_a_first_dirty_offset_below_the_log_start_becomes_the_log_start(log: Log) -> None:
     log.first_dirty_offset = 1
     log.trim(3, NOW_MS)
     assert dirt_of(log).first_dirty_offset == 3
@@ -69,8 +66,7 @@ def test_a_checkpoint_before_the_logs_start_begins_there(log: Log) -> None:
     ("ratio", "first_dirty_offset", "is_due"),
     [(0.5, 2, False), (0.49, 2, True), (0.0, 4, False), (0.0, 3, True), (1.0, 0, False), (0.99, 0, True)],
 )
-def test_due_is_more_than_the_ratio(log: Log, ratio: float, first_dirty_offset: int, *, is_due: bool) -> None:
-    """Rule 3: two of four segments are dirty at 0.5."""
+def test_a_log_is_due_above_the_dirty_ratio(log: Log, ratio: float, first_dirty_offset: int, *, is_due: bool) -> None:
     log.first_dirty_offset = first_dirty_offset
     assert dirt_of(log, min_cleanable_dirty_ratio=ratio).is_due(log.config) == is_due
 
@@ -78,8 +74,8 @@ def test_due_is_more_than_the_ratio(log: Log, ratio: float, first_dirty_offset: 
 @pytest.mark.parametrize(
     ("lag_ms", "end_offset"), [(0, 4), (1, 4), (7000, 4), (7001, 3), (8001, 2), (10_000, 1), (10_001, 0)]
 )
-def test_young_segments_are_left_alone(log: Log, lag_ms: int, end_offset: int) -> None:
-    """Rule 2: segment n's greatest timestamp lies 10 - n seconds back; one that is as old as the lag may be cleaned."""
+def test_segments_younger_than_the_lag_are_not_cleanable(log: Log, lag_ms: int, end_offset: int) -> None:
+    """Segment n's max timestamp is 10 - n seconds old; one exactly as old as the lag is cleanable."""
     found = dirt_of(log, min_compaction_lag_ms=lag_ms)
     assert (found.end_offset, found.dirty_bytes) == (end_offset, end_offset * log.open().segments()[0].size)
 
@@ -88,17 +84,17 @@ def test_young_segments_are_left_alone(log: Log, lag_ms: int, end_offset: int) -
     ("lag_ms", "first_dirty_offset", "is_due"),
     [(9_999, 0, True), (10_000, 0, False), (8_999, 1, True), (9_000, 1, False), (1, 4, False)],
 )
-def test_old_dirt_is_due_however_little_it_is(log: Log, lag_ms: int, first_dirty_offset: int, *, is_due: bool) -> None:
-    """Rule 3: max.compaction.lag.ms counts from a dirty segment's first batch."""
+def test_a_dirty_segment_older_than_the_max_lag_is_due(
+    log: Log, lag_ms: int, first_dirty_offset: int, *, is_due: bool
+) -> None:
     log.first_dirty_offset = first_dirty_offset
     found = dirt_of(log, max_compaction_lag_ms=lag_ms, min_cleanable_dirty_ratio=1.0)
     assert found.is_due(log.config) == is_due
 
 
-def test_nothing_behind_the_last_stable_offset(log: Log) -> None:
-    """Rule 2: the segment with an undecided transaction, and all behind it."""
+def test_segments_from_the_last_stable_offset_on_are_not_cleanable(log: Log) -> None:
     closed(log)
-    put(log, ("key", "v"), producer=Idempotent(1, 0, 0, transactional=True))
+    put(log, ("key", "v"), producer=ProducerInfo(1, 0, 0, transactional=True))
     closed(log)
     put(log, ("key", "v"))
     closed(log)
@@ -108,8 +104,7 @@ def test_nothing_behind_the_last_stable_offset(log: Log) -> None:
     assert dirt_of(log).end_offset == 2
 
 
-def test_spotless_is_what_nothing_can_make_due(log: Log) -> None:
-    """Rule 2 does not count: time passes."""
+def test_nothing_to_clean_ignores_the_lag(log: Log) -> None:
     assert not nothing_to_clean(log.open(), bounds_of(log, NOW_MS))
     log.first_dirty_offset = 4
     assert nothing_to_clean(log.open(), bounds_of(log, NOW_MS))

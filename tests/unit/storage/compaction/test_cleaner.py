@@ -1,4 +1,4 @@
-"""A log before and after: which records stay, which batches, which markers, and that nothing else changes."""
+"""A log before and after a compaction: retained records, batches and markers, and files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.compaction import (
     keyed,
     put,
 )
-from tests.support.logs import NOW_MS, Idempotent, append, append_records, log_at, marker
+from tests.support.logs import NOW_MS, ProducerInfo, append, append_records, log_at, marker
 
 LATER_MS = NOW_MS + 10_000
 MUCH_LATER_MS = LATER_MS + 10_000
@@ -42,15 +42,14 @@ def log(tmp_path: Path) -> Log:
 
 
 def end(log: Log, kind: ControlType, producer_id: int, epoch: int = 0) -> int:
-    """Write a marker; its offset."""
+    """Append a marker; returns its offset."""
     data = marker(kind, producer_id, epoch)
     offset = append_records(log, data, origin=AppendOrigin.COORDINATOR).base_offset
     log.high_watermark = log.log_end_offset
     return offset
 
 
-def test_the_last_record_of_each_key_stays_where_it_was(log: Log) -> None:
-    """Rule 2, over all codecs, batches of several records."""
+def test_the_last_record_of_each_key_keeps_its_offset(log: Log) -> None:
     for codec in Compression:
         put(log, ("a", codec.name), ("b", codec.name), ("a", codec.name + "2"), (codec.name, "own"), compression=codec)
     closed(log)
@@ -64,8 +63,7 @@ def test_the_last_record_of_each_key_stays_where_it_was(log: Log) -> None:
     assert (log.log_start_offset, log.log_end_offset, log.first_dirty_offset) == (0, 20, 20)
 
 
-def test_what_is_not_closed_is_left_alone_and_makes_nothing_obsolete(log: Log) -> None:
-    """The active segment is neither cleaned nor looked at."""
+def test_the_active_segment_is_neither_cleaned_nor_read(log: Log) -> None:
     put(log, ("a", "1"))
     put(log, ("a", "2"))
     closed(log)
@@ -74,16 +72,14 @@ def test_what_is_not_closed_is_left_alone_and_makes_nothing_obsolete(log: Log) -
     assert kept(log) == [(1, "a", "2"), (2, "a", "3")]
 
 
-def test_a_second_compaction_finds_nothing_to_do(log: Log) -> None:
-    """All is clean up to the active segment."""
+def test_a_second_compaction_changes_nothing(log: Log) -> None:
     put(log, ("a", "1"), ("a", "2"))
     closed(log)
     assert compact(log) is not None
     assert compact(log) is None
 
 
-def test_a_tombstone_hides_its_key_at_once_and_goes_when_its_time_is_over(log: Log) -> None:
-    """delete.retention.ms counts from the compaction that met it first."""
+def test_a_tombstone_is_removed_after_delete_retention_ms(log: Log) -> None:
     put(log, ("a", "1"), ("b", "1"))
     put(log, ("a", None))
     closed(log)
@@ -101,8 +97,7 @@ def test_a_tombstone_hides_its_key_at_once_and_goes_when_its_time_is_over(log: L
     assert kept(log) == [(1, "b", "1"), (3, "c", "1"), (4, "d", "1")]
 
 
-def test_a_record_without_a_key_goes(log: Log) -> None:
-    """Nobody can say what replaces it; only a topic that was not compacted before has such."""
+def test_a_record_without_a_key_is_removed(log: Log) -> None:
     log.update_config(replace(log.config, cleanup_policy=frozenset({"delete"})))
     append(log, "no key")
     put(log, ("a", "1"))
@@ -112,8 +107,8 @@ def test_a_record_without_a_key_goes(log: Log) -> None:
     assert kept(log) == [(1, "a", "1")]
 
 
-def test_the_very_last_batch_stays_as_a_header(log: Log) -> None:
-    """Rule 4: the next round would otherwise not know where the log ended."""
+def test_the_last_batch_of_the_log_is_retained_as_a_header(log: Log) -> None:
+    """Otherwise the next compaction would not know the log's end."""
     put(log, ("a", "1"))
     put(log, ("a", None))
     closed(log)
@@ -136,27 +131,25 @@ def test_the_very_last_batch_stays_as_a_header(log: Log) -> None:
 
 
 class TestProducers:
-    """Rule 4: what tells where a producer was outlives its records."""
-
-    def test_the_last_batch_of_a_known_producer_stays_as_a_header(self, log: Log) -> None:
-        put(log, ("a", "1"), producer=Idempotent(7, 0, 0))
-        put(log, ("a", "2"), ("b", "2"), producer=Idempotent(7, 0, 1))
+    def test_the_last_batch_of_a_known_producer_is_retained_as_a_header(self, log: Log) -> None:
+        put(log, ("a", "1"), producer=ProducerInfo(7, 0, 0))
+        put(log, ("a", "2"), ("b", "2"), producer=ProducerInfo(7, 0, 1))
         put(log, ("a", "3"), ("b", "3"))
         closed(log)
         compact(log)
         found = [(h.base_offset, h.last_offset, h.record_count, h.last_sequence) for _, _, h in batches_of(log)]
         assert found == [(1, 2, 0, 2), (3, 4, 2, -1)]
 
-    def test_a_forgotten_producer_keeps_nothing(self, log: Log) -> None:
-        put(log, ("a", "1"), producer=Idempotent(7, 0, 0))
+    def test_no_batch_of_an_expired_producer_is_retained(self, log: Log) -> None:
+        put(log, ("a", "1"), producer=ProducerInfo(7, 0, 0))
         put(log, ("a", "2"))
         closed(log)
         log.producers.clear()
         compact(log)
         assert [header.base_offset for _, _, header in batches_of(log)] == [1]
 
-    def test_duplicates_are_known_after_a_recovery_over_compacted_segments(self, log: Log, tmp_path: Path) -> None:
-        put(log, ("a", "1"), producer=Idempotent(7, 0, 0))
+    def test_duplicates_are_detected_after_a_recovery_of_compacted_segments(self, log: Log, tmp_path: Path) -> None:
+        put(log, ("a", "1"), producer=ProducerInfo(7, 0, 0))
         put(log, ("a", "2"))
         closed(log)
         compact(log)
@@ -165,28 +158,25 @@ class TestProducers:
             if name.endswith(".snapshot"):
                 (tmp_path / "t-0" / name).unlink()
         again = log_at(tmp_path, config=log.config, is_clean=False)
-        data = keyed(("a", "1"), producer=Idempotent(7, 0, 0))
+        data = keyed(("a", "1"), producer=ProducerInfo(7, 0, 0))
         assert append_records(again, data).duplicate
         assert again.log_end_offset == 2
 
 
 class TestTransactions:
-    """Rule 3."""
-
-    def test_aborted_records_go_and_replace_nothing(self, log: Log) -> None:
+    def test_aborted_records_are_removed_and_replace_no_record(self, log: Log) -> None:
         put(log, ("a", "1"))
-        put(log, ("a", "aborted"), ("x", "aborted"), producer=Idempotent(7, 0, 0, transactional=True))
+        put(log, ("a", "aborted"), ("x", "aborted"), producer=ProducerInfo(7, 0, 0, transactional=True))
         end(log, ControlType.ABORT, 7)
-        put(log, ("b", "1"), producer=Idempotent(8, 0, 0, transactional=True))
+        put(log, ("b", "1"), producer=ProducerInfo(8, 0, 0, transactional=True))
         end(log, ControlType.COMMIT, 8)
         closed(log)
         compact(log)
         assert kept(log) == [(0, "a", "1"), (4, "b", "1")]
         assert [record.offset for record in committed_records(log)] == [0, 4]
 
-    def test_the_transaction_index_keeps_what_still_has_a_batch(self, log: Log) -> None:
-        """The aborted batch is its producer's last: a header stays, and its marker, and its index entry."""
-        put(log, ("a", "aborted"), producer=Idempotent(7, 0, 0, transactional=True))
+    def test_the_transaction_index_keeps_transactions_with_a_retained_batch(self, log: Log) -> None:
+        put(log, ("a", "aborted"), producer=ProducerInfo(7, 0, 0, transactional=True))
         end(log, ControlType.ABORT, 7)
         put(log, ("b", "1"))
         closed(log)
@@ -195,8 +185,8 @@ class TestTransactions:
         assert [(found.producer_id, found.first_offset, found.last_offset) for found in aborted] == [(7, 0, 1)]
 
     @pytest.mark.parametrize("kind", [ControlType.ABORT, ControlType.COMMIT])
-    def test_a_marker_goes_when_its_transaction_is_gone_and_its_time_is_over(self, log: Log, kind: ControlType) -> None:
-        put(log, ("a", "1"), producer=Idempotent(7, 0, 0, transactional=True))
+    def test_a_marker_is_removed_after_its_batches_and_delete_retention_ms(self, log: Log, kind: ControlType) -> None:
+        put(log, ("a", "1"), producer=ProducerInfo(7, 0, 0, transactional=True))
         end(log, kind, 7)
         put(log, ("a", "2"))
 
@@ -213,11 +203,10 @@ class TestTransactions:
         assert round_at(LATER_MS + 1001) == []
         assert log.open().aborted(0, log.log_end_offset) == []
 
-    def test_what_is_undecided_is_not_touched(self, log: Log) -> None:
-        """Nothing from the last stable offset on."""
+    def test_open_transactions_are_not_cleaned(self, log: Log) -> None:
         put(log, ("a", "1"))
         closed(log)
-        put(log, ("a", "2"), producer=Idempotent(7, 0, 0, transactional=True))
+        put(log, ("a", "2"), producer=ProducerInfo(7, 0, 0, transactional=True))
         closed(log)
         put(log, ("a", "3"))
         closed(log)
@@ -226,8 +215,8 @@ class TestTransactions:
         assert [offset for offset, _, _ in kept(log)] == [0, 1, 2]
 
 
-def test_a_full_map_ends_the_round_and_the_next_goes_on(log: Log) -> None:
-    """Rule 1: bounded memory; the first dirty offset lies inside the segment then."""
+def test_a_full_map_ends_the_compaction_and_the_next_one_continues(log: Log) -> None:
+    """The first dirty offset is inside a segment then."""
     for number in range(40):
         put(log, (f"k{number}", "1"), (f"k{number % 3}", "2"))
     closed(log)
@@ -244,7 +233,6 @@ def test_a_full_map_ends_the_round_and_the_next_goes_on(log: Log) -> None:
 
 
 def test_a_batch_larger_than_the_buffer_is_read_alone(log: Log) -> None:
-    """`log.cleaner.io.buffer.size` bounds what is read at a time, not what can be cleaned."""
     put(log, ("a", "x" * 20_000), ("b", "y"))
     put(log, ("a", "z" * 30_000))
     closed(log)
@@ -252,8 +240,7 @@ def test_a_batch_larger_than_the_buffer_is_read_alone(log: Log) -> None:
     assert [(offset, key) for offset, key, _ in kept(log)] == [(1, "b"), (2, "a")]
 
 
-def test_damage_is_found_and_never_written_anew(log: Log, tmp_path: Path) -> None:
-    """Rule 5."""
+def test_a_corrupt_batch_fails_the_compaction(log: Log, tmp_path: Path) -> None:
     put(log, ("a", "1" * 50), ("b", "1"))
     put(log, ("a", "2"))
     closed(log)
@@ -269,8 +256,6 @@ def test_damage_is_found_and_never_written_anew(log: Log, tmp_path: Path) -> Non
 
 
 class TestFiles:
-    """What lies in the directory afterwards."""
-
     @pytest.fixture
     def log(self, tmp_path: Path) -> Log:
         log = log_at(tmp_path, config=replace(COMPACTED, segment_bytes=1000, file_delete_delay_ms=0))
@@ -282,8 +267,7 @@ class TestFiles:
     def names(self, log: Log) -> list[str]:
         return sorted(name for name in os.listdir(log.path) if LOG in name)
 
-    def test_small_segments_become_one(self, log: Log) -> None:
-        """Old files have their names for deletion; snapshots of segments that are gone go too."""
+    def test_small_segments_are_merged(self, log: Log) -> None:
         compact(log)
         before = [name for name in self.names(log) if name.endswith(LOG)]
         put(log, ("k0", "again"))
@@ -297,7 +281,6 @@ class TestFiles:
         assert snapshots <= bases
 
     def test_every_record_is_found_by_offset_and_time(self, log: Log) -> None:
-        """The indexes of the new segments, now and after a clean restart."""
         compact(log)
 
         def look(log: Log) -> None:
@@ -315,8 +298,7 @@ class TestFiles:
         log.close()
         look(log_at(Path(log.directory), config=log.config))
 
-    def test_an_index_built_anew_is_the_same(self, log: Log) -> None:
-        """What a recovery makes of a compacted segment is what the compaction wrote."""
+    def test_a_rebuilt_index_equals_the_compacted_one(self, log: Log) -> None:
         compact(log)
         before = {name: (Path(log.path) / name).read_bytes() for name in os.listdir(log.path) if "index" in name}
         log.close()
@@ -327,8 +309,8 @@ class TestFiles:
             if not name.endswith(".deleted") and int(name[:20]) < again.log_end_offset - 1:
                 assert (Path(log.path) / name).read_bytes() == data
 
-    def test_what_an_earlier_compaction_left_is_removed_first(self, log: Log) -> None:
-        """Rule 8: it would make a crash take this one for incomplete."""
+    def test_files_of_a_cancelled_compaction_are_deleted_first(self, log: Log) -> None:
+        """A crash would otherwise take the new set for incomplete."""
         left = Path(log.path) / f"{0:020d}{LOG}{CLEANED}"
         left.write_bytes(b"half")
         disk = Disk()
@@ -337,8 +319,7 @@ class TestFiles:
         assert not left.exists()
         steps.close()
 
-    def test_the_new_file_is_as_old_as_what_it_replaces(self, log: Log) -> None:
-        """Retention of records without timestamps goes by the file's age."""
+    def test_the_new_file_has_the_modification_time_of_the_replaced_one(self, log: Log) -> None:
         for name in self.names(log):
             os.utime(Path(log.path) / name, (1_600_000_000, 1_600_000_000))
         compact(log)
@@ -346,8 +327,7 @@ class TestFiles:
         assert (Path(log.path) / first).stat().st_mtime == 1_600_000_000
 
 
-def test_without_the_new_files_the_old_ones_stay(log: Log) -> None:
-    """Replacement: somebody took the segment away between the two; the directory goes offline, nothing is lost."""
+def test_without_the_new_files_the_old_segments_stay(log: Log) -> None:
     put(log, ("a", "1"))
     put(log, ("a", "2"))
     closed(log)
@@ -366,8 +346,7 @@ Act = Callable[[Log], None]
     [lambda log: log.truncate(3), lambda log: log.truncate_fully(2), lambda log: log.trim(20, NOW_MS)],
     ids=["cut", "emptied", "trimmed"],
 )
-def test_what_was_made_of_segments_that_are_gone_is_refused(tmp_path: Path, act: Act) -> None:
-    """Log.replace looks whether all sources are still there."""
+def test_a_replacement_of_deleted_segments_is_rejected(tmp_path: Path, act: Act) -> None:
     log = log_at(tmp_path, config=COMPACTED)
     for _ in range(20):
         put(log, ("a", "x" * 100), ("b", "y" * 100))

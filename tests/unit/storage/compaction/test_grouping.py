@@ -1,4 +1,4 @@
-"""Which segments become one: a table of sizes."""
+"""Grouping of segments by size."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ FAR = 2**31
     ],
     ids=["none", "one", "full", "each full", "empty ones join", "offsets fit", "offsets too far", "an empty one may"],
 )
-def test_logs_and_offsets(segments: list[tuple[int, int, int]], expected: list[list[int]]) -> None:
-    """Rule 1, with segment.bytes of 100."""
+def test_groups_are_limited_by_log_size_and_offset_range(
+    segments: list[tuple[int, int, int]], expected: list[list[int]]
+) -> None:
     found = group_segments([SegmentInfo(*segment) for segment in segments], 100, 1000, lambda _: (0, 0))
     assert [[segment.base_offset for segment in group] for group in found] == expected
 
 
 @pytest.mark.parametrize("sizes", [(6, 1), (1, 6)], ids=["offset index", "time index"])
-def test_indexes(sizes: tuple[int, int]) -> None:
-    """Rule 1: each kind of index within segment.index.bytes."""
+def test_groups_are_limited_by_index_size(sizes: tuple[int, int]) -> None:
     segments = [SegmentInfo(number, number + 1, 1) for number in range(4)]
     assert [len(group) for group in group_segments(segments, 100, 12, lambda _: sizes)] == [2, 2]

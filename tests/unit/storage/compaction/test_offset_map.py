@@ -1,4 +1,4 @@
-"""The table of keys: what was put is found, in the memory that was given."""
+"""The offset map (storage/compaction/offset_map.py)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from storage.compaction.offset_map import NOT_FOUND, SLOT_BYTES, OffsetMap
 
 
 @pytest.mark.parametrize("load_factor", [0.5, 0.9, 1.0])
-def test_finds_what_was_put_last(load_factor: float) -> None:
-    """Against a dict, filled up to its load factor."""
+def test_get_returns_the_last_offset_put(load_factor: float) -> None:
     table = OffsetMap(1 << 20, load_factor, 1000)
     rng, model = Random(1), {}
     for offset in range(4000):
@@ -24,8 +23,7 @@ def test_finds_what_was_put_last(load_factor: float) -> None:
     assert table.latest_offset == 3999
 
 
-def test_a_key_that_was_never_put_is_not_found() -> None:
-    """Also in a table that is nearly full."""
+def test_an_unknown_key_is_not_found() -> None:
     table = OffsetMap(1 << 16, 0.9, 10_000)
     number = 0
     while not table.is_full:
@@ -35,16 +33,14 @@ def test_a_key_that_was_never_put_is_not_found() -> None:
     assert table.utilization == pytest.approx(0.9, abs=0.01)
 
 
-def test_empty_and_long_keys_are_keys() -> None:
-    """Rule 1: the length of a key costs nothing."""
+def test_empty_and_long_keys_are_supported() -> None:
     table = OffsetMap(1 << 16, 0.9, 10)
     table.put(b"", 1)
     table.put(b"x" * 100_000, 2)
     assert (table.get(b""), table.get(b"x" * 100_000), table.get(b"x")) == (1, 2, NOT_FOUND)
 
 
-def test_takes_no_more_memory_than_it_may() -> None:
-    """Rule 2: 24 bytes a slot, and nothing else that grows."""
+def test_a_slot_takes_24_bytes() -> None:
     memory_bytes = 1 << 20
     tracemalloc.start()
     table = OffsetMap(memory_bytes, 0.9, 1 << 40)
@@ -56,6 +52,5 @@ def test_takes_no_more_memory_than_it_may() -> None:
     assert peak < memory_bytes + 20_000
 
 
-def test_is_no_larger_than_twice_what_can_come() -> None:
-    """Rule 2: a log of few records costs a small table."""
+def test_the_table_has_at_most_twice_the_expected_keys() -> None:
     assert OffsetMap(1 << 30, 0.9, 100).slots <= 200

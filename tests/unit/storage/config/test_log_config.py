@@ -1,4 +1,4 @@
-"""Topic settings: Kafka's names, defaults, precedence and sentences."""
+"""Topic settings: names, defaults, precedence and error messages of Kafka."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("settings", "sentence"), REFUSALS)
-def test_a_bad_value_is_refused_with_kafkas_sentence(settings: dict[str, str], sentence: str) -> None:
+def test_an_invalid_value_is_rejected_with_kafkas_message(settings: dict[str, str], sentence: str) -> None:
     """Captured from Apache Kafka 4.3.1."""
     with pytest.raises(ValueError) as refusal:
         check_topic_settings(settings, {})
@@ -73,18 +73,16 @@ def test_a_bad_value_is_refused_with_kafkas_sentence(settings: dict[str, str], s
         {"internal.segment.bytes": "10"}, {"retention.ms": "-1"},
     ],
 )  # fmt: skip
-def test_what_kafka_takes_is_taken(settings: dict[str, str]) -> None:
+def test_values_accepted_by_kafka_are_accepted(settings: dict[str, str]) -> None:
     """Captured from Apache Kafka 4.3.1."""
     check_topic_settings(settings, {})
 
 
-def test_the_defaults_of_the_value_are_the_defaults_of_the_table() -> None:
-    """LogConfig() and an empty topic agree."""
+def test_log_config_defaults_equal_the_settings_table() -> None:
     assert log_config({}, {}) == LogConfig()
 
 
-def test_a_topics_own_value_wins_then_the_nearest_synonym_then_kafkas_default() -> None:
-    """log_config rule 1 and 2."""
+def test_a_topic_value_precedes_broker_synonyms_and_kafkas_default() -> None:
     broker = {"log.retention.hours": "2", "log.retention.minutes": "3"}
     assert log_config({"retention.ms": "7"}, broker).retention_ms == 7
     assert log_config({}, broker).retention_ms == 180_000
@@ -113,10 +111,10 @@ _HOUR, _MINUTE, _WEEK = 3_600_000, 60_000, 604_800_000
         ("6", None, None, "-1", 6),
     ],
 )
-def test_how_long_records_are_kept(
+def test_retention_ms_precedence(
     topic: str | None, ms: str | None, minutes: str | None, hours: str | None, expected: int
 ) -> None:
-    """The topic's own value, then the broker's milliseconds, minutes, hours; negative is without limit."""
+    """The topic's value, then the broker's milliseconds, minutes, hours; negative means no limit."""
     named = {"log.retention.ms": ms, "log.retention.minutes": minutes, "log.retention.hours": hours}
     broker = {name: text for name, text in named.items() if text is not None}
     assert log_config({} if topic is None else {"retention.ms": topic}, broker).retention_ms == expected
@@ -125,8 +123,8 @@ def test_how_long_records_are_kept(
 @pytest.mark.parametrize(
     ("topic", "broker", "expected"), [(None, None, -1), (None, "7", 7), ("8", "7", 8), ("-1", "7", -1)]
 )
-def test_how_much_is_kept(topic: str | None, broker: str | None, expected: int) -> None:
-    """The topic's own value, then the broker's; -1 is without limit."""
+def test_retention_bytes_precedence(topic: str | None, broker: str | None, expected: int) -> None:
+    """The topic's value, then the broker's; -1 means no limit."""
     own = {} if topic is None else {"retention.bytes": topic}
     given = {} if broker is None else {"log.retention.bytes": broker}
     assert log_config(own, given).retention_bytes == expected

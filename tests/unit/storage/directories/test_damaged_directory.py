@@ -1,4 +1,4 @@
-"""What a log manager makes of damaged files, and of logs that cannot be opened at this moment (storage/directories/log_manager.py)."""
+"""The log manager with corrupt files, and with logs that cannot be opened."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from tests.unit.storage.directories.test_log_manager import created, started, wr
 
 @pytest.mark.parametrize("name", [RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, FIRST_DIRTY])
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_a_checkpoint_that_nobody_can_understand_is_done_without(
+def test_a_corrupt_checkpoint_is_ignored_and_rewritten(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, is_clean: bool
 ) -> None:
-    """Said in a sentence, and written anew; what it told is found out or assumed at its safest."""
     manager = started(tmp_path)
     for value in "abc":
         append(created(manager), value)
@@ -39,10 +38,9 @@ def test_a_checkpoint_that_nobody_can_understand_is_done_without(
 
 
 @pytest.mark.parametrize("text", ["version: 1\ntopic_id: uLkEB2t9R42XWGd6Vkop6A", "version: 0\ntopic_id: " + "?" * 22])
-def test_a_log_whose_topic_id_is_damaged_is_that_of_the_topic_of_its_name(
+def test_a_log_with_a_corrupt_topic_id_belongs_to_the_topic_of_its_name(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
-    """It is said, the id is written anew, and the directory stays in service."""
     manager = started(tmp_path)
     append(created(manager), "a")
     manager.shutdown()
@@ -54,8 +52,7 @@ def test_a_log_whose_topic_id_is_damaged_is_that_of_the_topic_of_its_name(
     assert metadata.read_bytes() == before
 
 
-def test_retention_passes_over_a_log_that_a_thread_is_opening(tmp_path: Path) -> None:
-    """Its turn comes again; nobody may open it twice."""
+def test_retention_skips_a_log_that_a_thread_is_opening(tmp_path: Path) -> None:
     manager = started(tmp_path)
     append(created(manager), "a")
     manager.shutdown()
@@ -69,10 +66,9 @@ def test_retention_passes_over_a_log_that_a_thread_is_opening(tmp_path: Path) ->
     assert list(manager.retain(NOW_MS)) == [log]
 
 
-def test_retention_goes_on_behind_a_log_that_cannot_be_opened(
+def test_retention_continues_after_a_log_that_cannot_be_opened(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody is told; the other logs of the directory are in service."""
     manager = started(tmp_path)
     logs = [created(manager, partition=partition) for partition in range(2)]
 

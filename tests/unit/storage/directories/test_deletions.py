@@ -1,4 +1,4 @@
-"""When files and directories that are out of use are removed (storage/directories/log_manager.py, rule 5)."""
+"""Deletion of files and directories (storage/directories/log_manager.py, rule 5)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from tests.support.logs import NOW_MS, append
 from tests.unit.storage.directories.test_log_manager import BIG, created, started
 
 
-def test_files_of_trimmed_segments_are_removed_later(tmp_path: Path) -> None:
-    """Rule 5, for segments."""
+def test_files_of_trimmed_segments_are_deleted_after_the_delay(tmp_path: Path) -> None:
     manager = started(tmp_path)
     log = created(manager)
     for _ in range(6):
@@ -26,8 +25,8 @@ def test_files_of_trimmed_segments_are_removed_later(tmp_path: Path) -> None:
     assert not manager.deletions(NOW_MS * 2)
 
 
-def test_files_go_as_soon_as_they_have_their_name_for_deletion(tmp_path: Path) -> None:
-    """Whatever is still to be changed: on a full disk that waits for the room which deletions make."""
+def test_files_are_deleted_as_soon_as_they_are_renamed(tmp_path: Path) -> None:
+    """On a full disk, pending operations wait for the space that deletions free."""
     manager = started(tmp_path)
     log = created(manager)
     for _ in range(6):
@@ -52,8 +51,7 @@ def test_files_go_as_soon_as_they_have_their_name_for_deletion(tmp_path: Path) -
     assert log.deleted_files == []
 
 
-def test_a_directory_that_is_renamed_late_is_removed_later(tmp_path: Path) -> None:
-    """Rule 5: names may wait for a disk that is full."""
+def test_a_directory_is_deleted_after_its_rename(tmp_path: Path) -> None:
     manager = started(tmp_path)
     held: list[FileOp] = []
     log = created(manager)

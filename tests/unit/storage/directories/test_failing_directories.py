@@ -1,4 +1,4 @@
-"""Guards rule 3 of storage/directories/log_manager.py, rule 2 of storage/directories/log_directory.py: log directories that fail, or are not there."""
+"""Failed and missing log directories (log_manager.py rule 3, log_directory.py rule 2)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from tests.unit.storage.directories.test_log_manager import OTHER, created, star
 
 
 def test_a_directory_goes_offline_alone(tmp_path: Path) -> None:
-    """Rule 3."""
     disk = FaultyDisk()
     manager = started(tmp_path / "a", tmp_path / "b", disk=disk)
     lost, kept = (created(manager, partition=n, directory=f"{tmp_path}/{name}") for n, name in enumerate("ab"))
     append(lost, "x")
     append(kept, "y")
-    disk.room = 0
+    disk.space_left = 0
     with pytest.raises(StorageError) as caught:
         append(lost, "z")
-    disk.room = None
+    disk.space_left = None
     assert manager.go_offline(lost.directory, caught.value) == [lost]
     assert manager.go_offline(lost.directory, caught.value) == []
     with pytest.raises(KafkaError) as refused:
@@ -46,8 +45,7 @@ def test_a_directory_goes_offline_alone(tmp_path: Path) -> None:
     assert manager.previous_broker_epoch == -1
 
 
-def test_while_a_directory_could_not_be_read_nothing_is_made_elsewhere(tmp_path: Path) -> None:
-    """Rule 3: the partition may lie there, with acknowledged records."""
+def test_a_partition_of_an_unreadable_directory_is_not_created_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "recovery-point-offset-checkpoint").mkdir()
     manager = started(tmp_path / "a", tmp_path / "b")
@@ -57,8 +55,8 @@ def test_while_a_directory_could_not_be_read_nothing_is_made_elsewhere(tmp_path:
     created(manager, is_new=False, directory_id=manager.directory_ids[f"{tmp_path}/b"])
 
 
-def test_what_is_new_is_made_where_the_disks_are_in_order(tmp_path: Path) -> None:
-    """Also a topic that has the name of one that is gone with its directory."""
+def test_a_new_partition_is_created_in_a_healthy_directory(tmp_path: Path) -> None:
+    """Also for a topic with the name of a deleted one in the failed directory."""
     failed = StorageError("read", f"{tmp_path}/b", OSError(errno.EIO, "failed"))
     manager = started(tmp_path / "a", failed={f"{tmp_path}/b": failed})
     assert created(manager).directory == f"{tmp_path}/a"
@@ -70,8 +68,7 @@ def test_what_is_new_is_made_where_the_disks_are_in_order(tmp_path: Path) -> Non
     assert again.get_or_create("t", 0, OTHER, SMALL).directory == f"{tmp_path}/d"
 
 
-def test_nothing_is_made_in_the_place_of_a_directory_that_is_not_here(tmp_path: Path) -> None:
-    """Rule 3: the metadata name it, and an empty disk stands where it stood."""
+def test_a_partition_of_a_missing_directory_is_not_created_elsewhere(tmp_path: Path) -> None:
     manager = started(tmp_path / "a", tmp_path / "b")
     with pytest.raises(StorageError, match="Cannot find the log of t-0: its log directory is not here"):
         created(manager, is_new=False, directory_id=b"?" * 16)
@@ -80,8 +77,8 @@ def test_nothing_is_made_in_the_place_of_a_directory_that_is_not_here(tmp_path: 
 
 
 @pytest.mark.parametrize("names", ["ab", "ba"])
-def test_a_directory_comes_back_beside_a_log_that_cannot_say_whose_it_is(tmp_path: Path, names: str) -> None:
-    """It had been made anew and was not flushed before the power was lost: the other is of a topic that is gone, for sure."""
+def test_of_two_logs_the_one_without_a_topic_id_is_the_current_topics(tmp_path: Path, names: str) -> None:
+    """It was created again and not flushed before the loss of power: the other one belongs to a deleted topic."""
     for name, topic_id in (("a", OTHER), ("b", TOPIC_ID)):
         manager = started(tmp_path / name)
         append(manager.get_or_create("t", 0, topic_id, SMALL), name)
@@ -94,15 +91,15 @@ def test_a_directory_comes_back_beside_a_log_that_cannot_say_whose_it_is(tmp_pat
 
 
 def complete_copy(directory: Path) -> Path:
-    """A copy without its log, which a crash has left."""
+    """A complete future replica without its log, as after a crash."""
     copy = directory / f"t-0.{'0' * 32}{FUTURE}"
     copy.mkdir(parents=True)
     (copy / COMPLETE).touch()
     return copy
 
 
-def test_a_move_is_not_finished_while_a_directory_is_not_here(tmp_path: Path) -> None:
-    """The log may lie there: it and its copy would both be logs when it comes back."""
+def test_a_move_is_not_finished_while_a_directory_is_missing(tmp_path: Path) -> None:
+    """The log may be in the missing directory."""
     copy = complete_copy(tmp_path / "a")
     failed = StorageError("read", f"{tmp_path}/b", OSError(errno.EIO, "failed"))
     manager = started(tmp_path / "a", failed={f"{tmp_path}/b": failed})
@@ -111,7 +108,6 @@ def test_a_move_is_not_finished_while_a_directory_is_not_here(tmp_path: Path) ->
 
 
 def test_a_move_that_cannot_be_finished_takes_its_directory_offline_alone(tmp_path: Path) -> None:
-    """Rule 3."""
     copy = complete_copy(tmp_path / "a")
     disk = FaultyDisk()
     fail = StorageError("rename", str(copy), OSError(errno.EIO, "failed"))
@@ -124,8 +120,7 @@ def test_a_move_that_cannot_be_finished_takes_its_directory_offline_alone(tmp_pa
     assert manager.offline == {f"{tmp_path}/a": fail}
 
 
-def test_another_directory_of_the_same_name_is_not_written_to(tmp_path: Path) -> None:
-    """Its disk was unmounted, or somebody put another one there."""
+def test_a_replaced_directory_is_not_written_to(tmp_path: Path) -> None:
     manager = started(tmp_path / "a", tmp_path / "b")
     append(created(manager), "x")
     (tmp_path / "a").rename(tmp_path / "away")
@@ -144,8 +139,7 @@ def test_another_directory_of_the_same_name_is_not_written_to(tmp_path: Path) ->
     assert list((tmp_path / "a").iterdir()) == []
 
 
-def test_a_directory_comes_back_with_a_log_whose_name_another_topic_has_by_now(tmp_path: Path) -> None:
-    """Apache Kafka sets it aside too; it is in nobody's way until then."""
+def test_a_returned_directory_with_a_deleted_topics_log_makes_it_a_stray(tmp_path: Path) -> None:
     for name, topic_id in (("a", TOPIC_ID), ("b", OTHER)):
         manager = started(tmp_path / name)
         append(manager.get_or_create("t", 0, topic_id, SMALL), name)
@@ -162,8 +156,7 @@ def test_a_directory_comes_back_with_a_log_whose_name_another_topic_has_by_now(t
     assert any(path.name.endswith("-stray") for path in (tmp_path / "a").iterdir())
 
 
-def test_without_any_directory_the_start_fails(tmp_path: Path) -> None:
-    """With the reason."""
+def test_the_start_fails_without_any_usable_directory(tmp_path: Path) -> None:
     (tmp_path / "recovery-point-offset-checkpoint").mkdir()
     with pytest.raises(StorageError, match="recovery-point-offset-checkpoint"):
         started(tmp_path)

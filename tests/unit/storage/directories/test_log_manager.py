@@ -1,4 +1,4 @@
-"""All logs of a broker (storage/directories/log_manager.py, partition_directory.py)."""
+"""The log manager and partition directories (log_manager.py, partition_directory.py)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from storage.io.disk import Disk, StorageError
 from storage.log.log import Log
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.logs import NOW_MS, SMALL, TOPIC_ID, Idempotent, append, values_of
+from tests.support.logs import NOW_MS, SMALL, TOPIC_ID, ProducerInfo, append, values_of
 
 ID, OTHER = bytes(range(1, 17)), bytes(range(2, 18))
 BIG = "x" * 300
@@ -38,7 +38,7 @@ def started(
     failed: dict[str, StorageError] | None = None,
     topic_id: bytes | None = None,
 ) -> LogManager:
-    """A manager that has loaded and recovered."""
+    """A manager after load and recovery."""
     for directory in directories:
         directory.mkdir(exist_ok=True)
     manager = LogManager(
@@ -68,7 +68,7 @@ def flush(log: Log) -> None:
 
 
 def write_checkpoints(manager: LogManager) -> list[str]:
-    """Write what has changed; in which directories."""
+    """Write the changed checkpoints; returns the directories."""
     works = manager.checkpoint()
     for _, work in works:
         work()
@@ -76,7 +76,7 @@ def write_checkpoints(manager: LogManager) -> list[str]:
 
 
 def damage(log: Path) -> None:
-    """Break the last batch of a log file."""
+    """Corrupt the last batch of a log file."""
     data = bytearray(log.read_bytes())
     data[-5] ^= 0xFF
     log.write_bytes(data)
@@ -85,8 +85,7 @@ def damage(log: Path) -> None:
 # ---- making and finding ----------------------------------------------------------------------------------
 
 
-def test_a_new_partition_has_a_directory_and_its_topics_id(tmp_path: Path) -> None:
-    """FORMAT; no sync, so that many cost little, until records are flushed (partition_directory.py rule 1)."""
+def test_a_new_partition_has_a_directory_and_a_topic_id(tmp_path: Path) -> None:
     disk = FaultyDisk()
     manager = started(tmp_path, disk=disk)
     log = created(manager)
@@ -100,8 +99,7 @@ def test_a_new_partition_has_a_directory_and_its_topics_id(tmp_path: Path) -> No
     assert f"{tmp_path}/t-0/partition.metadata" in disk.syncs
 
 
-def test_the_emptiest_directory_gets_the_partition(tmp_path: Path) -> None:
-    """As Kafka: the one with the fewest; or the one that is named."""
+def test_the_directory_with_the_fewest_logs_gets_the_partition(tmp_path: Path) -> None:
     manager = started(tmp_path / "a", tmp_path / "b")
     for partition in range(5):
         created(manager, partition=partition, directory=f"{tmp_path}/a" if partition < 2 else None)
@@ -111,8 +109,7 @@ def test_the_emptiest_directory_gets_the_partition(tmp_path: Path) -> None:
         manager.new_future_log(manager.logs["t", 0], "/elsewhere", 0)
 
 
-def test_names_that_are_no_partitions_are_left_alone(tmp_path: Path) -> None:
-    """partition_directory.py."""
+def test_other_names_are_left_alone(tmp_path: Path) -> None:
     for name in ("lost+found", "__cluster_metadata-0", "t-0.ab-stray", "t-0.ab-future", "-3", "t-", "t-x"):
         (tmp_path / name).mkdir()
     (tmp_path / "meta.properties").write_text("")
@@ -121,8 +118,8 @@ def test_names_that_are_no_partitions_are_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "t-0.ab-stray").exists()
 
 
-def test_names_are_taken_apart_at_the_last_dash() -> None:
-    """partition_directory.py FORMAT; a directory taken aside has Kafka's kind of name, at most 255 characters."""
+def test_partition_names_are_split_at_the_last_dash() -> None:
+    """Suffixed names have Kafka's format and at most 255 characters."""
     assert parse_partition_dir_name("a-b.c_d-7") == ("a-b.c_d", 7)
     assert parse_partition_dir_name("a-7-delete") is None
     name = suffixed_dir_name("t" * 249, 12, bytes(range(16)), "-delete")
@@ -131,8 +128,7 @@ def test_names_are_taken_apart_at_the_last_dash() -> None:
     assert suffixed_dir_name("t", 0, ID, "-stray") == f"t-0.{ID.hex()}-stray"
 
 
-def test_a_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
-    """One of them is old, and nobody knows which."""
+def test_a_partition_in_two_directories_fails_the_start(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name / "t-0").mkdir(parents=True)
     manager = LogManager(Disk(), {f"{tmp_path}/{n}": ID for n in "ab"}, SMALL, random_bytes=os.urandom)
@@ -141,8 +137,7 @@ def test_a_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
     assert str(error) == f"Cannot use {directory}: t-0 is in {tmp_path}/a too; remove one of them."
 
 
-def test_a_directory_of_another_topic_id_is_set_aside(tmp_path: Path) -> None:
-    """Rule 4: the topic was deleted and made anew while this broker was away."""
+def test_a_directory_with_another_topic_id_becomes_a_stray(tmp_path: Path) -> None:
     manager = started(tmp_path)
     append(created(manager), "old")
     manager.shutdown()
@@ -155,7 +150,6 @@ def test_a_directory_of_another_topic_id_is_set_aside(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_topic_id_gets_one(tmp_path: Path) -> None:
-    """The power was lost over it: the log is kept."""
     manager = started(tmp_path)
     append(created(manager), "old")
     manager.shutdown()
@@ -168,13 +162,13 @@ def test_a_directory_without_topic_id_gets_one(tmp_path: Path) -> None:
 # ---- locks -----------------------------------------------------------------------------------------------
 
 
-def test_a_directory_serves_one_process(tmp_path: Path) -> None:
-    """All locks or none; a second process gets a sentence, and the first may go on."""
+def test_a_directory_is_locked_for_one_process(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     locks = lock_directories(Disk(), [f"{tmp_path}/a"])
     script = (
-        "from storage.io.disk import Disk, StorageError\nfrom storage.directories.directory_locks import lock_directories\nimport sys\n"
+        "from storage.io.disk import Disk, StorageError\nfrom storage.directories.directory_locks import lock_directories\n"
+        "import sys\n"
         "try:\n  lock_directories(Disk(), sys.argv[1:])\nexcept StorageError as error:\n  sys.exit(str(error))"
     )
 
@@ -195,8 +189,8 @@ def test_a_directory_serves_one_process(tmp_path: Path) -> None:
 # ---- clean and unclean -----------------------------------------------------------------------------------
 
 
-def test_after_a_clean_shutdown_nothing_is_opened(tmp_path: Path) -> None:
-    """Rule 1 (seeds.md R4), design D11: checkpoints tell what there is to know."""
+def test_after_a_clean_shutdown_no_file_is_opened(tmp_path: Path) -> None:
+    """docs/seeds.md R4."""
     manager = started(tmp_path)
     for partition in range(9):
         log = created(manager, partition=partition)
@@ -215,8 +209,7 @@ def test_after_a_clean_shutdown_nothing_is_opened(tmp_path: Path) -> None:
     assert values_of(manager.logs["t", 3]) == [(0, "a"), (1, "b")]
 
 
-def test_the_marker_is_gone_for_good_before_the_start_goes_on(tmp_path: Path) -> None:
-    """Rule 1: or it would vouch, after a loss of power, for what comes now."""
+def test_the_clean_shutdown_marker_is_deleted_durably_at_the_start(tmp_path: Path) -> None:
     started(tmp_path).shutdown()
 
     class Watching(Disk):
@@ -232,8 +225,8 @@ def test_the_marker_is_gone_for_good_before_the_start_goes_on(tmp_path: Path) ->
     assert disk.synced == [(str(tmp_path), False)]
 
 
-def test_without_the_marker_everything_is_recovered(tmp_path: Path) -> None:
-    """Rule 2 (seeds.md R4): on first use, when there is little to read; a torn end is cut off."""
+def test_without_the_marker_every_log_is_recovered(tmp_path: Path) -> None:
+    """docs/seeds.md R4."""
     manager = started(tmp_path)
     for value in "abc":
         append(created(manager), value)
@@ -246,8 +239,7 @@ def test_without_the_marker_everything_is_recovered(tmp_path: Path) -> None:
     assert not log.needs_recovery
 
 
-def test_what_takes_long_is_recovered_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule 2: one log a step; what lies before the recovery point's segment counts for nothing."""
+def test_large_logs_are_recovered_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage.directories.log_manager, "LAZY_RECOVERY_BYTES", 1500)
     manager = started(tmp_path)
     for partition, count in enumerate((2, 5, 9)):
@@ -262,10 +254,9 @@ def test_what_takes_long_is_recovered_at_the_start(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(("limit", "is_clean"), [(5, True), (0, False)])
-def test_a_shutdown_recovers_what_nobody_used(
+def test_a_shutdown_recovers_unused_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, is_clean: bool
 ) -> None:
-    """Rule 2: or says that it did not."""
     monkeypatch.setattr(storage.directories.log_manager, "RECOVERED_AT_SHUTDOWN", limit)
     append(created(started(tmp_path)), "a", "b")
     manager = started(tmp_path)
@@ -276,8 +267,8 @@ def test_a_shutdown_recovers_what_nobody_used(
     assert values_of(manager.logs["t", 0]) == [(0, "a"), (1, "b")]
 
 
-def test_a_marker_that_cannot_be_read_is_one_nevertheless(tmp_path: Path) -> None:
-    """Rule 1: Kafka before 3.7 left an empty file."""
+def test_an_unreadable_marker_counts(tmp_path: Path) -> None:
+    """Kafka before 3.7 wrote an empty file."""
     (tmp_path / CLEAN_SHUTDOWN).write_bytes(b"")
     (tmp_path / "t-0").mkdir()
     manager = started(tmp_path)
@@ -287,7 +278,6 @@ def test_a_marker_that_cannot_be_read_is_one_nevertheless(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("count", [1, 9])
 def test_a_clean_shutdown_survives_a_loss_of_power(tmp_path: Path, count: int) -> None:
-    """Rule 1: every file was synced, one by one or all at once, before the marker."""
     disk = CrashingDisk()
     manager = started(tmp_path, disk=disk)
     for partition in range(count):
@@ -304,8 +294,7 @@ def test_a_clean_shutdown_survives_a_loss_of_power(tmp_path: Path, count: int) -
     assert len(manager.logs) == count
 
 
-def test_a_shutdown_that_fails_leaves_no_marker(tmp_path: Path) -> None:
-    """Rule 1."""
+def test_a_failed_shutdown_writes_no_marker(tmp_path: Path) -> None:
     disk = FaultyDisk()
     manager = started(tmp_path, disk=disk)
     append(created(manager), "a")
@@ -318,26 +307,24 @@ def test_a_shutdown_that_fails_leaves_no_marker(tmp_path: Path) -> None:
 # ---- taking away -----------------------------------------------------------------------------------------
 
 
-def test_deleting_renames_at_once_and_removes_later(tmp_path: Path) -> None:
-    """Rule 5: the broker's delay, and not the topic's, after it was first looked at; the name is free at once."""
+def test_a_deletion_renames_at_once_and_removes_after_the_delay(tmp_path: Path) -> None:
     manager = started(tmp_path)
     log = manager.get_or_create("t", 0, TOPIC_ID, replace(SMALL, file_delete_delay_ms=0))
     append(log, "old")
     manager.delete(log)
     assert manager.get("t", 0) is None
-    (dying,) = tmp_path.glob("t-0.*-delete")
+    (deleted,) = tmp_path.glob("t-0.*-delete")
     assert not manager.deletions(NOW_MS)
     assert append(created(manager), "new") == 0
     assert not manager.deletions(NOW_MS + 999)
     ((_, work),) = manager.deletions(NOW_MS + 1000)
-    assert dying.exists()
+    assert deleted.exists()
     work()
-    assert not dying.exists()
+    assert not deleted.exists()
     assert not manager.deletions(NOW_MS * 2)
 
 
-def test_a_shorter_delay_counts_for_what_was_deleted_before(tmp_path: Path) -> None:
-    """Rule 5: the delay is a setting that may change."""
+def test_a_shorter_delay_applies_to_earlier_deletions(tmp_path: Path) -> None:
     manager = started(tmp_path)
     manager.delete(created(manager))
     assert not manager.deletions(NOW_MS)
@@ -346,8 +333,7 @@ def test_a_shorter_delay_counts_for_what_was_deleted_before(tmp_path: Path) -> N
     assert manager.deletions(NOW_MS + 5)
 
 
-def test_what_was_dying_at_the_last_stop_goes_at_the_start(tmp_path: Path) -> None:
-    """Rule 5."""
+def test_directories_deleted_before_the_stop_are_removed_at_the_start(tmp_path: Path) -> None:
     manager = started(tmp_path)
     log = created(manager)
     append(log, "old")
@@ -362,8 +348,8 @@ def test_what_was_dying_at_the_last_stop_goes_at_the_start(tmp_path: Path) -> No
 # ---- from time to time -----------------------------------------------------------------------------------
 
 
-def test_checkpoints_are_written_when_they_have_changed(tmp_path: Path) -> None:
-    """Rule 6 (seeds.md R4): closed work; an idle broker writes nothing."""
+def test_only_changed_checkpoints_are_written(tmp_path: Path) -> None:
+    """docs/seeds.md R4."""
     manager = started(tmp_path)
     log = created(manager)
     for _ in range(6):
@@ -386,8 +372,7 @@ def test_checkpoints_are_written_when_they_have_changed(tmp_path: Path) -> None:
     assert not (tmp_path / "log-start-offset-checkpoint").exists(), "which has not changed"
 
 
-def test_a_directory_is_not_written_to_twice_at_once(tmp_path: Path) -> None:
-    """A slow disk: the work of the last turn is still waiting in its thread."""
+def test_a_directory_with_pending_checkpoint_work_is_skipped(tmp_path: Path) -> None:
     manager = started(tmp_path)
     log = created(manager)
     append(log, "a")
@@ -402,8 +387,7 @@ def test_a_directory_is_not_written_to_twice_at_once(tmp_path: Path) -> None:
     assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n1\nt 0 2\n"
 
 
-def test_a_truncation_writes_the_recovery_points(tmp_path: Path) -> None:
-    """What is appended in the place of what was cut is not vouched for by an old recovery point."""
+def test_a_truncation_lowers_the_recovery_point_checkpoint(tmp_path: Path) -> None:
     manager = started(tmp_path)
     log = created(manager)
     for _ in range(6):
@@ -417,8 +401,7 @@ def test_a_truncation_writes_the_recovery_points(tmp_path: Path) -> None:
     assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 0\n"
 
 
-def test_a_truncation_while_checkpoints_are_to_be_written_is_not_undone_by_them(tmp_path: Path) -> None:
-    """What they were to write there is older."""
+def test_pending_checkpoint_work_does_not_undo_a_truncation(tmp_path: Path) -> None:
     manager = started(tmp_path)
     log = created(manager)
     for _ in range(6):
@@ -432,7 +415,6 @@ def test_a_truncation_while_checkpoints_are_to_be_written_is_not_undone_by_them(
 
 
 def test_flushes_are_due_by_the_settings_of_each_log(tmp_path: Path) -> None:
-    """`flush.ms`; a log that is not open has nothing to flush."""
     manager = started(tmp_path)
     soon = manager.get_or_create("soon", 0, ID, replace(SMALL, flush_ms=100))
     created(manager, "never")
@@ -445,8 +427,7 @@ def test_flushes_are_due_by_the_settings_of_each_log(tmp_path: Path) -> None:
     assert manager.flush_due(NOW_MS * 2) == []
 
 
-def test_retention_opens_what_may_have_expired_and_closes_it_again(tmp_path: Path) -> None:
-    """Rule 6: one log a step; next time only those are opened whose oldest segment may have expired."""
+def test_retention_opens_logs_that_may_have_expired_and_closes_them(tmp_path: Path) -> None:
     config = replace(SMALL, retention_ms=1000)
     manager = started(tmp_path, config=config)
     for partition in range(3):
@@ -461,7 +442,7 @@ def test_retention_opens_what_may_have_expired_and_closes_it_again(tmp_path: Pat
     starts = {log.partition: log.checkpoint.log_start_offset for log in manager.logs.values()}
     assert starts == {0: 4, 1: 0, 2: 0}
     assert not any(log.is_open for log in manager.logs.values())
-    disk.forget_history()
+    disk.reset_counters()
     assert list(manager.retain(NOW_MS + 1600)) == []
     assert disk.reads == []
     assert [log.name for log in manager.retain(NOW_MS + 6500)] == ["t-1"]
@@ -469,7 +450,6 @@ def test_retention_opens_what_may_have_expired_and_closes_it_again(tmp_path: Pat
 
 
 def test_a_disk_that_fails_during_retention_goes_offline(tmp_path: Path) -> None:
-    """Rule 3."""
     disk = FaultyDisk()
     manager = started(tmp_path, disk=disk)
     append(created(manager), BIG)
@@ -480,19 +460,17 @@ def test_a_disk_that_fails_during_retention_goes_offline(tmp_path: Path) -> None
     assert list(manager.offline) == [str(tmp_path)]
 
 
-def test_idle_producers_are_forgotten(tmp_path: Path) -> None:
-    """producers.py rule 7, in the logs that are open."""
+def test_idle_producers_expire(tmp_path: Path) -> None:
     manager = started(tmp_path)
     log = created(manager)
-    append(log, "a", producer=Idempotent(5, 0, 0))
+    append(log, "a", producer=ProducerInfo(5, 0, 0))
     manager.expire_producers(NOW_MS + 1000)
     assert list(log.producers.producers) == [5]
     manager.expire_producers(NOW_MS + 86_400_001)
     assert not log.producers.producers
 
 
-def test_descriptors_do_not_grow_with_the_partitions(tmp_path: Path) -> None:
-    """design D11."""
+def test_open_descriptors_do_not_grow_with_the_partitions(tmp_path: Path) -> None:
     disk = FaultyDisk()
     manager = started(tmp_path, disk=disk)
     for partition in range(20):
@@ -504,8 +482,7 @@ def test_descriptors_do_not_grow_with_the_partitions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_power_cuts_at_any_time_lose_nothing_that_was_flushed(tmp_path: Path, seed: int) -> None:
-    """The promise, over several partitions, checkpoints and restarts."""
+def test_a_loss_of_power_loses_no_flushed_record(tmp_path: Path, seed: int) -> None:
     rng = Random(seed)
     disk = CrashingDisk()
     flushed: dict[tuple[str, int], int] = {}
@@ -539,8 +516,8 @@ def offsets_of_closed(manager: LogManager) -> Mapping[tuple[str, int], int]:
     return {key: log.checkpoint.recovery_point for key, log in manager.logs.items()}
 
 
-def test_a_log_that_is_cut_goes_back_to_where_compaction_begins_anew(tmp_path: Path) -> None:
-    """Kafka's maybeTruncateCheckpoint: at once, as the recovery points are."""
+def test_a_truncation_lowers_the_first_dirty_offset(tmp_path: Path) -> None:
+    """Kafka's maybeTruncateCheckpoint."""
     manager = started(tmp_path)
     log = created(manager, "t", 0)
     for _ in range(6):

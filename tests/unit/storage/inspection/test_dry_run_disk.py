@@ -1,4 +1,4 @@
-"""A disk on which nothing changes (storage/inspection/dry_run_disk.py)."""
+"""The dry run disk (storage/inspection/dry_run_disk.py)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from tests.support.logs import log_at
 
 
 def everything(directory: Path) -> dict[str, bytes]:
-    """Every file."""
     return {str(path): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
 
 
-def test_random_changes_look_like_those_on_a_real_disk_and_leave_it_alone(tmp_path: Path) -> None:
-    """Writes, cuts, renames and deletions, the same on both; a reader sees the same bytes."""
+def test_random_changes_equal_those_on_a_real_disk_which_stays_unchanged(tmp_path: Path) -> None:
     for seed in range(40):
         rng = random.Random(seed)
         real, rehearsed = tmp_path / f"real{seed}", tmp_path / f"rehearsed{seed}"
@@ -59,8 +57,7 @@ def _act(disk: Disk, directory: str, act: int, name: str, other: str, at: int, d
     return None
 
 
-def test_the_changes_are_told(tmp_path: Path) -> None:
-    """What was cut, made, deleted; a file that was written as it was before is no change."""
+def test_changes_lists_only_changed_files(tmp_path: Path) -> None:
     for name in ("cut", "gone", "same"):
         (tmp_path / name).write_bytes(b"0123456789")
     disk = DryRunDisk()
@@ -75,8 +72,7 @@ def test_the_changes_are_told(tmp_path: Path) -> None:
     ]
 
 
-def test_a_directory_that_is_renamed_or_removed_is_gone(tmp_path: Path) -> None:
-    """Under its old name, with all in it; the real one stays."""
+def test_a_renamed_or_removed_directory_is_missing(tmp_path: Path) -> None:
     for name in ("t-0", "t-1"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_bytes(b"x")
@@ -93,8 +89,7 @@ def test_a_directory_that_is_renamed_or_removed_is_gone(tmp_path: Path) -> None:
     assert sorted(disk.changes()) == []
 
 
-def test_a_log_works_on_it(tmp_path: Path) -> None:
-    """Appends, closing and opening again; nothing of it is on the disk."""
+def test_a_log_works_on_a_dry_run_disk(tmp_path: Path) -> None:
     log_at(tmp_path).close()
     before = everything(tmp_path)
     disk = DryRunDisk()

@@ -1,4 +1,4 @@
-"""Many files synced at a time (storage/io/aio_fsync.py, Disk.sync_files)."""
+"""Syncing many files together (storage/io/aio_fsync.py, Disk.sync_files)."""
 
 from __future__ import annotations
 
@@ -37,16 +37,14 @@ def descriptors(some: list[File]) -> list[int]:
 
 
 @pytest.mark.parametrize("count", [1, 5, CAPACITY])
-def test_a_queue_tells_of_every_file(queue: SyncQueue, tmp_path: Path, count: int) -> None:
-    """Rule 1; a queue is used again and again."""
+def test_a_queue_returns_a_result_per_file(queue: SyncQueue, tmp_path: Path, count: int) -> None:
     some = files(Disk(), tmp_path, count)
     for _ in range(3):
         assert queue.submit(descriptors(some))
         assert queue.wait() == [0] * count
 
 
-def test_the_descriptor_is_readable_when_something_has_ended(queue: SyncQueue, tmp_path: Path) -> None:
-    """Rule 3: who may not wait is woken, and asks without waiting."""
+def test_the_eventfd_is_readable_after_a_completion(queue: SyncQueue, tmp_path: Path) -> None:
     assert queue.poll() is None
     assert queue.submit(descriptors(files(Disk(), tmp_path, 5)))
     numbers = None
@@ -56,10 +54,9 @@ def test_the_descriptor_is_readable_when_something_has_ended(queue: SyncQueue, t
     assert numbers == [0] * 5
 
 
-def test_the_answers_of_a_round_are_fetched_once(
+def test_the_results_of_a_batch_are_read_once(
     queue: SyncQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 3; also where the round before was waited for, and the descriptor still tells of that one."""
     held = files(Disk(), tmp_path, 5)
     some = descriptors(held)
     assert queue.submit(some)
@@ -78,8 +75,7 @@ def test_the_answers_of_a_round_are_fetched_once(
     assert len(fetched) == 1
 
 
-def test_what_the_system_does_not_take_is_untried(queue: SyncQueue, tmp_path: Path) -> None:
-    """Rule 2: nothing is synced there, so the system takes those before it, and none where it stands first."""
+def test_requests_that_the_kernel_rejects_are_not_submitted(queue: SyncQueue, tmp_path: Path) -> None:
     some = files(Disk(), tmp_path, 2)
     unsyncable, other = os.pipe()
     assert not queue.submit([unsyncable, *descriptors(some)])
@@ -89,8 +85,7 @@ def test_what_the_system_does_not_take_is_untried(queue: SyncQueue, tmp_path: Pa
     os.close(other)
 
 
-def test_a_failure_is_that_of_its_file(tmp_path: Path) -> None:
-    """Design D12b: one failure of many is told, with the sentence of a failed sync; what was left untried is synced."""
+def test_a_failure_belongs_to_its_file(tmp_path: Path) -> None:
     some = files(FaultyDisk(), tmp_path, 3)
     failures = sync_results(some, [0, errno.EIO, NOT_SUBMITTED])
     assert list(failures) == [some[1]]
@@ -105,8 +100,7 @@ def test_a_disk_syncs_any_number_of_files(tmp_path: Path, count: int) -> None:
     assert Disk().sync_files(files(Disk(), tmp_path, count)) == {}
 
 
-def test_a_file_with_a_sync_of_its_own_is_asked_itself(tmp_path: Path) -> None:
-    """Disk's rule 7: so do tests see every sync, and directories are synced as directories are."""
+def test_a_file_with_its_own_sync_method_is_synced_by_it(tmp_path: Path) -> None:
     disk = FaultyDisk()
     some = files(disk, tmp_path, 3)
     assert disk.sync_files([*some, disk.open_directory(str(tmp_path))]) == {}
@@ -115,8 +109,7 @@ def test_a_file_with_a_sync_of_its_own_is_asked_itself(tmp_path: Path) -> None:
     assert list(disk.sync_files(some)) == some
 
 
-def test_the_failure_of_one_log_says_nothing_of_the_others(tmp_path: Path) -> None:
-    """storage/io/flush_task.py, rules 1 to 3."""
+def test_a_failed_flush_of_one_log_does_not_affect_others(tmp_path: Path) -> None:
     disk = FaultyDisk()
     healthy = files(Disk(), tmp_path, 2)
     broken = files(disk, tmp_path, 2)
@@ -134,8 +127,7 @@ def test_the_failure_of_one_log_says_nothing_of_the_others(tmp_path: Path) -> No
     assert [Path(path).exists() for path in paths] == [True, False, False]
 
 
-def test_a_name_is_durable_behind_its_bytes_and_each_directory_is_synced_once(tmp_path: Path) -> None:
-    """storage/io/flush_task.py, rule 1."""
+def test_a_flush_syncs_bytes_before_names_and_each_directory_once(tmp_path: Path) -> None:
     events: list[str] = []
 
     class Told(Disk):

@@ -1,4 +1,4 @@
-"""Small text files (storage/io/checkpoint_file.py)."""
+"""Checkpoint files and partition metadata (storage/io/checkpoint_file.py)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from storage.io.disk import Disk, StorageError
 from tests.support.faulty_disk import FaultyDisk
 
 
-def test_offsets_are_written_as_kafka_does(tmp_path: Path) -> None:
-    """FORMAT, byte for byte as Kafka 4.3.1 wrote it."""
+def test_offset_checkpoints_have_kafkas_format(tmp_path: Path) -> None:
+    """Byte for byte as Kafka 4.3.1 wrote it."""
     path = f"{tmp_path}/recovery-point-offset-checkpoint"
     offsets = {("hello", 0): 10, ("hello", 1): 0}
     write_offsets(Disk(), path, offsets)
@@ -29,8 +29,7 @@ def test_offsets_are_written_as_kafka_does(tmp_path: Path) -> None:
     assert read_offsets(Disk(), path) == offsets
 
 
-def test_no_entries_are_a_file_too(tmp_path: Path) -> None:
-    """As Kafka's empty log-start-offset-checkpoint; it makes files of no bytes as well."""
+def test_a_checkpoint_may_have_no_entries(tmp_path: Path) -> None:
     path = f"{tmp_path}/log-start-offset-checkpoint"
     write_offsets(Disk(), path, {})
     assert Path(path).read_bytes() == b"0\n0\n"
@@ -40,8 +39,7 @@ def test_no_entries_are_a_file_too(tmp_path: Path) -> None:
     assert read_offsets(Disk(), f"{tmp_path}/none") == {}
 
 
-def test_topic_ids_are_written_as_kafka_does(tmp_path: Path) -> None:
-    """FORMAT: no newline at the end."""
+def test_partition_metadata_has_kafkas_format(tmp_path: Path) -> None:
     path = f"{tmp_path}/partition.metadata"
     topic_id = uuid_from_text("uLkEB2t9R42XWGd6Vkop6A")
     write_topic_id(Disk(), path, topic_id)
@@ -66,8 +64,7 @@ def test_topic_ids_are_written_as_kafka_does(tmp_path: Path) -> None:
         (b"\xff\xfe", "it is not UTF-8 text"),
     ],
 )
-def test_what_cannot_be_understood_is_refused_with_a_sentence(tmp_path: Path, text: bytes, why: str) -> None:
-    """Rule 2; it is a StorageError, so that the log directory goes offline."""
+def test_a_corrupt_checkpoint_raises_its_reason(tmp_path: Path, text: bytes, why: str) -> None:
     path = tmp_path / "replication-offset-checkpoint"
     path.write_bytes(text)
     with pytest.raises(CorruptCheckpoint) as caught:
@@ -79,24 +76,22 @@ def test_what_cannot_be_understood_is_refused_with_a_sentence(tmp_path: Path, te
 @pytest.mark.parametrize(
     "text", [b"version: 1\ntopic_id: uLkEB2t9R42XWGd6Vkop6A", b"version: 0\ntopic_id: no id, no id, no id, no id"]
 )
-def test_a_topic_id_that_is_none_is_refused(tmp_path: Path, text: bytes) -> None:
-    """Rule 2."""
+def test_an_invalid_topic_id_is_rejected(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "partition.metadata"
     path.write_bytes(text)
     with pytest.raises(CorruptCheckpoint):
         read_topic_id(Disk(), str(path))
 
 
-def test_a_failed_write_leaves_the_old_contents(tmp_path: Path) -> None:
-    """Rule 1."""
+def test_a_failed_write_keeps_the_old_contents(tmp_path: Path) -> None:
     disk = FaultyDisk()
     path = f"{tmp_path}/leader-epoch-checkpoint"
     write_epochs(disk, path, [(0, 0)])
-    disk.room = 3
+    disk.space_left = 3
     with pytest.raises(StorageError):
         write_epochs(disk, path, [(0, 0), (1, 7)])
     assert read_epochs(Disk(), path) == [(0, 0)]
-    disk.room, disk.fail_syncs = None, 5
+    disk.space_left, disk.fail_syncs = None, 5
     with pytest.raises(StorageError):
         write_epochs(disk, path, [(0, 0), (1, 7)])
     assert read_epochs(Disk(), path) == [(0, 0)]

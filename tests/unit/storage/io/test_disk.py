@@ -1,4 +1,4 @@
-"""The door to the file system (storage/io/disk.py)."""
+"""File system access (storage/io/disk.py)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ def disk() -> FaultyDisk:
 
 
 def test_pread_returns_less_only_at_the_end_of_the_file(disk: FaultyDisk, tmp_path: Path) -> None:
-    """Contract: short reads of the system are continued."""
     (tmp_path / "f").write_bytes(b"0123456789")
     file = disk.open(f"{tmp_path}/f", write=False)
     disk.read_limit = 3
@@ -32,7 +31,6 @@ def test_pread_returns_less_only_at_the_end_of_the_file(disk: FaultyDisk, tmp_pa
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_pwrite_continues_after_short_writes(disk: FaultyDisk, tmp_path: Path, kind: type) -> None:
-    """Rule 3: everything or an error."""
     file = disk.open(f"{tmp_path}/f", write=True, create=True)
     disk.write_limit = 4
     file.pwrite(kind(b"hello, world"), 3)
@@ -41,8 +39,7 @@ def test_pwrite_continues_after_short_writes(disk: FaultyDisk, tmp_path: Path, k
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_failures_are_sentences_with_path_and_errno(disk: FaultyDisk, tmp_path: Path, code: int) -> None:
-    """Rule 1."""
+def test_errors_have_path_and_errno(disk: FaultyDisk, tmp_path: Path, code: int) -> None:
     file = disk.open(f"{tmp_path}/f", write=True, create=True)
     disk.fail_writes = disk.fail_reads = disk.fail_syncs = code
     with pytest.raises(StorageError, match=r"^Cannot write .*/f: .*\.$") as caught:
@@ -55,18 +52,16 @@ def test_failures_are_sentences_with_path_and_errno(disk: FaultyDisk, tmp_path: 
         file.sync()
 
 
-def test_a_write_that_runs_out_of_room_leaves_the_rest_to_the_caller(disk: FaultyDisk, tmp_path: Path) -> None:
-    """Rule 3: a part may be there."""
+def test_a_write_on_a_full_disk_may_leave_a_part(disk: FaultyDisk, tmp_path: Path) -> None:
     file = disk.open(f"{tmp_path}/f", write=True, create=True)
-    disk.room = 5
+    disk.space_left = 5
     with pytest.raises(StorageError) as caught:
         file.pwrite(b"0123456789", 0)
     assert caught.value.errno == errno.ENOSPC
     assert (tmp_path / "f").read_bytes() == b"01234"
 
 
-def test_every_call_on_names_reports_failures_alike(tmp_path: Path) -> None:
-    """Rule 1."""
+def test_every_path_operation_raises_storage_error(tmp_path: Path) -> None:
     disk = Disk()
     nowhere = f"{tmp_path}/no/where"
     (tmp_path / "file").write_bytes(b"")
@@ -93,8 +88,7 @@ def test_every_call_on_names_reports_failures_alike(tmp_path: Path) -> None:
     assert disk.open_files == 0
 
 
-def test_a_file_stays_readable_after_its_name_is_gone(tmp_path: Path) -> None:
-    """Rule 4: who sends from a file is not disturbed by retention."""
+def test_a_deleted_file_stays_readable_while_open(tmp_path: Path) -> None:
     disk = Disk()
     file = disk.open(f"{tmp_path}/f", write=True, create=True)
     file.pwrite(b"still here", 0)
@@ -104,7 +98,6 @@ def test_a_file_stays_readable_after_its_name_is_gone(tmp_path: Path) -> None:
 
 
 def test_descriptors_are_counted_and_closed_with_the_last_reference(tmp_path: Path) -> None:
-    """Rule 4; a mapping holds a descriptor of its own."""
     disk = Disk()
     file = disk.open(f"{tmp_path}/f", write=True, create=True)
     other = file
@@ -121,8 +114,7 @@ def test_descriptors_are_counted_and_closed_with_the_last_reference(tmp_path: Pa
     assert disk.open_files == 0
 
 
-def test_a_forgotten_mapping_gives_its_descriptor_back(tmp_path: Path) -> None:
-    """Rule 5."""
+def test_an_unreferenced_mapping_closes_its_descriptor(tmp_path: Path) -> None:
     disk = Disk()
     file = disk.open(f"{tmp_path}/f", write=True, create=True)
     file.truncate(1)
@@ -135,8 +127,7 @@ def test_a_forgotten_mapping_gives_its_descriptor_back(tmp_path: Path) -> None:
     assert disk.open_files == 0
 
 
-def test_a_mapping_cannot_be_written(tmp_path: Path) -> None:
-    """Rule 5; and more than the file holds cannot be mapped."""
+def test_a_mapping_is_read_only(tmp_path: Path) -> None:
     disk = Disk()
     file = disk.open(f"{tmp_path}/f", write=True, create=True)
     file.pwrite(b"12345", 0)
@@ -147,8 +138,7 @@ def test_a_mapping_cannot_be_written(tmp_path: Path) -> None:
         file.map(mmap.PAGESIZE * 2)
 
 
-def test_contents_are_replaced_by_a_synced_rename(disk: FaultyDisk, tmp_path: Path) -> None:
-    """A crash finds the old contents or the new ones, never a part."""
+def test_replace_atomically_syncs_before_and_after_the_rename(disk: FaultyDisk, tmp_path: Path) -> None:
     path = f"{tmp_path}/f"
     disk.replace_atomically(path, b"old and long")
     assert disk.syncs == [path + ".tmp"]
@@ -159,15 +149,14 @@ def test_contents_are_replaced_by_a_synced_rename(disk: FaultyDisk, tmp_path: Pa
         disk.replace_atomically(path, b"newer")
     assert disk.read(path) == b"new"
     disk.fail_writes = 0
-    disk.forget_history()
+    disk.reset_counters()
     disk.replace_atomically(path, b"last", sync=False)
     assert (disk.read(path), disk.syncs) == (b"last", [])
     assert disk.listdir(f"{tmp_path}") == ["f"]
     assert disk.open_files == 0
 
 
-def test_a_tree_is_removed_without_following_links(tmp_path: Path) -> None:
-    """Only what lies below goes."""
+def test_remove_tree_does_not_follow_links(tmp_path: Path) -> None:
     disk = Disk()
     (tmp_path / "keep").mkdir()
     (tmp_path / "keep" / "f").write_bytes(b"")
@@ -179,8 +168,7 @@ def test_a_tree_is_removed_without_following_links(tmp_path: Path) -> None:
     assert disk.exists(f"{tmp_path}/keep/f")
 
 
-def test_a_lock_is_refused_to_a_second_holder_in_this_process(tmp_path: Path) -> None:
-    """Two brokers in one process on one directory are two too many."""
+def test_a_lock_is_refused_within_the_same_process(tmp_path: Path) -> None:
     disk = Disk()
     lock = disk.lock(f"{tmp_path}/.lock")
     with pytest.raises(StorageError, match="this process holds it already"):
@@ -204,7 +192,6 @@ else:
 
 
 def test_a_lock_is_refused_to_another_process(tmp_path: Path) -> None:
-    """The refusal is one sentence; a refused try inside the holder does not let go of the lock."""
     path = f"{tmp_path}/.lock"
 
     def other_process() -> str:
@@ -220,8 +207,7 @@ def test_a_lock_is_refused_to_another_process(tmp_path: Path) -> None:
     assert other_process() == "locked"
 
 
-def test_free_bytes_and_sizes(tmp_path: Path) -> None:
-    """Plain questions get plain answers."""
+def test_free_bytes_and_sizes_are_reported(tmp_path: Path) -> None:
     disk = Disk()
     assert disk.free_bytes(f"{tmp_path}") > 0
     disk.replace_atomically(f"{tmp_path}/f", b"12345")

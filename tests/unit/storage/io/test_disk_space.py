@@ -1,4 +1,4 @@
-"""Changes of files that find no room are made again from their beginning, and come to the same (storage/io/deferred_file_ops.py, rule 3)."""
+"""File operations that fail on a full disk are retried with the same result (deferred_file_ops.py, rule 3)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from storage.segments.indexes import WARM_BYTES, OffsetIndex
 from storage.segments.segment import Segment
 from storage.segments.segment_swap import swap_segments
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.logs import NOW_MS, Idempotent, append, values_of
+from tests.support.logs import NOW_MS, ProducerInfo, append, values_of
 from tests.unit.storage.directories.test_log_manager import created, started
 
 
 class NoNames(Disk):
-    """Has no room for one new name, the `left`-th."""
+    """Fails the rename number `left` with ENOSPC."""
 
     def __init__(self, left: int) -> None:
         super().__init__()
@@ -35,7 +35,6 @@ class NoNames(Disk):
 
 
 def make(change: FileOp) -> None:
-    """As a lane does."""
     try:
         change()
     except StorageError as error:
@@ -44,8 +43,7 @@ def make(change: FileOp) -> None:
         change()
 
 
-def test_an_index_goes_on_where_its_file_ends(tmp_path: Path) -> None:
-    """Also when it is so long that its beginning is forgotten once it is written."""
+def test_an_index_write_is_retried_from_the_end_of_its_file(tmp_path: Path) -> None:
     disk = FaultyDisk()
     index = OffsetIndex(disk, str(tmp_path / "0.index"), 0)
     entries = 0
@@ -59,11 +57,11 @@ def test_an_index_goes_on_where_its_file_ends(tmp_path: Path) -> None:
     extend(WARM_BYTES // 8 + 300)
     change = index.take_write()
     assert change is not None
-    disk.room = 0
+    disk.space_left = 0
     with pytest.raises(StorageError) as full:
         change()
     assert full.value.is_full
-    disk.room = None
+    disk.space_left = None
     change()
     extend(400)
     index.write_out()
@@ -72,8 +70,7 @@ def test_an_index_goes_on_where_its_file_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", range(1, 14))
-def test_a_compacted_segment_gets_its_place(tmp_path: Path, left: int) -> None:
-    """And never that of a file for deletion."""
+def test_a_segment_swap_is_retried_on_a_full_disk(tmp_path: Path, left: int) -> None:
     stems = [f"{base:020d}" for base in (0, 5)]
     for stem in stems:
         for suffix in (LOG, *INDEXES):
@@ -92,8 +89,7 @@ def test_a_compacted_segment_gets_its_place(tmp_path: Path, left: int) -> None:
 
 
 @pytest.mark.parametrize("left", range(1, 5))
-def test_a_copy_takes_the_place_of_its_log(tmp_path: Path, left: int) -> None:
-    """Whichever of its names found no room."""
+def test_a_log_move_is_retried_on_a_full_disk(tmp_path: Path, left: int) -> None:
     log, copy = tmp_path / "a" / "t-0", tmp_path / "b" / "t-0.future"
     for path in (log, copy):
         path.mkdir(parents=True)
@@ -103,44 +99,41 @@ def test_a_copy_takes_the_place_of_its_log(tmp_path: Path, left: int) -> None:
     assert not (name / COMPLETE).exists()
 
 
-def test_a_log_that_is_let_go_of_stays_open_until_there_is_room(tmp_path: Path) -> None:
-    """A snapshot of the producers is written then; nobody takes the directory for broken."""
+def test_a_log_stays_open_while_its_snapshot_cannot_be_written(tmp_path: Path) -> None:
     disk = FaultyDisk()
     manager = started(tmp_path, disk=disk)
     log = created(manager)
-    append(log, "a", producer=Idempotent(1, 0, 0))
+    append(log, "a", producer=ProducerInfo(1, 0, 0))
     log.sync_work()()
     log.flushed(1)
-    disk.room = 0
+    disk.space_left = 0
     assert not log.release()
     assert (log.is_open, log.is_closed_unsynced) == (True, False)
-    disk.room = None
-    assert append(log, "b", producer=Idempotent(1, 0, 1)) == 1
+    disk.space_left = None
+    assert append(log, "b", producer=ProducerInfo(1, 0, 1)) == 1
     log.sync_work()()
     log.flushed(2)
     assert log.release()
     assert values_of(log) == [(0, "a"), (1, "b")]
 
 
-def test_retention_waits_for_room(tmp_path: Path) -> None:
-    """It opens logs that nobody has used."""
+def test_retention_waits_for_disk_space(tmp_path: Path) -> None:
     disk = FaultyDisk()
     manager = started(tmp_path, disk=disk)
     log = created(manager)
-    append(log, "a", producer=Idempotent(1, 0, 0))
+    append(log, "a", producer=ProducerInfo(1, 0, 0))
     log.sync_work()()
     log.flushed(1)
     (tmp_path / "t-0" / f"{1:020d}.snapshot").unlink(missing_ok=True)
     manager = started(tmp_path, disk=disk)
-    disk.room = 0
+    disk.space_left = 0
     assert list(manager.retain(NOW_MS))
     assert not manager.offline
-    disk.room = None
+    disk.space_left = None
     assert values_of(manager.logs["t", 0]) == [(0, "a")]
 
 
-def test_a_log_that_is_still_to_be_made_is_left_alone_by_retention(tmp_path: Path) -> None:
-    """There is no room for its directory, and nothing to be found under its name: that is no failure of the disk."""
+def test_retention_skips_a_log_that_is_not_created_yet(tmp_path: Path) -> None:
     manager = started(tmp_path)
     held: list[FileOp] = []
     manager.submit_directory_op = lambda _, change: held.append(change)

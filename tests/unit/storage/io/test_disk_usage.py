@@ -1,4 +1,4 @@
-"""What a log directory holds, asked while logs come and go."""
+"""Measuring a log directory while logs are created and deleted."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from storage.io.disk_usage import DiskUsage
 
 
 class MovingDisk(Disk):
-    """On which something is made or taken away right behind a look at it."""
+    """Runs an action directly after a listing."""
 
     def __init__(self, made: Path, taken: Path) -> None:
         super().__init__()
         self.made, self.taken = made, taken
 
     def listdir(self, path: str) -> list[str]:
-        """Look, and have it change."""
         try:
             return super().listdir(path)
         finally:
@@ -26,8 +25,7 @@ class MovingDisk(Disk):
             self.taken.unlink(missing_ok=True)
 
 
-def test_what_is_made_or_taken_away_during_the_look_has_no_size(tmp_path: Path) -> None:
-    """The directory of a log that was made between two questions to the file system did not fail."""
+def test_files_created_or_deleted_during_the_measurement_count_as_0(tmp_path: Path) -> None:
     (tmp_path / "there-0").mkdir()
     (tmp_path / "there-0" / "0.log").write_bytes(b"abc")
     (tmp_path / "there-0" / "5.log").write_bytes(b"abc")
@@ -39,8 +37,7 @@ def test_what_is_made_or_taken_away_during_the_look_has_no_size(tmp_path: Path) 
     assert usage.sizes == {str(made): 0, str(tmp_path / "there-0"): 3}
 
 
-def test_what_is_no_directory_has_failed(tmp_path: Path) -> None:
-    """As a damaged file system may have it."""
+def test_a_log_that_is_not_a_directory_raises(tmp_path: Path) -> None:
     (tmp_path / "a-0").write_bytes(b"")
     with pytest.raises(StorageError, match="Not a directory"):
         DiskUsage(Disk(), str(tmp_path), [str(tmp_path / "a-0")]).run()

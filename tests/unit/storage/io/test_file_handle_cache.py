@@ -1,4 +1,4 @@
-"""Which files are closed when there are too many, and when nobody uses them (storage/io/file_handle_cache.py)."""
+"""Closing files at the limit and when idle (storage/io/file_handle_cache.py)."""
 
 from __future__ import annotations
 
@@ -25,49 +25,43 @@ class Reader:
         self.file: File | None = None
 
     def use(self) -> None:
-        """As segments do."""
         if self.file is None:
             self.file = self._disk.open(str(self._path), write=False)
             self._files.register(self, Reader.close)
         self.usage = USED
 
     def close(self) -> bool:
-        """Unless it is busy."""
         if not self.is_busy:
             self.file = None
         return not self.is_busy
 
 
 class Room:
-    """A limit of 39 files, 32 of them in reserve, and ten readers."""
+    """A limit of 39 files, 32 of them reserved, and ten readers."""
 
     def __init__(self, directory: Path, limit: int = 39) -> None:
         self.disk = Disk()
         self.files = FileHandleCache(self.disk, limit)
-        self.told = 0
+        self.evictions = 0
         self.files.on_eviction_needed = self.tell
         path = directory / "file"
         path.write_bytes(b"x")
         self.readers = [Reader(self.files, self.disk, path) for _ in range(10)]
 
     def tell(self) -> None:
-        """Somebody shall look."""
-        self.told += 1
+        self.evictions += 1
 
     @property
     def open(self) -> list[int]:
-        """Which readers have their file open."""
         return [number for number, reader in enumerate(self.readers) if reader.file is not None]
 
 
 @pytest.fixture
 def room(tmp_path: Path) -> Room:
-    """A fresh one."""
     return Room(tmp_path)
 
 
-def test_the_one_that_was_not_used_for_longest_is_closed_first(room: Room) -> None:
-    """Rule 2: use gives another round."""
+def test_the_least_recently_used_owner_is_closed_first(room: Room) -> None:
     for reader in room.readers[:7]:
         reader.use()
     list(room.files.close_idle())
@@ -79,19 +73,17 @@ def test_the_one_that_was_not_used_for_longest_is_closed_first(room: Room) -> No
     assert room.open == [0, 1, 3, 5, 6, 7, 8]
 
 
-def test_somebody_is_told_once_until_a_look_was_taken(room: Room) -> None:
-    """Rule 5: nothing is closed amid something else."""
+def test_an_eviction_is_requested_once(room: Room) -> None:
     for reader in room.readers:
         reader.use()
-    assert (room.told, len(room.open)) == (1, 10)
+    assert (room.evictions, len(room.open)) == (1, 10)
     room.files.close_surplus()
     assert len(room.open) == 7
     room.readers[0].use()
-    assert room.told == 2
+    assert room.evictions == 2
 
 
-def test_what_was_opened_since_the_last_look_survives_it(room: Room) -> None:
-    """Rule 3: else those that want many files at once would close each other's for ever."""
+def test_files_opened_since_the_last_check_are_kept(room: Room) -> None:
     for reader in room.readers:
         reader.use()
         reader.usage = NEW  # opened by a thread for somebody who has yet to use it
@@ -101,8 +93,7 @@ def test_what_was_opened_since_the_last_look_survives_it(room: Room) -> None:
     assert room.open == [3, 4, 5, 6, 7, 8, 9]
 
 
-def test_what_cannot_be_closed_is_asked_again(room: Room) -> None:
-    """Rule 4."""
+def test_an_owner_that_cannot_close_is_checked_again(room: Room) -> None:
     for reader in room.readers:
         reader.use()
     room.readers[0].is_busy = True
@@ -115,8 +106,7 @@ def test_what_cannot_be_closed_is_asked_again(room: Room) -> None:
     assert room.open == []
 
 
-def test_files_that_nobody_can_close_count(room: Room) -> None:
-    """Rule 1: those of answers that are being sent; then everything else goes, and the room is crowded."""
+def test_files_without_an_owner_count(room: Room) -> None:
     for reader in room.readers:
         reader.use()
     sending = [reader.file for reader in room.readers]
@@ -128,8 +118,7 @@ def test_files_that_nobody_can_close_count(room: Room) -> None:
     assert (room.files.at_file_limit(31), room.files.at_file_limit(32)) == (False, True)
 
 
-def test_idle_files_are_closed_some_at_a_step(tmp_path: Path) -> None:
-    """A thousand of them at once would be felt."""
+def test_idle_files_are_closed_in_steps(tmp_path: Path) -> None:
     room = Room(tmp_path, 10**6)
     room.readers = [Reader(room.files, room.disk, tmp_path / "file") for _ in range(300)]
     for reader in room.readers:
@@ -139,8 +128,7 @@ def test_idle_files_are_closed_some_at_a_step(tmp_path: Path) -> None:
     assert left == [172, 44, 0]
 
 
-def test_a_segment_is_closed_with_the_mapping_of_its_index(tmp_path: Path) -> None:
-    """Also where something is still to be written to it; that opens it again."""
+def test_a_closed_segment_unmaps_its_index(tmp_path: Path) -> None:
     disk = Disk()
     files = FileHandleCache(disk, 0)
     files.on_eviction_needed = lambda: None
@@ -161,8 +149,7 @@ def test_a_segment_is_closed_with_the_mapping_of_its_index(tmp_path: Path) -> No
     assert disk.open_files == len(files) == 1
 
 
-def test_who_leaves_service_is_forgotten(tmp_path: Path) -> None:
-    """So that a log that is gone is freed."""
+def test_unregistered_owners_are_dropped(tmp_path: Path) -> None:
     disk = Disk()
     files = FileHandleCache(disk)
     filled(tmp_path, 25, config=SMALL).close()

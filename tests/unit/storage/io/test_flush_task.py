@@ -1,4 +1,4 @@
-"""Guards storage/io/flush_task.py rule 4: a sync that finds no room keeps no file open."""
+"""A flush on a full disk (storage/io/flush_task.py, rule 4)."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from storage.io.flush_task import FlushTask
 from tests.support.faulty_disk import FaultyDisk
 
 
-def test_a_sync_without_room_syncs_its_files_and_lets_go_of_them(tmp_path: Path) -> None:
-    """They may be deleted meanwhile, and give their room back only when nobody has them open."""
+def test_a_flush_on_a_full_disk_syncs_and_closes_its_files(tmp_path: Path) -> None:
+    """Deleted files release their space only when they are closed."""
     disk = FaultyDisk()
     path, small = f"{tmp_path}/0.log", f"{tmp_path}/small"
     file = disk.open(path, write=True, create=True)
     file.pwrite(b"x", 0)
     sync = FlushTask(disk, [file], lambda: True, replacements=[(small, b"small")], directories=[str(tmp_path)])
     del file
-    disk.room = 0
+    disk.space_left = 0
     with pytest.raises(StorageError, match="No space left"):
         sync()
     gc.collect()
     assert disk.syncs == [path]
     assert disk.open_files == 0
-    disk.room = None
+    disk.space_left = None
     sync()
     assert Path(small).read_bytes() == b"small"
     assert disk.syncs.count(path) == 1

@@ -1,4 +1,4 @@
-"""Rules of storage/io/page_cache.py, on the real kernel."""
+"""Page cache queries on the real kernel (storage/io/page_cache.py)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ def file(tmp_path: Path):
     return opened
 
 
-def test_what_lies_in_the_page_cache_is_read_in_one_call(file):
-    """The same bytes as an ordinary read's."""
+def test_resident_bytes_are_read_in_one_call(file):
     for position, length in ((0, 1), (0, SIZE), (100, 4096), (SIZE - 7, 7)):
         assert file.pread_if_resident(length, position) == file.pread(length, position)
 
 
-def test_what_has_left_the_page_cache_is_not_read(file):
-    """Not even the part that is still there is given."""
+def test_evicted_bytes_are_not_read(file):
     file.drop_cache(HALF, SIZE - HALF)
     if file.is_resident(HALF, 100):
         pytest.skip("this file system keeps its pages")
@@ -38,8 +36,7 @@ def test_what_has_left_the_page_cache_is_not_read(file):
 
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EINVAL])
-def test_where_reads_cannot_be_asked_not_to_wait_the_pages_are_counted(file, monkeypatch, code):
-    """Rule 2: some file systems know no such read."""
+def test_without_nowait_reads_the_pages_are_counted(file, monkeypatch, code):
 
     def refuse(*_: object) -> int:
         raise OSError(code, "no")

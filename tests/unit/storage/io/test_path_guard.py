@@ -1,4 +1,4 @@
-"""A topic is deleted and made again under its name while threads are at the files of the first (storage/io/path_guard.py)."""
+"""A topic is deleted and created again while threads use the files of the first one (storage/io/path_guard.py)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.support.logs import NOW_MS, SMALL, TOPIC_ID, append, produced
 
 OTHER_ID = bytes(range(2, 18))
 PATIENCE_S = 0.2
-"""So long a thread that is held up waits for a renaming that must not come: who breaks the rule is quicker."""
+"""Timeout of a blocked thread, whose rename must not run before."""
 
 
 class SlowDisk(Disk):
-    """Holds up the call that makes or opens a file of a certain name, until its directory was renamed or that is late."""
+    """Blocks the creation or opening of a named file until its directory is renamed, or a timeout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class SlowDisk(Disk):
 
 
 class Broker:
-    """A log manager whose names and other changes are made by threads of their own, when a test says so."""
+    """A log manager whose file operations run when a test says so."""
 
     def __init__(self, path: Path) -> None:
         self.disk = SlowDisk()
@@ -59,8 +59,8 @@ class Broker:
         self.manager.submit = lambda _, change: self.changes.append(change)
         self.manager.submit_directory_op = lambda _, change: self.names.append(change)
 
-    def make_again(self) -> Log:
-        """Delete the topic, make it again, and have the names changed by this thread."""
+    def recreate(self) -> Log:
+        """Delete the topic, create it again, and run the renames on this thread."""
         self.manager.delete(self.log)
         log = self.manager.get_or_create("t", 0, OTHER_ID, SMALL)
         for change in self.names:
@@ -68,13 +68,13 @@ class Broker:
         self.disk.was_made_again.set()
         return log
 
-    def make_again_amid(self, work: Callable[[], None], slow_name: str) -> Log:
-        """The same while another thread is at `work`, which is held up where it opens that file."""
+    def recreate_during(self, work: Callable[[], None], slow_name: str) -> Log:
+        """The same while another thread is in `work`, blocked at the opening of that file."""
         self.disk.slow_name = slow_name
         thread = Thread(target=work)
         thread.start()
         assert self.disk.is_amid.wait(10)
-        log = self.make_again()
+        log = self.recreate()
         thread.join()
         return log
 
@@ -92,43 +92,39 @@ def make_changes(broker: Broker) -> None:
         change()
 
 
-def test_a_roll_that_is_under_way_makes_no_file_in_the_new_directory(broker: Broker) -> None:
-    """Rule 2; else the new log would begin where the old one had rolled."""
+def test_a_pending_roll_creates_no_file_in_the_new_directory(broker: Broker) -> None:
     append(broker.log, "a", "b", "c", "d")
     broker.hold()
     broker.log.roll(0)
-    new = broker.make_again_amid(lambda: make_changes(broker), "04.index")
+    new = broker.recreate_during(lambda: make_changes(broker), "04.index")
     assert broker.files() == ["partition.metadata"]
     assert (new.log_start_offset, new.log_end_offset) == (0, 0)
 
 
-def test_a_snapshot_of_producers_that_is_under_way_is_none_of_the_new_topic(broker: Broker) -> None:
-    """Rule 2."""
+def test_a_pending_producer_snapshot_is_not_written_to_the_new_topic(broker: Broker) -> None:
     append(broker.log, "a")
     broker.hold()
     broker.log.roll(0)
-    broker.make_again_amid(lambda: make_changes(broker), ".snapshot.tmp")
+    broker.recreate_during(lambda: make_changes(broker), ".snapshot.tmp")
     assert broker.files() == ["partition.metadata"]
 
 
-def test_an_opening_that_is_under_way_makes_no_file_in_the_new_directory(broker: Broker) -> None:
-    """Rule 2; it could even cut off what the new topic was given meanwhile."""
+def test_a_pending_open_creates_no_file_in_the_new_directory(broker: Broker) -> None:
     broker.hold()
     opener = broker.log._open_work()  # as a reader thread does
-    broker.make_again_amid(lambda: broker.log.run_guarded(lambda: opener() and None), "0.index")
+    broker.recreate_during(lambda: broker.log.run_guarded(lambda: opener() and None), "0.index")
     assert broker.files() == ["partition.metadata"]
 
 
 @pytest.mark.parametrize("is_opening", [False, True])
-def test_what_comes_too_late_is_not_done(broker: Broker, is_opening: bool) -> None:
-    """Rule 1."""
+def test_work_on_a_deleted_log_does_not_run(broker: Broker, is_opening: bool) -> None:
     if not is_opening:
         append(broker.log, "a")
     broker.hold()
     if not is_opening:
         broker.log.roll(0)
     opener = broker.log._open_work()  # as a reader thread does
-    new = broker.make_again()
+    new = broker.recreate()
     late = make_changes if not is_opening else lambda _: broker.log.run_guarded(lambda: opener() and None)
     new.open()
     append(new, "x")
@@ -138,38 +134,35 @@ def test_what_comes_too_late_is_not_done(broker: Broker, is_opening: bool) -> No
     assert (broker.directory / f"{0:020d}.log").stat().st_size == new.size_bytes
 
 
-def test_bytes_that_are_being_written_do_not_come_into_the_new_topic(broker: Broker) -> None:
-    """Also where the file has to be opened for them: it was closed meanwhile, since too many were open."""
+def test_a_pending_write_does_not_reach_the_new_topic(broker: Broker) -> None:
     append(broker.log, "a")
     prepared = broker.log.prepare(produced("late"), leader_epoch=0, wall_ms=NOW_MS)
     broker.log.open().close_if_written(broker.log.open()._active)  # type: ignore[attr-defined]
     broker.hold()
     new: list[Log] = []
 
-    def make_again() -> None:
+    def recreate() -> None:
         broker.disk.on_open = None
-        new.append(broker.make_again())
+        new.append(broker.recreate())
         append(new[0], "x")
 
-    broker.disk.on_open = make_again
+    broker.disk.on_open = recreate
     broker.log.write(prepared)
     assert (broker.directory / f"{0:020d}.log").stat().st_size == new[0].size_bytes
 
 
-@pytest.mark.parametrize("amid", ["leader-epoch-checkpoint.tmp", "partition.metadata"])
-def test_a_sync_that_is_under_way_leaves_nothing_in_the_new_directory(broker: Broker, amid: str) -> None:
-    """It writes the epochs beside their file, and puts them in its place; else these would be of the old topic."""
+@pytest.mark.parametrize("file_name", ["leader-epoch-checkpoint.tmp", "partition.metadata"])
+def test_a_pending_flush_writes_nothing_to_the_new_directory(broker: Broker, file_name: str) -> None:
     broker.log.assign_epoch(5)
     append(broker.log, "a", epoch=5)
     broker.hold()
     work = broker.log.sync_work()
     assert work.replacements
-    broker.make_again_amid(work, amid)
+    broker.recreate_during(work, file_name)
     assert broker.files() == ["partition.metadata"]
 
 
-def test_only_the_visits_to_that_log_are_waited_for(tmp_path: Path) -> None:
-    """Rule 3."""
+def test_only_users_of_that_log_are_waited_for(tmp_path: Path) -> None:
     manager = LogManager(
         Disk(), {str(tmp_path): bytes(16)}, LogConfig(), random_bytes=Random(1).randbytes, new_lock=Lock
     )

@@ -1,4 +1,4 @@
-"""Reads and appends that must not wait for the disk (storage/io/would_block.py; seeds.md I5), on a disk that is cold."""
+"""Reads and appends that must not wait for a cold disk (storage/io/would_block.py)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.cold_disk import ColdDisk
 from tests.support.logs import (
     EVERYTHING,
     NOW_MS,
-    Idempotent,
+    ProducerInfo,
     append,
     append_records,
     fill,
@@ -25,7 +25,7 @@ from tests.support.logs import (
     produced,
     refused,
 )
-from tests.support.segments import let_go
+from tests.support.segments import close_idle_files
 
 CONFIG = LogConfig(segment_bytes=60_000, index_interval_bytes=100)
 """Segments of some 160 batches, with an entry for each."""
@@ -38,7 +38,7 @@ def blocked_by(look) -> WouldBlock:
 
 
 def filled(path, disk, count=500, config=CONFIG):
-    """A log of three segments, closed."""
+    """A closed log of three segments."""
     log = log_at(path, disk=disk, config=config)
     fill(log, count, step_ms=1)
     log.high_watermark = count
@@ -52,48 +52,46 @@ def regions(log, offset, max_bytes=1000, isolation=Isolation.LOG_END):
 
 @pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize("offset", [0, 1, 150, 200, 350, 499, 500])
-def test_a_read_anywhere_is_answered_without_waiting_whatever_the_disk_keeps(tmp_path, offset, keeps):
-    """I5: opening, finding and reading headers are work for a thread; what it found is known to who asks again."""
+def test_reads_do_not_block_on_a_cold_disk(tmp_path, offset, keeps):
+    """docs/seeds.md I5."""
     disk = ColdDisk(keeps=keeps)
     log = filled(tmp_path, disk)
     expected = log_at(tmp_path, config=CONFIG).read(offset, 1000, Isolation.LOG_END)
-    disk.chill()
-    found, asked = disk.ask(lambda: regions(log, offset))
+    disk.evict_all()
+    found, rounds = disk.ask(lambda: regions(log, offset))
     assert [(r.position, r.length) for r in found.regions] == [(r.position, r.length) for r in expected.regions]
-    assert 1 <= asked <= 3
-    disk.chill()
-    again, asked = disk.ask(lambda: regions(log, offset))
-    assert (again.size, asked) == (found.size, 0)
+    assert 1 <= rounds <= 3
+    disk.evict_all()
+    again, rounds = disk.ask(lambda: regions(log, offset))
+    assert (again.size, rounds) == (found.size, 0)
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_all_batches_are_found_though_the_disk_is_cold_again_and_again(tmp_path, keeps):
-    """Every step of a scan makes progress."""
+def test_a_scan_progresses_when_the_page_cache_is_lost_repeatedly(tmp_path, keeps):
     disk = ColdDisk(keeps=keeps)
     log = filled(tmp_path, disk)
     expected = log_at(tmp_path, config=CONFIG)
     for offset in range(0, 500, 7):
-        disk.chill()
+        disk.evict_all()
         found, _ = disk.ask(lambda offset=offset: regions(log, offset))
         position = expected.read(offset, 1000, Isolation.LOG_END).regions[0].position
         assert found.regions[0].position == position
 
 
 def test_an_index_longer_than_its_warm_section_is_read_by_a_thread(tmp_path):
-    """I2: beyond the last 8 KiB of an index, its pages are asked for before they are touched."""
+    """docs/seeds.md I2."""
     disk = ColdDisk()
     log = filled(tmp_path, disk, count=3000, config=LogConfig(segment_bytes=1 << 30, index_interval_bytes=1))
     disk.ask(lambda: regions(log, 2999))
-    disk.chill()
-    found, asked = disk.ask(lambda: regions(log, 5))
-    assert (found.size > 0, asked) == (True, 1)
+    disk.evict_all()
+    found, rounds = disk.ask(lambda: regions(log, 5))
+    assert (found.size > 0, rounds) == (True, 1)
     assert disk.ask(lambda: regions(log, 6))[1] == 0, "its pages, and those of the log, are warm now"
-    disk.chill()
+    disk.evict_all()
     assert disk.ask(lambda: regions(log, 7))[1] == 1
 
 
-def test_all_who_ask_while_a_log_is_opened_are_handed_the_same_work(tmp_path):
-    """Rule 4."""
+def test_callers_share_the_work_that_opens_a_log(tmp_path):
     disk = ColdDisk()
     log = filled(tmp_path, disk)
     first = blocked_by(lambda: regions(log, 0))
@@ -109,22 +107,20 @@ def test_all_who_ask_while_a_log_is_opened_are_handed_the_same_work(tmp_path):
     assert blocked_by(lambda: regions(log, 1)) is not one
 
 
-def test_an_append_waits_for_files_that_were_let_go_of(tmp_path):
-    """And for nothing else: what it has to know was learnt when the log was opened."""
+def test_an_append_waits_only_for_closed_files(tmp_path):
     disk = ColdDisk()
     log = filled(tmp_path, disk)
-    prepared, asked = disk.ask(lambda: log.prepare(produced("a"), leader_epoch=0, wall_ms=NOW_MS, may_block=False))
-    assert asked == 1
+    prepared, rounds = disk.ask(lambda: log.prepare(produced("a"), leader_epoch=0, wall_ms=NOW_MS, may_block=False))
+    assert rounds == 1
     log.commit(prepared, NOW_MS) if log.write(prepared) is None else None
-    let_go(log.open())
-    disk.chill()
-    _, asked = disk.ask(lambda: log.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS, may_block=False))
-    assert asked == 1
+    close_idle_files(log.open())
+    disk.evict_all()
+    _, rounds = disk.ask(lambda: log.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS, may_block=False))
+    assert rounds == 1
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_times_are_looked_up_by_a_thread(tmp_path, keeps):
-    """The answer holds until all who asked have been told, and is then forgotten."""
+def test_timestamp_lookups_run_in_a_thread(tmp_path, keeps):
     disk = ColdDisk(keeps=keeps)
     log = filled(tmp_path, disk)
     for target in (NOW_MS, NOW_MS + 250, NOW_MS + 10_000):
@@ -134,8 +130,7 @@ def test_times_are_looked_up_by_a_thread(tmp_path, keeps):
     assert latest == (NOW_MS + 499, 499, 0)
 
 
-def test_an_answer_is_forgotten_when_those_who_waited_have_been_told(tmp_path):
-    """Rule 4 of blocking.py: later records count for who asks later."""
+def test_a_result_is_discarded_after_the_waiting_callers(tmp_path):
     disk = ColdDisk()
     log = filled(tmp_path, disk)
     log.open()
@@ -149,8 +144,7 @@ def test_an_answer_is_forgotten_when_those_who_waited_have_been_told(tmp_path):
     assert found == (NOW_MS + 10_000, 500, 0)
 
 
-def test_records_are_read_back_by_a_thread(tmp_path):
-    """For coordinators, which look into records."""
+def test_records_are_read_by_a_thread(tmp_path):
     disk = ColdDisk()
     log = filled(tmp_path, disk)
     expected = bytes(log_at(tmp_path, config=CONFIG).read_records(100, 2000))
@@ -158,15 +152,15 @@ def test_records_are_read_back_by_a_thread(tmp_path):
 
 
 def test_aborted_transactions_are_read_by_a_thread(tmp_path):
-    """F10 on a cold disk."""
+    """docs/seeds.md F10."""
     disk = ColdDisk()
     log = log_at(tmp_path, disk=disk, config=CONFIG)
-    append(log, "a", producer=Idempotent(7, 0, 0, transactional=True))
+    append(log, "a", producer=ProducerInfo(7, 0, 0, transactional=True))
     append_records(log, marker(ControlType.ABORT, 7, 0), origin=AppendOrigin.COORDINATOR)
     fill(log, 10)
     log.high_watermark = log.log_end_offset
     log.close()
-    disk.chill()
+    disk.evict_all()
     found, _ = disk.ask(lambda: regions(log, 0, EVERYTHING, Isolation.LAST_STABLE))
     assert [(a.producer_id, a.first_offset) for a in found.aborted] == [(7, 0)]
 
@@ -174,13 +168,12 @@ def test_aborted_transactions_are_read_by_a_thread(tmp_path):
 # ---------------------------------------------------------------- the world changes meanwhile
 
 
-def test_what_was_cut_off_meanwhile_is_not_told(tmp_path):
-    """Rule 3 of blocking.py."""
+def test_results_from_before_a_truncation_are_discarded(tmp_path):
     disk = ColdDisk()
     log = filled(tmp_path, disk)
     log.open()
     log.read(450, 1000, Isolation.LOG_END)
-    let_go(log.open())
+    close_idle_files(log.open())
     blocked = blocked_by(lambda: regions(log, 420))
     time = blocked_by(lambda: log.offset_for_timestamp(NOW_MS + 420, may_block=False))
     for work in (blocked, time):
@@ -194,8 +187,7 @@ def test_what_was_cut_off_meanwhile_is_not_told(tmp_path):
     assert disk.ask(lambda: log.offset_for_timestamp(NOW_MS + 420, may_block=False))[0] == (NOW_MS + 1000, 420, 0)
 
 
-def test_a_segment_that_is_deleted_meanwhile_is_no_fault_of_the_disk(tmp_path):
-    """It was renamed before the thread could open it."""
+def test_a_segment_deleted_during_a_lookup_is_no_disk_error(tmp_path):
     disk = ColdDisk()
     log = filled(tmp_path, disk)
     log.open()
@@ -212,8 +204,7 @@ def test_a_segment_that_is_deleted_meanwhile_is_no_fault_of_the_disk(tmp_path):
     assert disk.ask(lambda: regions(log, 400))[0].size
 
 
-def test_a_log_that_goes_offline_meanwhile_stays_closed(tmp_path):
-    """Whoever asks again is told so."""
+def test_a_log_that_goes_offline_during_an_open_stays_closed(tmp_path):
     disk = ColdDisk()
     log = filled(tmp_path, disk)
     opening = blocked_by(lambda: regions(log, 0))
@@ -223,8 +214,7 @@ def test_a_log_that_goes_offline_meanwhile_stays_closed(tmp_path):
     refused(ErrorCode.KAFKA_STORAGE_ERROR, lambda: regions(log, 0))
 
 
-def test_settings_that_change_while_a_log_is_opened_count(tmp_path):
-    """The thread began with the old ones."""
+def test_settings_changed_during_an_open_apply(tmp_path):
     disk = ColdDisk()
     log = filled(tmp_path, disk, count=1)
     opening = blocked_by(lambda: regions(log, 0))
@@ -235,8 +225,7 @@ def test_settings_that_change_while_a_log_is_opened_count(tmp_path):
     assert len(log.open().segments()) > 1
 
 
-def test_damage_is_told_to_who_asked_and_looked_at_again_by_the_next(tmp_path):
-    """A KafkaError is what the thread found; the disk is not to blame."""
+def test_a_corrupt_batch_is_reported_to_the_callers_and_read_again_by_the_next(tmp_path):
     disk = ColdDisk()
     log = filled(tmp_path, disk)
     log.open()
@@ -245,15 +234,14 @@ def test_damage_is_told_to_who_asked_and_looked_at_again_by_the_next(tmp_path):
         file.seek(8)
         file.write(b"\0\0\0\1")
     for _ in range(2):
-        disk.chill()
+        disk.evict_all()
         blocked = blocked_by(lambda: regions(log, 0))
         blocked.run()
         blocked.finish()
         refused(ErrorCode.CORRUPT_MESSAGE, lambda: regions(log, 0))
 
 
-def test_a_failing_disk_is_told_by_the_thread(tmp_path):
-    """StorageError comes out of `run`, for who takes the directory offline."""
+def test_a_disk_error_is_raised_by_the_thread(tmp_path):
     disk = ColdDisk()
     log = filled(tmp_path, disk)
     log.open()
@@ -265,7 +253,6 @@ def test_a_failing_disk_is_told_by_the_thread(tmp_path):
 
 
 def test_a_log_deleted_while_a_thread_opens_it_keeps_no_file_open(tmp_path):
-    """Nobody is told of what the thread has opened; it goes at once, not with the next collection of garbage."""
     disk = ColdDisk()
     log = filled(tmp_path, disk)
     before = disk.open_files
@@ -289,8 +276,7 @@ QUESTIONS = {
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_a_log_deleted_while_a_thread_looks_in_it_keeps_no_file_open(tmp_path, question):
-    """The thread's answer is for nobody: whoever asked has let go of it, and no circle keeps what it has opened."""
+def test_a_log_deleted_during_a_lookup_keeps_no_file_open(tmp_path, question):
     disk = ColdDisk()
     before = disk.open_files
     log = filled(tmp_path, disk)

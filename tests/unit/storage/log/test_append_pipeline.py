@@ -1,4 +1,4 @@
-"""Appending to a log, as leader and as follower, on both engines (storage/log/append_pipeline.py, log.py)."""
+"""Appends as leader and follower, on both engines."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.logs import (
     EVERYTHING,
     NOW_MS,
     SMALL,
-    Idempotent,
     MakeLog,
+    ProducerInfo,
     append,
     append_as_follower,
     append_records,
@@ -35,8 +35,7 @@ from tests.support.logs import (
 # ---- append ----------------------------------------------------------------------------------------------
 
 
-def test_offsets_and_leader_epoch_are_written_into_the_callers_bytes(make: MakeLog) -> None:
-    """appends.py rule 2; both lie outside the CRC."""
+def test_prepare_writes_offsets_and_epoch_into_the_callers_buffer(make: MakeLog) -> None:
     log = make()
     append(log, "a", "b")
     frame = memoryview(bytearray(b"head") + produced("c", "d", "e"))[4:]
@@ -49,16 +48,14 @@ def test_offsets_and_leader_epoch_are_written_into_the_callers_bytes(make: MakeL
     assert bytes_of(log, 2) == bytes(frame)
 
 
-def test_log_append_time_is_told(make: MakeLog) -> None:
-    """design D4."""
+def test_an_append_returns_its_log_append_time(make: MakeLog) -> None:
     log = make(config=replace(SMALL, message_timestamp_type="LogAppendTime"))
     info = append_records(log, produced("a", timestamp_ms=5))
     assert info.log_append_time_ms == NOW_MS
     assert log.offset_for_timestamp(NOW_MS) == (NOW_MS, 0, 0)
 
 
-def test_what_is_refused_changes_nothing(make: MakeLog) -> None:
-    """The next append gets the offset."""
+def test_a_rejected_append_changes_nothing(make: MakeLog) -> None:
     log = make()
     broken = produced("a")
     broken[-1] ^= 1
@@ -71,8 +68,7 @@ def test_what_is_refused_changes_nothing(make: MakeLog) -> None:
     assert append(log, "a") == 0
 
 
-def test_nothing_is_read_before_the_commit(make: MakeLog) -> None:
-    """appends.py rule 1."""
+def test_records_are_not_readable_before_the_commit(make: MakeLog) -> None:
     log = make()
     prepared = log.prepare(produced("a", "b"), leader_epoch=0, wall_ms=NOW_MS)
     log.write(prepared)
@@ -82,8 +78,7 @@ def test_nothing_is_read_before_the_commit(make: MakeLog) -> None:
     assert values_of(log) == [(0, "a"), (1, "b")]
 
 
-def test_appends_under_way_have_their_offsets_one_after_the_other(make: MakeLog) -> None:
-    """appends.py rule 1: written in any order, committed in theirs."""
+def test_pending_appends_have_consecutive_offsets(make: MakeLog) -> None:
     log = make()
     first, second, third = (log.prepare(produced(BIG, value), leader_epoch=0, wall_ms=NOW_MS) for value in "abc")
     for prepared in (third, first, second):
@@ -92,8 +87,7 @@ def test_appends_under_way_have_their_offsets_one_after_the_other(make: MakeLog)
     assert [value for _, value in values_of(log)][1::2] == ["a", "b", "c"]
 
 
-def test_commits_out_of_order_are_our_fault(make: MakeLog) -> None:
-    """appends.py rule 1."""
+def test_commits_out_of_order_are_an_assertion_error(make: MakeLog) -> None:
     log = make()
     log.prepare(produced("a"), leader_epoch=0, wall_ms=NOW_MS)
     later = log.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS)
@@ -101,25 +95,23 @@ def test_commits_out_of_order_are_our_fault(make: MakeLog) -> None:
         log.commit(later, NOW_MS)
 
 
-def test_an_abort_ends_all_that_was_prepared_later(make: MakeLog) -> None:
-    """appends.py rule 1: their offsets and sequences are free again."""
+def test_an_abort_aborts_all_later_appends(make: MakeLog) -> None:
     log = make()
     append(log, "kept")
-    who = [Idempotent(9, 0, sequence) for sequence in range(3)]
-    lost = [log.prepare(produced(BIG, BIG, producer=p), leader_epoch=0, wall_ms=NOW_MS) for p in who[::2]]
+    producer = [ProducerInfo(9, 0, sequence) for sequence in range(3)]
+    lost = [log.prepare(produced(BIG, BIG, producer=p), leader_epoch=0, wall_ms=NOW_MS) for p in producer[::2]]
     first, second = lost
     log.write(second)
     log.abort(first)
     log.abort(second)
     refused(ErrorCode.KAFKA_STORAGE_ERROR, lambda: log.commit(second, NOW_MS))
     refused(ErrorCode.KAFKA_STORAGE_ERROR, lambda: log.commit(first, NOW_MS))
-    assert append(log, "next", producer=who[0]) == 1
-    assert append(log, "more", producer=who[1]) == 2
+    assert append(log, "next", producer=producer[0]) == 1
+    assert append(log, "more", producer=producer[1]) == 2
     assert values_of(log) == [(0, "kept"), (1, "next"), (2, "more")]
 
 
 def test_an_earlier_append_survives_the_abort_of_a_later_one(make: MakeLog) -> None:
-    """appends.py rule 1."""
     log = make()
     first = log.prepare(produced("a"), leader_epoch=0, wall_ms=NOW_MS)
     second = log.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS)
@@ -131,18 +123,17 @@ def test_an_earlier_append_survives_the_abort_of_a_later_one(make: MakeLog) -> N
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_a_failed_append_leaves_the_log_as_it_was(make: MakeLog, code: int) -> None:
-    """A full disk: the error goes up, nothing of the batch is seen, now or after a crash."""
+def test_a_failed_append_does_not_change_the_log(make: MakeLog, code: int) -> None:
     disk = FaultyDisk()
     log = make(disk=disk)
     fill(log, 2, "kept")
     for room in (0, 10, 60):
-        disk.room, disk.fail_writes = room, code
+        disk.space_left, disk.fail_writes = room, code
         with pytest.raises(StorageError):
-            append(log, "lost", producer=Idempotent(9, 0, 0))
-        disk.room, disk.fail_writes = None, 0
+            append(log, "lost", producer=ProducerInfo(9, 0, 0))
+        disk.space_left, disk.fail_writes = None, 0
         assert values_of(log) == [(0, "kept"), (1, "kept")]
-    assert append(log, "next", producer=Idempotent(9, 0, 0)) == 2
+    assert append(log, "next", producer=ProducerInfo(9, 0, 0)) == 2
     again = make(is_clean=False)
     assert values_of(again) == [(0, "kept"), (1, "kept"), (2, "next")]
 
@@ -150,13 +141,12 @@ def test_a_failed_append_leaves_the_log_as_it_was(make: MakeLog, code: int) -> N
 # ---- producers -------------------------------------------------------------------------------------------
 
 
-def test_a_repeated_batch_is_told_where_it_lies(make: MakeLog) -> None:
-    """appends.py rule 3: nothing to write, the old offsets."""
+def test_a_duplicate_batch_returns_its_old_offsets(make: MakeLog) -> None:
     log = make()
     append(log, "before")
-    append(log, "a", "b", producer=Idempotent(5, 0, 0))
+    append(log, "a", "b", producer=ProducerInfo(5, 0, 0))
     size = log.size_bytes
-    prepared = log.prepare(produced("a", "b", producer=Idempotent(5, 0, 0)), leader_epoch=3, wall_ms=NOW_MS)
+    prepared = log.prepare(produced("a", "b", producer=ProducerInfo(5, 0, 0)), leader_epoch=3, wall_ms=NOW_MS)
     assert prepared.size == 0
     log.write(prepared)
     info = log.commit(prepared, NOW_MS)
@@ -165,14 +155,13 @@ def test_a_repeated_batch_is_told_where_it_lies(make: MakeLog) -> None:
     assert (log.size_bytes, log.log_end_offset, log.latest_epoch) == (size, 3, 0)
 
 
-def test_sequences_are_checked_against_what_is_under_way(make: MakeLog) -> None:
-    """design D12a: prepared but not committed counts."""
+def test_sequences_are_checked_against_pending_appends(make: MakeLog) -> None:
     log = make()
-    first = log.prepare(produced("a", producer=Idempotent(5, 0, 0)), leader_epoch=0, wall_ms=NOW_MS)
-    second = log.prepare(produced("b", producer=Idempotent(5, 0, 1)), leader_epoch=0, wall_ms=NOW_MS)
+    first = log.prepare(produced("a", producer=ProducerInfo(5, 0, 0)), leader_epoch=0, wall_ms=NOW_MS)
+    second = log.prepare(produced("b", producer=ProducerInfo(5, 0, 1)), leader_epoch=0, wall_ms=NOW_MS)
     refused(
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        lambda: log.prepare(produced("d", producer=Idempotent(5, 0, 3)), leader_epoch=0, wall_ms=NOW_MS),
+        lambda: log.prepare(produced("d", producer=ProducerInfo(5, 0, 3)), leader_epoch=0, wall_ms=NOW_MS),
     )
     for prepared in (first, second):
         log.write(prepared)
@@ -181,30 +170,28 @@ def test_sequences_are_checked_against_what_is_under_way(make: MakeLog) -> None:
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_producers_survive_a_restart(make: MakeLog, is_clean: bool) -> None:
-    """recovery.py rules 1 and 2: from the snapshot of the close, or from the batches."""
+def test_producer_state_survives_a_restart(make: MakeLog, is_clean: bool) -> None:
     log = make()
     for number in range(7):
-        append(log, BIG, producer=Idempotent(5, 0, number))
+        append(log, BIG, producer=ProducerInfo(5, 0, number))
     if is_clean:
         log.close()
     again = make(is_clean=is_clean)
-    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: append(again, "x", producer=Idempotent(5, 0, 9)))
-    assert append_records(again, produced(BIG, producer=Idempotent(5, 0, 6))).duplicate
-    assert append(again, "x", producer=Idempotent(5, 0, 7)) == 7
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: append(again, "x", producer=ProducerInfo(5, 0, 9)))
+    assert append_records(again, produced(BIG, producer=ProducerInfo(5, 0, 6))).duplicate
+    assert append(again, "x", producer=ProducerInfo(5, 0, 7)) == 7
 
 
-def test_each_new_segment_has_a_snapshot_of_what_lies_before_it(make: MakeLog, tmp_path: Path) -> None:
-    """snapshots.py rule 2; one that an aborted append brought is not there (appends.py rule 5)."""
+def test_each_new_segment_has_a_producer_snapshot(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     for number in range(5):
-        append(log, BIG, producer=Idempotent(5, 0, number))
+        append(log, BIG, producer=ProducerInfo(5, 0, number))
     assert sorted(path.name for path in (tmp_path / "t-0").glob("*.snapshot")) == [
         f"{2:020d}.snapshot",
         f"{4:020d}.snapshot",
     ]
-    append(log, BIG, producer=Idempotent(5, 0, 5))
-    log.abort(log.prepare(produced(BIG, producer=Idempotent(5, 0, 6)), leader_epoch=0, wall_ms=NOW_MS))
+    append(log, BIG, producer=ProducerInfo(5, 0, 5))
+    log.abort(log.prepare(produced(BIG, producer=ProducerInfo(5, 0, 6)), leader_epoch=0, wall_ms=NOW_MS))
     assert not (tmp_path / "t-0" / f"{6:020d}.snapshot").exists()
     log.close()
     assert (tmp_path / "t-0" / f"{6:020d}.snapshot").exists()
@@ -215,23 +202,22 @@ def test_each_new_segment_has_a_snapshot_of_what_lies_before_it(make: MakeLog, t
     ]
 
 
-def test_a_broken_snapshot_is_replaced_by_a_longer_replay(make: MakeLog, tmp_path: Path) -> None:
-    """snapshots.py rule 1."""
+def test_a_corrupt_snapshot_is_replaced_by_a_longer_replay(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     for number in range(7):
-        append(log, BIG, producer=Idempotent(5, 0, number))
+        append(log, BIG, producer=ProducerInfo(5, 0, number))
     log.close()
     newest = max((tmp_path / "t-0").glob("*.snapshot"))
     newest.write_bytes(newest.read_bytes()[:-3])
     again = make()
-    assert append(again, "x", producer=Idempotent(5, 0, 7)) == 7
+    assert append(again, "x", producer=ProducerInfo(5, 0, 7)) == 7
 
 
 # ---- transactions ----------------------------------------------------------------------------------------
 
 
 def transaction(log: Log, producer_id: int, kind: ControlType, *values: str) -> None:
-    append(log, *values, producer=Idempotent(producer_id, 0, 0, transactional=True))
+    append(log, *values, producer=ProducerInfo(producer_id, 0, 0, transactional=True))
     end(log, producer_id, kind)
 
 
@@ -239,11 +225,10 @@ def end(log: Log, producer_id: int, kind: ControlType) -> None:
     append_records(log, marker(kind, producer_id, 0), origin=AppendOrigin.COORDINATOR)
 
 
-def test_an_undecided_transaction_holds_the_last_stable_offset(make: MakeLog) -> None:
-    """Rule 1; the marker counts when the high watermark has passed it (producers.py rule 6)."""
+def test_an_open_transaction_holds_the_last_stable_offset(make: MakeLog) -> None:
     log = make()
     append(log, "plain")
-    append(log, "a", "b", producer=Idempotent(5, 0, 0, transactional=True))
+    append(log, "a", "b", producer=ProducerInfo(5, 0, 0, transactional=True))
     append(log, "behind")
     log.high_watermark = 4
     assert log.last_stable_offset == 1
@@ -256,10 +241,9 @@ def test_an_undecided_transaction_holds_the_last_stable_offset(make: MakeLog) ->
     assert len(values_of(log, 0, Isolation.LAST_STABLE)) == 4
 
 
-def test_the_last_stable_offset_is_not_before_the_log(make: MakeLog) -> None:
-    """Rule 1: the transaction's records were deleted, its end is still to come."""
+def test_the_last_stable_offset_is_not_below_the_log_start(make: MakeLog) -> None:
     log = make()
-    append(log, "a", producer=Idempotent(5, 0, 0, transactional=True))
+    append(log, "a", producer=ProducerInfo(5, 0, 0, transactional=True))
     append(log, "b", "c")
     log.high_watermark = 3
     log.trim(2, NOW_MS)
@@ -267,8 +251,8 @@ def test_the_last_stable_offset_is_not_before_the_log(make: MakeLog) -> None:
 
 
 @pytest.mark.parametrize("restart", ["none", "clean", "unclean"])
-def test_aborted_transactions_of_the_range_are_told(make: MakeLog, restart: str) -> None:
-    """F10; also after a restart, from the index or from the batches."""
+def test_reads_return_the_aborted_transactions_of_their_range(make: MakeLog, restart: str) -> None:
+    """docs/seeds.md F10."""
     log = make()
     transaction(log, 5, ControlType.ABORT, BIG)  # 0, marker 1
     transaction(log, 6, ControlType.COMMIT, BIG)  # 2, marker 3
@@ -288,10 +272,9 @@ def test_aborted_transactions_of_the_range_are_told(make: MakeLog, restart: str)
     assert log.read(7, EVERYTHING, Isolation.LAST_STABLE).aborted == []
 
 
-def test_an_old_coordinator_may_not_end_a_transaction(make: MakeLog) -> None:
-    """producers.py rule 3, for markers."""
+def test_a_marker_of_an_old_coordinator_epoch_is_rejected(make: MakeLog) -> None:
     log = make()
-    append(log, "a", producer=Idempotent(5, 0, 0, transactional=True))
+    append(log, "a", producer=ProducerInfo(5, 0, 0, transactional=True))
     append_records(log, marker(ControlType.COMMIT, 5, 0, coordinator_epoch=4), origin=AppendOrigin.COORDINATOR)
     refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED, lambda: end(log, 5, ControlType.ABORT))
     assert log.log_end_offset == 2
@@ -300,10 +283,9 @@ def test_an_old_coordinator_may_not_end_a_transaction(make: MakeLog) -> None:
 # ---- follower --------------------------------------------------------------------------------------------
 
 
-def test_a_follower_becomes_equal_to_its_leader_byte_by_byte(make: MakeLog, tmp_path: Path) -> None:
-    """D1: offsets, epochs, CRC kept; producers and epochs learnt from the batches."""
+def test_a_follower_log_equals_its_leaders_bytes(make: MakeLog, tmp_path: Path) -> None:
     leader = make()
-    append(leader, "a", "b", producer=Idempotent(5, 0, 0))
+    append(leader, "a", "b", producer=ProducerInfo(5, 0, 0))
     append(leader, "c", epoch=2)
     transaction(leader, 6, ControlType.ABORT, "d")
     follower = make(topic="u")
@@ -316,11 +298,10 @@ def test_a_follower_becomes_equal_to_its_leader_byte_by_byte(make: MakeLog, tmp_
     assert [follower.epoch_of(offset) for offset in range(4)] == [0, 0, 2, 2]
     follower.high_watermark = info.last_offset + 1
     assert follower.read(0, EVERYTHING, Isolation.LAST_STABLE).aborted == leader.open().aborted(0, 100)
-    assert append(follower, "x", producer=Idempotent(5, 0, 2), epoch=3) == 5
+    assert append(follower, "x", producer=ProducerInfo(5, 0, 2), epoch=3) == 5
 
 
-def test_a_follower_takes_gaps_but_no_repetition(make: MakeLog) -> None:
-    """A compacted leader skips offsets; what lies before our end is refused."""
+def test_a_follower_accepts_gaps_but_no_lower_offsets(make: MakeLog) -> None:
     leader = make()
     fill(leader, 4, "x")
     parts = [bytes_of(leader, offset)[: len(bytes_of(leader, 3))] for offset in range(4)]
@@ -333,8 +314,8 @@ def test_a_follower_takes_gaps_but_no_repetition(make: MakeLog) -> None:
     assert follower.log_end_offset == 3
 
 
-def test_a_follower_that_is_empty_begins_where_the_leaders_batch_does(make: MakeLog) -> None:
-    """After DeleteRecords the leader's start may lie inside a batch; what is before the start stays unread."""
+def test_an_empty_follower_starts_at_the_leaders_batch(make: MakeLog) -> None:
+    """After DeleteRecords the leader's log start may be inside a batch."""
     leader = make()
     append(leader, "a", "b", "c")
     follower = make(topic="u")
@@ -345,8 +326,7 @@ def test_a_follower_that_is_empty_begins_where_the_leaders_batch_does(make: Make
     assert [offset for offset, _ in values_of(follower, 1)] == [0, 1, 2], "whole batches are sent"
 
 
-def test_a_follower_leaves_batches_of_a_later_epoch_out(make: MakeLog) -> None:
-    """They come from a leader of whom it has not heard."""
+def test_a_follower_ignores_batches_of_a_later_epoch(make: MakeLog) -> None:
     leader = make()
     append(leader, "a", epoch=1)
     append(leader, "b", epoch=2)

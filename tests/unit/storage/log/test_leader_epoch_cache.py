@@ -1,4 +1,4 @@
-"""Which epoch began where (storage/log/leader_epoch_cache.py)."""
+"""Leader epochs (storage/log/leader_epoch_cache.py)."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ def table(tmp_path: Path, *entries: tuple[int, int]) -> LeaderEpochCache:
         ((-1, 50), [(1, 0), (3, 20)]),
     ],
 )
-def test_a_new_epoch_drops_what_contradicts_it(
+def test_a_new_epoch_removes_contradicting_entries(
     tmp_path: Path, entry: tuple[int, int], expected: list[tuple[int, int]]
 ) -> None:
-    """Rule 1: epochs and offsets ascend."""
     epochs = table(tmp_path, (1, 0), (3, 20))
     epochs.assign(*entry)
     assert epochs.entries() == expected
@@ -43,10 +42,10 @@ def test_a_new_epoch_drops_what_contradicts_it(
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("epoch", "expected"),
     [
         (-1, (-1, -1)),
-        (0, (0, 5)),  # before all: as Kafka, the epoch asked for and where the first one began
+        (0, (0, 5)),  # before all: as Kafka, the requested epoch and where the first one began
         (1, (1, 20)),
         (2, (1, 20)),
         (3, (3, 40)),
@@ -55,20 +54,17 @@ def test_a_new_epoch_drops_what_contradicts_it(
         (6, (-1, -1)),
     ],
 )
-def test_the_end_of_an_epoch_is_where_the_next_began(tmp_path: Path, asked: int, expected: tuple[int, int]) -> None:
-    """OffsetForLeaderEpoch and truncation ask for this."""
-    assert table(tmp_path, (1, 5), (3, 20), (5, 40)).end_offset_for(asked, 100) == expected
+def test_an_epoch_ends_where_the_next_starts(tmp_path: Path, epoch: int, expected: tuple[int, int]) -> None:
+    assert table(tmp_path, (1, 5), (3, 20), (5, 40)).end_offset_for(epoch, 100) == expected
 
 
-def test_an_empty_table_knows_nothing(tmp_path: Path) -> None:
-    """All -1."""
+def test_an_empty_cache_returns_undefined(tmp_path: Path) -> None:
     epochs = table(tmp_path)
     assert (epochs.latest, epochs.epoch_at(7)) == (-1, -1)
     assert epochs.end_offset_for(0, 9) == (-1, -1)
 
 
-def test_offsets_belong_to_the_epoch_that_began_last(tmp_path: Path) -> None:
-    """ListOffsets reports it."""
+def test_an_offset_belongs_to_the_last_epoch_started(tmp_path: Path) -> None:
     epochs = table(tmp_path, (1, 5), (3, 20))
     assert [epochs.epoch_at(offset) for offset in (0, 5, 19, 20, 99)] == [-1, 1, 1, 3, 3]
 
@@ -77,10 +73,7 @@ def test_offsets_belong_to_the_epoch_that_began_last(tmp_path: Path) -> None:
     ("end", "expected"),
     [(100, [(1, 5), (3, 20)]), (21, [(1, 5), (3, 20)]), (20, [(1, 5)]), (6, [(1, 5)]), (5, []), (0, [])],
 )
-def test_truncate_forgets_the_epochs_that_began_behind_the_end(
-    tmp_path: Path, end: int, expected: list[tuple[int, int]]
-) -> None:
-    """Rule 2."""
+def test_truncate_removes_epochs_above_the_end(tmp_path: Path, end: int, expected: list[tuple[int, int]]) -> None:
     epochs = table(tmp_path, (1, 5), (3, 20))
     epochs.truncate(end)
     assert epochs.entries() == expected
@@ -97,17 +90,15 @@ def test_truncate_forgets_the_epochs_that_began_behind_the_end(
         (30, [(3, 30)]),
     ],
 )
-def test_trim_lets_the_first_epoch_begin_at_the_start(
+def test_trim_moves_the_first_epoch_to_the_log_start(
     tmp_path: Path, start: int, expected: list[tuple[int, int]]
 ) -> None:
-    """Rule 2, as Kafka keeps it."""
     epochs = table(tmp_path, (1, 5), (3, 20))
     epochs.trim(start)
     assert epochs.entries() == expected
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
-    """FORMAT of leader-epoch-checkpoint; written once, not again."""
+def test_the_checkpoint_is_read_back(tmp_path: Path) -> None:
     epochs = table(tmp_path, (1, 5), (3, 20))
     epochs.write()
     file = tmp_path / "leader-epoch-checkpoint"
@@ -121,8 +112,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert table(tmp_path).entries() == [(1, 5), (3, 20), (4, 30)]
 
 
-def test_what_is_written_without_a_sync_replaces_the_file_when_it_is_durable(tmp_path: Path) -> None:
-    """Rule 3."""
+def test_a_temporary_file_is_renamed_when_it_is_durable(tmp_path: Path) -> None:
     epochs = table(tmp_path, (1, 5))
     epochs.write()
     epochs.assign(3, 20)
@@ -135,8 +125,7 @@ def test_what_is_written_without_a_sync_replaces_the_file_when_it_is_durable(tmp
     assert [path.name for path in tmp_path.iterdir()] == ["leader-epoch-checkpoint"]
 
 
-def test_collected_work_writes_what_was_there_then(tmp_path: Path) -> None:
-    """It is closed: what comes later is for the next one."""
+def test_taken_work_writes_the_entries_of_its_time(tmp_path: Path) -> None:
     epochs = table(tmp_path, (1, 5))
     work = epochs.take_write()
     epochs.assign(3, 20)
@@ -146,8 +135,7 @@ def test_collected_work_writes_what_was_there_then(tmp_path: Path) -> None:
     assert epochs.take_write() is not None
 
 
-def test_work_that_comes_late_writes_nothing_over_what_was_collected_later(tmp_path: Path) -> None:
-    """A sync has written more meanwhile, and nobody reads the batches again after a clean stop."""
+def test_late_work_does_not_overwrite_a_later_replacement(tmp_path: Path) -> None:
     epochs = table(tmp_path, (1, 5))
     first = epochs.take_write()
     assert first is not None
@@ -158,8 +146,8 @@ def test_work_that_comes_late_writes_nothing_over_what_was_collected_later(tmp_p
     assert table(tmp_path).entries() == [(1, 5), (3, 20)]
 
 
-def test_what_two_may_have_written_at_once_is_written_again(tmp_path: Path) -> None:
-    """Nobody knows whose name came last."""
+def test_concurrent_writes_are_repeated(tmp_path: Path) -> None:
+    """The order of the two renames is unknown."""
 
     class Meanwhile(Disk):
         def replace_atomically(self, path: str, data: Buffer, *, sync: bool = True, suffix: str = TEMPORARY) -> None:
@@ -175,8 +163,7 @@ def test_what_two_may_have_written_at_once_is_written_again(tmp_path: Path) -> N
     assert epochs.take_replacement(), "what is there is older"
 
 
-def test_entries_that_contradict_are_dropped_when_read(tmp_path: Path) -> None:
-    """Rule 1 holds for files too, and the file is mended."""
+def test_contradicting_entries_are_removed_when_read(tmp_path: Path) -> None:
     (tmp_path / "leader-epoch-checkpoint").write_text("0\n3\n1 5\n3 20\n2 30\n")
     epochs = table(tmp_path)
     assert epochs.entries() == [(1, 5), (2, 30)]

@@ -1,4 +1,4 @@
-"""Reading, cutting, flushing and closing a log, on both engines (storage/log/log.py, timestamps.py)."""
+"""Reads, truncation, flush and close, on both engines."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.logs import (
     EVERYTHING,
     NOW_MS,
     SMALL,
-    Idempotent,
     MakeLog,
+    ProducerInfo,
     append,
     append_records,
     fill,
@@ -33,7 +33,7 @@ from tests.support.logs import (
 
 
 def test_each_isolation_sees_up_to_its_bound(make: MakeLog) -> None:
-    """F2, F6, F11."""
+    """docs/seeds.md F2, F6, F11."""
     log = make()
     fill(log, 6, "x")
     log.high_watermark = 4
@@ -49,7 +49,7 @@ def test_each_isolation_sees_up_to_its_bound(make: MakeLog) -> None:
 
 
 def test_one_batch_is_given_however_large(make: MakeLog) -> None:
-    """F9."""
+    """docs/seeds.md F9."""
     log = make()
     append(log, BIG)
     assert log.read(0, 1, Isolation.LOG_END).size > 300
@@ -58,7 +58,6 @@ def test_one_batch_is_given_however_large(make: MakeLog) -> None:
 
 
 def test_the_high_watermark_stays_within_the_log(make: MakeLog) -> None:
-    """Rule 1."""
     log = make(checkpoint=Checkpoint(high_watermark=50))
     assert log.high_watermark == 50, "as checkpointed, as long as it is not open"
     fill(log, 6)
@@ -73,8 +72,7 @@ def test_the_high_watermark_stays_within_the_log(make: MakeLog) -> None:
 
 
 @pytest.mark.parametrize("compression", list(Compression))
-def test_the_first_record_with_a_time_is_found_inside_its_batch(make: MakeLog, compression: Compression) -> None:
-    """Its own timestamp decides, whatever the codec."""
+def test_a_record_is_found_by_timestamp_inside_its_batch(make: MakeLog, compression: Compression) -> None:
     log = make(config=LogConfig())
     for number in range(5):
         append(log, *"abcd", epoch=number, timestamp_ms=NOW_MS + 100 * number, step_ms=10, compression=compression)
@@ -86,8 +84,7 @@ def test_the_first_record_with_a_time_is_found_inside_its_batch(make: MakeLog, c
     assert log.offset_of_max_timestamp() == (NOW_MS + 430, 19, 4)
 
 
-def test_records_before_the_start_of_the_log_are_not_found(make: MakeLog) -> None:
-    """The start may lie inside a batch whose latest record is before it."""
+def test_records_below_the_log_start_are_not_found(make: MakeLog) -> None:
     log = make(config=LogConfig())
     append_records(log, produced("late"))
     builder = produced("a", "b", timestamp_ms=NOW_MS + 50, step_ms=-20)
@@ -100,8 +97,7 @@ def test_records_before_the_start_of_the_log_are_not_found(make: MakeLog) -> Non
     assert log.offset_for_timestamp(NOW_MS) == (NOW_MS + 30, 2, 0)
 
 
-def test_an_empty_log_has_no_times(make: MakeLog) -> None:
-    """None, and the caller answers -1."""
+def test_an_empty_log_has_no_timestamps(make: MakeLog) -> None:
     log = make()
     assert log.offset_for_timestamp(0) is None
     assert log.offset_of_max_timestamp() is None
@@ -110,8 +106,7 @@ def test_an_empty_log_has_no_times(make: MakeLog) -> None:
 # ---- leader epochs ---------------------------------------------------------------------------------------
 
 
-def test_an_epoch_begins_at_the_end_without_opening_the_log(make: MakeLog) -> None:
-    """Rule 2: becoming leader of 5,000 partitions opens none."""
+def test_an_epoch_starts_at_the_log_end_without_opening_the_log(make: MakeLog) -> None:
     log = make()
     append(log, "a", epoch=1)
     log.close()
@@ -124,8 +119,7 @@ def test_an_epoch_begins_at_the_end_without_opening_the_log(make: MakeLog) -> No
     assert again.end_offset_for_epoch(5) == (-1, -1)
 
 
-def test_an_append_of_an_earlier_epoch_does_not_bring_it_back(make: MakeLog) -> None:
-    """appends.py rule 4: it was under way when the next epoch began."""
+def test_an_append_of_an_earlier_epoch_does_not_change_the_latest(make: MakeLog) -> None:
     log = make()
     append(log, "a", epoch=1)
     late = log.prepare(produced("b"), leader_epoch=1, wall_ms=NOW_MS)
@@ -137,8 +131,7 @@ def test_an_append_of_an_earlier_epoch_does_not_bring_it_back(make: MakeLog) -> 
     assert [log.epoch_of(offset) for offset in range(3)] == [1, 1, 2]
 
 
-def test_epochs_are_found_again_after_a_crash(make: MakeLog) -> None:
-    """leader_epochs.py rule 3: the file was never written."""
+def test_epochs_are_rebuilt_after_a_crash(make: MakeLog) -> None:
     log = make()
     for epoch in (1, 3, 4):
         append(log, BIG, BIG, epoch=epoch)
@@ -150,11 +143,11 @@ def test_epochs_are_found_again_after_a_crash(make: MakeLog) -> None:
 
 
 @pytest.mark.parametrize("offset", range(8))
-def test_truncate_takes_back_everything_that_came_later(make: MakeLog, offset: int) -> None:
+def test_truncate_removes_all_later_state(make: MakeLog, offset: int) -> None:
     """Records, epochs, producers, high watermark, flushed end, aborted transactions."""
     log = make()
     for number in range(6):
-        append(log, BIG, epoch=number, producer=Idempotent(5, 0, number))
+        append(log, BIG, epoch=number, producer=ProducerInfo(5, 0, number))
     log.sync_work()()
     log.flushed(6)
     log.high_watermark = 6
@@ -163,11 +156,10 @@ def test_truncate_takes_back_everything_that_came_later(make: MakeLog, offset: i
     assert log.log_end_offset == log.high_watermark == log.flushed_end_offset == end_offset
     assert log.latest_epoch == end_offset - 1
     assert [found for found, _ in values_of(log)] == list(range(end_offset))
-    assert append(log, "next", producer=Idempotent(5, 0, end_offset), epoch=9) == end_offset
+    assert append(log, "next", producer=ProducerInfo(5, 0, end_offset), epoch=9) == end_offset
 
 
-def test_truncating_at_the_end_drops_an_epoch_without_records(make: MakeLog) -> None:
-    """As Kafka: this replica led, appended nothing, and somebody else leads now."""
+def test_truncating_at_the_end_removes_an_epoch_without_records(make: MakeLog) -> None:
     log = make()
     append(log, "a", epoch=1)
     log.assign_epoch(2)
@@ -175,8 +167,7 @@ def test_truncating_at_the_end_drops_an_epoch_without_records(make: MakeLog) -> 
     assert log.latest_epoch == 1
 
 
-def test_cutting_takes_snapshots_along(make: MakeLog, tmp_path: Path) -> None:
-    """snapshots.py rule 2: one behind the end would be believed when the log has grown again."""
+def test_a_truncated_log_drops_its_producer_snapshots(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     fill(log, 9)
     log.high_watermark = 9
@@ -190,8 +181,7 @@ def test_cutting_takes_snapshots_along(make: MakeLog, tmp_path: Path) -> None:
     ]
 
 
-def test_truncate_below_the_first_segment_begins_anew_there(make: MakeLog) -> None:
-    """As Kafka: the leader's log ends before ours begins."""
+def test_a_truncation_below_the_first_segment_restarts_the_log_there(make: MakeLog) -> None:
     log = make()
     fill(log, 6)
     log.high_watermark = 6
@@ -201,20 +191,18 @@ def test_truncate_below_the_first_segment_begins_anew_there(make: MakeLog) -> No
     assert append(log, "x") == 2
 
 
-def test_truncate_fully_forgets_all(make: MakeLog, tmp_path: Path) -> None:
-    """Snapshots and epochs too."""
+def test_truncate_fully_removes_snapshots_and_epochs(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     for number in range(6):
-        append(log, BIG, epoch=number, producer=Idempotent(5, 0, number))
+        append(log, BIG, epoch=number, producer=ProducerInfo(5, 0, number))
     log.truncate_fully(100)
     assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (100, 100, 100)
     assert log.latest_epoch == -1
     assert not list((tmp_path / "t-0").glob("*.snapshot"))
-    assert append(log, "x", producer=Idempotent(5, 0, 3)) == 100
+    assert append(log, "x", producer=ProducerInfo(5, 0, 3)) == 100
 
 
-def test_trim_moves_the_start_and_drops_whole_segments(make: MakeLog) -> None:
-    """DeleteRecords: not above the high watermark, never back."""
+def test_trim_raises_the_log_start_and_deletes_whole_segments(make: MakeLog) -> None:
     log = make()
     fill(log, 7, epoch=1)
     log.high_watermark = 5
@@ -230,8 +218,7 @@ def test_trim_moves_the_start_and_drops_whole_segments(make: MakeLog) -> None:
     assert log.checkpoint.log_start_offset == 3
 
 
-def test_a_trimmed_log_begins_there_again(make: MakeLog) -> None:
-    """recovery.py: from the checkpoint, or from the first segment when that is later."""
+def test_a_trimmed_log_keeps_its_start_after_a_restart(make: MakeLog) -> None:
     log = make()
     fill(log, 7)
     log.high_watermark = 7
@@ -242,7 +229,6 @@ def test_a_trimmed_log_begins_there_again(make: MakeLog) -> None:
 
 
 def test_a_log_that_ends_before_its_start_is_empty_there(make: MakeLog) -> None:
-    """recovery.py rule 4."""
     log = make()
     fill(log, 3, epoch=1)
     again = make(is_clean=False, checkpoint=Checkpoint(0, 10, 12))
@@ -254,15 +240,14 @@ def test_a_log_that_ends_before_its_start_is_empty_there(make: MakeLog) -> None:
 # ---- flush -----------------------------------------------------------------------------------------------
 
 
-def test_the_recovery_point_moves_when_a_sync_has_succeeded(make: MakeLog) -> None:
-    """Rule 4."""
+def test_the_recovery_point_advances_after_a_sync(make: MakeLog) -> None:
     disk = FaultyDisk()
     log = make(disk=disk)
     fill(log, 2, "x")
     assert (log.unflushed_messages, log.flushed_end_offset) == (2, 0)
     work = log.sync_work()
     append(log, "later")
-    disk.forget_history()
+    disk.reset_counters()
     work()
     assert disk.syncs
     log.flushed(2)
@@ -270,8 +255,7 @@ def test_the_recovery_point_moves_when_a_sync_has_succeeded(make: MakeLog) -> No
     assert log.checkpoint == Checkpoint(2, 0, 0)
 
 
-def test_epochs_are_durable_before_the_recovery_point_moves(make: MakeLog, tmp_path: Path) -> None:
-    """leader_epochs.py rule 3."""
+def test_epochs_are_durable_before_the_recovery_point_advances(make: MakeLog, tmp_path: Path) -> None:
     disk = FaultyDisk()
     log = make(disk=disk)
     append(log, "x", epoch=3)
@@ -282,7 +266,7 @@ def test_epochs_are_durable_before_the_recovery_point_moves(make: MakeLog, tmp_p
 
 
 def test_a_flush_is_due_by_number_by_time_and_after_a_roll(make: MakeLog) -> None:
-    """seeds.md R6: `flush.messages`, `flush.ms`, and a segment that is full (as Kafka)."""
+    """docs/seeds.md R6."""
     log = make(config=replace(SMALL, flush_ms=500, flush_messages=3))
     assert not log.is_flush_due(NOW_MS * 2)
     append(log, "x")
@@ -304,7 +288,6 @@ def test_a_flush_is_due_by_number_by_time_and_after_a_roll(make: MakeLog) -> Non
 
 
 def test_a_log_opens_nothing_before_it_is_used(make: MakeLog) -> None:
-    """Rule 2, design D11."""
     log = make()
     fill(log, 6)
     log.high_watermark = 6
@@ -322,7 +305,6 @@ def test_a_log_opens_nothing_before_it_is_used(make: MakeLog) -> None:
 
 
 def test_a_log_is_released_only_when_all_is_flushed(make: MakeLog) -> None:
-    """Closed without a sync, it must not be taken for durable."""
     log = make()
     append(log, "a")
     assert not log.release()
@@ -337,7 +319,6 @@ def test_a_log_is_released_only_when_all_is_flushed(make: MakeLog) -> None:
 
 
 def test_an_offline_log_refuses_every_use(make: MakeLog) -> None:
-    """Rule 5."""
     log = make()
     append(log, "a")
     prepared = log.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS)
@@ -355,8 +336,7 @@ def test_an_offline_log_refuses_every_use(make: MakeLog) -> None:
     log.flushed(1)
 
 
-def test_regions_outlive_the_log(make: MakeLog, tmp_path: Path) -> None:
-    """A deleted topic can still be sent."""
+def test_regions_stay_readable_after_the_log_is_deleted(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     append(log, BIG)
     region = log.read(0, EVERYTHING, Isolation.LOG_END).regions[0]
@@ -366,8 +346,7 @@ def test_regions_outlive_the_log(make: MakeLog, tmp_path: Path) -> None:
     assert len(os.pread(region.file.fileno(), region.length, region.position)) == region.length
 
 
-def test_a_sync_that_comes_after_a_deletion_is_no_failure(make: MakeLog, tmp_path: Path) -> None:
-    """The thread finds another name, or nothing: the directory is not to blame."""
+def test_a_flush_after_a_deletion_does_not_fail(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     fill(log, 5, epoch=2)
     before, after = log.sync_work(), log.sync_work()
@@ -381,8 +360,7 @@ def test_a_sync_that_comes_after_a_deletion_is_no_failure(make: MakeLog, tmp_pat
     assert not (tmp_path / "t-0").exists()
 
 
-def test_a_sync_during_a_deletion_is_no_failure(make: MakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As above, with the thread in the middle; while the log is in service the error goes up."""
+def test_a_flush_during_a_deletion_does_not_fail(make: MakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
     log = make()
 
     def fail(path: str, *_: object, **__: object) -> None:
@@ -402,17 +380,16 @@ def test_a_sync_during_a_deletion_is_no_failure(make: MakeLog, monkeypatch: pyte
                 work()
 
 
-def test_a_snapshot_is_durable_when_the_recovery_point_has_passed_it(make: MakeLog, tmp_path: Path) -> None:
-    """snapshots.py rule 3; one that was trimmed away meanwhile does no harm."""
+def test_a_snapshot_is_durable_when_the_recovery_point_is_above_it(make: MakeLog, tmp_path: Path) -> None:
     disk = FaultyDisk()
     log = make(disk=disk)
     fill(log, 5)
     work = log.sync_work()
     log.high_watermark = 5
     log.trim(4, NOW_MS)
-    disk.forget_history()
+    disk.reset_counters()
     work()
     assert any(path.endswith(f"{4:020d}.snapshot") for path in disk.syncs)
-    disk.forget_history()
+    disk.reset_counters()
     log.sync_work()()
     assert not any(path.endswith(".snapshot") for path in disk.syncs)

@@ -1,4 +1,4 @@
-"""What `validate` lets into a log, what it changes, and what it answers to the rest."""
+"""Validation of batches: accepted, changed and rejected ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MAX = 1 << 24
 
 
 def rules(topic: str = "plain", *, checks_all_records: bool = False) -> BatchRules:
-    """The rules of one of the table's topics."""
+    """The rules of a topic of the table."""
     settings = TOPICS[topic]
     config = LogConfig()
     if "cleanup.policy" in settings:
@@ -62,14 +62,13 @@ def rules(topic: str = "plain", *, checks_all_records: bool = False) -> BatchRul
 
 
 def refused(data: bytes | bytearray | None, by: BatchRules | None = None) -> KafkaError:
-    """The error that comes for it."""
     with pytest.raises(KafkaError) as caught:
         validate(None if data is None else bytearray(data), by or rules(), wall_ms=NOW_MS)
     return caught.value
 
 
 def accepted(data: bytes | bytearray, by: BatchRules | None = None) -> Validated:
-    """What comes out; its header must be the one in the bytes, its CRC right."""
+    """The accepted bytes; checks that their header and CRC are correct."""
     found = validate(bytearray(data), by or rules(), wall_ms=NOW_MS)
     assert [(position, header) for position, header in headers(found.records)] == found.batches
     assert all(crc_is_valid(found.records, position, header) for position, header in found.batches)
@@ -77,7 +76,6 @@ def accepted(data: bytes | bytearray, by: BatchRules | None = None) -> Validated
 
 
 def opened(found: Validated) -> list[Record]:
-    """Its records."""
     position, header = found.batches[0]
     return records(found.records, position, header, max_bytes=MAX)
 
@@ -86,8 +84,8 @@ CASES = cases(NOW_MS)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.topic}: {case.name}" for case in CASES])
-def test_the_table_of_batches_is_answered_as_it_says(case: Case) -> None:
-    """The answers that clients see; where they are not Kafka's, decision 0003 says why."""
+def test_each_batch_of_the_table_gets_its_answer(case: Case) -> None:
+    """Differences from Kafka: decision 0003."""
     if case.ours == ErrorCode.NONE:
         assert case.data is not None
         accepted(case.data, rules(case.topic))
@@ -100,8 +98,8 @@ def test_the_table_of_batches_is_answered_as_it_says(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.topic}: {case.name}" for case in CASES])
-def test_opening_everything_answers_as_kafka_does(case: Case) -> None:
-    """`checks_all_records` is for those who want Kafka's checks at Kafka's price: every code is Kafka's, or stricter."""
+def test_with_all_records_checked_answers_equal_kafkas(case: Case) -> None:
+    """Every error code is Kafka's, or stricter."""
     by = rules(case.topic, checks_all_records=True)
     if case.kafka == ErrorCode.NONE and "offset deltas" not in case.name:
         assert case.data is not None
@@ -113,7 +111,6 @@ def test_opening_everything_answers_as_kafka_does(case: Case) -> None:
 
 
 def test_an_accepted_batch_is_not_copied() -> None:
-    """Rule 4, and D4: the produced bytes themselves go to disk."""
     data = batch(NOW_MS)
     assert validate(data, rules(), wall_ms=NOW_MS).records is data
     frame = memoryview(bytearray(b"12345") + batch(NOW_MS) + b"678")
@@ -122,8 +119,7 @@ def test_an_accepted_batch_is_not_copied() -> None:
     assert parse_header(found.records).base_offset == 77
 
 
-def test_a_refused_batch_has_not_been_changed() -> None:
-    """Rule 4: whoever logs or counts it sees what came."""
+def test_a_rejected_batch_is_unchanged() -> None:
     for case in CASES:
         if case.data is not None and case.ours != ErrorCode.NONE:
             data = bytearray(case.data)
@@ -132,15 +128,13 @@ def test_a_refused_batch_has_not_been_changed() -> None:
             assert data == case.data, case.name
 
 
-def test_bytes_too_few_for_another_batch_are_cut_off() -> None:
-    """Rule 1, as Kafka does; a batch that is cut off itself goes the same way."""
+def test_short_trailing_bytes_are_dropped() -> None:
     good = batch(NOW_MS)
     assert accepted(good + b"\0" * 11).records == good
     assert accepted(good + good[:-1]).records == good
 
 
-def test_log_append_time_is_stamped_without_opening_records() -> None:
-    """The type's bit and the max timestamp change, the record bytes do not; a consumer sees the broker's clock."""
+def test_log_append_time_is_set_without_decoding_records() -> None:
     good = batch(NOW_MS - 5000)
     found = accepted(good, rules("append"))
     assert found.log_append_time_ms == NOW_MS
@@ -149,23 +143,20 @@ def test_log_append_time_is_stamped_without_opening_records() -> None:
     assert accepted(good).log_append_time_ms == -1
 
 
-def test_a_clients_log_append_time_bit_is_taken_away() -> None:
-    """A CreateTime topic keeps the records' own times, whatever bit a client sets; Kafka does it too."""
+def test_a_clients_log_append_time_bit_is_cleared() -> None:
     found = accepted(with_fields(batch(NOW_MS), attributes=8, max_timestamp=NOW_MS + 99))
     assert not found.batches[0][1].is_log_append_time
     assert found.batches[0][1].max_timestamp == NOW_MS + 2
 
 
-def test_the_max_timestamp_is_set_right_where_every_record_is_read() -> None:
-    """As Kafka does for every batch; without reading them all we believe the header."""
+def test_the_max_timestamp_is_corrected_if_all_records_are_checked() -> None:
     for count, topic, is_read in ((FEW_RECORDS, "plain", True), (20, "compact", True), (20, "plain", False)):
         low = with_fields(batch(NOW_MS, count), max_timestamp=NOW_MS - 5000)
         found = accepted(low, rules(topic)).batches[0][1].max_timestamp
         assert found == (NOW_MS + count - 1 if is_read else NOW_MS - 5000)
 
 
-def test_a_time_beyond_64_bits_is_no_struct_error() -> None:
-    """Base timestamp and delta are both the client's: their sum may not fit."""
+def test_a_timestamp_beyond_64_bits_is_rejected() -> None:
     body = encode_record(2**62, 0, b"k", b"v")
     data = with_body(bytes([len(body) << 1]) + bytes(body), 1, NOW_MS)
     data = with_fields(data, base_timestamp=2**63 - 1, max_timestamp=2**63 - 1)
@@ -179,8 +170,7 @@ def test_a_time_beyond_64_bits_is_no_struct_error() -> None:
 
 @pytest.mark.parametrize("source", list(Compression))
 @pytest.mark.parametrize("target", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
-def test_a_topic_with_a_codec_of_its_own_stores_every_batch_in_it(source: Compression, target: str) -> None:
-    """compression.type: same records, same producer, same times; a batch that has the codec is left alone."""
+def test_a_topic_with_its_own_codec_recompresses_batches(source: Compression, target: str) -> None:
     builder = BatchBuilder(compression=source, producer_id=9, producer_epoch=2, base_sequence=5, transactional=True)
     for index in range(50):
         builder.append(NOW_MS + index % 7, b"k%d" % index, b"value " * index, (("h", None),))
@@ -195,8 +185,7 @@ def test_a_topic_with_a_codec_of_its_own_stores_every_batch_in_it(source: Compre
         assert found.records == data
 
 
-def test_a_batch_that_grows_too_large_when_recompressed_is_refused() -> None:
-    """max.message.bytes is for what is stored."""
+def test_a_batch_too_large_after_recompression_is_rejected() -> None:
     data = batch(NOW_MS, 100, compression=Compression.GZIP, value=b"v" * 100)
     size = len(batch(NOW_MS, 100, value=b"v" * 100))
     assert len(data) < size
@@ -209,7 +198,6 @@ def test_a_batch_that_grows_too_large_when_recompressed_is_refused() -> None:
 
 
 def test_a_large_compressed_batch_is_recompressed_too() -> None:
-    """One that is not opened for its checks."""
     rng = random.Random(1)
     builder = BatchBuilder(compression=Compression.LZ4)
     for index in range(100):
@@ -225,15 +213,13 @@ def test_a_large_compressed_batch_is_recompressed_too() -> None:
     accepted(garbage)
 
 
-def test_recompressing_needs_nothing_but_its_arguments() -> None:
-    """So that it can run in a helper process."""
+def test_recompress_is_a_pure_function() -> None:
     data = batch(NOW_MS, 3)
     again = recompress(parse_header(data), bytes(data[61:]), Compression.ZSTD, 5)
     assert records(again, 0, parse_header(again), max_bytes=MAX) == records(data, 0, parse_header(data), max_bytes=MAX)
 
 
-def test_what_is_opened_is_bounded() -> None:
-    """Decision 0003: a batch that grows beyond the limit is refused, not decompressed to its end."""
+def test_the_decompressed_size_is_limited() -> None:
     by = rules("compact")
     by.max_opened_bytes = 10_000
     data = batch(NOW_MS, 1, compression=Compression.ZSTD, value=bytes(20_000))
@@ -241,15 +227,13 @@ def test_what_is_opened_is_bounded() -> None:
     accepted(data)
 
 
-def test_a_small_batch_that_grows_large_is_left_unopened() -> None:
-    """A good compression ratio is no fault."""
+def test_a_small_batch_with_a_high_compression_ratio_is_accepted() -> None:
     data = batch(NOW_MS, 2, compression=Compression.ZSTD, value=bytes(500_000))
     assert len(data) < 1000
     accepted(data)
 
 
-def test_a_count_that_is_hard_to_believe_is_counted() -> None:
-    """A large compressed batch is not opened, but it may not take two thousand million offsets by a header."""
+def test_an_implausible_record_count_is_verified() -> None:
     data = batch(NOW_MS, 2, compression=Compression.GZIP, value=bytes(range(256)) * 40)
     filler = batch(NOW_MS, 300, compression=Compression.SNAPPY, value=bytes(range(256)))
     assert len(filler) > 4096
@@ -258,8 +242,7 @@ def test_a_count_that_is_hard_to_believe_is_counted() -> None:
         assert refused(reserve).code == ErrorCode.INVALID_RECORD
 
 
-def test_the_lengths_of_the_first_records_are_walked_and_no_more() -> None:
-    """Decision 0003: the cost does not grow with the batch."""
+def test_only_the_first_record_lengths_are_checked() -> None:
     whole = b"".join(record(index, value=b"x" * 100) for index in range(CHECKED_RECORDS))
     garbage = b"\xff" * 500
     assert refused(with_body(whole[:-1], CHECKED_RECORDS, NOW_MS)).code == ErrorCode.INVALID_RECORD
@@ -270,8 +253,7 @@ def test_the_lengths_of_the_first_records_are_walked_and_no_more() -> None:
     assert refused(behind, rules(checks_all_records=True)).code == ErrorCode.INVALID_RECORD
 
 
-def test_null_keys_are_named_as_kafka_names_them() -> None:
-    """Kafka's sentences, which its clients show."""
+def test_null_keys_are_reported_as_in_kafka() -> None:
     error = refused(with_body(record(0) + record(1, None), 2, NOW_MS), rules("compact"))
     assert isinstance(error, RejectedRecords)
     text = "Compacted topic cannot accept message without key in topic partition compact-0"
@@ -282,8 +264,7 @@ def test_null_keys_are_named_as_kafka_names_them() -> None:
     )
 
 
-def test_late_records_are_named_as_kafka_names_them() -> None:
-    """The same for timestamps."""
+def test_timestamps_out_of_range_are_reported_as_in_kafka() -> None:
     error = refused(batch(NOW_MS + 700_000, 1), rules("range"))
     assert isinstance(error, RejectedRecords)
     assert error.message == "One or more records have been rejected due to invalid timestamp"
@@ -298,8 +279,7 @@ def test_late_records_are_named_as_kafka_names_them() -> None:
 @pytest.mark.parametrize(
     ("delta_ms", "is_in"), [(-600_000, True), (-600_001, False), (600_000, True), (600_001, False)]
 )
-def test_the_range_of_timestamps_has_sharp_ends(count: int, delta_ms: int, is_in: bool) -> None:
-    """Both ends belong to it, whether every record is read or the header alone."""
+def test_the_timestamp_range_includes_both_bounds(count: int, delta_ms: int, is_in: bool) -> None:
     builder = BatchBuilder()
     for index in range(count):
         builder.append(NOW_MS + (delta_ms if index == 0 else 0), b"k", b"v")
@@ -312,16 +292,14 @@ def test_the_range_of_timestamps_has_sharp_ends(count: int, delta_ms: int, is_in
 
 
 @pytest.mark.parametrize("count", [3, 20])
-def test_records_without_time_are_in_every_range(count: int) -> None:
-    """-1 is no time, also where others of the batch have one."""
+def test_records_without_timestamp_are_in_every_range(count: int) -> None:
     builder = BatchBuilder()
     for index in range(count):
         builder.append(NOW_MS if index else -1, b"k", b"v")
     accepted(builder.build(), rules("range"))
 
 
-def test_only_records_beyond_the_ends_are_named() -> None:
-    """Those exactly at the ends are not to blame."""
+def test_only_records_outside_the_range_are_reported() -> None:
     builder = BatchBuilder()
     for delta_ms in (-600_000, 600_000, 600_001):
         builder.append(NOW_MS + delta_ms, b"k", b"v")
@@ -330,8 +308,7 @@ def test_only_records_beyond_the_ends_are_named() -> None:
     assert [index for index, _ in error.record_errors] == [2]
 
 
-def test_every_late_record_is_named_with_its_own_time() -> None:
-    """Base and delta make the time; three of four keyless records are shown in the sentence."""
+def test_every_late_record_is_reported_with_its_timestamp() -> None:
     builder = BatchBuilder()
     for delta_ms in (5, -700_000, 0, 800_000):
         builder.append(NOW_MS + delta_ms, None, b"v")
@@ -365,29 +342,25 @@ def test_every_late_record_is_named_with_its_own_time() -> None:
         ),
     ],
 )
-def test_headers_are_refused_with_kafkas_sentences(fields: dict[str, int], sentence: str) -> None:
-    """Kafka logs them and keeps them from its clients; ours may read them."""
+def test_invalid_headers_are_rejected_with_kafkas_messages(fields: dict[str, int], sentence: str) -> None:
     error = refused(with_fields(batch(NOW_MS), **fields))
     code = ErrorCode.UNKNOWN_SERVER_ERROR if "compression" in sentence else ErrorCode.INVALID_RECORD
     assert (error.code, error.message) == (code, sentence)
 
 
-def test_a_producer_id_of_0_is_one_and_an_epoch_without_id_is_none() -> None:
-    """Sequences are asked of those who have an id."""
+def test_producer_id_0_is_valid_and_an_epoch_without_id_is_ignored() -> None:
     accepted(with_fields(batch(NOW_MS), producer_id=0, producer_epoch=0, base_sequence=0))
     accepted(with_fields(batch(NOW_MS), producer_id=-1, producer_epoch=3, base_sequence=-1))
 
 
-def test_a_short_batch_of_no_known_format_is_corrupt() -> None:
-    """Before Kafka asks whether all of it is there."""
+def test_a_short_batch_of_an_unknown_format_is_corrupt() -> None:
     data = batch(NOW_MS)[:40]
     data[16] = 7
     assert refused(data).code == ErrorCode.CORRUPT_MESSAGE
 
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
-def test_a_large_compressed_batch_is_believed_by_its_frame(codec: Compression) -> None:
-    """Decision 0003: up to 4 KiB garbage behind a right start is found, above that it is not looked for."""
+def test_a_large_compressed_batch_is_checked_by_its_frame_header(codec: Compression) -> None:
     for size, is_in in ((4096, False), (4097, True)):
         start = bytes(batch(NOW_MS, 20, compression=codec)[61:69])
         header = parse_header(batch(NOW_MS, 20, compression=codec))
@@ -400,8 +373,7 @@ def test_a_large_compressed_batch_is_believed_by_its_frame(codec: Compression) -
         assert refused(data, rules(checks_all_records=True)).code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def test_raw_snappy_is_believed_when_its_length_can_be() -> None:
-    """A varint of any size in front; 64 times the block is more than snappy can make of it."""
+def test_raw_snappy_is_accepted_with_a_plausible_length() -> None:
     for value in (
         b"",
         b"v" * 100,
@@ -417,8 +389,7 @@ def test_raw_snappy_is_believed_when_its_length_can_be() -> None:
         assert refused(assemble(header, start + b"\0" * 5000)).code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def test_zstd_is_for_produce_7_and_later() -> None:
-    """Older clients could not read it back."""
+def test_zstd_requires_produce_v7() -> None:
     data = batch(NOW_MS, compression=Compression.ZSTD)
     refuse_zstd(data, 7)
     refuse_zstd(batch(NOW_MS), 3)
@@ -428,8 +399,7 @@ def test_zstd_is_for_produce_7_and_later() -> None:
     assert caught.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
-def test_the_brokers_own_batches_are_not_doubted() -> None:
-    """Rule 5: control batches and several batches are a coordinator's right."""
+def test_the_brokers_own_batches_are_trusted() -> None:
     marker = end_txn_marker(Control.COMMIT, producer_id=1, producer_epoch=0, coordinator_epoch=4, timestamp_ms=NOW_MS)
     two = bytearray(marker + batch(NOW_MS))
     found = validate(two, rules("compact"), wall_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
@@ -456,8 +426,7 @@ def leaders_batches() -> bytearray:
     return out
 
 
-def test_a_follower_takes_whole_valid_batches_in_order() -> None:
-    """Offsets may have gaps (compaction); what is cut off at the end comes again with the next fetch."""
+def test_a_follower_accepts_whole_valid_batches_in_order() -> None:
     data = leaders_batches()
     assert [header.base_offset for _, header in validate_replicated(data, leader_epoch=5)] == [10, 13, 20]
     assert [header.base_offset for _, header in validate_replicated(data[:-1], leader_epoch=5)] == [10, 13]
@@ -468,8 +437,7 @@ def test_a_follower_takes_whole_valid_batches_in_order() -> None:
     assert len(validate_replicated(batch(NOW_MS, 1), leader_epoch=0)) == 1
 
 
-def test_a_follower_refuses_corrupt_and_unordered_batches() -> None:
-    """A flipped bit on the way must not be written."""
+def test_a_follower_rejects_corrupt_and_unordered_batches() -> None:
     data = leaders_batches()
     data[-1] ^= 1
     with pytest.raises(KafkaError) as caught:
@@ -483,8 +451,7 @@ def test_a_follower_refuses_corrupt_and_unordered_batches() -> None:
             validate_replicated(data, leader_epoch=5)
 
 
-def test_a_control_batch_of_kraft_is_a_batch_like_any() -> None:
-    """The leader of a raft log appends what has its offsets already."""
+def test_a_kraft_control_batch_is_accepted() -> None:
     data = control_batch([(Control.LEADER_CHANGE, b"\0\0")], base_offset=7, timestamp_ms=NOW_MS, leader_epoch=3)
     found = validate(data, rules("append"), wall_ms=NOW_MS, origin=AppendOrigin.RAFT_LEADER)
     assert found.batches[0][1].base_offset == 7

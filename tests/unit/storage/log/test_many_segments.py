@@ -1,4 +1,4 @@
-"""Logs of many segments: what is done for each of them, and what must not be (copies.py, retention.py)."""
+"""Logs with many segments: work per segment is limited."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.logs import (
     BIG,
     NOW_MS,
     TOPIC_ID,
-    Idempotent,
+    ProducerInfo,
     append,
     append_records,
     fill,
@@ -39,26 +39,22 @@ CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=150)
 
 
 class CountingDisk(Disk):
-    """Counts what is opened and renamed."""
-
     def __init__(self) -> None:
         super().__init__()
         self.opened: list[str] = []
         self.renamed: list[str] = []
 
     def open(self, path: str, *, write: bool, create: bool = False) -> File:
-        """Open, and note it."""
         self.opened.append(path)
         return super().open(path, write=write, create=create)
 
     def rename(self, source: str, target: str) -> None:
-        """Rename, and note it."""
         self.renamed.append(source)
         super().rename(source, target)
 
 
 def closed(root: Path, count: int = MANY) -> None:
-    """A log of so many segments, a millisecond apart, that nobody uses at the moment."""
+    """A closed log of `count` segments, a millisecond apart."""
     log = log_at(root, config=CONFIG)
     fill(log, count, step_ms=1)
     log.high_watermark = count
@@ -66,7 +62,6 @@ def closed(root: Path, count: int = MANY) -> None:
 
 
 def engine_of(log: Log) -> SegmentEngine:
-    """The engine of a log that is open."""
     engine = log.open()
     assert isinstance(engine, SegmentEngine)
     return engine
@@ -75,8 +70,7 @@ def engine_of(log: Log) -> SegmentEngine:
 # ---- looking ---------------------------------------------------------------------------------------------
 
 
-def test_a_copy_for_a_thread_copies_the_segments_in_use_and_no_others(tmp_path: Path) -> None:
-    """copies.py rules 1 and 2: the loop makes the copy, and a log may have thousands of segments."""
+def test_an_engine_copy_copies_only_segments_in_use(tmp_path: Path) -> None:
     closed(tmp_path)
     log = log_at(tmp_path, config=CONFIG)
     engine = engine_of(log)
@@ -89,8 +83,7 @@ def test_a_copy_for_a_thread_copies_the_segments_in_use_and_no_others(tmp_path: 
     assert [base_offset for base_offset, _ in twin.opened()] == [7, MANY - 1, 9]
 
 
-def test_a_copy_looks_like_its_original(tmp_path: Path) -> None:
-    """Whatever is asked of it, and however much of it is in use."""
+def test_an_engine_copy_answers_like_its_original(tmp_path: Path) -> None:
     closed(tmp_path)
     log = log_at(tmp_path, config=CONFIG)
     engine = engine_of(log)
@@ -105,8 +98,7 @@ def test_a_copy_looks_like_its_original(tmp_path: Path) -> None:
         append(log, "x" * 300, timestamp_ms=NOW_MS)
 
 
-def test_times_are_found_without_opening_all_indexes(tmp_path: Path) -> None:
-    """Of a segment whose records are too old the last entry of the time index is enough, and it is read once."""
+def test_timestamps_are_found_without_opening_all_indexes(tmp_path: Path) -> None:
     closed(tmp_path)
     disk = CountingDisk()
     engine = engine_of(log_at(tmp_path, disk=disk, config=CONFIG))
@@ -121,8 +113,7 @@ def test_times_are_found_without_opening_all_indexes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [bytes(24), b"torn", b""])
-def test_a_last_entry_that_cannot_be_is_not_believed(tmp_path: Path, damage: bytes) -> None:
-    """Zeros of a preallocated file, a torn one, an empty one: the index is looked at as a whole, and built anew."""
+def test_an_invalid_last_time_index_entry_causes_a_rebuild(tmp_path: Path, damage: bytes) -> None:
     closed(tmp_path, 3)
     (tmp_path / f"t-0/{1:020d}.timeindex").write_bytes(damage)
     engine = engine_of(log_at(tmp_path, config=CONFIG))
@@ -136,7 +127,6 @@ def test_a_last_entry_that_cannot_be_is_not_believed(tmp_path: Path, damage: byt
 
 
 def test_many_segments_are_synced_a_few_at_a_time(tmp_path: Path) -> None:
-    """durability.py rule 6: each has several files open until the sync is over, and there are limits (decision 0023)."""
     disk = Disk()
     log = log_at(tmp_path, disk=disk, config=CONFIG)
     fill(log, MANY)
@@ -156,8 +146,7 @@ def test_many_segments_are_synced_a_few_at_a_time(tmp_path: Path) -> None:
     assert not log.is_flush_due(NOW_MS)
 
 
-def test_what_is_appended_between_two_syncs_of_many_segments_is_covered_by_the_last(tmp_path: Path) -> None:
-    """Whoever asks for the oldest again and again comes to the end."""
+def test_appends_between_partial_syncs_are_covered_by_the_last_one(tmp_path: Path) -> None:
     log = log_at(tmp_path, config=CONFIG)
     fill(log, 2 * SEGMENTS_AT_A_TIME)
     for _ in range(3):
@@ -172,8 +161,7 @@ def test_what_is_appended_between_two_syncs_of_many_segments_is_covered_by_the_l
     )
 
 
-def test_a_sync_of_the_oldest_segments_covers_no_append_under_way(tmp_path: Path) -> None:
-    """It goes into one of them, and the next one has begun for an append behind it: the log does not end there yet."""
+def test_a_partial_sync_covers_no_pending_append(tmp_path: Path) -> None:
     log = log_at(tmp_path, config=LogConfig(segment_bytes=800))
     append(log, BIG)
     under_way = [log.prepare(produced(BIG), leader_epoch=0, wall_ms=NOW_MS) for _ in range(2)]
@@ -187,10 +175,9 @@ def test_a_sync_of_the_oldest_segments_covers_no_append_under_way(tmp_path: Path
     assert (log.flushed_end_offset, log.log_end_offset) == (1, 3)
 
 
-def test_a_sync_of_the_oldest_segments_settles_no_transaction_that_ends_behind_them(tmp_path: Path) -> None:
-    """dirt.py rule 2: its records would take their predecessors with them, and a loss of power the decision."""
+def test_a_partial_sync_decides_no_transaction_that_ends_above_it(tmp_path: Path) -> None:
     log = log_at(tmp_path, config=CONFIG)
-    append(log, BIG, producer=Idempotent(1, 0, 0, transactional=True))
+    append(log, BIG, producer=ProducerInfo(1, 0, 0, transactional=True))
     append(log, BIG)
     append_records(log, marker(ControlType.COMMIT, 1, 0), origin=AppendOrigin.COORDINATOR)
     settled = []
@@ -203,7 +190,6 @@ def test_a_sync_of_the_oldest_segments_settles_no_transaction_that_ends_behind_t
 
 
 def test_a_log_of_many_segments_is_closed_durably(tmp_path: Path) -> None:
-    """All of its files are synced, its snapshots among them, however many there are."""
     disk = FaultyDisk()
     log = log_at(tmp_path, disk=disk, config=CONFIG)
     fill(log, MANY)
@@ -220,8 +206,7 @@ def test_a_log_of_many_segments_is_closed_durably(tmp_path: Path) -> None:
 # ---- deleting --------------------------------------------------------------------------------------------
 
 
-def test_a_few_segments_are_deleted_at_a_time_and_others_have_their_turns(tmp_path: Path) -> None:
-    """retention.py rule 4: a log that loses nearly all of its segments at once holds up nobody."""
+def test_retention_deletes_a_few_segments_per_step(tmp_path: Path) -> None:
     disk = CountingDisk()
     config = LogConfig(segment_bytes=400, retention_ms=1000)
     manager = LogManager(disk, {str(tmp_path): bytes(16)}, config, random_bytes=bytes)
@@ -244,8 +229,7 @@ def test_a_few_segments_are_deleted_at_a_time_and_others_have_their_turns(tmp_pa
     assert short.log_start_offset == 1
 
 
-def test_no_segment_goes_while_one_before_it_stays(tmp_path: Path) -> None:
-    """A renaming that fails ends the directory, and what a thread had in hand behind it must not leave a hole."""
+def test_no_segment_is_deleted_before_an_older_one(tmp_path: Path) -> None:
 
     class Failing(Disk):
         def rename(self, source: str, target: str) -> None:

@@ -1,4 +1,4 @@
-"""Where a segment begins behind the end of the one before: compaction, or a loss."""
+"""Gaps between segments: compaction or loss."""
 
 from __future__ import annotations
 
@@ -30,22 +30,20 @@ def three_segments(root: Path, config: LogConfig = COMPACTED) -> Log:
 
 
 def without_its_end(root: Path, base_offset: int) -> None:
-    """A segment that has lost its last batch, as a file system may lose it: at a batch's boundary."""
+    """Truncate a segment before its last batch."""
     path = root / "t-0" / f"{base_offset:020d}.log"
     data = path.read_bytes()
     path.write_bytes(data[: headers(data)[-1][0]])
 
 
 def recovered(root: Path, config: LogConfig, known: Checkpoint) -> Log:
-    """The log after a crash."""
     log = log_at(root, config=config, is_clean=False, checkpoint=known)
     log.open()
     return log
 
 
 @pytest.mark.parametrize("config", [COMPACTED, DELETED], ids=["compacted", "not compacted"])
-def test_the_lost_end_of_what_was_appended_ends_the_log(tmp_path: Path, config: LogConfig) -> None:
-    """Also of a compacted topic: what was just appended lacks nothing inside."""
+def test_a_lost_segment_end_ends_the_log(tmp_path: Path, config: LogConfig) -> None:
     three_segments(tmp_path)
     without_its_end(tmp_path, 4)
     log = recovered(tmp_path, config, Checkpoint())
@@ -62,8 +60,7 @@ def test_the_lost_end_of_what_was_appended_ends_the_log(tmp_path: Path, config: 
     ],
     ids=["before the recovery point", "compacted once", "compacted"],
 )
-def test_a_gap_that_compaction_may_have_left_is_none(tmp_path: Path, config: LogConfig, known: Checkpoint) -> None:
-    """Rule 5 of the engine: the checkpoints tell, whatever the policy is by now; Kafka leaves such gaps."""
+def test_a_gap_below_the_compacted_end_is_no_loss(tmp_path: Path, config: LogConfig, known: Checkpoint) -> None:
     three_segments(tmp_path)
     without_its_end(tmp_path, 4)
     log = recovered(tmp_path, config, known)
@@ -71,8 +68,8 @@ def test_a_gap_that_compaction_may_have_left_is_none(tmp_path: Path, config: Log
     assert [offset for offset, _, _ in kept(log)] == [0, 1, 2, 3, 4, 5, 6, 8]
 
 
-def test_a_compacted_segment_with_a_gap_behind_it_is_believed(tmp_path: Path) -> None:
-    """No checkpoint tells, as after a crash in the middle of a round: offsets are missing inside already."""
+def test_a_gap_after_a_compacted_segment_is_no_loss(tmp_path: Path) -> None:
+    """No checkpoint covers it: a crash during a compaction."""
     log = three_segments(tmp_path)
     log = log_at(tmp_path, config=log.config)
     put(log, ("k5", "again"))
@@ -87,8 +84,7 @@ def test_a_compacted_segment_with_a_gap_behind_it_is_believed(tmp_path: Path) ->
     assert recovered(tmp_path, log.config, Checkpoint()).log_end_offset == 11
 
 
-def test_a_segment_that_was_compacted_elsewhere_and_appended_to_here_can_lose_its_end(tmp_path: Path) -> None:
-    """What lacks offsets before the recovery point was durable, and tells nothing of what was appended behind it."""
+def test_a_gap_after_recent_appends_is_a_loss_even_in_a_compacted_segment(tmp_path: Path) -> None:
     log = three_segments(tmp_path)
     log = log_at(tmp_path, config=log.config)
     put(log, ("k5", "again"))
@@ -107,7 +103,6 @@ def test_a_segment_that_was_compacted_elsewhere_and_appended_to_here_can_lose_it
 
 
 def test_our_own_compaction_leaves_no_gap_between_segments(tmp_path: Path) -> None:
-    """A header ends every segment, so that a policy that changes in the middle of a round does no harm."""
     log = log_at(tmp_path, config=replace(COMPACTED, segment_bytes=700))
     for _ in range(4):
         for number in range(8):
@@ -123,8 +118,7 @@ def test_our_own_compaction_leaves_no_gap_between_segments(tmp_path: Path) -> No
     assert again.log_end_offset == log.log_end_offset
 
 
-def test_a_log_that_has_lost_everything_does_not_keep_its_end(tmp_path: Path) -> None:
-    """An empty segment behind an empty one is a hole too: both files were there, and nothing of what was in the first."""
+def test_an_empty_segment_after_an_empty_one_is_a_loss(tmp_path: Path) -> None:
     log = log_at(tmp_path, config=DELETED)
     put(log, ("a", "v"))
     log.roll(NOW_MS)

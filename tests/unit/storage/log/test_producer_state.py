@@ -1,4 +1,4 @@
-"""Idempotence and open transactions of one log: what is refused, what is remembered, what is written down."""
+"""Idempotence, transactions and snapshots of one log (storage/log/producer_state.py)."""
 
 from __future__ import annotations
 
@@ -56,14 +56,13 @@ def header(
     attributes: int = 0,
     time_ms: int = 1000,
 ) -> BatchHeader:
-    """A batch of a producer at an offset."""
     return BatchHeader(
         offset, 100, 0, 2, 0, attributes, count - 1, time_ms, time_ms, producer_id, epoch, sequence, count
     )
 
 
 def append(state: ProducerState, batch: BatchHeader, marker: EndTransactionMarker | None = None) -> Duplicate | None:
-    """All steps in line."""
+    """Check, reserve, update."""
     if marker is None:
         duplicate = state.check(batch, batch.base_offset)
         if duplicate is not None:
@@ -76,7 +75,6 @@ def append(state: ProducerState, batch: BatchHeader, marker: EndTransactionMarke
 
 
 def code_of(state: ProducerState, batch: BatchHeader) -> ErrorCode:
-    """How a batch is refused."""
     with pytest.raises(KafkaError) as caught:
         state.check(batch, batch.base_offset)
     assert caught.value.message
@@ -84,7 +82,6 @@ def code_of(state: ProducerState, batch: BatchHeader) -> ErrorCode:
 
 
 def marker_at(offset: int, *, producer_id: int = 7, epoch: int = 0) -> BatchHeader:
-    """The header of a marker's batch."""
     return header(offset, -1, producer_id=producer_id, epoch=epoch, attributes=CONTROL_BIT | TRANSACTIONAL_BIT)
 
 
@@ -92,8 +89,8 @@ COMMIT = EndTransactionMarker(is_commit=True, coordinator_epoch=3, timestamp_ms=
 ABORT = EndTransactionMarker(is_commit=False, coordinator_epoch=3, timestamp_ms=2000)
 
 
-def test_the_steps_are_answered_as_kafka_answers_them() -> None:
-    """Rules 1 to 3; Kafka itself is held to the same table in tests/conformance."""
+def test_each_step_of_the_table_gets_kafkas_answer() -> None:
+    """tests/conformance checks Kafka itself against the same table."""
     state, end = ProducerState("t-0"), 0
     for step in STEPS:
         batch = header(end, step.sequence, step.count, producer_id=step.producer_id, epoch=step.epoch)
@@ -106,8 +103,7 @@ def test_the_steps_are_answered_as_kafka_answers_them() -> None:
             end += step.count
 
 
-def test_the_fifth_last_batch_is_known_and_the_sixth_last_is_not() -> None:
-    """Rule 1: what a client with five requests in flight may repeat."""
+def test_the_last_five_batches_are_known() -> None:
     state = ProducerState("t-0")
     for index in range(REMEMBERED_BATCHES + 1):
         append(state, header(100 + index, index))
@@ -115,8 +111,7 @@ def test_the_fifth_last_batch_is_known_and_the_sixth_last_is_not() -> None:
     assert code_of(state, header(900, 0)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_epochs_and_sequences_are_not_mistaken_for_each_other() -> None:
-    """Small epochs with large sequences, and the other way round."""
+def test_epochs_and_sequences_are_distinct() -> None:
     state = ProducerState("t-0")
     append(state, header(0, 5, epoch=90))
     assert code_of(state, header(1, 100, epoch=89)) == ErrorCode.INVALID_PRODUCER_EPOCH
@@ -125,8 +120,7 @@ def test_epochs_and_sequences_are_not_mistaken_for_each_other() -> None:
     assert state.check(header(1, 0, epoch=100), 1) is None
 
 
-def test_a_gap_is_told_with_the_sequence_that_was_last() -> None:
-    """Kafka's sentence, which its clients log."""
+def test_a_sequence_gap_is_reported_with_the_last_sequence() -> None:
     state = ProducerState("t-0")
     append(state, header(50, 0, 3))
     with pytest.raises(KafkaError) as caught:
@@ -137,8 +131,7 @@ def test_a_gap_is_told_with_the_sequence_that_was_last() -> None:
     )
 
 
-def test_whoever_begins_at_0_does_so_where_nothing_is_known_of_him() -> None:
-    """Rule 2: what lies before has not come yet, and never will when it is appended behind this."""
+def test_an_unknown_producer_with_transactions_v2_must_start_at_0() -> None:
     state = ProducerState("t-0")
     assert state.check(header(0, 4), 0) is None
     with pytest.raises(KafkaError) as caught:
@@ -153,8 +146,7 @@ def test_whoever_begins_at_0_does_so_where_nothing_is_known_of_him() -> None:
     assert state.check(header(4, 4), 4, begins_at_0=True) is None, "what is on its way is known"
 
 
-def test_a_coordinators_batches_have_no_sequence_but_an_epoch() -> None:
-    """Rule 3: offsets committed in a transaction."""
+def test_coordinator_batches_have_an_epoch_but_no_sequence() -> None:
     state = ProducerState("t-0")
     append(state, header(0, 0, epoch=4))
     assert state.check(header(1, -1, epoch=4), 1, is_client=False) is None
@@ -164,8 +156,7 @@ def test_a_coordinators_batches_have_no_sequence_but_an_epoch() -> None:
     assert caught.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_followers_and_recovery_take_what_a_leader_took() -> None:
-    """Rule 3: update alone checks nothing, not even a gap that compaction has torn."""
+def test_update_checks_nothing() -> None:
     state = ProducerState("t-0")
     state.update(header(0, 0))
     state.update(header(50, 40))
@@ -175,8 +166,7 @@ def test_followers_and_recovery_take_what_a_leader_took() -> None:
 # ---- batches in flight -----------------------------------------------------------------------------------
 
 
-def test_a_batch_on_its_way_counts_for_the_next_check() -> None:
-    """Rule 4: two batches of a producer may be in flight, and nothing of them is in the log."""
+def test_a_reserved_batch_counts_for_the_next_check() -> None:
     state = ProducerState("t-0")
     state.reserve(header(0, 0))
     assert not state.producers
@@ -184,8 +174,7 @@ def test_a_batch_on_its_way_counts_for_the_next_check() -> None:
     assert code_of(state, header(1, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_failed_batch_and_all_behind_it_are_forgotten() -> None:
-    """Rule 4: then the first of them is what comes next again."""
+def test_abandon_removes_a_failed_batch_and_all_later_ones() -> None:
     state = ProducerState("t-0")
     append(state, header(0, 0))
     for offset in (1, 2, 3):
@@ -197,8 +186,7 @@ def test_a_failed_batch_and_all_behind_it_are_forgotten() -> None:
     assert code_of(state, header(2, 3)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_repeating_what_is_being_written_is_told_to_come_again() -> None:
-    """Rule 5: an acknowledgement of something that may yet fail would lose it silently."""
+def test_a_retry_of_a_reserved_batch_gets_a_retriable_error() -> None:
     state = ProducerState("t-0")
     append(state, header(40, 0))
     state.reserve(header(41, 1, 3))
@@ -210,8 +198,7 @@ def test_repeating_what_is_being_written_is_told_to_come_again() -> None:
     assert code_of(state, header(45, 4)) == ErrorCode.REQUEST_TIMED_OUT
 
 
-def test_a_new_epoch_in_flight_fences_the_old_one() -> None:
-    """Rule 3 holds for what is reserved too."""
+def test_a_reserved_new_epoch_fences_the_old_one() -> None:
     state = ProducerState("t-0")
     append(state, header(0, 0))
     state.reserve(header(1, 0, epoch=1))
@@ -219,13 +206,13 @@ def test_a_new_epoch_in_flight_fences_the_old_one() -> None:
 
 
 def entries(state: ProducerState) -> list[bytes]:
-    """A snapshot's entries, in order of their producers."""
+    """A snapshot's entries by producer."""
     snapshot = state.snapshot()
     return sorted(snapshot[at : at + 46] for at in range(10, len(snapshot), 46))
 
 
-def test_batches_in_flight_show_as_if_they_were_in_the_log() -> None:
-    """Rule 4 against a model that does every step at once: what may come, what a snapshot holds."""
+def test_reserved_batches_count_like_appended_ones() -> None:
+    """Compared with a model that runs every step at once."""
     for seed in range(150):
         rng = random.Random(seed)
         state, model = ProducerState("t-0"), ProducerState("t-0")
@@ -236,10 +223,10 @@ def test_batches_in_flight_show_as_if_they_were_in_the_log() -> None:
             action = rng.random()
             if action < 0.55:
                 batch, marker = next_batch(rng, model, end)
-                asked = outcome(model, batch, []) if marker is None else None
+                expected = outcome(model, batch, []) if marker is None else None
                 if marker is None:
-                    assert outcome(state, batch, [flying for flying, _ in in_flight]) == asked, f"seed {seed}"
-                if asked is None:
+                    assert outcome(state, batch, [flying for flying, _ in in_flight]) == expected, f"seed {seed}"
+                if expected is None:
                     end += batch.record_count
                     state.reserve(batch, marker)
                     model.update(batch, marker)
@@ -259,7 +246,7 @@ def test_batches_in_flight_show_as_if_they_were_in_the_log() -> None:
 
 
 def next_batch(rng: random.Random, model: ProducerState, end: int) -> tuple[BatchHeader, EndTransactionMarker | None]:
-    """Mostly what may come next, of one of three producers; sometimes a marker."""
+    """A batch of one of three producers, mostly valid; sometimes a marker."""
     producer_id, count = rng.randrange(3), rng.randrange(1, 3)
     known = model.producers.get(producer_id)
     if known is None:
@@ -275,7 +262,7 @@ def next_batch(rng: random.Random, model: ProducerState, end: int) -> tuple[Batc
 
 
 def outcome(state: ProducerState, batch: BatchHeader, in_flight: list[BatchHeader]) -> object:
-    """An error's code, a duplicate, or None; a duplicate of something in flight shows as the duplicate."""
+    """The error code, the duplicate, or None; a duplicate of a reserved batch counts as that duplicate."""
     try:
         return state.check(batch, batch.base_offset)
     except KafkaError as error:
@@ -297,8 +284,7 @@ def held_back(state: ProducerState) -> tuple[int | None, int | None]:
 # ---- transactions ------------------------------------------------------------------------------------------
 
 
-def test_the_oldest_open_transaction_holds_everything_back() -> None:
-    """Rule 6: until its marker is there, and lies below the high watermark."""
+def test_the_oldest_open_transaction_is_the_first_unstable_offset() -> None:
     state = ProducerState("t-0")
     assert held_back(state) == (None, None)
     append(state, header(10, 0, producer_id=1, attributes=TRANSACTIONAL_BIT))
@@ -318,8 +304,7 @@ def test_the_oldest_open_transaction_holds_everything_back() -> None:
     assert held_back(state) == (None, None)
 
 
-def test_a_transaction_may_begin_at_offset_0() -> None:
-    """And so does the first one in every partition."""
+def test_a_transaction_may_start_at_offset_0() -> None:
     state = ProducerState("t-0")
     append(state, header(0, 0, producer_id=0, attributes=TRANSACTIONAL_BIT))
     append(state, header(1, 1, producer_id=0, attributes=TRANSACTIONAL_BIT))
@@ -334,15 +319,14 @@ def test_a_transaction_may_begin_at_offset_0() -> None:
 
 
 def test_a_marker_without_a_transaction_ends_nothing() -> None:
-    """A transaction may have no record in this partition."""
     state = ProducerState("t-0")
     assert state.update(marker_at(0), COMMIT) is None
     assert state.first_unstable_offset is None
     assert state.producers[7].coordinator_epoch == 3
 
 
-def test_a_marker_with_a_higher_epoch_starts_the_sequences_again() -> None:
-    """KIP-890: the coordinator raises the epoch with every marker."""
+def test_a_marker_with_a_higher_epoch_restarts_the_sequences() -> None:
+    """KIP-890."""
     state = ProducerState("t-0")
     append(state, header(0, 0, 3, attributes=TRANSACTIONAL_BIT))
     append(state, marker_at(3, epoch=1), COMMIT)
@@ -351,8 +335,7 @@ def test_a_marker_with_a_higher_epoch_starts_the_sequences_again() -> None:
     assert state.check(header(4, 0, epoch=1, attributes=TRANSACTIONAL_BIT), 4) is None
 
 
-def test_a_marker_of_the_same_epoch_lets_the_sequences_go_on() -> None:
-    """Before KIP-890."""
+def test_a_marker_of_the_same_epoch_continues_the_sequences() -> None:
     state = ProducerState("t-0")
     append(state, header(0, 0, 3, attributes=TRANSACTIONAL_BIT))
     append(state, marker_at(3), COMMIT)
@@ -360,8 +343,7 @@ def test_a_marker_of_the_same_epoch_lets_the_sequences_go_on() -> None:
     assert state.check(header(4, 0, 3, attributes=TRANSACTIONAL_BIT), 4) == Duplicate(0, 2, 1000)
 
 
-def test_old_producers_and_old_coordinators_may_not_write_markers() -> None:
-    """A zombie's marker would end somebody else's transaction."""
+def test_markers_of_old_producer_or_coordinator_epochs_are_rejected() -> None:
     state = ProducerState("t-0")
     append(state, header(0, 0, epoch=5, attributes=TRANSACTIONAL_BIT))
     append(state, marker_at(1, epoch=5), COMMIT)
@@ -374,8 +356,7 @@ def test_old_producers_and_old_coordinators_may_not_write_markers() -> None:
     state.check_marker(marker_at(2, epoch=5), COMMIT, 2)
 
 
-def test_records_outside_an_open_transaction_are_refused() -> None:
-    """A producer has one transaction open or none."""
+def test_non_transactional_records_in_an_open_transaction_are_rejected() -> None:
     state = ProducerState("t-0")
     append(state, header(0, 0, attributes=TRANSACTIONAL_BIT))
     assert code_of(state, header(1, 1)) == ErrorCode.INVALID_TXN_STATE
@@ -384,7 +365,6 @@ def test_records_outside_an_open_transaction_are_refused() -> None:
 
 
 def test_a_marker_is_read_from_its_batch() -> None:
-    """Type and coordinator epoch stand in the record, the producer in the header."""
     data = end_txn_marker(
         ControlType.ABORT, producer_id=0, producer_epoch=2, coordinator_epoch=9, timestamp_ms=77, base_offset=3
     )
@@ -398,8 +378,7 @@ def test_a_marker_is_read_from_its_batch() -> None:
     assert read_end_transaction_marker(plain.build(), 0, parse_header(plain.build())) is None
 
 
-def test_a_marker_whose_record_was_compacted_away_changes_nothing() -> None:
-    """Compaction keeps the empty batch for its offsets."""
+def test_a_marker_without_its_record_changes_nothing() -> None:
     state = ProducerState("t-0")
     append(state, header(0, 0, attributes=TRANSACTIONAL_BIT))
     assert state.update(marker_at(1), None) is None
@@ -407,8 +386,7 @@ def test_a_marker_whose_record_was_compacted_away_changes_nothing() -> None:
     assert len(state.producers[7].batches) == 1
 
 
-def test_clearing_leaves_nothing_behind() -> None:
-    """A log that is truncated starts from a snapshot, and what was in flight or open before is gone."""
+def test_clear_removes_everything() -> None:
     state = ProducerState("t-0")
     append(state, header(0, 0, attributes=TRANSACTIONAL_BIT))
     append(state, marker_at(1), COMMIT)
@@ -430,8 +408,7 @@ def test_clearing_leaves_nothing_behind() -> None:
 # ---- life ------------------------------------------------------------------------------------------------
 
 
-def test_idle_producers_are_forgotten_but_not_in_a_transaction() -> None:
-    """Rule 7: producer.id.expiration.ms after the last batch's timestamp."""
+def test_idle_producers_expire_unless_in_a_transaction() -> None:
     state = ProducerState("t-0")
     append(state, header(0, 0, producer_id=1))
     append(state, header(1, 0, producer_id=2, attributes=TRANSACTIONAL_BIT))
@@ -441,8 +418,7 @@ def test_idle_producers_are_forgotten_but_not_in_a_transaction() -> None:
     assert sorted(state.producers) == [2, 3]
 
 
-def test_a_snapshot_brings_back_the_last_batch_and_the_open_transaction() -> None:
-    """Kafka's snapshots hold one batch per producer: older duplicates are gaps after a restart, as there."""
+def test_a_snapshot_restores_the_last_batch_and_the_open_transaction() -> None:
     state = ProducerState("t-0")
     append(state, header(0, 0, producer_id=1))
     append(state, header(1, 1, 4, producer_id=1))
@@ -458,19 +434,17 @@ def test_a_snapshot_brings_back_the_last_batch_and_the_open_transaction() -> Non
     assert again.producers[3].coordinator_epoch == 3
 
 
-def test_a_producer_without_batches_is_written_as_kafka_writes_it() -> None:
-    """A marker with a new epoch leaves no batch: sequence -1, offset -1, delta 0."""
+def test_a_producer_without_batches_has_kafkas_format() -> None:
     state = ProducerState("t-0")
     append(state, header(0, 0, 3))
     append(state, marker_at(3, epoch=1), COMMIT)
     assert entries(state) == [struct.pack(">qhiqiqiq", 7, 1, -1, -1, 0, 2000, 3, -1)]
 
 
-def test_a_snapshot_may_hold_nobody_and_somebody_at_offset_0() -> None:
-    """The ends of the format: no entries, and a last offset of 0."""
-    nobody = ProducerState("t-0")
-    assert nobody.snapshot().hex() == "000148674bc700000000"
-    nobody.restore(nobody.snapshot(), 0)
+def test_a_snapshot_may_be_empty_or_contain_offset_0() -> None:
+    empty = ProducerState("t-0")
+    assert empty.snapshot().hex() == "000148674bc700000000"
+    empty.restore(empty.snapshot(), 0)
     state = ProducerState("t-0")
     append(state, header(0, 0))
     again = ProducerState("t-0")
@@ -478,8 +452,7 @@ def test_a_snapshot_may_hold_nobody_and_somebody_at_offset_0() -> None:
     assert again.check(header(1, 0), 1) == Duplicate(0, 0, 1000)
 
 
-def test_a_snapshot_holds_what_is_on_its_way() -> None:
-    """It stands for all batches below its offset, and a segment may be rolled while they are written."""
+def test_a_snapshot_contains_reserved_batches() -> None:
     state, done = ProducerState("t-0"), ProducerState("t-0")
     append(state, header(0, 0, producer_id=1))
     for batch in (header(1, 1, producer_id=1), header(2, 0, producer_id=2)):
@@ -490,7 +463,6 @@ def test_a_snapshot_holds_what_is_on_its_way() -> None:
 
 
 def test_kafkas_snapshot_is_written_back_byte_for_byte() -> None:
-    """The format, from a file that Kafka wrote."""
     state = ProducerState("t-0")
     state.restore(KAFKAS_SNAPSHOT, 0)
     assert list(state.producers) == [5000, 1001, 5001, 5002, 5003]
@@ -499,8 +471,7 @@ def test_kafkas_snapshot_is_written_back_byte_for_byte() -> None:
     assert state.snapshot() == KAFKAS_SNAPSHOT
 
 
-def test_restoring_leaves_idle_producers_out() -> None:
-    """Rule 7: a broker that was down for days comes up without them."""
+def test_restore_drops_expired_producers() -> None:
     state = ProducerState("t-0")
     append(state, header(0, 0, producer_id=1))
     append(state, header(1, 0, producer_id=2, attributes=TRANSACTIONAL_BIT))
@@ -509,8 +480,7 @@ def test_restoring_leaves_idle_producers_out() -> None:
     assert list(again.producers) == [2]
 
 
-def test_a_corrupt_snapshot_is_refused_and_changes_nothing() -> None:
-    """Whatever is wrong with it: cut, overwritten, of another version, with a count that does not fit."""
+def test_a_corrupt_snapshot_is_rejected_and_changes_nothing() -> None:
     state = ProducerState("t-0")
     append(state, header(0, 0))
     before = state.snapshot()
@@ -526,8 +496,7 @@ def test_a_corrupt_snapshot_is_refused_and_changes_nothing() -> None:
     assert state.snapshot() == before
 
 
-def test_a_count_that_does_not_fit_is_refused_though_the_checksum_is_right() -> None:
-    """Never trust a length."""
+def test_a_wrong_count_with_a_valid_checksum_is_rejected() -> None:
     import crc32c
 
     for count in (-1, 1, 2**31 - 1):
@@ -537,7 +506,6 @@ def test_a_count_that_does_not_fit_is_refused_though_the_checksum_is_right() -> 
 
 
 def test_snapshot_files_are_named_by_their_offset() -> None:
-    """As Kafka names them."""
     assert snapshot_name(139) == "00000000000000000139.snapshot"
     assert snapshot_offset("00000000000000000139.snapshot") == 139
     for name in ("00000000000000000139.log", "x.snapshot", ".snapshot", "139.snapshot.deleted"):
@@ -551,8 +519,7 @@ CONTROL: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", [ControlType.ABORT, ControlType.COMMIT])
 @pytest.mark.parametrize("extra", [b"", b"more"])
-def test_a_marker_says_the_same_in_its_usual_form_and_in_a_longer_one(kind: ControlType, extra: bytes) -> None:
-    """end_txn_of: the usual form is read without opening its record; a later version may add to the value."""
+def test_a_marker_is_read_in_its_usual_and_in_a_longer_form(kind: ControlType, extra: bytes) -> None:
     value = struct.pack(">hi", 0, 77) + extra
     made = control_batch([(kind, value)], **CONTROL)
     said = read_end_transaction_marker(made, 0, parse_header(made))
@@ -560,6 +527,5 @@ def test_a_marker_says_the_same_in_its_usual_form_and_in_a_longer_one(kind: Cont
 
 
 def test_a_control_record_of_another_type_ends_nothing() -> None:
-    """end_txn_of: also where it is as long as a marker."""
     made = control_batch([(ControlType.LEADER_CHANGE, bytes(6))], **CONTROL)
     assert read_end_transaction_marker(made, 0, parse_header(made)) is None

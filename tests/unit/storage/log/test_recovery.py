@@ -1,4 +1,4 @@
-"""Opening a log whose parts do not agree, on both engines (storage/log/recovery.py, snapshots.py)."""
+"""Opening a log with inconsistent parts, on both engines."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.support.logs import (
     BIG,
     NOW_MS,
     SMALL,
-    Idempotent,
     MakeLog,
+    ProducerInfo,
     append,
     append_records,
     fill,
@@ -35,13 +35,12 @@ def snapshots(tmp_path: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("point", [0, 3, 6, 7, 9])
-def test_producers_are_the_same_after_a_crash(make: MakeLog, point: int) -> None:
-    """Rule 3: known from before the recovery point, and each batch counted once."""
+def test_producer_state_is_the_same_after_a_crash(make: MakeLog, point: int) -> None:
     log = make()
     for number in range(3):
-        append(log, BIG, producer=Idempotent(5, 0, number))
+        append(log, BIG, producer=ProducerInfo(5, 0, number))
     for number in range(6):
-        append(log, BIG, producer=Idempotent(6, 0, number))
+        append(log, BIG, producer=ProducerInfo(6, 0, number))
     log.sync_work()()
     before = {known: producer.batches[-1] for known, producer in log.producers.producers.items()}
     again = make(is_clean=False, checkpoint=Checkpoint(point, 0, 0))
@@ -54,13 +53,13 @@ def test_producers_are_the_same_after_a_crash(make: MakeLog, point: int) -> None
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
-def test_batches_that_a_client_repeats_after_a_restart_are_known(make: MakeLog, is_clean: bool) -> None:
-    """A snapshot holds the last batch only; a client with five requests under way takes a refusal of the first for the end."""
+def test_retried_batches_are_known_after_a_restart(make: MakeLog, is_clean: bool) -> None:
+    """A snapshot has only the last batch; a client with five requests in flight may retry any of the last five."""
     log = make()
     for number in range(7):
-        append(log, BIG, producer=Idempotent(5, 0, number))
-        append(log, BIG, producer=Idempotent(6, 0, number))
-    append(log, BIG, producer=Idempotent(6, 1, 0))
+        append(log, BIG, producer=ProducerInfo(5, 0, number))
+        append(log, BIG, producer=ProducerInfo(6, 0, number))
+    append(log, BIG, producer=ProducerInfo(6, 1, 0))
     log.sync_work()()
     before = {known: producer.batches for known, producer in log.producers.producers.items()}
     if is_clean:
@@ -68,15 +67,14 @@ def test_batches_that_a_client_repeats_after_a_restart_are_known(make: MakeLog, 
     again = make(is_clean=is_clean, checkpoint=Checkpoint(14, 0, 0))
     again.open()
     assert {known: producer.batches for known, producer in again.producers.producers.items()} == before
-    assert append(again, BIG, producer=Idempotent(5, 0, 3)) == 6, "which is a duplicate"
+    assert append(again, BIG, producer=ProducerInfo(5, 0, 3)) == 6, "which is a duplicate"
     assert again.log_end_offset == 15
 
 
-def test_what_lies_before_a_snapshot_need_not_be_whole(make: MakeLog, tmp_path: Path) -> None:
-    """After a clean stop nobody reads it; then nothing more is known of its producers than the snapshot tells."""
+def test_batches_before_a_snapshot_may_be_corrupt(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     for number in range(7):
-        append(log, BIG, producer=Idempotent(5, 0, number))
+        append(log, BIG, producer=ProducerInfo(5, 0, number))
     log.close()
     for path in sorted((tmp_path / "t-0").glob("*.log"))[:-1]:
         content = bytearray(path.read_bytes())
@@ -88,11 +86,10 @@ def test_what_lies_before_a_snapshot_need_not_be_whole(make: MakeLog, tmp_path: 
     assert [batch[1] for batch in again.producers.producers[5].batches][-1] == 6
 
 
-def test_snapshots_behind_the_recovery_point_are_taken_anew(make: MakeLog, tmp_path: Path) -> None:
-    """Rule 3: they may be torn, and would be believed later for being there."""
+def test_snapshots_above_the_recovery_point_are_rewritten(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     for number in range(9):
-        append(log, BIG, producer=Idempotent(5, 0, number))
+        append(log, BIG, producer=ProducerInfo(5, 0, number))
     before = {path: path.read_bytes() for path in (tmp_path / "t-0").glob("*.snapshot")}
     for path in before:
         path.write_bytes(path.read_bytes()[:-1])
@@ -105,11 +102,10 @@ def test_snapshots_behind_the_recovery_point_are_taken_anew(make: MakeLog, tmp_p
     assert snapshots(tmp_path) == [2, 4, 6, 8, 9], "also where a segment begins that is empty"
 
 
-def test_a_segment_that_an_unfinished_append_began_gets_its_snapshot(make: MakeLog, tmp_path: Path) -> None:
-    """Rule 3: the bytes were written, the commit never came; what is trimmed later must not take the producers along."""
+def test_a_segment_started_by_an_unfinished_append_gets_a_snapshot(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     for number in range(2):
-        append(log, BIG, producer=Idempotent(5, 0, number))
+        append(log, BIG, producer=ProducerInfo(5, 0, number))
     log.write(log.prepare(produced(BIG), leader_epoch=0, wall_ms=NOW_MS))
     assert snapshots(tmp_path) == []
     again = make(is_clean=False)
@@ -120,11 +116,10 @@ def test_a_segment_that_an_unfinished_append_began_gets_its_snapshot(make: MakeL
     assert list(make(is_clean=False, checkpoint=Checkpoint(0, 2, 2)).producers.producers) == [5]
 
 
-def test_a_broken_snapshot_where_recovery_begins_is_replaced(make: MakeLog, tmp_path: Path) -> None:
-    """Rule 3: the segments before it may be trimmed next."""
+def test_a_corrupt_snapshot_at_the_recovery_start_is_replaced(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     for number in range(5):
-        append(log, BIG, producer=Idempotent(5, 0, number))
+        append(log, BIG, producer=ProducerInfo(5, 0, number))
     (tmp_path / "t-0" / f"{4:020d}.snapshot").write_bytes(b"torn")
     again = make(is_clean=False, checkpoint=Checkpoint(5, 0, 5))
     assert again.log_end_offset == 5
@@ -133,8 +128,7 @@ def test_a_broken_snapshot_where_recovery_begins_is_replaced(make: MakeLog, tmp_
     assert make(is_clean=False, checkpoint=Checkpoint(5, 4, 5)).producers.producers[5].batches[-1][1] == 4
 
 
-def test_a_broken_snapshot_goes(make: MakeLog, tmp_path: Path) -> None:
-    """snapshots.py rule 1."""
+def test_a_corrupt_snapshot_is_deleted(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     fill(log, 3)
     log.close()
@@ -143,8 +137,7 @@ def test_a_broken_snapshot_goes(make: MakeLog, tmp_path: Path) -> None:
     assert snapshots(tmp_path) == [2]
 
 
-def test_snapshots_that_nobody_needs_go(make: MakeLog, tmp_path: Path) -> None:
-    """snapshots.py rule 2: of earlier closes, and behind the end."""
+def test_unneeded_snapshots_are_deleted(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     for _ in range(3):
         append(log, "x")
@@ -160,11 +153,10 @@ def test_snapshots_that_nobody_needs_go(make: MakeLog, tmp_path: Path) -> None:
     assert Path(paths[0]).exists()
 
 
-def test_after_a_kill_a_later_snapshot_stays_and_is_not_believed(make: MakeLog, tmp_path: Path) -> None:
-    """Deleting it takes longer than all the rest. It may be torn: it is taken anew by the next close at its offset."""
+def test_after_a_kill_a_later_snapshot_is_kept_but_not_read(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     for number in range(5):
-        append(log, BIG, producer=Idempotent(5, 0, number))
+        append(log, BIG, producer=ProducerInfo(5, 0, number))
     log.close()
     newest = tmp_path / "t-0" / f"{5:020d}.snapshot"
     whole = newest.read_bytes()
@@ -176,8 +168,7 @@ def test_after_a_kill_a_later_snapshot_stays_and_is_not_believed(make: MakeLog, 
     assert newest.read_bytes() == whole
 
 
-def test_producers_after_a_cut_are_not_those_of_a_doubted_snapshot(make: MakeLog, tmp_path: Path) -> None:
-    """It may be of batches that were lost, with others in their places."""
+def test_a_truncation_does_not_restore_an_invalid_snapshot(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     fill(log, 5)
     log.close()
@@ -191,8 +182,7 @@ def test_producers_after_a_cut_are_not_those_of_a_doubted_snapshot(make: MakeLog
     assert again.producers.producers == {}
 
 
-def test_epochs_of_what_is_scanned_come_from_the_batches(make: MakeLog, tmp_path: Path) -> None:
-    """Rule 2: the file still tells of what was cut off before the crash."""
+def test_epochs_of_the_scanned_range_come_from_the_batches(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     fill(log, 2, epoch=1)
     fill(log, 2, epoch=5)
@@ -205,8 +195,7 @@ def test_epochs_of_what_is_scanned_come_from_the_batches(make: MakeLog, tmp_path
     assert again.latest_epoch == 3
 
 
-def test_epochs_outside_the_log_are_dropped(make: MakeLog, tmp_path: Path) -> None:
-    """leader_epochs.py rule 2."""
+def test_epochs_outside_the_log_are_removed(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     fill(log, 6, epoch=2)
     log.close()
@@ -217,10 +206,9 @@ def test_epochs_outside_the_log_are_dropped(make: MakeLog, tmp_path: Path) -> No
 
 
 def test_a_cleanly_closed_log_is_not_replayed(make: MakeLog, tmp_path: Path) -> None:
-    """Rule 1: without a snapshot it never had producers, as Kafka says; with one, only what lies behind it is read."""
     log = make()
     for number in range(5):
-        append(log, BIG, producer=Idempotent(5, 0, number))
+        append(log, BIG, producer=ProducerInfo(5, 0, number))
     log.close()
     (tmp_path / "t-0" / f"{5:020d}.snapshot").unlink()
     assert make().producers.producers[5].batches[-1][1] == 4, "from the snapshot at 4"
@@ -230,8 +218,7 @@ def test_a_cleanly_closed_log_is_not_replayed(make: MakeLog, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("compression", list(Compression))
-def test_a_time_is_looked_for_in_one_batch(compression: Compression) -> None:
-    """timestamps.py rules 1 and 2; records before the start count for nothing."""
+def test_a_timestamp_lookup_decodes_one_batch(compression: Compression) -> None:
     data = produced(*"abcd", timestamp_ms=100, step_ms=10, compression=compression)
 
     def found(target_ms: int, start_offset: int) -> tuple[int, int] | None:
@@ -242,8 +229,7 @@ def test_a_time_is_looked_for_in_one_batch(compression: Compression) -> None:
     assert found(0, 4) is None
 
 
-def test_with_log_append_time_all_records_have_one_time() -> None:
-    """timestamps.py rule 2."""
+def test_with_log_append_time_all_records_have_one_timestamp() -> None:
     data = produced(*"abcd", timestamp_ms=100, step_ms=10)
     header = parse_header(data)
     header = header._replace(attributes=header.attributes | 8, max_timestamp=500)
@@ -251,11 +237,10 @@ def test_with_log_append_time_all_records_have_one_time() -> None:
     assert first_at_or_after(data, 0, header, 501, 0, max_bytes=1000) is None
 
 
-def test_values_survive_the_loss_of_everything_but_the_log(make: MakeLog, tmp_path: Path) -> None:
-    """Rule 2: epochs and producers are found in the batches."""
+def test_epochs_and_producers_are_rebuilt_from_the_log_files_alone(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     for number in range(5):
-        append(log, BIG, producer=Idempotent(5, 0, number), epoch=number)
+        append(log, BIG, producer=ProducerInfo(5, 0, number), epoch=number)
     log.close()
     for path in (tmp_path / "t-0").iterdir():
         if path.suffix != ".log":
@@ -263,15 +248,14 @@ def test_values_survive_the_loss_of_everything_but_the_log(make: MakeLog, tmp_pa
     again = make(is_clean=False)
     assert [offset for offset, _ in values_of(again)] == list(range(5))
     assert [again.epoch_of(offset) for offset in range(5)] == list(range(5))
-    assert append(again, "x", producer=Idempotent(5, 0, 5)) == 5
+    assert append(again, "x", producer=ProducerInfo(5, 0, 5)) == 5
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("damage", [b"0\n1\n0 x\n", b"\xff", b"7\n", b"0\n3\n0 0\n"])
-def test_leader_epochs_that_nobody_can_read_are_found_in_the_batches(
+def test_an_unreadable_epoch_file_is_rebuilt_from_the_batches(
     make: MakeLog, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_clean: bool, damage: bytes
 ) -> None:
-    """Rule 4, said in a sentence; the file is written anew."""
     log = make()
     for number in range(9):
         append(log, BIG, epoch=number // 3)
@@ -288,10 +272,7 @@ def test_leader_epochs_that_nobody_can_read_are_found_in_the_batches(
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_snapshots_of_segments_that_an_interrupted_compaction_has_replaced_go_when_the_log_is_opened(
-    tmp_path: Path, *, is_clean: bool
-) -> None:
-    """layout.py rule 3, snapshots.py rule 2: the segments are put in place then, and nobody looks for what is gone."""
+def test_snapshots_of_replaced_segments_are_deleted_at_the_open(tmp_path: Path, *, is_clean: bool) -> None:
     config = LogConfig(segment_bytes=400)  # a segment for each batch
     log = log_at(tmp_path, config=config)
     fill(log, 5)
@@ -305,11 +286,10 @@ def test_snapshots_of_segments_that_an_interrupted_compaction_has_replaced_go_wh
     assert snapshots(tmp_path) == [3, 4, 5]
 
 
-def test_a_clean_log_whose_only_snapshot_is_damaged_asks_the_batches(make: MakeLog, tmp_path: Path) -> None:
-    """It had producers, else it had no snapshot."""
+def test_a_clean_log_with_a_corrupt_snapshot_replays_the_batches(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     for number in range(3):
-        append(log, "x", producer=Idempotent(5, 0, number))
+        append(log, "x", producer=ProducerInfo(5, 0, number))
     log.close()
     (snapshot,) = (tmp_path / "t-0").glob("*.snapshot")
     snapshot.write_bytes(snapshot.read_bytes()[:-1])
@@ -317,12 +297,11 @@ def test_a_clean_log_whose_only_snapshot_is_damaged_asks_the_batches(make: MakeL
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_aborted_transactions_that_nobody_can_read_are_found_in_the_batches(
+def test_a_corrupt_transaction_index_is_rebuilt_from_the_batches(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, is_clean: bool
 ) -> None:
-    """The log is checked from that segment on; a transaction that began before it is known from the snapshot."""
     log = log_at(tmp_path, config=SMALL)
-    append(log, BIG, producer=Idempotent(5, 0, 0, transactional=True))
+    append(log, BIG, producer=ProducerInfo(5, 0, 0, transactional=True))
     fill(log, 20)
     append_records(log, marker(ControlType.ABORT, 5, 0), origin=AppendOrigin.COORDINATOR)
     log.close()
@@ -337,8 +316,7 @@ def test_aborted_transactions_that_nobody_can_read_are_found_in_the_batches(
         assert index.name in caplog.text
 
 
-def test_records_that_were_durable_are_not_lost_without_a_word(make: MakeLog, caplog: pytest.LogCaptureFixture) -> None:
-    """Somebody has deleted a file, or the disk has: the log goes on where it ends."""
+def test_the_loss_of_durable_records_is_logged(make: MakeLog, caplog: pytest.LogCaptureFixture) -> None:
     fill(make(), 3)
     assert make(is_clean=False, checkpoint=Checkpoint(3, 0, 3)).log_end_offset == 3
     assert caplog.text == ""

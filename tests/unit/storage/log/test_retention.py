@@ -1,4 +1,4 @@
-"""What of a log has to go, on both engines (storage/log/retention.py)."""
+"""Retention, on both engines (storage/log/retention.py)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ from tests.support.logs import (
 
 
 def kept(log: Log, wall_ms: int, **settings: object) -> list[int]:
-    """What is left after retention with these settings."""
+    """The offsets left by a retention pass with these settings."""
     log.update_config(replace(log.config, **settings))  # type: ignore[arg-type]
     log.retain(wall_ms)
     return [offset for offset, _ in values_of(log)]
 
 
-def test_segments_go_by_the_age_of_their_latest_record(make: MakeLog) -> None:
-    """retention.py rule 2; the active one is rolled and goes too when all of it has expired."""
+def test_segments_expire_by_the_age_of_their_latest_record(make: MakeLog) -> None:
     log = make()
     fill(log, 6, step_ms=100)
     log.high_watermark = 6
@@ -41,8 +40,7 @@ def test_segments_go_by_the_age_of_their_latest_record(make: MakeLog) -> None:
     assert append(log, "x") == 6
 
 
-def test_segments_go_while_what_is_left_is_large_enough(make: MakeLog) -> None:
-    """retention.py rule 2, as Kafka counts it."""
+def test_segments_expire_while_the_rest_exceeds_retention_bytes(make: MakeLog) -> None:
     log = make()
     fill(log, 6)
     log.high_watermark = 6
@@ -67,10 +65,9 @@ def test_segments_go_while_what_is_left_is_large_enough(make: MakeLog) -> None:
         (10**12, 0, "delete", 6),
     ],
 )
-def test_time_and_size_each_suffice_and_minus_one_is_no_limit(
+def test_time_and_size_each_suffice_and_minus_one_means_no_limit(
     make: MakeLog, retention_ms: int, retention_bytes: int, policy: str, first: int
 ) -> None:
-    """retention.py rules 2 and 3."""
     log = make()
     fill(log, 6)
     log.high_watermark = 6
@@ -79,16 +76,14 @@ def test_time_and_size_each_suffice_and_minus_one_is_no_limit(
     assert left == list(range(first, 6))
 
 
-def test_nothing_goes_at_or_above_the_high_watermark(make: MakeLog) -> None:
-    """retention.py rule 1."""
+def test_no_segment_at_or_above_the_high_watermark_expires(make: MakeLog) -> None:
     log = make()
     fill(log, 6)
     log.high_watermark = 3
     assert kept(log, NOW_MS * 2, retention_ms=1) == [2, 3, 4, 5]
 
 
-def test_without_the_policy_delete_only_what_is_before_the_start_goes(make: MakeLog) -> None:
-    """retention.py rule 3."""
+def test_without_the_policy_delete_only_segments_below_the_log_start_expire(make: MakeLog) -> None:
     log = make()
     fill(log, 6)
     log.high_watermark = 6
@@ -98,8 +93,7 @@ def test_without_the_policy_delete_only_what_is_before_the_start_goes(make: Make
     assert kept(log, NOW_MS * 2, cleanup_policy=frozenset({"compact", "delete"})) == []
 
 
-def test_retention_waits_for_appends_under_way(make: MakeLog) -> None:
-    """Rule 3."""
+def test_retention_waits_for_pending_appends(make: MakeLog) -> None:
     log = make()
     fill(log, 6)
     log.high_watermark = 6
@@ -110,8 +104,7 @@ def test_retention_waits_for_appends_under_way(make: MakeLog) -> None:
     assert kept(log, NOW_MS * 2) == [4, 5, 6]
 
 
-def test_a_closed_log_is_left_alone_until_something_may_expire(make: MakeLog) -> None:
-    """log_manager.py: a thousand idle partitions cost nothing at each turn."""
+def test_a_closed_log_is_not_opened_before_a_segment_can_expire(make: MakeLog) -> None:
     log = make(config=replace(SMALL, retention_ms=1000))
     fill(log, 6, step_ms=100)
     log.sync_work()()
@@ -126,8 +119,7 @@ def test_a_closed_log_is_left_alone_until_something_may_expire(make: MakeLog) ->
     assert log.is_retention_due(NOW_MS)
 
 
-def test_of_many_segments_some_go_at_a_time(make: MakeLog) -> None:
-    """retention.py rule 4; who asks is told that there may be more."""
+def test_a_retention_pass_is_limited(make: MakeLog) -> None:
     log = make(config=replace(SMALL, segment_bytes=400))
     fill(log, MAX_SEGMENTS_PER_PASS + 2)
     log.high_watermark = MAX_SEGMENTS_PER_PASS + 2

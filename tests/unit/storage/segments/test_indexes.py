@@ -34,7 +34,6 @@ def offset_index(path: Path, entries: int = 0, *, disk: Disk | None = None) -> O
 
 
 def extended(index: OffsetIndex, entries: int) -> OffsetIndex:
-    """The same with more entries."""
     for i in range(index.entries, entries):
         index.append(BASE + 10 * i + 9, 4096 * (i + 1))
         if index.is_behind:
@@ -43,7 +42,7 @@ def extended(index: OffsetIndex, entries: int) -> OffsetIndex:
 
 
 def test_offset_entries_are_last_offset_and_position(tmp_path: Path) -> None:
-    """FORMAT of .index (seeds.md I1); and rule 4: nothing reaches the file before write_out."""
+    """docs/seeds.md I1."""
     index = offset_index(tmp_path, 2)
     assert (tmp_path / "i.index").read_bytes() == b""
     index.write_out()
@@ -51,7 +50,7 @@ def test_offset_entries_are_last_offset_and_position(tmp_path: Path) -> None:
 
 
 def test_time_entries_are_timestamp_and_offset(tmp_path: Path) -> None:
-    """FORMAT of .timeindex (seeds.md I2); an entry is added only for a later time than the last."""
+    """docs/seeds.md I2."""
     index = TimeIndex(Disk(), f"{tmp_path}/t", BASE)
     for timestamp, offset in ((-1, BASE), (1000, BASE + 3), (1000, BASE + 4), (999, BASE + 5), (1001, BASE + 6)):
         index.append(timestamp, offset)
@@ -61,7 +60,7 @@ def test_time_entries_are_timestamp_and_offset(tmp_path: Path) -> None:
 
 
 def test_lookup_finds_the_entry_at_or_before_the_offset(tmp_path: Path) -> None:
-    """As Kafka's OffsetIndex.lookup (seeds.md I1): the segment's start where there is none."""
+    """docs/seeds.md I1."""
     index = offset_index(tmp_path)
     assert index.lookup(BASE) == index.last == (BASE, 0)
     index = offset_index(tmp_path, 3)
@@ -73,7 +72,6 @@ def test_lookup_finds_the_entry_at_or_before_the_offset(tmp_path: Path) -> None:
 
 
 def test_time_lookup_finds_the_entry_at_or_before_the_time(tmp_path: Path) -> None:
-    """As Kafka's TimeIndex.lookup."""
     index = TimeIndex(Disk(), f"{tmp_path}/t", BASE)
     assert index.lookup(5) == index.last == (-1, BASE)
     index.append(1000, BASE + 3)
@@ -84,8 +82,7 @@ def test_time_lookup_finds_the_entry_at_or_before_the_time(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("entries", [3, WARM_ENTRIES + 40, 3000])
-def test_an_index_opened_again_answers_the_same(tmp_path: Path, entries: int) -> None:
-    """Whatever lies in the warm section, in the mapping, or only in memory."""
+def test_a_reopened_index_answers_the_same(tmp_path: Path, entries: int) -> None:
     index = offset_index(tmp_path, entries)
     targets = [BASE + 10 * i + d for i in range(0, entries, 7) for d in (-1, 8, 9, 10)]
     answers = [index.lookup(target) for target in targets]
@@ -96,8 +93,7 @@ def test_an_index_opened_again_answers_the_same(tmp_path: Path, entries: int) ->
     assert again.last == index.last
 
 
-def test_the_offset_behind_a_position_is_found(tmp_path: Path) -> None:
-    """As Kafka's fetchUpperBoundOffset: the first entry whose batch starts at or after the position."""
+def test_the_offset_at_or_after_a_position_is_found(tmp_path: Path) -> None:
     index = offset_index(tmp_path, 3000)
     assert index.offset_at_or_after(0) == BASE + 9
     assert index.offset_at_or_after(4096) == BASE + 9
@@ -106,8 +102,7 @@ def test_the_offset_behind_a_position_is_found(tmp_path: Path) -> None:
     assert index.offset_at_or_after(4096 * 3000 + 1) is None
 
 
-def test_a_mapping_follows_an_index_that_grows(tmp_path: Path) -> None:
-    """What was warm when the file was mapped, and is cold now, is behind the end of that mapping."""
+def test_a_mapping_is_extended_when_the_index_grows(tmp_path: Path) -> None:
     index = offset_index(tmp_path, 2000)
     assert index.lookup(BASE + 9) == (BASE + 9, 4096)
     index = extended(index, 6000)
@@ -117,8 +112,7 @@ def test_a_mapping_follows_an_index_that_grows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("written", [True, False])
 @pytest.mark.parametrize("keep", [0, 1, 5, WARM_ENTRIES, 2990, 2999, 3000])
-def test_truncation_drops_entries_at_or_behind_the_offset(tmp_path: Path, keep: int, *, written: bool) -> None:
-    """And the warm section is filled up again, the mapping closed before the file is cut (disk.py rule 5)."""
+def test_truncation_removes_entries_at_or_above_the_offset(tmp_path: Path, keep: int, *, written: bool) -> None:
     disk = Disk()
     index = offset_index(tmp_path, 3000, disk=disk)
     index.lookup(BASE + 9)  # makes the mapping
@@ -139,7 +133,6 @@ def test_truncation_drops_entries_at_or_behind_the_offset(tmp_path: Path, keep: 
 
 
 def test_the_time_index_is_truncated_by_offset(tmp_path: Path) -> None:
-    """Its entries name offsets; those at or behind the cut go."""
     index = TimeIndex(Disk(), f"{tmp_path}/t", BASE)
     for i in range(2000):
         index.append(1000 + i, BASE + 10 * i)
@@ -152,8 +145,7 @@ def test_the_time_index_is_truncated_by_offset(tmp_path: Path) -> None:
     assert index.entries == 0
 
 
-def test_an_index_is_full_when_its_file_would_grow_beyond_the_setting(tmp_path: Path) -> None:
-    """segment.index.bytes, rounded down to whole entries."""
+def test_an_index_is_full_at_segment_index_bytes(tmp_path: Path) -> None:
     index = offset_index(tmp_path, 9)
     assert not index.is_full(87)
     assert not index.is_full(80)
@@ -161,8 +153,7 @@ def test_an_index_is_full_when_its_file_would_grow_beyond_the_setting(tmp_path: 
     assert index.is_full(72)
 
 
-def test_a_file_that_cannot_be_an_index_is_refused(tmp_path: Path) -> None:
-    """Rule 2: torn entries, and the zeros that an unclean stop of Kafka leaves behind preallocated entries."""
+def test_an_invalid_index_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "i.index"
     path.write_bytes(b"\0" * 13)
     with pytest.raises(CorruptIndex, match="13 bytes"):
@@ -172,21 +163,19 @@ def test_a_file_that_cannot_be_an_index_is_refused(tmp_path: Path) -> None:
         offset_index(tmp_path)
 
 
-def test_a_failed_write_out_is_repeated_by_the_next(tmp_path: Path) -> None:
-    """Entries are in memory; nothing is lost and nothing is written twice."""
+def test_a_failed_write_out_is_retried_by_the_next(tmp_path: Path) -> None:
     disk = FaultyDisk()
     index = offset_index(tmp_path, 5, disk=disk)
-    disk.room = 12
+    disk.space_left = 12
     with pytest.raises(StorageError):
         index.write_out()
     assert index.lookup(BASE + 39) == (BASE + 39, 4 * 4096)
-    disk.room = None
+    disk.space_left = None
     index.write_out()
     assert OffsetIndex(Disk(), index.path, BASE).entries == 5
 
 
-def test_no_descriptor_stays_open_but_the_mapping(tmp_path: Path) -> None:
-    """Rule 5: 5,000 partitions must not hold 10,000 index files open."""
+def test_only_the_mapping_keeps_a_descriptor(tmp_path: Path) -> None:
     disk = FaultyDisk()
     index = offset_index(tmp_path, 3000, disk=disk)
     index.lookup(BASE + 25_000)
@@ -199,7 +188,7 @@ def test_no_descriptor_stays_open_but_the_mapping(tmp_path: Path) -> None:
 
 
 class _ObservedColumn:
-    """Reads a column of an index's mapping and notes the pages."""
+    """Reads a column of an index's mapping and records the pages."""
 
     def __init__(self, column: struct.Struct, touched: set[int]) -> None:
         self._column = column
@@ -226,10 +215,7 @@ def _observe_pages(index: SparseIndex, touched: set[int], monkeypatch: pytest.Mo
 def test_a_lookup_near_the_end_touches_three_pages_at_most_whatever_the_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[OffsetIndex | TimeIndex]
 ) -> None:
-    """Rule 3 (seeds.md I2, I3): the index grows page by page; what a freshly opened one reads is counted.
-
-    A plain binary search over 40 pages would touch six, others for every page that is added.
-    """
+    """docs/seeds.md I2, I3."""
     disk = FaultyDisk()
     size = kind.ENTRY.size
     index = kind(disk, f"{tmp_path}/grows", 0)
@@ -246,7 +232,7 @@ def test_a_lookup_near_the_end_touches_three_pages_at_most_whatever_the_size(
         expected = [index.lookup(target) for target in targets]
         with monkeypatch.context() as patch:
             _observe_pages(opened, touched, patch)
-            disk.forget_history()
+            disk.reset_counters()
             again = kind(disk, index.path, 0)
             assert [opened.lookup(target) for target in targets] == expected
         for _, position, length in disk.reads:
@@ -259,7 +245,7 @@ LARGEST_INDEX_BYTES = 10 * 1024 * 1024  # segment.index.bytes
 
 
 def written_index(path: Path, kind: type[OffsetIndex | TimeIndex], entries: int) -> str:
-    """The file of an index whose entry i has the key 10 i and the value i."""
+    """An index file whose entry i has the key 10 i and the value i."""
     per_entry = kind.ENTRY.size // 4
     words = array("I", bytes(entries * kind.ENTRY.size))
     words[per_entry - 2 :: per_entry] = array("I", range(0, 10 * entries, 10))
@@ -276,9 +262,7 @@ def written_index(path: Path, kind: type[OffsetIndex | TimeIndex], entries: int)
 def test_thousands_of_lookups_near_the_end_of_the_largest_index_touch_three_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[OffsetIndex | TimeIndex], kibibytes: int
 ) -> None:
-    """Rule 3 (seeds.md I2, I3): opening and 3,000 look-ups together, at sizes up to the largest; one cold
-    look-up in the largest touches more, which shows that pages are counted.
-    """
+    """docs/seeds.md I2, I3."""
     size = kind.ENTRY.size
     entries = kibibytes * 1024 // size
     path = written_index(tmp_path, kind, entries)
@@ -304,12 +288,12 @@ def test_thousands_of_lookups_near_the_end_of_the_largest_index_touch_three_page
 def test_a_lookup_near_the_end_of_an_open_index_touches_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 3 (seeds.md I2): the warm section is in memory; only a target before it goes to the mapping."""
+    """docs/seeds.md I2."""
     disk = FaultyDisk()
     index = offset_index(tmp_path, 20_000, disk=disk)
     touched: set[int] = set()
     _observe_pages(index, touched, monkeypatch)
-    disk.forget_history()
+    disk.reset_counters()
     for back in range(1, WARM_ENTRIES):
         index.lookup(BASE + 10 * (20_000 - back) + 9)
     assert not touched
@@ -337,8 +321,7 @@ def entries_of(index: TransactionIndex) -> list[AbortedTransaction]:
     return index.overlapping(0, 2**63 - 1)[0]
 
 
-def test_transaction_entries_are_kafkas(tmp_path: Path) -> None:
-    """FORMAT of .txnindex; no file while there is no entry."""
+def test_transaction_entries_have_kafkas_format(tmp_path: Path) -> None:
     transaction_index(tmp_path, 0)
     assert not (tmp_path / "x.txnindex").exists()
     transaction_index(tmp_path, 2)
@@ -347,8 +330,7 @@ def test_transaction_entries_are_kafkas(tmp_path: Path) -> None:
     assert entries_of(TransactionIndex(Disk(), f"{tmp_path}/x.txnindex", 5)) == ABORTED[:2]
 
 
-def test_overlapping_transactions_are_collected_until_a_stable_offset_says_enough(tmp_path: Path) -> None:
-    """As Kafka's collectAbortedTxns."""
+def test_overlapping_transactions_are_collected_up_to_the_last_stable_offset(tmp_path: Path) -> None:
     index = transaction_index(tmp_path)
     assert index.overlapping(0, 9) == ([], True)
     assert index.overlapping(0, 16) == ([ABORTED[0], ABORTED[1]], True)
@@ -359,7 +341,6 @@ def test_overlapping_transactions_are_collected_until_a_stable_offset_says_enoug
 
 
 def test_transactions_are_truncated_by_their_marker(tmp_path: Path) -> None:
-    """What lies at or behind the cut goes, from the file too."""
     index = transaction_index(tmp_path)
     index.truncate(40)
     assert entries_of(index) == ABORTED[:2]
@@ -370,8 +351,7 @@ def test_transactions_are_truncated_by_their_marker(tmp_path: Path) -> None:
     assert (entries_of(index), (tmp_path / "x.txnindex").stat().st_size) == ([], 0)
 
 
-def test_a_torn_transaction_entry_is_passed_over_and_overwritten(tmp_path: Path) -> None:
-    """Rule 2; a version or an offset that cannot be is refused."""
+def test_a_torn_transaction_entry_is_ignored_and_overwritten(tmp_path: Path) -> None:
     transaction_index(tmp_path, 2)
     path = tmp_path / "x.txnindex"
     path.write_bytes(path.read_bytes()[:-1])

@@ -21,7 +21,7 @@ BASE = 7000
 
 
 def new_segment(directory: Path, data: bytes = b"", *, disk: Disk | None = None, interval: int = 4096) -> Segment:
-    """A segment at offset BASE that holds `data`, every batch published by itself."""
+    """A segment at offset BASE with `data`, each batch published alone."""
     directory.mkdir(exist_ok=True)
     segment = Segment(disk or Disk(), str(directory), BASE, 0, interval)
     segment.create(NOW_MS)
@@ -33,23 +33,23 @@ def new_segment(directory: Path, data: bytes = b"", *, disk: Disk | None = None,
 
 
 def opened_again(segment: Segment, *, disk: Disk | None = None) -> Segment:
-    """What the next start of the broker makes of the files."""
+    """The segment after a restart."""
     segment.release(forget=True)
     return found_on_disk(segment, disk=disk)
 
 
 def found_on_disk(segment: Segment, *, disk: Disk | None = None) -> Segment:
-    """The same files, as they are, in another object."""
+    """The same files in a new object."""
     return Segment(disk or Disk(), segment.directory, BASE, Path(segment.path(LOG)).stat().st_size, segment.interval)
 
 
 def batches(count: int, *, records: int = 1, size: int = 1000) -> bytes:
-    """Batches that follow each other from BASE on, a millisecond apart."""
+    """Consecutive batches from BASE on, a millisecond apart."""
     return b"".join(batch(BASE + records * i, records, timestamp_ms=NOW_MS + i, size=size) for i in range(count))
 
 
 def expected(data: bytes, offset: int) -> tuple[int, int] | None:
-    """What `find` must say, by looking at every batch."""
+    """The result of `find` by a scan of all batches."""
     for position, header in headers(data):
         if header.last_offset >= offset:
             return position, header.size
@@ -57,7 +57,7 @@ def expected(data: bytes, offset: int) -> tuple[int, int] | None:
 
 
 def state(segment: Segment) -> tuple[object, ...]:
-    """All that an append goes on from."""
+    """The state that an append needs."""
     return (
         segment.size,
         segment.end_offset,
@@ -70,7 +70,7 @@ def state(segment: Segment) -> tuple[object, ...]:
 
 
 def recover(segment: Segment) -> list[tuple[BatchHeader, bytes]]:
-    """Recover in one go; every batch that was shown."""
+    """Run the recovery; returns every batch visited."""
     seen = []
 
     def visit(buffer: Buffer, position: int, header: BatchHeader) -> None:
@@ -84,8 +84,8 @@ def recover(segment: Segment) -> list[tuple[BatchHeader, bytes]]:
 # ---- indexes while appending -----------------------------------------------------------------------------
 
 
-def test_a_batch_that_starts_more_than_an_interval_behind_the_last_entry_gets_one(tmp_path: Path) -> None:
-    """Rule 2 (seeds.md I1), as in Kafka: more than the interval, counted from the start of the batch named last."""
+def test_a_batch_more_than_an_interval_after_the_last_entry_is_indexed(tmp_path: Path) -> None:
+    """docs/seeds.md I1."""
     segment = new_segment(tmp_path, batches(12), interval=3000)
     segment.finish()
     entries = [segment.offset_index.entry(slot) for slot in range(segment.offset_index.entries)]
@@ -94,8 +94,7 @@ def test_a_batch_that_starts_more_than_an_interval_behind_the_last_entry_gets_on
     assert times == [(NOW_MS + 4, 4), (NOW_MS + 8, 8), (NOW_MS + 11, 11)]
 
 
-def test_the_time_index_holds_the_greatest_time_so_far_and_whose_it_is(tmp_path: Path) -> None:
-    """FORMAT of .timeindex: times that go back leave no entry."""
+def test_the_time_index_has_the_greatest_timestamp_so_far(tmp_path: Path) -> None:
     times = [5, 9, 3, 9, 4, 8, 2, 12, 1]
     data = b"".join(batch(BASE + i, timestamp_ms=NOW_MS + time, size=1000) for i, time in enumerate(times))
     segment = new_segment(tmp_path, data, interval=1500)
@@ -105,14 +104,12 @@ def test_the_time_index_holds_the_greatest_time_so_far_and_whose_it_is(tmp_path:
     assert segment.max_timestamp == (NOW_MS + 12, BASE + 7)
 
 
-def test_the_last_offset_of_a_batch_is_what_the_index_holds(tmp_path: Path) -> None:
-    """FORMAT of .index."""
+def test_the_offset_index_has_last_offsets(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, batches(9, records=10), interval=4096)
     assert segment.offset_index.last == (BASE + 59, 5000)
 
 
-def test_several_batches_of_one_append_are_indexed_each(tmp_path: Path) -> None:
-    """As Kafka since 4.0."""
+def test_each_batch_of_an_append_is_indexed(tmp_path: Path) -> None:
     data = batches(20)
     one_by_one = new_segment(tmp_path / "a", data, interval=2000)
     together = new_segment(tmp_path / "b", interval=2000)
@@ -126,8 +123,7 @@ def test_several_batches_of_one_append_are_indexed_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 5, 6, 70, 200])
-def test_a_segment_opened_again_goes_on_as_if_never_closed(tmp_path: Path, count: int) -> None:
-    """Rule 2: even the bytes since the last index entry are the same."""
+def test_a_reopened_segment_continues_as_if_never_closed(tmp_path: Path, count: int) -> None:
     segment = new_segment(tmp_path, batches(count))
     segment.finish()
     before = state(segment)
@@ -136,8 +132,7 @@ def test_a_segment_opened_again_goes_on_as_if_never_closed(tmp_path: Path, count
     assert state(again) == before
 
 
-def test_index_files_are_written_now_and_then(tmp_path: Path) -> None:
-    """indexes.py rule 4: in groups; a segment of a GiB does not keep its index in memory."""
+def test_index_files_are_written_in_groups_of_entries(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, batches(130), interval=1)
     sizes = {suffix: Path(segment.path(suffix)).stat().st_size for suffix in (OFFSET_INDEX, TIME_INDEX)}
     assert sizes == {OFFSET_INDEX: 8 * 128, TIME_INDEX: 12 * 128}
@@ -149,7 +144,7 @@ def test_index_files_are_written_now_and_then(tmp_path: Path) -> None:
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("size", [100, 900, 5000])
 def test_find_agrees_with_a_scan_for_every_offset(tmp_path: Path, size: int, *, again: bool) -> None:
-    """seeds.md F8: whether the batch is remembered, indexed, or has to be looked for between index entries."""
+    """docs/seeds.md F8."""
     data = b"".join(batch(BASE + 5 * i, 3, size=size + i % 7) for i in range(200))  # gaps, as compaction leaves them
     segment = new_segment(tmp_path, data)
     if again:
@@ -159,24 +154,22 @@ def test_find_agrees_with_a_scan_for_every_offset(tmp_path: Path, size: int, *, 
         assert segment.find(offset) == expected(data, offset), offset
 
 
-def test_find_among_the_batches_published_last_reads_nothing(tmp_path: Path) -> None:
-    """Rule 3: a consumer near the end costs no system call."""
+def test_find_among_recent_batches_reads_nothing(tmp_path: Path) -> None:
     disk = FaultyDisk()
     segment = new_segment(tmp_path, batches(500), disk=disk)
-    disk.forget_history()
+    disk.reset_counters()
     for offset in range(BASE + 500 - 64, BASE + 501):
         segment.find(offset)
     assert disk.reads == []
 
 
-def test_find_in_a_segment_opened_again_reads_nothing_behind_the_last_entry(tmp_path: Path) -> None:
-    """Loading has looked at those batches already."""
+def test_find_after_a_load_reads_nothing_above_the_last_entry(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, batches(500))
     segment.finish()
     disk = FaultyDisk()
     again = opened_again(segment, disk=disk)
     again.load()
-    disk.forget_history()
+    disk.reset_counters()
     last_indexed = again.offset_index.last[0]
     assert [again.find(offset) for offset in range(last_indexed, BASE + 501)][-1] is None
     assert disk.reads == []
@@ -184,29 +177,27 @@ def test_find_in_a_segment_opened_again_reads_nothing_behind_the_last_entry(tmp_
 
 @pytest.mark.parametrize("size", [100, 1000, 4000, 20_000])
 def test_find_reads_batch_headers_of_one_interval_and_no_more(tmp_path: Path, size: int) -> None:
-    """Rule 3 (Z1): at most the index interval and one header of the log, whatever the batches' size."""
+    """docs/seeds.md Z1."""
     disk = FaultyDisk()
     segment = new_segment(tmp_path, batches(300, size=size), disk=disk)
     log = segment.path(LOG)
     for offset in range(BASE, BASE + 230, 3):
         segment.find(BASE)  # opens what was not open
-        disk.forget_history()
+        disk.reset_counters()
         assert segment.find(offset) == (size * (offset - BASE), size)
         assert sum(length for path, _, length in disk.reads if path == log) <= 4096 + BATCH_OVERHEAD
         assert {path for path, _, _ in disk.reads} <= {log}
 
 
-def test_find_passes_over_much_when_the_index_is_short(tmp_path: Path) -> None:
-    """indexes.py rule 2: a short index costs time, not answers; and not a system call for every batch."""
+def test_find_scans_with_large_reads_when_the_index_is_short(tmp_path: Path) -> None:
     disk = FaultyDisk()
     segment = new_segment(tmp_path, batches(2000, size=100), disk=disk, interval=10**9)
-    disk.forget_history()
+    disk.reset_counters()
     assert segment.find(BASE + 1900) == (190_000, 100)
     assert len(disk.reads) <= 6
 
 
-def test_find_says_so_when_the_log_is_damaged(tmp_path: Path) -> None:
-    """A length that cannot be must not be walked over."""
+def test_find_raises_for_a_corrupt_log(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, batches(200))
     segment.file.pwrite(b"\0\0\0\1", 1000 + 8)
     with pytest.raises(KafkaError, match="damaged at position 1000") as caught:
@@ -216,7 +207,6 @@ def test_find_says_so_when_the_log_is_damaged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_find_timestamp_agrees_with_a_scan(tmp_path: Path, *, again: bool) -> None:
-    """The first batch at or behind the offset whose greatest time is late enough; times go up and down."""
     rng = random.Random(20)
     times = [NOW_MS + 10 * i + rng.randrange(-300, 300) for i in range(300)]
     data = b"".join(batch(BASE + 2 * i, 2, timestamp_ms=time, size=500) for i, time in enumerate(times))
@@ -231,7 +221,6 @@ def test_find_timestamp_agrees_with_a_scan(tmp_path: Path, *, again: bool) -> No
 
 
 def test_the_first_timestamp_is_that_of_the_first_batch(tmp_path: Path) -> None:
-    """From it the age of a segment counts, also after a restart."""
     data = batch(BASE, timestamp_ms=NOW_MS + 5) + batch(BASE + 1, timestamp_ms=NOW_MS)
     segment = new_segment(tmp_path, data)
     assert segment.first_timestamp == NOW_MS + 5
@@ -243,8 +232,7 @@ def test_the_first_timestamp_is_that_of_the_first_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_truncation_leaves_what_was_before_it(tmp_path: Path, *, again: bool) -> None:
-    """Every cut gives the segment that would have been written up to there; an offset inside a batch takes it all."""
+def test_truncation_keeps_everything_below_the_offset(tmp_path: Path, *, again: bool) -> None:
     data = b"".join(batch(BASE + 4 * i, 3, timestamp_ms=NOW_MS + i, size=700) for i in range(60))  # gaps of one
     for offset in range(BASE, BASE + 242, 5):
         directory = tmp_path / str(offset)
@@ -263,8 +251,7 @@ def test_truncation_leaves_what_was_before_it(tmp_path: Path, *, again: bool) ->
             assert segment.find(probe) == fresh.find(probe)
 
 
-def test_a_truncated_segment_can_be_appended_to_and_opened_again(tmp_path: Path) -> None:
-    """Rule 2 holds across a truncation."""
+def test_a_truncated_segment_can_be_appended_to_and_reopened(tmp_path: Path) -> None:
     data = batches(40)
     segment = new_segment(tmp_path / "a", data)
     segment.truncate(BASE + 20)
@@ -281,8 +268,7 @@ def test_a_truncated_segment_can_be_appended_to_and_opened_again(tmp_path: Path)
 
 
 @pytest.mark.parametrize("size", [100, 1000, 30_000])
-def test_recovery_writes_the_indexes_that_were_written_first(tmp_path: Path, size: int) -> None:
-    """Rule 2, byte by byte."""
+def test_recovery_rebuilds_identical_indexes(tmp_path: Path, size: int) -> None:
     data = batches(150, records=2, size=size)
     segment = new_segment(tmp_path, data)
     segment.finish()
@@ -295,8 +281,7 @@ def test_recovery_writes_the_indexes_that_were_written_first(tmp_path: Path, siz
     assert contents(tmp_path) == before
 
 
-def test_recovery_writes_only_what_is_wrong(tmp_path: Path) -> None:
-    """After a crash most indexes are right; thousands of partitions are not to be written anew."""
+def test_recovery_does_not_rewrite_correct_indexes(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, batches(400), interval=900)
     segment.finish()
     before = contents(tmp_path)
@@ -311,8 +296,7 @@ def test_recovery_writes_only_what_is_wrong(tmp_path: Path) -> None:
             assert contents(tmp_path) == before
 
 
-def test_a_log_torn_at_any_byte_is_cut_behind_its_last_whole_batch(tmp_path: Path) -> None:
-    """Recovery after a crash, for every length that a crash may leave."""
+def test_a_torn_log_is_truncated_after_its_last_whole_batch(tmp_path: Path) -> None:
     data = batches(3, records=2, size=90)
     for length in range(len(data) + 1):
         segment = new_segment(tmp_path, data, interval=100)
@@ -329,7 +313,6 @@ def test_a_log_torn_at_any_byte_is_cut_behind_its_last_whole_batch(tmp_path: Pat
 
 @pytest.mark.parametrize("position", [0, 8, 11, 16, 17, 21, 26, 60, 61, 99])
 def test_a_batch_with_a_wrong_byte_ends_the_log(tmp_path: Path, position: int) -> None:
-    """Base offset, length, magic, CRC, attributes, delta, records: nothing corrupt is kept, what is before it is."""
     data = bytearray(batches(5, size=100))
     data[200 + position] ^= 0x40
     segment = new_segment(tmp_path)
@@ -340,8 +323,7 @@ def test_a_batch_with_a_wrong_byte_ends_the_log(tmp_path: Path, position: int) -
 
 
 @pytest.mark.parametrize("tail", [bytes(5000), b"\xff" * 5000, bytes(8) + b"\x7f\xff\xff\xff" + bytes(60)])
-def test_garbage_behind_the_last_batch_is_cut_off(tmp_path: Path, tail: bytes) -> None:
-    """Zeros of a preallocated file, noise, an absurd length."""
+def test_garbage_after_the_last_batch_is_truncated(tmp_path: Path, tail: bytes) -> None:
     data = batches(3)
     segment = new_segment(tmp_path)
     segment.file.pwrite(data + tail, 0)
@@ -350,8 +332,7 @@ def test_garbage_behind_the_last_batch_is_cut_off(tmp_path: Path, tail: bytes) -
     assert Path(torn.path(LOG)).read_bytes() == data
 
 
-def test_offsets_that_go_back_end_the_log(tmp_path: Path) -> None:
-    """Whole batches of an earlier life of the file behind the end of the log are not part of it."""
+def test_descending_offsets_end_the_log(tmp_path: Path) -> None:
     segment = new_segment(tmp_path)
     segment.file.pwrite(batches(3) + batch(BASE + 1, size=500), 0)
     torn = found_on_disk(segment)
@@ -359,7 +340,6 @@ def test_offsets_that_go_back_end_the_log(tmp_path: Path) -> None:
 
 
 def test_a_last_offset_before_the_first_ends_the_log(tmp_path: Path) -> None:
-    """The CRC is right, the header cannot be."""
     segment = new_segment(tmp_path)
     segment.file.pwrite(batches(3) + with_fields(batch(BASE + 3, size=500), last_offset_delta=-1), 0)
     torn = found_on_disk(segment)
@@ -367,15 +347,13 @@ def test_a_last_offset_before_the_first_ends_the_log(tmp_path: Path) -> None:
 
 
 def test_an_offset_too_far_from_the_base_ends_the_log(tmp_path: Path) -> None:
-    """A relative offset must fit 31 bits."""
     segment = new_segment(tmp_path)
     segment.file.pwrite(batch(BASE + 2**31 - 1) + batch(BASE + 2**31), 0)
     torn = found_on_disk(segment)
     assert len(recover(torn)) == 1
 
 
-def test_recovery_reads_a_batch_larger_than_its_stride(tmp_path: Path) -> None:
-    """And goes in slices, so that others can work in between."""
+def test_recovery_reads_a_batch_larger_than_its_buffer(tmp_path: Path) -> None:
     data = batches(2, size=400_000) + batch(BASE + 2, size=3_000_000) + batch(BASE + 3, size=700_000)
     segment = new_segment(tmp_path)
     segment.file.pwrite(data, 0)
@@ -383,8 +361,7 @@ def test_recovery_reads_a_batch_larger_than_its_stride(tmp_path: Path) -> None:
     assert list(torn.recover(None)) == [800_000, 3_800_000, 4_500_000]
 
 
-def test_a_recovery_that_is_begun_again_ends_the_same(tmp_path: Path) -> None:
-    """Idempotent, also when the broker stops in the middle of it."""
+def test_a_repeated_recovery_gives_the_same_result(tmp_path: Path) -> None:
     data = batches(30, size=100_000)
     segment = new_segment(tmp_path, data)
     segment.finish()
@@ -395,8 +372,7 @@ def test_a_recovery_that_is_begun_again_ends_the_same(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-def test_an_index_that_ends_too_early_is_written_on_and_not_anew(tmp_path: Path) -> None:
-    """What stands there is right: after a crash that is most of it, and cutting a file costs more than writing to it."""
+def test_a_short_index_is_extended_not_rewritten(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, batches(50))
     segment.finish()
     segment.release(forget=True)
@@ -422,8 +398,7 @@ def test_an_index_that_ends_too_early_is_written_on_and_not_anew(tmp_path: Path)
         (OFFSET_INDEX, b"\0\0\0\1\0\xff\xff\xff"),
     ],
 )
-def test_indexes_that_do_not_fit_are_built_anew_when_they_are_used(tmp_path: Path, suffix: str, damage: bytes) -> None:
-    """Rule 5: after a clean stop nobody looks at them before."""
+def test_inconsistent_indexes_are_rebuilt_at_their_first_use(tmp_path: Path, suffix: str, damage: bytes) -> None:
     segment = new_segment(tmp_path, batches(50))
     segment.finish()
     segment.release(forget=True)
@@ -435,8 +410,7 @@ def test_indexes_that_do_not_fit_are_built_anew_when_they_are_used(tmp_path: Pat
 
 
 @pytest.mark.parametrize("fields", [{"last_offset_delta": -3}, {"base_offset": 3}, {"last_offset_delta": 2**31 - 1}])
-def test_offsets_that_cannot_be_are_found_when_it_is_loaded(fields: dict[str, int], tmp_path: Path) -> None:
-    """Rule 5: a log that was closed cleanly, and whose bytes were changed afterwards, is cut before that."""
+def test_invalid_offsets_are_found_by_load(fields: dict[str, int], tmp_path: Path) -> None:
     segment = new_segment(tmp_path, batches(5))
     segment.release(forget=True)
     content = bytearray(Path(segment.path(LOG)).read_bytes())
@@ -448,8 +422,7 @@ def test_offsets_that_cannot_be_are_found_when_it_is_loaded(fields: dict[str, in
     found.finish()
 
 
-def test_a_torn_log_is_found_when_it_is_loaded(tmp_path: Path) -> None:
-    """Rule 5: a log that was said to be closed cleanly, but does not end with a whole batch."""
+def test_a_torn_log_is_found_by_load(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, batches(50))
     segment.finish()
     segment.release(forget=True)
@@ -464,8 +437,7 @@ def test_a_torn_log_is_found_when_it_is_loaded(tmp_path: Path) -> None:
 # ---- letting go ------------------------------------------------------------------------------------------
 
 
-def test_a_released_segment_holds_no_descriptor_and_works_on(tmp_path: Path) -> None:
-    """Rule 4."""
+def test_a_released_segment_has_no_descriptor_and_still_works(tmp_path: Path) -> None:
     disk = Disk()
     segment = new_segment(tmp_path, batches(2000, size=100), disk=disk, interval=90)
     segment.find(BASE)
@@ -483,16 +455,14 @@ def test_a_released_segment_holds_no_descriptor_and_works_on(tmp_path: Path) -> 
     assert segment.find(BASE + 3) == (300, 100)
 
 
-def test_releasing_writes_out_what_the_indexes_hold(tmp_path: Path) -> None:
-    """Entries that are only in memory are not lost."""
+def test_release_writes_the_indexes(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, batches(50))
     entries = segment.offset_index.entries
     segment.release(forget=True)
     assert segment.offset_index.entries == entries == Path(segment.path(OFFSET_INDEX)).stat().st_size // 8
 
 
-def test_doomed_files_have_other_names_and_can_still_be_read(tmp_path: Path) -> None:
-    """A region that is being sent outlives the segment."""
+def test_files_renamed_for_deletion_are_still_readable(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, batches(50))
     segment.finish()
     file = segment.file

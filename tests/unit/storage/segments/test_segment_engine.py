@@ -1,4 +1,4 @@
-"""Kafka's engine: a partition as a directory of segments (storage/segments/segment_engine.py, layout.py)."""
+"""A partition as a directory of segments (storage/segments/segment_engine.py)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ def bases(engine: SegmentEngine) -> list[int]:
     return [segment.base_offset for segment in engine.segments()]
 
 
-def test_the_engine_keeps_the_contract() -> None:
-    """storage/engine.py: mypy compares the signatures, this the names."""
+def test_segment_engine_has_all_engine_methods() -> None:
 
     def check(engine: SegmentEngine) -> Engine:
         return engine
@@ -36,22 +35,21 @@ def test_the_engine_keeps_the_contract() -> None:
 
 
 def test_a_new_partition_has_kafkas_files(tmp_path: Path) -> None:
-    """M1: names by base offset, 20 digits."""
+    """docs/seeds.md M1."""
     engine = opened(tmp_path / "t-0")
     assert sorted(contents(tmp_path / "t-0")) == [f"{0:020d}{suffix}" for suffix in (".index", ".log", ".timeindex")]
     assert (engine.start_offset, engine.end_offset, engine.size_bytes, engine.flushed_end_offset) == (0, 0, 0, 0)
     assert engine.segments() == [SegmentInfo(0, 0, 0)]
 
 
-def test_a_segment_is_rolled_before_it_would_grow_too_large(tmp_path: Path) -> None:
-    """Rule 1 (seeds.md M1): exactly full is not too large."""
+def test_a_segment_is_rolled_before_it_exceeds_segment_bytes(tmp_path: Path) -> None:
+    """docs/seeds.md M1."""
     engine = filled(tmp_path, 25, records=2, config=SMALL)
     assert engine.segments() == [SegmentInfo(0, 20, 10_000), SegmentInfo(20, 40, 10_000), SegmentInfo(40, 50, 5000)]
     assert sorted(contents(tmp_path))[3:6] == [f"{20:020d}{suffix}" for suffix in (".index", ".log", ".timeindex")]
 
 
-def test_a_preallocated_segment_has_its_space_at_once(tmp_path: Path) -> None:
-    """The setting `preallocate`: files stay as long as they are, and what a full one did not need is given back."""
+def test_a_preallocated_segment_has_its_disk_space_at_once(tmp_path: Path) -> None:
     size = 1 << 20
     engine = opened(tmp_path, replace(SMALL, preallocate=True, segment_bytes=size))
     for number in range(4):
@@ -66,15 +64,13 @@ def test_a_preallocated_segment_has_its_space_at_once(tmp_path: Path) -> None:
     assert third.st_blocks * 512 < size
 
 
-def test_the_reservation_that_began_a_segment_says_so(tmp_path: Path) -> None:
-    """Log takes a producer snapshot there."""
+def test_the_reservation_that_started_a_segment_reports_it(tmp_path: Path) -> None:
     engine = opened(tmp_path, SMALL)
     rolled = [append(engine, batch(i, size=4000)).rolled for i in range(5)]
     assert rolled == [False, False, True, False, True]
 
 
 def test_the_first_batch_of_a_segment_never_rolls_by_size(tmp_path: Path) -> None:
-    """Rule 1: no row of empty segments."""
     engine = opened(tmp_path, replace(SMALL, segment_bytes=500))
     append(engine, batch(0, size=900))
     append(engine, batch(1, size=900))
@@ -82,7 +78,6 @@ def test_the_first_batch_of_a_segment_never_rolls_by_size(tmp_path: Path) -> Non
 
 
 def test_a_segment_is_rolled_by_the_time_between_batches(tmp_path: Path) -> None:
-    """Rule 1: the first batch's greatest time counts, not the clock; also after a restart."""
     config = replace(SMALL, segment_ms=1000)
     engine = opened(tmp_path, config)
     append(engine, batch(0, timestamp_ms=NOW_MS), wall_ms=NOW_MS + 10**9)
@@ -96,8 +91,7 @@ def test_a_segment_is_rolled_by_the_time_between_batches(tmp_path: Path) -> None
     assert bases(engine) == [0, 3]
 
 
-def test_without_times_a_segment_is_rolled_by_its_age(tmp_path: Path) -> None:
-    """As Kafka: the clock counts only when the first batch has no time."""
+def test_without_timestamps_a_segment_is_rolled_by_its_age(tmp_path: Path) -> None:
     config = replace(SMALL, segment_ms=1000)
     engine = opened(tmp_path, config)
     for offset, wall_ms in ((0, 5000), (1, 6000), (2, 6001), (3, 7001), (4, 7002)):
@@ -105,12 +99,11 @@ def test_without_times_a_segment_is_rolled_by_its_age(tmp_path: Path) -> None:
     assert bases(engine) == [0, 2, 4]
 
 
-def test_the_jitter_shortens_the_life_of_a_segment(tmp_path: Path) -> None:
-    """segment.jitter.ms, at most segment.ms; the rng are handed in."""
-    asked: list[int] = []
+def test_the_jitter_shortens_segment_ms(tmp_path: Path) -> None:
+    bounds: list[int] = []
 
     def rng(limit: int) -> int:
-        asked.append(limit)
+        bounds.append(limit)
         return 600
 
     engine = SegmentEngine(Disk(), str(tmp_path), replace(SMALL, segment_ms=1000, segment_jitter_ms=5000), rng)
@@ -119,20 +112,18 @@ def test_the_jitter_shortens_the_life_of_a_segment(tmp_path: Path) -> None:
     append(engine, batch(1, timestamp_ms=NOW_MS + 400))
     append(engine, batch(2, timestamp_ms=NOW_MS + 401))
     assert bases(engine) == [0, 2]
-    assert set(asked) == {1000}
+    assert set(bounds) == {1000}
 
 
 @pytest.mark.parametrize(("index_bytes", "expected"), [(36, [0, 3, 6]), (24, [0, 2, 4, 6, 8])])
 def test_a_segment_is_rolled_when_an_index_is_full(tmp_path: Path, index_bytes: int, expected: list[int]) -> None:
-    """Rule 1: the time index (12 bytes an entry, one place kept for the end) fills up first."""
     engine = filled(tmp_path, 9, config=LogConfig(segment_index_bytes=index_bytes, index_interval_bytes=0))
     assert bases(engine)[: len(expected)] == expected
     engine.close()
     assert max(path.stat().st_size for path in tmp_path.glob("*index")) <= index_bytes
 
 
-def test_a_segment_is_rolled_when_an_offset_does_not_fit(tmp_path: Path) -> None:
-    """Rule 1: relative offsets have 31 bits; an empty segment stays where it is, as Kafka leaves it."""
+def test_a_segment_is_rolled_when_a_relative_offset_would_overflow(tmp_path: Path) -> None:
     engine = opened(tmp_path)
     append(engine, batch(0))
     append(engine, batch(2**31 - 1))
@@ -146,8 +137,7 @@ def test_a_segment_is_rolled_when_an_offset_does_not_fit(tmp_path: Path) -> None
     assert read(other, 5) == batch(2**33)
 
 
-def test_roll_begins_a_segment_at_the_end(tmp_path: Path) -> None:
-    """And does nothing while the active one is empty."""
+def test_roll_starts_a_segment_at_the_log_end(tmp_path: Path) -> None:
     engine = filled(tmp_path, 3)
     assert engine.roll(NOW_MS)
     assert not engine.roll(NOW_MS)
@@ -156,8 +146,7 @@ def test_roll_begins_a_segment_at_the_end(tmp_path: Path) -> None:
     assert read(engine, 2, 1000) == batch(2, timestamp_ms=NOW_MS + 2, size=1000)
 
 
-def test_settings_hold_from_the_next_append_on(tmp_path: Path) -> None:
-    """update_config."""
+def test_new_settings_apply_to_the_next_append(tmp_path: Path) -> None:
     engine = filled(tmp_path, 3)
     engine.update_config(replace(SMALL, segment_bytes=3500))
     append(engine, batch(3, size=1000))
@@ -167,8 +156,7 @@ def test_settings_hold_from_the_next_append_on(tmp_path: Path) -> None:
 # ---- reserve, write, publish, abandon --------------------------------------------------------------------
 
 
-def test_nothing_is_read_before_it_is_published(tmp_path: Path) -> None:
-    """Contract rule 2: outstanding reservations, published in order, over a roll."""
+def test_a_batch_is_not_readable_before_it_is_published(tmp_path: Path) -> None:
     engine = filled(tmp_path, 10, config=replace(SMALL, segment_bytes=11_000))
     parts = [batch(10 + i, timestamp_ms=NOW_MS + 10 + i, size=1000) for i in range(3)]
     reserved = [engine.reserve(len(part), infos(part), NOW_MS) for part in parts]
@@ -188,16 +176,14 @@ def test_nothing_is_read_before_it_is_published(tmp_path: Path) -> None:
     assert len(contents(tmp_path)[f"{0:020d}.timeindex"]) == 48
 
 
-def test_a_roll_by_time_does_not_read_what_is_not_written_yet(tmp_path: Path) -> None:
-    """The first batch's time is known from its reservation."""
+def test_a_roll_by_time_does_not_read_unwritten_bytes(tmp_path: Path) -> None:
     engine = opened(tmp_path, replace(SMALL, segment_ms=1000))
     parts = [batch(i, timestamp_ms=NOW_MS + time) for i, time in enumerate((0, 1000, 1001))]
     reserved = [engine.reserve(len(part), infos(part), NOW_MS) for part in parts]
     assert [r.rolled for r in reserved] == [False, False, True]
 
 
-def test_abandoning_gives_up_all_that_was_reserved_later(tmp_path: Path) -> None:
-    """Contract: with the segments that these reservations began; what was reserved before stays."""
+def test_abandon_drops_all_later_reservations(tmp_path: Path) -> None:
     engine = filled(tmp_path, 8, config=SMALL)
     parts = [batch(8 + i, size=1000) for i in range(4)]
     reserved = [engine.reserve(len(part), infos(part), NOW_MS) for part in parts]
@@ -216,26 +202,24 @@ def test_abandoning_gives_up_all_that_was_reserved_later(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_after_a_failed_write_and_abandon_all_is_as_before(tmp_path: Path, code: int) -> None:
-    """A part of the batch may have reached the file."""
+def test_after_a_failed_write_and_abandon_the_log_is_unchanged(tmp_path: Path, code: int) -> None:
     disk = FaultyDisk()
     engine = filled(tmp_path, 5, disk=disk)
     before = contents(tmp_path)
     part = batch(5, size=1000)
     reservation = engine.reserve(len(part), infos(part), NOW_MS)
-    disk.room, disk.fail_writes = 300, code
+    disk.space_left, disk.fail_writes = 300, code
     with pytest.raises(StorageError):
         engine.write(reservation, part)
     engine.abandon(reservation)
     assert contents(tmp_path) == before
     assert (engine.end_offset, engine.size_bytes) == (5, 5000)
-    disk.room, disk.fail_writes = None, 0
+    disk.space_left, disk.fail_writes = None, 0
     append(engine, part)
     assert read(engine, 4)[1000:] == part
 
 
-def test_a_reserve_that_fails_to_roll_has_reserved_nothing(tmp_path: Path) -> None:
-    """Contract rule 6."""
+def test_a_reserve_that_fails_to_roll_reserves_nothing(tmp_path: Path) -> None:
     disk = FaultyDisk()
     engine = filled(tmp_path, 10, config=SMALL, disk=disk)
     part = batch(10, size=1000)
@@ -250,7 +234,6 @@ def test_a_reserve_that_fails_to_roll_has_reserved_nothing(tmp_path: Path) -> No
 
 
 def test_short_writes_are_continued(tmp_path: Path) -> None:
-    """The system may write less than it is asked to."""
     disk = FaultyDisk()
     disk.write_limit = 333
     engine = filled(tmp_path, 5, disk=disk)
@@ -260,8 +243,8 @@ def test_short_writes_are_continued(tmp_path: Path) -> None:
 # ---- locate ----------------------------------------------------------------------------------------------
 
 
-def test_locate_answers_with_one_region_of_one_segment(tmp_path: Path) -> None:
-    """F7: the rest is in the next segment, and the next fetch will get it."""
+def test_locate_returns_one_region_of_one_segment(tmp_path: Path) -> None:
+    """docs/seeds.md F7."""
     engine = filled(tmp_path, 25, config=SMALL)
     located = engine.locate(3, 10**6, 25, min_one_batch=True)
     assert [(r.position, r.length) for r in located.regions] == [(3000, 7000)]
@@ -273,8 +256,8 @@ def test_locate_answers_with_one_region_of_one_segment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_locate_starts_at_the_batch_that_holds_the_offset(tmp_path: Path, *, again: bool) -> None:
-    """F8, for every offset, in active and older segments."""
+def test_locate_starts_at_the_batch_with_the_offset(tmp_path: Path, *, again: bool) -> None:
+    """docs/seeds.md F8."""
     engine = filled(tmp_path, 25, records=3, config=SMALL)
     if again:
         engine.close()
@@ -285,7 +268,7 @@ def test_locate_starts_at_the_batch_that_holds_the_offset(tmp_path: Path, *, aga
 
 
 def test_locate_stops_before_the_batch_that_reaches_max_offset(tmp_path: Path) -> None:
-    """F8: the high watermark or last stable offset becomes a position."""
+    """docs/seeds.md F8."""
     engine = filled(tmp_path, 25, records=2, config=SMALL)
     for max_offset in range(4, 20):
         located = engine.locate(4, 10**6, max_offset, min_one_batch=True)
@@ -297,8 +280,8 @@ def test_locate_stops_before_the_batch_that_reaches_max_offset(tmp_path: Path) -
     assert engine.locate(5, 10**6, 5, min_one_batch=True).regions == ()
 
 
-def test_locate_gives_at_most_max_bytes_and_may_cut_a_batch(tmp_path: Path) -> None:
-    """F8, F9: never the first batch, which comes whole or not at all."""
+def test_locate_returns_at_most_max_bytes_and_may_truncate_a_batch(tmp_path: Path) -> None:
+    """docs/seeds.md F8, F9."""
     engine = filled(tmp_path, 8)
     sizes = {
         (max_bytes, min_one): engine.locate(2, max_bytes, 8, min_one_batch=min_one).size
@@ -318,8 +301,8 @@ def test_locate_gives_at_most_max_bytes_and_may_cut_a_batch(tmp_path: Path) -> N
     assert [sizes[n, True] for n in (0, 1, 999, 1000, 1001)] == [1000, 1000, 1000, 1000, 1001]
 
 
-def test_the_end_offset_of_a_cut_answer_is_a_little_behind_it(tmp_path: Path) -> None:
-    """Kafka's upper bound for aborted transactions, where there are any: the next index entry, or max_offset."""
+def test_the_end_offset_of_a_truncated_result_is_slightly_above_it(tmp_path: Path) -> None:
+    """Kafka's upper bound for aborted transactions: the next index entry, or max_offset."""
     engine = filled(tmp_path, 40, config=LogConfig(index_interval_bytes=4096))
     assert engine.locate(3, 4000, 40, min_one_batch=True).end_offset == 40
     engine.add_aborted(AbortedTransaction(1, 0, 1, 2))
@@ -330,15 +313,15 @@ def test_the_end_offset_of_a_cut_answer_is_a_little_behind_it(tmp_path: Path) ->
     assert engine.locate(30, 9000, 40, min_one_batch=True).end_offset == 40
 
 
-def test_locate_at_the_end_is_empty_and_says_where_the_end_is(tmp_path: Path) -> None:
-    """F6, F7."""
+def test_locate_at_the_end_is_empty_with_the_end_position(tmp_path: Path) -> None:
+    """docs/seeds.md F6, F7."""
     engine = filled(tmp_path, 12, config=SMALL)
     located = engine.locate(12, 10**6, 12, min_one_batch=True)
     assert (located.regions, located.size, located.position) == ((), 0, OffsetPosition(10, 2000))
 
 
-def test_locate_goes_on_to_the_next_segment_when_this_one_has_nothing_left(tmp_path: Path) -> None:
-    """F7: offsets may be missing at a segment's end, after compaction."""
+def test_locate_continues_in_the_next_segment(tmp_path: Path) -> None:
+    """docs/seeds.md F7."""
     engine = filled(tmp_path, 10, config=SMALL)
     append(engine, batch(50, size=1000))
     assert bases(engine) == [0, 50]
@@ -348,11 +331,10 @@ def test_locate_goes_on_to_the_next_segment_when_this_one_has_nothing_left(tmp_p
     assert (located.regions, located.size) == ((), 0)
 
 
-def test_a_reader_at_the_end_costs_no_system_call(tmp_path: Path) -> None:
-    """Hot path: the last batches, and the end itself, are in memory."""
+def test_a_read_at_the_end_makes_no_system_call(tmp_path: Path) -> None:
     disk = FaultyDisk()
     engine = filled(tmp_path, 200, disk=disk)
-    disk.forget_history()
+    disk.reset_counters()
     for offset in range(140, 201):
         engine.locate(offset, 10**6, 200, min_one_batch=True)
         engine.locate(offset, 10**6, max(offset, 190), min_one_batch=True)
@@ -361,7 +343,6 @@ def test_a_reader_at_the_end_costs_no_system_call(tmp_path: Path) -> None:
 
 
 def test_read_batches_gives_whole_batches_only(tmp_path: Path) -> None:
-    """For internal readers: at least one, no further one beyond max_bytes."""
     engine = filled(tmp_path, 8)
     whole = [batch(i, timestamp_ms=NOW_MS + i, size=1000) for i in range(8)]
     assert bytes(engine.read_batches(2, 1)) == whole[2]
@@ -372,8 +353,7 @@ def test_read_batches_gives_whole_batches_only(tmp_path: Path) -> None:
     assert bytes(engine.read_batches(8, 10**6)) == b""
 
 
-def test_times_are_found_across_segments(tmp_path: Path) -> None:
-    """ListOffsets by time: the first batch that is late enough, at or behind the offset."""
+def test_timestamps_are_found_across_segments(tmp_path: Path) -> None:
     engine = filled(tmp_path, 25, records=2, config=SMALL)
     assert engine.find_timestamp(0, 0) == 0
     assert engine.find_timestamp(NOW_MS + 12, 0) == 24
@@ -385,8 +365,7 @@ def test_times_are_found_across_segments(tmp_path: Path) -> None:
     assert [engine.segment_max_timestamp(base) - NOW_MS for base in bases(engine)] == [9, 19, 24]
 
 
-def test_the_greatest_time_is_that_of_the_first_batch_that_has_it(tmp_path: Path) -> None:
-    """Contract; also in a segment that was loaded again."""
+def test_max_timestamp_is_of_the_first_batch_with_it(tmp_path: Path) -> None:
     engine = opened(tmp_path, SMALL)
     assert engine.max_timestamp() is None
     for offset, time in enumerate([1, 9, 3, 9, 2] * 3):
@@ -396,8 +375,7 @@ def test_the_greatest_time_is_that_of_the_first_batch_that_has_it(tmp_path: Path
     assert opened(tmp_path, SMALL).max_timestamp() == (NOW_MS + 9, 1)
 
 
-def test_a_segment_without_times_is_as_old_as_its_file(tmp_path: Path) -> None:
-    """Retention by time falls back to it."""
+def test_a_segment_without_timestamps_has_its_files_age(tmp_path: Path) -> None:
     engine = opened(tmp_path)
     append(engine, batch(0, timestamp_ms=-1))
     assert engine.segment_max_timestamp(0) == (tmp_path / f"{0:020d}.log").stat().st_mtime_ns // 10**6

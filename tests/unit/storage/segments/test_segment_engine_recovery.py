@@ -1,4 +1,4 @@
-"""Kafka's engine over stops and crashes: opening, recovery, cutting, syncing (segment_engine.py, layout.py)."""
+"""The segment engine across restarts and crashes: open, recovery, truncation, sync."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bases(engine: SegmentEngine) -> list[int]:
 def recovered(
     directory: Path, recovery_point: int, config: LogConfig = SMALL, compacted_end: int = 0
 ) -> tuple[SegmentEngine, list[int]]:
-    """An engine after an unclean stop, and the base offsets that recovery has visited."""
+    """An engine after an unclean stop, and the base offsets that the recovery visited."""
     engine = SegmentEngine(Disk(), str(directory), config)
     engine.compacted_end = compacted_end
     visited: list[int] = []
@@ -45,7 +45,6 @@ def recovered(
 
 
 def test_a_clean_partition_is_opened_without_opening_a_file(tmp_path: Path) -> None:
-    """Rule 3, D11: 5,000 partitions must not open 15,000 files."""
     filled(tmp_path, 45, config=SMALL).close()
     disk = FaultyDisk()
     engine = opened(tmp_path, SMALL, disk=disk)
@@ -57,8 +56,7 @@ def test_a_clean_partition_is_opened_without_opening_a_file(tmp_path: Path) -> N
     assert {Path(path).name[:20] for path, _, _ in disk.reads} == {f"{40:020d}"}
 
 
-def test_a_partition_closed_and_opened_again_goes_on(tmp_path: Path) -> None:
-    """The files are the same as without the stop."""
+def test_a_reopened_partition_continues(tmp_path: Path) -> None:
     engine = filled(tmp_path / "a", 25, config=SMALL)
     engine.close()
     engine = opened(tmp_path / "a", SMALL)
@@ -73,8 +71,7 @@ def test_a_partition_closed_and_opened_again_goes_on(tmp_path: Path) -> None:
     assert a == b
 
 
-def test_closing_cuts_off_what_was_never_published(tmp_path: Path) -> None:
-    """A late write of an abandoned reservation must not be found by the next start."""
+def test_close_truncates_unpublished_bytes(tmp_path: Path) -> None:
     engine = filled(tmp_path, 5)
     engine._active.file.pwrite(b"x" * 500, 5000)
     engine.close()
@@ -82,7 +79,6 @@ def test_closing_cuts_off_what_was_never_published(tmp_path: Path) -> None:
 
 
 def test_idle_partitions_hold_no_descriptor(tmp_path: Path) -> None:
-    """In service, what was not used since the last look is closed; all works on."""
     disk = Disk()
     open_files = FileHandleCache(disk)
     filled(tmp_path, 25, config=SMALL).close()
@@ -105,8 +101,7 @@ def test_idle_partitions_hold_no_descriptor(tmp_path: Path) -> None:
     assert read(engine, 3, 1000) == batch(3, timestamp_ms=NOW_MS + 3, size=1000)
 
 
-def test_indexes_without_log_and_files_half_deleted_go(tmp_path: Path) -> None:
-    """layout.py rule 1; what is not ours stays."""
+def test_orphaned_indexes_and_renamed_files_are_deleted(tmp_path: Path) -> None:
     filled(tmp_path, 15, config=SMALL).close()
     expected = contents(tmp_path)
     for name in (
@@ -129,8 +124,7 @@ def test_indexes_without_log_and_files_half_deleted_go(tmp_path: Path) -> None:
     assert contents(tmp_path) == expected
 
 
-def test_a_swap_that_was_begun_is_finished(tmp_path: Path) -> None:
-    """layout.py rule 1: a compacted segment replaces those whose offsets it covers."""
+def test_an_interrupted_swap_is_finished(tmp_path: Path) -> None:
     filled(tmp_path, 35, config=SMALL).close()
     swapped = batch(3, size=1000) + batch(19, size=1000)
     (tmp_path / f"{0:020d}.log.swap").write_bytes(swapped)
@@ -143,8 +137,7 @@ def test_a_swap_that_was_begun_is_finished(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.swap"))
 
 
-def test_a_swap_beside_a_cleaned_file_was_not_complete_and_goes(tmp_path: Path) -> None:
-    """layout.py rule 1: a split that was interrupted."""
+def test_a_swap_file_after_a_cleaned_file_is_deleted(tmp_path: Path) -> None:
     filled(tmp_path, 35, config=SMALL).close()
     before = contents(tmp_path)
     for name in (f"{0:020d}.log.cleaned", f"{5:020d}.log.swap", f"{5:020d}.index.swap"):
@@ -157,7 +150,6 @@ def test_a_swap_beside_a_cleaned_file_was_not_complete_and_goes(tmp_path: Path) 
 
 
 def test_recovery_checks_from_the_segment_of_the_recovery_point_on(tmp_path: Path) -> None:
-    """Contract: older segments are vouched for."""
     filled(tmp_path, 45, config=SMALL).close()
     before = contents(tmp_path)
     for point, first in ((0, 0), (9, 0), (10, 10), (37, 30), (45, 40)):
@@ -169,7 +161,6 @@ def test_recovery_checks_from_the_segment_of_the_recovery_point_on(tmp_path: Pat
 
 
 def test_before_recovery_older_segments_can_be_read(tmp_path: Path) -> None:
-    """Contract: the producers' state is taken up from there."""
     filled(tmp_path, 25, config=SMALL).close()
     engine = SegmentEngine(Disk(), str(tmp_path), SMALL)
     assert engine.open(13) == 10
@@ -184,8 +175,7 @@ def test_before_recovery_older_segments_can_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 1, 999, 1000, 1001, 4500, 9000, 9999])
-def test_what_lies_behind_damage_is_dropped(tmp_path: Path, kept: int) -> None:
-    """A segment that lost its end, be it whole batches, ends the log, whatever follows."""
+def test_everything_after_a_corrupt_batch_is_deleted(tmp_path: Path, kept: int) -> None:
     filled(tmp_path, 45, config=SMALL).close()
     log = tmp_path / f"{20:020d}.log"
     log.write_bytes(log.read_bytes()[:kept])
@@ -201,8 +191,7 @@ def test_what_lies_behind_damage_is_dropped(tmp_path: Path, kept: int) -> None:
     assert visited == list(range(end_offset + 1))
 
 
-def test_a_log_may_have_gaps_between_segments_where_it_was_compacted(tmp_path: Path) -> None:
-    """Contract: there a missing end is no loss."""
+def test_a_log_may_have_gaps_below_the_compacted_end(tmp_path: Path) -> None:
     filled(tmp_path, 45, config=SMALL).close()
     log = tmp_path / f"{20:020d}.log"
     log.write_bytes(log.read_bytes()[:3000])
@@ -210,15 +199,13 @@ def test_a_log_may_have_gaps_between_segments_where_it_was_compacted(tmp_path: P
     assert visited == [*range(10, 23), *range(30, 45)]
 
 
-def test_the_flushed_end_is_never_behind_the_recovered_end(tmp_path: Path) -> None:
-    """A checkpoint that says more than there is."""
+def test_the_flushed_end_is_never_above_the_recovered_end(tmp_path: Path) -> None:
     filled(tmp_path, 15, config=SMALL).close()
     engine, _ = recovered(tmp_path, 99)
     assert engine.flushed_end_offset == engine.end_offset == 15
 
 
 def test_a_segment_without_index_is_recovered_also_after_a_clean_stop(tmp_path: Path) -> None:
-    """As Kafka; nothing is flushed less for it."""
     filled(tmp_path, 35, config=SMALL).close()
     before = contents(tmp_path)
     (tmp_path / f"{10:020d}.timeindex").unlink()
@@ -230,8 +217,7 @@ def test_a_segment_without_index_is_recovered_also_after_a_clean_stop(tmp_path: 
     assert contents(tmp_path) == before
 
 
-def test_recovery_goes_in_slices(tmp_path: Path) -> None:
-    """So that it can run beside other work."""
+def test_recovery_runs_in_slices(tmp_path: Path) -> None:
     filled(tmp_path, 45, config=SMALL).close()
     engine = SegmentEngine(Disk(), str(tmp_path), SMALL)
     start = engine.open(0)
@@ -240,7 +226,6 @@ def test_recovery_goes_in_slices(tmp_path: Path) -> None:
 
 
 def test_every_crash_of_an_append_is_recovered(tmp_path: Path) -> None:
-    """Whatever part of the last writes reached the disk: no byte position is special."""
     whole = b"".join(batch(i, 2, size=90) for i in range(0, 6, 2))
     for length in range(len(whole) + 1):
         directory = tmp_path / str(length)
@@ -255,7 +240,7 @@ def test_every_crash_of_an_append_is_recovered(tmp_path: Path) -> None:
 
 
 def test_aborted_transactions_are_found_across_segments(tmp_path: Path) -> None:
-    """F10: each in the segment of its marker; the search ends where nothing can follow."""
+    """docs/seeds.md F10."""
     engine = filled(tmp_path, 35, config=SMALL)
     first = AbortedTransaction(1, 5, 12, 5)
     second = AbortedTransaction(2, 8, 31, 13)
@@ -273,8 +258,7 @@ def test_aborted_transactions_are_found_across_segments(tmp_path: Path) -> None:
     assert again.aborted(0, 31) == [first]
 
 
-def test_recovery_builds_the_transaction_index_anew(tmp_path: Path) -> None:
-    """Of the range that is recovered; what is older stays."""
+def test_recovery_rebuilds_the_transaction_index(tmp_path: Path) -> None:
     engine = filled(tmp_path, 35, config=SMALL)
     old, new = AbortedTransaction(1, 5, 12, 5), AbortedTransaction(2, 8, 31, 13)
     engine.add_aborted(old)
@@ -297,8 +281,7 @@ def test_recovery_builds_the_transaction_index_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 1, 9, 10, 11, 19, 20, 21, 24, 25])
-def test_truncation_cuts_across_segments(tmp_path: Path, offset: int) -> None:
-    """Later segments go, the one that holds the offset is active again; the flushed end follows."""
+def test_truncation_works_across_segments(tmp_path: Path, offset: int) -> None:
     engine = filled(tmp_path, 25, config=SMALL)
     engine.collect_sync().run()
     engine.mark_flushed(25)
@@ -314,8 +297,7 @@ def test_truncation_cuts_across_segments(tmp_path: Path, offset: int) -> None:
     assert [segment.end_offset for segment in opened(tmp_path, SMALL).segments()][-1] == 30
 
 
-def test_truncation_inside_a_batch_takes_all_of_it(tmp_path: Path) -> None:
-    """The end is then the batch's base offset."""
+def test_truncation_inside_a_batch_deletes_the_batch(tmp_path: Path) -> None:
     engine = filled(tmp_path, 5, records=4)
     engine.truncate(10)
     assert engine.end_offset == 8
@@ -323,8 +305,7 @@ def test_truncation_inside_a_batch_takes_all_of_it(tmp_path: Path) -> None:
     assert engine.end_offset == 8
 
 
-def test_reset_begins_anew_at_any_offset(tmp_path: Path) -> None:
-    """A follower whose log ends before the leader's begins; or the leader's offset is one of ours."""
+def test_reset_restarts_at_any_offset(tmp_path: Path) -> None:
     for number, offset in enumerate((0, 5, 10, 100)):
         engine = filled(tmp_path / str(number), 25, config=SMALL)
         engine.reset(offset)
@@ -336,8 +317,7 @@ def test_reset_begins_anew_at_any_offset(tmp_path: Path) -> None:
         assert len(contents(tmp_path / str(number))) == 3
 
 
-def test_trimming_dooms_whole_segments_before_the_offset(tmp_path: Path) -> None:
-    """Never the active one; regions that are being sent live on."""
+def test_trim_renames_whole_segments_below_the_offset(tmp_path: Path) -> None:
     engine = filled(tmp_path, 35, config=SMALL)
     located = engine.locate(3, 10**6, 35, min_one_batch=True)
     sent = bytes_of(located.regions)
@@ -365,7 +345,6 @@ def synced(disk: FaultyDisk) -> list[str]:
 
 
 def test_a_sync_covers_the_active_log_and_finished_segments_with_their_indexes(tmp_path: Path) -> None:
-    """Rule 5: indexes of the active segment are built anew after a crash and need no sync."""
     disk = FaultyDisk()
     engine = filled(tmp_path, 5, config=SMALL, disk=disk)
     work = engine.collect_sync()
@@ -389,14 +368,13 @@ def test_a_sync_covers_the_active_log_and_finished_segments_with_their_indexes(t
     assert set(synced(disk)) == {"20.log", "20.index", "20.timeindex"}
 
 
-def test_new_names_are_synced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """disk.py rule 6: a file that is not in its directory is lost with all its bytes."""
+def test_new_directory_entries_are_synced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FaultyDisk()
-    asked: list[str] = []
+    directories: list[str] = []
     real = disk.open_directory
 
     def observed(path: str) -> File:
-        asked.append(path)
+        directories.append(path)
         return real(path)
 
     monkeypatch.setattr(disk, "open_directory", observed)
@@ -404,15 +382,14 @@ def test_new_names_are_synced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     engine.collect_sync().run()
     append(engine, batch(5, size=1000))
     engine.collect_sync().run()
-    assert asked == [str(tmp_path)]
+    assert directories == [str(tmp_path)]
     for number in range(6, 12):
         append(engine, batch(number, size=1000))
     engine.collect_sync().run()
-    assert asked == [str(tmp_path)] * 2
+    assert directories == [str(tmp_path)] * 2
 
 
-def test_sync_work_does_not_mind_what_happens_meanwhile(tmp_path: Path) -> None:
-    """Closed over open files: renamed, deleted, the directory gone."""
+def test_sync_work_is_independent_of_later_changes(tmp_path: Path) -> None:
     engine = filled(tmp_path / "t", 25, config=SMALL)
     work = engine.collect_sync()
     for path in engine.trim(20):
@@ -422,7 +399,6 @@ def test_sync_work_does_not_mind_what_happens_meanwhile(tmp_path: Path) -> None:
 
 
 def test_the_recovery_point_waits_for_the_indexes_of_finished_segments(tmp_path: Path) -> None:
-    """Their log is durable, but what would be found of their indexes after a crash is not known."""
     engine = filled(tmp_path, 10, config=SMALL)
     before_the_roll = engine.collect_sync()
     engine.roll(NOW_MS)
@@ -436,8 +412,7 @@ def test_the_recovery_point_waits_for_the_indexes_of_finished_segments(tmp_path:
     assert engine.recovery_point == 10
 
 
-def test_an_empty_log_is_recovered_like_any_other(tmp_path: Path) -> None:
-    """Indexes may have outlived its batches; and whoever recovers has to learn from older segments what producers did."""
+def test_an_empty_log_is_recovered(tmp_path: Path) -> None:
     opened(tmp_path / "new", SMALL)
     assert SegmentEngine(Disk(), str(tmp_path / "new"), SMALL).open(0) == 0
     filled(tmp_path / "t", 10, config=SMALL).roll(NOW_MS)
@@ -448,7 +423,6 @@ def test_an_empty_log_is_recovered_like_any_other(tmp_path: Path) -> None:
 
 
 def test_a_failed_sync_is_an_error_and_flushes_nothing(tmp_path: Path) -> None:
-    """D12b."""
     disk = FaultyDisk()
     engine = filled(tmp_path, 5, disk=disk)
     disk.fail_syncs = errno.EIO
@@ -457,8 +431,7 @@ def test_a_failed_sync_is_an_error_and_flushes_nothing(tmp_path: Path) -> None:
     assert engine.flushed_end_offset == 0
 
 
-def test_a_sync_from_before_a_truncation_does_not_vouch_for_what_came_after(tmp_path: Path) -> None:
-    """The offsets are the same, the bytes are not."""
+def test_a_sync_from_before_a_truncation_does_not_cover_later_appends(tmp_path: Path) -> None:
     engine = filled(tmp_path, 5)
     work = engine.collect_sync()
     engine.truncate(2)
@@ -473,8 +446,7 @@ def test_a_sync_from_before_a_truncation_does_not_vouch_for_what_came_after(tmp_
     assert engine.flushed_end_offset == 8
 
 
-def test_deleting_writes_nothing(tmp_path: Path) -> None:
-    """The directory is the caller's to remove."""
+def test_delete_writes_nothing(tmp_path: Path) -> None:
     disk = FaultyDisk()
     engine = filled(tmp_path, 100, disk=disk)
     disk.fail_writes = errno.ENOSPC

@@ -1,4 +1,4 @@
-"""An entry of an offset index that ascends with the others and is wrong hides no record."""
+"""A wrong but ascending entry of an offset index hides no record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECORDS = 3
 
 
 def written(directory: Path) -> tuple[Segment, bytes]:
-    """A finished segment, as a start finds it, and its bytes."""
+    """A finished segment as found by a start, and its bytes."""
     data = b"".join(batch(number * RECORDS, RECORDS, size=200) for number in range(COUNT))
     segment = Segment(Disk(), str(directory), 0, 0, 500)
     segment.create(0)
@@ -32,13 +32,12 @@ def written(directory: Path) -> tuple[Segment, bytes]:
 
 
 def again(segment: Segment) -> Segment:
-    """The same files, opened by somebody else."""
     directory, _, _ = segment.path(LOG).rpartition("/")
     return Segment(Disk(), directory, 0, segment.size, segment.interval)
 
 
 def damage(segment: Segment, slot: int, offset: int, position: int) -> bytes:
-    """Write another entry there; what the whole index was."""
+    """Overwrite an entry; returns the original index."""
     path = Path(segment.path(OFFSET_INDEX))
     whole = path.read_bytes()
     path.write_bytes(whole[: slot * 8] + pack(">II", offset, position) + whole[slot * 8 + 8 :])
@@ -46,29 +45,24 @@ def damage(segment: Segment, slot: int, offset: int, position: int) -> bytes:
 
 
 def entry(segment: Segment, slot: int) -> tuple[int, int]:
-    """One as it stands in the file."""
     offset, position = unpack_from(">II", Path(segment.path(OFFSET_INDEX)).read_bytes(), slot * 8)
     return offset, position
 
 
 def check_all(segment: Segment) -> None:
-    """Every offset is found where it is."""
     for offset in range(COUNT * RECORDS):
         assert segment.find(offset) == (offset // RECORDS * 200, 200), offset
     assert segment.find(COUNT * RECORDS) is None
 
 
-@pytest.mark.parametrize("way", ["too far", "inside a batch", "behind the end", "too small an offset"])
-def test_a_wrong_entry_is_noticed_and_the_index_built_anew(
-    tmp_path: Path, way: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """RULES 5 of segment.py: what holds the offset may lie before the batch that the entry names."""
+@pytest.mark.parametrize("way", ["too far", "inside a batch", "beyond the end", "too small an offset"])
+def test_a_wrong_entry_causes_an_index_rebuild(tmp_path: Path, way: str, caplog: pytest.LogCaptureFixture) -> None:
     segment, _ = written(tmp_path)
     offset, position = entry(segment, 20)
     wrong = {
         "too far": (offset, position + 400),
         "inside a batch": (offset, position + 70),
-        "behind the end": (offset, 1 << 30),
+        "beyond the end": (offset, 1 << 30),
         "too small an offset": (offset - 2 * RECORDS, position),
     }[way]
     whole = damage(segment, 20, *wrong)
@@ -77,8 +71,7 @@ def test_a_wrong_entry_is_noticed_and_the_index_built_anew(
     assert caplog.text.count("Rebuilding ") == 1
 
 
-def test_the_loop_has_it_built_anew_by_a_thread(tmp_path: Path) -> None:
-    """What a look-up in a copy has built anew is taken over."""
+def test_a_thread_rebuilds_the_index_for_a_caller_that_must_not_block(tmp_path: Path) -> None:
     segment, _ = written(tmp_path)
     segment.open_and_find(-1)
     offset, position = entry(segment, 20)
@@ -94,10 +87,7 @@ def test_the_loop_has_it_built_anew_by_a_thread(tmp_path: Path) -> None:
     check_all(segment)
 
 
-def test_the_index_of_a_segment_that_is_appended_to_is_passed_over(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Building it anew would touch what is being written: the next start does, or the first look-up after it was rolled."""
+def test_the_index_of_the_active_segment_is_bypassed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     segment, _ = written(tmp_path)
     offset, position = entry(segment, 20)
     damage(segment, 20, offset, position + 400)
@@ -110,8 +100,7 @@ def test_the_index_of_a_segment_that_is_appended_to_is_passed_over(
     assert "Searching " in caplog.text
 
 
-def test_no_wrong_bytes_in_an_index_hide_a_record(tmp_path: Path) -> None:
-    """Random bytes at random places: a record is found, or the log itself is what is damaged."""
+def test_random_index_bytes_hide_no_record(tmp_path: Path) -> None:
     seed = seed_of()
     print(f"seed {seed}")
     rng = random.Random(seed)

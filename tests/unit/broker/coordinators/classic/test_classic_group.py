@@ -1,4 +1,4 @@
-"""One group: its bookkeeping, alone and under a random life."""
+"""ClassicGroup and its records, and classic groups under random requests."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.coordinators.classic.classic_group import (
-    MAX_GENERATION,
-    ClassicGroup,
-    Member,
-    State,
-    parse_subscription,
-)
+from broker.coordinators.classic.classic_group import MAX_GENERATION, ClassicGroup, Member, State, parse_subscription
 from broker.coordinators.classic.classic_protocol import GroupSettings
 from broker.coordinators.classic.group_records import group_record, read_group
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
@@ -131,11 +125,11 @@ def test_a_group_record_round_trips() -> None:
     assert back.subscribed_topics == {"t", "u"}
 
 
-# ---- a random life
+# ---- random requests
 
 
 def check(world: LocalWorld) -> None:
-    """What must hold between any two events."""
+    """Check the invariants of all groups."""
     for shard in world.runtime.shards.values():
         for group in shard.coordinator.groups.values():
             members = group.members
@@ -161,7 +155,7 @@ def check(world: LocalWorld) -> None:
 
 
 class Actor:
-    """A client that does something, sensible or not."""
+    """A client that sends random requests."""
 
     def __init__(self, name: str, dice: random.Random) -> None:
         self.name = name
@@ -225,9 +219,7 @@ class Actor:
 def test_random_requests_keep_the_groups_invariants(seed: int) -> None:
     dice = random.Random(seed)
     settings = GroupSettings(
-        min_session_timeout_ms=100,
-        initial_rebalance_delay_ms=dice.choice([0, 500]),
-        max_size=dice.choice([3, 100]),
+        min_session_timeout_ms=100, initial_rebalance_delay_ms=dice.choice([0, 500]), max_size=dice.choice([3, 100])
     )
     world = LocalWorld(settings, offsets_partitions=1)
     world.create_topic(OFFSETS_TOPIC, 1)

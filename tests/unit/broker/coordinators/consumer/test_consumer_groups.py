@@ -1,4 +1,4 @@
-"""broker/coordinators/consumer/consumer_group_heartbeat.py: what no scenario can show."""
+"""The consumer group protocol: cases that scenarios cannot show."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_temporary_leave_cancels_the_revocation_timeout() -> None:
     made = world()
     first = beat(made, "a", instance_id="i")
     beat(made, "b")
-    beat(made, "a", first.member_epoch, instance_id="i")  # is told to give up, and has a second
+    beat(made, "a", first.member_epoch, instance_id="i")  # must revoke partitions within a second
     beat(made, "a", -2, instance_id="i")
     made.advance(5_000)
     assert {member.member_id for member in described(made).members} == {"a", "b"}

@@ -1,4 +1,4 @@
-"""Shards: loading, committing, waiting, giving up."""
+"""Shards: loading, commits, failed appends, resignation."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from broker.coordinators.classic.classic_group import State
+from broker.coordinators.classic.group_records import OffsetAndMetadata, commit_records
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
-from broker.coordinators.runtime.coordinator_runtime import Shard
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, Shard
 from broker.coordinators.runtime.java_compat import abs_hash, java_hash
+from broker.handlers.router import RequestContext
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages.groups import (
@@ -29,7 +31,7 @@ from protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
-from protocol.records import BatchBuilder, headers, records
+from protocol.records import BatchBuilder, ControlType, end_txn_marker, headers, records
 from tests.support.group_harness import FakeLog, LocalWorld
 
 
@@ -85,22 +87,25 @@ def join_request(group: str = "g", member: str = "") -> JoinGroupRequest:
     )
 
 
+def sync_request(
+    member: str, group: str = "g", generation: int = 1, assignment: bytes | None = None
+) -> SyncGroupRequest:
+    assignments = [] if assignment is None else [SyncGroupRequestAssignment(member_id=member, assignment=assignment)]
+    return SyncGroupRequest(group_id=group, generation_id=generation, member_id=member, assignments=assignments)
+
+
+def heartbeat_request(member: str) -> HeartbeatRequest:
+    return HeartbeatRequest(group_id="g", generation_id=1, member_id=member)
+
+
 def stable_group(of: LocalWorld, group: str = "g") -> str:
-    """A group with one member that has its assignment; the member id."""
+    """Create a stable group with one member; returns the member id."""
     member = str(of.ask(join_request(group), 3).member_id)
-    of.ask(
-        SyncGroupRequest(
-            group_id=group,
-            generation_id=1,
-            member_id=member,
-            assignments=[SyncGroupRequestAssignment(member_id=member, assignment=b"all")],
-        ),
-        3,
-    )
+    of.ask(sync_request(member, group, assignment=b"all"), 3)
     return member
 
 
-# ---- placing
+# ---- finding the shard
 
 
 @pytest.mark.parametrize(
@@ -122,15 +127,15 @@ def test_a_key_is_hashed_as_java_does(text: str, value: int) -> None:
 
 def test_a_broker_without_the_partition_is_not_coordinator() -> None:
     bare = LocalWorld()
-    assert bare.ask(HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), 4).error_code == 16
+    assert bare.ask(heartbeat_request("m"), 4).error_code == 16
     made = world()
     made.runtime.on_resignation(0)
-    assert made.ask(HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), 4).error_code == 16
+    assert made.ask(heartbeat_request("m"), 4).error_code == 16
     assert commit_error(made.ask(commit_request(1), 8)) is ErrorCode.NOT_COORDINATOR
     assert made.ask(fetch_request(), 8).groups[0].error_code == ErrorCode.NOT_COORDINATOR
 
 
-# ---- committing
+# ---- commits
 
 
 def test_responses_wait_for_the_commit_of_their_records() -> None:
@@ -185,7 +190,7 @@ def test_an_uncommitted_assignment_starts_another_rebalance() -> None:
     first: Any = made.take("a")
     log = made.logs[0]
     log.is_holding = True
-    made.send("a", SyncGroupRequest(group_id="g", generation_id=1, member_id=first.member_id, assignments=[]), 3)
+    made.send("a", sync_request(first.member_id), 3)
     assert made.take("a") is None
     log.release(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
     answer: Any = made.take("a")
@@ -244,9 +249,7 @@ def test_a_group_record_above_the_batch_limit_fails() -> None:
     made = world()
     made.logs[0].max_batch_bytes = 400
     member = made.ask(join_request(), 3).member_id
-    assignments = [SyncGroupRequestAssignment(member_id=member, assignment=bytes(500))]
-    request = SyncGroupRequest(group_id="g", generation_id=1, member_id=member, assignments=assignments)
-    assert made.ask(request, 3).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert made.ask(sync_request(member, assignment=bytes(500)), 3).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 # ---- loading
@@ -258,9 +261,9 @@ def test_groups_and_offsets_are_loaded_after_a_restart() -> None:
     made.ask(commit_request(5, member=member, generation=1), 8)
     made.ask(commit_request(6, group="simple"), 8)
     made.restart()
-    beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=member)
+    beat = heartbeat_request(member)
     assert made.ask(beat, 4).error_code == 0
-    sync = SyncGroupRequest(group_id="g", generation_id=1, member_id=member, assignments=[])
+    sync = sync_request(member)
     assert made.ask(sync, 3).assignment == b"all"
     assert committed(made) == 5
     assert committed(made, "simple") == 6
@@ -275,7 +278,7 @@ def test_requests_to_a_loading_shard_get_load_in_progress() -> None:
     member = stable_group(made)
     made.runtime.on_resignation(0)
     made.runtime.on_election(0, 7)
-    beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=member)
+    beat = heartbeat_request(member)
     assert made.handlers.heartbeat(_context(made, 4), beat).error_code == 0
     assert commit_error(made.offset_handlers.offset_commit(_context(made, 8), commit_request(9))) == 14
     fetched: Any = made.offset_handlers.offset_fetch(_context(made, 8), fetch_request())
@@ -288,8 +291,6 @@ def test_requests_to_a_loading_shard_get_load_in_progress() -> None:
 
 
 def _context(made: LocalWorld, version: int) -> Any:
-    from broker.handlers.router import RequestContext
-
     return RequestContext(0, version, 1, "x", made.connection, made.clock.mono_ms(), made.clock.wall_ms())
 
 
@@ -368,8 +369,6 @@ def test_wrong_lengths_in_a_batch_are_detected() -> None:
 
 
 def test_loaded_transactional_offsets_follow_their_marker() -> None:
-    from protocol.records import ControlType, end_txn_marker
-
     made = world()
     made.ask(commit_request(1), 8)
     key, value = _only_record(made.logs[0])
@@ -402,7 +401,7 @@ def test_topics_deleted_during_loading_lose_their_offsets() -> None:
     assert committed(made) == -1
 
 
-# ---- giving up
+# ---- resignation
 
 
 def test_waiting_requests_get_not_coordinator_when_the_coordinator_moves() -> None:
@@ -415,13 +414,7 @@ def test_waiting_requests_get_not_coordinator_when_the_coordinator_moves() -> No
     made.send("a", join_request("sync", member), 3)
     generation: Any = made.take("a")
     follower: Any = made.take("b")
-    made.send(
-        "b",
-        SyncGroupRequest(
-            group_id="sync", generation_id=generation.generation_id, member_id=follower.member_id, assignments=[]
-        ),
-        3,
-    )
+    made.send("b", sync_request(follower.member_id, "sync", generation.generation_id), 3)
     assert made.take("b") is None
     made.send("c", join_request("join"), 3)
     made.take("c")
@@ -470,9 +463,6 @@ def test_an_idle_coordinator_has_no_timers() -> None:
 
 
 def test_atomic_records_are_not_split() -> None:
-    from broker.coordinators.classic.group_records import OffsetAndMetadata, commit_records
-    from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision
-
     made = world()
     made.logs[0].max_batch_bytes = 400
     several = commit_records("g", "t", [(partition, OffsetAndMetadata(1, -1, "x" * 100, 1)) for partition in range(5)])
@@ -522,7 +512,7 @@ def test_a_loaded_group_above_the_limit_is_rebalanced() -> None:
     first: Any = made.take("a")
     second: Any = made.take("b")
     for member in (second.member_id, first.member_id):
-        made.send(member, SyncGroupRequest(group_id="g", generation_id=1, member_id=member, assignments=[]), 3)
+        made.send(member, sync_request(member), 3)
     assert shard(made).coordinator.groups["g"].state is State.STABLE
     made.restart()
     assert shard(made).coordinator.groups["g"].state is State.STABLE

@@ -1,4 +1,4 @@
-"""Group coordinators over real partitions: their files, the sync before the answer, a directory that fails."""
+"""Group coordinators over real partitions: files, flushes, failing directories."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from replication.io_executor import IoCallback, Run
 from replication.metadata.image import MetadataDelta
 from storage.io.disk import StorageError
 from tests.support.cold_disk import ColdDisk
-from tests.support.replica_harness import HeldWorker, World
+from tests.support.replica_harness import HeldIoExecutor, ReplicaHarness
 from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import commit_request, fetch_request
 
 
-class HeldSyncs(HeldWorker):
-    """Writes at once; syncs when it is told to."""
+class HeldSyncs(HeldIoExecutor):
+    """Writes at once; flushes on request."""
 
     def write(self, directory: str, size: int, run: Run, done: IoCallback) -> None:
         run()
@@ -32,9 +32,9 @@ class HeldSyncs(HeldWorker):
 
 
 class Coordination:
-    """The offset handlers over the partitions of a replica world, which is its clock too."""
+    """The offset handlers over the partitions of a replica world, which is the clock too."""
 
-    def __init__(self, world: World, *, is_patient: bool = True) -> None:
+    def __init__(self, world: ReplicaHarness, *, is_patient: bool = True) -> None:
         self.world = world
         settings = GroupSettings()
         group_config_manager = GroupConfigManager(settings.consumer, lambda: world.replicas.image)
@@ -59,7 +59,7 @@ class Coordination:
         return self.world.wall_ms
 
     def take_over(self) -> None:
-        """Coordinate what the image says."""
+        """Become coordinator as the image says."""
         self.runtime.on_metadata_update(MetadataDelta.from_empty(self.world.image), self.world.image, 1)
 
     def commit(self, offset: int) -> Any:
@@ -76,7 +76,7 @@ def error_of(answer: Any) -> ErrorCode:
 
 
 def waiting(answer: Any) -> list[Any]:
-    """The list that a pending answer will be put into."""
+    """The list that gets the response."""
     assert isinstance(answer, Pending)
     answers: list[Any] = []
     answer.deliver_to(answers.append, lambda _: None)
@@ -84,7 +84,7 @@ def waiting(answer: Any) -> list[Any]:
 
 
 def test_commits_survive_in_the_partitions_files(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = ReplicaHarness(tmp_path)
     world.create(OFFSETS_TOPIC, 3, cleanup_policy="compact")
     world.create("t", 3)
     first = Coordination(world)
@@ -98,7 +98,7 @@ def test_commits_survive_in_the_partitions_files(tmp_path: Path) -> None:
 
 def test_with_flush_messages_a_commit_waits_for_the_flush(tmp_path: Path) -> None:
     worker = HeldSyncs()
-    world = World(tmp_path, worker=worker)
+    world = ReplicaHarness(tmp_path, worker=worker)
     world.create(OFFSETS_TOPIC, 1, flush_messages=1)
     world.create("t", 1)
     worker.let_sync()  # of the new log's names
@@ -117,8 +117,8 @@ def test_with_flush_messages_a_commit_waits_for_the_flush(tmp_path: Path) -> Non
 
 
 def test_commits_are_answered_in_order_on_a_slow_directory(tmp_path: Path) -> None:
-    worker = HeldWorker()
-    world = World(tmp_path, worker=worker)
+    worker = HeldIoExecutor()
+    world = ReplicaHarness(tmp_path, worker=worker)
     world.create(OFFSETS_TOPIC, 1)
     world.create("t", 1)
     groups = Coordination(world)
@@ -133,7 +133,7 @@ def test_commits_are_answered_in_order_on_a_slow_directory(tmp_path: Path) -> No
 
 def test_a_failed_flush_fails_the_commit(tmp_path: Path) -> None:
     worker = HeldSyncs()
-    world = World(tmp_path, worker=worker)
+    world = ReplicaHarness(tmp_path, worker=worker)
     world.create(OFFSETS_TOPIC, 1, flush_messages=1)
     world.create("t", 1)
     worker.let_sync()  # of the new log's names
@@ -145,7 +145,7 @@ def test_a_failed_flush_fails_the_commit(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_partition_is_not_coordinated(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = ReplicaHarness(tmp_path)
     world.create(OFFSETS_TOPIC, 2)
     world.create("t", 1)
     groups = Coordination(world)
@@ -156,7 +156,7 @@ def test_an_unreadable_partition_is_not_coordinated(tmp_path: Path) -> None:
 
 
 def test_a_step_down_fails_waiting_commits(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = ReplicaHarness(tmp_path)
     world.create(OFFSETS_TOPIC, 1, replicas=(1, 2), isr=(1, 2))
     world.create("t", 1)
     groups = Coordination(world)
@@ -169,7 +169,7 @@ def test_a_step_down_fails_waiting_commits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [1, 40])
 def test_a_group_can_be_deleted_with_many_offsets(tmp_path: Path, size: int) -> None:
-    world = World(tmp_path)
+    world = ReplicaHarness(tmp_path)
     world.create(OFFSETS_TOPIC, 1, max_message_bytes=1_000)
     world.create("t", size)
     groups = Coordination(world)
@@ -184,7 +184,7 @@ def test_a_group_can_be_deleted_with_many_offsets(tmp_path: Path, size: int) -> 
 
 def test_loading_does_not_block_on_a_cold_disk(tmp_path: Path) -> None:
     worker, disk = HeldSyncs(), ColdDisk(keeps=False)
-    world = World(tmp_path, worker=worker, disk=disk)
+    world = ReplicaHarness(tmp_path, worker=worker, disk=disk)
     world.create(OFFSETS_TOPIC, 1, cleanup_policy="compact")
     world.create("t", 1)
     first = Coordination(world)
@@ -194,14 +194,14 @@ def test_loading_does_not_block_on_a_cold_disk(tmp_path: Path) -> None:
     log = world.replicas.find(OFFSETS_TOPIC, 0).log
     log.close()
     worker.holds_reads = True
-    with disk.guarded():
+    with disk.blocking_forbidden():
         second = Coordination(world, is_patient=False)
     waits = 0
     while second.runtime.is_loading:
         if worker.reads:
             waits += 1
             worker.let_read()
-        with disk.guarded():
+        with disk.blocking_forbidden():
             world.pass_time(1)
     assert waits >= 2
     assert second.committed() == 9
@@ -209,8 +209,8 @@ def test_loading_does_not_block_on_a_cold_disk(tmp_path: Path) -> None:
 
 def test_a_new_partition_serves_at_once(tmp_path: Path) -> None:
     worker, disk = HeldSyncs(), ColdDisk(keeps=False)
-    world = World(tmp_path, worker=worker, disk=disk)
+    world = ReplicaHarness(tmp_path, worker=worker, disk=disk)
     world.create(OFFSETS_TOPIC, 1, cleanup_policy="compact")
     worker.holds_reads = True
-    with disk.guarded():
+    with disk.blocking_forbidden():
         assert not Coordination(world, is_patient=False).runtime.is_loading

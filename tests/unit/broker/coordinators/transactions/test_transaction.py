@@ -1,4 +1,4 @@
-"""One transactional id: its steps, and its records."""
+"""The state of a transactional id: transitions and records."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def ended(transaction: TransactionMetadata, version: int = TV_2, new_id: int = N
 
 
 def test_a_transaction_begins_with_its_first_partition() -> None:
-    known = begun().with_partitions(T0, TV_2, 10)
-    more = known.with_partitions(frozenset({("t", 1)}), TV_2, 15)
+    transaction = begun().with_partitions(T0, TV_2, 10)
+    more = transaction.with_partitions(frozenset({("t", 1)}), TV_2, 15)
     assert (more.state, more.started_wall_ms, more.updated_wall_ms) == (State.ONGOING, 10, 15)
     assert more.partitions == {("t", 0), ("t", 1)}
     again = ended(more).with_partitions(T0, TV_2, 40)
@@ -46,14 +46,14 @@ def test_a_transaction_begins_with_its_first_partition() -> None:
 
 @pytest.mark.parametrize(("version", "epochs"), [(TV_2, (4, 3)), (TV_0, (3, -1))])
 def test_every_end_increments_the_epoch_since_version_2(version: int, epochs: tuple[int, int]) -> None:
-    known = ended(begun().with_partitions(T0, version, 10), version)
-    assert (known.state, known.partitions) == (State.COMPLETE_COMMIT, frozenset())
-    assert (known.epoch, known.last_epoch) == epochs
+    transaction = ended(begun().with_partitions(T0, version, 10), version)
+    assert (transaction.state, transaction.partitions) == (State.COMPLETE_COMMIT, frozenset())
+    assert (transaction.epoch, transaction.last_epoch) == epochs
 
 
 def test_completing_at_the_last_epoch_switches_the_producer_id() -> None:
-    known = begun(LAST_EPOCH).with_partitions(T0, TV_2, 10)
-    prepared = known.prepared(is_commit=False, version=TV_2, wall_ms=20, new_producer_id=9)
+    transaction = begun(LAST_EPOCH).with_partitions(T0, TV_2, 10)
+    prepared = transaction.prepared(is_commit=False, version=TV_2, wall_ms=20, new_producer_id=9)
     assert (prepared.producer_id, prepared.epoch, prepared.next_producer_id) == (7, 32767, 9)
     completed = prepared.completed(30)
     assert (completed.producer_id, completed.epoch, completed.previous_producer_id) == (9, 0, 7)
@@ -63,8 +63,8 @@ def test_completing_at_the_last_epoch_switches_the_producer_id() -> None:
 
 
 def test_the_fencing_epoch_is_not_incremented() -> None:
-    known = begun(32767).with_partitions(T0, TV_2, 10)
-    prepared = known.prepared(is_commit=True, version=TV_2, wall_ms=20, new_producer_id=9)
+    transaction = begun(32767).with_partitions(T0, TV_2, 10)
+    prepared = transaction.prepared(is_commit=True, version=TV_2, wall_ms=20, new_producer_id=9)
     assert (prepared.epoch, prepared.completed(30).producer_id, prepared.completed(30).epoch) == (32767, 9, 0)
 
 
@@ -80,20 +80,20 @@ def test_the_fencing_epoch_is_not_incremented() -> None:
 def test_init_producer_id_returns_the_next_epoch(
     expected: ProducerIdAndEpoch | None, identity: tuple[int, int, int] | None
 ) -> None:
-    known = begun()._replace(last_epoch=2)
-    following = known.initialized(2000, expected, NO_PRODUCER_ID, 9)
-    found = None if following is None else (following.producer_id, following.epoch, following.last_epoch)
+    transaction = begun()._replace(last_epoch=2)
+    next_state = transaction.initialized(2000, expected, NO_PRODUCER_ID, 9)
+    found = None if next_state is None else (next_state.producer_id, next_state.epoch, next_state.last_epoch)
     assert found == identity
 
 
 def test_init_at_the_last_epoch_switches_the_producer_id() -> None:
-    known = begun(LAST_EPOCH)
-    assert known.needs_producer_id(None)
-    assert known.needs_producer_id(ProducerIdAndEpoch(7, LAST_EPOCH))
-    following = known.initialized(2000, ProducerIdAndEpoch(7, LAST_EPOCH), 9, 9)
-    assert following is not None
-    assert (following.producer_id, following.epoch, following.previous_producer_id) == (9, 0, 7)
-    again = following.initialized(2000, ProducerIdAndEpoch(7, LAST_EPOCH), NO_PRODUCER_ID, 10)
+    transaction = begun(LAST_EPOCH)
+    assert transaction.needs_producer_id(None)
+    assert transaction.needs_producer_id(ProducerIdAndEpoch(7, LAST_EPOCH))
+    next_state = transaction.initialized(2000, ProducerIdAndEpoch(7, LAST_EPOCH), 9, 9)
+    assert next_state is not None
+    assert (next_state.producer_id, next_state.epoch, next_state.previous_producer_id) == (9, 0, 7)
+    again = next_state.initialized(2000, ProducerIdAndEpoch(7, LAST_EPOCH), NO_PRODUCER_ID, 10)
     assert again is not None
     assert (again.producer_id, again.epoch) == (9, 0)
 
@@ -107,12 +107,12 @@ STATES = [
 ]
 
 
-@pytest.mark.parametrize("known", STATES, ids=lambda known: known.state.label)
-def test_records_keep_all_but_the_last_epoch(known: TransactionMetadata) -> None:
-    key, value = encode_record(transaction_record(known, has_versions=True))
+@pytest.mark.parametrize("transaction", STATES, ids=lambda transaction: transaction.state.label)
+def test_records_keep_all_but_the_last_epoch(transaction: TransactionMetadata) -> None:
+    key, value = encode_record(transaction_record(transaction, has_versions=True))
     assert value is not None
     assert read_transactional_id(key) == "tx"
-    assert read_transaction("tx", value) == known._replace(last_epoch=-1)
+    assert read_transaction("tx", value) == transaction._replace(last_epoch=-1)
 
 
 def test_records_of_version_0_have_no_tagged_fields() -> None:

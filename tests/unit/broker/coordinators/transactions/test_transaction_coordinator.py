@@ -1,4 +1,4 @@
-"""The transaction coordinator: when it goes on, when it waits, and what it takes up again after a crash."""
+"""The transaction coordinator: order of records and markers, retries, recovery after a crash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from broker.coordinators.runtime.coordinator_runtime import encode_record
 from broker.coordinators.runtime.java_compat import abs_hash
 from broker.coordinators.transactions.transaction import LAST_EPOCH, ProducerIdAndEpoch, State, new_transaction
-from broker.coordinators.transactions.transaction_coordinator import TRANSACTIONS_TOPIC, TransactionSettings
+from broker.coordinators.transactions.transaction_coordinator import (
+    TRANSACTIONS_TOPIC,
+    TransactionCoordinator,
+    TransactionSettings,
+)
 from broker.security.authorizer import Operation, Resource
 from protocol.errors import ErrorCode
 from protocol.messages.groups import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
@@ -28,7 +32,9 @@ from protocol.messages.transactions import (
     TxnOffsetCommitRequestTopic,
 )
 from protocol.records import BatchBuilder
+from tests.support.deny import Deny
 from tests.support.group_harness import FakeLog, LocalWorld
+from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import commit_request
 
 TX = "tx"
 
@@ -43,6 +49,18 @@ def world(**settings: int) -> LocalWorld:
 
 def log_of(made: LocalWorld, name: str = TX) -> FakeLog:
     return made.transaction_logs[abs_hash(name) % 5]
+
+
+def coordinator_of(made: LocalWorld) -> TransactionCoordinator:
+    return made.transactions.shards[abs_hash(TX) % 5].coordinator
+
+
+def at_last_epoch(made: LocalWorld) -> tuple[int, int]:
+    """Begin, and set the producer's epoch to the last one."""
+    producer_id, _ = begin(made)
+    transactions = coordinator_of(made).transactions
+    transactions[TX] = transactions[TX]._replace(epoch=LAST_EPOCH)
+    return producer_id, LAST_EPOCH
 
 
 def begin(made: LocalWorld, **fields: Any) -> tuple[int, int]:
@@ -91,8 +109,8 @@ def commit_offset(made: LocalWorld, producer: tuple[int, int], offset: int, grou
 
 def offset(made: LocalWorld, group: str = "g") -> tuple[int, ErrorCode]:
     topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
-    asked = OffsetFetchRequest(require_stable=True, groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)])
-    (one,) = made.ask(asked, 8).groups[0].topics[0].partitions
+    request = OffsetFetchRequest(require_stable=True, groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)])
+    (one,) = made.ask(request, 8).groups[0].topics[0].partitions
     return one.committed_offset, ErrorCode(one.error_code)
 
 
@@ -105,7 +123,7 @@ def markers(made: LocalWorld) -> list[tuple[str, int, int, bool]]:
     return [(topic, index, marker.epoch, marker.is_commit) for marker, (topic, index) in made.data.markers]
 
 
-# ---- rule 1: in which order things are written
+# ---- order of records and markers
 
 
 def test_markers_follow_the_prepare_record_and_precede_the_complete_record() -> None:
@@ -141,14 +159,14 @@ def test_requests_get_concurrent_transactions_until_all_markers_are_written() ->
     assert add(made, (producer[0], 1), 0) == [busy]
     verified = made.ask(add_request((producer[0], 1), 0, verify=True), 5).results_by_transaction[0]
     assert verified.topic_results[0].results_by_partition[0].partition_error_code == busy
-    for who in (producer, (producer[0], 1), (producer[0], 9), (producer[0] + 1, 0)):
-        assert add(made, who, 0) == [busy]
-        assert end(made, who)[0] is busy
-        assert end(made, who, commit=False)[0] is busy
-        asked = InitProducerIdRequest(
-            transactional_id=TX, transaction_timeout_ms=1000, producer_id=who[0], producer_epoch=who[1]
+    for candidate in (producer, (producer[0], 1), (producer[0], 9), (producer[0] + 1, 0)):
+        assert add(made, candidate, 0) == [busy]
+        assert end(made, candidate)[0] is busy
+        assert end(made, candidate, commit=False)[0] is busy
+        request = InitProducerIdRequest(
+            transactional_id=TX, transaction_timeout_ms=1000, producer_id=candidate[0], producer_epoch=candidate[1]
         )
-        assert made.ask(asked, 5).error_code == busy
+        assert made.ask(request, 5).error_code == busy
 
 
 def test_a_verification_waits_for_the_end_of_the_previous_transaction() -> None:
@@ -156,13 +174,13 @@ def test_a_verification_waits_for_the_end_of_the_previous_transaction() -> None:
     producer = begin(made)
     add(made, producer, 0)
     made.data.refusals["t", 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    _, following = end(made, producer)
+    _, next_producer = end(made, producer)
     partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
     request = TxnOffsetCommitRequest(
         transactional_id=TX,
         group_id="g",
-        producer_id=following[0],
-        producer_epoch=following[1],
+        producer_id=next_producer[0],
+        producer_epoch=next_producer[1],
         topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[partition])],
     )
     made.send("patient", request, 5)
@@ -171,18 +189,18 @@ def test_a_verification_waits_for_the_end_of_the_previous_transaction() -> None:
     answer: Any = made.take("patient", 200)
     assert answer.topics[0].partitions[0].error_code == 0
     made.data.refusals[OFFSETS_TOPIC, abs_hash("g") % 5] = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    _, following = end(made, following)
-    request.producer_epoch = following[1]
+    _, next_producer = end(made, next_producer)
+    request.producer_epoch = next_producer[1]
     made.send("impatient", request, 5)
     answer = made.take("impatient", 200)
     assert answer.topics[0].partitions[0].error_code == ErrorCode.CONCURRENT_TRANSACTIONS
 
 
-# ---- rule 5: interruptions
+# ---- recovery
 
 
-def life(made: LocalWorld) -> None:
-    """A transaction with records and offsets that is committed, and one that is aborted."""
+def two_transactions(made: LocalWorld) -> None:
+    """A committed and an aborted transaction, both with records and offsets."""
     producer = begin(made)
     assert add(made, producer, 0, 2) == [ErrorCode.NONE] * 2
     assert commit_offset(made, producer, 41) is ErrorCode.NONE
@@ -194,7 +212,7 @@ def life(made: LocalWorld) -> None:
 
 def test_an_interrupted_transaction_continues_after_loading() -> None:
     whole = world()
-    life(whole)
+    two_transactions(whole)
     batches = log_of(whole).batches
     assert len(batches) == 9  # empty, 2 x (ongoing, ongoing with offsets, prepare, complete)
     decided = {3: True, 7: False}
@@ -215,7 +233,7 @@ def test_an_interrupted_transaction_continues_after_loading() -> None:
         else:
             assert written == set(), kept
         if name == "Ongoing":
-            made.advance(80_000)  # nobody comes back for it
+            made.advance(80_000)  # no client continues it
             assert state(made) == ("CompleteAbort", epoch + 1)
             assert all(not is_commit for _, _, _, is_commit in markers(made))
 
@@ -234,8 +252,6 @@ def test_transactional_offsets_are_pending_until_their_marker() -> None:
 
 
 def test_a_later_commit_supersedes_a_pending_one() -> None:
-    from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import commit_request
-
     for restarts in (False, True):
         made = world()
         producer = begin(made)
@@ -300,10 +316,7 @@ def test_the_complete_record_is_retried() -> None:
 
 @pytest.mark.parametrize(
     ("refusal", "name"),
-    [
-        (ErrorCode.INVALID_PRODUCER_EPOCH, "CompleteCommit"),
-        (ErrorCode.TRANSACTION_COORDINATOR_FENCED, "PrepareCommit"),
-    ],
+    [(ErrorCode.INVALID_PRODUCER_EPOCH, "CompleteCommit"), (ErrorCode.TRANSACTION_COORDINATOR_FENCED, "PrepareCommit")],
 )
 def test_fenced_markers_are_not_retried(refusal: ErrorCode, name: str) -> None:
     made = world()
@@ -328,32 +341,27 @@ def test_a_resigned_coordinator_writes_no_markers() -> None:
     assert end(made, producer)[0] is ErrorCode.NOT_COORDINATOR
 
 
-# ---- rule 3: epochs
+# ---- epochs
 
 
 def test_ending_at_the_last_epoch_switches_the_producer_id() -> None:
     made = world()
-    begin(made)
-    coordinator = made.transactions.shards[abs_hash(TX) % 5].coordinator
-    coordinator.transactions[TX] = coordinator.transactions[TX]._replace(epoch=LAST_EPOCH)
-    producer = (coordinator.transactions[TX].producer_id, LAST_EPOCH)
+    producer = at_last_epoch(made)
     add(made, producer, 0)
-    error, following = end(made, producer)
-    assert (error, following[1]) == (ErrorCode.NONE, 0)
-    assert following[0] != producer[0]
+    error, next_producer = end(made, producer)
+    assert (error, next_producer[1]) == (ErrorCode.NONE, 0)
+    assert next_producer[0] != producer[0]
     assert [(marker.producer_id, marker.epoch) for marker, _ in made.data.markers] == [(producer[0], 32767)]
-    assert end(made, producer) == (ErrorCode.NONE, following)
+    assert end(made, producer) == (ErrorCode.NONE, next_producer)
     assert end(made, producer, commit=False)[0] is ErrorCode.INVALID_TXN_STATE
-    assert add(made, following, 1) == [ErrorCode.NONE]
+    assert add(made, next_producer, 1) == [ErrorCode.NONE]
     assert end(made, producer)[0] is not ErrorCode.NONE
 
 
 def test_fencing_at_the_last_epoch_switches_the_producer_id() -> None:
     made = world()
-    old = begin(made)
-    coordinator = made.transactions.shards[abs_hash(TX) % 5].coordinator
-    coordinator.transactions[TX] = coordinator.transactions[TX]._replace(epoch=LAST_EPOCH)
-    add(made, (old[0], LAST_EPOCH), 0)
+    old = at_last_epoch(made)
+    add(made, old, 0)
     again = InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=1000)
     assert made.ask(again, 5).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
     assert state(made) == ("CompleteAbort", 0)
@@ -365,39 +373,35 @@ def test_fencing_at_the_last_epoch_switches_the_producer_id() -> None:
 @pytest.mark.parametrize("asks", ["end", "init"])
 def test_a_timed_out_producer_of_the_last_epoch_gets_a_new_id(asks: str) -> None:
     made = world()
-    old = begin(made)[0], LAST_EPOCH
-    coordinator = made.transactions.shards[abs_hash(TX) % 5].coordinator
-    coordinator.transactions[TX] = coordinator.transactions[TX]._replace(epoch=LAST_EPOCH)
+    old = at_last_epoch(made)
     add(made, old, 0)
     made.advance(80_000)
     assert state(made) == ("CompleteAbort", 0)
     if asks == "end":
-        error, following = end(made, old, commit=False)
+        error, next_producer = end(made, old, commit=False)
         assert error is ErrorCode.NONE
-        assert end(made, old, commit=False) == (ErrorCode.NONE, following), "told again"
+        assert end(made, old, commit=False) == (ErrorCode.NONE, next_producer), "told again"
     else:
-        following = begin(made, producer_id=old[0], producer_epoch=old[1])
-    assert (following[0] != old[0], following[1]) == (True, 0)
-    assert add(made, following, 1) == [ErrorCode.NONE]
-    assert end(made, following) == (ErrorCode.NONE, (following[0], 1))
+        next_producer = begin(made, producer_id=old[0], producer_epoch=old[1])
+    assert (next_producer[0] != old[0], next_producer[1]) == (True, 0)
+    assert add(made, next_producer, 1) == [ErrorCode.NONE]
+    assert end(made, next_producer) == (ErrorCode.NONE, (next_producer[0], 1))
 
 
 def test_a_timeout_at_the_last_epoch_waits_for_a_new_producer_id() -> None:
     made = world()
-    old = begin(made)[0], LAST_EPOCH
-    coordinator = made.transactions.shards[abs_hash(TX) % 5].coordinator
-    coordinator.transactions[TX] = coordinator.transactions[TX]._replace(epoch=LAST_EPOCH)
+    old = at_last_epoch(made)
     add(made, old, 0)
     given: list[Any] = []
-    coordinator._generate_producer_id = lambda _wall_ms, give: given.append(give)
+    coordinator_of(made)._generate_producer_id = lambda _wall_ms, give: given.append(give)
     made.advance(80_000)
     given.pop(0)(None)
     assert state(made) == ("Ongoing", LAST_EPOCH)
     made.advance(10_000)
     assert len(given) == 2
-    error, following = end(made, old)
+    error, next_producer = end(made, old)
     assert error is ErrorCode.NONE
-    given[1](following[0] + 7)
+    given[1](next_producer[0] + 7)
     assert state(made) == ("CompleteCommit", 0)
 
 
@@ -416,7 +420,7 @@ def test_before_version_2_an_abort_increments_the_epoch() -> None:
     assert log_of(made).batches[-1].count(b"\0\0\0\0")  # and its records are of version 0
 
 
-# ---- rule 6: time
+# ---- timeouts
 
 
 def test_idle_transactional_ids_expire() -> None:
@@ -429,7 +433,7 @@ def test_idle_transactional_ids_expire() -> None:
         ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     )
     made.restart()
-    assert made.transactions.shards[abs_hash(TX) % 5].coordinator.transactions == {}
+    assert coordinator_of(made).transactions == {}
     producer = begin(made)
     add(made, producer, 0)
     made.advance(40_000)
@@ -446,7 +450,7 @@ def test_timeouts_are_checked_after_a_restart() -> None:
     assert state(made) == ("CompleteAbort", 1)
 
 
-# ---- the handlers' own rules
+# ---- checks of the handlers
 
 
 @pytest.mark.parametrize(
@@ -462,16 +466,6 @@ def test_timeouts_are_checked_after_a_restart() -> None:
 def test_invalid_transaction_timeouts_fail_on_every_broker(timeout_ms: int, error: ErrorCode) -> None:
     request = InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=timeout_ms)
     assert LocalWorld().ask(request, 5).error_code == error
-
-
-class Deny:
-    """Allows everything but what it is given."""
-
-    def __init__(self, *denied: tuple[str, str, str]) -> None:
-        self.denied = set(denied)
-
-    def authorize(self, principal: str, operation: str, resource_type: str, resource_name: str) -> bool:
-        return (operation, resource_type, resource_name) not in self.denied
 
 
 def test_authorization_is_checked_as_in_kafka() -> None:
@@ -520,9 +514,7 @@ def test_a_value_of_an_unknown_version_is_skipped(caplog: pytest.LogCaptureFixtu
     made = world()
     producer = begin(made)
     later = BatchBuilder()
-    key, value = encode_record(
-        made.transactions.shards[abs_hash(TX) % 5].coordinator._record(new_transaction(TX, 99, 1000, 5))
-    )
+    key, value = encode_record(coordinator_of(made)._record(new_transaction(TX, 99, 1000, 5)))
     assert value is not None
     later.append(5, key, b"\0\x09" + value[2:])
     log_of(made).append(later.build(), lambda _: None)
@@ -556,9 +548,9 @@ def test_offsets_can_be_added_before_the_offsets_topic_exists() -> None:
         transactional_id=TX, producer_id=producer[0], producer_epoch=producer[1], group_id="g"
     )
     assert made.ask(offsets, 3).error_code == 0
-    coordinator = made.transactions.shards[abs_hash(TX) % 5].coordinator
-    known = coordinator.transactions[TX]
-    assert (known.state, known.partitions) == (State.ONGOING, {(OFFSETS_TOPIC, abs_hash("g") % 5)})
+    coordinator = coordinator_of(made)
+    transaction = coordinator.transactions[TX]
+    assert (transaction.state, transaction.partitions) == (State.ONGOING, {(OFFSETS_TOPIC, abs_hash("g") % 5)})
     assert coordinator.verify(TX, ProducerIdAndEpoch(*producer), [("t", 0)]) == {
         ("t", 0): ErrorCode.TRANSACTION_ABORTABLE
     }

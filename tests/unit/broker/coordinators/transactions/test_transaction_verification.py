@@ -1,4 +1,4 @@
-"""The door through which records and offsets become part of a transaction; and markers in real partitions."""
+"""Transaction verification, and markers in real partitions."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from broker.coordinators.transactions.transaction_verification import (
 from broker.coordinators.transactions.txn_marker_writer import TxnMarkerWriter
 from protocol.errors import ErrorCode
 from tests.support.group_harness import LocalWorld
-from tests.support.replica_harness import NOW_MS, World, batch
+from tests.support.replica_harness import NOW_MS, ReplicaHarness, batch
 from tests.unit.broker.coordinators.transactions.test_transaction_coordinator import add, begin, end, world
 
 T0 = ("t", 0)
 
 
 class Rig:
-    """A coordinator without partitions, and partitions without a coordinator, behind one door."""
+    """A transaction coordinator, and partitions of another world, connected by a TransactionVerification."""
 
     def __init__(self, path: Any) -> None:
         self.coordinator: LocalWorld = world()
-        self.partitions = World(path)
+        self.partitions = ReplicaHarness(path)
         self.partitions.create("t", 2)
         self.verification = TransactionVerification(
             self.partitions.replicas,
@@ -51,19 +51,19 @@ class Rig:
         *partitions: tuple[str, int],
         sequence: int = 0,
     ) -> dict[tuple[str, int], ErrorCode] | None:
-        """Ask at the door; the answer if it comes at once."""
+        """Verify; the result if it is known at once."""
         before = len(self.results)
-        wanted = dict.fromkeys(partitions or (T0,), sequence)
-        self.verification.verify("tx", ProducerIdAndEpoch(*producer), wanted, support, self.on_verified)
+        sequences = dict.fromkeys(partitions or (T0,), sequence)
+        self.verification.verify("tx", ProducerIdAndEpoch(*producer), sequences, support, self.on_verified)
         return self.results[before] if len(self.results) > before else None
 
     def on_verified(self, errors: PartitionErrors) -> None:
-        """What an asker is told."""
+        """Store a result."""
         self.results.append({key: error.code for key, error in errors.items()})
         self.sentences = [error.message for error in errors.values()]
 
     def append(self, producer: tuple[int, int], sequence: int = 0) -> None:
-        """Records as the door lets them in."""
+        """Append transactional records."""
         done: list[ErrorCode] = []
         records = batch(producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence, transactional=True)
         self.partitions.replicas.append(
@@ -85,18 +85,16 @@ def rig(tmp_path: Any) -> Rig:
 
 
 @pytest.mark.parametrize(
-    ("support", "verdict"),
+    ("support", "error"),
     [
         (TransactionSupport.DEFAULT_ERROR, ErrorCode.INVALID_TXN_STATE),
         (TransactionSupport.GENERIC_ERROR_SUPPORTED, ErrorCode.TRANSACTION_ABORTABLE),
         (TransactionSupport.ADD_PARTITION, None),
     ],
 )
-def test_errors_depend_on_the_producers_support(
-    rig: Rig, support: TransactionSupport, verdict: ErrorCode | None
-) -> None:
+def test_errors_depend_on_the_producers_support(rig: Rig, support: TransactionSupport, error: ErrorCode | None) -> None:
     producer = begin(rig.coordinator)
-    assert rig.verify(producer, support) == ({} if verdict is None else {T0: verdict})
+    assert rig.verify(producer, support) == ({} if error is None else {T0: error})
     add(rig.coordinator, producer, 0)
     assert rig.verify(producer, support) == {}
     assert rig.verify((producer[0], 7), support) == {T0: ErrorCode.INVALID_PRODUCER_EPOCH}
@@ -136,9 +134,9 @@ def test_the_previous_marker_during_a_retry_does_not_fail_the_verification(rig: 
     add(rig.coordinator, producer, 0)
     rig.append(producer)
     rig.coordinator.data.refusals[T0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    _, following = end(rig.coordinator, producer)
-    assert rig.verify(following) is None
-    assert rig.mark(following) is ErrorCode.NONE
+    _, next_producer = end(rig.coordinator, producer)
+    assert rig.verify(next_producer) is None
+    assert rig.mark(next_producer) is ErrorCode.NONE
     rig.coordinator.data.refusals.clear()
     rig.coordinator.advance(60)
     assert rig.results == []
@@ -150,11 +148,11 @@ def test_the_previous_marker_during_a_query_does_not_fail_the_verification(rig: 
     producer = begin(rig.coordinator)
     add(rig.coordinator, producer, 0)
     rig.append(producer)
-    _, following = end(rig.coordinator, producer)
+    _, next_producer = end(rig.coordinator, producer)
     rig.coordinator.advance(60)
     rig.log.is_holding = True
-    assert rig.verify(following) is None
-    assert rig.mark(following) is ErrorCode.NONE
+    assert rig.verify(next_producer) is None
+    assert rig.mark(next_producer) is ErrorCode.NONE
     rig.log.release()
     assert rig.results == [{}]
 
@@ -163,12 +161,12 @@ def test_verifications_of_a_producer_complete_in_order(rig: Rig) -> None:
     producer = begin(rig.coordinator)
     add(rig.coordinator, producer, 0)
     rig.coordinator.data.refusals[T0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    _, following = end(rig.coordinator, producer)
+    _, next_producer = end(rig.coordinator, producer)
     rig.coordinator.data.refusals.clear()
     rig.coordinator.advance(90)
-    assert rig.verify(following) is None  # it looks again after 20 ms
+    assert rig.verify(next_producer) is None  # it looks again after 20 ms
     rig.coordinator.advance(15)  # meanwhile the last transaction has ended
-    assert rig.verify(following, TransactionSupport.ADD_PARTITION, ("t", 1)) is None
+    assert rig.verify(next_producer, TransactionSupport.ADD_PARTITION, ("t", 1)) is None
     rig.coordinator.advance(10)
     assert rig.results == [{}, {}]
 

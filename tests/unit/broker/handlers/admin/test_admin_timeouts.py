@@ -1,4 +1,4 @@
-"""Guards rule 2 of broker/handlers/admin/topics.py and cluster.py: changes are not waited for longer than the client says."""
+"""Timeouts of admin requests (broker/handlers/admin/topics.py and cluster_admin.py)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CONNECTION = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 4
 
 
 class Stage:
-    """A controller that keeps its replies to itself."""
+    """A controller that keeps its replies."""
 
     def __init__(self) -> None:
         self.timers = TimerQueue()
@@ -56,7 +56,7 @@ class Stage:
         self.replies.append(reply)
 
     def ask(self, request: Any, version: int = 6) -> Pending:
-        """Have it handled in the middle of the first second."""
+        """Handle a request."""
         context = RequestContext(request.API_KEY, version, 1, "c", CONNECTION, 500, 0)
         handle: Callable[[Any, Any], Any] = {
             CreateTopicsRequest: self.handlers.create_topics,
@@ -148,8 +148,8 @@ def test_no_timer_outlives_its_request() -> None:
 
 def test_elect_leaders_version_0_has_only_partition_errors() -> None:
     stage = Stage()
-    asked = [ElectedPartitions(topic="t", partitions=[0])]
-    stage.ask(ElectLeadersRequest(topic_partitions=asked, timeout_ms=1000), version=0)
+    requested = [ElectedPartitions(topic="t", partitions=[0])]
+    stage.ask(ElectLeadersRequest(topic_partitions=requested, timeout_ms=1000), version=0)
     stage.timers.run_due(1500)
     (answer,) = stage.answers
     assert answer.error_code == ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""How a client learns where to send what: the registry of brokers and topics is the metadata image (seeds.md M4)."""
+"""Metadata responses: brokers and topics come from the metadata image."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from protocol.messages import stored_records
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from protocol.schema import Message
 from replication.cooperative_tasks import STEPS_PER_SLICE, CallSoon, run_inline
-from tests.support.replica_harness import SELF, World
+from tests.support.replica_harness import SELF, ReplicaHarness
 
 
-def handlers_of(world: World, soon: CallSoon = run_inline) -> MetadataHandlers:
-    """Those of broker 1."""
+def handlers_of(world: ReplicaHarness, soon: CallSoon = run_inline) -> MetadataHandlers:
+    """The handlers of broker 1."""
     return MetadataHandlers(
         lambda: world.image,
         AdvertisedEndpoints(SELF, frozenset()),
@@ -31,8 +31,8 @@ def handlers_of(world: World, soon: CallSoon = run_inline) -> MetadataHandlers:
     )
 
 
-def routes_of(world: World, *topics: str) -> MetadataResponse:
-    """What broker 1 tells a client."""
+def routes_of(world: ReplicaHarness, *topics: str) -> MetadataResponse:
+    """Broker 1's responses."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic) for topic in topics])
     answer = handlers_of(world).metadata(world.context(ApiKey.METADATA, 12), request)
     assert isinstance(answer, MetadataResponse)
@@ -40,7 +40,7 @@ def routes_of(world: World, *topics: str) -> MetadataResponse:
 
 
 def test_metadata_contains_brokers_topics_and_leaders(tmp_path) -> None:
-    world = World(tmp_path)
+    world = ReplicaHarness(tmp_path)
     world.create("t", partitions=2, replicas=(1, 2, 3), leader=2)
     answer = routes_of(world, "t")
     assert [(broker.node_id, broker.host, broker.port) for broker in answer.brokers] == [
@@ -55,21 +55,21 @@ def test_metadata_contains_brokers_topics_and_leaders(tmp_path) -> None:
 
 
 class Turns:
-    """A loop whose turns the test takes."""
+    """A loop that the test drives."""
 
     def __init__(self) -> None:
         self.waiting: deque[Callable[[], None]] = deque()
         self.taken = 0
 
     def take_all(self) -> None:
-        """Until nothing is left to be done."""
+        """Run until nothing is scheduled."""
         while self.waiting:
             self.taken += 1
             self.waiting.popleft()()
 
 
 def test_a_large_metadata_response_is_created_in_slices(tmp_path) -> None:
-    world, turns = World(tmp_path), Turns()
+    world, turns = ReplicaHarness(tmp_path), Turns()
     many = MAX_PARTITIONS_AT_ONCE + 1
     world.create("t", partitions=many)
     world.create("u", partitions=1)
@@ -89,7 +89,7 @@ def test_a_large_metadata_response_is_created_in_slices(tmp_path) -> None:
 
 
 def test_a_cancelled_metadata_response_stops_its_steps(tmp_path) -> None:
-    world, turns = World(tmp_path), Turns()
+    world, turns = ReplicaHarness(tmp_path), Turns()
     world.create("t", partitions=MAX_PARTITIONS_AT_ONCE + 1)
     handlers = handlers_of(world, turns.waiting.append)
     pending = handlers.metadata(world.context(ApiKey.METADATA, 12), MetadataRequest(topics=None))

@@ -1,4 +1,4 @@
-"""The group APIs at their edge: rights, the forms of old versions."""
+"""Group APIs: authorization, old versions."""
 
 from __future__ import annotations
 
@@ -18,18 +18,9 @@ from protocol.messages.groups import (
     SyncGroupRequest,
 )
 from protocol.messages.metadata import FindCoordinatorRequest
+from tests.support.deny import Deny
 from tests.support.group_harness import LocalWorld
 from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import commit_request, join_request
-
-
-class Deny:
-    """Allows everything but what it is given."""
-
-    def __init__(self, *denied: tuple[str, str, str]) -> None:
-        self.denied = set(denied)
-
-    def authorize(self, principal: str, operation: str, resource_type: str, resource_name: str) -> bool:
-        return (operation, resource_type, resource_name) not in self.denied
 
 
 def world() -> LocalWorld:
@@ -40,7 +31,7 @@ def world() -> LocalWorld:
     return made
 
 
-# ---- rights
+# ---- authorization
 
 
 def test_unauthorized_groups_are_not_answered() -> None:
@@ -94,8 +85,7 @@ def test_unauthorized_topics_fail_in_commits_and_fetches() -> None:
     everything = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
     assert [topic.name for topic in made.ask(everything, 8).groups[0].topics] == ["t"]
     named = OffsetFetchRequest(
-        group_id="g",
-        topics=[OffsetFetchRequestTopic(name=name, partition_indexes=[0]) for name in ("secret", "t")],
+        group_id="g", topics=[OffsetFetchRequestTopic(name=name, partition_indexes=[0]) for name in ("secret", "t")]
     )
     found = {topic.name: topic.partitions[0] for topic in made.ask(named, 5).topics}
     assert found["t"].committed_offset == 1

@@ -1,4 +1,4 @@
-"""What administrators are shown of groups, and when."""
+"""DescribeGroups and ListGroups, and the commits that they wait for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FindCoordinator: who coordinates what, and the topics that are made for it."""
+"""FindCoordinator, and the creation of internal topics."""
 
 from __future__ import annotations
 
@@ -77,17 +77,17 @@ def asking(
 def test_the_first_find_coordinator_creates_the_topic_and_waits(kind: int) -> None:
     made = LocalWorld()
     replies: list[Callable[[CreateTopicsResponse], None]] = []
-    asked: list[CreateTopicsRequest] = []
+    requests: list[CreateTopicsRequest] = []
 
     def create(request: CreateTopicsRequest, _: int, reply: Callable[[CreateTopicsResponse], None]) -> None:
-        asked.append(request)
+        requests.append(request)
         replies.append(reply)
 
     handler, context = asking(made, create, kind)
     first = handler.handle(context, FindCoordinatorRequest(key_type=kind, coordinator_keys=["a"]))
     second = handler.handle(context, FindCoordinatorRequest(key_type=kind, coordinator_keys=["b"]))
-    assert len(asked) == 1
-    assert asked[0].topics[0].replication_factor == 3
+    assert len(requests) == 1
+    assert requests[0].topics[0].replication_factor == 3
     made.create_topic(TOPICS[kind], 5)
     replies[0](CreateTopicsResponse(topics=[CreatableTopicResult(name=TOPICS[kind], error_code=0, error_message=None)]))
     for waiting in (first, second):

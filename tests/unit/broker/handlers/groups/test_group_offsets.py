@@ -1,4 +1,4 @@
-"""Committed offsets: their records, their expiry, their end."""
+"""Committed offsets: records, expiry, deletion."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def groups_of(made: LocalWorld) -> list[str]:
 )
 def test_hand_encoded_commits_equal_the_codecs(group_id: str, committed: OffsetAndMetadata) -> None:
     is_usual = not committed.metadata and committed.expire_wall_ms < 0 and any(committed.topic_id)
-    stored = usual(committed) if is_usual else committed
+    stored = plain_commit(committed) if is_usual else committed
     for record in commit_records(group_id, "t.x-y_z", [(0, stored), (2**31 - 1, stored)]):
         assert encode_record(record) == (encode_commit_key(*record.key), encode_commit_value(committed))
     assert to_offset_and_metadata(stored) == committed
 
 
-def usual(committed: OffsetAndMetadata) -> bytes:
-    """A commit without a note and an expiry."""
+def plain_commit(committed: OffsetAndMetadata) -> bytes:
+    """A plain commit."""
     return encode_plain_commit(committed.offset, committed.leader_epoch, committed.commit_wall_ms, committed.topic_id)
 
 
@@ -243,7 +243,7 @@ def test_a_stable_group_expires_offsets_of_unsubscribed_topics() -> None:
         group.transition_to(State.STABLE, NOW)
         assert group.can_expire_offsets is is_known
         if is_known:
-            records_, is_bare = offsets.expire("g", group.is_subscribed_to, -1, NOW + 2 * WEEK_MS, WEEK_MS)
+            records_, is_bare = offsets.expire_offsets("g", group.is_subscribed_to, -1, NOW + 2 * WEEK_MS, WEEK_MS)
             keys: list[Any] = [record.key for record in records_]
             assert [key.topic for key in keys] == ["left"]
             assert not is_bare
@@ -261,7 +261,7 @@ def test_expiry_checks_groups_in_steps() -> None:
     assert len(made.logs[0].batches) - appended > 2
 
 
-# ---- topics that go
+# ---- deleted topics
 
 
 def test_deleted_topics_lose_their_offsets() -> None:
@@ -306,13 +306,13 @@ def test_a_group_error_is_set_in_every_partition(version: int) -> None:
     stable_group(made)
     made.runtime.on_resignation(0)
     made.runtime.on_election(0, 7)
-    asked = OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0, 2])])
-    made.send("early", asked, version)
+    request = OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0, 2])])
+    made.send("early", request, version)
     answer: Any = made.answers["early"].pop()
     assert answer.error_code == (0 if version < 2 else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    told = [
+    results = [
         (one.partition_index, one.error_code, one.committed_offset)
         for topic in answer.topics
         for one in topic.partitions
     ]
-    assert told == [(index, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1) for index in (0, 2)]
+    assert results == [(index, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1) for index in (0, 2)]

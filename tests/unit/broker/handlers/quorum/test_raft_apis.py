@@ -1,4 +1,4 @@
-"""What replicas of the metadata log are answered, in every version that is served."""
+"""Raft API responses in every version."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from protocol.schema import Message
 
 
 class Quorum:
-    """Says all that it knows, in whatever version it was asked."""
+    """Fills every field in every version."""
 
     def handle_request(self, _: Message, reply: Any) -> None:
         partition = PartitionData(

@@ -1,4 +1,4 @@
-"""Rules of broker/handlers/records/delete_records.py, on real logs."""
+"""DeleteRecords, on real logs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from protocol.messages.logs import (
 )
 from storage.directories.log_manager import LogManager
 from storage.io.disk import StorageError
-from tests.support.replica_harness import Answer, HeldWorker, World, fetched
+from tests.support.deny import Deny
+from tests.support.replica_harness import Answer, HeldIoExecutor, ReplicaHarness, fetched
 
 HIGH_WATERMARK = -1
 E = ErrorCode
@@ -26,13 +27,13 @@ Row = tuple[str, int, int, ErrorCode]
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: Path) -> ReplicaHarness:
+    return ReplicaHarness(tmp_path)
 
 
-def delete(world: World, *wanted: tuple[str, int, int], timeout_ms: int = 1000, version: int = 2) -> Answer:
+def delete(world: ReplicaHarness, *offsets: tuple[str, int, int], timeout_ms: int = 1000, version: int = 2) -> Answer:
     topics: list[DeleteRecordsTopic] = []
-    for name, index, offset in wanted:
+    for name, index, offset in offsets:
         if not topics or topics[-1].name != name:
             topics.append(DeleteRecordsTopic(name=name, partitions=[]))
         topics[-1].partitions.append(DeleteRecordsPartition(partition_index=index, offset=offset))
@@ -42,7 +43,7 @@ def delete(world: World, *wanted: tuple[str, int, int], timeout_ms: int = 1000, 
 
 
 def rows(answer: Answer) -> list[Row]:
-    """(topic, partition, low watermark, code) of an answer that has come."""
+    """(topic, partition, low watermark, error code) of a response."""
     assert answer.is_done, "not answered yet"
     return [
         (topic.name, partition.partition_index, partition.low_watermark, ErrorCode(partition.error_code))
@@ -51,14 +52,14 @@ def rows(answer: Answer) -> list[Row]:
     ]
 
 
-def follow(world: World, replica: int, offset: int, log_start_offset: int) -> None:
-    """A follower holds all before `offset`, and its own log begins at `log_start_offset`."""
+def follow(world: ReplicaHarness, replica: int, offset: int, log_start_offset: int) -> None:
+    """A follower has all records below `offset`; its log starts at `log_start_offset`."""
     world.fetch(offset=offset, replica=replica, max_wait_ms=0, log_start_offset=log_start_offset)
     world.drain_purgatory()
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_delete_records_returns_the_new_log_start_offset(world: World, version: int) -> None:
+def test_delete_records_returns_the_new_log_start_offset(world: ReplicaHarness, version: int) -> None:
     world.create()
     world.load(batches=5)
     assert rows(delete(world, ("t", 0, 3), version=version)) == [("t", 0, 3, E.NONE)]
@@ -67,7 +68,7 @@ def test_delete_records_returns_the_new_log_start_offset(world: World, version: 
     assert (data.error_code, data.log_start_offset) == (E.NONE, 3)
 
 
-def test_minus_one_is_the_high_watermark(world: World) -> None:
+def test_minus_one_is_the_high_watermark(world: ReplicaHarness) -> None:
     world.create(replicas=(1, 2))
     world.load(batches=3)
     follow(world, 2, 2, 0)
@@ -75,14 +76,14 @@ def test_minus_one_is_the_high_watermark(world: World) -> None:
     assert world.partition().log.log_start_offset == 2
 
 
-def test_an_offset_below_the_start_changes_nothing(world: World) -> None:
+def test_an_offset_below_the_start_changes_nothing(world: ReplicaHarness) -> None:
     world.create()
     world.load(batches=5)
     delete(world, ("t", 0, 4))
     assert rows(delete(world, ("t", 0, 1))) == [("t", 0, 4, E.NONE)]
 
 
-def test_rejected_requests(world: World) -> None:
+def test_rejected_requests(world: ReplicaHarness) -> None:
     world.create("t", 2)
     world.create("compacted", cleanup_policy="compact")
     world.create("both", cleanup_policy="compact,delete")
@@ -109,11 +110,7 @@ def test_rejected_requests(world: World) -> None:
 
 
 def test_unauthorized_delete_records_deletes_nothing(tmp_path: Path) -> None:
-    class Deny:
-        def authorize(self, principal: str, operation: str, resource_type: str, name: str) -> bool:
-            return (operation, resource_type, name) != (Operation.DELETE, Resource.TOPIC, "t")
-
-    world = World(tmp_path, authorizer=Deny())
+    world = ReplicaHarness(tmp_path, authorizer=Deny((Operation.DELETE, Resource.TOPIC, "t")))
     world.create("t")
     world.create("u")
     world.load("t")
@@ -123,7 +120,7 @@ def test_unauthorized_delete_records_deletes_nothing(tmp_path: Path) -> None:
     assert world.partition("t").log.log_start_offset == 0
 
 
-def test_a_repeated_partition_is_answered_once(world: World) -> None:
+def test_a_repeated_partition_is_answered_once(world: ReplicaHarness) -> None:
     world.create()
     world.load(batches=5)
     assert rows(delete(world, ("t", 0, 4), ("t", 0, 2))) == [("t", 0, 2, E.NONE)]
@@ -132,7 +129,7 @@ def test_a_repeated_partition_is_answered_once(world: World) -> None:
 # ---- waiting ---------------------------------------------------------------------------------------------
 
 
-def test_the_response_waits_for_live_followers(world: World) -> None:
+def test_the_response_waits_for_live_followers(world: ReplicaHarness) -> None:
     world.create(replicas=(1, 2))
     world.load(batches=4)
     follow(world, 2, 4, 0)
@@ -145,14 +142,14 @@ def test_the_response_waits_for_live_followers(world: World) -> None:
     assert len(world.purgatory) == 0
 
 
-def test_fenced_followers_are_not_waited_for(world: World) -> None:
+def test_fenced_followers_are_not_waited_for(world: ReplicaHarness) -> None:
     world.create(replicas=(1, 2), isr=(1,))
     world.load(batches=4)
     world.apply(world._broker(2, fenced=True))
     assert rows(delete(world, ("t", 0, 3))) == [("t", 0, 3, E.NONE)]
 
 
-def test_after_the_timeout_records_are_deleted_on_the_leader_only(world: World) -> None:
+def test_after_the_timeout_records_are_deleted_on_the_leader_only(world: ReplicaHarness) -> None:
     world.create(replicas=(1, 2))
     world.create("alone")
     world.load(batches=4)
@@ -165,7 +162,7 @@ def test_after_the_timeout_records_are_deleted_on_the_leader_only(world: World) 
     assert world.partition().log.log_start_offset == 3
 
 
-def test_lost_leadership_fails_a_waiting_delete(world: World) -> None:
+def test_lost_leadership_fails_a_waiting_delete(world: ReplicaHarness) -> None:
     world.create(replicas=(1, 2))
     world.load(batches=4)
     follow(world, 2, 4, 0)
@@ -175,7 +172,7 @@ def test_lost_leadership_fails_a_waiting_delete(world: World) -> None:
     assert rows(answer) == [("t", 0, -1, E.NOT_LEADER_OR_FOLLOWER)]
 
 
-def test_a_closed_connection_frees_its_client_instance(world: World) -> None:
+def test_a_closed_connection_frees_its_client_instance(world: ReplicaHarness) -> None:
     world.create(replicas=(1, 2))
     world.load(batches=4)
     follow(world, 2, 4, 0)
@@ -185,7 +182,7 @@ def test_a_closed_connection_frees_its_client_instance(world: World) -> None:
     assert len(world.purgatory) == 0
 
 
-def test_a_new_log_start_offset_completes_waiting_fetches(world: World) -> None:
+def test_a_new_log_start_offset_completes_waiting_fetches(world: ReplicaHarness) -> None:
     world.create()
     world.load(batches=4)
     reader = world.fetch_all({("t", 0): 4}, session=(0, 0), max_wait_ms=0)
@@ -202,8 +199,8 @@ def test_a_new_log_start_offset_completes_waiting_fetches(world: World) -> None:
 
 
 def test_a_closed_log_is_opened_by_a_thread(tmp_path: Path) -> None:
-    worker = HeldWorker()
-    world = World(tmp_path, worker=worker)
+    worker = HeldIoExecutor()
+    world = ReplicaHarness(tmp_path, worker=worker)
     world.create()
     worker.holds_reads = True
     answer = delete(world, ("t", 0, 0))
@@ -213,7 +210,7 @@ def test_a_closed_log_is_opened_by_a_thread(tmp_path: Path) -> None:
     assert rows(answer) == [("t", 0, 0, E.NONE)]
 
 
-def test_a_failed_disk_is_a_storage_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_disk_is_a_storage_error(world: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     world.create()
     world.load(batches=2)
 
@@ -225,7 +222,7 @@ def test_a_failed_disk_is_a_storage_error(world: World, monkeypatch: pytest.Monk
     assert world.partition().is_offline
 
 
-def test_the_log_start_offset_survives_a_restart(tmp_path: Path, world: World) -> None:
+def test_the_log_start_offset_survives_a_restart(tmp_path: Path, world: ReplicaHarness) -> None:
     world.create()
     world.load(batches=5)
     delete(world, ("t", 0, 3))
@@ -242,7 +239,7 @@ def test_the_log_start_offset_survives_a_restart(tmp_path: Path, world: World) -
     assert (log.log_start_offset, log.log_end_offset) == (3, 5)
 
 
-def test_segments_below_the_log_start_offset_are_deleted_later(world: World) -> None:
+def test_segments_below_the_log_start_offset_are_deleted_later(world: ReplicaHarness) -> None:
     world.create(internal_segment_bytes=1000, file_delete_delay_ms=1000)
     world.load(batches=5, size=900)
     log = world.partition().log

@@ -1,4 +1,4 @@
-"""Which requests take the short cuts of Fetch and Produce; that the answers are the handlers' own: tests/property."""
+"""Which requests take the fast paths of Fetch and Produce. tests/property checks their responses."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from protocol.codec import decode, encode
 from protocol.errors import ErrorCode
 from protocol.messages.produce_fetch import PartitionProduceResponse, ProduceResponse
 from storage.io.would_block import WouldBlock
-from tests.support.replica_harness import Client, World, batch, fetched, offsets
+from tests.support.replica_harness import Client, ReplicaHarness, batch, fetched, offsets
 
 
 @pytest.fixture
-def world(tmp_path) -> World:
-    made = World(tmp_path)
+def world(tmp_path) -> ReplicaHarness:
+    made = ReplicaHarness(tmp_path)
     made.create("t", partitions=3)
     made.load("t", batches=3)
     return made
 
 
-def fetch_by_shortcut(world: World, version: int, places: Any = None, **request: Any) -> Any:
-    """What the short cut says to a Fetch."""
+def fetch_fast(world: ReplicaHarness, version: int, places: Any = None, **request: Any) -> Any:
+    """The fast path's response to a Fetch."""
     fast_path = fetch_fast_path.fast_paths(world.fetching)(version)
     made = world.fetch_request({("t", 0): 1} if places is None else places, version=version, **request)
     made.replica_state = None
     return None if fast_path is None else fast_path(world.context(1, version), bytearray(encode(made, version)), 0)
 
 
-def produce_by_shortcut(world: World, version: int, acks: int = 1, records: Any = None) -> Any:
-    """What the short cut says to a Produce."""
+def produce_fast(world: ReplicaHarness, version: int, acks: int = 1, records: Any = None) -> Any:
+    """The fast path's response to a Produce."""
     fast_path = produce_fast_path.fast_paths(world.producing)(version)
     made = world.produce_request([("t", 0, batch() if records is None else records)], version=version, acks=acks)
     return None if fast_path is None else fast_path(world.context(0, version), bytearray(encode(made, version)), 0)
@@ -39,14 +39,14 @@ def produce_by_shortcut(world: World, version: int, acks: int = 1, records: Any 
 
 @pytest.mark.parametrize("version", range(4, 19))
 def test_a_plain_fetch_takes_the_fast_path(world, version):
-    assert (fetch_by_shortcut(world, version) is not None) is (version >= 9)
+    assert (fetch_fast(world, version) is not None) is (version >= 9)
 
 
 @pytest.mark.parametrize("version", [9, 12, 13, 18])
 def test_a_session_with_one_dirty_partition_takes_the_fast_path(world, version):
     client = Client(world, version, max_wait_ms=0)
     client.fetch({("t", index): 0 for index in range(3)})
-    assert fetch_by_shortcut(world, version, session=client.session) is not None
+    assert fetch_fast(world, version, session=client.session) is not None
     client.session = (client.session[0], client.session[1] + 1)
     assert offsets(fetched(client.fetch())) == [1, 2]
 
@@ -65,7 +65,7 @@ def test_a_session_with_one_dirty_partition_takes_the_fast_path(world, version):
     ],
 )
 def test_other_fetch_layouts_are_left_to_the_handler(world, request_):
-    assert fetch_by_shortcut(world, 12, **request_) is None
+    assert fetch_fast(world, 12, **request_) is None
 
 
 def test_a_read_that_would_block_is_left_to_the_handler(world, monkeypatch):
@@ -77,33 +77,33 @@ def test_a_read_that_would_block_is_left_to_the_handler(world, monkeypatch):
 
     with monkeypatch.context() as cold:
         cold.setattr(world.replicas, "read", read)
-        assert fetch_by_shortcut(world, 12, session=client.session) is None
+        assert fetch_fast(world, 12, session=client.session) is None
     assert offsets(fetched(client.fetch({("t", 0): 1}))) == [1, 2]
 
 
 @pytest.mark.parametrize("version", range(3, 14))
 def test_a_plain_produce_takes_the_fast_path(world, version):
-    assert isinstance(produce_by_shortcut(world, version), list) is (version >= 7)
+    assert isinstance(produce_fast(world, version), list) is (version >= 7)
 
 
 def test_other_produce_layouts_are_left_to_the_handler(world):
-    assert produce_by_shortcut(world, 9, acks=0) is None
-    assert produce_by_shortcut(world, 9, records=batch(transactional=True, producer_id=1, base_sequence=0)) is None
-    assert produce_by_shortcut(world, 9, records=batch()[:60]) is None
+    assert produce_fast(world, 9, acks=0) is None
+    assert produce_fast(world, 9, records=batch(transactional=True, producer_id=1, base_sequence=0)) is None
+    assert produce_fast(world, 9, records=batch()[:60]) is None
     assert world.partition().log.log_end_offset == 3
 
 
 def test_errors_are_left_to_the_handler(world):
     broken = batch()
     broken[30] ^= 1
-    answer = produce_by_shortcut(world, 9, records=broken)
+    answer = produce_fast(world, 9, records=broken)
     assert answer.responses[0].partition_responses[0].error_code == 2
 
 
 class Waiting:
-    """A Produce for a partition with a follower, which has not fetched it yet."""
+    """A Produce for a partition with a follower that has not fetched it yet."""
 
-    def __init__(self, world: World, version: int) -> None:
+    def __init__(self, world: ReplicaHarness, version: int) -> None:
         world.create("r", replicas=(1, 2))
         self._version = version
         request = world.produce_request([("r", 0, batch())], version=version, acks=-1, timeout_ms=1000)
@@ -115,7 +115,7 @@ class Waiting:
         assert self.answers == []
 
     def answer(self) -> PartitionProduceResponse:
-        """The only one."""
+        """The only response."""
         (parts,) = self.answers
         frame = b"".join(parts)
         assert int.from_bytes(frame[:4], "big") == len(frame) - 4

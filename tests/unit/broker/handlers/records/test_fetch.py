@@ -1,4 +1,4 @@
-"""Rules of broker/handlers/records/fetch.py and rows F1-F11 of the founding documents, on real logs."""
+"""Fetch, on real logs."""
 
 from __future__ import annotations
 
@@ -8,24 +8,15 @@ from broker.security.authorizer import Operation, Resource
 from protocol.errors import ErrorCode
 from protocol.records import ControlType, FileRegion, end_txn_marker
 from storage.log.log import AppendOrigin
-from tests.support.replica_harness import NOW_MS, World, batch, fetched, named, note_looks, offsets
+from tests.support.deny import Deny
+from tests.support.replica_harness import NOW_MS, ReplicaHarness, batch, fetched, named, note_looks, offsets
 
 ONE = len(batch())
 
 
-class Deny:
-    """Refuses what it is told to: (operation, resource type, name or None)."""
-
-    def __init__(self, *denied):
-        self.denied = set(denied)
-
-    def authorize(self, principal, operation, resource_type, resource_name):
-        return not self.denied & {(operation, resource_type, resource_name), (operation, resource_type, None)}
-
-
 @pytest.fixture
-def world(tmp_path) -> World:
-    made = World(tmp_path)
+def world(tmp_path) -> ReplicaHarness:
+    made = ReplicaHarness(tmp_path)
     made.create("t", partitions=3)
     return made
 
@@ -34,7 +25,7 @@ def code(answer, topic=0, partition=0):
     return fetched(answer, topic, partition).error_code
 
 
-# ---------------------------------------------------------------- what is there
+# ---------------------------------------------------------------- describing
 
 
 @pytest.mark.parametrize("version", range(4, 19))
@@ -67,11 +58,11 @@ def test_committed_reader_gets_the_list_of_aborted_transactions(world):
     assert fetched(world.fetch("t", isolation=1)).aborted_transactions == []
 
 
-# ---------------------------------------------------------------- F1: who reads
+# ---------------------------------------------------------------- replica ids
 
 
 def test_an_unauthorized_topic_fails_and_others_are_read(tmp_path):
-    world = World(tmp_path, authorizer=Deny((Operation.READ, Resource.TOPIC, "secret")))
+    world = ReplicaHarness(tmp_path, authorizer=Deny((Operation.READ, Resource.TOPIC, "secret")))
     for name in ("open", "secret"):
         world.create(name)
         world.load(name)
@@ -84,7 +75,7 @@ def test_an_unauthorized_topic_fails_and_others_are_read(tmp_path):
 
 @pytest.mark.parametrize("version", [12, 16])
 def test_a_follower_fetch_requires_cluster_action(tmp_path, version):
-    world = World(tmp_path, authorizer=Deny((Operation.CLUSTER_ACTION, Resource.CLUSTER, None)))
+    world = ReplicaHarness(tmp_path, authorizer=Deny((Operation.CLUSTER_ACTION, Resource.CLUSTER, None)))
     world.create("t", replicas=(1, 2))
     world.load("t")
     assert code(world.fetch("t", replica=2, version=version)) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -120,7 +111,7 @@ def test_a_future_replica_reads_to_the_log_end(world):
     assert world.partition("r").high_watermark == 0
 
 
-# ---------------------------------------------------------------- F2: isolation
+# ---------------------------------------------------------------- isolation
 
 
 def test_readable_records_depend_on_the_replica_id(world):
@@ -132,7 +123,7 @@ def test_readable_records_depend_on_the_replica_id(world):
     assert (behind.error_code, behind.records) == (0, b"")
 
 
-# ---------------------------------------------------------------- F4: when to answer
+# ---------------------------------------------------------------- waiting
 
 
 def test_a_fetch_without_partitions_is_answered_at_once(world):
@@ -204,6 +195,7 @@ def test_a_deleted_topic_completes_a_waiting_fetch(world):
 
 
 def test_a_completed_transaction_wakes_a_read_committed_fetch(world):
+
     def append(records, origin=AppendOrigin.CLIENT):
         on_marker = []
         world.replicas.append(
@@ -249,7 +241,7 @@ def test_a_wakeup_reads_only_changed_partitions(world, monkeypatch):
     assert [index for index in range(50) if fetched(answer, 0, index).records] == [3, 17]
 
 
-# ---------------------------------------------------------------- F5: followers
+# ---------------------------------------------------------------- followers
 
 
 def test_followers_fetch_moves_the_high_watermark_and_wakes_consumers(world):
@@ -296,7 +288,7 @@ def test_a_follower_fetch_of_a_non_replica_fails(world):
     assert code(world.fetch("t", replica=3, leader_epoch=0)) == ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
-# ---------------------------------------------------------------- F6: leader checks
+# ---------------------------------------------------------------- leader checks
 
 
 def test_a_fetch_with_another_leader_epoch_fails(world):
@@ -338,7 +330,7 @@ def test_offset_at_the_end_is_empty(world):
     assert (data.error_code, data.high_watermark, data.records) == (0, 3, b"")
 
 
-# ---------------------------------------------------------------- F9: limits
+# ---------------------------------------------------------------- limits
 
 
 def test_the_first_batch_is_returned_whole(world):
@@ -384,15 +376,15 @@ def test_a_preferred_read_replica_is_returned(world):
     assert offsets(fetched(world.fetch("r", version=10))) == [0]
 
 
-# ---------------------------------------------------------------- too many files
+# ---------------------------------------------------------------- open-file limit
 
 WIDTH, MOST_FILES = 40, 24
 
 
 @pytest.fixture
-def crowded(tmp_path) -> World:
-    """Forty partitions with a record each, and fewer files that may be open; none is."""
-    made = World(tmp_path)
+def crowded(tmp_path) -> ReplicaHarness:
+    """Forty partitions with a record each, all closed, and a lower open-file limit."""
+    made = ReplicaHarness(tmp_path)
     made.create("t", partitions=WIDTH)
     for index in range(WIDTH):
         made.load("t", index)
@@ -405,12 +397,12 @@ def crowded(tmp_path) -> World:
 
 
 def given(response) -> list[int]:
-    """The partitions of which there are records."""
+    """The partitions with records."""
     return [data.partition_index for data in response.responses[0].partitions if data.records]
 
 
-def turn(world: World) -> None:
-    """What was answered is sent; the loop goes on."""
+def turn(world: ReplicaHarness) -> None:
+    """Send the responses; run the loop."""
     world.drain_purgatory()
     world.log_manager.file_handles.close_surplus()
 

@@ -1,4 +1,4 @@
-"""Rule 6 of broker/handlers/records/fetch.py, and rule 3 of offsets.py: requests that wait for the disk (seeds.md I5)."""
+"""Fetch and ListOffsets requests that wait for the disk."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import pytest
 
 from protocol.messages.produce_fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from storage.io.disk import StorageError
-from tests.support.replica_harness import Client, HeldWorker, World, fetched, named, offsets
+from tests.support.replica_harness import Client, HeldIoExecutor, ReplicaHarness, fetched, named, offsets
 
 
 @pytest.fixture
-def world(tmp_path) -> World:
-    worker = HeldWorker()
-    made = World(tmp_path, worker=worker)
+def world(tmp_path) -> ReplicaHarness:
+    worker = HeldIoExecutor()
+    made = ReplicaHarness(tmp_path, worker=worker)
     made.create("t", partitions=3)
     for index in range(3):
         made.produce("t", index, acks=1)
@@ -23,7 +23,7 @@ def world(tmp_path) -> World:
     return made
 
 
-def thaw(world, error=None):
+def run_disk_reads(world, error=None):
     while world.worker.reads:
         world.worker.let_read(error)
     world.drain_purgatory()
@@ -36,19 +36,19 @@ def test_a_fetch_of_blocked_partitions_waits_for_the_disk(world, max_wait_ms):
     world.pass_time(10_000)
     world.drain_purgatory()
     assert not answer.is_done
-    thaw(world)
+    run_disk_reads(world)
     assert offsets(fetched(answer)) == [0]
 
 
 def test_an_unblocked_fetch_without_records_times_out(world):
     answer = world.fetch("t", 0, 1, max_wait_ms=500)
-    thaw(world)
+    run_disk_reads(world)
     assert not answer.is_done
     world.pass_time(500)
     assert answer.is_done
     assert fetched(answer).error_code == 0
     late = world.fetch("t", 1, 1, max_wait_ms=0)
-    thaw(world)
+    run_disk_reads(world)
     assert late.is_done
 
 
@@ -76,7 +76,7 @@ def test_an_incremental_fetch_does_not_wait_for_blocked_partitions(world):
     world.partition("t", 1).log.close()
     second = client.fetch()
     assert named(second) == [("t", 0), ("t", 2)]
-    thaw(world)
+    run_disk_reads(world)
     third = client.fetch()
     assert named(third)[0] == ("t", 1)
     assert offsets(fetched(third)) == [0]
@@ -88,20 +88,20 @@ def test_a_cancelled_blocked_fetch_keeps_the_session(world):
     assert named(client.fetch({("t", 0): 0})) == [("t", 0)]
     world.worker.holds_reads = True
     world.partition("t", 0).log.close()
-    gone = client.fetch()
-    gone.pending.cancel()
-    thaw(world)
+    cancelled = client.fetch()
+    cancelled.pending.cancel()
+    run_disk_reads(world)
     assert len(world.purgatory) == 0
     assert named(client.fetch()) == [("t", 0)]
 
 
 def test_a_blocked_follower_fetch_still_acknowledges(tmp_path):
-    worker = HeldWorker()
-    world = World(tmp_path, worker=worker)
+    worker = HeldIoExecutor()
+    world = ReplicaHarness(tmp_path, worker=worker)
     world.create("r", replicas=(1, 2), isr=(1, 2))
     worker.holds_reads = True
     answer = world.fetch("r", 0, 0, replica=2, max_wait_ms=0, version=12)
-    thaw(world)
+    run_disk_reads(world)
     assert answer.is_done
     assert world.partition("r").followers[2].end_offset == 0
 
@@ -114,6 +114,6 @@ def test_timestamp_look_ups_run_on_a_thread(world):
         pending = world.offsets.list_offsets(world.context(2, 8), request)
         pending.deliver_to(answers.append, answers.append)
     pending.cancel()
-    thaw(world)
+    run_disk_reads(world)
     assert [part.offset for part in answers[0].topics[0].partitions] == [1, 0, 0]
     assert len(answers) == 1

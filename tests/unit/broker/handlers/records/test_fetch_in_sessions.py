@@ -1,4 +1,4 @@
-"""Rules of broker/handlers/records/fetch.py within sessions (seeds.md F3), on real logs."""
+"""Fetch within sessions, on real logs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import pytest
 
 from protocol.errors import ErrorCode
 from replication.partition.replica_manager import MAX_LAG_MS
-from tests.support.replica_harness import Client, World, batch, fetched, named, note_looks, offsets
+from tests.support.replica_harness import Client, ReplicaHarness, batch, fetched, named, note_looks, offsets
 
 ONE = len(batch())
 
 
 @pytest.fixture
-def world(tmp_path) -> World:
-    made = World(tmp_path)
+def world(tmp_path) -> ReplicaHarness:
+    made = ReplicaHarness(tmp_path)
     made.create("t", partitions=3)
     return made
 

@@ -1,4 +1,4 @@
-"""Rules of broker/handlers/records/fetch_sessions.py (seeds.md F3)."""
+"""The fetch session cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ID = bytes(range(16))
 
 
 class Parked(DelayedOperation):
-    """Counts how often it is tried."""
+    """Counts the calls of `try_complete`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Parked(DelayedOperation):
         return False
 
 
-def asked(index: int, offset: int = 0) -> FetchPartition:
+def fetch_partition(index: int, offset: int = 0) -> FetchPartition:
     return FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1000)
 
 
@@ -44,7 +44,7 @@ def request(
         session_id=session_id,
         session_epoch=epoch,
         topics=[
-            FetchTopic(topic=topic, partitions=[asked(index, offset) for index in indexes])
+            FetchTopic(topic=topic, partitions=[fetch_partition(index, offset) for index in indexes])
             for topic, indexes in (partitions or {}).items()
         ],
         forgotten_topics_data=[
@@ -55,7 +55,7 @@ def request(
 
 def request_by_id(session_id: int = 0, epoch: int = 0, indexes: tuple[int, ...] = (0,)) -> FetchRequest:
     made = request(session_id, epoch)
-    made.topics = [FetchTopic(topic_id=ID, partitions=[asked(index) for index in indexes])]
+    made.topics = [FetchTopic(topic_id=ID, partitions=[fetch_partition(index) for index in indexes])]
     return made
 
 
@@ -132,7 +132,7 @@ def test_a_full_request_replaces_its_session(sessions):
 
 
 def test_versions_before_seven_have_no_sessions(sessions):
-    old = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[asked(0)])])
+    old = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[fetch_partition(0)])])
     answer = sessions.open(old, 6, 0, is_follower=False)
     assert isinstance(answer, FetchContext)
     assert answer.session_id == 0
@@ -156,7 +156,7 @@ def test_used_session_ids_are_not_reused(purgatory):
     assert [create(sessions).session_id for _ in range(2)] == [5, 9]
 
 
-# ---------------------------------------------------------------- partitions and their dirt
+# ---------------------------------------------------------------- dirty partitions
 
 
 def test_incremental_request_adds_changes_and_forgets(sessions):
@@ -302,29 +302,29 @@ def test_no_watches_are_left_after_random_requests(purgatory):
     seed = seed_of()
     chance = random.Random(seed)
     sessions = FetchSessions(purgatory, lambda: chance.randrange(1, 2**31), slots=5)
-    known: list[FetchSession] = []
+    open_sessions: list[FetchSession] = []
     now = 0
     for _ in range(500):
         now += chance.choice((0, 1, EVICTION_MS // 2))
         partitions = {chance.choice("tuv"): chance.sample(range(6), chance.randrange(4))}
         forget = {chance.choice("tuv"): chance.sample(range(6), chance.randrange(4))}
-        session = chance.choice(known) if known else None
+        session = chance.choice(open_sessions) if open_sessions else None
         epoch = chance.choice((0, -1, session.epoch if session else 1, 3))
         made = sessions.open(
             request(session.session_id if session else 0, epoch, partitions, forget), 12, now,
             is_follower=chance.random() < 0.3,
         )  # fmt: skip
         if isinstance(made, FetchSession):
-            known.append(made)
-        known = [session for session in known if not session.is_closed]
+            open_sessions.append(made)
+        open_sessions = [session for session in open_sessions if not session.is_closed]
         watched = {
             key
-            for session_id in {session.session_id for session in known}
+            for session_id in {session.session_id for session in open_sessions}
             for partition in sessions.find(session_id).partitions.values()  # type: ignore[union-attr]
             for key in partition.watched
         }
         assert len(sessions) <= 5, f"seed {seed}"
         assert purgatory.watched_keys == len(watched), f"seed {seed}"
-    for session in known:
+    for session in open_sessions:
         sessions.remove(session.session_id)
     assert purgatory.watched_keys == 0, f"seed {seed}"

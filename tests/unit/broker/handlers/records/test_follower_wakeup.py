@@ -1,15 +1,15 @@
-"""Guards broker/handlers/records/follower_wakeup.py: followers that wait for records hear that there is more to fetch."""
+"""Wakeup of waiting follower fetches."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from broker.handlers.records.follower_wakeup import FIRST_WAKEUP_MS, SECOND_WAKEUP_MS, FollowerWakeup
-from tests.support.replica_harness import Client, World, named
+from tests.support.replica_harness import Client, ReplicaHarness, named
 
 
 def test_follower_fetches_complete_when_another_partition_is_led(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = ReplicaHarness(tmp_path)
     world.replicas.on_leadership_changed = FollowerWakeup(
         world.sessions, world.timers, lambda: world.mono_ms
     ).on_leadership_change
@@ -32,7 +32,7 @@ def test_follower_fetches_complete_when_another_partition_is_led(tmp_path: Path)
 
 
 def test_partitions_without_followers_cause_no_wakeup(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = ReplicaHarness(tmp_path)
     wakeup = FollowerWakeup(world.sessions, world.timers, lambda: world.mono_ms)
     world.replicas.on_leadership_changed = wakeup.on_leadership_change
     world.create("alone", partitions=3)

@@ -1,4 +1,4 @@
-"""Rules of broker/handlers/records/list_offsets.py, on real logs."""
+"""ListOffsets and OffsetForLeaderEpoch, on real logs."""
 
 from __future__ import annotations
 
@@ -19,38 +19,29 @@ from protocol.messages.produce_fetch import (
 )
 from protocol.records import BatchBuilder
 from storage.io.disk import StorageError
-from tests.support.replica_harness import NOW_MS, World
+from tests.support.deny import Deny
+from tests.support.replica_harness import NOW_MS, ReplicaHarness
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
 NOTHING = (0, -1, -1, -1)
 
 
-class Deny:
-    """Refuses what it is told to: (operation, resource type, name or None)."""
-
-    def __init__(self, *denied):
-        self.denied = set(denied)
-
-    def authorize(self, principal, operation, resource_type, resource_name):
-        return not self.denied & {(operation, resource_type, resource_name), (operation, resource_type, None)}
-
-
 @pytest.fixture
-def world(tmp_path) -> World:
-    made = World(tmp_path)
+def world(tmp_path) -> ReplicaHarness:
+    made = ReplicaHarness(tmp_path)
     made.create("t", epoch=3)
     return made
 
 
 def fill(world, *timestamps, name="t", **batch):
-    """One batch with records of these times after NOW_MS."""
+    """Append one batch with these timestamps, relative to NOW_MS."""
     builder = BatchBuilder(**batch)
     for timestamp in timestamps:
         builder.append(NOW_MS + timestamp, b"k", b"v")
     assert world.produce(name, 0, builder.build(), acks=1).message.responses[0].partition_responses[0].error_code == 0
 
 
-def ask_all(world, wanted, version=11, replica=-1, isolation=0, epoch=-1):
+def ask_all(world, requested, version=11, replica=-1, isolation=0, epoch=-1):
     topics = [
         ListOffsetsTopic(
             name=name,
@@ -59,7 +50,7 @@ def ask_all(world, wanted, version=11, replica=-1, isolation=0, epoch=-1):
                 for index, timestamp in partitions
             ],
         )
-        for name, partitions in wanted
+        for name, partitions in requested
     ]
     request = ListOffsetsRequest(replica_id=replica, isolation_level=isolation, topics=topics)
     answer = world.offsets.list_offsets(world.context(2, version), request)
@@ -168,7 +159,7 @@ def test_a_repeated_partition_is_invalid(world):
 
 
 def test_unknown_and_unauthorized_partitions_fail_separately(tmp_path):
-    world = World(tmp_path, authorizer=Deny((Operation.DESCRIBE, Resource.TOPIC, "secret")))
+    world = ReplicaHarness(tmp_path, authorizer=Deny((Operation.DESCRIBE, Resource.TOPIC, "secret")))
     for name in ("t", "secret"):
         world.create(name)
     answers = ask_all(world, [("nowhere", [(0, LATEST)]), ("t", [(0, LATEST), (9, LATEST)]), ("secret", [(0, LATEST)])])
@@ -194,8 +185,8 @@ def test_failing_disk_is_a_storage_error(world, monkeypatch):
 
 
 def end_of(world, epoch, name="t", index=0, current=-1, version=4):
-    asked = OffsetForLeaderPartition(partition=index, current_leader_epoch=current, leader_epoch=epoch)
-    topics = [OffsetForLeaderTopic(topic=name, partitions=[asked])]
+    requested_epoch = OffsetForLeaderPartition(partition=index, current_leader_epoch=current, leader_epoch=epoch)
+    topics = [OffsetForLeaderTopic(topic=name, partitions=[requested_epoch])]
     request = OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
     answer = world.offsets.offset_for_leader_epoch(world.context(23, version), request)
     decode(OffsetForLeaderEpochResponse, version, encode(answer, version))
@@ -230,6 +221,6 @@ def test_brokers_query_all_epochs_clients_need_describe(tmp_path):
     for number, (denied, code) in enumerate(
         [((), 0), ((describe,), 0), ((act,), 0), ((describe, act), ErrorCode.TOPIC_AUTHORIZATION_FAILED)]
     ):
-        world = World(tmp_path / str(number), authorizer=Deny(*denied))
+        world = ReplicaHarness(tmp_path / str(number), authorizer=Deny(*denied))
         world.create("t")
         assert end_of(world, 0)[0] == code

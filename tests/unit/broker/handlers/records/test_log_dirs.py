@@ -1,4 +1,4 @@
-"""Rules of broker/handlers/records/log_dirs.py, on real logs."""
+"""DescribeLogDirs and AlterReplicaLogDirs, on real logs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from protocol.messages.logs import (
 )
 from protocol.messages.stored_records import BrokerRegistrationChangeRecord
 from storage.io.disk import Disk, StorageError
-from tests.support.replica_harness import Answer, HeldWorker, World, batch
+from tests.support.deny import Deny
+from tests.support.replica_harness import Answer, HeldIoExecutor, ReplicaHarness, batch
 
 E = ErrorCode
 
 
-def ask(world: World, *topics: tuple[str, list[int]], everything: bool = False, version: int = 5) -> Answer:
+def ask(world: ReplicaHarness, *topics: tuple[str, list[int]], everything: bool = False, version: int = 5) -> Answer:
     handler = LogDirsHandler(world.log_manager, world.replicas, world.moves, world.worker, world.authorizer)
-    asked = [DescribableLogDirTopic(topic=name, partitions=partitions) for name, partitions in topics]
-    request = DescribeLogDirsRequest(topics=None if everything else asked)
+    described = [DescribableLogDirTopic(topic=name, partitions=partitions) for name, partitions in topics]
+    request = DescribeLogDirsRequest(topics=None if everything else described)
     return Answer(handler.describe(world.context(35, version), request), DescribeLogDirsResponse, version)
 
 
@@ -46,12 +47,12 @@ def logs(*results: DescribeLogDirsResult) -> dict[tuple[str, int], DescribeLogDi
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path, directories=2)
+def world(tmp_path: Path) -> ReplicaHarness:
+    return ReplicaHarness(tmp_path, directories=2)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
-def test_every_log_is_in_its_directory_with_its_size(world: World, version: int) -> None:
+def test_every_log_is_in_its_directory_with_its_size(world: ReplicaHarness, version: int) -> None:
     world.create(partitions=3)
     size = len(batch(size=700))
     world.load(index=1, batches=2, size=700)
@@ -65,7 +66,7 @@ def test_every_log_is_in_its_directory_with_its_size(world: World, version: int)
     assert {found.is_future_key for found in logs(*results).values()} == {False}
 
 
-def test_describing_log_dirs_does_not_open_logs(world: World) -> None:
+def test_describing_log_dirs_does_not_open_logs(world: ReplicaHarness) -> None:
     world.create(partitions=2)
     world.load(index=0, batches=2, size=700)
     log = world.partition().log
@@ -77,7 +78,7 @@ def test_describing_log_dirs_does_not_open_logs(world: World) -> None:
     assert not world.partition(index=1).log.is_open
 
 
-def test_only_requested_partitions_are_described(world: World) -> None:
+def test_only_requested_partitions_are_described(world: ReplicaHarness) -> None:
     world.create(partitions=3)
     world.create("u")
     assert set(logs(*described(ask(world, ("t", [1, 9]), ("nope", [0]))))) == {("t", 1)}
@@ -86,13 +87,13 @@ def test_only_requested_partitions_are_described(world: World) -> None:
     assert [result.error_code for result in nothing] == [E.NONE, E.NONE]
 
 
-def test_file_system_sizes_are_returned(world: World, tmp_path: Path) -> None:
+def test_file_system_sizes_are_returned(world: ReplicaHarness, tmp_path: Path) -> None:
     result = described(ask(world))[0]
     assert result.total_bytes == Disk().total_bytes(str(tmp_path))
     assert 0 < result.usable_bytes <= result.total_bytes
 
 
-def test_a_directory_that_is_offline_is_an_error(world: World) -> None:
+def test_a_directory_that_is_offline_is_an_error(world: ReplicaHarness) -> None:
     world.create(partitions=2)
     first, second = world.log_manager.directories
     world.replicas.directory_failed(first, StorageError("read", first, OSError(5, "Input/output error")))
@@ -103,7 +104,9 @@ def test_a_directory_that_is_offline_is_an_error(world: World) -> None:
     assert len(logs(results[second])) == 1
 
 
-def test_a_failed_file_system_takes_its_directory_offline(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_file_system_takes_its_directory_offline(
+    world: ReplicaHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, _ = world.log_manager.directories
 
     def fail(self: Disk, path: str) -> int:
@@ -117,8 +120,8 @@ def test_a_failed_file_system_takes_its_directory_offline(world: World, monkeypa
 
 
 def test_a_log_deleted_meanwhile_is_no_failure(tmp_path: Path) -> None:
-    worker = HeldWorker()
-    world = World(tmp_path, worker=worker)
+    worker = HeldIoExecutor()
+    world = ReplicaHarness(tmp_path, worker=worker)
     world.create()
     worker.holds_reads = True
     answer = ask(world, everything=True)
@@ -129,7 +132,7 @@ def test_a_log_deleted_meanwhile_is_no_failure(tmp_path: Path) -> None:
     assert not world.log_manager.offline
 
 
-def test_cordoned_directories_are_described(world: World) -> None:
+def test_cordoned_directories_are_described(world: ReplicaHarness) -> None:
     ids = [directory.directory_id for directory in world.log_manager.directories.values()]
     world.apply(BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=101, log_dirs=ids, cordoned_log_dirs=[ids[1]]))
     assert [result.is_cordoned for result in described(ask(world))] == [False, True]
@@ -137,12 +140,7 @@ def test_cordoned_directories_are_described(world: World) -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_describing_log_dirs_requires_describe_on_the_cluster(tmp_path: Path, version: int) -> None:
-    class Deny:
-        def authorize(self, principal: str, operation: str, resource_type: str, name: str) -> bool:
-            assert (operation, resource_type, name) == (Operation.DESCRIBE, Resource.CLUSTER, "kafka-cluster")
-            return False
-
-    world = World(tmp_path, authorizer=Deny())
+    world = ReplicaHarness(tmp_path, authorizer=Deny((Operation.DESCRIBE, Resource.CLUSTER, "kafka-cluster")))
     answer = ask(world, everything=True, version=version).message
     assert (answer.results, answer.error_code) == ([], E.CLUSTER_AUTHORIZATION_FAILED)
 
@@ -150,13 +148,15 @@ def test_describing_log_dirs_requires_describe_on_the_cluster(tmp_path: Path, ve
 # ---- moving ----------------------------------------------------------------------------------------------
 
 
-def alter(world: World, *wanted: tuple[str, str, list[int]], version: int = 2) -> list[tuple[str, int, ErrorCode]]:
-    """Ask for (directory, topic, partitions); what is answered."""
+def alter(
+    world: ReplicaHarness, *moves: tuple[str, str, list[int]], version: int = 2
+) -> list[tuple[str, int, ErrorCode]]:
+    """Send (directory, topic, partitions); returns the results."""
     handler = LogDirsHandler(world.log_manager, world.replicas, world.moves, world.worker, world.authorizer)
     request = AlterReplicaLogDirsRequest(
         dirs=[
             AlterReplicaLogDir(path=path, topics=[AlterReplicaLogDirTopic(name=name, partitions=partitions)])
-            for path, name, partitions in wanted
+            for path, name, partitions in moves
         ]
     )
     response = handler.alter(world.context(34, version), request)
@@ -169,17 +169,17 @@ def alter(world: World, *wanted: tuple[str, str, list[int]], version: int = 2) -
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_replicas_are_moved_to_the_requested_directory(world: World, version: int) -> None:
+def test_replicas_are_moved_to_the_requested_directory(world: ReplicaHarness, version: int) -> None:
     first, second = world.log_manager.directories
     world.create(partitions=2)
-    wanted = (first, "t", [0, 1]), (second, "t", [1]), (second, "nope", [0])
-    assert alter(world, *wanted, version=version) == [
+    moves = (first, "t", [0, 1]), (second, "t", [1]), (second, "nope", [0])
+    assert alter(world, *moves, version=version) == [
         ("t", 0, E.NONE), ("t", 1, E.NONE), ("nope", 0, E.UNKNOWN_TOPIC_OR_PARTITION),
     ]  # fmt: skip
     assert [world.partition(index=index).log.directory for index in (0, 1)] == [first, second]
 
 
-def test_a_future_replica_is_described_with_its_lag(world: World) -> None:
+def test_a_future_replica_is_described_with_its_lag(world: ReplicaHarness) -> None:
     world.create()
     world.load(batches=3, size=700)
     log = world.partition().log
@@ -194,12 +194,9 @@ def test_a_future_replica_is_described_with_its_lag(world: World) -> None:
 
 
 def test_moving_replicas_requires_alter_on_the_cluster(tmp_path: Path) -> None:
-    class Deny:
-        def authorize(self, principal: str, operation: str, resource_type: str, name: str) -> bool:
-            assert (operation, resource_type, name) == (Operation.ALTER, Resource.CLUSTER, "kafka-cluster")
-            return False
-
-    world = World(tmp_path, authorizer=Deny(), directories=2)
+    world = ReplicaHarness(
+        tmp_path, authorizer=Deny((Operation.ALTER, Resource.CLUSTER, "kafka-cluster")), directories=2
+    )
     world.create()
     before = world.partition().log
     rows = [alter(world, (path, "t", [0])) for path in world.log_manager.directories]

@@ -1,4 +1,4 @@
-"""Rules of broker/handlers/records/produce.py, on real logs."""
+"""Produce, on real logs."""
 
 from __future__ import annotations
 
@@ -10,30 +10,21 @@ from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.records import BatchBuilder
 from storage.io.disk import StorageError
-from tests.support.replica_harness import NOW_MS, HeldWorker, World, batch, fetched, offsets, produced
-
-
-class Deny:
-    """Refuses what it is told to: (operation, resource type, name)."""
-
-    def __init__(self, *denied):
-        self.denied = set(denied)
-
-    def authorize(self, principal, operation, resource_type, resource_name):
-        return (operation, resource_type, resource_name) not in self.denied
+from tests.support.deny import Deny
+from tests.support.replica_harness import NOW_MS, HeldIoExecutor, ReplicaHarness, batch, fetched, offsets, produced
 
 
 @pytest.fixture
-def world(tmp_path) -> World:
-    made = World(tmp_path)
+def world(tmp_path) -> ReplicaHarness:
+    made = ReplicaHarness(tmp_path)
     made.create("t", partitions=3)
     return made
 
 
 @pytest.fixture
-def slow(tmp_path) -> World:
-    """A broker whose disk waits for the test."""
-    made = World(tmp_path, worker=HeldWorker())
+def slow(tmp_path) -> ReplicaHarness:
+    """A broker whose disk writes on request."""
+    made = ReplicaHarness(tmp_path, worker=HeldIoExecutor())
     made.create("t", partitions=3)
     return made
 
@@ -46,7 +37,7 @@ def stored_offsets(world, name="t", index=0):
     return offsets(fetched(world.fetch(name, index, max_wait_ms=0)))
 
 
-# ---------------------------------------------------------------- what is told
+# ---------------------------------------------------------------- responses
 
 
 @pytest.mark.parametrize("version", range(3, 14))
@@ -61,7 +52,7 @@ def test_every_version_gets_the_base_offset(world, version, acks):
 
 
 def test_log_append_time_is_returned(tmp_path):
-    world = World(tmp_path)
+    world = ReplicaHarness(tmp_path)
     world.create("t", message_timestamp_type="LogAppendTime")
     world.wall_ms += 5
     assert produced(world.produce()).log_append_time_ms == NOW_MS + 5
@@ -90,7 +81,7 @@ def test_a_duplicate_batch_returns_its_old_offset(world):
     assert stored_offsets(world) == [0, 1]
 
 
-# ---------------------------------------------------------------- refusals
+# ---------------------------------------------------------------- errors
 
 
 def test_partitions_fail_independently(world):
@@ -128,7 +119,7 @@ def test_null_records_are_invalid(world, records):
 
 
 def test_invalid_records_are_listed(tmp_path):
-    world = World(tmp_path)
+    world = ReplicaHarness(tmp_path)
     world.create("t", cleanup_policy="compact")
     builder = BatchBuilder()
     for key in (b"k", None, b"k", None):
@@ -170,7 +161,7 @@ def test_too_few_in_sync_replicas_fail_acks_all_only(world):
 
 def test_unauthorized_topics_fail_and_others_are_appended(tmp_path):
     denied = [(Operation.WRITE, Resource.TOPIC, name) for name in ("secret", "nowhere")]
-    world = World(tmp_path, authorizer=Deny(*denied))
+    world = ReplicaHarness(tmp_path, authorizer=Deny(*denied))
     world.create("secret")
     world.create("open")
     answer = world.produce_all([("secret", 0, batch()), ("open", 0, batch()), ("nowhere", 0, batch())])
@@ -202,7 +193,7 @@ def test_transactional_batch_needs_a_transactional_id(world):
 
 
 def test_a_transactional_batch_is_appended_after_verification(world):
-    doors = world.producing.verification
+    verification = world.producing.verification
     answer = world.produce_all(
         [("t", 0, transactional()), ("t", 1, batch()), ("unknown", 0, transactional())],
         transactional_id="tx",
@@ -213,10 +204,10 @@ def test_a_transactional_batch_is_appended_after_verification(world):
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
-    assert doors.asked == [("tx", (5, 0), [("t", 0)], TransactionSupport.GENERIC_ERROR_SUPPORTED)]
-    doors.refusal = None
+    assert verification.asked == [("tx", (5, 0), [("t", 0)], TransactionSupport.GENERIC_ERROR_SUPPORTED)]
+    verification.refusal = None
     assert code(world.produce("t", 0, transactional(), transactional_id="tx", version=12)) == ErrorCode.NONE
-    assert doors.asked[1:] == [("tx", (5, 0), [("t", 0)], TransactionSupport.ADD_PARTITION)]
+    assert verification.asked[1:] == [("tx", (5, 0), [("t", 0)], TransactionSupport.ADD_PARTITION)]
 
 
 def test_a_new_transaction_verifies_sequence_zero(world):
@@ -235,7 +226,7 @@ def test_a_produce_request_has_one_transactional_producer(world):
 
 
 def test_transactional_id_must_be_authorized(tmp_path):
-    world = World(tmp_path, authorizer=Deny((Operation.WRITE, Resource.TRANSACTIONAL_ID, "tx")))
+    world = ReplicaHarness(tmp_path, authorizer=Deny((Operation.WRITE, Resource.TRANSACTIONAL_ID, "tx")))
     world.create("t")
     answer = world.produce("t", 0, transactional(), transactional_id="tx")
     assert code(answer) == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -320,7 +311,7 @@ def test_closed_connection_leaves_nothing_behind(slow):
 
 
 def test_the_response_waits_for_the_flush(tmp_path):
-    world = World(tmp_path, worker=HeldWorker())
+    world = ReplicaHarness(tmp_path, worker=HeldIoExecutor())
     world.create("t", flush_messages=1)
     answers = [world.produce(acks=1), world.produce(acks=-1)]
     for _ in answers:

@@ -1,4 +1,4 @@
-"""Rules of broker/handlers/transactions/producer_ids.py."""
+"""InitProducerId without a transactional id."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from broker.security.authorizer import AllowAll, Operation, Resource
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import AllocateProducerIdsResponse
 from protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from tests.support.deny import Deny
 
 
 class Controller:
-    """Keeps what it is asked until the test answers."""
+    """Keeps the requests until the test answers."""
 
     def __init__(self):
         self.asked = []
@@ -37,14 +38,6 @@ class Controller:
         )
 
 
-class Deny:
-    def __init__(self, *denied):
-        self.denied = denied
-
-    def authorize(self, principal, operation, resource_type, resource_name):
-        return (operation, resource_type) not in self.denied
-
-
 def no_coordinator(context, request):
     return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_id=-1, producer_epoch=-1)
 
@@ -55,7 +48,7 @@ def context() -> RequestContext:
 
 
 def ask(handler, name=None, producer_id=-1, producer_epoch=-1):
-    """A list that holds the answer as soon as there is one."""
+    """A list that gets the response."""
     answer = handler.handle(
         context(),
         InitProducerIdRequest(

@@ -1,4 +1,4 @@
-"""Guards replication/controller/partitions/elections.py and partition_changes.py: several brokers."""
+"""Tests of elections.py and partition_changes.py with several brokers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from replication.metadata.image import (
 
 TOPIC = b"T" * 16
 ELR = {"metadata.version": 30, "eligible.leader.replicas.version": 1}
-ENVIRONMENT = DecisionContext(1, {}, DynamicBrokerConfig(BrokerConfig({})), 1, 1, lambda: b"", lambda below: 0)
+CONTEXT = DecisionContext(1, {}, DynamicBrokerConfig(BrokerConfig({})), 1, 1, lambda: b"", lambda below: 0)
 
 
 def partition(
@@ -92,15 +92,15 @@ NO_ELR = TopicRules(has_eligible_leaders=False)
         # In the order of the replicas, not of the ISR.
         (partition((2, 1, 3), (1, 2), NO_LEADER), (1, 2), {1, 2, 3}, TopicRules(), change(leader=2)),
         (partition((2, 1, 3), (1, 2), NO_LEADER), (1, 2), {1, 3}, TopicRules(), change(leader=1)),
-        # Who leads goes on while it may.
+        # The leader stays while it can.
         (partition((2, 1, 3), (1, 2), 1), (1, 2, 3), {1, 2, 3}, TopicRules(), change(isr=[1, 2, 3])),
         (partition((2, 1, 3), (1, 2), 1), (1, 2), {1, 2, 3}, TopicRules(), None),
-        # An eligible one, when nobody of the ISR is there.
+        # An eligible leader replica, if no ISR member is available.
         (
             partition((1, 2, 3), (), NO_LEADER, eligible=(2, 3), last_known=(1,)), (), {1, 2, 3}, TopicRules(),
             change(leader=2, isr=[2], eligible_leader_replicas=[3], last_known_elr=[]),
         ),
-        # The last known leader, who may have lost records, only when nobody else could ever come.
+        # The last known leader, if it is the only possible one.
         (
             partition((1, 2), (), NO_LEADER, last_known=(1,)), (), {1}, TopicRules(),
             change(leader=1, isr=[1], last_known_elr=[], leader_recovery_state=1),
@@ -110,7 +110,7 @@ NO_ELR = TopicRules(has_eligible_leaders=False)
         (partition((1, 2), (), NO_LEADER, last_known=(1, 2)), (), {1, 2}, TopicRules(), None),
         (partition((1, 2), (), NO_LEADER, last_known=(2,)), (), {1}, TopicRules(), None),
         (partition((1, 2, 3), (1, 2), NO_LEADER), (1, 2), {3}, TopicRules(), None),
-        # Anybody, where the topic allows it.
+        # Any replica, if the topic allows unclean elections.
         (
             partition((1, 2, 3), (1, 2), NO_LEADER), (1, 2), {3}, UNCLEAN,
             change(leader=3, isr=[3], leader_recovery_state=1),
@@ -119,12 +119,12 @@ NO_ELR = TopicRules(has_eligible_leaders=False)
             partition((1, 2, 3), (1, 2), NO_LEADER, leader_recovery_state=1), (1, 2), {3}, UNCLEAN,
             change(leader=3, isr=[3]),
         ),
-        # The ISR empties: who was in it is eligible, who led is remembered.
+        # The ISR becomes empty: its last member is eligible, the last leader is stored.
         (
             partition((1, 2), (1,), 1), (), {2}, TopicRules(),
             change(leader=NO_LEADER, isr=[], eligible_leader_replicas=[1], last_known_elr=[1]),
         ),
-        # Below min.insync.replicas, and at it again.
+        # Below min.insync.replicas, and again at it.
         (
             partition((1, 2, 3), (1, 2), 1), (1,), {1, 2, 3}, TopicRules(min_isr=2),
             change(isr=[1], eligible_leader_replicas=[2]),
@@ -133,14 +133,14 @@ NO_ELR = TopicRules(has_eligible_leaders=False)
             partition((1, 2, 3), (1,), 1, eligible=(2,)), (1, 3), {1, 2, 3}, TopicRules(min_isr=2),
             change(isr=[1, 3], eligible_leader_replicas=[]),
         ),
-        # Without eligible leaders the last of an ISR stays in it.
+        # Without ELR, the last ISR member stays.
         (partition((1, 2), (1,), 1), (), {2}, NO_ELR, change(leader=NO_LEADER)),
         (partition((1, 2), (1,), NO_LEADER), (1,), {1, 2}, NO_ELR, change(leader=1)),
         (
             partition((1, 2), (1,), 1, eligible=(2,)), (1,), {1, 2}, NO_ELR,
             change(eligible_leader_replicas=[]),
         ),
-        # A reassignment ends when all who stay are in sync; a leader who leaves is replaced.
+        # A reassignment completes when the added replicas are in sync; a removed leader is replaced.
         (
             partition((1, 2, 3), (1, 2), 1, adding=(3,), removing=(1,)), (1, 2, 3), {1, 2, 3}, TopicRules(),
             change(leader=2, isr=[2, 3], replicas=[2, 3], adding_replicas=[], removing_replicas=[]),
@@ -159,24 +159,24 @@ NO_ELR = TopicRules(has_eligible_leaders=False)
         (
             partition((1, 2), (1,), 1, removing=(1,)), (1,), {1, 2}, TopicRules(), None,
         ),
-        (  # who stays need not be in sync where as many come as go
+        (  # remaining replicas need not be in sync if as many are added as removed
             partition((1, 2, 4, 3), (1, 3), 1, adding=(4,), removing=(3,)), (1, 3, 4), {1, 3, 4}, TopicRules(),
             change(isr=[1, 4], leader=1, replicas=[1, 2, 4], adding_replicas=[], removing_replicas=[]),
         ),
-        (  # but where fewer come than go
+        (  # but they must if fewer are added
             partition((1, 2, 3, 4), (1, 3), 1, removing=(3, 4)), (1, 3), {1, 3}, TopicRules(), None,
         ),
-        (  # who was to come and shall go again
+        (  # a replica that is added and removed
             partition((1, 2, 3), (1, 2), 1, adding=(3,), removing=(3,)), (1, 2), {1, 2}, TopicRules(),
             change(leader=1, replicas=[1, 2], adding_replicas=[], removing_replicas=[]),
         ),
-        (  # a leader is remembered although somebody is in sync, and forgotten when one is elected
+        (  # the last leader is stored also with a non-empty ISR, and cleared by an election
             partition((1, 2), (1, 2), 1), (2,), set(), TopicRules(), change(leader=NO_LEADER, isr=[2], last_known_elr=[1]),
         ),
-        (  # who is no replica any more does not lead, although it was the last one
+        (  # a last known leader that is no longer a replica is not elected
             partition((2, 3), (), NO_LEADER, last_known=(1,)), (), {1, 2}, TopicRules(), None,
         ),
-        (  # who is eligible, but elected uncleanly since somebody else is in sync, recovers
+        (  # an eligible replica that is elected uncleanly is in recovery
             partition((1, 2), (1,), NO_LEADER, eligible=(2,), last_known=(2,)), (1,), {2},
             TopicRules(allows_unclean=True, min_isr=2),
             change(leader=2, isr=[2], eligible_leader_replicas=[], last_known_elr=[], leader_recovery_state=1),
@@ -187,77 +187,74 @@ NO_ELR = TopicRules(has_eligible_leaders=False)
         ),
     ],
 )  # fmt: skip
-def test_what_becomes_of_a_partition(
+def test_partition_changes_are_those_of_kafka(
     state: PartitionState, isr: tuple[int, ...], active: set[int], rules: TopicRules, expected: object
 ) -> None:
-    """Rules 2 to 5 of partition_changes.py: the records of Kafka's PartitionChangeBuilder."""
+    """Rules 2 to 5 of partition_changes.py (Kafka: PartitionChangeBuilder)."""
     assert build_partition_change(TOPIC, 0, state, isr, active.__contains__, rules) == expected
 
 
-def test_who_may_have_lost_records_is_no_eligible_leader() -> None:
-    """Rule 3: an unclean shutdown."""
+def test_a_broker_after_an_unclean_shutdown_is_no_eligible_leader() -> None:
     state = partition((1, 2), (1,), 1, eligible=(2,))
     found = build_partition_change(TOPIC, 0, state, (), {2}.__contains__, TopicRules(), unclean_shutdown_id=1)
     assert found == change(leader=2, isr=[2], eligible_leader_replicas=[])
 
 
-def test_a_leader_that_has_recovered_says_so() -> None:
-    """With its next change of the ISR, or without one."""
+def test_a_leader_can_report_its_recovery() -> None:
     state = partition((1, 2), (1,), 1, leader_recovery_state=1)
     assert build_partition_change(TOPIC, 0, state, (1,), {1}.__contains__, TopicRules(), recovery_state=0) == change(
         leader_recovery_state=0
     )
 
 
-def test_directories_stay_with_their_replicas() -> None:
-    """When a reassignment ends."""
+def test_a_completed_reassignment_keeps_the_directories() -> None:
     state = partition((1, 2), (1, 2), 2, removing=(1,), directories=(b"1" * 16, b"2" * 16))
     found = build_partition_change(TOPIC, 0, state, (1, 2), {1, 2}.__contains__, TopicRules())
     assert found == change(leader=2, isr=[2], replicas=[2], removing_replicas=[], directories=[b"2" * 16])
 
 
-# ---- brokers come and go ---------------------------------------------------------------------------------
+# ---- broker changes --------------------------------------------------------------------------------------
 
 
-def test_a_broker_that_comes_leads_what_nobody_leads() -> None:
-    """It is still fenced in the image when that is decided; led partitions are left alone."""
+def test_an_unfenced_broker_leads_its_leaderless_partitions() -> None:
+    """The image still has it fenced."""
     image = cluster(partition((1, 2), (2,), NO_LEADER), active=set())
-    assert only(broker_unfenced(image, ENVIRONMENT, 2)) == change(leader=2)
-    assert broker_unfenced(image, ENVIRONMENT, 1) == []
-    assert broker_unfenced(cluster(partition((1, 2), (1, 2), 1), active={1}), ENVIRONMENT, 2) == []
+    assert only(broker_unfenced(image, CONTEXT, 2)) == change(leader=2)
+    assert broker_unfenced(image, CONTEXT, 1) == []
+    assert broker_unfenced(cluster(partition((1, 2), (1, 2), 1), active={1}), CONTEXT, 2) == []
 
 
-def test_a_broker_that_goes_leaves_isrs_and_leaderships() -> None:
-    """Rule 2; partitions that do not concern it are not touched."""
+def test_a_fenced_broker_leaves_isrs_and_leaderships() -> None:
+    """Other partitions do not change."""
     image = cluster(partition((2, 1, 3), (2, 1), 2), active={1, 2, 3})
-    assert only(broker_fenced(image, ENVIRONMENT, 2)) == change(leader=1, isr=[1])
-    assert only(broker_fenced(image, ENVIRONMENT, 1)) == change(isr=[2])
-    assert broker_fenced(image, ENVIRONMENT, 3) == []
+    assert only(broker_fenced(image, CONTEXT, 2)) == change(leader=1, isr=[1])
+    assert only(broker_fenced(image, CONTEXT, 1)) == change(isr=[2])
+    assert broker_fenced(image, CONTEXT, 3) == []
 
 
-def test_the_topic_and_the_node_say_how_many_must_be_in_sync() -> None:
-    """min.insync.replicas of the topic, else of the node; never more than there are replicas. So for unclean leaders."""
+def test_the_rules_of_a_topic_come_from_its_config_and_the_node() -> None:
+    """min.insync.replicas, at most the replication factor, and unclean.leader.election.enable."""
     state = partition((1, 2), (1, 2), 1)
     eligible = change(isr=[1], eligible_leader_replicas=[2])
-    assert only(broker_fenced(cluster(state, {1}), ENVIRONMENT, 2)) == change(isr=[1])
+    assert only(broker_fenced(cluster(state, {1}), CONTEXT, 2)) == change(isr=[1])
     image = cluster(state, {1}, settings={"min.insync.replicas": "5"})
-    assert only(broker_fenced(image, ENVIRONMENT, 2)) == eligible
-    node = ENVIRONMENT._replace(static_configs={"min.insync.replicas": "2"})
+    assert only(broker_fenced(image, CONTEXT, 2)) == eligible
+    node = CONTEXT._replace(static_configs={"min.insync.replicas": "2"})
     assert only(broker_fenced(cluster(state, {1}), node, 2)) == eligible
     alone = partition((1, 2), (2,), 2)
     image = cluster(alone, {1, 2}, settings={"unclean.leader.election.enable": "true"})
-    assert only(broker_fenced(image, ENVIRONMENT, 2)) == change(leader=1, isr=[1], leader_recovery_state=1)
+    assert only(broker_fenced(image, CONTEXT, 2)) == change(leader=1, isr=[1], leader_recovery_state=1)
 
 
-def test_a_failed_directory_takes_its_partitions_along() -> None:
-    """And who has lost its directory leads none of them again."""
+def test_a_failed_directory_removes_its_partitions_from_the_broker() -> None:
+    """The broker does not lead them again."""
     mine, other = directories(1)
     state = partition((1, 2), (1, 2), 1, directories=(mine, directories(2)[0]))
     image = cluster(state, {1, 2})
-    assert only(directory_offline(image, ENVIRONMENT, 1, mine)) == change(leader=2, isr=[2])
-    assert directory_offline(image, ENVIRONMENT, 1, other) == []
-    unclean_shutdown_id = partition((1, 2), (1, 2), NO_LEADER, directories=(b"?" * 16, directories(2)[0]))
-    assert only(broker_unfenced(cluster(unclean_shutdown_id, {1, 2}), ENVIRONMENT, 1)) == change(leader=2)
+    assert only(directory_offline(image, CONTEXT, 1, mine)) == change(leader=2, isr=[2])
+    assert directory_offline(image, CONTEXT, 1, other) == []
+    offline = partition((1, 2), (1, 2), NO_LEADER, directories=(b"?" * 16, directories(2)[0]))
+    assert only(broker_unfenced(cluster(offline, {1, 2}), CONTEXT, 1)) == change(leader=2)
 
 
 @pytest.mark.parametrize(
@@ -280,59 +277,59 @@ def test_a_failed_directory_takes_its_partitions_along() -> None:
         ),
     ],
 )  # fmt: skip
-def test_the_old_process_is_taken_out_of_what_others_hold_too(
+def test_a_restarted_broker_leaves_the_isrs_of_replicated_partitions(
     state: PartitionState, was_clean_shutdown: bool, expected: object
 ) -> None:
-    """Kafka's handleBrokerShutdown. Broker 1 begins anew, 2 is there, 3 is not."""
+    """Kafka's handleBrokerShutdown; broker 1 restarts, 2 is active, 3 is not."""
     assert (
         only(
             broker_restarted(
-                cluster(state, active={1, 2}), ENVIRONMENT, 1, directories(1), was_clean_shutdown=was_clean_shutdown
+                cluster(state, active={1, 2}), CONTEXT, 1, directories(1), was_clean_shutdown=was_clean_shutdown
             )
         )
         == expected
     )
 
 
-def test_what_our_broker_holds_alone_begins_a_new_epoch_only_after_an_unclean_end() -> None:
-    """Naming the same leader again raises the epoch (decision 0013)."""
+def test_single_replicas_of_a_single_broker_get_a_new_epoch_after_an_unclean_shutdown() -> None:
+    """A record with the same leader starts a new epoch (decision 0013)."""
     image = cluster(partition((1,), (1,), 1), active={1}, brokers=(1,))
-    assert broker_restarted(image, ENVIRONMENT, 1, directories(1), was_clean_shutdown=True) == []
-    assert broker_restarted(image, ENVIRONMENT, 1, directories(1), was_clean_shutdown=False) == [(change(leader=1), 2)]
+    assert broker_restarted(image, CONTEXT, 1, directories(1), was_clean_shutdown=True) == []
+    assert broker_restarted(image, CONTEXT, 1, directories(1), was_clean_shutdown=False) == [(change(leader=1), 2)]
     leaderless = cluster(partition((1,), (), NO_LEADER, eligible=(1,)), active=set(), brokers=(1,))
-    assert broker_restarted(leaderless, ENVIRONMENT, 1, directories(1), was_clean_shutdown=False) == []
+    assert broker_restarted(leaderless, CONTEXT, 1, directories(1), was_clean_shutdown=False) == []
 
 
 @pytest.mark.parametrize("was_clean_shutdown", [True, False])
-def test_what_our_broker_holds_alone_in_a_directory_that_it_does_not_bring_along_has_no_leader(
+def test_single_replicas_in_a_missing_directory_lose_their_leader(
     was_clean_shutdown: bool,
 ) -> None:
-    """Apache Kafka has it lead nothing at its start, and then what lies in the directories that it has."""
+    """Apache Kafka removes all leaderships, then elects leaders in the existing directories."""
     first, second = directories(1)
     image = cluster(partition((1,), (1,), 1, directories=(second,)), active={1}, brokers=(1,))
     left = change(leader=NO_LEADER, isr=[], eligible_leader_replicas=[1], last_known_elr=[1])
-    assert only(broker_restarted(image, ENVIRONMENT, 1, (first,), was_clean_shutdown=was_clean_shutdown)) == left
+    assert only(broker_restarted(image, CONTEXT, 1, (first,), was_clean_shutdown=was_clean_shutdown)) == left
     unassigned = cluster(partition((1,), (1,), 1, directories=(UNASSIGNED_DIRECTORY,)), active={1}, brokers=(1,))
-    assert broker_restarted(unassigned, ENVIRONMENT, 1, (first,), was_clean_shutdown=True) == []
+    assert broker_restarted(unassigned, CONTEXT, 1, (first,), was_clean_shutdown=True) == []
 
 
 @pytest.mark.parametrize("holder", [1, 2])
-def test_what_one_of_several_brokers_holds_alone_waits_for_it_without_a_leader(holder: int) -> None:
-    """As in Kafka, also where it is the node that decides: decision 0013 is about a node alone."""
+def test_single_replicas_of_one_of_several_brokers_lose_their_leader(holder: int) -> None:
+    """As in Kafka; decision 0013 covers only a single broker."""
     image = cluster(partition((holder,), (holder,), holder), active={1, 2})
-    found = broker_restarted(image, ENVIRONMENT, holder, directories(holder), was_clean_shutdown=True)
+    found = broker_restarted(image, CONTEXT, holder, directories(holder), was_clean_shutdown=True)
     assert only(found) == change(leader=NO_LEADER, isr=[], eligible_leader_replicas=[holder], last_known_elr=[holder])
-    assert only(controlled_shutdown(image, ENVIRONMENT, holder)) == only(found)
+    assert only(controlled_shutdown(image, CONTEXT, holder)) == only(found)
 
 
-def test_our_broker_ends_in_peace() -> None:
-    """Others lead what they hold too; what it holds alone stays as it is (decision 0013)."""
+def test_a_controlled_shutdown_keeps_single_replicas_of_a_single_broker() -> None:
+    """Decision 0013; replicated partitions get other leaders."""
     image = cluster(partition((1, 2), (1, 2), 1), active={1, 2})
-    assert only(controlled_shutdown(image, ENVIRONMENT, 1)) == change(leader=2, isr=[2])
-    assert controlled_shutdown(cluster(partition((1,), (1,), 1), active={1}, brokers=(1,)), ENVIRONMENT, 1) == []
+    assert only(controlled_shutdown(image, CONTEXT, 1)) == change(leader=2, isr=[2])
+    assert controlled_shutdown(cluster(partition((1,), (1,), 1), active={1}, brokers=(1,)), CONTEXT, 1) == []
 
 
-def test_records_are_such_as_the_cluster_can_read() -> None:
+def test_record_versions_follow_the_metadata_version() -> None:
     """Version 2 came with eligible leader replicas."""
     image = cluster(partition((1,), (1,), 1), active={1}, brokers=(1,), features={"metadata.version": 21})
-    assert broker_restarted(image, ENVIRONMENT, 1, directories(1), was_clean_shutdown=False) == [(change(leader=1), 1)]
+    assert broker_restarted(image, CONTEXT, 1, directories(1), was_clean_shutdown=False) == [(change(leader=1), 1)]

@@ -1,4 +1,4 @@
-"""Guards replication/controller/partitions/placement.py and assignments.py: several brokers, several racks."""
+"""Tests of placement.py and assignments.py with several brokers and racks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOO_FEW = (
     "The target replication factor of {} cannot be reached because only {} broker(s) are registered or some brokers have "
     "all their log directories cordoned."
 )
-NOBODY = "All brokers are currently fenced, or have all their log directories cordoned."
+ALL_FENCED = "All brokers are currently fenced, or have all their log directories cordoned."
 
 
 def broker(
@@ -40,7 +40,7 @@ def image_of(*brokers: BrokerImage) -> MetadataImage:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_leaders_and_replicas_are_spread_evenly(seed: int) -> None:
-    """Rule 1 (seeds.md M1)."""
+    """Rule 1 (docs/seeds.md M1)."""
     placer = Placer([broker(i) for i in range(1, 6)], random.Random(seed).randrange)
     placements = [placer.place(3) for _ in range(100)]
     assert all(len(set(replicas)) == 3 for replicas in placements)
@@ -50,8 +50,8 @@ def test_leaders_and_replicas_are_spread_evenly(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_replicas_of_a_partition_stand_in_different_racks(seed: int) -> None:
-    """Rule 2, also where racks differ in size."""
+def test_replicas_of_a_partition_are_in_different_racks(seed: int) -> None:
+    """Also with racks of different size."""
     rack = {1: "a", 2: "a", 3: "a", 4: "b", 5: "c", 6: "c"}
     placer = Placer([broker(i, name) for i, name in rack.items()], random.Random(seed).randrange)
     for _ in range(60):
@@ -60,29 +60,28 @@ def test_replicas_of_a_partition_stand_in_different_racks(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_racks_take_turns_in_leading(seed: int) -> None:
-    """Rule 1, where every broker has a rack of its own."""
+def test_leaders_rotate_over_the_racks(seed: int) -> None:
+    """Each broker has its own rack."""
     placer = Placer([broker(1, "a"), broker(2, "b"), broker(3, "c")], random.Random(seed).randrange)
     assert Counter(placer.place(1)[0] for _ in range(30)) == {1: 10, 2: 10, 3: 10}, f"seed {seed}"
 
 
-def test_topics_of_one_partition_are_led_in_every_rack() -> None:
-    """Rule 1: where the first partition begins is drawn."""
-    image, dice = image_of(broker(1, "a"), broker(2, "b"), broker(3, "c")), random.Random(1)
-    leaders = Counter(place_partitions(image, dice.randrange, 3, 1)[0].replicas[0] for _ in range(300))
+def test_single_partition_topics_have_leaders_in_every_rack() -> None:
+    """The first rack is random."""
+    image, random_ = image_of(broker(1, "a"), broker(2, "b"), broker(3, "c")), random.Random(1)
+    leaders = Counter(place_partitions(image, random_.randrange, 3, 1)[0].replicas[0] for _ in range(300))
     assert set(leaders) == {1, 2, 3}
     assert min(leaders.values()) > 60, leaders
 
 
-def test_more_replicas_than_racks_are_still_placed() -> None:
-    """Rule 2: then racks are used twice, brokers never."""
+def test_racks_are_reused_if_there_are_more_replicas() -> None:
+    """Brokers are not."""
     placer = Placer([broker(1, "a"), broker(2, "a"), broker(3, "b")], random.Random(1).randrange)
     for _ in range(20):
         assert sorted(placer.place(3)) == [1, 2, 3]
 
 
-def test_a_fenced_broker_never_leads_and_is_not_in_sync() -> None:
-    """Rule 4; an assignment begins with the active ones in its ISR."""
+def test_a_fenced_broker_is_not_leader_and_not_in_the_isr() -> None:
     image = image_of(broker(1), broker(2, fenced=True), broker(3))
     for replicas, isr in place_partitions(image, random.Random(3).randrange, 3, 20):
         assert replicas[0] != 2
@@ -91,58 +90,55 @@ def test_a_fenced_broker_never_leads_and_is_not_in_sync() -> None:
 
 
 @pytest.mark.parametrize(
-    ("brokers", "factor", "sentence"),
+    ("brokers", "factor", "message"),
     [
         (
             [broker(1), broker(2)],
             3,
             TOO_FEW.format(3, 2),
         ),
-        ([broker(1, fenced=True)], 1, NOBODY),
-        ([broker(1, fenced=True)], 2, NOBODY),
-        ([broker(1, shutting_down=True)], 1, NOBODY),
-        ([broker(1)._replace(cordoned_directories=broker(1).directories)], 1, NOBODY),
+        ([broker(1, fenced=True)], 1, ALL_FENCED),
+        ([broker(1, fenced=True)], 2, ALL_FENCED),
+        ([broker(1, shutting_down=True)], 1, ALL_FENCED),
+        ([broker(1)._replace(cordoned_directories=broker(1).directories)], 1, ALL_FENCED),
         ([broker(1), broker(2)._replace(cordoned_directories=broker(2).directories)], 2, TOO_FEW.format(2, 1)),
     ],
 )
-def test_too_few_brokers_are_an_error(brokers: list[BrokerImage], factor: int, sentence: str) -> None:
-    """Sentences of Kafka's StripedReplicaPlacer."""
+def test_too_few_brokers_are_rejected(brokers: list[BrokerImage], factor: int, message: str) -> None:
+    """Messages are those of Kafka's StripedReplicaPlacer."""
     image = image_of(*brokers)
     with pytest.raises(KafkaError) as error_response:
         place_partitions(image, random.Random(1).randrange, factor, 1)
-    assert (error_response.value.code, error_response.value.message) == (ErrorCode.INVALID_REPLICATION_FACTOR, sentence)
+    assert (error_response.value.code, error_response.value.message) == (ErrorCode.INVALID_REPLICATION_FACTOR, message)
 
 
-def test_who_has_left_is_a_fenced_broker_like_any_other() -> None:
-    """Rule 4: and one with a directory that is not cordoned takes replicas."""
+def test_brokers_after_shutdown_and_with_one_cordoned_directory_take_replicas() -> None:
     gone = broker(2, fenced=True, shutting_down=True)
     half = broker(3, directories=2)._replace(cordoned_directories=broker(3).directories)
     assert sorted(Placer([broker(1), gone, half], random.Random(1).randrange).place(3)) == [1, 2, 3]
 
 
-def test_partitions_chosen_by_hand_have_equally_many_replicas() -> None:
-    """As Kafka's ReplicationControlManager."""
+def test_manual_assignments_have_equal_replication_factors() -> None:
     image = image_of(broker(1), broker(2))
     with pytest.raises(KafkaError, match=r"includes a partition with 1 replica\(s\), but this is not consistent with"):
         manual_assignments(image, [(0, [1, 2]), (1, [2])])
 
 
-def test_somebody_chosen_by_hand_must_be_active() -> None:
-    """A partition needs a first leader."""
+def test_a_manual_assignment_needs_an_active_broker() -> None:
     image = image_of(broker(1, fenced=True), broker(2))
     with pytest.raises(KafkaError, match="for partition 7 are fenced or in controlled shutdown"):
         manual_assignment(image, 7, [1], None)
     assert manual_assignment(image, 7, [1, 2], None).isr == [2]
 
 
-def test_a_broker_with_several_directories_chooses_itself() -> None:
-    """DirectoryId.UNASSIGNED stands for "not yet said"; an only directory is named at once."""
+def test_a_single_log_directory_is_assigned_at_once() -> None:
+    """A broker with several directories chooses one later (DirectoryId.UNASSIGNED)."""
     image = image_of(broker(1), broker(2, directories=2))
     image.features = {"metadata.version": 17}
     ((record, _),) = partition_records(image, b"T" * 16, [manual_assignment(image, 0, [2, 1], None)])
-    unassigned, named = record.directories  # type: ignore[attr-defined]
+    unassigned, metadata_directory = record.directories  # type: ignore[attr-defined]
     assert uuid_text(unassigned) == "AAAAAAAAAAAAAAAAAAAAAQ"
-    assert named == bytes([1, 1]) * 8
+    assert metadata_directory == bytes([1, 1]) * 8
     assert record.leader == 2  # type: ignore[attr-defined]
     image.features = {"metadata.version": 16}
     ((record, version),) = partition_records(image, b"T" * 16, [manual_assignment(image, 0, [2, 1], None)])

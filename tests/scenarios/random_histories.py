@@ -1,12 +1,12 @@
-"""Random lives of groups: what two members, of either protocol or of both, and an administrator might ask for.
+"""Random histories of groups: requests of two members, of either or both protocols, and of an administrator.
 
-RULES    1. A life is drawn step by step from what was answered here, and written down as a scenario (`run.py`).
-         2. Most requests are what a client would send next; the others name other members, generations and groups.
-         3. What a hash map decides is not drawn: there are two actors, so that only one can follow a leader, and
+RULES    1. A history is generated step by step from the responses in memory, and written as a scenario (`run.py`).
+         2. Most requests are a client's valid next request; the others use other members, generations and groups.
+         3. Results that depend on a hash map are avoided: with two actors the next leader is certain, and
             partitions are assigned by range.
-         4. Nothing times out: time does not pass in the same way everywhere.
-         5. What is known to differ from Apache Kafka on purpose (docs/decisions/0012, 0026, 0027) is not drawn either.
-NOT HERE Playing them to Apache Kafka (`comparing.py`).
+         4. Nothing times out: time differs between the worlds.
+         5. Known deliberate differences from Apache Kafka (docs/decisions/0012, 0026, 0027) are avoided.
+NOT HERE Comparison with Apache Kafka (`compare_with_kafka.py`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _MEMBER = re.compile(r"^< (\w+) .*?member_id='([^']+)'")
 _EPOCH = re.compile(r"(?:generation_id|member_epoch)=(-?\d+)")
 
 
-class Life:
-    """One life, drawn from a seed."""
+class History:
+    """One history, generated from a seed."""
 
     def __init__(self, kind: str, seed: int) -> None:
-        self.topic = f"topic.of.{kind}-{seed}"  # with dots: it must not look like a topic id
+        self.topic = f"topic.of.{kind}-{seed}"  # contains dots, so that it does not look like a topic id
         self._draw = random.Random(f"{kind} {seed}")
-        own = random.Random(f"member ids of {kind} {seed}")  # by whose order a coordinator gives out partitions
-        self._own_ids = {
-            actor: f"!{own.randbytes(4).hex()}-of-{actor}" for actor in ACTORS
-        }  # before any it makes itself
+        id_source = random.Random(f"member ids of {kind} {seed}")  # their order determines the assignment
+        self._generated_ids = {
+            actor: f"!{id_source.randbytes(4).hex()}-of-{actor}" for actor in ACTORS
+        }  # sorts before generated ids
         self._kind, self._seed = kind, seed
         self._group = f"{kind}-{seed}"
         self._world = local_world(settings_of(""))
@@ -48,34 +48,34 @@ class Life:
         return f"{self._kind} {self._seed}"
 
     def text(self, steps: int) -> str:
-        """The scenario with what is answered here."""
+        """The scenario with the responses in memory."""
         runner = Runner(self._world)
         runner.named = {self._group, self.topic}
         lines = [f"# {self}", *runner.step(f"= topic {self.topic} {PARTITIONS}"), *self._begin_transaction(runner)]
         for _ in range(steps):
             free = [actor for actor in ACTORS if actor not in runner.waiting]
             actor = self._draw.choice(free) if free else "z"
-            told = runner.step(f"> {actor} {self._command(actor) if free else self._asked_by_nobody()}")
-            lines += told
-            for line in told[1:]:
-                self._hear(line)
+            lines_of_step = runner.step(f"> {actor} {self._command(actor) if free else self._admin_command()}")
+            lines += lines_of_step
+            for line in lines_of_step[1:]:
+                self._update(line)
         return "\n".join(lines) + "\n"
 
     def _begin_transaction(self, runner: Runner) -> list[str]:
-        """One that stays open: how it ends is for the scenarios of transactions."""
-        told = runner.step(f"> p InitProducerId.4 transactional_id='tx-{self._group}'")
-        found = re.search(r"producer_id=(pid\(\d+\))", told[1])
-        assert found is not None, told
-        self._producer = f"transactional_id='tx-{self._group}' producer_id={found[1]} producer_epoch=0"
-        return told
+        """Begin a transaction that stays open."""
+        lines_of_step = runner.step(f"> p InitProducerId.4 transactional_id='tx-{self._group}'")
+        match = re.search(r"producer_id=(pid\(\d+\))", lines_of_step[1])
+        assert match is not None, lines_of_step
+        self._producer = f"transactional_id='tx-{self._group}' producer_id={match[1]} producer_epoch=0"
+        return lines_of_step
 
-    def _hear(self, line: str) -> None:
+    def _update(self, line: str) -> None:
         actor = line.split()[1]
         if actor not in ACTORS or not line.startswith("<"):
             return
-        found = _MEMBER.match(line)
-        if found and "members=[(error" not in line and "topics" not in line.split(" member_id", maxsplit=1)[0]:
-            self._member_ids[actor] = found[2]
+        match = _MEMBER.match(line)
+        if match and "members=[(error" not in line and "topics" not in line.split(" member_id", maxsplit=1)[0]:
+            self._member_ids[actor] = match[2]
         if "error=NONE" in line:
             epoch = _EPOCH.search(line)
             if epoch:
@@ -84,11 +84,11 @@ class Life:
                 partitions = re.search(r"partitions=\[([\d, ]+)\]", line)
                 self._owned[actor] = [int(one) for one in partitions[1].split(",")] if partitions else []
 
-    # ---- what is not drawn (rule 5)
+    # ---- avoided cases (rule 5)
 
     @property
-    def _is_unborn(self) -> bool:
-        """Whether it is a classic group with members that has never had a generation."""
+    def _has_no_generation(self) -> bool:
+        """Whether it is a classic group with members and without a generation."""
         group = next(
             (
                 coordinator.groups[self._group]
@@ -100,13 +100,13 @@ class Life:
         return group is not None and not group.generation and bool(group.members)
 
     @property
-    def _is_left_by_all(self) -> bool:
+    def _is_empty_consumer_group(self) -> bool:
         """Whether it is a consumer group without members."""
         groups = (coordinator.consumer_groups.get(self._group) for coordinator in self._coordinators)
         return any(group is not None and not group.members for group in groups)
 
     def _has_another(self, member_id: str, instance: str) -> bool:
-        """Whether it is a consumer group with such a member, which has no instance id or another one."""
+        """Whether the consumer group has this member id with another or no instance id."""
         groups = (coordinator.consumer_groups.get(self._group) for coordinator in self._coordinators)
         members = [group.members[member_id] for group in groups if group is not None and member_id in group.members]
         return any(member.instance_id != instance for member in members)
@@ -115,13 +115,13 @@ class Life:
     def _coordinators(self) -> list[GroupCoordinator]:
         return [shard.coordinator for shard in self._world.runtime.shards.values()]
 
-    # ---- what is said
+    # ---- generating requests
 
     def _pick(self, right: str, *wrong: str) -> str:
         return right if self._draw.random() < 0.85 else self._draw.choice(wrong)
 
     def _member_id(self, actor: str) -> str:
-        others = [*self._member_ids.values(), "nobody", ""]
+        others = [*self._member_ids.values(), "unknown", ""]
         return self._pick(self._member_ids.get(actor, ""), *others)
 
     def _epoch(self, actor: str) -> int:
@@ -137,9 +137,9 @@ class Life:
     def _command(self, actor: str) -> str:
         draw = self._draw
         if draw.random() < 0.1:
-            return self._asked_by_nobody()
+            return self._admin_command()
         kind = self._kind if self._kind != "mixed" else draw.choice(("classic", "consumer"))
-        if kind == "consumer" and self._is_unborn:
+        if kind == "consumer" and self._has_no_generation:
             kind = "classic"
         if kind == "consumer":
             steps = (self._beat, self._beat, self._beat, self._beat, self._commit, self._fetch, self._commit_later)
@@ -163,7 +163,7 @@ class Life:
         words = [f"JoinGroup.{version} group_id='{self._group}' session_timeout_ms=60000"]
         if version >= 1:
             words.append("rebalance_timeout_ms=60000")
-        member_id = "" if self._is_left_by_all else self._pick(self._member_id(actor), "", "")
+        member_id = "" if self._is_empty_consumer_group else self._pick(self._member_id(actor), "", "")
         words.append(f"member_id='{member_id}'")
         if version >= 5:
             if actor not in self._instances and draw.random() < 0.25:
@@ -245,25 +245,25 @@ class Life:
         topics = "None" if version >= 2 and draw.random() < 0.4 else f"[{place}]"
         if version < 8:
             return f"OffsetFetch.{version} group_id='{self._group}' topics={topics}"
-        who = ""
+        member = ""
         if version >= 9 and draw.random() < 0.6:
-            who = f", member_id='{self._member_id(actor)}', member_epoch={self._epoch(actor)}"
-        return f"OffsetFetch.{version} groups=[dict(group_id='{self._group}', topics={topics}{who})]"
+            member = f", member_id='{self._member_id(actor)}', member_epoch={self._epoch(actor)}"
+        return f"OffsetFetch.{version} groups=[dict(group_id='{self._group}', topics={topics}{member})]"
 
     def _beat(self, actor: str) -> str:
         draw = self._draw
         version = draw.randint(0, 1)
         epoch = self._epochs.get(actor, 0)
         choice = draw.random()
-        member_id = self._member_ids.get(actor, self._own_ids[actor])
+        member_id = self._member_ids.get(actor, self._generated_ids[actor])
         words = [f"ConsumerGroupHeartbeat.{version} group_id='{self._group}'"]
-        said = self._pick(member_id, "nobody", *self._member_ids.values())
-        words.append(f"member_id='{said}'")
+        member_id_text = self._pick(member_id, "unknown", *self._member_ids.values())
+        words.append(f"member_id='{member_id_text}'")
         if epoch == 0 and actor not in self._epochs and draw.random() < 0.2:
             self._instances[actor] = f"instance-{actor}"
         is_joining = epoch <= 0 or choice < 0.15
         instance = self._instances.get(actor) if is_joining else self._instance(actor)
-        if instance is not None and not (is_joining and self._has_another(said, instance)):
+        if instance is not None and not (is_joining and self._has_another(member_id_text, instance)):
             words.append(f"instance_id='{instance}'")
         if is_joining:
             topics = draw.choice([f"['{self.topic}']"] * 5 + ["['no-topic']", "None"])
@@ -281,7 +281,7 @@ class Life:
             words.append(f"subscribed_topic_names={draw.choice(['[]', repr([self.topic])])}")
         return " ".join(words)
 
-    def _asked_by_nobody(self) -> str:
+    def _admin_command(self) -> str:
         group = self._group
         place = f"topics=[dict(name='{self.topic}', partitions=[dict(partition_index=0)])]"
         one = "partitions=[dict(partition_index=1, committed_offset=5, committed_metadata='')]"

@@ -1,0 +1,19 @@
+"""An authorizer for tests that denies some operations."""
+
+from __future__ import annotations
+
+
+class Deny:
+    """Denies (operation, resource type, resource name); without a name or with None, all resources of the type."""
+
+    def __init__(self, *denied: tuple[str, str] | tuple[str, str, str | None]) -> None:
+        self._denied = set(denied)
+
+    def authorize(self, _principal: str, operation: str, resource_type: str, resource_name: str) -> bool:
+        """Whether the operation is allowed."""
+        rules = {
+            (operation, resource_type, resource_name),
+            (operation, resource_type, None),
+            (operation, resource_type),
+        }
+        return not self._denied & rules

@@ -1,7 +1,7 @@
 """The command `barnabas`: dispatches verbs.
 
-RULES    1. A daemon verb runs in this process with the daemon's folder first on the path, so that a user's `storage.py` does
-            not shadow ours; every other verb runs in the user's environment.
+RULES    1. A daemon verb runs in this process with the daemon's folder first on the path, so that a user's module
+            `storage` does not shadow ours; every other verb runs in the user's environment.
          2. Nothing is imported before the verb is known, so that the daemon starts faster.
          3. A parent that starts a daemon (`barnabas.Broker`) passes the read end of a pipe by its number in
             BARNABAS_PARENT_PIPE. When the write end is closed, the daemon gets SIGTERM, and SIGKILL after GRACE_S.

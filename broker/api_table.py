@@ -107,6 +107,7 @@ def client_apis(
     limits = config.number("offsets.topic.num.partitions"), config.number("transaction.max.timeout.ms")
     transacting = TransactionHandlers(transactions, groups, image, ids.generate_producer_id, authorizer, *limits)
     instances = ClientInstances(image, lambda: new_uuid(secrets.token_bytes))
+    validator = BrokerConfigValidator(config.node_id, DynamicBrokerConfig(config))
     producing = ProduceHandler(replicas, purgatory.timers, verification, authorizer)
     fetching = _fetching(config, replicas, purgatory, authorizer)
     return ApiVersionsHandler(node).table_of(
@@ -125,13 +126,7 @@ def client_apis(
             *TxnOffsetCommitHandler(groups, verification, image, authorizer).routes(),
             *transacting.routes(),
             *TxnMarkersHandler(replicas, markers, authorizer).routes(),
-            *_admin(
-                config,
-                channel,
-                authorizer,
-                purgatory.timers,
-                BrokerConfigValidator(config.node_id, DynamicBrokerConfig(config)),
-            ).routes(),
+            *_admin(config, channel, authorizer, purgatory.timers, validator).routes(),
             *ConfigHandlers(image, config, authorizer).routes(),
             *ClusterHandlers(channel, authorizer, purgatory.timers).routes(),
             *QuotaAndScramHandlers(channel, authorizer).routes(),

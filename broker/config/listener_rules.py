@@ -45,7 +45,6 @@ def find_listener_error(node: ListenerConfig) -> str | None:
 
 
 def _role_error(node: ListenerConfig) -> str | None:
-    """Rule 1."""
     unknown = node.roles - _BOTH
     if unknown:
         return f"process.roles: {', '.join(sorted(unknown))} is not a role: use broker or controller"

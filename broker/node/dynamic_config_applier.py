@@ -44,7 +44,7 @@ class DynamicConfigApplier:
         lifecycle: BrokerLifecycle,
         moves: LogDirMoves,
         compactor: Compactor,
-        housekeeping: ScheduledTasks,
+        scheduled_tasks: ScheduledTasks,
         coordinators: Coordinators,
         clock: SystemClock,
     ) -> None:
@@ -56,7 +56,7 @@ class DynamicConfigApplier:
         self._lifecycle = lifecycle
         self._moves = moves
         self._compactor = compactor
-        self._scheduled_tasks = housekeeping
+        self._scheduled_tasks = scheduled_tasks
         self._coordinators = coordinators
         self._clock = clock
         self._cleaners: list[CleanerProcess] = []

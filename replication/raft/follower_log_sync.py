@@ -103,7 +103,7 @@ class FollowerLogSync:
         offset = min(local.offset, diverging.offset) if local.epoch == diverging.epoch else local.offset
         if offset < self.high_watermark:
             raise LogDivergence(
-                f"The leader asks to cut the metadata log at {offset}, but what lies before {self.high_watermark} is "
+                f"The leader asks to cut the metadata log at {offset}, but the batch before {self.high_watermark} is "
                 "committed. One of the two logs was lost or changed by hand."
             )
         return offset

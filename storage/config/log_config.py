@@ -88,7 +88,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
         Setting("message.timestamp.after.max.ms", Kind.LONG, "3600000", at_least(0),
                 "How far a record's CreateTime may lie after the broker's clock."),
         Setting("message.timestamp.before.max.ms", Kind.LONG, _FOREVER, at_least(0),
-                "How far a record's CreateTime may lie before the broker's clock."),
+                "How far a record's CreateTime may be before the broker's clock."),
         Setting("message.timestamp.type", Kind.STRING, "CreateTime", one_of("CreateTime", "LogAppendTime"),
                 "Whether records keep the producer's time or get the broker's."),
         Setting("min.cleanable.dirty.ratio", Kind.DOUBLE, "0.5", between(0, 1),
@@ -108,7 +108,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
         Setting("segment.jitter.ms", Kind.LONG, "0", at_least(0), "Random part subtracted from segment.ms."),
         Setting("segment.ms", Kind.LONG, "604800000", at_least(1), "Age at which a segment is rolled even when not full."),
         Setting("unclean.leader.election.enable", Kind.BOOLEAN, "false", None,
-                "Whether a replica outside the ISR may lead when nobody else is left, losing records."),
+                "Whether a replica outside the ISR may become the leader when no other is left, losing records."),
     )
 }  # fmt: skip
 """All topic settings of Apache Kafka 4.3 (org.apache.kafka.storage.internals.log.LogConfig)."""

@@ -70,7 +70,9 @@ class PartitionCheck:
         self._check_epochs(known)
         for offset in snapshots:
             if offset > self.end_offset:
-                self._add(Severity.HARMLESS, snapshot_name(offset), f"It lies behind the end {self.end_offset}.")
+                self._add(
+                    Severity.HARMLESS, snapshot_name(offset), f"It is above the log end offset {self.end_offset}."
+                )
         self._check_checkpoint(known)
 
     def _add(self, severity: Severity, name: str, text: str) -> None:
@@ -210,12 +212,12 @@ class PartitionCheck:
         point, start, watermark, _ = known
         end = self.end_offset
         if start > end:
-            text = f"Its checkpointed start {start} lies behind its end {end}: a start empties it."
+            text = f"Its checkpointed start {start} is above its end {end}: the next start empties the log."
             self._add(Severity.LOSS, "", f"{text} Correct log-start-offset-checkpoint first if that is wrong.")
         elif point > end:
             self._add(Severity.LOSS, "", f"It ends at {end}, but was durable up to {point}.")
         elif watermark > end:
-            self._add(Severity.HARMLESS, "", f"Its high watermark {watermark} lies behind its end {end}.")
+            self._add(Severity.HARMLESS, "", f"Its high watermark {watermark} is above its end {end}.")
         if end < max(start, point, watermark):
             self._recover_from(self.start_offset)
 

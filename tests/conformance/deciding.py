@@ -7,8 +7,9 @@
 A difference is printed with its step and the cluster state before it: `--seed` replays it. Not generated are steps that differ
 on purpose, or that are not deterministic in Kafka:
 - a replica that is removed while it is being added (`replication/controller/partitions/partition_changes.py` rule 4),
-- the directory of a replica whose partition has no leader, and offline directories (`directories.py` rule 2),
-- the last active broker requesting to be fenced (`heartbeats.py` rule 1),
+- the directory of a replica whose partition has no leader, and offline directories
+  (`replication/controller/partitions/assign_replicas_to_dirs.py` rule 2),
+- the last active broker requesting to be fenced (`replication/controller/brokers/broker_heartbeats.py` rule 1),
 - a change of min.insync.replicas while there are eligible leaders: Kafka's controller then forgets them in one of two places.
 A history ends where Kafka's classes fail: when the last known leader is no replica any more.
 """

@@ -1,4 +1,4 @@
-"""The data directories of three nodes, served alternately by Barnabas and by Apache Kafka (docs/interoperability.md)."""
+"""The data directories of three nodes, served alternately by Barnabas and by Apache Kafka (docs/data-directory.md)."""
 
 from __future__ import annotations
 

@@ -18,6 +18,8 @@ from tests.conformance.test_group_clients import ALL, PARTITIONS, RECORDS, Membe
 from tests.support.kafka import free_port, needs_kafka, run_tool
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.long
+
 QUICK = {
     "group.consumer.min.heartbeat.interval.ms": 100,
     "group.consumer.heartbeat.interval.ms": 100,

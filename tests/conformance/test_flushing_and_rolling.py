@@ -328,7 +328,6 @@ def test_deleting_records_within_a_segment_renames_nothing(node: Node) -> None:
 
 
 def test_later_expiry_is_found_by_a_later_retention_check(node: Node, now_ms: int) -> None:
-    """Rule 2."""
     until(partial(node.begins_with, "expired", 3), "the first look is over")
     load(node.client, "later", [record(now_ms - 9 * DAY_MS, value=b"x" * 700)] * 3)
     until(partial(node.begins_with, "later", 3), "all of it goes")

@@ -149,8 +149,7 @@ def test_a_fetch_session_returns_changed_partitions_only(world: FollowerHarness)
 
 
 def test_a_follower_that_stops_fetching_leaves_the_isr_and_the_others_continue(quick: FollowerHarness) -> None:
-    """After replica.lag.time.max.ms; then the high watermark advances without it. It may rejoin.
-    """
+    """After replica.lag.time.max.ms; then the high watermark advances without it. It may rejoin."""
     quick.join()
     topic = quick.topic()
     assert quick.produced(topic) == E.NONE
@@ -175,8 +174,7 @@ def test_a_follower_that_fetches_but_never_catches_up_is_dropped(quick: Follower
 
 
 def test_too_few_in_sync_refuse_before_the_append(quick: FollowerHarness) -> None:
-    """NOT_ENOUGH_REPLICAS; records with acks=1 are appended, but the high watermark does not advance (KIP-966).
-    """
+    """NOT_ENOUGH_REPLICAS; records with acks=1 are appended, but the high watermark does not advance (KIP-966)."""
     quick.join()
     topic = quick.topic(min_insync_replicas=2)
     seen = quick.heartbeat_until(topic, [1])

@@ -18,6 +18,8 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAs
 
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.long
+
 PARTITIONS = 6
 RECORDS = 300
 ALL = {(partition, offset) for partition in range(PARTITIONS) for offset in range(RECORDS // PARTITIONS)}

@@ -45,7 +45,7 @@ def run() -> Iterator[Run]:
         yield ran
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", [pytest.param(CODECS[0], marks=pytest.mark.smoke), *CODECS[1:]])
 def test_console_producer_and_consumer_with_a_group(run: Run, kafka_broker, kafka_topic, codec: str) -> None:
     """Keys, headers, null keys and null values, with every codec; the Python clients read the same."""
     bootstrap = kafka_broker.bootstrap

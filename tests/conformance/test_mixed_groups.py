@@ -40,6 +40,8 @@ from tests.support.group_harness import FakeLog, local_world
 from tests.support.kafka import ApacheKafka, free_port, needs_kafka, run_tool
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.long
+
 SCENARIOS = Path(__file__).parent.parent / "scenarios" / "mixed_groups"
 DRAWN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=')[0-9A-Za-z_][0-9A-Za-z_-]{21}(?=')")
 """UUIDs of Java and of topics."""

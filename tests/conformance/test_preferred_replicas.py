@@ -11,6 +11,8 @@ from protocol.errors import ErrorCode
 from protocol.messages.produce_fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.support.follower_harness import BOTH, Cluster, FollowerHarness, running, unregistered_follower
 
+pytestmark = pytest.mark.long
+
 NO_REPLICA = -1
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _VERSION = 12

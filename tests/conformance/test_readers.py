@@ -30,6 +30,8 @@ from tests.support.recording_proxy import Exchange, WatchingProxy
 from tests.support.timestamps import RECENT_MS
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.long
+
 WAIT_S = 40
 COMMITTED = 1
 EARLY_MS = 50
@@ -140,8 +142,7 @@ def expected(topic: str, partition: int, offsets: range, size: int = 10) -> list
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_both_isolation_levels_read_everything_without_transactions(world, isolation: str) -> None:
-    """Without transactions the last stable offset is the high watermark, and there are no aborted transactions.
-    """
+    """Without transactions the last stable offset is the high watermark, and there are no aborted transactions."""
     world.write(batch(0, 0, 5))
     reader = world.read({0: 0}, isolation=isolation)
     assert take(reader, 5) == expected(world.topic, 0, range(5))
@@ -246,8 +247,7 @@ def test_batches_of_every_codec_pass_the_consumers_checks(world, check_crcs: boo
 
 
 def test_one_consumer_reads_many_partitions(world) -> None:
-    """Sixty partitions, then new records in two: every record once, and the session's responses name only those two.
-    """
+    """Sixty partitions, then new records in two: every record once, and the session's responses name only those two."""
     topic = f"{world.topic}-many"
     create(world.direct, topic, partitions=60)
     until(lambda: is_served(world.direct, topic, 60), "a topic that is served")

@@ -42,8 +42,7 @@ def sample(producer: str) -> list[Record]:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("producer", CLIENTS)
 def test_every_client_reads_what_one_client_wrote(drivers, kafka_topic, producer: str, codec: str) -> None:
-    """Key, value, headers, timestamp and the order within a partition survive the way to disk and back.
-    """
+    """Key, value, headers, timestamp and the order within a partition survive the way to disk and back."""
     sent = sample(producer)
     offsets = produce(drivers[producer], kafka_topic, sent, codec)
     expected = [record._replace(offset=offset) for record, offset in zip(sent, offsets, strict=True)]

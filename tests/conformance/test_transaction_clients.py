@@ -22,6 +22,8 @@ from tests.support.raw_client import RawClient
 from tests.support.timestamps import RECENT_MS
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.long
+
 WAIT_S = 30
 SETTINGS = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 5, "num.partitions": 3}
 PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"

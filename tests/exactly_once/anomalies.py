@@ -153,7 +153,7 @@ class _HistoryIndex:
                 yield f"{value[1]} lies at {', '.join(map(_shown, sorted(places)))}"
 
     def aborted_reads(self) -> Iterator[str]:
-        """A read_committed consumer read a record that was aborted, or whose commit nobody requested."""
+        """A read_committed consumer read a record that was aborted, or for which no commit was requested."""
         never = {ABORTED, OPEN}
         for value in self.polled:
             outcomes = {self._outcome(transaction) for transaction in self.transactions_of.get(value, ())}

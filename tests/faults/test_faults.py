@@ -19,6 +19,8 @@ from tests.faults.faults import FAULTS
 from tests.faults.network import why_no_namespaces
 from tests.support.seeds import seed_of
 
+pytestmark = pytest.mark.long
+
 SEED = seed_of("CLUSTER_FAULTS_SEED")
 SAMPLE_S = 8.0
 SAMPLE = [name for name in FAULTS if name not in {"restarted in turns", "last in sync", "bridge"}]

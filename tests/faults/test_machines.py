@@ -21,6 +21,8 @@ from tests.faults.preload import environment, libraries
 from tests.support.batches import batch, with_fields
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.long
+
 needs_machines = pytest.mark.skipif(
     why_no_namespaces() is not None, reason=why_no_namespaces() or "machines can be made"
 )

@@ -68,7 +68,6 @@ RETIRED = frozenset(
         ),
         *(
             "FetchOfOne",
-            "record_bytes",
             "BrokerLife",
             "founding",
             "sync_rounds",
@@ -85,7 +84,6 @@ RETIRED = frozenset(
             "Rebalancer",
             "bury",
             "own_end",
-            "letters",
         ),
     }
 )

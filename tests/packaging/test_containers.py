@@ -27,6 +27,8 @@ from barnabas import health
 from barnabas.embedded import MAIN
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 FILES = sorted(DOCKER.glob("*.yml"))

@@ -16,6 +16,8 @@ from zipfile import ZipFile
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 
 USER_TEST = """
@@ -127,7 +129,6 @@ def test_the_fixtures_work_next_to_foreign_modules(clean: Path, workplace: Path)
 
 
 def test_the_version_is_printed(clean: Path, workplace: Path) -> None:
-    """Rule 3."""
     assert run(clean.with_name("barnabas"), "--version", cwd=workplace).stdout == "barnabas 0.1.0\n"
 
 

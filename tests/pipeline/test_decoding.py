@@ -17,6 +17,8 @@ from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.dead_letters import dead_letters_of
 from barnabas.pipeline.spark.value_decoding import Decoding, choose_decoding, decode, decoded_fields
 
+pytestmark = pytest.mark.long
+
 RECORD = {
     "type": "record",
     "name": "Flight",

@@ -18,6 +18,8 @@ from barnabas.pipeline.demo.demo import Demo, Options
 from barnabas.pipeline.demo.flights import Delay, Delays, count_delays, read_flights
 from barnabas.pipeline.demo.spark_jobs import StreamReport
 
+pytestmark = pytest.mark.long
+
 ROWS = 1_500
 HEARTBEAT_MS = 100
 POLLS = 8

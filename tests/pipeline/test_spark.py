@@ -21,6 +21,8 @@ from barnabas.pipeline.demo.flights import Delay, count_delays, read_flights
 from barnabas.pipeline.demo.produce import create_topic, produce_flights
 from barnabas.pipeline.demo.spark_jobs import TRIGGERS, read_batch, read_stream
 
+pytestmark = pytest.mark.long
+
 ROWS = 5_000
 
 

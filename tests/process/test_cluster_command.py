@@ -21,6 +21,8 @@ from barnabas import Cluster
 from barnabas.embedded import MAIN, BrokerError
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.long
+
 READY = re.compile(r"barnabas cluster ready on (?P<bootstrap>\S+) \((?P<count>\d+) nodes, \d+\.\d\d s\)\n")
 
 

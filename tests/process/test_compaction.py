@@ -34,6 +34,8 @@ from tests.support.compaction import COMPACTED, closed, job_for, kept, put
 from tests.support.logs import NOW_MS, log_at
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.long
+
 TOPIC = "compacted"
 KEYS = 50
 RECORDS = 40_000

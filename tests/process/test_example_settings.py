@@ -6,12 +6,15 @@ import re
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from barnabas import Broker
 from barnabas.cluster import free_ports, new_id
 from tests.support.waiting import until
+
+pytestmark = pytest.mark.long
 
 CONFIG = Path(__file__).parents[2] / "config"
 CONTROLLER = re.compile(r"(?:controller|kafka)(\d)\.example\.org:9093")

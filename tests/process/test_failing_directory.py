@@ -29,9 +29,10 @@ from tests.support.loading import create
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.skipif(
-    why_fuse_is_unavailable() is not None, reason=why_fuse_is_unavailable() or "it can be made"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(why_fuse_is_unavailable() is not None, reason=why_fuse_is_unavailable() or "it can be made"),
+]
 
 OFFLINE = PartitionStatus(
     "LEADER_NOT_AVAILABLE",

@@ -36,7 +36,7 @@ SECONDS = float(os.environ.get("FULL_DISK_SECONDS", "3"))
 SIZE = "48m"
 MANY = 100
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
+pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root"), pytest.mark.long]
 
 
 def mount(*arguments: str | Path) -> None:
@@ -66,6 +66,7 @@ def fill(disk: Path) -> Path:
     return filler
 
 
+@pytest.mark.smoke
 def test_a_full_disk_refuses_appends_serves_reads_and_recovers_by_itself(small_disk: Path) -> None:
     seed = seed_of()
     print(f"seed {seed}")

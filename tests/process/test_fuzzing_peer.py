@@ -30,7 +30,10 @@ SEED = seed_of("FUZZ_SEED")
 RESETS = 50
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is looked up in /proc")
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is looked up in /proc"),
+    pytest.mark.long,
+]
 
 
 @pytest.fixture(scope="module")

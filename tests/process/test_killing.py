@@ -8,8 +8,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.process.killing import run
 from tests.support.seeds import seed_of
+
+pytestmark = pytest.mark.long
 
 COUNT = int(os.environ.get("KILL_COUNT", "2"))
 SEED = seed_of("KILL_SEED")

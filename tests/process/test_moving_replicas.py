@@ -23,6 +23,8 @@ from tests.support.admin_cases import topic
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.long
+
 MOVES = 6
 WAIT_S = 30
 

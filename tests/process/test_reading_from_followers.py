@@ -12,6 +12,8 @@ from tests.process.test_cluster import PARTITIONS, Writer, create, leaders
 from tests.support.cluster import Cluster
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.long
+
 SETTINGS = {
     "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
     "broker.rack": "rack-{node}",

@@ -16,6 +16,8 @@ from tests.support.kafka import needs_kafka
 from tests.support.kafka_tools import KafkaTools
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.long
+
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "broker.session.timeout.ms": "60000",

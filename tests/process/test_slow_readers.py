@@ -19,7 +19,10 @@ from tests.support.system_calls import SENDS, needs_strace, watched
 from tests.support.timestamps import RECENT_MS
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the kernel's sockets are counted in /proc")
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the kernel's sockets are counted in /proc"),
+    pytest.mark.long,
+]
 
 MIB = 1024 * 1024
 READERS = 1000

@@ -32,6 +32,8 @@ from tests.support.loading import load
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.long
+
 MIB = 1 << 20
 DATA = 6 * MIB
 RATE = MIB // 2

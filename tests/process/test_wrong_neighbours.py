@@ -13,6 +13,8 @@ from barnabas.cluster import free_ports, new_id
 from barnabas.embedded import BrokerError
 from tests.support.accept_queue import full_listener
 
+pytestmark = pytest.mark.long
+
 SOON = {"initial.broker.registration.timeout.ms": "1500"}
 
 

@@ -167,8 +167,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wide]:
 
 @pytest.mark.parametrize("version", [4, 12, 18])
 def test_a_thousand_partitions_are_sent_in_order_through_a_tiny_window(wide: Wide, version: int) -> None:
-    """A receive buffer of 1 KiB would make the kernel's window fall below a segment: a fetch would take two minutes.
-    """
+    """A receive buffer of 1 KiB would make the kernel's window fall below a segment: a fetch would take two minutes."""
     rng = random.Random(version)
     _, names, ids = wide
     places = [(name, topic_id, index) for name, topic_id in zip(names, ids, strict=True) for index in range(PARTITIONS)]

@@ -177,7 +177,7 @@ class History:
         self.log.roll(self.clock)
         if self.rng.random() < 0.8:
             self.flush()
-        self.cleaned_end = self.end_offset  # nobody is told how far it came
+        self.cleaned_end = self.end_offset  # its progress is not reported
         self.disk.fuse = self.rng.randrange(60)
         with suppress(PowerLoss):
             compact(self.log, self.clock, disk=self.disk)

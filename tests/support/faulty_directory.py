@@ -233,7 +233,7 @@ class _FileSystem:
             if self.delay_s and opcode in _SLOW:
                 time.sleep(self.delay_s)
             code, body = self._answer(opcode, node, memoryview(request)[_IN.size : length])
-            with contextlib.suppress(FileNotFoundError):  # nobody waits for this answer any more
+            with contextlib.suppress(FileNotFoundError):  # the request that waited for this answer has ended
                 os.write(device, _OUT.pack(_OUT.size + len(body), -code, unique) + body)
 
     def forget(self, device: int) -> None:

@@ -1,6 +1,6 @@
 """Answers of Apache Kafka, recorded once and compared always.
 
-RULES    1. `golden(name)` returns what tests/goldens/NAME.json recorded; `as_json` makes other values comparable with it.
+RULES    1. `golden(name)` returns the record of this name in tests/goldens; `as_json` makes other values comparable with it.
          2. A test marked `golden` calls `check_golden`: it asks a live Apache Kafka and fails if the record differs.
             With RECORD_GOLDENS=1 (`make goldens`) it writes the record instead.
          3. A record names the version of Apache Kafka that answered.

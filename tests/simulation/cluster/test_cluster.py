@@ -44,6 +44,7 @@ def test_the_invariants_hold_for_fixed_seeds(first: int) -> None:
     check_seeds(simulate, range(first, first + CHUNK))
 
 
+@pytest.mark.long
 def test_the_invariants_hold_for_new_seeds() -> None:
     check_new_seeds(simulate, NEW_S)
 
@@ -59,6 +60,7 @@ def test_a_seed_determines_the_simulation_in_every_process() -> None:
     assert logs[0] == logs[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plant", PLANTED_BUGS, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: PlantedBug, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)

@@ -27,10 +27,12 @@ def test_the_invariants_hold_for_fixed_seeds() -> None:
     check_seeds(simulate, range(FIXED_SEEDS))
 
 
+@pytest.mark.long
 def test_the_invariants_hold_for_new_seeds() -> None:
     check_new_seeds(simulate, NEW_S)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plant", PLANTED_BUGS, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: PlantedBug, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)

@@ -33,6 +33,7 @@ def kafka_schemas() -> dict[str, dict[str, Any]]:
 
 
 @needs_kafka
+@pytest.mark.smoke  # reads schemas out of the jars, without a JVM
 @pytest.mark.parametrize("cls", MESSAGES, ids=version_id)
 def test_key_and_versions_equal_kafkas(cls: type[Message]) -> None:
     """All versions of Kafka 4.3."""
@@ -57,6 +58,7 @@ OWN_DEFAULTS = {
 
 
 @needs_kafka
+@pytest.mark.smoke  # reads schemas out of the jars, without a JVM
 @pytest.mark.parametrize("cls", MESSAGES, ids=version_id)
 def test_every_field_equals_kafkas(cls: type[Message]) -> None:
     """Order, type, versions, nullability, tag, default and ignorability of each field."""

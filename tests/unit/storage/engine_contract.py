@@ -253,7 +253,7 @@ class EngineContract:
                 assert found.end_offset > headers(data)[-1][1].last_offset
 
     def test_a_read_at_the_end_is_empty(self, make: Callable[..., Engine]) -> None:
-        """docs/seeds.md F7."""
+        """docs/"""
         engine = make()
         append(engine, batch(0, 5))
         located = engine.locate(5, EVERYTHING, 5, min_one_batch=True)
@@ -389,7 +389,7 @@ class EngineContract:
     # ---- aborted transactions ----------------------------------------------------------------------------
 
     def test_aborted_transactions_are_found_by_overlap(self, make: Callable[..., Engine]) -> None:
-        """docs/seeds.md F10."""
+        """docs/"""
         engine = make()
         aborted = [AbortedTransaction(n, 10 * n, 10 * n + 9, 10 * n + 10) for n in range(5)]
         for number in range(25):

@@ -190,7 +190,7 @@ def test_a_directory_is_locked_for_one_process(tmp_path: Path) -> None:
 
 
 def test_after_a_clean_shutdown_no_file_is_opened(tmp_path: Path) -> None:
-    """docs/seeds.md R4."""
+    """docs/"""
     manager = started(tmp_path)
     for partition in range(9):
         log = created(manager, partition=partition)
@@ -226,7 +226,7 @@ def test_the_clean_shutdown_marker_is_deleted_durably_at_the_start(tmp_path: Pat
 
 
 def test_without_the_marker_every_log_is_recovered(tmp_path: Path) -> None:
-    """docs/seeds.md R4."""
+    """docs/"""
     manager = started(tmp_path)
     for value in "abc":
         append(created(manager), value)
@@ -349,7 +349,7 @@ def test_directories_deleted_before_the_stop_are_removed_at_the_start(tmp_path: 
 
 
 def test_only_changed_checkpoints_are_written(tmp_path: Path) -> None:
-    """docs/seeds.md R4."""
+    """docs/"""
     manager = started(tmp_path)
     log = created(manager)
     for _ in range(6):
@@ -397,7 +397,7 @@ def test_a_truncation_lowers_the_recovery_point_checkpoint(tmp_path: Path) -> No
     assert manager.truncate(log, 2)
     assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 2\n"
     assert not manager.truncate(log, 2)
-    manager.truncate_fully(log, 1)  # which lies in the segment that begins at 0
+    manager.truncate_fully(log, 1)  # which is in the segment with base offset 0
     assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 0\n"
 
 

@@ -86,7 +86,7 @@ def test_an_eviction_is_requested_once(room: Room) -> None:
 def test_files_opened_since_the_last_check_are_kept(room: Room) -> None:
     for reader in room.readers:
         reader.use()
-        reader.usage = NEW  # opened by a thread for somebody who has yet to use it
+        reader.usage = NEW  # opened by a thread for a caller that has not used it yet
     room.files.close_surplus()
     assert len(room.open) == 10
     room.files.close_surplus()

@@ -53,7 +53,7 @@ def regions(log, offset, max_bytes=1000, isolation=Isolation.LOG_END):
 @pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize("offset", [0, 1, 150, 200, 350, 499, 500])
 def test_reads_do_not_block_on_a_cold_disk(tmp_path, offset, keeps):
-    """docs/seeds.md I5."""
+    """docs/"""
     disk = ColdDisk(keeps=keeps)
     log = filled(tmp_path, disk)
     expected = log_at(tmp_path, config=CONFIG).read(offset, 1000, Isolation.LOG_END)
@@ -79,7 +79,7 @@ def test_a_scan_progresses_when_the_page_cache_is_lost_repeatedly(tmp_path, keep
 
 
 def test_an_index_longer_than_its_warm_section_is_read_by_a_thread(tmp_path):
-    """docs/seeds.md I2."""
+    """docs/"""
     disk = ColdDisk()
     log = filled(tmp_path, disk, count=3000, config=LogConfig(segment_bytes=1 << 30, index_interval_bytes=1))
     disk.ask(lambda: regions(log, 2999))
@@ -152,7 +152,7 @@ def test_records_are_read_by_a_thread(tmp_path):
 
 
 def test_aborted_transactions_are_read_by_a_thread(tmp_path):
-    """docs/seeds.md F10."""
+    """docs/"""
     disk = ColdDisk()
     log = log_at(tmp_path, disk=disk, config=CONFIG)
     append(log, "a", producer=ProducerInfo(7, 0, 0, transactional=True))

@@ -252,7 +252,7 @@ def test_the_last_stable_offset_is_not_below_the_log_start(make: MakeLog) -> Non
 
 @pytest.mark.parametrize("restart", ["none", "clean", "unclean"])
 def test_reads_return_the_aborted_transactions_of_their_range(make: MakeLog, restart: str) -> None:
-    """docs/seeds.md F10."""
+    """docs/"""
     log = make()
     transaction(log, 5, ControlType.ABORT, BIG)  # 0, marker 1
     transaction(log, 6, ControlType.COMMIT, BIG)  # 2, marker 3

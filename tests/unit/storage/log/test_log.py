@@ -33,7 +33,7 @@ from tests.support.logs import (
 
 
 def test_each_isolation_sees_up_to_its_bound(make: MakeLog) -> None:
-    """docs/seeds.md F2, F6, F11."""
+    """docs/"""
     log = make()
     fill(log, 6, "x")
     log.high_watermark = 4
@@ -49,7 +49,7 @@ def test_each_isolation_sees_up_to_its_bound(make: MakeLog) -> None:
 
 
 def test_one_batch_is_given_however_large(make: MakeLog) -> None:
-    """docs/seeds.md F9."""
+    """docs/"""
     log = make()
     append(log, BIG)
     assert log.read(0, 1, Isolation.LOG_END).size > 300
@@ -266,7 +266,7 @@ def test_epochs_are_durable_before_the_recovery_point_advances(make: MakeLog, tm
 
 
 def test_a_flush_is_due_by_number_by_time_and_after_a_roll(make: MakeLog) -> None:
-    """docs/seeds.md R6."""
+    """docs/"""
     log = make(config=replace(SMALL, flush_ms=500, flush_messages=3))
     assert not log.is_flush_due(NOW_MS * 2)
     append(log, "x")

@@ -42,7 +42,7 @@ def extended(index: OffsetIndex, entries: int) -> OffsetIndex:
 
 
 def test_offset_entries_are_last_offset_and_position(tmp_path: Path) -> None:
-    """docs/seeds.md I1."""
+    """docs/"""
     index = offset_index(tmp_path, 2)
     assert (tmp_path / "i.index").read_bytes() == b""
     index.write_out()
@@ -50,7 +50,7 @@ def test_offset_entries_are_last_offset_and_position(tmp_path: Path) -> None:
 
 
 def test_time_entries_are_timestamp_and_offset(tmp_path: Path) -> None:
-    """docs/seeds.md I2."""
+    """docs/"""
     index = TimeIndex(Disk(), f"{tmp_path}/t", BASE)
     for timestamp, offset in ((-1, BASE), (1000, BASE + 3), (1000, BASE + 4), (999, BASE + 5), (1001, BASE + 6)):
         index.append(timestamp, offset)
@@ -60,7 +60,7 @@ def test_time_entries_are_timestamp_and_offset(tmp_path: Path) -> None:
 
 
 def test_lookup_finds_the_entry_at_or_before_the_offset(tmp_path: Path) -> None:
-    """docs/seeds.md I1."""
+    """docs/"""
     index = offset_index(tmp_path)
     assert index.lookup(BASE) == index.last == (BASE, 0)
     index = offset_index(tmp_path, 3)
@@ -215,7 +215,7 @@ def _observe_pages(index: SparseIndex, touched: set[int], monkeypatch: pytest.Mo
 def test_a_lookup_near_the_end_touches_three_pages_at_most_whatever_the_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[OffsetIndex | TimeIndex]
 ) -> None:
-    """docs/seeds.md I2, I3."""
+    """docs/"""
     disk = FaultyDisk()
     size = kind.ENTRY.size
     index = kind(disk, f"{tmp_path}/grows", 0)
@@ -262,7 +262,7 @@ def written_index(path: Path, kind: type[OffsetIndex | TimeIndex], entries: int)
 def test_thousands_of_lookups_near_the_end_of_the_largest_index_touch_three_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[OffsetIndex | TimeIndex], kibibytes: int
 ) -> None:
-    """docs/seeds.md I2, I3."""
+    """docs/"""
     size = kind.ENTRY.size
     entries = kibibytes * 1024 // size
     path = written_index(tmp_path, kind, entries)
@@ -288,7 +288,7 @@ def test_thousands_of_lookups_near_the_end_of_the_largest_index_touch_three_page
 def test_a_lookup_near_the_end_of_an_open_index_touches_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/seeds.md I2."""
+    """docs/"""
     disk = FaultyDisk()
     index = offset_index(tmp_path, 20_000, disk=disk)
     touched: set[int] = set()

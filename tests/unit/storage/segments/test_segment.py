@@ -85,7 +85,7 @@ def recover(segment: Segment) -> list[tuple[BatchHeader, bytes]]:
 
 
 def test_a_batch_more_than_an_interval_after_the_last_entry_is_indexed(tmp_path: Path) -> None:
-    """docs/seeds.md I1."""
+    """docs/"""
     segment = new_segment(tmp_path, batches(12), interval=3000)
     segment.finish()
     entries = [segment.offset_index.entry(slot) for slot in range(segment.offset_index.entries)]
@@ -144,7 +144,7 @@ def test_index_files_are_written_in_groups_of_entries(tmp_path: Path) -> None:
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("size", [100, 900, 5000])
 def test_find_agrees_with_a_scan_for_every_offset(tmp_path: Path, size: int, *, again: bool) -> None:
-    """docs/seeds.md F8."""
+    """docs/"""
     data = b"".join(batch(BASE + 5 * i, 3, size=size + i % 7) for i in range(200))  # gaps, as compaction leaves them
     segment = new_segment(tmp_path, data)
     if again:
@@ -177,7 +177,7 @@ def test_find_after_a_load_reads_nothing_above_the_last_entry(tmp_path: Path) ->
 
 @pytest.mark.parametrize("size", [100, 1000, 4000, 20_000])
 def test_find_reads_batch_headers_of_one_interval_and_no_more(tmp_path: Path, size: int) -> None:
-    """docs/seeds.md Z1."""
+    """docs/"""
     disk = FaultyDisk()
     segment = new_segment(tmp_path, batches(300, size=size), disk=disk)
     log = segment.path(LOG)

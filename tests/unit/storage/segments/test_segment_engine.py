@@ -35,7 +35,7 @@ def test_segment_engine_has_all_engine_methods() -> None:
 
 
 def test_a_new_partition_has_kafkas_files(tmp_path: Path) -> None:
-    """docs/seeds.md M1."""
+    """docs/"""
     engine = opened(tmp_path / "t-0")
     assert sorted(contents(tmp_path / "t-0")) == [f"{0:020d}{suffix}" for suffix in (".index", ".log", ".timeindex")]
     assert (engine.start_offset, engine.end_offset, engine.size_bytes, engine.flushed_end_offset) == (0, 0, 0, 0)
@@ -43,7 +43,7 @@ def test_a_new_partition_has_kafkas_files(tmp_path: Path) -> None:
 
 
 def test_a_segment_is_rolled_before_it_exceeds_segment_bytes(tmp_path: Path) -> None:
-    """docs/seeds.md M1."""
+    """docs/"""
     engine = filled(tmp_path, 25, records=2, config=SMALL)
     assert engine.segments() == [SegmentInfo(0, 20, 10_000), SegmentInfo(20, 40, 10_000), SegmentInfo(40, 50, 5000)]
     assert sorted(contents(tmp_path))[3:6] == [f"{20:020d}{suffix}" for suffix in (".index", ".log", ".timeindex")]
@@ -244,7 +244,7 @@ def test_short_writes_are_continued(tmp_path: Path) -> None:
 
 
 def test_locate_returns_one_region_of_one_segment(tmp_path: Path) -> None:
-    """docs/seeds.md F7."""
+    """docs/"""
     engine = filled(tmp_path, 25, config=SMALL)
     located = engine.locate(3, 10**6, 25, min_one_batch=True)
     assert [(r.position, r.length) for r in located.regions] == [(3000, 7000)]
@@ -257,7 +257,7 @@ def test_locate_returns_one_region_of_one_segment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_locate_starts_at_the_batch_with_the_offset(tmp_path: Path, *, again: bool) -> None:
-    """docs/seeds.md F8."""
+    """docs/"""
     engine = filled(tmp_path, 25, records=3, config=SMALL)
     if again:
         engine.close()
@@ -268,7 +268,7 @@ def test_locate_starts_at_the_batch_with_the_offset(tmp_path: Path, *, again: bo
 
 
 def test_locate_stops_before_the_batch_that_reaches_max_offset(tmp_path: Path) -> None:
-    """docs/seeds.md F8."""
+    """docs/"""
     engine = filled(tmp_path, 25, records=2, config=SMALL)
     for max_offset in range(4, 20):
         located = engine.locate(4, 10**6, max_offset, min_one_batch=True)
@@ -281,7 +281,7 @@ def test_locate_stops_before_the_batch_that_reaches_max_offset(tmp_path: Path) -
 
 
 def test_locate_returns_at_most_max_bytes_and_may_truncate_a_batch(tmp_path: Path) -> None:
-    """docs/seeds.md F8, F9."""
+    """docs/"""
     engine = filled(tmp_path, 8)
     sizes = {
         (max_bytes, min_one): engine.locate(2, max_bytes, 8, min_one_batch=min_one).size
@@ -314,14 +314,14 @@ def test_the_end_offset_of_a_truncated_result_is_slightly_above_it(tmp_path: Pat
 
 
 def test_locate_at_the_end_is_empty_with_the_end_position(tmp_path: Path) -> None:
-    """docs/seeds.md F6, F7."""
+    """docs/"""
     engine = filled(tmp_path, 12, config=SMALL)
     located = engine.locate(12, 10**6, 12, min_one_batch=True)
     assert (located.regions, located.size, located.position) == ((), 0, OffsetPosition(10, 2000))
 
 
 def test_locate_continues_in_the_next_segment(tmp_path: Path) -> None:
-    """docs/seeds.md F7."""
+    """docs/"""
     engine = filled(tmp_path, 10, config=SMALL)
     append(engine, batch(50, size=1000))
     assert bases(engine) == [0, 50]

@@ -240,7 +240,7 @@ def test_every_crash_of_an_append_is_recovered(tmp_path: Path) -> None:
 
 
 def test_aborted_transactions_are_found_across_segments(tmp_path: Path) -> None:
-    """docs/seeds.md F10."""
+    """docs/"""
     engine = filled(tmp_path, 35, config=SMALL)
     first = AbortedTransaction(1, 5, 12, 5)
     second = AbortedTransaction(2, 8, 31, 13)

@@ -40,7 +40,6 @@ def image_of(*brokers: BrokerImage) -> MetadataImage:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_leaders_and_replicas_are_spread_evenly(seed: int) -> None:
-    """Rule 1 (docs/seeds.md M1)."""
     placer = Placer([broker(i) for i in range(1, 6)], random.Random(seed).randrange)
     placements = [placer.place(3) for _ in range(100)]
     assert all(len(set(replicas)) == 3 for replicas in placements)

@@ -49,6 +49,7 @@ def test_a_client_runs_some_scenarios(kafka_broker, client: Client) -> None:
     assert {name: one.reason for name, one in outcomes.items() if one.state == FAILED} == {}
 
 
+@pytest.mark.long
 def test_every_installed_client_reads_what_the_others_wrote(kafka_broker) -> None:
     """One codec, every pair of clients."""
     codec = CODECS[SEED % len(CODECS)]

@@ -64,7 +64,6 @@ RETIRED = frozenset(
             "vouch",
             "settled_end",
             "is_spotless",
-            "one_partition",
         ),
         *(
             "FetchOfOne",

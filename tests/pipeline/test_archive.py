@@ -70,6 +70,7 @@ def test_runs_archive_every_record_once(spark: Any, kafka_broker: Any, tmp_path:
     }, "any tool shows the lag"
 
 
+@pytest.mark.long
 def test_malformed_records_are_counted_archived_and_sent_once(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
     """A round that is repeated after a crash sends nothing again, also with smaller rounds and another group."""
     topic = f"json-{tmp_path.name}"

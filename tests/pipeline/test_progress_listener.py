@@ -92,6 +92,7 @@ def test_an_unavailable_broker_does_not_end_the_stream(caplog: pytest.LogCapture
     assert "could not be published: No broker answers." in caplog.text
 
 
+@pytest.mark.long
 def test_a_stream_commits_offsets_for_its_group(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
     topic = f"followed-{tmp_path.name}"
     brokers = create(kafka_broker.bootstrap, topic)

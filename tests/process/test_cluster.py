@@ -124,6 +124,7 @@ def patient() -> Iterator[Cluster]:
         yield made
 
 
+@pytest.mark.long
 def test_a_controlled_shutdown_moves_leaders_first(patient: Cluster) -> None:
     admin = create(patient, "handed")
     writer = Writer(patient, "handed")
@@ -166,6 +167,7 @@ def voters(cluster: Cluster) -> dict[int, bytes]:
     return {voter.replica_id: voter.replica_directory_id for voter in partition.current_voters}
 
 
+@pytest.mark.long
 def test_static_voters_move_to_the_log_with_kraft_version_1_and_can_be_removed(cluster: Cluster) -> None:
     def is_raised() -> bool:
         code: int = client.ask(updates((KRAFT, 1, UP)), 2).error_code

@@ -57,6 +57,7 @@ def test_nothing_is_wrong_with_a_directory_that_nobody_damaged(whole: Path, tmp_
     }
 
 
+@pytest.mark.long
 def test_random_damage_is_mended_or_refused_and_whole_batches_remain(whole: Path, tmp_path: Path) -> None:
     """After a repair nothing is left to be found, and readers get whole batches in the order of their offsets."""
     for seed in range(SEEDS):

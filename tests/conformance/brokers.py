@@ -1,12 +1,12 @@
 """One node of Barnabas or of Apache Kafka, and requests for one partition, for tests that expect the same of both brokers.
 
 RULES    1. A test that runs alike against both takes `BOTH` as its fixture's parameters and starts a node with `running`.
-         2. A test that compares transcripts runs its script with `run_on_both`; `differences` names the entries that differ.
+         2. A test that compares with recorded answers (tests/support/goldens.py) names those that differ with `differences`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,14 +40,6 @@ def running(
     node: Any = ApacheKafka(settings, data_dir=data_dir) if kind == KAFKA else Broker(data_dir, settings=settings)
     with node as broker:
         yield broker
-
-
-def run_on_both(script: Callable[[str], T], settings: Mapping[str, object] | None = None) -> tuple[T, T]:
-    """What the script returns for a bootstrap address of Apache Kafka, and for one of Barnabas."""
-    with running(KAFKA, settings) as kafka:
-        theirs = script(kafka.bootstrap)
-    with running("barnabas", settings) as broker:
-        return theirs, script(broker.bootstrap)
 
 
 def differences(theirs: Mapping[str, object], ours: Mapping[str, object]) -> str:
@@ -84,6 +76,5 @@ def offset_at(client: RawClient, topic: str, timestamp: int = LATEST) -> Any:
 
 
 __all__ = [
-    "BOTH", "EARLIEST", "KAFKA", "LATEST", "append", "append_when_ready", "differences", "offset_at", "run_on_both",
-    "running",
+    "BOTH", "EARLIEST", "KAFKA", "LATEST", "append", "append_when_ready", "differences", "offset_at", "running",
 ]  # fmt: skip

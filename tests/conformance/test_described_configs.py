@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from protocol.errors import ErrorCode
 from protocol.messages.admin import (
     AlterConfigsResource,
@@ -17,13 +19,15 @@ from protocol.messages.admin import (
     IncrementalAlterConfigsRequest,
     ListConfigResourcesRequest,
 )
-from tests.conformance.brokers import differences, run_on_both
+from tests.conformance.brokers import KAFKA, differences, running
 from tests.support.admin_cases import topic
 from tests.support.config_cases import BROKER, CLIENT_METRICS, GROUP, SET, TOPIC, resource
+from tests.support.goldens import as_json, check_golden, golden
 from tests.support.kafka import needs_kafka
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
+RECORD = "described_configs"
 SETTINGS = {"log.retention.minutes": "600", "log.roll.hours": "100", "log.flush.scheduler.interval.ms": "777"}
 CHANGES = [
     resource(BROKER, "", ("log.retention.ms", SET, "70000"), ("log.flush.interval.ms", SET, "900")),
@@ -122,6 +126,14 @@ def _script(client: RawClient) -> list[dict[str, Any]]:
 
 
 @needs_kafka
+@pytest.mark.golden
+def test_the_record_holds_the_descriptions_of_apache_kafka() -> None:
+    with running(KAFKA, SETTINGS) as kafka:
+        check_golden(RECORD, script(kafka.bootstrap))
+
+
 def test_configs_are_described_as_in_kafka() -> None:
-    for theirs, ours in zip(*run_on_both(script, SETTINGS), strict=True):
-        assert not (found := differences(theirs, ours)), found
+    with running("barnabas", SETTINGS) as broker:
+        ours = as_json(script(broker.bootstrap))
+    for theirs, described_here in zip(golden(RECORD), ours, strict=True):
+        assert not (found := differences(theirs, described_here)), found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import pytest
 
@@ -19,6 +19,7 @@ from protocol.messages.admin import CreateTopicsRequest
 from protocol.records import BatchBuilder, headers
 from tests.conformance.brokers import KAFKA, append, offset_at, running
 from tests.support.admin_cases import topic
+from tests.support.goldens import as_json, check_golden, golden
 from tests.support.kafka import needs_kafka
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
@@ -29,6 +30,7 @@ SETTINGS = {
     "log.initial.task.delay.ms": "300",
     "log.cleaner.backoff.ms": "300",
 }
+RECORD = "segments_and_retention"
 SMALL = {"internal.segment.bytes": "1000"}
 
 
@@ -165,20 +167,26 @@ class Node(NamedTuple):
         return sorted(path.glob("*.log"))
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
+def play(kind: str, path: Path) -> dict[str, object]:
+    """The codes and the segments of every case, on a broker of this kind."""
     now_ms = int(time.time() * 1000)
-    results = {}
-    for kind in (KAFKA, "barnabas"):
-        path = tmp_path_factory.mktemp(kind) / "data"
-        with running(kind, SETTINGS, path) as broker, RawClient(broker.bootstrap) as client:
-            node = Node(client, path)
-            codes = {case.name: node.codes(case, now_ms) for case in CASES}
-            results[kind] = {case.name: (codes[case.name], node.found(case)) for case in CASES}
-    return results
+    with running(kind, SETTINGS, path) as broker, RawClient(broker.bootstrap) as client:
+        node = Node(client, path)
+        codes = {case.name: node.codes(case, now_ms) for case in CASES}
+        return {case.name: (codes[case.name], node.found(case)) for case in CASES}
 
 
 @needs_kafka
+@pytest.mark.golden
+def test_the_record_holds_what_apache_kafka_leaves(tmp_path: Path) -> None:
+    check_golden(RECORD, play(KAFKA, tmp_path / "data"))
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    return cast("dict[str, object]", as_json(play("barnabas", tmp_path_factory.mktemp("barnabas") / "data")))
+
+
 @pytest.mark.parametrize("name", [case.name for case in CASES])
-def test_the_same_files_are_left(found: dict[str, dict[str, object]], name: str) -> None:
-    assert found["barnabas"][name] == found[KAFKA][name]
+def test_the_same_files_are_left(ours: dict[str, object], name: str) -> None:
+    assert ours[name] == golden(RECORD)[name]

@@ -23,7 +23,6 @@ from broker.handlers.admin.metadata import MetadataHandlers
 from broker.handlers.admin.quotas_scram import QuotaAndScramHandlers
 from broker.handlers.admin.topics import TopicHandlers
 from broker.handlers.api_versions import ApiVersionsHandler
-from broker.handlers.controller_api import Controller
 from broker.handlers.groups.classic_groups import ClassicGroupHandlers
 from broker.handlers.groups.consumer_groups import ConsumerGroupHandlers
 from broker.handlers.groups.find_coordinator import GROUP, TRANSACTION, FindCoordinatorHandler
@@ -56,6 +55,7 @@ from broker.telemetry.instances import ClientInstances
 from broker.telemetry.received import ClientMetricsStore
 from protocol.api import ApiKey
 from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
+from replication.controller.controller_client import Controller
 from replication.kraft_node import KRaftNode
 from replication.metadata.image import MetadataImage
 from replication.metadata_log.formatting import new_uuid

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from broker.handlers.controller_api import Controller
 from broker.handlers.router import RequestContext, Route, Router
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
@@ -23,6 +22,7 @@ from protocol.messages.metadata import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
+from replication.controller.controller_client import Controller
 from replication.metadata.feature_levels import features_for
 
 _NEWEST = 4

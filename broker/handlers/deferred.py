@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from broker.coordinators.runtime.coordinator_runtime import Commit
-from broker.handlers.controller_api import ControllerClient
 from broker.handlers.router import Pending, RequestContext
 from protocol.errors import ErrorCode
 from protocol.schema import Message
+from replication.controller.controller_client import ControllerClient
 from replication.timer_queue import Timer, TimerQueue
 
 A = TypeVar("A", bound=Message)

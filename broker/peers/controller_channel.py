@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from protocol.schema import Message
+from replication.controller.controller_client import ControllerClient
 from replication.controller.error_responses import is_not_controller_response
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_publisher import MetadataPublisher
@@ -24,13 +25,6 @@ _RETRY_MS: Final = 50
 Reply = Callable[[Any], None]
 SendRequest = Callable[[int, Message, Callable[[Message | None], None]], None]
 """Sends a request to a node by id; the callback gets the response or None."""
-
-
-class ControllerClient(Protocol):
-    """A controller."""
-
-    def submit(self, request: Message, *, wall_ms: int, reply: Reply) -> None:
-        """Decides on a request; `reply` gets the response when it is committed."""
 
 
 class _Waiting(NamedTuple):

@@ -10,17 +10,9 @@ NOT HERE The users (`transaction_coordinator.py`, `handlers/transactions/produce
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from protocol.messages.quorum import AllocateProducerIdsRequest, AllocateProducerIdsResponse
-from protocol.schema import Message
-
-
-class ControllerClient(Protocol):
-    """What is needed of the controller."""
-
-    def submit(self, request: Message, *, wall_ms: int, reply: Callable[[Message], None]) -> None:
-        """Decide on a request; `reply` is called when the decision is committed."""
+from replication.controller.controller_client import ControllerClient
 
 
 class ProducerIdManager:
@@ -51,8 +43,7 @@ class ProducerIdManager:
             request = AllocateProducerIdsRequest(broker_id=self._broker_id, broker_epoch=self._broker_epoch())
             self._controller.submit(request, wall_ms=wall_ms, reply=lambda response: self._on_block(response, wall_ms))
 
-    def _on_block(self, response: Message, wall_ms: int) -> None:
-        assert isinstance(response, AllocateProducerIdsResponse)
+    def _on_block(self, response: AllocateProducerIdsResponse, wall_ms: int) -> None:
         self._in_flight = False
         if response.error_code:
             waiting, self._waiting = self._waiting, []

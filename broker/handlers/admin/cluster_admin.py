@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from broker.handlers.controller_api import Controller
 from broker.handlers.deferred import ControllerTimeout, submit
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
@@ -45,6 +44,7 @@ from protocol.messages.cluster import (
 from protocol.primitives import ZERO_UUID
 from protocol.schema import Message, carries
 from replication.controller.configs.features import UpgradeType
+from replication.controller.controller_client import Controller
 from replication.controller.partitions.elect_leaders import error_response
 from replication.controller.partitions.reassignments import list_reassignments
 from replication.timer_queue import TimerQueue

@@ -7,7 +7,6 @@ NOT HERE The controller's decisions (`replication/controller/configs/quotas.py`,
 
 from __future__ import annotations
 
-from broker.handlers.controller_api import Controller
 from broker.handlers.deferred import submit
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
@@ -28,6 +27,7 @@ from protocol.messages.quotas_scram import (
 )
 from replication.controller.configs.quotas import describe_quotas
 from replication.controller.configs.scram_credentials import describe_credentials
+from replication.controller.controller_client import Controller
 
 _AUTHORIZATION_ERROR = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 _NOT_AUTHORIZED = "Cluster authorization failed."

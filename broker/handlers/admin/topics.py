@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from broker.handlers.admin.broker_config_validation import BrokerConfigValidator
-from broker.handlers.controller_api import ControllerClient
 from broker.handlers.deferred import ControllerTimeout, submit
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.process.log_levels import change_log_levels
@@ -43,6 +42,7 @@ from protocol.messages.admin import (
 from protocol.primitives import ZERO_UUID
 from protocol.schema import Message
 from replication.controller.configs.config_changes import validate_changes
+from replication.controller.controller_client import ControllerClient
 from replication.metadata.image import MetadataImage, ResourceType
 from replication.timer_queue import TimerQueue
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 
-from broker.handlers.controller_api import Controller
 from broker.handlers.deferred import submit
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
@@ -34,6 +33,7 @@ from protocol.messages.quorum import (
     ControllerRegistrationRequest,
     ControllerRegistrationResponse,
 )
+from replication.controller.controller_client import Controller
 
 _log = logging.getLogger("barnabas.controller")
 

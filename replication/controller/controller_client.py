@@ -1,7 +1,4 @@
-"""What handlers use of the controller.
-
-NOT HERE The decisions (`replication/controller/`).
-"""
+"""What the broker uses of the controller, wherever it runs (`broker/peers/controller_channel.py`)."""
 
 from __future__ import annotations
 

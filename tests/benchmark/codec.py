@@ -167,7 +167,7 @@ def microseconds(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[st
             for _ in range(counts[name]):
                 call()
             best[name] = min(best[name], (time.perf_counter() - start) / counts[name])
-    return {name: took * 1e6 for name, took in best.items()}
+    return {name: elapsed * 1e6 for name, elapsed in best.items()}
 
 
 def main() -> int:
@@ -179,8 +179,8 @@ def main() -> int:
     for case in cases():
         libraries = runs(case)
         for side, label in enumerate(("decode", "encode")):
-            took = microseconds({name: pair[side] for name, pair in libraries.items()}, seconds)
-            ours, kafka_python, kio = took["ours"], took["kafka-python"], took["kio"]
+            elapsed = microseconds({name: pair[side] for name, pair in libraries.items()}, seconds)
+            ours, kafka_python, kio = elapsed["ours"], elapsed["kafka-python"], elapsed["kio"]
             is_slow = ours > kafka_python or (label == "encode" and ours > kio)
             missed += is_slow
             figures = f"{ours:9.2f}{kafka_python:14.2f}{kio:10.2f}{ours / kafka_python:10.2f}{ours / kio:10.2f}"

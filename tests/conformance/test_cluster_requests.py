@@ -45,97 +45,97 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def world(cluster: Cluster) -> Iterator[FollowerHarness]:
+def harness(cluster: Cluster) -> Iterator[FollowerHarness]:
     """A follower that has not registered."""
     with unregistered_follower(cluster) as made:
         yield made
 
 
 def reassign(
-    world: FollowerHarness, topic: str, replicas: list[int] | None, *, may_grow: bool = True
+    harness: FollowerHarness, topic: str, replicas: list[int] | None, *, may_grow: bool = True
 ) -> tuple[int, str | None]:
     """Requests a replica list for partition 0, or (None) cancels its reassignment."""
     wanted = ReassignableTopic(name=topic, partitions=[ReassignablePartition(partition_index=0, replicas=replicas)])
     request = AlterPartitionReassignmentsRequest(topics=[wanted], allow_replication_factor_change=may_grow)
-    (answer,) = world.client.raw.ask(request, 1).responses[0].partitions
+    (answer,) = harness.client.raw.ask(request, 1).responses[0].partitions
     return answer.error_code, answer.error_message
 
 
-def ongoing(world: FollowerHarness, topic: str) -> list[tuple[list[int], list[int], list[int]]]:
+def ongoing(harness: FollowerHarness, topic: str) -> list[tuple[list[int], list[int], list[int]]]:
     """Replicas, adding replicas, removing replicas."""
     query = ListPartitionReassignmentsTopics(name=topic, partition_indexes=[0, 1])
-    response = world.client.raw.ask(ListPartitionReassignmentsRequest(topics=[query]), 0)
+    response = harness.client.raw.ask(ListPartitionReassignmentsRequest(topics=[query]), 0)
     return [(p.replicas, p.adding_replicas, p.removing_replicas) for row in response.topics for p in row.partitions]
 
 
-def test_a_partition_gets_other_replicas(world: FollowerHarness) -> None:
+def test_a_partition_gets_other_replicas(harness: FollowerHarness) -> None:
     """A new replica is added; an old one stays until the new ones are in sync, then another replica leads."""
-    world.join()
-    topic = world.topic([1])
+    harness.join()
+    topic = harness.topic([1])
     name, _ = topic
-    assert reassign(world, name, [1, world.id], may_grow=False) == (
+    assert reassign(harness, name, [1, harness.id], may_grow=False) == (
         E.INVALID_REPLICATION_FACTOR,
         "The replication factor is changed from 1 to 2",
     )
-    assert reassign(world, name, [1, world.id]) == (E.NONE, None)
-    until(lambda: ongoing(world, name) == [([1, world.id], [world.id], [])], "a replica comes")
-    assert reassign(world, name, None) == (E.NONE, None)
-    assert reassign(world, name, None) == (E.NO_REASSIGNMENT_IN_PROGRESS, None)
-    until(lambda: ongoing(world, name) == [], "it does not come any more")
-    world.wait_for_view(topic, PartitionView(1, 1, [1], [], []))
-    world.follower.heartbeat()
-    assert reassign(world, name, [world.id], may_grow=False) == (E.NONE, None)
-    until(lambda: ongoing(world, name) == [([world.id, 1], [world.id], [1])], "one comes, one goes")
-    world.wait_for_view(topic, PartitionView(1, 1, [1], [], []))
-    assert world.fetch_until(topic, 0, [world.id]) == PartitionView(world.id, 2, [world.id], [], [])
-    assert ongoing(world, name) == []
-    assert reassign(world, name, [world.id]) == (E.NONE, None)
-    assert world.describe(topic) == PartitionView(world.id, 2, [world.id], [], [])
+    assert reassign(harness, name, [1, harness.id]) == (E.NONE, None)
+    until(lambda: ongoing(harness, name) == [([1, harness.id], [harness.id], [])], "a replica comes")
+    assert reassign(harness, name, None) == (E.NONE, None)
+    assert reassign(harness, name, None) == (E.NO_REASSIGNMENT_IN_PROGRESS, None)
+    until(lambda: ongoing(harness, name) == [], "it does not come any more")
+    harness.wait_for_view(topic, PartitionView(1, 1, [1], [], []))
+    harness.follower.heartbeat()
+    assert reassign(harness, name, [harness.id], may_grow=False) == (E.NONE, None)
+    until(lambda: ongoing(harness, name) == [([harness.id, 1], [harness.id], [1])], "one comes, one goes")
+    harness.wait_for_view(topic, PartitionView(1, 1, [1], [], []))
+    assert harness.fetch_until(topic, 0, [harness.id]) == PartitionView(harness.id, 2, [harness.id], [], [])
+    assert ongoing(harness, name) == []
+    assert reassign(harness, name, [harness.id]) == (E.NONE, None)
+    assert harness.describe(topic) == PartitionView(harness.id, 2, [harness.id], [], [])
 
 
-def elect(world: FollowerHarness, topic: str, kind: int) -> tuple[int, str | None]:
+def elect(harness: FollowerHarness, topic: str, kind: int) -> tuple[int, str | None]:
     request = ElectLeadersRequest(election_type=kind, topic_partitions=[ElectedPartitions(topic=topic, partitions=[0])])
-    (answer,) = world.client.raw.ask(request, 2).replica_election_results[0].partition_result
+    (answer,) = harness.client.raw.ask(request, 2).replica_election_results[0].partition_result
     return answer.error_code, answer.error_message
 
 
-def test_leaders_are_elected_on_request(world: FollowerHarness) -> None:
+def test_leaders_are_elected_on_request(harness: FollowerHarness) -> None:
     """The preferred replica once it is in sync; any replica if there is no leader (unclean)."""
-    world.join()
-    topic = world.topic([world.id, 1])
-    only_replica = world.topic([world.id])
-    assert world.follower.heartbeat(want_fence=True).is_fenced
-    until(lambda: world.describe(topic).leader == 1, "broker 1 leads")
+    harness.join()
+    topic = harness.topic([harness.id, 1])
+    only_replica = harness.topic([harness.id])
+    assert harness.follower.heartbeat(want_fence=True).is_fenced
+    until(lambda: harness.describe(topic).leader == 1, "broker 1 leads")
     missing = (E.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available.")
-    assert elect(world, topic[0], 0) == missing
+    assert elect(harness, topic[0], 0) == missing
     not_available = (E.ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available.")
-    assert elect(world, only_replica[0], 1) == not_available
-    world.follower.heartbeat()
-    world.fetch_until(topic, 0, [1, world.id])
-    assert elect(world, topic[0], 1)[0] == E.ELECTION_NOT_NEEDED
-    before = world.describe(topic).leader_epoch
-    assert elect(world, topic[0], 0) == (E.NONE, None)
-    until(lambda: world.describe(topic).leader == world.id, "the first replica leads")
-    assert world.describe(topic) == PartitionView(world.id, before + 1, [1, world.id], [], [])
+    assert elect(harness, only_replica[0], 1) == not_available
+    harness.follower.heartbeat()
+    harness.fetch_until(topic, 0, [1, harness.id])
+    assert elect(harness, topic[0], 1)[0] == E.ELECTION_NOT_NEEDED
+    before = harness.describe(topic).leader_epoch
+    assert elect(harness, topic[0], 0) == (E.NONE, None)
+    until(lambda: harness.describe(topic).leader == harness.id, "the first replica leads")
+    assert harness.describe(topic) == PartitionView(harness.id, before + 1, [1, harness.id], [], [])
 
 
-def test_an_offline_broker_is_unregistered(world: FollowerHarness) -> None:
+def test_an_offline_broker_is_unregistered(harness: FollowerHarness) -> None:
     """It leaves every ISR but stays in the replica lists; its next heartbeat is refused."""
-    world.join()
-    topic = world.topic()
-    only_replica = world.topic([world.id])
-    world.fetch_until(topic, 0, [1, world.id])
-    assert world.client.raw.ask(UnregisterBrokerRequest(broker_id=world.id), 0).error_code == E.NONE
-    until(lambda: world.id not in world.client.brokers(), "clients are not told of it")
-    assert world.describe(topic) == PartitionView(1, 0, [1], [], [])
-    assert world.describe(only_replica) == PartitionView(-1, 1, [], [world.id], [world.id])
-    again = world.client.raw.ask(UnregisterBrokerRequest(broker_id=world.id), 0)
+    harness.join()
+    topic = harness.topic()
+    only_replica = harness.topic([harness.id])
+    harness.fetch_until(topic, 0, [1, harness.id])
+    assert harness.client.raw.ask(UnregisterBrokerRequest(broker_id=harness.id), 0).error_code == E.NONE
+    until(lambda: harness.id not in harness.client.brokers(), "clients are not told of it")
+    assert harness.describe(topic) == PartitionView(1, 0, [1], [], [])
+    assert harness.describe(only_replica) == PartitionView(-1, 1, [], [harness.id], [harness.id])
+    again = harness.client.raw.ask(UnregisterBrokerRequest(broker_id=harness.id), 0)
     assert (again.error_code, again.error_message) == (
         E.BROKER_ID_NOT_REGISTERED,
-        f"Broker ID {world.id} is not currently registered",
+        f"Broker ID {harness.id} is not currently registered",
     )
-    assert world.follower.heartbeat().error_code == E.STALE_BROKER_EPOCH
-    with world.new_follower() as process:
+    assert harness.follower.heartbeat().error_code == E.STALE_BROKER_EPOCH
+    with harness.new_follower() as process:
         assert process.register().error_code == E.NONE
 
 

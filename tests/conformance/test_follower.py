@@ -41,7 +41,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def world(cluster: Cluster) -> Iterator[FollowerHarness]:
+def harness(cluster: Cluster) -> Iterator[FollowerHarness]:
     """A follower that has not registered."""
     with unregistered_follower(cluster) as made:
         yield made
@@ -65,84 +65,84 @@ def quick(quick_cluster: Cluster) -> Iterator[FollowerHarness]:
 
 
 @pytest.mark.parametrize("version", [4, 9, 11, 12, 13, 14, 15, 16, 17])
-def test_a_follower_joins_the_isr_in_every_version_of_fetch(world: FollowerHarness, version: int) -> None:
+def test_a_follower_joins_the_isr_in_every_version_of_fetch(harness: FollowerHarness, version: int) -> None:
     """When it reaches the high watermark. Its id is in replica_id up to version 14, in ReplicaState from 15 on."""
-    world.follower.register()
-    topic = world.topic()  # the follower is fenced, so it is not in sync
-    assert world.describe(topic) == PartitionView(1, 0, [1], [], [])
-    world.follower.heartbeat()
-    assert world.produced(topic) == E.NONE
-    seen = world.fetch_until(topic, 3, [1, world.id], version=version)
-    assert seen == PartitionView(1, 0, [1, world.id], [], [])
+    harness.follower.register()
+    topic = harness.topic()  # the follower is fenced, so it is not in sync
+    assert harness.describe(topic) == PartitionView(1, 0, [1], [], [])
+    harness.follower.heartbeat()
+    assert harness.produced(topic) == E.NONE
+    seen = harness.fetch_until(topic, 3, [1, harness.id], version=version)
+    assert seen == PartitionView(1, 0, [1, harness.id], [], [])
 
 
-def test_a_follower_that_lags_is_not_in_sync(world: FollowerHarness) -> None:
+def test_a_follower_that_lags_is_not_in_sync(harness: FollowerHarness) -> None:
     """Below the high watermark it stays out of the ISR."""
-    world.follower.register()
-    topic = world.topic()
-    world.follower.heartbeat()
-    assert world.produced(topic) == E.NONE
+    harness.follower.register()
+    topic = harness.topic()
+    harness.follower.heartbeat()
+    assert harness.produced(topic) == E.NONE
     for _ in range(5):
-        assert world.follower.fetch(topic, 0).error_code == E.NONE
-        assert world.describe(topic).isr == [1]
-    world.fetch_until(topic, 3, [1, world.id])
+        assert harness.follower.fetch(topic, 0).error_code == E.NONE
+        assert harness.describe(topic).isr == [1]
+    harness.fetch_until(topic, 3, [1, harness.id])
 
 
-def test_the_high_watermark_moves_with_the_follower_only(world: FollowerHarness) -> None:
+def test_the_high_watermark_moves_with_the_follower_only(harness: FollowerHarness) -> None:
     """Consumers read up to the high watermark; the follower reads everything."""
-    world.join()
-    topic = world.topic()
-    assert world.describe(topic).isr == [1, world.id]
-    assert world.produced(topic) == E.NONE
-    assert world.client.fetch(topic[0], 0) == (E.NONE, 0, b"")
-    got = world.follower.fetch(topic, 0)
+    harness.join()
+    topic = harness.topic()
+    assert harness.describe(topic).isr == [1, harness.id]
+    assert harness.produced(topic) == E.NONE
+    assert harness.client.fetch(topic[0], 0) == (E.NONE, 0, b"")
+    got = harness.follower.fetch(topic, 0)
     assert (got.error_code, got.high_watermark) == (E.NONE, 0)
     assert len(bytes(got.records or b"")) == len(records())
-    assert world.client.fetch(topic[0], 0)[1] == 0
-    got = world.follower.fetch(topic, 3)
+    assert harness.client.fetch(topic[0], 0)[1] == 0
+    got = harness.follower.fetch(topic, 3)
     assert (got.error_code, got.high_watermark, bytes(got.records or b"")) == (E.NONE, 0, b""), "as before the fetch"
-    assert world.follower.fetch(topic, 3).high_watermark == 3
-    code, high_watermark, seen = world.client.fetch(topic[0], 0)
+    assert harness.follower.fetch(topic, 3).high_watermark == 3
+    code, high_watermark, seen = harness.client.fetch(topic[0], 0)
     assert (code, high_watermark, len(seen)) == (E.NONE, 3, len(records()))
 
 
-def test_acks_all_is_answered_when_the_follower_has_fetched_on(world: FollowerHarness) -> None:
+def test_acks_all_is_answered_when_the_follower_has_fetched_on(harness: FollowerHarness) -> None:
     """Three producers wait; one fetch from the log end answers all of them."""
-    world.join()
-    topic = world.topic(min_insync_replicas=2)
-    producers = [Client(world.cluster.bootstrap) for _ in range(3)]
+    harness.join()
+    topic = harness.topic(min_insync_replicas=2)
+    producers = [Client(harness.cluster.bootstrap) for _ in range(3)]
     answers = [producer.produce(topic[0], records(), -1) for producer in producers]
 
     def all_appended() -> bool:
-        return len(bytes(world.follower.fetch(topic, 0).records or b"")) == 3 * len(records())
+        return len(bytes(harness.follower.fetch(topic, 0).records or b"")) == 3 * len(records())
 
     until(all_appended, "all three are in the log")
-    assert world.client.fetch(topic[0], 0)[1] == 0
-    assert world.follower.fetch(topic, 9).error_code == E.NONE
+    assert harness.client.fetch(topic[0], 0)[1] == 0
+    assert harness.follower.fetch(topic, 9).error_code == E.NONE
     assert [answer() for answer in answers] == [E.NONE] * 3
-    assert world.client.fetch(topic[0], 0)[1] == 9
+    assert harness.client.fetch(topic[0], 0)[1] == 9
     for producer in producers:
         producer.raw.close()
 
 
-def test_a_fetch_session_returns_changed_partitions_only(world: FollowerHarness) -> None:
+def test_a_fetch_session_returns_changed_partitions_only(harness: FollowerHarness) -> None:
     """New records, or a new high watermark."""
-    world.join()
-    topic = world.topic()
-    first = world.follower.fetch_in_session(topic, 0)
+    harness.join()
+    topic = harness.topic()
+    first = harness.follower.fetch_in_session(topic, 0)
     assert first is not None
     assert first.error_code == E.NONE
-    assert world.follower.session_id != 0
-    assert world.follower.fetch_in_session(None) is None
-    assert world.produced(topic) == E.NONE
-    response = world.follower.fetch_in_session(None)
+    assert harness.follower.session_id != 0
+    assert harness.follower.fetch_in_session(None) is None
+    assert harness.produced(topic) == E.NONE
+    response = harness.follower.fetch_in_session(None)
     assert response is not None
     assert len(bytes(response.records or b"")) == len(records())
-    assert world.follower.fetch_in_session(topic, 3) is None, "as before the fetch"
-    response = world.follower.fetch_in_session(None)
+    assert harness.follower.fetch_in_session(topic, 3) is None, "as before the fetch"
+    response = harness.follower.fetch_in_session(None)
     assert response is not None
     assert (response.high_watermark, bytes(response.records or b"")) == (3, b"")
-    assert world.follower.fetch_in_session(None) is None
+    assert harness.follower.fetch_in_session(None) is None
 
 
 # ---- behind ----------------------------------------------------------------------------------------------
@@ -204,50 +204,50 @@ def test_a_producer_that_waits_while_the_isr_shrinks_too_far_times_out(quick: Fo
     watcher.raw.close()
 
 
-def test_no_more_need_be_in_sync_than_there_are_replicas(world: FollowerHarness) -> None:
+def test_no_more_need_be_in_sync_than_there_are_replicas(harness: FollowerHarness) -> None:
     """KIP-966: the smaller of min.insync.replicas and the replication factor counts."""
-    topic = world.topic([1], min_insync_replicas=3)
-    assert world.produced(topic, -1) == E.NONE
-    assert world.client.fetch(topic[0], 0)[1] == 3
+    topic = harness.topic([1], min_insync_replicas=3)
+    assert harness.produced(topic, -1) == E.NONE
+    assert harness.client.fetch(topic[0], 0)[1] == 3
 
 
 # ---- refused fetches ---------------------------------------------------------------------------------------
 
 
-def test_a_follower_with_other_epochs_is_refused(world: FollowerHarness) -> None:
+def test_a_follower_with_other_epochs_is_refused(harness: FollowerHarness) -> None:
     """Another leader epoch, or another broker epoch."""
-    world.join()
-    topic = world.topic([world.id, 1])  # led by the follower first, so that epoch 1 is broker 1's
-    assert world.follower.heartbeat(want_fence=True).is_fenced
-    until(lambda: world.describe(topic).leader == 1, "broker 1 leads")
-    world.follower.heartbeat()
-    fetch = world.follower.fetch
+    harness.join()
+    topic = harness.topic([harness.id, 1])  # led by the follower first, so that epoch 1 is broker 1's
+    assert harness.follower.heartbeat(want_fence=True).is_fenced
+    until(lambda: harness.describe(topic).leader == 1, "broker 1 leads")
+    harness.follower.heartbeat()
+    fetch = harness.follower.fetch
     assert until(lambda: fetch(topic, 0, leader_epoch=1).error_code == E.NONE, "broker 1 serves")
     assert fetch(topic, 0, leader_epoch=0).error_code == E.FENCED_LEADER_EPOCH
     assert fetch(topic, 0, leader_epoch=2).error_code == E.UNKNOWN_LEADER_EPOCH
-    assert fetch(topic, 0, broker_epoch=world.follower.epoch - 1).error_code == E.NOT_LEADER_OR_FOLLOWER
+    assert fetch(topic, 0, broker_epoch=harness.follower.epoch - 1).error_code == E.NOT_LEADER_OR_FOLLOWER
     assert fetch(topic, 7).error_code == E.OFFSET_OUT_OF_RANGE
 
 
-def test_a_broker_that_is_no_replica_may_not_fetch_as_one(world: FollowerHarness) -> None:
+def test_a_broker_that_is_no_replica_may_not_fetch_as_one(harness: FollowerHarness) -> None:
     """UNKNOWN_LEADER_EPOCH if the request has a leader epoch, since its metadata may be newer; else NOT_LEADER_OR_FOLLOWER."""
-    world.join()
-    topic = world.topic([1])
-    assert world.follower.fetch(topic, 0).error_code == E.NOT_LEADER_OR_FOLLOWER
-    assert world.follower.fetch(topic, 0, leader_epoch=0).error_code == E.UNKNOWN_LEADER_EPOCH
+    harness.join()
+    topic = harness.topic([1])
+    assert harness.follower.fetch(topic, 0).error_code == E.NOT_LEADER_OR_FOLLOWER
+    assert harness.follower.fetch(topic, 0, leader_epoch=0).error_code == E.UNKNOWN_LEADER_EPOCH
 
 
-def test_a_follower_with_a_diverging_log_gets_the_diverging_epoch(world: FollowerHarness) -> None:
+def test_a_follower_with_a_diverging_log_gets_the_diverging_epoch(harness: FollowerHarness) -> None:
     """The epoch and its end offset, without records."""
-    world.join()
-    topic = world.topic()
-    assert world.produced(topic) == E.NONE
-    got = world.follower.fetch(topic, 5, leader_epoch=0, last_epoch=0)
+    harness.join()
+    topic = harness.topic()
+    assert harness.produced(topic) == E.NONE
+    got = harness.follower.fetch(topic, 5, leader_epoch=0, last_epoch=0)
     assert got.error_code == E.NONE
     assert got.diverging_epoch is not None
     assert (got.diverging_epoch.epoch, got.diverging_epoch.end_offset) == (0, 3)
     assert bytes(got.records or b"") == b""
-    agreeing = world.follower.fetch(topic, 3, leader_epoch=0, last_epoch=0)
+    agreeing = harness.follower.fetch(topic, 3, leader_epoch=0, last_epoch=0)
     assert agreeing.error_code == E.NONE
     assert agreeing.diverging_epoch is None or agreeing.diverging_epoch.epoch == -1
 
@@ -271,10 +271,10 @@ def test_a_broker_without_heartbeats_is_fenced(quick: FollowerHarness) -> None:
     quick.fetch_until(topic, 0, [1, quick.id])
 
 
-def test_a_broker_is_fenced_until_it_has_caught_up_and_wants_to_serve(world: FollowerHarness) -> None:
+def test_a_broker_is_fenced_until_it_has_caught_up_and_wants_to_serve(harness: FollowerHarness) -> None:
     """At least up to its own registration record."""
-    epoch = world.follower.register().broker_epoch
-    live = world.follower.heartbeat
+    epoch = harness.follower.register().broker_epoch
+    live = harness.follower.heartbeat
 
     def state(**output: Any) -> tuple[bool, bool]:
         answer = live(**output)
@@ -289,14 +289,14 @@ def test_a_broker_is_fenced_until_it_has_caught_up_and_wants_to_serve(world: Fol
     assert state() == (True, False)
 
 
-def test_heartbeats_of_other_registrations_are_refused(world: FollowerHarness) -> None:
+def test_heartbeats_of_other_registrations_are_refused(harness: FollowerHarness) -> None:
     """STALE_BROKER_EPOCH, also for a broker that never registered."""
-    assert world.follower.heartbeat().error_code == E.STALE_BROKER_EPOCH
-    world.follower.register()
-    answer = world.follower.heartbeat(broker_epoch=world.follower.epoch - 1)
+    assert harness.follower.heartbeat().error_code == E.STALE_BROKER_EPOCH
+    harness.follower.register()
+    answer = harness.follower.heartbeat(broker_epoch=harness.follower.epoch - 1)
     assert (answer.error_code, answer.is_caught_up, answer.is_fenced) == (E.STALE_BROKER_EPOCH, False, True)
-    assert world.follower.heartbeat(version=0).error_code == E.NONE
-    assert world.follower.heartbeat(version=1).error_code == E.NONE
+    assert harness.follower.heartbeat(version=0).error_code == E.NONE
+    assert harness.follower.heartbeat(version=1).error_code == E.NONE
 
 
 def test_leaders_move_away_from_a_broker_that_shuts_down(quick: FollowerHarness) -> None:
@@ -358,58 +358,58 @@ REFUSED: dict[str, tuple[dict[str, Any], ErrorCode]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_broker_that_does_not_fit_is_refused(world: FollowerHarness, case: str) -> None:
+def test_a_broker_that_does_not_fit_is_refused(harness: FollowerHarness, case: str) -> None:
     """Codes of Kafka's ClusterControlManager."""
     changes, code = REFUSED[case]
-    answer = world.follower.register(**changes)
+    answer = harness.follower.register(**changes)
     assert (answer.error_code, answer.broker_epoch) == (code, -1)
 
 
-def test_a_directory_of_another_broker_is_refused(world: FollowerHarness) -> None:
-    world.join()
-    with FollowerHarness(world.cluster).follower as other:
-        assert other.register(log_dirs=[world.follower.directory]).error_code == E.INVALID_REGISTRATION
+def test_a_directory_of_another_broker_is_refused(harness: FollowerHarness) -> None:
+    harness.join()
+    with FollowerHarness(harness.cluster).follower as other:
+        assert other.register(log_dirs=[harness.follower.directory]).error_code == E.INVALID_REGISTRATION
 
 
-def test_a_broker_loses_a_directory(world: FollowerHarness) -> None:
+def test_a_broker_loses_a_directory(harness: FollowerHarness) -> None:
     """It leaves the ISRs of the partitions in it, and does not lead them again."""
     directories = sorted([os.urandom(16), os.urandom(16)])
-    world.follower.register(log_dirs=directories)
-    world.follower.heartbeat()
-    until(lambda: world.id in world.client.brokers(), "clients see it")
-    topic = world.topic()
-    assert world.follower.heartbeat(offline_log_dirs=[directories[0]]).error_code == E.NONE
-    assert world.describe(topic).isr == [1, world.id], "the directory of the partition is unknown"
+    harness.follower.register(log_dirs=directories)
+    harness.follower.heartbeat()
+    until(lambda: harness.id in harness.client.brokers(), "clients see it")
+    topic = harness.topic()
+    assert harness.follower.heartbeat(offline_log_dirs=[directories[0]]).error_code == E.NONE
+    assert harness.describe(topic).isr == [1, harness.id], "the directory of the partition is unknown"
 
 
 # ---- topics over two brokers -----------------------------------------------------------------------------
 
 
-def test_replicas_are_assigned_to_two_brokers(world: FollowerHarness) -> None:
+def test_replicas_are_assigned_to_two_brokers(harness: FollowerHarness) -> None:
     """replication.factor 2 without a manual assignment."""
-    world.join()
-    name = f"placed-{world.id}"
+    harness.join()
+    name = f"placed-{harness.id}"
     request = CreateTopicsRequest(
         topics=[CreatableTopic(name=name, num_partitions=4, replication_factor=2)],
         timeout_ms=30_000, validate_only=False,
     )  # fmt: skip
-    (made,) = world.client.raw.ask(request, 7).topics
+    (made,) = harness.client.raw.ask(request, 7).topics
     assert (made.error_code, made.num_partitions, made.replication_factor) == (E.NONE, 4, 2)
-    until(lambda: world.client.describe(name, 3) is not None, "it is known")
-    placed = [world.client.describe(name, index) for index in range(4)]
+    until(lambda: harness.client.describe(name, 3) is not None, "it is known")
+    placed = [harness.client.describe(name, index) for index in range(4)]
     assert [seen and (len(seen.isr), seen.leader in seen.isr) for seen in placed] == [(2, True)] * 4
 
 
 # ---- AlterPartition --------------------------------------------------------------------------------------
 
 
-def test_isr_changes_that_a_leader_may_request(world: FollowerHarness) -> None:
+def test_isr_changes_that_a_leader_may_request(harness: FollowerHarness) -> None:
     """Error codes and their order as in Kafka's ReplicationControlManager; the follower is the leader here."""
-    world.join()
-    own = world.id
-    _, topic_id = topic = world.topic([own, 1])
-    alter = world.follower.alter_partition
-    good = world.follower.epoch
+    harness.join()
+    own = harness.id
+    _, topic_id = topic = harness.topic([own, 1])
+    alter = harness.follower.alter_partition
+    good = harness.follower.epoch
     cases: list[tuple[Any, ErrorCode]] = [
         (alter(topic_id, [own, 1], 0, 0, broker_epoch=good - 1), E.STALE_BROKER_EPOCH),
         (alter(os.urandom(16), [own], 0, 0), E.UNKNOWN_TOPIC_ID),
@@ -433,21 +433,21 @@ def test_isr_changes_that_a_leader_may_request(world: FollowerHarness) -> None:
         answer = alter(topic_id, isr, 0, max(0, epoch - 1), version, epochs={own: good})
         assert (answer.error_code, answer.leader_id, answer.leader_epoch) == (E.NONE, own, 0)
         assert (answer.isr, answer.partition_epoch, answer.leader_recovery_state) == (isr, epoch, 0)
-        assert until(lambda isr=isr: world.describe(topic).isr == sorted(isr), "clients see it")  # type: ignore[misc]
+        assert until(lambda isr=isr: harness.describe(topic).isr == sorted(isr), "clients see it")  # type: ignore[misc]
 
 
-def test_a_fenced_or_stopping_broker_cannot_be_in_sync(world: FollowerHarness) -> None:
+def test_a_fenced_or_stopping_broker_cannot_be_in_sync(harness: FollowerHarness) -> None:
     """INELIGIBLE_REPLICA; only the leader may send the request."""
-    world.join()
-    with unregistered_follower(world.cluster) as beside:
+    harness.join()
+    with unregistered_follower(harness.cluster) as beside:
         other = beside.follower
         other.register()
-        _, topic_id = world.topic([world.id, other.broker_id])
-        alter = world.follower.alter_partition
-        assert alter(topic_id, [world.id, other.broker_id], 0, 0).error_code == E.INELIGIBLE_REPLICA
+        _, topic_id = harness.topic([harness.id, other.broker_id])
+        alter = harness.follower.alter_partition
+        assert alter(topic_id, [harness.id, other.broker_id], 0, 0).error_code == E.INELIGIBLE_REPLICA
         assert not other.heartbeat().is_fenced
-        assert other.alter_partition(topic_id, [world.id, other.broker_id], 0, 0).error_code == E.INVALID_REQUEST
-        assert alter(topic_id, [world.id, other.broker_id], 0, 0).error_code == E.NONE
+        assert other.alter_partition(topic_id, [harness.id, other.broker_id], 0, 0).error_code == E.INVALID_REQUEST
+        assert alter(topic_id, [harness.id, other.broker_id], 0, 0).error_code == E.NONE
 
 
 SERVED = {
@@ -500,10 +500,10 @@ def test_the_controllers_listener_names_what_it_serves(cluster: Cluster) -> None
     assert [(node.broker_id, f"{node.host}:{node.port}") for node in controllers.brokers] == [(1, cluster.controller)]
 
 
-def test_the_controller_listener_is_for_the_controllers_apis_alone(world: FollowerHarness) -> None:
+def test_the_controller_listener_is_for_the_controllers_apis_alone(harness: FollowerHarness) -> None:
     """A broker API on a client listener closes the connection."""
     with pytest.raises((EOFError, ConnectionResetError)):
-        world.client.raw.ask(
+        harness.client.raw.ask(
             BrokerHeartbeatRequest(
                 broker_id=9, broker_epoch=1, current_metadata_offset=0, want_fence=False, want_shut_down=False
             ),

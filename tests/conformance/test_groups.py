@@ -36,10 +36,10 @@ from protocol.messages.stored_records import GroupMetadataValue
 from protocol.records import headers, records
 from protocol.schema import Message
 from tests.scenarios.compare_with_kafka import differences, play, with_topics
-from tests.scenarios.kafka_brokers import Brokers, PatientWorld
+from tests.scenarios.kafka_brokers import Brokers, PatientGroupHarness
 from tests.scenarios.random_histories import KINDS, History
 from tests.scenarios.run import SETTINGS, Runner, settings_of
-from tests.support.group_harness import FakeLog, LocalWorld, local_world
+from tests.support.group_harness import FakeLog, LocalGroupHarness, local_world
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
 from tests.support.raw_client import RawClient
 from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import commit_request, join_request
@@ -136,7 +136,7 @@ def test_the_same_group_history_leaves_the_same_records(tmp_path: Path) -> None:
     for text in texts:
         Runner(ours).run(text)
     with ApacheKafka({**SETTINGS, "auto.create.topics.enable": "false"}, data_dir=tmp_path / "data") as kafka:
-        theirs = PatientWorld(kafka.bootstrap)
+        theirs = PatientGroupHarness(kafka.bootstrap)
         theirs.find_coordinator()
         for text in texts:
             theirs.play(text)
@@ -163,7 +163,7 @@ def test_the_same_group_history_leaves_the_same_records(tmp_path: Path) -> None:
             entry for entry in wrote if not _is_tombstone(entry)
         ], group
         assert sorted(map(repr, we_wrote)) == sorted(map(repr, wrote)), group
-    reader = LocalWorld(offsets_partitions=5)
+    reader = LocalGroupHarness(offsets_partitions=5)
     reader.create_topic("__consumer_offsets", 5)
     reader.logs = logs
     reader.restart()

@@ -34,7 +34,7 @@ from tests.conformance.test_group_clients import (
     kafka_python_member,
 )
 from tests.conformance.test_groups import log_of
-from tests.scenarios.kafka_brokers import PatientWorld
+from tests.scenarios.kafka_brokers import PatientGroupHarness
 from tests.scenarios.run import SETTINGS, Runner
 from tests.support.group_harness import FakeLog, local_world
 from tests.support.kafka import ApacheKafka, free_port, needs_kafka, run_tool
@@ -103,7 +103,7 @@ def test_the_same_migrations_leave_the_same_records(tmp_path: Path) -> None:
     texts = {name: (SCENARIOS / f"{name}.txt").read_text() for name in ("migrating", "static_members")}
     ours = local_world(SETTINGS)
     with ApacheKafka({**SETTINGS, "auto.create.topics.enable": "false"}, data_dir=tmp_path / "data") as kafka:
-        theirs = PatientWorld(kafka.bootstrap)
+        theirs = PatientGroupHarness(kafka.bootstrap)
         theirs.find_coordinator()
         for text in texts.values():
             Runner(ours).run(text)

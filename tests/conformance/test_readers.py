@@ -57,7 +57,7 @@ def make(request: pytest.FixtureRequest) -> Callable[[str, Options], Reader]:
     return lambda bootstrap, options: Java(process, bootstrap, options)
 
 
-class World(NamedTuple):
+class ReaderSetup(NamedTuple):
     """A topic of four partitions, behind a proxy."""
 
     topic: str
@@ -84,12 +84,12 @@ class World(NamedTuple):
 
 
 @pytest.fixture
-def world(kafka_broker, kafka_topic, make) -> Iterator[World]:
+def harness(kafka_broker, kafka_topic, make) -> Iterator[ReaderSetup]:
     """Consumers are closed before the proxy."""
     opened: list[Reader] = []
     with RawClient(kafka_broker.bootstrap) as direct, WatchingProxy(kafka_broker.bootstrap) as proxy:
         until(lambda: is_served(direct, kafka_topic, 4), "a topic that is served")
-        yield World(kafka_topic, direct, proxy, make, opened)
+        yield ReaderSetup(kafka_topic, direct, proxy, make, opened)
         for reader in opened:
             reader.close()
         for fetch in proxy.fetches:
@@ -141,52 +141,52 @@ def expected(topic: str, partition: int, offsets: range, size: int = 10) -> list
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_both_isolation_levels_read_everything_without_transactions(world, isolation: str) -> None:
+def test_both_isolation_levels_read_everything_without_transactions(harness, isolation: str) -> None:
     """Without transactions the last stable offset is the high watermark, and there are no aborted transactions."""
-    world.write(batch(0, 0, 5))
-    reader = world.read({0: 0}, isolation=isolation)
-    assert take(reader, 5) == expected(world.topic, 0, range(5))
-    world.write(batch(0, 5, 5))
-    assert take(reader, 5) == expected(world.topic, 0, range(5, 10))
+    harness.write(batch(0, 0, 5))
+    reader = harness.read({0: 0}, isolation=isolation)
+    assert take(reader, 5) == expected(harness.topic, 0, range(5))
+    harness.write(batch(0, 5, 5))
+    assert take(reader, 5) == expected(harness.topic, 0, range(5, 10))
     is_committed = isolation == "read_committed"
-    assert {fetch.request.isolation_level for fetch in world.proxy.fetches} == {COMMITTED if is_committed else 0}
-    for fetch in world.with_records:
+    assert {fetch.request.isolation_level for fetch in harness.proxy.fetches} == {COMMITTED if is_committed else 0}
+    for fetch in harness.with_records:
         (data,) = fetch.answer.responses[0].partitions
         assert data.last_stable_offset == data.high_watermark
         assert not data.aborted_transactions
 
 
-def test_a_fetch_waits_for_fetch_min_bytes(world) -> None:
+def test_a_fetch_waits_for_fetch_min_bytes(harness) -> None:
     """10,000 bytes are not enough; they arrive together with those that make them 50,000."""
-    world.write(batch(0, 0, 10, 1000))
-    reader = world.read({0: 0}, min_bytes=50_000, max_wait_ms=20_000)
+    harness.write(batch(0, 0, 10, 1000))
+    reader = harness.read({0: 0}, min_bytes=50_000, max_wait_ms=20_000)
     assert reader.poll() == []
     for start in range(10, 60, 10):
-        world.write(batch(0, start, 10, 1000))
-    assert take(reader, 50)[:50] == expected(world.topic, 0, range(50), 1000)
-    first = world.with_records[0]
+        harness.write(batch(0, start, 10, 1000))
+    assert take(reader, 50)[:50] == expected(harness.topic, 0, range(50), 1000)
+    first = harness.with_records[0]
     assert (first.request.min_bytes, first.request.max_wait_ms) == (50_000, 20_000)
     assert first.record_bytes >= 50_000
     assert first.batches[0].base_offset == 0
-    world.write(batch(0, 60, 50, 1000))  # the delayed fetch completes before the consumer closes
+    harness.write(batch(0, 60, 50, 1000))  # the delayed fetch completes before the consumer closes
 
 
-def test_a_fetch_waits_no_longer_than_fetch_max_wait_ms(world) -> None:
+def test_a_fetch_waits_no_longer_than_fetch_max_wait_ms(harness) -> None:
     """After the wait the response has too few bytes, or none."""
-    world.write(batch(0, 0, 3))
-    reader = world.read({0: 0}, min_bytes=50_000, max_wait_ms=300)
-    assert take(reader, 3) == expected(world.topic, 0, range(3))
+    harness.write(batch(0, 0, 3))
+    reader = harness.read({0: 0}, min_bytes=50_000, max_wait_ms=300)
+    assert take(reader, 3) == expected(harness.topic, 0, range(3))
     assert reader.poll() == []
-    assert len(world.with_records) == 1
-    assert world.with_records[0].waited_ms >= 300 - EARLY_MS
+    assert len(harness.with_records) == 1
+    assert harness.with_records[0].waited_ms >= 300 - EARLY_MS
 
 
-def test_a_batch_larger_than_max_partition_fetch_bytes_comes_whole(world) -> None:
+def test_a_batch_larger_than_max_partition_fetch_bytes_comes_whole(harness) -> None:
     """A consumer with small buffers makes progress at a large batch."""
-    world.write(batch(0, 0, 30, 10_000))
-    world.write(batch(0, 30, 1, 500_000))
-    world.write(batch(0, 31, 2))
-    reader = world.read({0: 0}, max_partition_bytes=1000)
+    harness.write(batch(0, 0, 30, 10_000))
+    harness.write(batch(0, 30, 1, 500_000))
+    harness.write(batch(0, 31, 2))
+    reader = harness.read({0: 0}, max_partition_bytes=1000)
     got = take(reader, 33)
     assert [(record.offset, len(record.value)) for record in got] == [
         *((offset, 10_000) for offset in range(30)),
@@ -194,102 +194,102 @@ def test_a_batch_larger_than_max_partition_fetch_bytes_comes_whole(world) -> Non
         (31, 10),
         (32, 10),
     ]
-    for fetch in world.with_records:
+    for fetch in harness.with_records:
         query = fetch.request.topics[0].partitions[0].partition_max_bytes if fetch.request.topics else 1000
         assert query == 1000
-    assert [len(fetch.batches) for fetch in world.with_records[:2]] == [1, 1]
-    assert [fetch.batches[0].base_offset for fetch in world.with_records[:2]] == [0, 30]
+    assert [len(fetch.batches) for fetch in harness.with_records[:2]] == [1, 1]
+    assert [fetch.batches[0].base_offset for fetch in harness.with_records[:2]] == [0, 30]
 
 
-def read_four(world: World, count: int, step: int, size: int, **options: int) -> None:
+def read_four(harness: ReaderSetup, count: int, step: int, size: int, **options: int) -> None:
     """Records in each of four partitions, `step` per batch, are read as they were produced."""
     for start in range(0, count, step):
-        world.write(*(batch(index, start, step, size) for index in range(4)))
-    got = take(world.read(dict.fromkeys(range(4), 0), **options), 4 * count)
+        harness.write(*(batch(index, start, step, size) for index in range(4)))
+    got = take(harness.read(dict.fromkeys(range(4), 0), **options), 4 * count)
     for index in range(4):
         mine = [record for record in got if record.partition == index]
-        assert mine == expected(world.topic, index, range(count), size)
+        assert mine == expected(harness.topic, index, range(count), size)
 
 
-def test_max_partition_fetch_bytes_bounds_what_comes_of_each_partition(world) -> None:
+def test_max_partition_fetch_bytes_bounds_what_comes_of_each_partition(harness) -> None:
     """Four partitions, at most 3,000 bytes of each, except for a first batch."""
-    read_four(world, 20, 2, 500, max_partition_bytes=3000)
-    for fetch in world.with_records:
+    read_four(harness, 20, 2, 500, max_partition_bytes=3000)
+    for fetch in harness.with_records:
         for topic in fetch.answer.responses:
             assert all(len(data.records or b"") <= 3000 for data in topic.partitions)
 
 
-def test_fetch_max_bytes_bounds_the_whole_answer(world) -> None:
+def test_fetch_max_bytes_bounds_the_whole_answer(harness) -> None:
     """Four partitions with 60,000 bytes each, at most 50,000 in one response."""
-    read_four(world, 60, 10, 1000, max_bytes=50_000)
-    assert {fetch.request.max_bytes for fetch in world.proxy.fetches} == {50_000}
-    assert all(fetch.record_bytes <= 50_000 for fetch in world.with_records)
+    read_four(harness, 60, 10, 1000, max_bytes=50_000)
+    assert {fetch.request.max_bytes for fetch in harness.proxy.fetches} == {50_000}
+    assert all(fetch.record_bytes <= 50_000 for fetch in harness.with_records)
 
 
-def test_a_consumer_with_a_rack_reads_from_the_leader(world) -> None:
+def test_a_consumer_with_a_rack_reads_from_the_leader(harness) -> None:
     """No replica is in the rack of client.rack."""
-    world.write(batch(0, 0, 5))
-    reader = world.read({0: 0}, rack="somewhere-1a")
-    assert take(reader, 5) == expected(world.topic, 0, range(5))
-    assert {fetch.request.rack_id for fetch in world.proxy.fetches if fetch.version >= 11} == {"somewhere-1a"}
-    for fetch in world.with_records:
+    harness.write(batch(0, 0, 5))
+    reader = harness.read({0: 0}, rack="somewhere-1a")
+    assert take(reader, 5) == expected(harness.topic, 0, range(5))
+    assert {fetch.request.rack_id for fetch in harness.proxy.fetches if fetch.version >= 11} == {"somewhere-1a"}
+    for fetch in harness.with_records:
         assert fetch.answer.responses[0].partitions[0].preferred_read_replica == -1
 
 
 @pytest.mark.parametrize("check_crcs", [True, False])
-def test_batches_of_every_codec_pass_the_consumers_checks(world, check_crcs: bool) -> None:
+def test_batches_of_every_codec_pass_the_consumers_checks(harness, check_crcs: bool) -> None:
     """check.crcs: the stored batch is the produced one."""
     for number, codec in enumerate(Compression):
-        world.write(batch(0, number * 7, 7, 300, codec))
-    reader = world.read({0: 0}, check_crcs=check_crcs)
+        harness.write(batch(0, number * 7, 7, 300, codec))
+    reader = harness.read({0: 0}, check_crcs=check_crcs)
     count = 7 * len(Compression)
-    assert take(reader, count) == expected(world.topic, 0, range(count), 300)
+    assert take(reader, count) == expected(harness.topic, 0, range(count), 300)
 
 
-def test_one_consumer_reads_many_partitions(world) -> None:
+def test_one_consumer_reads_many_partitions(harness) -> None:
     """Sixty partitions, then new records in two: every record once, and the session's responses name only those two."""
-    topic = f"{world.topic}-many"
-    create(world.direct, topic, partitions=60)
-    until(lambda: is_served(world.direct, topic, 60), "a topic that is served")
-    produce(world.direct, {topic: [batch(index, 0, 3) for index in range(60)]})
-    reader = world.make(world.proxy.bootstrap, Options())
-    world.opened.append(reader)
+    topic = f"{harness.topic}-many"
+    create(harness.direct, topic, partitions=60)
+    until(lambda: is_served(harness.direct, topic, 60), "a topic that is served")
+    produce(harness.direct, {topic: [batch(index, 0, 3) for index in range(60)]})
+    reader = harness.make(harness.proxy.bootstrap, Options())
+    harness.opened.append(reader)
     reader.assign({(topic, index): 0 for index in range(60)})
     got = sorted(take(reader, 180))
     assert got == [record for index in range(60) for record in expected(topic, index, range(3))]
     assert reader.poll() == []
-    seen = len(world.proxy.fetches)
-    produce(world.direct, {topic: [batch(index, 3, 1) for index in range(2)]})
+    seen = len(harness.proxy.fetches)
+    produce(harness.direct, {topic: [batch(index, 3, 1) for index in range(2)]})
     assert sorted(take(reader, 2)) == [expected(topic, index, range(3, 4))[0] for index in range(2)]
-    for fetch in world.proxy.fetches[seen:]:
+    for fetch in harness.proxy.fetches[seen:]:
         if fetch.request.session_epoch > 0:  # librdkafka and aiokafka have no sessions
             response = [data.partition_index for topic in fetch.answer.responses for data in topic.partitions]
             assert set(response) <= {0, 1}
 
 
-def test_seeking_back_and_forth(world) -> None:
+def test_seeking_back_and_forth(harness) -> None:
     """Into the middle of a batch, to the start, to the end."""
     for start in range(0, 100, 10):
-        world.write(batch(0, start, 10))
-    topic_partition = (world.topic, 0)
-    reader = world.read({0: 55})
-    assert take(reader, 45) == expected(world.topic, 0, range(55, 100))
+        harness.write(batch(0, start, 10))
+    topic_partition = (harness.topic, 0)
+    reader = harness.read({0: 55})
+    assert take(reader, 45) == expected(harness.topic, 0, range(55, 100))
     for target in (0, 99, 7, 50):
         reader.seek(topic_partition, target)
-        assert take(reader, 100 - target) == expected(world.topic, 0, range(target, 100))
+        assert take(reader, 100 - target) == expected(harness.topic, 0, range(target, 100))
     reader.seek(topic_partition, 100)
-    world.write(batch(0, 100, 1))
-    assert take(reader, 1) == expected(world.topic, 0, range(100, 101))
+    harness.write(batch(0, 100, 1))
+    assert take(reader, 1) == expected(harness.topic, 0, range(100, 101))
 
 
-def test_a_paused_partition_waits_until_it_is_resumed(world) -> None:
+def test_a_paused_partition_waits_until_it_is_resumed(harness) -> None:
     """The other partition continues; records that arrived meanwhile are read after `resume`."""
-    world.write(batch(0, 0, 5), batch(1, 0, 5))
-    reader = world.read({0: 0, 1: 0})
-    assert sorted(take(reader, 10)) == expected(world.topic, 0, range(5)) + expected(world.topic, 1, range(5))
-    reader.pause([(world.topic, 0)])
-    world.write(batch(0, 5, 5), batch(1, 5, 5))
-    assert take(reader, 5) == expected(world.topic, 1, range(5, 10))
+    harness.write(batch(0, 0, 5), batch(1, 0, 5))
+    reader = harness.read({0: 0, 1: 0})
+    assert sorted(take(reader, 10)) == expected(harness.topic, 0, range(5)) + expected(harness.topic, 1, range(5))
+    reader.pause([(harness.topic, 0)])
+    harness.write(batch(0, 5, 5), batch(1, 5, 5))
+    assert take(reader, 5) == expected(harness.topic, 1, range(5, 10))
     assert reader.poll() == []
-    reader.resume([(world.topic, 0)])
-    assert take(reader, 5) == expected(world.topic, 0, range(5, 10))
+    reader.resume([(harness.topic, 0)])
+    assert take(reader, 5) == expected(harness.topic, 0, range(5, 10))

@@ -50,7 +50,7 @@ from protocol.schema import Message
 from replication.metadata.image import ResourceType
 from tests.conformance.test_groups import log_of
 from tests.scenarios.kafka_brokers import Brokers
-from tests.support.group_harness import LocalWorld
+from tests.support.group_harness import LocalGroupHarness
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
 from tests.support.raw_client import RawClient
 from tests.support.timestamps import RECENT_MS
@@ -346,7 +346,7 @@ def test_the_same_requests_get_the_same_answers_and_leave_the_same_records(tmp_p
         dumps.append(transaction_log_records(broker.data_dir / "__transaction_state-0"))
     assert "\n".join(scripts[1]) == "\n".join(scripts[0])
     assert "\n".join(map(str, dumps[1])) == "\n".join(map(str, dumps[0]))
-    reader = LocalWorld()
+    reader = LocalGroupHarness()
     reader.create_topic("__transaction_state", 1)
     reader.transaction_logs = [log_of(tmp_path / "theirs" / "__transaction_state-0")]
     reader.restart()

@@ -44,11 +44,11 @@ def test_hidden_names_are_ignored_unless_a_glob_matches_them(folder: ArchiveFold
 
 def test_links_are_followed_and_cycles_are_reported(folder: ArchiveFolder, tmp_path: Path) -> None:
     day = folder.path / DAY
-    (elsewhere := tmp_path / "elsewhere").mkdir()
-    (elsewhere / "x.parquet").touch()
-    (day.parent / "date=2026-01-02").symlink_to(elsewhere)
-    (day / "b.parquet").symlink_to(elsewhere / "x.parquet")
-    (day / "c.parquet").symlink_to(elsewhere / "nothing")
+    (other_place := tmp_path / "elsewhere").mkdir()
+    (other_place / "x.parquet").touch()
+    (day.parent / "date=2026-01-02").symlink_to(other_place)
+    (day / "b.parquet").symlink_to(other_place / "x.parquet")
+    (day / "c.parquet").symlink_to(other_place / "nothing")
     (day / "round").symlink_to(folder.path)
     os.mkfifo(day / "d.parquet")
     seen = ["a.parquet", "b.parquet", "c.parquet", "d.parquet", "round", "topic=t/date=2026-01-02/x.parquet"]

@@ -142,14 +142,14 @@ def write_to_all(bootstrap: str) -> dict[Place, str]:
     """Writes a record to every partition; returns the results."""
     builder = BatchBuilder()
     builder.append(NOW_MS, None, b"written after the damage")
-    said = {}
+    output = {}
     with RawClient(bootstrap) as client:
         for topic, partition in PARTITIONS:
             request = produce_request({topic: [bytes(builder.build())]})
             request.topic_data[0].partition_data[0].index = partition
             (answer,) = client.ask(request, 9).responses[0].partition_responses
-            said[topic, partition] = ErrorCode(answer.error_code).name
-    return said
+            output[topic, partition] = ErrorCode(answer.error_code).name
+    return output
 
 
 def commit(bootstrap: str) -> None:
@@ -214,9 +214,9 @@ class Trial:
             if not re.fullmatch(r"barnabas: .*\.\n", visit.stderr):
                 self._problem(f"the doctor said {visit.stderr!r}")
             return visit.stderr
-        said = [json.loads(line) for line in visit.stdout.splitlines()]
-        self.losses = " ".join(line["path"] for line in said if line.get("severity") == "loss")
-        return " ".join(line["text"] for line in said if line["type"] == "refusal" and line["of"] == "start")
+        output = [json.loads(line) for line in visit.stdout.splitlines()]
+        self.losses = " ".join(line["path"] for line in output if line.get("severity") == "loss")
+        return " ".join(line["text"] for line in output if line["type"] == "refusal" and line["of"] == "start")
 
     def _no_fault(self, text: str, process: str) -> None:
         if FAULT.search(text):

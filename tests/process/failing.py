@@ -86,8 +86,8 @@ class FailingClient:
 
     def table(self, client: RawClient) -> dict[int, PartitionStatus]:
         """The state of each partition."""
-        asked = MetadataRequest(topics=[MetadataRequestTopic(name=self._topic)], allow_auto_topic_creation=False)
-        known = {p.partition_index: p for p in client.ask(asked, 12).topics[0].partitions}
+        requested = MetadataRequest(topics=[MetadataRequestTopic(name=self._topic)], allow_auto_topic_creation=False)
+        known = {p.partition_index: p for p in client.ask(requested, 12).topics[0].partitions}
         described = client.ask(
             DescribeTopicPartitionsRequest(topics=[TopicRequest(name=self._topic)], response_partition_limit=100), 0
         )

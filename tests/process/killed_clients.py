@@ -151,13 +151,13 @@ class PythonWriter(Client):
                     bootstrap_servers=self.bootstrap, acks="all", retries=0, request_timeout_ms=3000, linger_ms=0,
                     max_block_ms=3000,
                 )  # fmt: skip
-            told = self.producer.send(topic, value, key, partition=partition).get(_ANSWER_S)
+            received = self.producer.send(topic, value, key, partition=partition).get(_ANSWER_S)
         except KafkaError:
             self.finish()
             self.over.wait(0.1)
             return
         with self.memory.lock:
-            self.memory.ledger(topic, partition).acknowledge(told.offset, value)
+            self.memory.ledger(topic, partition).acknowledge(received.offset, value)
         self.number += 1
 
     def finish(self) -> None:

@@ -234,14 +234,14 @@ class Run:
         for name, settings in self.rng.sample(kept, min(5, len(kept))):
             resource = ConfigResource(ResourceType.TOPIC, name)
             try:
-                said = admin.describe_configs([resource])[resource].result(_WAIT_S)
+                output = admin.describe_configs([resource])[resource].result(_WAIT_S)
             except confluent_kafka.KafkaException as error:
                 if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
                     raise
-                said = {}
+                output = {}
             with self.memory.lock:
                 if self.memory.topics.get(name, 0) == settings:
-                    assert {key: said[key].value for key in settings} == settings, name
+                    assert {key: output[key].value for key in settings} == settings, name
 
     def _look_at_groups(self, where: str, committed: dict[tuple[str, str, int], int]) -> None:
         groups = {group for group, _, _ in committed}

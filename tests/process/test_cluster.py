@@ -161,9 +161,9 @@ def test_transactions_span_all_brokers(cluster: Cluster) -> None:
 
 def voters(cluster: Cluster) -> dict[int, bytes]:
     """Voters and their directory ids according to node 1."""
-    asked = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])
+    requested = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])
     with RawClient(cluster.nodes[1].bootstrap) as client:
-        (partition,) = client.ask(DescribeQuorumRequest(topics=[asked]), 2).topics[0].partitions
+        (partition,) = client.ask(DescribeQuorumRequest(topics=[requested]), 2).topics[0].partitions
     return {voter.replica_id: voter.replica_directory_id for voter in partition.current_voters}
 
 

@@ -65,8 +65,8 @@ def move(client: RawClient, path: str) -> None:
 
 
 def lies_in(client: RawClient) -> list[str]:
-    asked = DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic="t", partitions=[0])])
-    return [result.log_dir for result in client.ask(asked, 5).results for _ in result.topics]
+    requested = DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic="t", partitions=[0])])
+    return [result.log_dir for result in client.ask(requested, 5).results for _ in result.topics]
 
 
 def read_all(bootstrap: str, count: int) -> list[tuple[int, int]]:

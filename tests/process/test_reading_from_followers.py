@@ -60,8 +60,8 @@ class Reader:
         """Whether it fetches from these nodes only."""
         before = self.fetches
         self._consumer.poll(0.5)
-        asked = {node for node, count in self.fetches.items() if count > before.get(node, 0)}
-        return asked == set(nodes)
+        requested = {node for node, count in self.fetches.items() if count > before.get(node, 0)}
+        return requested == set(nodes)
 
     def close(self) -> None:
         self._consumer.close()

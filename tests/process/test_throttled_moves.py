@@ -103,8 +103,8 @@ def rate_at(node: Broker, side: str) -> str | None:
     """The rate that a broker applies."""
     with RawClient(node.bootstrap) as client:
         number, name = node.settings["node.id"], f"{side}.replication.throttled.rate"
-        asked = DescribeConfigsResource(resource_type=_BROKER, resource_name=str(number), configuration_keys=[name])
-        (answer,) = client.ask(DescribeConfigsRequest(resources=[asked]), 4).results
+        requested = DescribeConfigsResource(resource_type=_BROKER, resource_name=str(number), configuration_keys=[name])
+        (answer,) = client.ask(DescribeConfigsRequest(resources=[requested]), 4).results
     return answer.configs[0].value if answer.configs else None
 
 

@@ -11,7 +11,7 @@ from protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequestTopicPartitions,
 )
-from tests.support.group_harness import LocalWorld, local_world
+from tests.support.group_harness import LocalGroupHarness, local_world
 
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
@@ -25,8 +25,8 @@ GROUP = "g"
 class Client:
     """A member that behaves like a consumer: it revokes partitions before it acknowledges them."""
 
-    def __init__(self, world: LocalWorld, rng: random.Random, member_id: str) -> None:
-        self.world, self.rng, self.member_id = world, rng, member_id
+    def __init__(self, harness: LocalGroupHarness, rng: random.Random, member_id: str) -> None:
+        self.harness, self.rng, self.member_id = harness, rng, member_id
         self.epoch = 0
         self.owned: set[tuple[bytes, int]] = set()
         self.topics: list[str] = []
@@ -51,7 +51,7 @@ class Client:
                 for topic_id, partitions in by_topic.items()
             ],
         )
-        answer = self.world.ask(request, 1)
+        answer = self.harness.ask(request, 1)
         if loses_answer:
             return
         if answer.error_code:
@@ -66,42 +66,42 @@ class Client:
     def leave(self) -> None:
         """Leave the group."""
         request = ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id=self.member_id, member_epoch=-1)
-        self.world.ask(request, 1)
+        self.harness.ask(request, 1)
 
 
 @pytest.mark.parametrize("seed", range(25))
 def test_no_partition_has_two_owners_and_the_group_converges(seed: int) -> None:
     rng = random.Random(seed)
-    world = local_world(SETTINGS)
+    harness = local_world(SETTINGS)
     for topic in TOPICS:
-        world.create_topic(topic, rng.randint(1, 7))
+        harness.create_topic(topic, rng.randint(1, 7))
     clients: list[Client] = []
     for number in range(150):
         act = rng.random()
         if len(clients) < 2 or (act < 0.08 and len(clients) < 6):
-            clients.append(Client(world, rng, f"m{number}"))
+            clients.append(Client(harness, rng, f"m{number}"))
             clients[-1].subscribe()
         elif act < 0.12:
             clients.pop(rng.randrange(len(clients))).leave()
         elif act < 0.16:
             rng.choice(clients).subscribe()
         elif act < 0.17:
-            world.restart()
+            harness.restart()
         elif act < 0.20:
-            world.advance(rng.randint(1, 2_000))
+            harness.advance(rng.randint(1, 2_000))
         rng.choice(clients).beat(loses_answer=rng.random() < 0.1)
         everything = [partition for client in clients for partition in client.owned]
         assert len(everything) == len(set(everything)), f"two owners, seed {seed}"
     for _ in range(8):
-        world.advance(1_000)
+        harness.advance(1_000)
         for client in clients:
             client.beat()
     read = {topic for client in clients for topic in client.topics}
-    image = world.holder.image
+    image = harness.holder.image
     expected_owners = {
-        (world.topic_id(topic), part) for topic in read for part in image.topics_by_name[topic].partitions
+        (harness.topic_id(topic), part) for topic in read for part in image.topics_by_name[topic].partitions
     }
     assert {partition for client in clients for partition in client.owned} == expected_owners, f"seed {seed}"
     for client in clients:
-        subscribed = {world.topic_id(topic) for topic in client.topics}
+        subscribed = {harness.topic_id(topic) for topic in client.topics}
         assert {topic_id for topic_id, _ in client.owned} <= subscribed, f"seed {seed}"

@@ -42,8 +42,8 @@ class DenyTopic(AllowAll):
 class DispatcherUnderTest:
     """A dispatcher with or without fast paths; counts the fast path's responses."""
 
-    def __init__(self, world: ReplicaHarness, rows: Any, handler: Any, fast_paths: FastPaths | None) -> None:
-        self.world = world
+    def __init__(self, harness: ReplicaHarness, rows: Any, handler: Any, fast_paths: FastPaths | None) -> None:
+        self.harness = harness
         self.answered: Counter[int] = Counter()
         self.dispatcher = Dispatcher()
         self.dispatcher.serve(Router(rows(handler, None if fast_paths is None else self._counted(fast_paths))))
@@ -64,9 +64,9 @@ class DispatcherUnderTest:
     def ask(self, frame: bytes) -> list[Any]:
         """The response, as a list that may be filled later."""
         answers: list[Any] = []
-        connection = self.world.context(0, 0).connection
+        connection = self.harness.context(0, 0).connection
         try:
-            answer = self.dispatcher.dispatch(bytearray(frame), connection, self.world.mono_ms)
+            answer = self.dispatcher.dispatch(bytearray(frame), connection, self.harness.mono_ms)
         except (MalformedRequest, CloseConnection) as error:
             return [repr(error)]
         if answer is None or isinstance(answer, list):
@@ -112,8 +112,8 @@ def frame_of(request: Message, version: int, chance: random.Random) -> bytes:
 class Fetches:
     """Random Fetches of one client in one version."""
 
-    def __init__(self, world: ReplicaHarness, chance: random.Random) -> None:
-        self.world, self.chance = world, chance
+    def __init__(self, harness: ReplicaHarness, chance: random.Random) -> None:
+        self.harness, self.chance = harness, chance
         self.version = chance.randrange(4, 19)
         self.session = (0, chance.choice((0, -1)))
         self.place = (chance.choice((*_TOPICS, "t", "t", "t", "t")), chance.randrange(3))
@@ -126,7 +126,7 @@ class Fetches:
         elif chance.random() < 0.1:
             places = {}
         usual = chance.random() < 0.8
-        request = self.world.fetch_request(
+        request = self.harness.fetch_request(
             places,
             version=version,
             max_wait_ms=chance.choice((0, 100)),
@@ -166,25 +166,25 @@ _TOPICS = ("t", "t", "t", "t", "quiet", "elsewhere", "unknown", _FORBIDDEN, "n" 
 
 
 def fetching_world(path: Any) -> ReplicaHarness:
-    world = ReplicaHarness(path, authorizer=DenyTopic())
-    world.create("t", partitions=3)
-    world.create("quiet", partitions=3)
-    world.create("n" * 200, partitions=3)
-    world.create(_FORBIDDEN, partitions=3)
-    world.create("elsewhere", partitions=3, replicas=(2, 3), leader=2)
-    world.create("aborted", partitions=1)
+    harness = ReplicaHarness(path, authorizer=DenyTopic())
+    harness.create("t", partitions=3)
+    harness.create("quiet", partitions=3)
+    harness.create("n" * 200, partitions=3)
+    harness.create(_FORBIDDEN, partitions=3)
+    harness.create("elsewhere", partitions=3, replicas=(2, 3), leader=2)
+    harness.create("aborted", partitions=1)
     for index in range(3):
-        world.load("t", index, batches=index + 2, size=100)
-        world.load("n" * 200, index, batches=2, size=100)
-    log = world.partition("aborted").log
+        harness.load("t", index, batches=index + 2, size=100)
+        harness.load("n" * 200, index, batches=2, size=100)
+    log = harness.partition("aborted").log
     for records in (
         batch(2, producer_id=5, producer_epoch=0, base_sequence=0, transactional=True),
         end_txn_marker(ControlType.ABORT, producer_id=5, producer_epoch=0, coordinator_epoch=0, timestamp_ms=0),
         batch(),
     ):
-        append_records(log, records, wall_ms=world.wall_ms, origin=AppendOrigin.COORDINATOR)
-    world.fetch("aborted", max_wait_ms=0)  # from here on looking moves nothing
-    return world
+        append_records(log, records, wall_ms=harness.wall_ms, origin=AppendOrigin.COORDINATOR)
+    harness.fetch("aborted", max_wait_ms=0)  # from here on looking moves nothing
+    return harness
 
 
 def sessions_of(handler: FetchHandler) -> list[Any]:
@@ -208,13 +208,13 @@ def sessions_of(handler: FetchHandler) -> list[Any]:
 def test_fast_path_and_handler_answer_fetch_alike(tmp_path):
     seed = seed_of()
     chance = random.Random(seed)
-    worlds = [fetching_world(tmp_path / dispatcher) for dispatcher in ("short", "long")]
-    handlers = [world.fetching for world in worlds]
+    harnesses = [fetching_world(tmp_path / dispatcher) for dispatcher in ("short", "long")]
+    handlers = [harness.fetching for harness in harnesses]
     for handler in handlers:
         handler.max_bytes, handler.sessions.slots = 2000, 15
-    short = DispatcherUnderTest(worlds[0], fetch.routes, handlers[0], fetch_fast_path.fast_paths(handlers[0]))
-    long = DispatcherUnderTest(worlds[1], fetch.routes, handlers[1], None)
-    clients = [Fetches(worlds[0], chance) for _ in range(60)]
+    short = DispatcherUnderTest(harnesses[0], fetch.routes, handlers[0], fetch_fast_path.fast_paths(handlers[0]))
+    long = DispatcherUnderTest(harnesses[1], fetch.routes, handlers[1], None)
+    clients = [Fetches(harnesses[0], chance) for _ in range(60)]
     exchanges: list[tuple[list[Any], list[Any]]] = []
     for turn in range(2500):
         if not exchanges or exchanges[-1][1] or chance.random() < 0.5:  # else repeat the request while it waits
@@ -223,11 +223,11 @@ def test_fast_path_and_handler_answer_fetch_alike(tmp_path):
         answers, expected = short.ask(frame), long.ask(frame)
         exchanges.append((answers, expected))
         load, index, wait_ms = chance.random() < 0.2, chance.randrange(3), chance.choice((0, 0, 1, 100))
-        for world in worlds:
+        for harness in harnesses:
             if load:
-                world.load("t", index, size=100)
-            world.pass_time(wait_ms)
-            world.drain_purgatory()
+                harness.load("t", index, size=100)
+            harness.pass_time(wait_ms)
+            harness.drain_purgatory()
         assert answers == expected, f"seed {seed}, turn {turn}, version {client.version}, {frame.hex()}"
         assert sessions_of(handlers[0]) == sessions_of(handlers[1]), f"seed {seed}, turn {turn}, {frame.hex()}"
         client.take(expected)
@@ -242,15 +242,15 @@ _PLACES = ("t", "t", "t", "stamped", "replicated", "durable", "elsewhere", "unkn
 
 
 def producing_world(path: Any, *, is_held: bool) -> ReplicaHarness:
-    world = ReplicaHarness(path, authorizer=DenyTopic(), worker=HeldIoExecutor() if is_held else None)
-    world.create("t", partitions=2)
-    world.create("stamped", partitions=2, message_timestamp_type="LogAppendTime")
-    world.create("replicated", partitions=2, replicas=(1, 2))
-    world.create("durable", partitions=2, flush_messages=1)
-    world.create("elsewhere", partitions=2, replicas=(2, 3), leader=2)
-    world.create("__consumer_offsets", partitions=2)
-    world.create(_FORBIDDEN, partitions=2)
-    return world
+    harness = ReplicaHarness(path, authorizer=DenyTopic(), worker=HeldIoExecutor() if is_held else None)
+    harness.create("t", partitions=2)
+    harness.create("stamped", partitions=2, message_timestamp_type="LogAppendTime")
+    harness.create("replicated", partitions=2, replicas=(1, 2))
+    harness.create("durable", partitions=2, flush_messages=1)
+    harness.create("elsewhere", partitions=2, replicas=(2, 3), leader=2)
+    harness.create("__consumer_offsets", partitions=2)
+    harness.create(_FORBIDDEN, partitions=2)
+    return harness
 
 
 def random_records(chance: random.Random, sequences: Counter[int]) -> bytearray | None:
@@ -280,12 +280,12 @@ def random_records(chance: random.Random, sequences: Counter[int]) -> bytearray 
 def test_fast_path_and_handler_answer_produce_alike(tmp_path, monkeypatch, *, is_held):
     seed = seed_of()
     chance = random.Random(seed)
-    worlds = [producing_world(tmp_path / dispatcher, is_held=is_held) for dispatcher in ("short", "long")]
-    monkeypatch.setattr(request_dispatcher, "time", SimpleNamespace(time_ns=lambda: worlds[0].wall_ms * 1_000_000))
+    harnesses = [producing_world(tmp_path / dispatcher, is_held=is_held) for dispatcher in ("short", "long")]
+    monkeypatch.setattr(request_dispatcher, "time", SimpleNamespace(time_ns=lambda: harnesses[0].wall_ms * 1_000_000))
     short = DispatcherUnderTest(
-        worlds[0], produce.routes, worlds[0].producing, produce_fast_path.fast_paths(worlds[0].producing)
+        harnesses[0], produce.routes, harnesses[0].producing, produce_fast_path.fast_paths(harnesses[0].producing)
     )
-    long = DispatcherUnderTest(worlds[1], produce.routes, worlds[1].producing, None)
+    long = DispatcherUnderTest(harnesses[1], produce.routes, harnesses[1].producing, None)
     sequences: Counter[int] = Counter()
     exchanges: list[tuple[list[Any], list[Any], bytes]] = []
     for _ in range(1000):
@@ -293,7 +293,7 @@ def test_fast_path_and_handler_answer_produce_alike(tmp_path, monkeypatch, *, is
         batches = [(chance.choice(_PLACES), chance.randrange(3), random_records(chance, sequences))]
         if chance.random() < 0.1:
             batches.append(("t", chance.randrange(2), batch()))
-        request = worlds[0].produce_request(
+        request = harnesses[0].produce_request(
             batches,
             version=version,
             acks=chance.choice((1, 1, -1, -1, 0, 5)),
@@ -302,18 +302,18 @@ def test_fast_path_and_handler_answer_produce_alike(tmp_path, monkeypatch, *, is
         )
         frame = frame_of(request, version, chance)
         exchanges.append((short.ask(frame), long.ask(frame), frame))
-        happen(worlds, chance)
+        happen(harnesses, chance)
     for turn, (answers, expected, frame) in enumerate(exchanges):
         assert answers == expected, f"seed {seed}, turn {turn}, {frame.hex()}"
-    assert contents(worlds[0]) == contents(worlds[1]), f"seed {seed}"
+    assert contents(harnesses[0]) == contents(harnesses[1]), f"seed {seed}"
     assert sum(short.answered.values()) > 100, f"seed {seed}: too few requests took the fast path: {short.answered}"
 
 
-def happen(worlds: list[ReplicaHarness], chance: random.Random) -> None:
+def happen(harnesses: list[ReplicaHarness], chance: random.Random) -> None:
     """Apply the same events to both worlds: held work runs, a follower fetches, time passes."""
     event = chance.random()
-    for world in worlds:
-        worker = world.worker
+    for harness in harnesses:
+        worker = harness.worker
         if isinstance(worker, HeldIoExecutor):
             if event < 0.6:
                 while worker.writes:
@@ -323,15 +323,15 @@ def happen(worlds: list[ReplicaHarness], chance: random.Random) -> None:
                     worker.let_sync()
         if event < 0.2:
             for index in range(2):
-                end = world.partition("replicated", index).log.log_end_offset
-                world.fetch("replicated", index, end, replica=2, max_wait_ms=0)
+                end = harness.partition("replicated", index).log.log_end_offset
+                harness.fetch("replicated", index, end, replica=2, max_wait_ms=0)
         elif event > 0.8:
-            world.pass_time(30)
+            harness.pass_time(30)
 
 
-def contents(world: ReplicaHarness) -> dict[Any, bytes]:
+def contents(harness: ReplicaHarness) -> dict[Any, bytes]:
     """All bytes of all logs."""
     logs = {}
-    for key, partition in world.replicas.partitions.items():
+    for key, partition in harness.replicas.partitions.items():
         logs[key] = bytes(partition.log.read_records(0, 1 << 30)) if partition.log.log_end_offset else b""
     return logs

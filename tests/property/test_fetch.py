@@ -15,8 +15,8 @@ VERSIONS = (6, 7, 12, 13, 18)
 class Consumer:
     """Reads all partitions of a topic, with a fetch session from version 7 on."""
 
-    def __init__(self, world: ReplicaHarness, version: int, seed: int) -> None:
-        self.client = Client(world, version)
+    def __init__(self, harness: ReplicaHarness, version: int, seed: int) -> None:
+        self.client = Client(harness, version)
         self.has_session = version >= 7
         self.seed = seed
         self.next = dict.fromkeys(range(PARTITIONS), 0)
@@ -52,19 +52,19 @@ class Consumer:
 def test_consumers_with_and_without_sessions_read_every_record_once_in_order(tmp_path):
     seed = seed_of()
     rng = random.Random(seed)
-    world = ReplicaHarness(tmp_path)
-    world.create("t", partitions=PARTITIONS)
+    harness = ReplicaHarness(tmp_path)
+    harness.create("t", partitions=PARTITIONS)
     ends = dict.fromkeys(range(PARTITIONS), 0)
-    consumers = [Consumer(world, version, seed) for version in VERSIONS]
+    consumers = [Consumer(harness, version, seed) for version in VERSIONS]
     for turn in range(400):
         if turn < 300 and rng.random() < 0.5:
             index = rng.randrange(PARTITIONS)
-            world.load("t", index, size=rng.choice((1, 100, 3000)))
+            harness.load("t", index, size=rng.choice((1, 100, 3000)))
             ends[index] += 1
         if rng.random() < 0.5:
-            world.drain_purgatory()
+            harness.drain_purgatory()
         if rng.random() < 0.3:
-            world.pass_time(rng.randrange(300))
+            harness.pass_time(rng.randrange(300))
         for consumer in consumers:
             consumer.receive()
             if consumer.response is None:
@@ -75,10 +75,10 @@ def test_consumers_with_and_without_sessions_read_every_record_once_in_order(tmp
                     partition_max_bytes=rng.choice((1, 500, 10**6)),
                 )
     for _ in range(50):
-        world.pass_time(200)
+        harness.pass_time(200)
         for consumer in consumers:
             consumer.receive()
             if consumer.response is None:
                 consumer.send_fetch(max_wait_ms=0, max_bytes=10**7, partition_max_bytes=10**7)
     assert [consumer.next for consumer in consumers] == [ends] * len(consumers), f"seed {seed}"
-    assert len(world.purgatory) == 0
+    assert len(harness.purgatory) == 0

@@ -320,8 +320,8 @@ class LogMachine(RuleBasedStateMachine):
         assert log.last_stable_offset == max(first, self.start_offset)
 
     def aborted_transactions_are_told(self) -> None:
-        told: list[AbortedTransaction] = self.log.open().aborted(self.start_offset, self.end_offset)
-        known = [found[:3] for found in told]
+        received: list[AbortedTransaction] = self.log.open().aborted(self.start_offset, self.end_offset)
+        known = [found[:3] for found in received]
         assert [found for found in known if found[1] >= self.start_offset] == [
             found for found in self.aborted() if found[1] >= self.start_offset
         ]

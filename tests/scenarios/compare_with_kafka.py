@@ -17,9 +17,9 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 
-from tests.scenarios.kafka_brokers import Brokers, PatientWorld
+from tests.scenarios.kafka_brokers import Brokers, PatientGroupHarness
 from tests.scenarios.random_histories import KINDS, PARTITIONS, History
-from tests.support.group_harness import SocketWorld
+from tests.support.group_harness import SocketGroupHarness
 
 SETTLE_MS = 2000
 _NOT_COMPARED = re.compile(r" (error_message|leader)=('[^']*'|\"[^\"]*\")")
@@ -28,21 +28,21 @@ _NOT_COMPARED = re.compile(r" (error_message|leader)=('[^']*'|\"[^\"]*\")")
 
 def with_topics(bootstrap: str, names: Iterable[str]) -> Mapping[str, bytes]:
     """Create the topics of some histories; returns their ids after the coordinators know them."""
-    world = SocketWorld(bootstrap)
+    harness = SocketGroupHarness(bootstrap)
     for name in names:
-        world.create_topic(name, PARTITIONS)
-    world.advance(SETTLE_MS)
-    world.close()
-    return world.topic_ids
+        harness.create_topic(name, PARTITIONS)
+    harness.advance(SETTLE_MS)
+    harness.close()
+    return harness.topic_ids
 
 
 def play(text: str, bootstrap: str, topic_ids: Mapping[str, bytes]) -> str:
     """The transcript of a history on a broker with its topic."""
-    world = PatientWorld(bootstrap, topic_ids)
+    harness = PatientGroupHarness(bootstrap, topic_ids)
     try:
-        return world.play(text)
+        return harness.play(text)
     finally:
-        world.close()
+        harness.close()
 
 
 def comparable(text: str) -> list[str]:

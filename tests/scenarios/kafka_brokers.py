@@ -1,4 +1,4 @@
-"""Apache Kafka as the world of scenarios: one broker per set of settings, started at first use."""
+"""Apache Kafka as a target of scenarios: one broker per set of settings, started at first use."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Self
 
 from protocol.schema import Message
 from tests.scenarios.run import Runner, settings_of
-from tests.support.group_harness import SocketWorld
+from tests.support.group_harness import SocketGroupHarness
 from tests.support.kafka import ApacheKafka
 
 PATIENCE_MS = 5000
 
 
-class PatientWorld(SocketWorld):
+class PatientGroupHarness(SocketGroupHarness):
     """Waits longer for the expected responses: a JVM broker is slow at first requests."""
 
     def __init__(self, bootstrap: str, topic_ids: Mapping[str, bytes] = MappingProxyType({})) -> None:
@@ -57,11 +57,11 @@ class Brokers:
 
     def run(self, text: str) -> str:
         """The transcript of a scenario on a broker with its settings."""
-        world = PatientWorld(self.bootstrap(text))
+        harness = PatientGroupHarness(self.bootstrap(text))
         try:
-            return world.play(text)
+            return harness.play(text)
         finally:
-            world.close()
+            harness.close()
 
     def bootstrap(self, text: str) -> str:
         """The address of a broker with the scenario's settings."""
@@ -70,7 +70,7 @@ class Brokers:
         if key not in self._brokers:
             kafka = ApacheKafka({**settings, "auto.create.topics.enable": "false"})
             self._brokers[key] = self._stack.enter_context(kafka)
-            world = SocketWorld(kafka.bootstrap)
-            world.find_coordinator()
-            world.close()
+            harness = SocketGroupHarness(kafka.bootstrap)
+            harness.find_coordinator()
+            harness.close()
         return self._brokers[key].bootstrap

@@ -88,8 +88,8 @@ def settings_of(text: str) -> dict[str, Any]:
     return settings
 
 
-class World(Protocol):
-    """The world in which a scenario runs."""
+class ScenarioTarget(Protocol):
+    """The broker that a scenario runs against."""
 
     def create_topic(self, name: str, partitions: int) -> None: ...
     def delete_topic(self, name: str) -> None: ...
@@ -103,8 +103,8 @@ class World(Protocol):
 class Names:
     """Stable names for generated ids."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, harness: ScenarioTarget) -> None:
+        self._world = harness
         self._shown: dict[str, str] = {}
         self._real: dict[str, str] = {}
         self._counts: dict[str, int] = {}
@@ -150,11 +150,11 @@ class Names:
 
 
 class Runner:
-    """Runs commands in a world and writes the transcript."""
+    """Runs commands against a target and writes the transcript."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._names = Names(world)
+    def __init__(self, harness: ScenarioTarget) -> None:
+        self._world = harness
+        self._names = Names(harness)
         self.waiting: set[str] = set()
         """Actors that wait for a response."""
         self.named: set[str] = set()

@@ -148,8 +148,8 @@ def _run_all(simulate: Simulate, first: int, seconds: float | None, histories: i
             if now - last_report >= PROGRESS_S:
                 last_report = now
                 print(f"{completed} histories, {completed / (now - started):.0f} a second", flush=True)
-    took = time.monotonic() - started
-    print(f"{completed} histories in {took:.0f} s, {completed / took:.1f} a second: {len(failures)} failed")
+    elapsed = time.monotonic() - started
+    print(f"{completed} histories in {elapsed:.0f} s, {completed / elapsed:.1f} a second: {len(failures)} failed")
     return 1 if failures else 0
 
 

@@ -1,8 +1,8 @@
 """Coordinators without a broker: handlers over shards, fake logs and a fake clock; and the same API over sockets.
 
-RULES    1. A world handles requests of named actors. The actor's name is its client id and the prefix of its member ids.
-         2. Requests and responses are encoded and decoded in their version, so a world sees what a client sees.
-         3. Time advances on request only; in a world of sockets it is real.
+RULES    1. A harness handles requests of named actors. The actor's name is its client id and the prefix of its member ids.
+         2. Requests and responses are encoded and decoded in their version, so a harness sees what a client sees.
+         3. Time advances on request only; in a harness with sockets it is real.
 NOT HERE The language of scenarios (`tests/scenarios/run.py`).
 """
 
@@ -172,12 +172,12 @@ class ImageHolder:
 class FakePartitions:
     """Partitions that store markers; markers for offsets go to the group coordinator."""
 
-    def __init__(self, world: LocalWorld) -> None:
+    def __init__(self, harness: LocalGroupHarness) -> None:
         self.partitions: dict[TopicPartition, Any] = {}
         """What `TransactionVerification` looks up: empty, so every batch is verified."""
         self.markers: list[tuple[Marker, TopicPartition]] = []
         self.refusals: dict[TopicPartition, ErrorCode] = {}
-        self._world = world
+        self._world = harness
 
     def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: OnMarkerWritten) -> None:
         """Like `TxnMarkerWriter.write`."""
@@ -202,7 +202,7 @@ class FakePartitions:
             commit.then(partial(done, key))
 
 
-class LocalWorld:
+class LocalGroupHarness:
     """The handlers of groups and transactions over real coordinators, without I/O."""
 
     def __init__(
@@ -387,9 +387,9 @@ class LocalWorld:
         """Nothing to close."""
 
 
-def local_world(settings: Mapping[str, Any]) -> LocalWorld:
-    """A world in memory with Kafka's setting names and the internal topics."""
-    world = LocalWorld(
+def local_world(settings: Mapping[str, Any]) -> LocalGroupHarness:
+    """A harness in memory with Kafka's setting names and the internal topics."""
+    harness = LocalGroupHarness(
         GroupSettings(
             min_session_timeout_ms=settings["group.min.session.timeout.ms"],
             initial_rebalance_delay_ms=settings["group.initial.rebalance.delay.ms"],
@@ -403,9 +403,9 @@ def local_world(settings: Mapping[str, Any]) -> LocalWorld:
             )
         ),
     )
-    world.create_topic(OFFSETS_TOPIC, settings["offsets.topic.num.partitions"])
-    world.create_topic(TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS)
-    return world
+    harness.create_topic(OFFSETS_TOPIC, settings["offsets.topic.num.partitions"])
+    harness.create_topic(TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS)
+    return harness
 
 
 def _consumer_settings(settings: Mapping[str, Any]) -> ConsumerGroupSettings:
@@ -422,7 +422,7 @@ def _consumer_settings(settings: Mapping[str, Any]) -> ConsumerGroupSettings:
     return known._replace(**values, migration_policy=policy)
 
 
-class SocketWorld:
+class SocketGroupHarness:
     """The same API over sockets, for any broker, also Apache Kafka."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -439,8 +439,8 @@ class SocketWorld:
         from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
         while True:
-            asked = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
-            found = self.ask(asked, 12, actor="admin").topics[0]
+            requested = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
+            found = self.ask(requested, 12, actor="admin").topics[0]
             if found.error_code == 0 and len(found.partitions) == partitions:
                 self.topic_ids[name] = found.topic_id
                 return
@@ -487,12 +487,12 @@ class SocketWorld:
         keys = [f"any-{number}" for number in range(100)]
 
         def coordinators(key_type: int) -> bool:
-            asked = FindCoordinatorRequest(key_type=key_type, coordinator_keys=keys)
-            return not any(one.error_code for one in self.ask(asked, 4, actor="admin").coordinators)
+            requested = FindCoordinatorRequest(key_type=key_type, coordinator_keys=keys)
+            return not any(one.error_code for one in self.ask(requested, 4, actor="admin").coordinators)
 
         def groups() -> bool:
-            asked = DescribeGroupsRequest(groups=keys)
-            return not any(one.error_code for one in self.ask(asked, 5, actor="admin").groups)
+            requested = DescribeGroupsRequest(groups=keys)
+            return not any(one.error_code for one in self.ask(requested, 5, actor="admin").groups)
 
         def consumer_groups() -> bool:
             # A JVM broker's first heartbeat takes longer than a scenario waits.
@@ -502,8 +502,8 @@ class SocketWorld:
             return not any(self.ask(beat, 1, actor="admin").error_code for beat in (join, leave))
 
         def transactions() -> bool:
-            told = self.ask(DescribeTransactionsRequest(transactional_ids=keys), 0, actor="admin")
-            codes = {one.error_code for one in told.transaction_states}
+            received = self.ask(DescribeTransactionsRequest(transactional_ids=keys), 0, actor="admin")
+            codes = {one.error_code for one in received.transaction_states}
             return codes == {ErrorCode.TRANSACTIONAL_ID_NOT_FOUND}
 
         def producer_ids() -> bool:

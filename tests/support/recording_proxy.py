@@ -98,22 +98,22 @@ class WatchingProxy:
                 client, _ = self._listening.accept()
                 broker = socket.create_connection(self._upstream)
                 self._open += [client, broker]
-                asked: deque[_Asked] = deque()
+                requested: deque[_Asked] = deque()
                 for pump in (self._pass_requests, self._pass_answers):
-                    threading.Thread(target=pump, args=(client, broker, asked), daemon=True).start()
+                    threading.Thread(target=pump, args=(client, broker, requested), daemon=True).start()
 
-    def _pass_requests(self, client: socket.socket, broker: socket.socket, asked: deque[_Asked]) -> None:
+    def _pass_requests(self, client: socket.socket, broker: socket.socket, requested: deque[_Asked]) -> None:
         with _both(client, broker):
             while frame := _receive_frame(client):
                 api_key, version = _KEY_AND_VERSION.unpack_from(frame)
                 request = _request_in(frame, api_key, version) if api_key in _READ else None
-                asked.append(_Asked(api_key, version, request, time.monotonic()))
+                requested.append(_Asked(api_key, version, request, time.monotonic()))
                 broker.sendall(_LENGTH.pack(len(frame)) + frame)
 
-    def _pass_answers(self, client: socket.socket, broker: socket.socket, asked: deque[_Asked]) -> None:
+    def _pass_answers(self, client: socket.socket, broker: socket.socket, requested: deque[_Asked]) -> None:
         with _both(client, broker):
             while frame := _receive_frame(broker):
-                question = asked.popleft()
+                question = requested.popleft()
                 self._is_answered(question.api_key)
                 if question.request is not None:
                     frame = self._look_at(question, frame)

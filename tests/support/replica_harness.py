@@ -424,29 +424,29 @@ def offsets(data: PartitionData) -> list[int]:
     return [header.base_offset for _, header in headers(data.records)]
 
 
-def note_looks(world: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def note_looks(harness: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record the partitions that are read from now on."""
     looked: list[int] = []
-    read = world.replicas.read
+    read = harness.replicas.read
 
     def note(topic: str, index: int, *rest: Any, **more: Any) -> Any:
         looked.append(index)
         return read(topic, index, *rest, **more)
 
-    monkeypatch.setattr(world.replicas, "read", note)
+    monkeypatch.setattr(harness.replicas, "read", note)
     return looked
 
 
 class Client:
     """A client with an incremental fetch session."""
 
-    def __init__(self, world: ReplicaHarness, version: int = 12, **request: Any) -> None:
-        self.world, self.version, self.request = world, version, request
+    def __init__(self, harness: ReplicaHarness, version: int = 12, **request: Any) -> None:
+        self.harness, self.version, self.request = harness, version, request
         self.session = (0, 0)
 
     def fetch(self, positions: dict[tuple[str, int], int] | None = None, **request: Any) -> Answer:
         """Fetch these positions and the session's others."""
-        answer = self.world.fetch_all(
+        answer = self.harness.fetch_all(
             positions or {}, version=self.version, session=self.session, **{**self.request, **request}
         )
         self.session = (self.session[0], self.session[1] + 1)

@@ -14,5 +14,5 @@ import random
 
 def seed_of(variable: str = "SEED") -> int:
     """The seed of a test with its own variable, or without."""
-    said = os.environ.get(variable) or os.environ.get("SEED")
-    return int(said) if said else random.randrange(2**32)
+    output = os.environ.get(variable) or os.environ.get("SEED")
+    return int(output) if output else random.randrange(2**32)

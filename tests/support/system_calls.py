@@ -49,14 +49,14 @@ def parse(text: str) -> Iterator[Call]:
         match = _LINE.match(line)
         if match is None:
             continue
-        thread, said = match["thread"], match["text"]
-        if said.endswith(_UNFINISHED):
-            begun[thread] = said.removesuffix(_UNFINISHED)
+        thread, messages = match["thread"], match["text"]
+        if messages.endswith(_UNFINISHED):
+            begun[thread] = messages.removesuffix(_UNFINISHED)
             continue
-        resumed = _RESUMED.match(said)
+        resumed = _RESUMED.match(messages)
         if resumed is not None:
-            said = begun.pop(thread, "") + resumed["rest"]
-        call = _CALL.match(said)
+            messages = begun.pop(thread, "") + resumed["rest"]
+        call = _CALL.match(messages)
         if call is not None:
             yield Call(int(thread), call["name"], call["arguments"], int(call["result"], 0))
 
@@ -80,10 +80,10 @@ def watched(pid: int, names: tuple[str, ...], output: Path, *, shown: int = 0) -
     calls: list[Call] = []
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
         assert tracer.stderr is not None
-        said = tracer.stderr.readline()
-        if "attached" not in said:
+        messages = tracer.stderr.readline()
+        if "attached" not in messages:
             tracer.kill()
-            pytest.skip(f"strace cannot watch another process here: {said.strip()}")
+            pytest.skip(f"strace cannot watch another process here: {messages.strip()}")
         try:
             yield calls
         finally:

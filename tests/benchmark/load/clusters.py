@@ -124,11 +124,11 @@ class ThreeNodes:
         self.nodes[victim].kill()
         first_s = 0.0
         while missing:
-            took = self._write(topic, missing, survivors)
-            if took and not first_s:
+            elapsed = self._write(topic, missing, survivors)
+            if elapsed and not first_s:
                 first_s = time.monotonic() - started
-            missing -= took
-            if not took:
+            missing -= elapsed
+            if not elapsed:
                 time.sleep(_STEP_S)
         return Outcome({"s": first_s, "s until all take it": time.monotonic() - started})
 
@@ -148,13 +148,13 @@ class ThreeNodes:
     def _write(self, topic: str, missing: Iterable[int], survivors: list[int]) -> set[int]:
         """A record to each of the partitions that has a leader; returns those that accepted it."""
         known = self.partitions(self.nodes[survivors[0]], topic)
-        took: set[int] = set()
+        elapsed: set[int] = set()
         for leader in survivors:
             led = [index for index in missing if known[index].leader_id == leader]
             if led:
                 with RawClient(self.nodes[leader].bootstrap, _LIMIT_S) as client:
-                    took |= raw.write(client, topic, led, acks=-1)
-        return took
+                    elapsed |= raw.write(client, topic, led, acks=-1)
+        return elapsed
 
 
 def _kafka() -> Mapping[int, ApacheKafka]:

@@ -206,14 +206,14 @@ def _sequential(broker: RunningBroker, count: int, request: bytes) -> Outcome:
     clock = time.perf_counter
     for _ in range(count // 10):
         peer.call(request)
-    took = []
+    elapsed = []
     with Meter(*broker.pids) as meter:
         for _ in range(count):
             started = clock()
             peer.call(request)
-            took.append(clock() - started)
+            elapsed.append(clock() - started)
     peer.close()
-    return meter.each(took)
+    return meter.each(elapsed)
 
 
 def wake(broker: RunningBroker, count: int, topic: str) -> Outcome:
@@ -223,7 +223,7 @@ def wake(broker: RunningBroker, count: int, topic: str) -> Outcome:
     producer, consumer = Peer(broker.bootstrap), Peer(broker.bootstrap)
     request = produce_frame(topic, batch(1, 100))
     clock = time.perf_counter
-    took = []
+    elapsed = []
     with Meter(broker.pid) as meter:
         for _ in range(count):
             consumer.send(fetch_frame(topic, offset, _BUFFER_BYTES, 5000))
@@ -231,12 +231,12 @@ def wake(broker: RunningBroker, count: int, topic: str) -> Outcome:
             started = clock()
             producer.send(request)
             consumer.answer()
-            took.append(clock() - started)
+            elapsed.append(clock() - started)
             producer.answer()
             offset += 1
     producer.close()
     consumer.close()
-    return meter.each(took)
+    return meter.each(elapsed)
 
 
 def produce(

@@ -77,7 +77,7 @@ def wake(broker: RunningBroker, topic: str, partitions: int, count: int) -> Outc
     session, producer = Session(broker, topic, offsets, 1 << 20), Peer(broker.bootstrap)
     moved: dict[int, int] = {}
     clock = time.perf_counter
-    took = []
+    elapsed = []
     with Meter(broker.pid) as meter:
         for number in range(count):
             index = number % partitions
@@ -89,10 +89,10 @@ def wake(broker: RunningBroker, topic: str, partitions: int, count: int) -> Outc
             started = clock()
             producer.send(request)
             session.peer.answer()
-            took.append(clock() - started)
+            elapsed.append(clock() - started)
             producer.answer()
             offsets[index] += 1
             moved = {index: offsets[index]}
     producer.close()
     session.peer.close()
-    return meter.each(took)
+    return meter.each(elapsed)

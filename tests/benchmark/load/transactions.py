@@ -136,7 +136,7 @@ def transactions(broker: RunningBroker, topic: str, partitions: int, count: int,
     ]
     with Meter(broker.pid) as meter:
         _run(working)
-    took_s = sorted(took for one in working for took in one.took_s)
+    took_s = sorted(elapsed for one in working for elapsed in one.took_s)
     made = len(took_s)
     return Outcome(
         {

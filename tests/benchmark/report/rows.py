@@ -91,8 +91,8 @@ class Results:
         """Adds the outcome of one round on one broker."""
         for figure, value in outcome.figures.items():
             self.row(load, figure, aims.get(figure)).samples[broker].append(value)
-        if took := outcome.seconds:
-            quantiles = [round(took[int(quantile * len(took))] * 1e6, 1) for quantile in QUANTILES]
+        if elapsed := outcome.seconds:
+            quantiles = [round(elapsed[int(quantile * len(elapsed))] * 1e6, 1) for quantile in QUANTILES]
             self.latencies.setdefault(load, {}).setdefault(broker, []).append(quantiles)
 
     @property

@@ -137,12 +137,12 @@ def test_segments_outside_the_request_are_not_opened(
 
     monkeypatch.setattr(Path, "open", noting)
     offsets = [json.dumps({"t": {"0": offset}}) for offset in (13, 17)]
-    for asked in (
+    for request_ in (
         {"startingOffsets": offsets[0], "endingOffsets": offsets[1]},
         {"startingTimestamp": str(NOW_MS + 13_000), "endingTimestamp": str(NOW_MS + 17_000)},
     ):
         opened.clear()
-        assert numbers(read(tmp_path, kafka_isolation_level=level, **asked)) == [13, 14, 15, 16]
+        assert numbers(read(tmp_path, kafka_isolation_level=level, **request_)) == [13, 14, 15, 16]
         logs = {name for name in opened if name.endswith(".log")}
         assert logs == {f"{base:020}.log" for base in (12, 15, 27)}
 

@@ -13,7 +13,7 @@ from protocol.codec import encode
 from protocol.errors import ErrorCode
 from protocol.messages import consumer_groups, groups, transactions
 from tests.simulation.coordinators.invariants import Offsets
-from tests.support.group_harness import LocalWorld
+from tests.support.group_harness import LocalGroupHarness
 
 TOPICS: Final = {"t": 3, "u": 2}
 _AGAIN = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.COORDINATOR_NOT_AVAILABLE}
@@ -49,8 +49,10 @@ class Acknowledged:
 class Client:
     """One client."""
 
-    def __init__(self, world: LocalWorld, random: Random, acknowledged: Acknowledged, name: str, group: str) -> None:
-        self.world, self.random, self.acknowledged = world, random, acknowledged
+    def __init__(
+        self, harness: LocalGroupHarness, random: Random, acknowledged: Acknowledged, name: str, group: str
+    ) -> None:
+        self.harness, self.random, self.acknowledged = harness, random, acknowledged
         self.name, self.group = name, group
 
     def commit(self, member_id: str, generation: int) -> None:
@@ -63,7 +65,7 @@ class Client:
             group_id=self.group, member_id=member_id, generation_id_or_member_epoch=generation,
             topics=[groups.OffsetCommitRequestTopic(name=topic, partitions=[partition_data])],
         )  # fmt: skip
-        answer = self.world.ask(request, 9, self.name)
+        answer = self.harness.ask(request, 9, self.name)
         if not answer.topics[0].partitions[0].error_code:
             self.acknowledged.committed((self.group, topic, partition), offset)
 
@@ -75,9 +77,15 @@ class ClassicClient(Client):
     """A consumer with the classic protocol."""
 
     def __init__(
-        self, world: LocalWorld, random: Random, acknowledged: Acknowledged, name: str, group: str, instance: str | None
+        self,
+        harness: LocalGroupHarness,
+        random: Random,
+        acknowledged: Acknowledged,
+        name: str,
+        group: str,
+        instance: str | None,
     ) -> None:
-        super().__init__(world, random, acknowledged, name, group)
+        super().__init__(harness, random, acknowledged, name, group)
         self.instance = instance
         self.member_id, self.generation = "", -1
         self._must_sync = False
@@ -85,9 +93,9 @@ class ClassicClient(Client):
 
     def act(self) -> None:
         """Handle a response, or join, sync, heartbeat, commit or leave."""
-        if self.name in self.world.waiting:
+        if self.name in self.harness.waiting:
             return
-        answer = self.world.take(self.name)
+        answer = self.harness.take(self.name)
         if answer is not None:
             self._on_response(answer)
         elif self.generation < 0:
@@ -123,7 +131,7 @@ class ClassicClient(Client):
             group_instance_id=self.instance, protocol_type="consumer",
             protocols=[groups.JoinGroupRequestProtocol(name="range", metadata=metadata)],
         )  # fmt: skip
-        self.world.send(self.name, request, 5 if self.instance is not None else 3)
+        self.harness.send(self.name, request, 5 if self.instance is not None else 3)
 
     def _sync(self) -> None:
         request = groups.SyncGroupRequest(
@@ -134,7 +142,7 @@ class ClassicClient(Client):
                 for number, member_id in enumerate(self._members)
             ],
         )  # fmt: skip
-        self.world.send(self.name, request, 3)
+        self.harness.send(self.name, request, 3)
 
     def _do_member_operation(self) -> None:
         drawn = self.random.random()
@@ -145,14 +153,14 @@ class ClassicClient(Client):
                 member_id=self.member_id,
                 group_instance_id=self.instance,
             )
-            self._on_error(self.world.ask(request, 3, self.name).error_code)
+            self._on_error(self.harness.ask(request, 3, self.name).error_code)
         elif drawn < 0.8:
             self.commit(self.member_id, self.generation)
         elif drawn < 0.9:
             self._join()
         else:
             leaving = groups.MemberIdentity(member_id=self.member_id, group_instance_id=self.instance)
-            self.world.ask(groups.LeaveGroupRequest(group_id=self.group, members=[leaving]), 3, self.name)
+            self.harness.ask(groups.LeaveGroupRequest(group_id=self.group, members=[leaving]), 3, self.name)
             self.member_id, self.generation = "", -1
 
 
@@ -166,9 +174,15 @@ class ConsumerClient(Client):
     """A consumer with the consumer protocol."""
 
     def __init__(
-        self, world: LocalWorld, random: Random, acknowledged: Acknowledged, name: str, group: str, instance: str | None
+        self,
+        harness: LocalGroupHarness,
+        random: Random,
+        acknowledged: Acknowledged,
+        name: str,
+        group: str,
+        instance: str | None,
     ) -> None:
-        super().__init__(world, random, acknowledged, name, group)
+        super().__init__(harness, random, acknowledged, name, group)
         self.instance = instance
         self.epoch = 0
         self.held: set[tuple[bytes, int]] = set()
@@ -178,7 +192,7 @@ class ConsumerClient(Client):
     @property
     def is_member(self) -> bool:
         """Whether the coordinator knows this member; the client may not know of its removal yet."""
-        shard = self.world.runtime.find(self.group)
+        shard = self.harness.runtime.find(self.group)
         group = None if isinstance(shard, ErrorCode) else shard.coordinator.consumer_groups.get(self.group)
         return self.epoch > 0 and group is not None and self.name in group.members
 
@@ -211,7 +225,7 @@ class ConsumerClient(Client):
             ]
         if request.topic_partitions is not None:
             self.held = self._partitions()
-        answer = self.world.ask(request, 1, self.name)
+        answer = self.harness.ask(request, 1, self.name)
         if answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE:
             return
         assert answer.error_code or epoch <= 0 or answer.member_epoch >= epoch, "the member epoch decreased"
@@ -227,8 +241,10 @@ class ConsumerClient(Client):
 class Transactor(Client):
     """A transactional producer that commits offsets (transaction version 2)."""
 
-    def __init__(self, world: LocalWorld, random: Random, acknowledged: Acknowledged, name: str, group: str) -> None:
-        super().__init__(world, random, acknowledged, name, group)
+    def __init__(
+        self, harness: LocalGroupHarness, random: Random, acknowledged: Acknowledged, name: str, group: str
+    ) -> None:
+        super().__init__(harness, random, acknowledged, name, group)
         self._producer: tuple[int, int] | None = None
         self._is_open = False
 
@@ -245,8 +261,8 @@ class Transactor(Client):
         self.acknowledged.pending[self.name] = {}
         self._is_open = False
         request = transactions.InitProducerIdRequest(transactional_id=self.name, transaction_timeout_ms=_TIMEOUT_MS)
-        self.world.send(self.name, request, 5)
-        answer: Any = self.world.take(self.name, 1_000)
+        self.harness.send(self.name, request, 5)
+        answer: Any = self.harness.take(self.name, 1_000)
         if answer is not None and not answer.error_code:
             self._producer = answer.producer_id, answer.producer_epoch
 
@@ -262,8 +278,8 @@ class Transactor(Client):
             producer_epoch=self._producer[1],
             topics=[transactions.TxnOffsetCommitRequestTopic(name=topic, partitions=[partition_data])],
         )  # fmt: skip
-        self.world.send(self.name, request, 5)
-        answer: Any = self.world.take(self.name, 1_000)
+        self.harness.send(self.name, request, 5)
+        answer: Any = self.harness.take(self.name, 1_000)
         if answer is None or answer.topics[0].partitions[0].error_code:
             self._producer = None
         else:
@@ -277,8 +293,8 @@ class Transactor(Client):
             transactional_id=self.name, producer_id=self._producer[0], producer_epoch=self._producer[1],
             committed=is_commit,
         )  # fmt: skip
-        self.world.send(self.name, request, 5)
-        answer: Any = self.world.take(self.name, 1_000)
+        self.harness.send(self.name, request, 5)
+        answer: Any = self.harness.take(self.name, 1_000)
         if answer is None or answer.error_code:
             self._producer = None
             return

@@ -14,7 +14,7 @@ from broker.coordinators.classic.classic_group import ClassicGroup, State
 from broker.coordinators.classic.group_records import to_offset_and_metadata
 from broker.coordinators.transactions.transaction import PREPARED
 from tests.simulation.coordinators.journal import Boundary, Entry, Journal, durable_state
-from tests.support.group_harness import ImageHolder, LocalWorld
+from tests.support.group_harness import ImageHolder, LocalGroupHarness
 
 Offsets = dict[tuple[str, str, int], int]
 
@@ -26,30 +26,30 @@ class GroupProgress(NamedTuple):
     members: int
 
 
-def reloaded(entries: Sequence[Entry], boundary: Boundary, like: LocalWorld) -> LocalWorld:
-    """A world that loads the batches before a boundary; prepared transactions wait for the log."""
-    world = LocalWorld(like.settings, len(like.logs), like.transaction_settings)
-    world.clock.now_mono_ms = boundary.mono_ms
-    world.holder = ImageHolder()
-    world.holder.image.topics_by_name = dict(boundary.topics)
-    world.holder.image.topics_by_id = {topic.topic_id: topic for topic in boundary.topics.values()}
-    logs = {"groups": world.logs, "transactions": world.transaction_logs}
-    for log in world.transaction_logs:
+def reloaded(entries: Sequence[Entry], boundary: Boundary, like: LocalGroupHarness) -> LocalGroupHarness:
+    """A harness that loads the batches before a boundary; prepared transactions wait for the log."""
+    harness = LocalGroupHarness(like.settings, len(like.logs), like.transaction_settings)
+    harness.clock.now_mono_ms = boundary.mono_ms
+    harness.holder = ImageHolder()
+    harness.holder.image.topics_by_name = dict(boundary.topics)
+    harness.holder.image.topics_by_id = {topic.topic_id: topic for topic in boundary.topics.values()}
+    logs = {"groups": harness.logs, "transactions": harness.transaction_logs}
+    for log in harness.transaction_logs:
         log.is_holding = True
     for (kind, index), batch in entries[: boundary.written]:
         log = logs[kind][index]
         log.batches.append(batch)
         log.end_offset += int.from_bytes(batch[23:27], "big") + 1  # the last offset delta
-    world.restart()
-    return world
+    harness.restart()
+    return harness
 
 
 class Invariants:
     """Checks every boundary of a journal once."""
 
-    def __init__(self, journal: Journal, world: LocalWorld) -> None:
+    def __init__(self, journal: Journal, harness: LocalGroupHarness) -> None:
         self._journal = journal
-        self._world = world
+        self._world = harness
         self._checked = 0
         self._progress: dict[str, GroupProgress] = {}
 
@@ -59,19 +59,19 @@ class Invariants:
         self._checked = len(self._journal.boundaries)
 
     def _check(self, boundary: Boundary) -> None:
-        world = reloaded(self._journal.entries, boundary, self._world)
+        harness = reloaded(self._journal.entries, boundary, self._world)
         where = f"after {boundary.written} batches"
-        found = durable_state(world)
+        found = durable_state(harness)
         differing = {
             name for name in found.keys() | boundary.known.keys() if found.get(name) != boundary.known.get(name)
         }
         assert not differing, f"{where}: {[(name, boundary.known.get(name), found.get(name)) for name in differing]}"
-        _check_owners(world, where)
-        self._check_progress(world, where)
-        _check_decided(world, where)
+        _check_owners(harness, where)
+        self._check_progress(harness, where)
+        _check_decided(harness, where)
 
-    def _check_progress(self, world: LocalWorld, where: str) -> None:
-        progress = _progress(world)
+    def _check_progress(self, harness: LocalGroupHarness, where: str) -> None:
+        progress = _progress(harness)
         for group, before in self._progress.items():
             now = progress.get(group)
             if now is not None and before.members:
@@ -88,9 +88,9 @@ class Invariants:
         assert found == acknowledged, f"offsets {found} instead of {acknowledged}"
 
 
-def _progress(world: LocalWorld) -> dict[str, GroupProgress]:
+def _progress(harness: LocalGroupHarness) -> dict[str, GroupProgress]:
     found = {}
-    for shard in world.runtime.shards.values():
+    for shard in harness.runtime.shards.values():
         for group_id, group in shard.coordinator.groups.items():
             found[group_id] = GroupProgress(group.generation, len(group.members))
         for group_id, consumers in shard.coordinator.consumer_groups.items():
@@ -98,8 +98,8 @@ def _progress(world: LocalWorld) -> dict[str, GroupProgress]:
     return found
 
 
-def _check_owners(world: LocalWorld, where: str) -> None:
-    for shard in world.runtime.shards.values():
+def _check_owners(harness: LocalGroupHarness, where: str) -> None:
+    for shard in harness.runtime.shards.values():
         both = shard.coordinator.groups.keys() & shard.coordinator.consumer_groups.keys()
         assert not both, f"{where}: {both} are groups of both kinds"
         for group in shard.coordinator.consumer_groups.values():
@@ -109,9 +109,9 @@ def _check_owners(world: LocalWorld, where: str) -> None:
                 assert member.epoch <= group.epoch, f"{where}: {member.member_id} is ahead of {group}"
 
 
-def _check_decided(world: LocalWorld, where: str) -> None:
+def _check_decided(harness: LocalGroupHarness, where: str) -> None:
     """Prepared transactions complete as decided."""
-    machines = [shard.coordinator for shard in world.transactions.shards.values()]
+    machines = [shard.coordinator for shard in harness.transactions.shards.values()]
     decided = [
         transaction
         for coordinator in machines
@@ -122,14 +122,14 @@ def _check_decided(world: LocalWorld, where: str) -> None:
         return
     pending = {
         (producer, key): committed
-        for shard in world.runtime.shards.values()
+        for shard in harness.runtime.shards.values()
         for producer, item in shard.coordinator.offsets.open_transactions.items()
         for key, committed in item.items()
     }
-    for log in world.transaction_logs:
+    for log in harness.transaction_logs:
         log.is_holding = False
         log.release()
-    world.advance(1_000)
+    harness.advance(1_000)
     for transaction in decided:
         now = next(coordinator.transactions[transaction.transactional_id] for coordinator in machines
                    if transaction.transactional_id in coordinator.transactions)  # fmt: skip
@@ -137,13 +137,13 @@ def _check_decided(world: LocalWorld, where: str) -> None:
         assert now.is_commit == transaction.is_commit, f"{where}: {transaction.transactional_id} ended the other way"
         for (producer, key), committed in pending.items():
             if producer == transaction.producer_id and committed is not None and transaction.is_commit:
-                stored = durable_state(world).get("offset {} {} {}".format(*key))
+                stored = durable_state(harness).get("offset {} {} {}".format(*key))
                 assert stored == to_offset_and_metadata(committed), (
                     f"{where}: {key} of a committed transaction is {stored}"
                 )
     remaining = {
         producer
-        for shard in world.runtime.shards.values()
+        for shard in harness.runtime.shards.values()
         for producer, item in shard.coordinator.offsets.open_transactions.items()
         if item
     }
@@ -152,10 +152,12 @@ def _check_decided(world: LocalWorld, where: str) -> None:
     )
 
 
-def check_classic_groups(live: LocalWorld, boundary: Boundary, entries: Sequence[Entry]) -> None:
+def check_classic_groups(live: LocalGroupHarness, boundary: Boundary, entries: Sequence[Entry]) -> None:
     """A stable classic group is loaded unchanged; another one is not loaded with a later generation."""
-    world = reloaded(entries, boundary, live)
-    read = {name: group for shard in world.runtime.shards.values() for name, group in shard.coordinator.groups.items()}
+    harness = reloaded(entries, boundary, live)
+    read = {
+        name: group for shard in harness.runtime.shards.values() for name, group in shard.coordinator.groups.items()
+    }
     for shard in live.runtime.shards.values():
         for name, group in shard.coordinator.groups.items():
             again = read.get(name)

@@ -14,7 +14,7 @@ from broker.coordinators.transactions.transaction import NO_EPOCH
 from protocol.errors import ErrorCode
 from protocol.records import headers, patch
 from replication.metadata.image import TopicImage
-from tests.support.group_harness import FakeLog, LocalWorld
+from tests.support.group_harness import FakeLog, LocalGroupHarness
 
 CoordinatorState = dict[str, Any]
 
@@ -36,24 +36,26 @@ class Boundary(NamedTuple):
 
 
 class Journal:
-    """All batches of a world."""
+    """All batches of a harness."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.boundaries: list[Boundary] = []
-        self._world: LocalWorld | None = None
+        self._world: LocalGroupHarness | None = None
 
-    def watch(self, world: LocalWorld) -> None:
-        self._world = world
-        for kind, logs in (("groups", world.logs), ("transactions", world.transaction_logs)):
+    def watch(self, harness: LocalGroupHarness) -> None:
+        self._world = harness
+        for kind, logs in (("groups", harness.logs), ("transactions", harness.transaction_logs)):
             logs[:] = [JournalLog(self, (kind, index)) for index in range(len(logs))]
 
     def record_boundary(self) -> None:
         """Record the current state, unless it is recorded."""
-        world = self._world
-        if world is not None and (not self.boundaries or self.boundaries[-1].written < len(self.entries)):
-            topics = dict(world.holder.image.topics_by_name)
-            self.boundaries.append(Boundary(len(self.entries), durable_state(world), world.clock.now_mono_ms, topics))
+        harness = self._world
+        if harness is not None and (not self.boundaries or self.boundaries[-1].written < len(self.entries)):
+            topics = dict(harness.holder.image.topics_by_name)
+            self.boundaries.append(
+                Boundary(len(self.entries), durable_state(harness), harness.clock.now_mono_ms, topics)
+            )
 
 
 class JournalLog(FakeLog):
@@ -76,10 +78,10 @@ class JournalLog(FakeLog):
         done(ErrorCode.NONE)
 
 
-def durable_state(world: LocalWorld) -> CoordinatorState:
+def durable_state(harness: LocalGroupHarness) -> CoordinatorState:
     """The state that records contain: offsets, pending transactional offsets, consumer groups, transactions."""
     known: CoordinatorState = {}
-    for index, shard in world.runtime.shards.items():
+    for index, shard in harness.runtime.shards.items():
         coordinator = shard.coordinator
         for group, topics in coordinator.offsets.by_group.items():
             for topic, partitions in topics.items():
@@ -96,7 +98,7 @@ def durable_state(world: LocalWorld) -> CoordinatorState:
             known[f"group {group}: targets"] = dict(item.targets)
             known[f"group {group}: owners"] = dict(item.owners)
             known[f"group {group}: static members"] = dict(item.static_members)
-    for transactions in world.transactions.shards.values():
+    for transactions in harness.transactions.shards.values():
         for name, metadata in transactions.coordinator.transactions.items():
             # No record contains the last epoch, in Apache Kafka neither.
             known[f"transaction {name}"] = metadata._replace(last_epoch=NO_EPOCH)

@@ -24,7 +24,7 @@ from tests.simulation.coordinators.clients import (
 from tests.simulation.coordinators.invariants import Invariants, check_classic_groups
 from tests.simulation.coordinators.journal import Journal
 from tests.simulation.runner import Failure, log_level
-from tests.support.group_harness import TRANSACTIONS_PARTITIONS, LocalWorld
+from tests.support.group_harness import TRANSACTIONS_PARTITIONS, LocalGroupHarness
 
 GROUPS = ("g", "h")
 OFFSETS_PARTITIONS = 2
@@ -36,33 +36,36 @@ class Simulation:
     def __init__(self, random: Random, steps: int) -> None:
         self._random, self._steps = random, steps
         consumer = ConsumerGroupSettings(assignment_interval_ms=random.choice([0, 1_000]))
-        self.world = LocalWorld(
+        self.harness = LocalGroupHarness(
             GroupSettings(initial_rebalance_delay_ms=random.choice([0, 3_000]), consumer=consumer), OFFSETS_PARTITIONS
         )
         self.journal = Journal()
-        self.journal.watch(self.world)
-        self.world.create_topic(OFFSETS_TOPIC, OFFSETS_PARTITIONS)
-        self.world.create_topic(TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS)
+        self.journal.watch(self.harness)
+        self.harness.create_topic(OFFSETS_TOPIC, OFFSETS_PARTITIONS)
+        self.harness.create_topic(TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS)
         for topic, partitions in TOPICS.items():
-            self.world.create_topic(topic, partitions)
+            self.harness.create_topic(topic, partitions)
         self.acknowledged = Acknowledged()
-        self._invariants = Invariants(self.journal, self.world)
+        self._invariants = Invariants(self.journal, self.harness)
         self._clients = list(self._make_clients())
 
     def _make_clients(self) -> list[Client]:
-        world, random, acknowledged = self.world, self._random, self.acknowledged
-        actors: list[Client] = [Client(world, random, acknowledged, "admin", group) for group in GROUPS]
+        harness, random, acknowledged = self.harness, self._random, self.acknowledged
+        actors: list[Client] = [Client(harness, random, acknowledged, "admin", group) for group in GROUPS]
         for group in GROUPS:
             for number in range(random.randint(0, 3)):
                 instance = f"i{number}" if random.random() < 0.3 else None
-                actors.append(ClassicClient(world, random, acknowledged, f"c{number}{group}", group, instance))
+                actors.append(ClassicClient(harness, random, acknowledged, f"c{number}{group}", group, instance))
             for number in range(random.randint(0, 3)):
                 instance = f"j{number}" if random.random() < 0.3 else None
-                actors.append(ConsumerClient(world, random, acknowledged, f"m{number}{group}", group, instance))
+                actors.append(ConsumerClient(harness, random, acknowledged, f"m{number}{group}", group, instance))
         count = random.randint(0, 3)
         return [
             *actors,
-            *(Transactor(world, random, acknowledged, f"tx{number}", random.choice(GROUPS)) for number in range(count)),
+            *(
+                Transactor(harness, random, acknowledged, f"tx{number}", random.choice(GROUPS))
+                for number in range(count)
+            ),
         ]
 
     def run(self) -> None:
@@ -75,7 +78,7 @@ class Simulation:
             if self.journal.boundaries:
                 self._invariants.check_offsets(self.acknowledged.offsets)
                 if self._random.random() < 0.2:
-                    check_classic_groups(self.world, self.journal.boundaries[-1], self.journal.entries)
+                    check_classic_groups(self.harness, self.journal.boundaries[-1], self.journal.entries)
 
     def _check_assignments(self) -> None:
         """Two consumers of a group never own the same partition."""
@@ -106,14 +109,14 @@ class Simulation:
 
     def _restart(self) -> None:
         self.journal.record_boundary()
-        self.world.restart()
+        self.harness.restart()
 
     def _wait(self) -> None:
-        self.world.advance(self._random.choice([1, 500, 500, 5_000, 5_000, 20_000, 50_000]))
+        self.harness.advance(self._random.choice([1, 500, 500, 5_000, 5_000, 20_000, 50_000]))
 
     def _fail(self) -> None:
         """A client acts while the logs reject appends."""
-        logs = self.world.logs + self.world.transaction_logs
+        logs = self.harness.logs + self.harness.transaction_logs
         for log in logs:
             log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
         client = self._random.choice(self._clients)
@@ -124,7 +127,7 @@ class Simulation:
 
     def _delete_group(self) -> None:
         group = self._random.choice(GROUPS)
-        answer: Any = self.world.ask(groups.DeleteGroupsRequest(groups_names=[group]), 2)
+        answer: Any = self.harness.ask(groups.DeleteGroupsRequest(groups_names=[group]), 2)
         if not answer.results[0].error_code:
             self.acknowledged.deleted(group)
 
@@ -134,7 +137,7 @@ class Simulation:
         request = groups.OffsetDeleteRequest(
             group_id=group, topics=[groups.OffsetDeleteRequestTopic(name=topic, partitions=partitions)]
         )
-        answer: Any = self.world.ask(request, 0)
+        answer: Any = self.harness.ask(request, 0)
         if not answer.error_code and not answer.topics[0].partitions[0].error_code:
             self.acknowledged.deleted(group, topic)
 

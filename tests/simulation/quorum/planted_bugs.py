@@ -65,11 +65,11 @@ def logs_are_compared_by_offset_only(patch: MonkeyPatch) -> None:
     """A longer log of an older epoch wins."""
     vote = Elections.handle_vote
 
-    def planted(self: Elections, request: Any, asked: Any, mono_ms: int) -> Any:
+    def planted(self: Elections, request: Any, requested: Any, mono_ms: int) -> Any:
         end = self._quorum.log.end
-        if asked.last_offset >= end.offset and end.epoch < asked.replica_epoch:
-            asked.last_offset_epoch = max(asked.last_offset_epoch, end.epoch)
-        return vote(self, request, asked, mono_ms)
+        if requested.last_offset >= end.offset and end.epoch < requested.replica_epoch:
+            requested.last_offset_epoch = max(requested.last_offset_epoch, end.epoch)
+        return vote(self, request, requested, mono_ms)
 
     patch.setattr(Elections, "handle_vote", planted)
 
@@ -119,9 +119,9 @@ def epoch_ends_are_not_compared(patch: MonkeyPatch) -> None:
     """A log agrees with the leader's if the leader knows its last epoch, whatever its end offset."""
     validate_offset_and_epoch = replication.raft.leader_fetch.validate_offset_and_epoch
 
-    def planted(log: Any, asked: EpochEnd) -> Any:
-        is_known = log.end_of_epoch(asked.epoch).epoch == asked.epoch and asked.offset >= log.start_offset
-        return None if is_known else validate_offset_and_epoch(log, asked)
+    def planted(log: Any, requested: EpochEnd) -> Any:
+        is_known = log.end_of_epoch(requested.epoch).epoch == requested.epoch and requested.offset >= log.start_offset
+        return None if is_known else validate_offset_and_epoch(log, requested)
 
     patch.setattr(replication.raft.leader_fetch, "validate_offset_and_epoch", planted)
 
@@ -153,7 +153,9 @@ def fetch_epochs_are_not_compared(patch: MonkeyPatch) -> None:
     patch.setattr(
         replication.raft.leader_fetch,
         "validate_offset_and_epoch",
-        lambda log, asked: validate_offset_and_epoch(log, asked) if asked.offset < log.start_offset else None,
+        lambda log, requested: (
+            validate_offset_and_epoch(log, requested) if requested.offset < log.start_offset else None
+        ),
     )
 
 

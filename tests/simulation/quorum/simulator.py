@@ -113,10 +113,10 @@ class Simulation:
         self._maybe_crash(node, within_ms=self.network.max_delay_ms)
 
     def _on_vote(self, node: Node, request: Message, message: VoteResponse) -> None:
-        asked, answer = single_partition(request), single_partition(message)
-        if answer is not None and answer.vote_granted and not asked.pre_vote:
-            candidate = ReplicaKey(asked.replica_id, asked.replica_directory_id)
-            self.invariants.vote_granted(node.key, asked.replica_epoch, candidate)
+        requested, answer = single_partition(request), single_partition(message)
+        if answer is not None and answer.vote_granted and not requested.pre_vote:
+            candidate = ReplicaKey(requested.replica_id, requested.replica_directory_id)
+            self.invariants.vote_granted(node.key, requested.replica_epoch, candidate)
             self._maybe_crash(node, within_ms=2)
 
     def _maybe_crash(self, node: Node, *, within_ms: int) -> None:

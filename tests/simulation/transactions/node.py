@@ -71,39 +71,39 @@ class Node:
         """Start with the existing files."""
         self._starts += 1
         self.disk.fuse = None
-        world = self._world = ReplicaHarness(self._path, disk=self.disk)
-        world.pass_time(self._now_ms)
+        harness = self._world = ReplicaHarness(self._path, disk=self.disk)
+        harness.pass_time(self._now_ms)
         for name, partitions in ((TOPIC, PARTITIONS), (OFFSETS_TOPIC, 1), (TRANSACTIONS_TOPIC, 1)):
-            world.create(name, partitions, epoch=self._starts)
-        world.image.features[TRANSACTION_VERSION] = self._transaction_version
+            harness.create(name, partitions, epoch=self._starts)
+        harness.image.features[TRANSACTION_VERSION] = self._transaction_version
         config = BrokerConfig({"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"})
         ids = ProducerIdManager(self, 1, lambda: 0)
-        self.coordinators = coordinators(config, world.replicas, world.timers, self, ids, _no_other_broker)
+        self.coordinators = coordinators(config, harness.replicas, harness.timers, self, ids, _no_other_broker)
         self._route()
         file_operations = MetadataDelta()
-        for topic in world.image.topics_by_name.values():
+        for topic in harness.image.topics_by_name.values():
             file_operations.partitions[topic.topic_id] = set(topic.partitions)
-        self.coordinators.on_metadata_update(file_operations, world.image, 1)
+        self.coordinators.on_metadata_update(file_operations, harness.image, 1)
         while self.coordinators.groups.is_loading or self.coordinators.transactions.is_loading:
             self.pass_time(_STEP_MS)
 
     def _route(self) -> None:
-        parts, world, authorizer = self.coordinators, self._world, AllowAll()
-        self._producing = ProduceHandler(world.replicas, world.timers, parts.verification, authorizer)
+        parts, harness, authorizer = self.coordinators, self._world, AllowAll()
+        self._producing = ProduceHandler(harness.replicas, harness.timers, parts.verification, authorizer)
         transacting = TransactionHandlers(
             parts.transactions,
             parts.groups,
-            lambda: world.image,
+            lambda: harness.image,
             parts.producer_ids.generate_producer_id,
             authorizer,
             parts.groups.partition_count,
         )
-        offsets = TxnOffsetCommitHandler(parts.groups, parts.verification, lambda: world.image, authorizer)
+        offsets = TxnOffsetCommitHandler(parts.groups, parts.verification, lambda: harness.image, authorizer)
         self._router = Router(
             [
                 *transacting.routes(),
                 *offsets.routes(),
-                *GroupOffsetsHandlers(parts.groups, lambda: world.image, authorizer).routes(),
+                *GroupOffsetsHandlers(parts.groups, lambda: harness.image, authorizer).routes(),
                 *producer_ids.routes(ProducerIdsHandler(parts.producer_ids, transacting.init_producer_id, authorizer)),
             ]
         )

@@ -166,8 +166,10 @@ class Simulation:
 
     def _committed_offset(self) -> int:
         topics = [OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0])]
-        asked = OffsetFetchRequest(require_stable=True, groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=topics)])
-        (one,) = self.node.ask(asked, 8).groups[0].topics[0].partitions
+        requested = OffsetFetchRequest(
+            require_stable=True, groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=topics)]
+        )
+        (one,) = self.node.ask(requested, 8).groups[0].topics[0].partitions
         assert one.error_code == 0, ErrorCode(one.error_code)
         offset: int = one.committed_offset
         return offset

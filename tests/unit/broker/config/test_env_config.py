@@ -9,27 +9,27 @@ from broker.config.env_config import CLUSTER_ID, DATA, read_env_config
 
 
 def test_underscores_become_dots_underscores_and_dashes(tmp_path: Path) -> None:
-    said = {
+    output = {
         "KAFKA_LOG_DIRS": "d",
         "KAFKA_ABC__DEF": "2",
         "KAFKA_ABC___DEF": "3",
         "PATH": "/bin",
         "KAFKA_HEAP_OPTS": "-Xmx1G",
     }
-    found = read_env_config(said, str(tmp_path / "none"))
+    found = read_env_config(output, str(tmp_path / "none"))
     assert found.settings == {"log.dirs": "d", "abc_def": "2", "abc-def": "3"}
     assert not found.is_quick_start
 
 
 def test_the_default_listeners_are_the_advertised_ports_on_all_addresses(tmp_path: Path) -> None:
-    said = {"KAFKA_ADVERTISED_LISTENERS": "PLAINTEXT://kafka-1:19092,PLAINTEXT_HOST://localhost:9092"}
+    output = {"KAFKA_ADVERTISED_LISTENERS": "PLAINTEXT://kafka-1:19092,PLAINTEXT_HOST://localhost:9092"}
     nowhere = str(tmp_path / "none")
     assert (
-        read_env_config(said, nowhere).settings["listeners"]
+        read_env_config(output, nowhere).settings["listeners"]
         == "PLAINTEXT://0.0.0.0:19092,PLAINTEXT_HOST://0.0.0.0:9092"
     )
-    assert "listeners" not in read_env_config({**said, "KAFKA_PROCESS_ROLES": "controller"}, nowhere).settings
-    assert read_env_config({**said, "KAFKA_LISTENERS": "A://:1"}, nowhere).settings["listeners"] == "A://:1"
+    assert "listeners" not in read_env_config({**output, "KAFKA_PROCESS_ROLES": "controller"}, nowhere).settings
+    assert read_env_config({**output, "KAFKA_LISTENERS": "A://:1"}, nowhere).settings["listeners"] == "A://:1"
 
 
 def test_without_variables_one_node_serves_local_clients(tmp_path: Path) -> None:

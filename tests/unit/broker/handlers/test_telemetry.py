@@ -126,7 +126,7 @@ def test_metrics_beyond_the_limit_are_dropped(monkeypatch: pytest.MonkeyPatch) -
 # ---- client instances
 
 
-class World:
+class TelemetryHarness:
     def __init__(self) -> None:
         self.image = MetadataImage("c")
         self.count = 0
@@ -145,61 +145,61 @@ class World:
 
 
 def test_a_client_instance_expires_with_its_last_connection() -> None:
-    world = World()
-    client = world.hears(connection_id=1)
-    world.hears(client.instance_id, connection_id=2)
-    world.clients.forget(client.instance_id, 1)
-    assert world.hears(client.instance_id, connection_id=2) is client
-    world.clients.forget(client.instance_id, 2)
-    assert world.hears(client.instance_id) is not client
+    harness = TelemetryHarness()
+    client = harness.hears(connection_id=1)
+    harness.hears(client.instance_id, connection_id=2)
+    harness.clients.forget(client.instance_id, 1)
+    assert harness.hears(client.instance_id, connection_id=2) is client
+    harness.clients.forget(client.instance_id, 2)
+    assert harness.hears(client.instance_id) is not client
 
 
 def test_idle_client_instances_expire() -> None:
-    world = World()
+    harness = TelemetryHarness()
     for interval, expires_ms in ((100, 60_000), (30_000, 90_000)):
-        world.wants({"s": {"interval.ms": str(interval)}})
-        client = world.hears()
-        assert world.hears(client.instance_id, expires_ms - 1) is client
-        world.hears(now_ms=2 * expires_ms)
-        assert world.hears(client.instance_id, 2 * expires_ms) is not client
+        harness.wants({"s": {"interval.ms": str(interval)}})
+        client = harness.hears()
+        assert harness.hears(client.instance_id, expires_ms - 1) is client
+        harness.hears(now_ms=2 * expires_ms)
+        assert harness.hears(client.instance_id, 2 * expires_ms) is not client
 
 
 def test_the_least_recently_seen_client_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instances, "MAX_INSTANCES", 2)
-    world = World()
-    first, second = world.hears(), world.hears()
-    world.hears(first.instance_id)
-    world.hears()
-    world.hears()
-    assert world.hears(second.instance_id) is not second
+    harness = TelemetryHarness()
+    first, second = harness.hears(), harness.hears()
+    harness.hears(first.instance_id)
+    harness.hears()
+    harness.hears()
+    assert harness.hears(second.instance_id) is not second
 
 
 def test_only_a_changed_subscription_changes_the_subscription_id() -> None:
-    world = World()
-    world.wants({"s": {"metrics": "m"}})
-    client = world.hears()
-    world.wants({"s": {"metrics": "m"}})
-    assert world.hears(client.instance_id) is client
-    world.wants({"s": {"metrics": "n"}})
-    again = world.hears(client.instance_id)
+    harness = TelemetryHarness()
+    harness.wants({"s": {"metrics": "m"}})
+    client = harness.hears()
+    harness.wants({"s": {"metrics": "m"}})
+    assert harness.hears(client.instance_id) is client
+    harness.wants({"s": {"metrics": "n"}})
+    again = harness.hears(client.instance_id)
     assert (again.wanted.metrics, again.subscription_id != client.subscription_id) == (("n",), True)
 
 
 def test_a_subscription_without_a_match_selects_no_client() -> None:
-    world = World()
-    world.wants(
+    harness = TelemetryHarness()
+    harness.wants(
         {"bad": {"metrics": "m", "match": "client_id=(?=c)c"}, "good": {"metrics": "n", "match": "client_id=c"}}
     )
-    assert world.hears().wanted.metrics == ("n",)
-    world.wants({"s": {"metrics": "m", "match": "client_instance_id=.*"}})
-    assert world.hears().wanted.metrics == ()
+    assert harness.hears().wanted.metrics == ("n",)
+    harness.wants({"s": {"metrics": "m", "match": "client_instance_id=.*"}})
+    assert harness.hears().wanted.metrics == ()
 
 
 def test_the_metrics_parser_is_imported_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     loading: list[str] = []
     monkeypatch.setattr(received, "_parser", lambda: loading.append(threading.current_thread().name))
-    world = World()
-    handlers = TelemetryHandlers(world.clients, ClientMetricsStore(), 1 << 20)
+    harness = TelemetryHarness()
+    handlers = TelemetryHandlers(harness.clients, ClientMetricsStore(), 1 << 20)
     connection = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 40000), "User:ANONYMOUS")
 
     def ask() -> list[str]:
@@ -211,7 +211,7 @@ def test_the_metrics_parser_is_imported_in_a_thread(monkeypatch: pytest.MonkeyPa
         return loading
 
     assert ask() == []
-    world.wants({"s": {"metrics": "m"}})
+    harness.wants({"s": {"metrics": "m"}})
     assert ask() == ["telemetry"]
     assert ask() == ["telemetry"]
 
@@ -233,20 +233,20 @@ async def answer(kept: ClientMetricsStore, question: bytes) -> bytes:
     page.start(asyncio.get_running_loop())
     reader, writer = await asyncio.open_connection(*page.address)
     writer.write(question)
-    told = await reader.read()
+    responses = await reader.read()
     writer.close()
     page.close()
-    return told
+    return responses
 
 
 @pytest.mark.parametrize(
     ("question", "check"),
     [
-        (b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", lambda told: told.endswith(b'g{client_id="c",client_rack="r"} 1.0\n')),
-        (b"GET / HTTP/1.1\r\n\r\n", lambda told: told.startswith(b"HTTP/1.1 200 OK\r\n")),
-        (b"GET /other HTTP/1.1\r\n\r\n", lambda told: told.startswith(b"HTTP/1.1 404 ")),
-        (b"POST /metrics HTTP/1.1\r\n\r\n", lambda told: told.startswith(b"HTTP/1.1 405 ")),
-        (b"GET /" + b"x" * 20_000, lambda told: told == b""),
+        (b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", lambda body: body.endswith(b'g{client_id="c",client_rack="r"} 1.0\n')),
+        (b"GET / HTTP/1.1\r\n\r\n", lambda body: body.startswith(b"HTTP/1.1 200 OK\r\n")),
+        (b"GET /other HTTP/1.1\r\n\r\n", lambda body: body.startswith(b"HTTP/1.1 404 ")),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", lambda body: body.startswith(b"HTTP/1.1 405 ")),
+        (b"GET /" + b"x" * 20_000, lambda responses: responses == b""),
     ],
 )  # fmt: skip
 async def test_the_metrics_page_serves_only_its_path(question: bytes, check: Callable[[bytes], bool]) -> None:
@@ -254,7 +254,7 @@ async def test_the_metrics_page_serves_only_its_path(question: bytes, check: Cal
     kept = ClientMetricsStore()
     take(kept, report(gauge("g", 1.0)))
     try:
-        told = await answer(kept, question)
+        responses = await answer(kept, question)
     except ConnectionResetError:  # it did not read all of it
-        told = b""
-    assert check(told), told
+        responses = b""
+    assert check(responses), responses

@@ -23,10 +23,10 @@ OTHERS = {"controller.quorum.bootstrap.servers": "localhost:9093,b:9093"}
 STATIC = {"controller.quorum.voters": "1@a:9093,2@b:9093"}
 
 
-def settle(asked: FormatOptions, **settings: str) -> FormatOptions:
+def settle(requested: FormatOptions, **settings: str) -> FormatOptions:
     """What a node with these settings does."""
     config = BrokerConfig({**CONTROLLER, **{name.replace("_", "."): text for name, text in settings.items()}})
-    return resolve_format_options(asked, config, load_quorum_config(config))
+    return resolve_format_options(requested, config, load_quorum_config(config))
 
 
 def test_initial_controllers_are_parsed_with_directory_ids() -> None:
@@ -81,7 +81,7 @@ def test_a_controller_without_other_controllers_is_standalone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "settings", "words"),
+    ("requested", "settings", "words"),
     [
         (
             parse_format_options("c"),
@@ -111,7 +111,7 @@ def test_a_controller_without_other_controllers_is_standalone() -> None:
     ],
 )
 def test_options_that_contradict_the_settings_are_refused(
-    asked: FormatOptions, settings: dict[str, str], words: str
+    requested: FormatOptions, settings: dict[str, str], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        settle(asked, **settings)
+        settle(requested, **settings)

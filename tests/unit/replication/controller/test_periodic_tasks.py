@@ -25,13 +25,13 @@ BALANCE = NEVER._replace(leader_balance_ms=1000)
 UNCLEAN = NEVER._replace(unclean_election_ms=1000)
 
 
-def world_with(path: Path, intervals: TaskIntervals) -> ControllerHarness:
+def harness_with(path: Path, intervals: TaskIntervals) -> ControllerHarness:
     return ControllerHarness(path, intervals=intervals).start()
 
 
 def test_no_op_records_are_written_if_another_node_reads_them(tmp_path: Path) -> None:
     """metadata.max.idle.interval.ms; a single node writes none."""
-    harness = world_with(tmp_path, NO_OPS)
+    harness = harness_with(tmp_path, NO_OPS)
     offset = harness.log.next_offset
     harness.wait(5_000)
     assert records_since(harness, offset) == []
@@ -44,7 +44,7 @@ def test_no_op_records_are_written_if_another_node_reads_them(tmp_path: Path) ->
 
 
 def test_a_deposed_controller_runs_no_tasks(tmp_path: Path) -> None:
-    harness = world_with(tmp_path, NO_OPS)
+    harness = harness_with(tmp_path, NO_OPS)
     activate_broker(harness)
     offset = harness.log.next_offset
     harness.controller.on_leadership_lost()
@@ -54,7 +54,7 @@ def test_a_deposed_controller_runs_no_tasks(tmp_path: Path) -> None:
 
 def test_a_task_that_ends_the_leadership_is_the_last(tmp_path: Path) -> None:
     """An append may reveal that another node leads."""
-    harness = world_with(tmp_path, NO_OPS)
+    harness = harness_with(tmp_path, NO_OPS)
     activate_broker(harness)
     lose_leadership_at_next_append(harness)
     offset = harness.log.next_offset
@@ -78,7 +78,7 @@ def lose_leadership_at_next_append(harness: ControllerHarness) -> None:
 
 def test_preferred_replicas_become_leaders_again_when_in_sync(tmp_path: Path) -> None:
     """auto.leader.rebalance.enable."""
-    harness = world_with(tmp_path, BALANCE)
+    harness = harness_with(tmp_path, BALANCE)
     epoch = activate_broker(harness)
     topic_id = create(harness, [2, 1])
     harness.heartbeat(heartbeat_request(epoch, want_fence=True))
@@ -134,7 +134,7 @@ def allow_unclean(harness: ControllerHarness) -> None:
 
 def test_enabling_unclean_elections_elects_leaders_at_once(tmp_path: Path) -> None:
     """Rule 6 of controller.py; the leader is alone in the ISR and in recovery."""
-    harness = world_with(tmp_path, NEVER)
+    harness = harness_with(tmp_path, NEVER)
     topic_id = leaderless_partition(harness)
     allow_unclean(harness)
     now = state(harness, topic_id)
@@ -142,7 +142,7 @@ def test_enabling_unclean_elections_elects_leaders_at_once(tmp_path: Path) -> No
 
 
 def test_a_config_change_that_ends_the_leadership_elects_no_leader(tmp_path: Path) -> None:
-    harness = world_with(tmp_path, NEVER)
+    harness = harness_with(tmp_path, NEVER)
     topic_id = leaderless_partition(harness)
     lose_leadership_at_next_append(harness)
     offset = harness.log.next_offset
@@ -155,7 +155,7 @@ def test_a_config_change_that_ends_the_leadership_elects_no_leader(tmp_path: Pat
 
 def test_unclean_elections_are_retried_periodically(tmp_path: Path) -> None:
     """unclean.leader.election.interval.ms; no replica was available when the config changed."""
-    harness = world_with(tmp_path, UNCLEAN)
+    harness = harness_with(tmp_path, UNCLEAN)
     topic_id = leaderless_partition(harness)
     harness.controller.fence_expired_broker(1, wall_ms=0)
     allow_unclean(harness)

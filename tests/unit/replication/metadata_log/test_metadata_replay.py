@@ -62,15 +62,15 @@ def all_files(directory: Path) -> dict[str, str]:
     }
 
 
-def local_voters(world: ControllerHarness) -> stored_records.VotersRecord:
+def local_voters(harness: ControllerHarness) -> stored_records.VotersRecord:
     """This node as the only voter."""
     local = voter(1)
-    local.voter_directory_id = world.identity.metadata_directory_id
+    local.voter_directory_id = harness.identity.metadata_directory_id
     return stored_records.VotersRecord(voters=[local])
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> ControllerHarness:
+def harness(tmp_path: Path) -> ControllerHarness:
     return ControllerHarness(tmp_path)
 
 
@@ -97,11 +97,11 @@ TWO_VOTERS = stored_records.VotersRecord(voters=[voter(1), voter(2)])
     ],
 )
 def test_unknown_feature_levels_are_refused_without_a_change(tmp_path: Path, log: bytes, message: str) -> None:
-    world = ControllerHarness(tmp_path)
-    world.log_path.write_bytes(bytes(log) + b"torn")
+    harness = ControllerHarness(tmp_path)
+    harness.log_path.write_bytes(bytes(log) + b"torn")
     before = all_files(tmp_path)
     with pytest.raises(UnreadableMetadata, match=message):
-        world.open()
+        harness.open()
     assert all_files(tmp_path) == before
 
 
@@ -113,81 +113,81 @@ def test_unknown_feature_levels_are_refused_without_a_change(tmp_path: Path, log
     ],
 )
 def test_a_static_quorum_with_other_voters_requires_a_config(tmp_path: Path, log: bytes, message: str) -> None:
-    world = ControllerHarness(tmp_path)
+    harness = ControllerHarness(tmp_path)
     (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).unlink()
-    world.log_path.write_bytes(bytes(log) + b"torn")
+    harness.log_path.write_bytes(bytes(log) + b"torn")
     before = all_files(tmp_path)
     with pytest.raises(UnreadableMetadata, match=message):
-        world.open()
+        harness.open()
     assert all_files(tmp_path) == before
 
 
 def test_configured_voters_apply_again_when_the_voters_record_is_truncated(
-    tmp_path: Path, world: ControllerHarness
+    tmp_path: Path, harness: ControllerHarness
 ) -> None:
     (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).unlink()
     rise = control_records([*voter_records(TWO_VOTERS)], base_offset=2, leader_epoch=1, timestamp_ms=WALL_MS)
     data = data_batch([(CURRENT, 0)], base_offset=1, leader_epoch=1, timestamp_ms=WALL_MS)
-    world.log_path.write_bytes(elected_by(1, 2, 3) + data + rise)
+    harness.log_path.write_bytes(elected_by(1, 2, 3) + data + rise)
     setting = VoterSet(Voter(ReplicaKey(node_id)) for node_id in (1, 2, 3))
-    log = open_metadata_log(world.disk, world.engine, world.identity, world.worker, static_voters=setting).log
+    log = open_metadata_log(harness.disk, harness.engine, harness.identity, harness.worker, static_voters=setting).log
     assert (log.kraft_version.latest, log.voters.latest.node_ids) == (1, [1, 2])
     log.truncate(2, lambda: None)
     assert (log.kraft_version.latest, log.voters.latest) == (0, setting)
 
 
-def test_a_removed_unknown_feature_level_is_accepted(world: ControllerHarness) -> None:
-    world.log_path.write_bytes(log_of(CURRENT, level("quantum.version", 1), level("quantum.version", 0)))
-    assert world.open().image.features == {"metadata.version": 30}
+def test_a_removed_unknown_feature_level_is_accepted(harness: ControllerHarness) -> None:
+    harness.log_path.write_bytes(log_of(CURRENT, level("quantum.version", 1), level("quantum.version", 0)))
+    assert harness.open().image.features == {"metadata.version": 30}
 
 
-def test_the_present_voters_count_and_not_the_former_ones(world: ControllerHarness) -> None:
+def test_the_present_voters_count_and_not_the_former_ones(harness: ControllerHarness) -> None:
     removal = control_records(
-        [(ControlType.KRAFT_VOTERS, local_voters(world))],
+        [(ControlType.KRAFT_VOTERS, local_voters(harness))],
         base_offset=1,
         leader_epoch=1,
         timestamp_ms=WALL_MS,
     )
     data = data_batch([(CURRENT, 0)], base_offset=2, leader_epoch=1, timestamp_ms=WALL_MS)
-    world.log_path.write_bytes(elected_by(1, 2) + removal + data)
-    assert world.open().log.voters.latest.node_ids == [1]
+    harness.log_path.write_bytes(elected_by(1, 2) + removal + data)
+    assert harness.open().log.voters.latest.node_ids == [1]
 
 
 def test_the_first_records_are_taken_from_the_zero_checkpoint(tmp_path: Path) -> None:
     """As Kafka 4.4 formats, without bootstrap.checkpoint."""
-    world = ControllerHarness(tmp_path)
+    harness = ControllerHarness(tmp_path)
     (tmp_path / BOOTSTRAP_CHECKPOINT).unlink()
     credential = stored_records.UserScramCredentialRecord(
         name="alice", mechanism=1, salt=b"s", stored_key=b"k", server_key=b"k", iterations=4096
     )
     first: list[Versioned] = [(level("metadata.version", 33), 0), (level("share.version", 2), 0), (credential, 0)]
     (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).write_bytes(
-        snapshot_file([*voter_records(local_voters(world))], first)
+        snapshot_file([*voter_records(local_voters(harness))], first)
     )
-    world.start()
+    harness.start()
     features = {"metadata.version": 33, "share.version": 2}
-    assert world.image.features == features
-    written = [message for batch in world.batches() for message in batch.messages]
+    assert harness.image.features == features
+    written = [message for batch in harness.batches() for message in batch.messages]
     assert [message for message in written if isinstance(message, type(credential))] == [credential]
-    registered = world.image.brokers[1].features
+    registered = harness.image.brokers[1].features
     assert (registered["metadata.version"], registered["share.version"]) == ((7, 33), (0, 2))
-    world.log.close()
+    harness.log.close()
     again = ControllerHarness(tmp_path).start()
     assert again.image.features == features
     assert list(again.image.opaque_records.values()) == [credential]
 
 
-def test_without_log_and_bootstrap_records_the_directory_is_refused(tmp_path: Path, world: ControllerHarness) -> None:
+def test_without_log_and_bootstrap_records_the_directory_is_refused(tmp_path: Path, harness: ControllerHarness) -> None:
     (tmp_path / BOOTSTRAP_CHECKPOINT).unlink()
     with pytest.raises(UnreadableMetadata, match=r"no bootstrap\.checkpoint to start with"):
-        world.open()
+        harness.open()
 
 
 @pytest.mark.parametrize("number", [7, 8, 12, 13, 14, 15, 16, 17, 22, 23, 29, 30, 31, 32, 33])
 def test_a_cluster_at_any_metadata_version_starts_and_restarts(tmp_path: Path, number: int) -> None:
-    world = ControllerHarness(tmp_path)
+    harness = ControllerHarness(tmp_path)
     (tmp_path / BOOTSTRAP_CHECKPOINT).write_bytes(snapshot_file([], [(level("metadata.version", number), 0)]))
-    world.start().log.close()
+    harness.start().log.close()
     again = ControllerHarness(tmp_path).start()
     assert again.image.metadata_version == number
     kinds = {type(message) for batch in again.batches() for message in batch.messages}
@@ -196,42 +196,42 @@ def test_a_cluster_at_any_metadata_version_starts_and_restarts(tmp_path: Path, n
     assert bool(again.image.brokers[1].directories) is (number >= 17)
 
 
-def test_a_static_quorum_stores_its_voters_only_in_quorum_state(tmp_path: Path, world: ControllerHarness) -> None:
+def test_a_static_quorum_stores_its_voters_only_in_quorum_state(tmp_path: Path, harness: ControllerHarness) -> None:
     (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).unlink()
     (tmp_path / METADATA_DIRECTORY).rmdir()
-    world.start()
-    assert world.log.kraft_version.latest == 0
-    assert '"currentVoters":[{"voterId":1}],"data_version":0' in (world.log_path.parent / "quorum-state").read_text()
-    kinds = {type(message) for batch in world.batches() for message in batch.messages}
+    harness.start()
+    assert harness.log.kraft_version.latest == 0
+    assert '"currentVoters":[{"voterId":1}],"data_version":0' in (harness.log_path.parent / "quorum-state").read_text()
+    kinds = {type(message) for batch in harness.batches() for message in batch.messages}
     assert not kinds & {stored_records.KRaftVersionRecord, stored_records.VotersRecord}
 
 
-def test_batches_before_the_snapshots_end_are_skipped(world: ControllerHarness) -> None:
+def test_batches_before_the_snapshots_end_are_skipped(harness: ControllerHarness) -> None:
     old = stored_records.TopicRecord(name="old", topic_id=b"o" * 16)
     new = data_batch(
         [(stored_records.TopicRecord(name="new", topic_id=b"n" * 16), 0)], base_offset=2, leader_epoch=1, timestamp_ms=1
     )
-    world.log_path.write_bytes(log_of(CURRENT, old) + new)
+    harness.log_path.write_bytes(log_of(CURRENT, old) + new)
     name = SnapshotName(2, 1)
-    (world.log_path.parent / str(name)).write_bytes(
-        snapshot_file([*voter_records(local_voters(world))], [(CURRENT, 0)])
+    (harness.log_path.parent / str(name)).write_bytes(
+        snapshot_file([*voter_records(local_voters(harness))], [(CURRENT, 0)])
     )
-    found = read_metadata(world.disk, world.identity)
+    found = read_metadata(harness.disk, harness.identity)
     assert (list(found.image.topics_by_name), found.end_offset, found.start) == (["new"], 3, name)
 
 
-def test_files_with_other_names_are_ignored(tmp_path: Path, world: ControllerHarness) -> None:
-    world.log_path.write_bytes(log_of(CURRENT))
+def test_files_with_other_names_are_ignored(tmp_path: Path, harness: ControllerHarness) -> None:
+    harness.log_path.write_bytes(log_of(CURRENT))
     for name in ("1.log", "notes.log", "0000000000000000000x.log"):
         (tmp_path / METADATA_DIRECTORY / name).write_bytes(b"?")
-    assert world.open().image.features == {"metadata.version": 30}
+    assert harness.open().image.features == {"metadata.version": 30}
 
 
 def test_a_damaged_bootstrap_checkpoint_matters_only_for_a_new_cluster(
-    tmp_path: Path, world: ControllerHarness
+    tmp_path: Path, harness: ControllerHarness
 ) -> None:
     (tmp_path / BOOTSTRAP_CHECKPOINT).write_bytes(b"?" * 100)
     with pytest.raises(UnreadableMetadata, match="Restore the file from a copy"):
-        world.open()
-    world.log_path.write_bytes(log_of(CURRENT))
-    assert world.open().image.features == {"metadata.version": 30}
+        harness.open()
+    harness.log_path.write_bytes(log_of(CURRENT))
+    assert harness.open().image.features == {"metadata.version": 30}

@@ -52,23 +52,23 @@ class Node:
         disk: Disk | None = None,
         worker: IoExecutor | None = None,
     ) -> None:
-        self.world = ControllerHarness(path, disk=disk, seed=next(_seeds)).start()
-        self.snapshots = MetadataSnapshots(self.world.disk, worker or InlineIoExecutor(), self.world.log, settings)
+        self.harness = ControllerHarness(path, disk=disk, seed=next(_seeds)).start()
+        self.snapshots = MetadataSnapshots(self.harness.disk, worker or InlineIoExecutor(), self.harness.log, settings)
         self.directory = path / METADATA_DIRECTORY
 
     @property
     def image(self) -> MetadataImage:
-        return self.world.image
+        return self.harness.image
 
     @property
     def topics(self) -> set[str]:
         return set(self.image.topics_by_name)
 
     def create(self, *names: str) -> None:
-        self.world.ask(CreateTopicsRequest(topics=[topic(name) for name in names]))
+        self.harness.ask(CreateTopicsRequest(topics=[topic(name) for name in names]))
 
     def delete(self, name: str) -> None:
-        self.world.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=0))
+        self.harness.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=0))
 
     def take(self, wall_ms: int = WALL_MS) -> str:
         """Take a snapshot, whether one is due or not; returns its name."""
@@ -80,7 +80,7 @@ class Node:
     def with_limits(self, **limits: int) -> MetadataSnapshots:
         """The same snapshots under other limits."""
         settings = SnapshotSettings(**limits)
-        return MetadataSnapshots(self.world.disk, InlineIoExecutor(), self.world.log, settings)
+        return MetadataSnapshots(self.harness.disk, InlineIoExecutor(), self.harness.log, settings)
 
     def is_due(self, wall_ms: int = WALL_MS) -> bool:
         return self.snapshots.why_due(self.image, wall_ms) is not None
@@ -89,7 +89,7 @@ class Node:
         return sorted(name for name in os.listdir(self.directory) if name.endswith(suffix))
 
     def stop(self) -> None:
-        self.world.log.close()
+        self.harness.log.close()
 
 
 class UnknownRecord(Message, api_key=99, versions=(0, 0), flexible=0):
@@ -161,9 +161,9 @@ def test_a_snapshot_contains_the_last_timestamp_and_the_voters(node: Node) -> No
 
 def test_a_snapshot_contains_only_committed_records(node: Node) -> None:
     node.create("a")
-    node.world.worker.is_held = True
+    node.harness.worker.is_held = True
     request = CreateTopicsRequest(topics=[topic("uncommitted")])
-    node.world.controller.submit(request, wall_ms=WALL_MS, reply=lambda _: None)
+    node.harness.controller.submit(request, wall_ms=WALL_MS, reply=lambda _: None)
     path = node.directory / node.take()
     names = [r.name for r in read_snapshot(path.read_bytes(), "s").data if isinstance(r, stored_records.TopicRecord)]
     assert names == ["a"]
@@ -187,7 +187,7 @@ def test_a_large_snapshot_is_encoded_in_steps_from_one_image(tmp_path: Path, nod
 
 def test_a_snapshot_is_due_after_a_number_of_bytes_that_survives_a_restart(tmp_path: Path, node: Node) -> None:
     node.create("a")
-    written = node.world.log.bytes_since_snapshot
+    written = node.harness.log.bytes_since_snapshot
     node.stop()
     settings = SnapshotSettings(bytes_between=written + 1)
     node = Node(tmp_path, settings)
@@ -312,7 +312,7 @@ def test_without_a_complete_snapshot_the_whole_log_is_replayed(tmp_path: Path, n
     again = Node(tmp_path)
     assert again.topics == {"a"}
     assert again.files() == []
-    assert again.world.log.voters.latest.node_ids == [1], "the log contains the voters too"
+    assert again.harness.log.voters.latest.node_ids == [1], "the log contains the voters too"
 
 
 def test_a_damaged_only_snapshot_of_a_truncated_log_is_refused_without_a_change(tmp_path: Path) -> None:
@@ -330,10 +330,10 @@ def test_a_damaged_only_snapshot_of_a_truncated_log_is_refused_without_a_change(
 
 
 def test_a_damaged_zero_checkpoint_of_an_empty_log_is_refused(tmp_path: Path) -> None:
-    world = ControllerHarness(tmp_path)
+    harness = ControllerHarness(tmp_path)
     damage(tmp_path / METADATA_DIRECTORY / ZERO)
     with pytest.raises(CorruptMetadata, match="Restore the newest"):
-        world.open()
+        harness.open()
 
 
 def test_a_complete_snapshot_with_an_unknown_record_is_not_skipped(tmp_path: Path, node: Node) -> None:
@@ -420,7 +420,7 @@ def test_segments_after_the_newest_snapshot_stay(tmp_path: Path) -> None:
 def test_the_size_limit_covers_snapshots_and_log_to_the_byte(node: Node) -> None:
     node.create("a")
     node.take()
-    size = node.world.log.size_bytes + sum((node.directory / name).stat().st_size for name in node.files())
+    size = node.harness.log.size_bytes + sum((node.directory / name).stat().st_size for name in node.files())
     for limit, stay in ((size, 2), (-1, 2), (size - 1, 1)):
         node.with_limits(retention_bytes=limit, retention_ms=-1).retain(WALL_MS)
         assert len(node.files()) == stay, limit
@@ -453,13 +453,13 @@ def test_a_snapshot_of_a_small_log_does_not_roll_its_segment(tmp_path: Path) -> 
 
 def test_a_snapshot_during_a_write_does_not_roll_the_segment(tmp_path: Path, node: Node) -> None:
     node.create("a")
-    node.world.worker.holds_writes = True
+    node.harness.worker.holds_writes = True
     request = CreateTopicsRequest(topics=[topic("b")])
-    node.world.controller.submit(request, wall_ms=WALL_MS, reply=lambda _: None)
+    node.harness.controller.submit(request, wall_ms=WALL_MS, reply=lambda _: None)
     node.take()
     assert len(node.files(".log")) == 1
-    node.world.worker.complete_write()
-    node.world.worker.holds_writes = False
+    node.harness.worker.complete_write()
+    node.harness.worker.holds_writes = False
     node.take()
     assert len(node.files(".log")) == 2
     node.stop()

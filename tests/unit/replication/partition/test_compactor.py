@@ -58,7 +58,7 @@ class HeldCleaner:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> ReplicaHarness:
+def harness(tmp_path: Path) -> ReplicaHarness:
     return ReplicaHarness(tmp_path)
 
 
@@ -67,37 +67,37 @@ def cleaner() -> HeldCleaner:
     return HeldCleaner()
 
 
-def compactor(world: ReplicaHarness, *cleaners: InlineCleaner | HeldCleaner) -> Compactor:
+def compactor(harness: ReplicaHarness, *cleaners: InlineCleaner | HeldCleaner) -> Compactor:
     """A compactor with these cleaners, or with an inline one."""
-    return Compactor(world.replicas, cleaners or [InlineCleaner(Disk())], CleanerResources(), lambda: world.wall_ms)
+    return Compactor(harness.replicas, cleaners or [InlineCleaner(Disk())], CleanerResources(), lambda: harness.wall_ms)
 
 
-def start(world: ReplicaHarness, *cleaners: InlineCleaner | HeldCleaner) -> Compactor:
+def start(harness: ReplicaHarness, *cleaners: InlineCleaner | HeldCleaner) -> Compactor:
     """A compactor that has checked a compacted topic `t` with 20 batches."""
-    fill(world)
-    compaction = compactor(world, *cleaners)
+    fill(harness)
+    compaction = compactor(harness, *cleaners)
     compaction.check()
     return compaction
 
 
-def write(world: ReplicaHarness, name: str = "t", count: int = 20, keys: int = 3, index: int = 0) -> None:
+def write(harness: ReplicaHarness, name: str = "t", count: int = 20, keys: int = 3, index: int = 0) -> None:
     """Append batches of one record."""
     for number in range(count):
         batch = BatchBuilder()
-        batch.append(world.wall_ms, b"k%d" % (number % keys), b"v" * 100)
-        assert produced(world.produce(name, index, records=batch.build(), acks=1)).error_code == 0
-    world.drain_purgatory()
+        batch.append(harness.wall_ms, b"k%d" % (number % keys), b"v" * 100)
+        assert produced(harness.produce(name, index, records=batch.build(), acks=1)).error_code == 0
+    harness.drain_purgatory()
 
 
-def fill(world: ReplicaHarness) -> None:
+def fill(harness: ReplicaHarness) -> None:
     """Create a compacted topic `t` with 20 batches."""
-    world.create(**COMPACT)
-    write(world)
+    harness.create(**COMPACT)
+    write(harness)
 
 
-def offsets(world: ReplicaHarness, name: str = "t") -> list[int]:
+def offsets(harness: ReplicaHarness, name: str = "t") -> list[int]:
     """Base offsets of all batches with records."""
-    data = world.partition(name).log
+    data = harness.partition(name).log
     found, at = [], data.log_start_offset
     while at < data.log_end_offset:
         for _, header in headers(buffer := data.read_records(at, 1 << 20)):
@@ -108,36 +108,36 @@ def offsets(world: ReplicaHarness, name: str = "t") -> list[int]:
     return found
 
 
-def size(world: ReplicaHarness, name: str = "t") -> int:
+def size(harness: ReplicaHarness, name: str = "t") -> int:
     """Bytes of a log."""
-    return world.partition(name).log.size_bytes
+    return harness.partition(name).log.size_bytes
 
 
-def test_a_due_log_is_compacted_once(world: ReplicaHarness) -> None:
-    fill(world)
-    before = size(world)
-    compaction = compactor(world)
+def test_a_due_log_is_compacted_once(harness: ReplicaHarness) -> None:
+    fill(harness)
+    before = size(harness)
+    compaction = compactor(harness)
     compaction.check()
-    log = world.partition().log
-    assert size(world) < before / 2
+    log = harness.partition().log
+    assert size(harness) < before / 2
     assert log.first_dirty_offset == log.open().segments()[-1].base_offset
-    after = size(world)
+    after = size(harness)
     compaction.check()
-    assert size(world) == after
-    assert fetched(world.fetch(offset=0)).error_code == 0
+    assert size(harness) == after
+    assert fetched(harness.fetch(offset=0)).error_code == 0
 
 
 def test_unflushed_records_are_flushed_before_compaction(tmp_path: Path, cleaner: HeldCleaner) -> None:
     """Otherwise a power failure could remove a record after its predecessor was compacted away."""
     worker = HeldIoExecutor()
-    world = ReplicaHarness(tmp_path, worker=worker)
-    world.create(**COMPACT)
+    harness = ReplicaHarness(tmp_path, worker=worker)
+    harness.create(**COMPACT)
     for number in range(20):
         batch = BatchBuilder()
-        batch.append(world.wall_ms, b"k%d" % (number % 3), b"v" * 100)
-        world.produce(records=batch.build(), acks=1)
+        batch.append(harness.wall_ms, b"k%d" % (number % 3), b"v" * 100)
+        harness.produce(records=batch.build(), acks=1)
         worker.let_write()
-    compaction = compactor(world, cleaner)
+    compaction = compactor(harness, cleaner)
     compaction.check()
     assert (cleaner.jobs, len(worker.syncs)) == ([], 1)
     worker.let_sync()
@@ -145,21 +145,21 @@ def test_unflushed_records_are_flushed_before_compaction(tmp_path: Path, cleaner
     assert (len(cleaner.jobs), worker.syncs) == (1, [])
 
 
-def test_a_topic_without_the_compact_policy_is_not_compacted(world: ReplicaHarness) -> None:
-    world.create(**{**COMPACT, "cleanup_policy": "delete"})
-    write(world)
-    before = offsets(world)
-    compactor(world).check()
-    assert offsets(world) == before
+def test_a_topic_without_the_compact_policy_is_not_compacted(harness: ReplicaHarness) -> None:
+    harness.create(**{**COMPACT, "cleanup_policy": "delete"})
+    write(harness)
+    before = offsets(harness)
+    compactor(harness).check()
+    assert offsets(harness) == before
 
 
-def test_the_log_with_the_highest_dirty_ratio_is_compacted_first(world: ReplicaHarness, cleaner: HeldCleaner) -> None:
+def test_the_log_with_the_highest_dirty_ratio_is_compacted_first(harness: ReplicaHarness, cleaner: HeldCleaner) -> None:
     for name in ("half", "full"):
-        world.create(name, **COMPACT)
-        write(world, name)
-    log = world.partition("half").log
+        harness.create(name, **COMPACT)
+        write(harness, name)
+    log = harness.partition("half").log
     log.first_dirty_offset = 8
-    compaction = compactor(world, cleaner)
+    compaction = compactor(harness, cleaner)
     compaction.check()
     assert [job.name for job, _, _ in cleaner.jobs] == ["full-0"]
     compaction.check()
@@ -171,97 +171,97 @@ def test_the_log_with_the_highest_dirty_ratio_is_compacted_first(world: ReplicaH
     assert (cleaner.jobs, cleaner.idle_calls > 0) == ([], True)
 
 
-def test_two_cleaners_clean_different_logs(world: ReplicaHarness) -> None:
+def test_two_cleaners_clean_different_logs(harness: ReplicaHarness) -> None:
     """log.cleaner.threads"""
     cleaners = HeldCleaner(), HeldCleaner()
     for name in ("a", "b", "c"):
-        world.create(name, **COMPACT)
-        write(world, name)
-    compaction = compactor(world, *cleaners)
+        harness.create(name, **COMPACT)
+        write(harness, name)
+    compaction = compactor(harness, *cleaners)
     compaction.check()
     assert {cleaner.jobs[0][0].name for cleaner in cleaners} < {"a-0", "b-0", "c-0"}
     assert cleaners[0].jobs[0][0].name != cleaners[1].jobs[0][0].name
 
 
-def test_an_unused_log_is_measured_once_and_closed_again(world: ReplicaHarness) -> None:
-    compaction = start(world)
-    log = world.partition().log
+def test_an_unused_log_is_measured_once_and_closed_again(harness: ReplicaHarness) -> None:
+    compaction = start(harness)
+    log = harness.partition().log
     log.close()
-    world.partition().log.first_dirty_offset = log.first_dirty_offset
+    harness.partition().log.first_dirty_offset = log.first_dirty_offset
     compaction.check()
     assert (log.is_open, log.nothing_to_clean) == (False, True)
     compaction.check()
     assert not log.is_open
-    write(world, count=10)
+    write(harness, count=10)
     assert (log.is_open, log.nothing_to_clean) == (True, False)
 
 
-def test_logs_that_are_empty_clean_or_need_recovery_are_not_opened(world: ReplicaHarness) -> None:
-    world.create(partitions=3, **COMPACT)
+def test_logs_that_are_empty_clean_or_need_recovery_are_not_opened(harness: ReplicaHarness) -> None:
+    harness.create(partitions=3, **COMPACT)
     for index in range(3):
-        write(world, count=20 * index, index=index)
-    compactor(world).check()
-    logs = [world.partition("t", index).log for index in range(3)]
+        write(harness, count=20 * index, index=index)
+    compactor(harness).check()
+    logs = [harness.partition("t", index).log for index in range(3)]
     for log in logs:
         log.open()
         log.close()
     logs[1].first_dirty_offset = 20
     logs[2]._is_clean = False  # as after a crash
-    compactor(world).check()
+    compactor(harness).check()
     assert [log.is_open for log in logs] == [False] * 3
     logs[2]._is_clean = True
-    compactor(world).check()
+    compactor(harness).check()
     assert [log.nothing_to_clean for log in logs] == [False, False, True], "opened and closed again"
 
 
 def test_reads_work_before_during_and_after_the_renames(tmp_path: Path) -> None:
     worker = HeldIoExecutor()
-    world = ReplicaHarness(tmp_path, worker=worker)
-    world.create(**COMPACT)
+    harness = ReplicaHarness(tmp_path, worker=worker)
+    harness.create(**COMPACT)
     for _ in range(20):
         batch = BatchBuilder()
-        batch.append(world.wall_ms, b"k", b"v" * 100)
-        answer = world.produce(records=batch.build(), acks=1)
+        batch.append(harness.wall_ms, b"k", b"v" * 100)
+        answer = harness.produce(records=batch.build(), acks=1)
         worker.let_write()
         assert answer.is_done
-    log = world.partition().log
-    compaction = compactor(world)
+    log = harness.partition().log
+    compaction = compactor(harness)
     compaction.check()
     worker.let_sync()
     changes: list[Callable[[], None]] = []
     log.submit = changes.append
     compaction.check()
     assert [name for name in os.listdir(log.path) if name.endswith(CLEANED)]
-    expected = offsets(world)
+    expected = offsets(harness)
     close_idle_files(log.open())
-    assert offsets(world) == expected
+    assert offsets(harness) == expected
     while changes:
         changes.pop(0)()
     assert not [name for name in os.listdir(log.path) if name.endswith((CLEANED, SWAP))]
     close_idle_files(log.open())
-    assert offsets(world) == expected
+    assert offsets(harness) == expected
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda world: world.delete(),
-        lambda world: world.partition().log.truncate(5),
-        lambda world: world.partition().log.trim(15, 0),
-        lambda world: world.replicas.directory_failed(world.partition().log.directory, _eio()),
-        lambda world: setattr(world.partition().log, "config", world.replicas.config_of("other")),
+        lambda harness: harness.delete(),
+        lambda harness: harness.partition().log.truncate(5),
+        lambda harness: harness.partition().log.trim(15, 0),
+        lambda harness: harness.replicas.directory_failed(harness.partition().log.directory, _eio()),
+        lambda harness: setattr(harness.partition().log, "config", harness.replicas.config_of("other")),
     ],
     ids=["deleted", "cut", "trimmed", "offline", "not compacted any more"],
 )
 def test_a_change_of_the_log_discards_the_run(
-    world: ReplicaHarness, cleaner: HeldCleaner, change: Callable[[ReplicaHarness], object]
+    harness: ReplicaHarness, cleaner: HeldCleaner, change: Callable[[ReplicaHarness], object]
 ) -> None:
-    compaction = start(world, cleaner)
-    assert cleaner.work(lambda: change(world)) == [False]
+    compaction = start(harness, cleaner)
+    assert cleaner.work(lambda: change(harness)) == [False]
     compaction.check()
-    world.create("u", **COMPACT)
-    if world.log_manager.directories:
-        write(world, "u")
+    harness.create("u", **COMPACT)
+    if harness.log_manager.directories:
+        write(harness, "u")
         cleaner.jobs.clear()
         compaction.check()
 
@@ -273,38 +273,38 @@ def _eio() -> object:
 
 
 def test_a_log_that_cannot_be_compacted_is_logged_once_and_skipped(
-    world: ReplicaHarness, caplog: pytest.LogCaptureFixture
+    harness: ReplicaHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.create("broken", **COMPACT)
-    world.create("good", **COMPACT)
-    write(world, "broken")
-    write(world, "good")
-    log = world.partition("broken").log
+    harness.create("broken", **COMPACT)
+    harness.create("good", **COMPACT)
+    write(harness, "broken")
+    write(harness, "good")
+    log = harness.partition("broken").log
     path = Path(log.path) / f"{0:020d}.log"
     data = bytearray(path.read_bytes())
     data[80] ^= 1
     path.write_bytes(data)
-    before = size(world, "good")
-    compaction = compactor(world)
+    before = size(harness, "good")
+    compaction = compactor(harness)
     compaction.check()
     compaction.check()
     assert log.is_uncleanable
     assert [line.message for line in caplog.records].count(
         f"broken-0 cannot be compacted and is skipped until the broker restarts: {path} is damaged at position 0"
     ) == 1  # fmt: skip
-    assert size(world, "good") < before
+    assert size(harness, "good") < before
     assert path.read_bytes() == data
-    assert world.log_manager.directories, "the disk has not failed"
+    assert harness.log_manager.directories, "the disk has not failed"
 
 
-def test_a_failed_disk_takes_its_directory_offline(world: ReplicaHarness, cleaner: HeldCleaner) -> None:
-    fill(world)
-    directory = world.partition().log.directory
-    compactor(world, cleaner).check()
+def test_a_failed_disk_takes_its_directory_offline(harness: ReplicaHarness, cleaner: HeldCleaner) -> None:
+    fill(harness)
+    directory = harness.partition().log.directory
+    compactor(harness, cleaner).check()
     cleaner.jobs.pop()[2](
         CleaningFailed(is_damage=False, text="Cannot read", path=f"{directory}/t-0/x", errno=errno.EIO)
     )
-    assert not world.log_manager.directories
+    assert not harness.log_manager.directories
 
 
 FULL = CleaningFailed(is_damage=False, text="Cannot write x", path="x", errno=errno.ENOSPC)
@@ -313,43 +313,43 @@ KILLED = CleaningFailed(is_damage=False, text="the helper process was ended by S
 
 @pytest.mark.parametrize("failure", [FULL, KILLED])
 def test_a_full_disk_or_a_killed_cleaner_delays_the_next_run(
-    failure: CleaningFailed, world: ReplicaHarness, cleaner: HeldCleaner, caplog: pytest.LogCaptureFixture
+    failure: CleaningFailed, harness: ReplicaHarness, cleaner: HeldCleaner, caplog: pytest.LogCaptureFixture
 ) -> None:
-    compaction = start(world, cleaner)
+    compaction = start(harness, cleaner)
     delays = [15, 30, 60, 120, 240, 480, 600, 600]
     for seconds in delays:
         cleaner.jobs.pop()[2](failure)
-        world.pass_time(seconds * 1000 - 1)
+        harness.pass_time(seconds * 1000 - 1)
         compaction.check()
         assert cleaner.jobs == []
-        world.pass_time(1)
+        harness.pass_time(1)
         compaction.check()
         assert len(cleaner.jobs) == 1
-    assert world.log_manager.directories
+    assert harness.log_manager.directories
     assert [line.message for line in caplog.records] == [
         f"t-0 is not compacted for the next {seconds} s: {failure.text}. Free disk space or memory."
         for seconds in delays
     ]
     assert all(cleaner.work())
-    write(world)
+    write(harness)
     compaction.check()
     cleaner.jobs.pop()[2](failure)
     assert "for the next 15 s" in caplog.records[-1].message
 
 
-def test_the_back_off_ends_when_the_clock_is_set_back(world: ReplicaHarness, cleaner: HeldCleaner) -> None:
-    compaction = start(world, cleaner)
+def test_the_back_off_ends_when_the_clock_is_set_back(harness: ReplicaHarness, cleaner: HeldCleaner) -> None:
+    compaction = start(harness, cleaner)
     cleaner.jobs.pop()[2](KILLED)
-    world.wall_ms -= 3_600_000
+    harness.wall_ms -= 3_600_000
     compaction.check()
     assert len(cleaner.jobs) == 1
 
 
-def test_a_recreated_topic_is_not_cleaned_while_a_cleaner_works_in_its_directory(world: ReplicaHarness) -> None:
+def test_a_recreated_topic_is_not_cleaned_while_a_cleaner_works_in_its_directory(harness: ReplicaHarness) -> None:
     cleaners = HeldCleaner(), HeldCleaner()
-    compaction = start(world, *cleaners)
-    world.delete()
-    fill(world)
+    compaction = start(harness, *cleaners)
+    harness.delete()
+    fill(harness)
     compaction.check()
     busy = [cleaner for cleaner in cleaners if cleaner.jobs]
     assert len(busy) == 1
@@ -358,34 +358,34 @@ def test_a_recreated_topic_is_not_cleaned_while_a_cleaner_works_in_its_directory
     assert sum(len(cleaner.jobs) for cleaner in cleaners) == 1
 
 
-def test_a_file_missing_after_a_trim_is_no_failure(world: ReplicaHarness, cleaner: HeldCleaner) -> None:
-    fill(world)
-    log = world.partition().log
-    compactor(world, cleaner).check()
+def test_a_file_missing_after_a_trim_is_no_failure(harness: ReplicaHarness, cleaner: HeldCleaner) -> None:
+    fill(harness)
+    log = harness.partition().log
+    compactor(harness, cleaner).check()
     log.trim(15, 0)
     cleaner.jobs.pop()[2](CleaningFailed(is_damage=False, text="Cannot open", path=f"{log.path}/x", errno=errno.ENOENT))
-    assert world.log_manager.directories
+    assert harness.log_manager.directories
     assert (log.is_being_cleaned, cleaner.jobs) == (False, []), "not repeated at once"
 
 
-def test_retention_waits_for_the_cleaner(world: ReplicaHarness, cleaner: HeldCleaner) -> None:
-    world.create(**{**COMPACT, "cleanup_policy": "compact,delete", "retention_ms": 1000})
-    write(world)
-    compactor(world, cleaner).check()
-    world.pass_time(100_000)
-    log = world.partition().log
-    for _ in world.log_manager.retain(world.wall_ms):
+def test_retention_waits_for_the_cleaner(harness: ReplicaHarness, cleaner: HeldCleaner) -> None:
+    harness.create(**{**COMPACT, "cleanup_policy": "compact,delete", "retention_ms": 1000})
+    write(harness)
+    compactor(harness, cleaner).check()
+    harness.pass_time(100_000)
+    log = harness.partition().log
+    for _ in harness.log_manager.retain(harness.wall_ms):
         pass
     assert log.log_start_offset == 0
     assert all(cleaner.work())
-    for _ in world.log_manager.retain(world.wall_ms):
+    for _ in harness.log_manager.retain(harness.wall_ms):
         pass
     assert log.log_start_offset == log.log_end_offset == 20
 
 
-def test_a_new_cleaner_repeats_the_job_of_a_replaced_one(world: ReplicaHarness) -> None:
+def test_a_new_cleaner_repeats_the_job_of_a_replaced_one(harness: ReplicaHarness) -> None:
     old, new = HeldCleaner(), HeldCleaner()
-    compaction = start(world, old)
+    compaction = start(harness, old)
     job, _, done = old.jobs[0]
     compaction.set_cleaners([new], CleanerResources(buffer_bytes=4096))
     compaction.check()
@@ -396,19 +396,19 @@ def test_a_new_cleaner_repeats_the_job_of_a_replaced_one(world: ReplicaHarness) 
     assert len(old.jobs) == 1
 
 
-def test_a_stopped_compactor_swaps_in_no_segment(world: ReplicaHarness, cleaner: HeldCleaner) -> None:
-    compaction = start(world, cleaner)
+def test_a_stopped_compactor_swaps_in_no_segment(harness: ReplicaHarness, cleaner: HeldCleaner) -> None:
+    compaction = start(harness, cleaner)
     compaction.stop()
     assert cleaner.work() == [False]
     compaction.check()
     assert cleaner.jobs == []
 
 
-def test_the_first_dirty_offset_is_checkpointed_and_lowered_by_truncation(world: ReplicaHarness) -> None:
+def test_the_first_dirty_offset_is_checkpointed_and_lowered_by_truncation(harness: ReplicaHarness) -> None:
     """cleaner-offset-checkpoint, as in Apache Kafka."""
-    start(world)
-    log = world.partition().log
-    for _, work in world.log_manager.checkpoint():
+    start(harness)
+    log = harness.partition().log
+    for _, work in harness.log_manager.checkpoint():
         work()
     text = (Path(log.directory) / "cleaner-offset-checkpoint").read_text()
     assert text == f"0\n1\nt 0 {log.first_dirty_offset}\n"

@@ -122,16 +122,16 @@ class Rig:
     def __init__(self, path: Path) -> None:
         self.disk = GuardedDisk()
         self.executor = QueueingExecutor(self.disk)
-        self.world = ReplicaHarness(path, worker=self.executor, disk=self.disk)
+        self.harness = ReplicaHarness(path, worker=self.executor, disk=self.disk)
         self.directory = path / "logs-0"
         self.disk.is_blocking_forbidden = True
         self.codes: list[ErrorCode] = []
 
     def append(self, value: bytes = b"v" * 200, topic: str = "t") -> None:
         builder = BatchBuilder()
-        builder.append(self.world.wall_ms, None, value)
-        self.world.replicas.append(
-            topic, 0, builder.build(), acks=1, wall_ms=self.world.wall_ms, origin=AppendOrigin.CLIENT, done=self._done
+        builder.append(self.harness.wall_ms, None, value)
+        self.harness.replicas.append(
+            topic, 0, builder.build(), acks=1, wall_ms=self.harness.wall_ms, origin=AppendOrigin.CLIENT, done=self._done
         )
 
     def _done(self, code: ErrorCode, *_: Any) -> None:
@@ -151,21 +151,21 @@ def rig(tmp_path: Path) -> Rig:
 
 
 def test_creating_appending_and_deleting_change_no_file_on_the_loop(rig: Rig) -> None:
-    rig.world.create("t", **SMALL)
+    rig.harness.create("t", **SMALL)
     rig.append()
     assert not rig.codes
     assert rig.names() == []
     rig.executor.run_all()
     assert rig.codes == [ErrorCode.NONE]
     assert rig.names() == ["t-0"]
-    rig.world.delete("t")
+    rig.harness.delete("t")
     assert rig.names() == ["t-0"]
     rig.executor.run_all()
     assert rig.names()[0].endswith("-delete")
 
 
 def test_rolling_and_indexing_change_no_file_on_the_loop(rig: Rig) -> None:
-    rig.world.create("t", **SMALL)
+    rig.harness.create("t", **SMALL)
     rig.append()
     rig.executor.run_all()
     for _ in range(200):  # enough that the index is written before the roll
@@ -184,20 +184,20 @@ def test_rolling_and_indexing_change_no_file_on_the_loop(rig: Rig) -> None:
 
 
 def test_retention_changes_no_file_on_the_loop(rig: Rig) -> None:
-    rig.world.create("t", **SMALL)
+    rig.harness.create("t", **SMALL)
     for _ in range(20):
         rig.append(LARGE)
         rig.executor.run_all()
     before = len(list((rig.directory / "t-0").glob("*.log")))
-    for _ in rig.world.log_manager.retain(rig.world.wall_ms):
+    for _ in rig.harness.log_manager.retain(rig.harness.wall_ms):
         pass
     for _ in range(3):
-        list(rig.world.log_manager.file_handles.close_idle())
+        list(rig.harness.log_manager.file_handles.close_idle())
     assert len(list((rig.directory / "t-0").glob("*.log"))) == before
     rig.executor.run_all()
     kept = list((rig.directory / "t-0").glob("*.log"))
     assert len(kept) < before
-    deletions = rig.world.log_manager.deletions(rig.world.wall_ms + 10**9)
+    deletions = rig.harness.log_manager.deletions(rig.harness.wall_ms + 10**9)
     for directory, work in deletions:
         rig.executor.background(directory, work, lambda _: None)
     rig.executor.run_all()
@@ -207,7 +207,7 @@ def test_retention_changes_no_file_on_the_loop(rig: Rig) -> None:
 
 def test_retention_and_delete_records_run_before_writes_that_wait_for_space(rig: Rig) -> None:
     """The active segment stays, and so does a segment whose indexes are not written yet."""
-    rig.world.create("t", **SMALL | {"retention_bytes": 1})
+    rig.harness.create("t", **SMALL | {"retention_bytes": 1})
     for _ in range(20):
         rig.append(LARGE)
         rig.executor.run_all()
@@ -215,52 +215,52 @@ def test_retention_and_delete_records_run_before_writes_that_wait_for_space(rig:
     before = sorted(path.name for path in folder.glob("*.log"))
     for _ in range(3):
         rig.append(LARGE)  # the first one rolls
-    rig.world.replicas.on_space_changed(str(rig.directory), has_room=False)
-    assert rig.world.replicas.delete_records("t", 0, 2, rig.world.wall_ms) == 2
+    rig.harness.replicas.on_space_changed(str(rig.directory), has_room=False)
+    assert rig.harness.replicas.delete_records("t", 0, 2, rig.harness.wall_ms) == 2
     rig.executor.run_all("background")
     assert sorted(path.name for path in folder.glob("*.log")) == before[1:]
-    for _ in rig.world.log_manager.retain(rig.world.wall_ms):
+    for _ in rig.harness.log_manager.retain(rig.harness.wall_ms):
         pass
     rig.executor.run_all("background")
     assert sorted(path.name for path in folder.glob("*.log")) == before[-1:]
-    deletions = rig.world.log_manager.deletions(rig.world.wall_ms + 10**9)
+    deletions = rig.harness.log_manager.deletions(rig.harness.wall_ms + 10**9)
     assert sum(len(work.args[1]) for _, work in deletions) > 2 * (len(before) - 1)
-    rig.world.replicas.on_space_changed(str(rig.directory), has_room=True)
+    rig.harness.replicas.on_space_changed(str(rig.directory), has_room=True)
     rig.executor.run_all()
     assert rig.codes == [ErrorCode.NONE] * 23
-    assert rig.world.partition("t").log.log_end_offset == 23
+    assert rig.harness.partition("t").log.log_end_offset == 23
     bases = {path.name[:20] for path in folder.glob("*.log")}
     assert {path.name[:20] for path in folder.glob("*index")} == bases, "no index was recreated for a deleted segment"
 
 
 def test_a_recreated_topic_does_not_see_the_files_of_the_old_one(rig: Rig) -> None:
-    rig.world.create("t", **SMALL)
+    rig.harness.create("t", **SMALL)
     rig.append(b"old")
     rig.executor.run_all()
-    rig.world.delete("t")
-    rig.world.create("t", **SMALL)
+    rig.harness.delete("t")
+    rig.harness.create("t", **SMALL)
     rig.append(b"new")
     rig.executor.run_all()
     assert rig.codes == [ErrorCode.NONE, ErrorCode.NONE]
-    assert rig.world.partition("t").log.log_end_offset == 1
+    assert rig.harness.partition("t").log.log_end_offset == 1
     assert len(rig.names()) == 2
 
 
 def test_deleting_a_topic_cancels_its_queued_work(rig: Rig) -> None:
-    rig.world.create("t", **SMALL)
+    rig.harness.create("t", **SMALL)
     for _ in range(20):
         rig.append(LARGE)
-    rig.world.delete("t")
-    rig.world.create("other")
+    rig.harness.delete("t")
+    rig.harness.create("other")
     rig.append(topic="other")
     rig.executor.run_all()
     assert rig.codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 20 + [ErrorCode.NONE]
     assert "other-0" in rig.names()
-    assert not rig.world.log_manager.offline
+    assert not rig.harness.log_manager.offline
 
 
 def test_a_failed_file_operation_takes_its_directory_offline(rig: Rig) -> None:
-    rig.world.create("t", **SMALL)
+    rig.harness.create("t", **SMALL)
     rig.append()
     rig.executor.run_all()
     for number in range(2, 9):
@@ -269,4 +269,4 @@ def test_a_failed_file_operation_takes_its_directory_offline(rig: Rig) -> None:
         rig.append(LARGE)
     rig.executor.run_all()
     assert rig.codes[-1] == ErrorCode.KAFKA_STORAGE_ERROR
-    assert list(rig.world.log_manager.offline) == [str(rig.directory)]
+    assert list(rig.harness.log_manager.offline) == [str(rig.directory)]

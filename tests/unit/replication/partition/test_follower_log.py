@@ -33,15 +33,15 @@ class Rig:
 
     def __init__(self, path: Path, *, is_led_here: bool = False, disk: Disk | None = None) -> None:
         self.worker = HeldIoExecutor()
-        self.world = ReplicaHarness(path, worker=self.worker, disk=disk)
-        self.world.create(replicas=(1, 2), leader=1 if is_led_here else 2)
-        self.follower_log = FollowerLog(self.world.replicas, self.world.log_manager, self.worker)
+        self.harness = ReplicaHarness(path, worker=self.worker, disk=disk)
+        self.harness.create(replicas=(1, 2), leader=1 if is_led_here else 2)
+        self.follower_log = FollowerLog(self.harness.replicas, self.harness.log_manager, self.worker)
         self.results: list[bool] = []
         self.opened = 0
 
     @property
     def partition(self) -> Partition:
-        return self.world.partition()
+        return self.harness.partition()
 
     def open(self) -> None:
         self.follower_log.open(self.partition, self._opened)
@@ -78,8 +78,8 @@ def test_the_high_watermark_is_capped_by_the_log_end_and_the_log_start_by_the_hi
 def test_a_response_larger_than_a_segment_is_appended_in_part(tmp_path: Path) -> None:
     """The leader's segments may be larger."""
     rig = Rig(tmp_path)
-    rig.world.create("small", replicas=(1, 2), leader=2, segment_bytes=1 << 20)
-    partition = rig.world.partition("small")
+    rig.harness.create("small", replicas=(1, 2), leader=2, segment_bytes=1 << 20)
+    partition = rig.harness.partition("small")
     partition.log.open()
     rig.follower_log.append(partition, batches(0, 0, 0, size=400_000), OFFSETS, NOW_MS, rig.results.append)
     rig.worker.let_write()
@@ -89,8 +89,8 @@ def test_a_response_larger_than_a_segment_is_appended_in_part(tmp_path: Path) ->
 
 def test_a_log_with_pending_writes_is_opened_after_them(tmp_path: Path) -> None:
     rig = Rig(tmp_path, is_led_here=True)
-    rig.world.produce()
-    rig.world.change(leader=2)
+    rig.harness.produce()
+    rig.harness.change(leader=2)
     rig.open()
     assert rig.opened == 0
     rig.worker.let_write()
@@ -101,7 +101,7 @@ def test_a_log_with_pending_writes_is_opened_after_them(tmp_path: Path) -> None:
 
 def test_a_diverging_log_is_truncated(rig: Rig) -> None:
     rig.append_and_write(batches(0))
-    rig.world.change(leader=2)
+    rig.harness.change(leader=2)
     rig.open()
     rig.append_and_write(batches(1, 1, at=1))
     rig.follower_log.truncate_to_epoch(rig.partition, 0, 4, rig.results.append)
@@ -124,7 +124,7 @@ def test_a_truncation_is_skipped_when_the_leader_epoch_changes(rig: Rig) -> None
     rig.append(batches(0, at=2))
     rig.follower_log.truncate_to_epoch(rig.partition, 0, 1, rig.results.append)
     assert rig.results == []
-    rig.world.change(leader=2)
+    rig.harness.change(leader=2)
     rig.worker.let_write()
     rig.worker.let_sync()
     assert rig.results == [True, True]
@@ -136,7 +136,7 @@ def test_a_truncation_waits_for_disk_space_before_it_changes_anything(tmp_path: 
     rig = Rig(tmp_path, disk=disk)
     rig.open()
     rig.append_and_write(batches(0, 0), LeaderOffsets(high_watermark=2, log_start_offset=0))
-    ((directory, write_checkpoints),) = rig.world.log_manager.checkpoint()
+    ((directory, write_checkpoints),) = rig.harness.log_manager.checkpoint()
     write_checkpoints()
 
     def checkpoint() -> int:
@@ -166,9 +166,9 @@ def test_a_truncation_that_never_gets_disk_space_fails(tmp_path: Path) -> None:
 
 
 def test_a_leader_elected_during_a_write_commits_the_written_records(rig: Rig) -> None:
-    rig.world.change(isr=[1, 2])
+    rig.harness.change(isr=[1, 2])
     rig.append(batches(0))
-    rig.world.change(leader=1, isr=[1])
+    rig.harness.change(leader=1, isr=[1])
     rig.partition.open_leader_log()
     rig.worker.let_write()
     assert rig.partition.high_watermark == 1
@@ -176,7 +176,7 @@ def test_a_leader_elected_during_a_write_commits_the_written_records(rig: Rig) -
 
 def test_a_failed_directory_stops_replication(rig: Rig) -> None:
     reported: list[bool] = []
-    rig.world.replicas.on_partition_changed = lambda partition: reported.append(partition.is_offline)
+    rig.harness.replicas.on_partition_changed = lambda partition: reported.append(partition.is_offline)
     rig.append(batches(0))
     rig.worker.let_write(StorageError("write", rig.partition.log.path))
     assert rig.results == [False]

@@ -67,7 +67,7 @@ class SteppedExecutor:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> ReplicaHarness:
+def harness(tmp_path: Path) -> ReplicaHarness:
     return ReplicaHarness(tmp_path, directories=2)
 
 
@@ -77,10 +77,10 @@ def stepped(tmp_path: Path) -> tuple[ReplicaHarness, SteppedExecutor]:
     return ReplicaHarness(tmp_path, worker=executor, directories=2), executor
 
 
-def other_directory(world: ReplicaHarness, name: str = "t", index: int = 0) -> str:
+def other_directory(harness: ReplicaHarness, name: str = "t", index: int = 0) -> str:
     """The log directory that does not hold a partition."""
-    here = world.partition(name, index).log.directory
-    return next(path for path in world.log_manager.directories if path != here)
+    here = harness.partition(name, index).log.directory
+    return next(path for path in harness.log_manager.directories if path != here)
 
 
 def names(path: str) -> list[str]:
@@ -89,21 +89,21 @@ def names(path: str) -> list[str]:
 
 def start_move(stepped: tuple[ReplicaHarness, SteppedExecutor], steps: int) -> tuple[ReplicaHarness, SteppedExecutor]:
     """Create a partition with one batch, and run some steps of its move."""
-    world, executor = stepped
-    world.create()
-    world.produce(acks=1)
+    harness, executor = stepped
+    harness.create()
+    harness.produce(acks=1)
     executor.run_all()
-    world.moves.alter("t", 0, other_directory(world))
+    harness.moves.alter("t", 0, other_directory(harness))
     executor.run_steps(steps)
-    return world, executor
+    return harness, executor
 
 
-def base_offsets(world: ReplicaHarness, name: str = "t", end: int = 0) -> list[int]:
+def base_offsets(harness: ReplicaHarness, name: str = "t", end: int = 0) -> list[int]:
     """Base offsets of all batches from the log start offset."""
     found: list[int] = []
-    position = world.partition(name).log.log_start_offset
+    position = harness.partition(name).log.log_start_offset
     while position < end:
-        data = fetched(world.fetch(name, 0, position, max_wait_ms=0))
+        data = fetched(harness.fetch(name, 0, position, max_wait_ms=0))
         assert data.error_code == E.NONE
         got = offsets(data)
         if not got:
@@ -116,143 +116,144 @@ def base_offsets(world: ReplicaHarness, name: str = "t", end: int = 0) -> list[i
 # ---- moving ----------------------------------------------------------------------------------------------
 
 
-def test_a_move_keeps_records_epochs_and_watermarks_and_deletes_the_old_directory(world: ReplicaHarness) -> None:
-    world.create(epoch=3, **SMALL)
-    world.load(batches=10, size=300)
-    before = world.partition().log
-    target = other_directory(world)
-    assert world.moves.alter("t", 0, target) == E.NONE
-    partition = world.partition()
+def test_a_move_keeps_records_epochs_and_watermarks_and_deletes_the_old_directory(harness: ReplicaHarness) -> None:
+    harness.create(epoch=3, **SMALL)
+    harness.load(batches=10, size=300)
+    before = harness.partition().log
+    target = other_directory(harness)
+    assert harness.moves.alter("t", 0, target) == E.NONE
+    partition = harness.partition()
     assert partition.log is not before
     assert (partition.log.directory, partition.log.path) == (target, f"{target}/t-0")
-    assert not world.moves.active
-    assert not world.log_manager.future_logs
-    assert base_offsets(world, end=10) == list(range(10))
+    assert not harness.moves.active
+    assert not harness.log_manager.future_logs
+    assert base_offsets(harness, end=10) == list(range(10))
     assert (partition.high_watermark, partition.log.high_watermark, partition.log.latest_epoch) == (10, 10, 3)
     assert [name for name in names(before.directory) if name.startswith("t-0")] == [
         name for name in names(before.directory) if name.endswith("-delete")
     ]
     assert COMPLETE not in names(partition.log.path)
-    assert produced(world.produce(acks=-1)).base_offset == 10
-    assert base_offsets(world, end=11) == list(range(11))
+    assert produced(harness.produce(acks=-1)).base_offset == 10
+    assert base_offsets(harness, end=11) == list(range(11))
 
 
-def test_a_move_copies_whole_batches_from_the_log_start_offset(world: ReplicaHarness) -> None:
-    world.create()
+def test_a_move_copies_whole_batches_from_the_log_start_offset(harness: ReplicaHarness) -> None:
+    harness.create()
     for _ in range(4):
-        world.produce(records=batch(5), acks=1)
-    world.replicas.delete_records("t", 0, 7, world.wall_ms)
-    world.moves.alter("t", 0, other_directory(world))
-    log = world.partition().log
+        harness.produce(records=batch(5), acks=1)
+    harness.replicas.delete_records("t", 0, 7, harness.wall_ms)
+    harness.moves.alter("t", 0, other_directory(harness))
+    log = harness.partition().log
     assert (log.log_start_offset, log.open().start_offset, log.log_end_offset) == (7, 5, 20)
-    assert fetched(world.fetch(offset=6)).error_code == E.OFFSET_OUT_OF_RANGE
+    assert fetched(harness.fetch(offset=6)).error_code == E.OFFSET_OUT_OF_RANGE
 
 
-def test_a_move_obeys_the_rate_limit_and_its_changes(world: ReplicaHarness) -> None:
-    world.create(**SMALL)  # chunks of a small segment
-    world.load(batches=10, size=300)
-    world.moves.rate_limiter.set_rate(100, world.mono_ms)
-    world.moves.alter("t", 0, other_directory(world))
+def test_a_move_obeys_the_rate_limit_and_its_changes(harness: ReplicaHarness) -> None:
+    harness.create(**SMALL)  # chunks of a small segment
+    harness.load(batches=10, size=300)
+    harness.moves.rate_limiter.set_rate(100, harness.mono_ms)
+    harness.moves.alter("t", 0, other_directory(harness))
     for _ in range(3):
-        (move,) = world.moves.active.values()
+        (move,) = harness.moves.active.values()
         assert move.copy is not None
         copied = move.copy.log_end_offset
-        world.pass_time(20_000)
+        harness.pass_time(20_000)
         assert copied < move.copy.log_end_offset
-    world.moves.rate_limiter.set_rate(0, world.mono_ms)
+    harness.moves.rate_limiter.set_rate(0, harness.mono_ms)
     copied = move.copy.log_end_offset
-    world.pass_time(60_000)
+    harness.pass_time(60_000)
     assert move.copy.log_end_offset == copied
-    world.moves.rate_limiter.set_rate(1e9, world.mono_ms)
-    world.pass_time(2_000)
-    world.pass_time(2_000)
-    assert not world.moves.active
-    assert base_offsets(world, end=10) == list(range(10))
+    harness.moves.rate_limiter.set_rate(1e9, harness.mono_ms)
+    harness.pass_time(2_000)
+    harness.pass_time(2_000)
+    assert not harness.moves.active
+    assert base_offsets(harness, end=10) == list(range(10))
 
 
-def test_an_empty_partition_moves(world: ReplicaHarness) -> None:
-    world.create()
-    world.moves.alter("t", 0, other_directory(world))
-    assert world.partition().log.directory == list(world.log_manager.directories)[1]
-    world.load(batches=1)
+def test_an_empty_partition_moves(harness: ReplicaHarness) -> None:
+    harness.create()
+    harness.moves.alter("t", 0, other_directory(harness))
+    assert harness.partition().log.directory == list(harness.log_manager.directories)[1]
+    harness.load(batches=1)
 
 
-def test_an_epoch_without_records_is_kept(world: ReplicaHarness) -> None:
-    world.create(epoch=3)
-    world.load(batches=2)
-    world.change(leader=1, isr=[1])  # which begins epoch 4
-    world.moves.alter("t", 0, other_directory(world))
-    log = world.partition().log
+def test_an_epoch_without_records_is_kept(harness: ReplicaHarness) -> None:
+    harness.create(epoch=3)
+    harness.load(batches=2)
+    harness.change(leader=1, isr=[1])  # which begins epoch 4
+    harness.moves.alter("t", 0, other_directory(harness))
+    log = harness.partition().log
     log.open()
-    assert world.partition().leader_epoch == log.latest_epoch == 4
+    assert harness.partition().leader_epoch == log.latest_epoch == 4
     assert log.end_offset_for_epoch(3) == (3, 2)
 
 
-def test_the_producer_state_is_kept(world: ReplicaHarness) -> None:
-    world.create()
+def test_the_producer_state_is_kept(harness: ReplicaHarness) -> None:
+    harness.create()
     made = {"producer_id": 7, "producer_epoch": 0}
-    produced(world.produce(records=batch(2, base_sequence=0, **made)))
-    world.moves.alter("t", 0, other_directory(world))
-    again = produced(world.produce(records=batch(2, base_sequence=0, **made)))
+    produced(harness.produce(records=batch(2, base_sequence=0, **made)))
+    harness.moves.alter("t", 0, other_directory(harness))
+    again = produced(harness.produce(records=batch(2, base_sequence=0, **made)))
     assert (again.error_code, again.base_offset) == (E.NONE, 0)
     assert (
-        produced(world.produce(records=batch(2, base_sequence=5, **made))).error_code == E.OUT_OF_ORDER_SEQUENCE_NUMBER
+        produced(harness.produce(records=batch(2, base_sequence=5, **made))).error_code
+        == E.OUT_OF_ORDER_SEQUENCE_NUMBER
     )
-    assert produced(world.produce(records=batch(2, base_sequence=2, **made))).base_offset == 2
+    assert produced(harness.produce(records=batch(2, base_sequence=2, **made))).base_offset == 2
 
 
 def test_appends_between_any_two_steps_are_kept_in_order_and_the_move_ends(
     stepped: tuple[ReplicaHarness, SteppedExecutor],
 ) -> None:
-    world, executor = stepped
-    world.create(**SMALL)
+    harness, executor = stepped
+    harness.create(**SMALL)
     executor.run_all()
-    answers = [world.produce(acks=1)]
+    answers = [harness.produce(acks=1)]
     executor.run_all()
-    target = other_directory(world)
-    assert world.moves.alter("t", 0, target) == E.NONE
+    target = other_directory(harness)
+    assert harness.moves.alter("t", 0, target) == E.NONE
     steps = 0
-    while world.moves.active:
+    while harness.moves.active:
         executor.step()
         steps += 1
-        answers.append(world.produce(acks=1))
+        answers.append(harness.produce(acks=1))
         assert steps < MAX_STEPS, "the move ends"
     executor.run_all()
-    assert world.partition().log.directory == target
+    assert harness.partition().log.directory == target
     assert [produced(answer).base_offset for answer in answers] == list(range(len(answers)))
-    found = world.partition().log
+    found = harness.partition().log
     assert found.open().end_offset == len(answers)
 
 
 def test_a_move_waits_for_compaction(stepped: tuple[ReplicaHarness, SteppedExecutor]) -> None:
-    world, executor = stepped
-    world.create()
-    world.produce(acks=1)
+    harness, executor = stepped
+    harness.create()
+    harness.produce(acks=1)
     executor.run_all()
-    log = world.partition().log
+    log = harness.partition().log
     log.is_being_cleaned = True
-    world.moves.alter("t", 0, other_directory(world))
+    harness.moves.alter("t", 0, other_directory(harness))
     for _ in range(200):
         executor.step()
-    assert world.partition().log is log
+    assert harness.partition().log is log
     log.is_being_cleaned = False
     executor.run_all()
-    assert world.partition().log is not log
+    assert harness.partition().log is not log
 
 
 def test_a_move_restarts_when_its_next_records_are_deleted(stepped: tuple[ReplicaHarness, SteppedExecutor]) -> None:
-    world, executor = stepped
-    world.create(**SMALL)
+    harness, executor = stepped
+    harness.create(**SMALL)
     for _ in range(5):
-        world.produce(records=batch(size=900), acks=1)
+        harness.produce(records=batch(size=900), acks=1)
         executor.run_all()
-    world.moves.alter("t", 0, other_directory(world))
-    while not world.log_manager.future_logs:
+    harness.moves.alter("t", 0, other_directory(harness))
+    while not harness.log_manager.future_logs:
         executor.step()
-    world.replicas.delete_records("t", 0, 4, world.wall_ms)
+    harness.replicas.delete_records("t", 0, 4, harness.wall_ms)
     executor.run_all()
-    log = world.partition().log
-    assert log.directory == list(world.log_manager.directories)[1]
+    log = harness.partition().log
+    assert log.directory == list(harness.log_manager.directories)[1]
     log.open()
     assert (log.log_start_offset, log.open().start_offset, log.log_end_offset) == (4, 4, 5)
 
@@ -262,11 +263,11 @@ def test_a_move_restarts_when_its_next_records_are_deleted(stepped: tuple[Replic
 
 def test_error_codes_are_those_of_apache_kafka(tmp_path: Path) -> None:
     """ReplicaManager.alterReplicaLogDirs of Kafka 4.3."""
-    world = ReplicaHarness(tmp_path, directories=3)
-    first, second, third = world.log_manager.directories
-    world.create("t", 2)
-    world.create("remote", replicas=(2,), leader=2)
-    alter = world.moves.alter
+    harness = ReplicaHarness(tmp_path, directories=3)
+    first, second, third = harness.log_manager.directories
+    harness.create("t", 2)
+    harness.create("remote", replicas=(2,), leader=2)
+    alter = harness.moves.alter
     assert alter("t", 0, first) == E.NONE
     assert alter("t", 0, "/nowhere") == E.LOG_DIR_NOT_FOUND
     assert alter("t", 9, first) == E.UNKNOWN_TOPIC_OR_PARTITION
@@ -274,131 +275,135 @@ def test_error_codes_are_those_of_apache_kafka(tmp_path: Path) -> None:
     assert alter("remote", 0, first) == E.REPLICA_NOT_AVAILABLE
     assert alter("n" * 213, 0, first) == E.UNKNOWN_TOPIC_OR_PARTITION
     assert alter("n" * 214, 0, first) == E.INVALID_TOPIC_EXCEPTION
-    ids = [directory.directory_id for directory in world.log_manager.directories.values()]
-    world.apply(BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=101, log_dirs=ids, cordoned_log_dirs=[ids[1]]))
+    ids = [directory.directory_id for directory in harness.log_manager.directories.values()]
+    harness.apply(
+        BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=101, log_dirs=ids, cordoned_log_dirs=[ids[1]])
+    )
     assert alter("t", 0, second) == E.INVALID_REPLICA_ASSIGNMENT
-    world.replicas.directory_failed(third, StorageError("use", third, OSError(5, "Input/output error")))
+    harness.replicas.directory_failed(third, StorageError("use", third, OSError(5, "Input/output error")))
     assert alter("t", 0, third) == E.KAFKA_STORAGE_ERROR
 
 
 def test_no_move_starts_while_a_directory_is_offline(tmp_path: Path) -> None:
-    world = ReplicaHarness(tmp_path, directories=3)
-    first, second, third = world.log_manager.directories
-    world.create(partitions=3)
-    world.replicas.directory_failed(third, StorageError("use", third, OSError(5, "Input/output error")))
-    codes = [world.moves.alter("t", index, second) for index in range(3)]
-    found = {world.partition(index=index).log.directory: code for index, code in enumerate(codes)}
+    harness = ReplicaHarness(tmp_path, directories=3)
+    first, second, third = harness.log_manager.directories
+    harness.create(partitions=3)
+    harness.replicas.directory_failed(third, StorageError("use", third, OSError(5, "Input/output error")))
+    codes = [harness.moves.alter("t", index, second) for index in range(3)]
+    found = {harness.partition(index=index).log.directory: code for index, code in enumerate(codes)}
     assert found == {first: E.KAFKA_STORAGE_ERROR, second: E.NONE, third: E.KAFKA_STORAGE_ERROR}
 
 
-def test_the_preferred_directory_of_a_future_partition_is_used(world: ReplicaHarness) -> None:
-    _, second = world.log_manager.directories
+def test_the_preferred_directory_of_a_future_partition_is_used(harness: ReplicaHarness) -> None:
+    _, second = harness.log_manager.directories
     for name in ("a", "b"):
-        assert world.moves.alter(name, 0, second) == E.UNKNOWN_TOPIC_OR_PARTITION
-    world.create("a")
-    world.create("b")
-    assert [world.partition(name).log.directory for name in ("a", "b")] == [second, second]
+        assert harness.moves.alter(name, 0, second) == E.UNKNOWN_TOPIC_OR_PARTITION
+    harness.create("a")
+    harness.create("b")
+    assert [harness.partition(name).log.directory for name in ("a", "b")] == [second, second]
 
 
-def test_the_number_of_preferred_directories_is_limited(world: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_preferred_directories_is_limited(
+    harness: ReplicaHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("storage.directories.log_manager.MAX_REMEMBERED", 2)
-    _, second = world.log_manager.directories
+    _, second = harness.log_manager.directories
     for name in ("a", "b", "c"):
-        world.moves.alter(name, 0, second)
+        harness.moves.alter(name, 0, second)
     for name in ("a", "b", "c", "d"):
-        world.create(name)
-    found = {name: world.partition(name).log.directory == second for name in "abc"}
+        harness.create(name)
+    found = {name: harness.partition(name).log.directory == second for name in "abc"}
     assert found == {"a": False, "b": True, "c": True}
 
 
 def test_a_request_for_another_directory_cancels_the_move(stepped: tuple[ReplicaHarness, SteppedExecutor]) -> None:
-    world, executor = stepped
-    world.create()
+    harness, executor = stepped
+    harness.create()
     executor.run_all()
-    log, target = world.partition().log, other_directory(world)
-    world.moves.alter("t", 0, target)
-    while not world.log_manager.future_logs:
+    log, target = harness.partition().log, other_directory(harness)
+    harness.moves.alter("t", 0, target)
+    while not harness.log_manager.future_logs:
         executor.step()
-    assert world.moves.alter("t", 0, target) == E.NONE  # continues
-    assert len(world.moves.active) == 1
+    assert harness.moves.alter("t", 0, target) == E.NONE  # continues
+    assert len(harness.moves.active) == 1
     assert [name for name in names(target) if name.endswith(FUTURE)]
-    assert world.moves.alter("t", 0, log.directory) == E.NONE
+    assert harness.moves.alter("t", 0, log.directory) == E.NONE
     executor.run_all()
-    assert world.partition().log is log
-    for _, work in world.log_manager.deletions(world.wall_ms):
+    assert harness.partition().log is log
+    for _, work in harness.log_manager.deletions(harness.wall_ms):
         work()
     assert not [name for name in names(target) if name.startswith("t-0")]
 
 
 @pytest.mark.parametrize("steps", range(26))
 def test_appends_continue_after_a_cancelled_move(stepped: tuple[ReplicaHarness, SteppedExecutor], steps: int) -> None:
-    world, executor = stepped
-    world.create()
+    harness, executor = stepped
+    harness.create()
     executor.run_all()
-    here = world.partition().log.directory
-    world.moves.alter("t", 0, other_directory(world))
+    here = harness.partition().log.directory
+    harness.moves.alter("t", 0, other_directory(harness))
     executor.run_steps(steps)
-    answer = world.produce(acks=1)
-    world.moves.alter("t", 0, here)
+    answer = harness.produce(acks=1)
+    harness.moves.alter("t", 0, here)
     executor.run_all()
     assert produced(answer).error_code == E.NONE
-    assert world.partition().log.directory == here
+    assert harness.partition().log.directory == here
 
 
 @pytest.mark.parametrize("steps", range(26))
 def test_a_recreated_topic_moves_independently(stepped: tuple[ReplicaHarness, SteppedExecutor], steps: int) -> None:
-    world, executor = start_move(stepped, steps)
-    world.delete()
-    world.create()
-    answer = world.produce(acks=1)
-    target = other_directory(world)
-    assert world.moves.alter("t", 0, target) == E.NONE
+    harness, executor = start_move(stepped, steps)
+    harness.delete()
+    harness.create()
+    answer = harness.produce(acks=1)
+    target = other_directory(harness)
+    assert harness.moves.alter("t", 0, target) == E.NONE
     executor.run_all()
     assert produced(answer).error_code == E.NONE
-    assert world.partition().log.directory == target
-    assert base_offsets(world, end=1) == [0]
-    assert not world.moves.active
-    assert not world.log_manager.future_logs
-    assert not world.log_manager.offline
+    assert harness.partition().log.directory == target
+    assert base_offsets(harness, end=1) == [0]
+    assert not harness.moves.active
+    assert not harness.log_manager.future_logs
+    assert not harness.log_manager.offline
 
 
 def test_a_copy_created_for_a_cancelled_move_is_deleted(tmp_path: Path) -> None:
     executor = SteppedExecutor()
-    world = ReplicaHarness(tmp_path, worker=executor, directories=3)
-    world.create()
-    world.produce(acks=1)
+    harness = ReplicaHarness(tmp_path, worker=executor, directories=3)
+    harness.create()
+    harness.produce(acks=1)
     executor.run_all()
-    first, second = [path for path in world.log_manager.directories if path != world.partition().log.directory]
-    world.moves.alter("t", 0, first)
+    first, second = [path for path in harness.log_manager.directories if path != harness.partition().log.directory]
+    harness.moves.alter("t", 0, first)
     while executor.work[0][0] != first:
         executor.step()
     late = executor.work.popleft()
-    world.moves.alter("t", 0, second)
-    while not world.log_manager.future_logs:
+    harness.moves.alter("t", 0, second)
+    while not harness.log_manager.future_logs:
         executor.step()
     executor.work.appendleft(late)
     executor.run_all()
-    assert world.partition().log.directory == second
-    assert not world.log_manager.future_logs
-    for _, work in world.log_manager.deletions(world.wall_ms):
+    assert harness.partition().log.directory == second
+    assert not harness.log_manager.future_logs
+    for _, work in harness.log_manager.deletions(harness.wall_ms):
         work()
     assert not [name for name in names(first) if name.startswith("t-0")]
 
 
 @pytest.mark.parametrize("steps", range(26))
 def test_deleting_a_topic_deletes_its_copy(stepped: tuple[ReplicaHarness, SteppedExecutor], steps: int) -> None:
-    world, executor = start_move(stepped, steps)
-    world.delete()
+    harness, executor = start_move(stepped, steps)
+    harness.delete()
     executor.run_all()
-    assert not world.moves.active
-    assert not world.log_manager.future_logs
+    assert not harness.moves.active
+    assert not harness.log_manager.future_logs
     for _ in range(2):
-        for _, work in world.log_manager.deletions(world.wall_ms + 600_000):
+        for _, work in harness.log_manager.deletions(harness.wall_ms + 600_000):
             work()
-        world.wall_ms += 600_000
-    for directory in world.log_manager.directories:
+        harness.wall_ms += 600_000
+    for directory in harness.log_manager.directories:
         assert not [name for name in names(directory) if name.startswith("t-0")]
-    assert not world.log_manager.offline
+    assert not harness.log_manager.offline
 
 
 @pytest.mark.parametrize("steps", range(26))
@@ -406,28 +411,30 @@ def test_deleting_a_topic_deletes_its_copy(stepped: tuple[ReplicaHarness, Steppe
 def test_a_failed_directory_cancels_the_move_and_leaves_the_other_online(
     stepped: tuple[ReplicaHarness, SteppedExecutor], steps: int, failing: str
 ) -> None:
-    world, executor = stepped
-    world.create(partitions=2)
+    harness, executor = stepped
+    harness.create(partitions=2)
     for index in (0, 1):
-        world.produce(index=index, acks=1)
+        harness.produce(index=index, acks=1)
     executor.run_all()
-    here, target = world.partition().log.directory, other_directory(world)
-    world.moves.alter("t", 0, target)
+    here, target = harness.partition().log.directory, other_directory(harness)
+    harness.moves.alter("t", 0, target)
     executor.run_steps(steps)
     executor.broken = here if failing == "log" else target
-    answer = world.produce(acks=1)
+    answer = harness.produce(acks=1)
     executor.run_all()
-    if executor.broken not in world.log_manager.offline:  # not used since
-        world.replicas.directory_failed(executor.broken, StorageError("use", executor.broken, OSError(5, "I/O error")))
+    if executor.broken not in harness.log_manager.offline:  # not used since
+        harness.replicas.directory_failed(
+            executor.broken, StorageError("use", executor.broken, OSError(5, "I/O error"))
+        )
         executor.run_all()
-    assert not world.moves.active
+    assert not harness.moves.active
     assert answer.is_done
-    assert list(world.log_manager.offline) == [executor.broken]
+    assert list(harness.log_manager.offline) == [executor.broken]
     for index in (0, 1):
-        partition = world.partition(index=index)
+        partition = harness.partition(index=index)
         assert partition.is_offline is (partition.log.directory == executor.broken)
         if not partition.is_offline:
-            last = world.produce(index=index, acks=1)
+            last = harness.produce(index=index, acks=1)
             executor.run_all()
             assert produced(last).error_code == E.NONE
 
@@ -442,16 +449,16 @@ class NoTable(Disk):
 
 
 def test_a_copy_whose_close_fails_does_not_replace_the_log(tmp_path: Path) -> None:
-    world = ReplicaHarness(tmp_path, directories=2, disk=NoTable())
-    world.create()
-    world.produce(records=batch(5), acks=1)
-    world.replicas.delete_records("t", 0, 2, world.wall_ms)
-    here, target = world.partition().log.directory, other_directory(world)
-    world.moves.alter("t", 0, target)
-    assert list(world.log_manager.offline) == [target]
-    assert not world.moves.active
-    assert world.partition().log.directory == here
-    assert produced(world.produce(acks=1)).error_code == E.NONE
+    harness = ReplicaHarness(tmp_path, directories=2, disk=NoTable())
+    harness.create()
+    harness.produce(records=batch(5), acks=1)
+    harness.replicas.delete_records("t", 0, 2, harness.wall_ms)
+    here, target = harness.partition().log.directory, other_directory(harness)
+    harness.moves.alter("t", 0, target)
+    assert list(harness.log_manager.offline) == [target]
+    assert not harness.moves.active
+    assert harness.partition().log.directory == here
+    assert produced(harness.produce(acks=1)).error_code == E.NONE
 
 
 # ---- crashes ---------------------------------------------------------------------------------------------
@@ -485,14 +492,14 @@ class CrashingDisk(Disk):
 @pytest.mark.parametrize("steps", range(1, 12))
 def test_a_crash_during_a_move_leaves_one_complete_log(tmp_path: Path, steps: int) -> None:
     disk = CrashingDisk()
-    world = ReplicaHarness(tmp_path, directories=2, disk=disk)
-    world.create()
-    world.load(batches=3)
-    directories = list(world.log_manager.directories)
-    target = other_directory(world)
+    harness = ReplicaHarness(tmp_path, directories=2, disk=disk)
+    harness.create()
+    harness.load(batches=3)
+    directories = list(harness.log_manager.directories)
+    target = other_directory(harness)
     disk.left = steps
     with contextlib.suppress(Crash):
-        world.moves.alter("t", 0, target)
+        harness.moves.alter("t", 0, target)
     again = LogManager(Disk(), dict.fromkeys(directories, bytes(16)), LogConfig(), random_bytes=bytes)
     again.load()
     assert list(again.logs) == [("t", 0)]
@@ -509,18 +516,18 @@ def test_a_crash_during_a_move_leaves_one_complete_log(tmp_path: Path, steps: in
 
 def test_interrupted_moves_start_again_and_their_old_copies_are_deleted(tmp_path: Path) -> None:
     """Apache Kafka does not start with two copies of a log."""
-    world = ReplicaHarness(tmp_path, directories=2)
-    world.create()
-    world.load(batches=3)
-    target = other_directory(world)
+    harness = ReplicaHarness(tmp_path, directories=2)
+    harness.create()
+    harness.load(batches=3)
+    target = other_directory(harness)
     lost = [Path(target) / f"t-0.{digit * 32}{FUTURE}" for digit in "01"]
     for path in lost:
         path.mkdir()
-        world.log_manager._interrupted.append((("t", 0), str(path)))
-    world.moves.resume()
-    assert world.partition().log.directory == target
+        harness.log_manager._interrupted.append((("t", 0), str(path)))
+    harness.moves.resume()
+    assert harness.partition().log.directory == target
     assert [name.endswith(FUTURE) for name in names(target) if name.startswith("t-0.")] == [False, False]
-    for _, work in world.log_manager.deletions(world.wall_ms):
+    for _, work in harness.log_manager.deletions(harness.wall_ms):
         work()
     assert [name for name in names(target) if name.startswith("t-0")] == ["t-0"]
 
@@ -544,16 +551,16 @@ def test_future_directory_names() -> None:
         assert parse_future_dir_name(name) is None
 
 
-def test_a_log_of_many_chunks_is_copied(world: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_of_many_chunks_is_copied(harness: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replication.partition.log_dir_moves.CHUNK_BYTES", 1000)
-    world.create()
+    harness.create()
     builder = BatchBuilder()
     for number in range(20):
         builder.append(NOW_MS, b"%d" % number, bytes(100))
     made = builder.build()
     for _ in range(8):
-        world.produce(records=bytearray(made), acks=1)
-    world.moves.alter("t", 0, other_directory(world))
-    log: Log = world.partition().log
+        harness.produce(records=bytearray(made), acks=1)
+    harness.moves.alter("t", 0, other_directory(harness))
+    log: Log = harness.partition().log
     assert log.log_end_offset == 160
     assert log.size_bytes == 8 * len(made)

@@ -10,40 +10,40 @@ from storage.io.flush_task import FlushTask
 from tests.support.replica_harness import HeldIoExecutor, ReplicaHarness, batch
 
 
-def open_partitions(world: ReplicaHarness, partitions: int) -> list[int]:
-    return [index for index in range(partitions) if world.partition("t", index).log.is_open]
+def open_partitions(harness: ReplicaHarness, partitions: int) -> list[int]:
+    return [index for index in range(partitions) if harness.partition("t", index).log.is_open]
 
 
 def test_the_first_append_waits_only_for_the_flush_of_the_log_file(tmp_path: Path) -> None:
     worker = HeldIoExecutor()
-    world = ReplicaHarness(tmp_path, worker=worker)
-    world.create("t", flush_messages=1)
+    harness = ReplicaHarness(tmp_path, worker=worker)
+    harness.create("t", flush_messages=1)
     worker.let_sync()
-    world.replicas.append("t", 0, batch(), acks=-1, wall_ms=world.wall_ms, done=lambda *_: None)
+    harness.replicas.append("t", 0, batch(), acks=-1, wall_ms=harness.wall_ms, done=lambda *_: None)
     worker.let_write()
     ((sync, _),) = worker.syncs
     assert isinstance(sync, FlushTask)
     assert sync.only_syncs
-    assert [file.path for file in sync.files] == [f"{world.partition('t').log.path}/00000000000000000000.log"]
+    assert [file.path for file in sync.files] == [f"{harness.partition('t').log.path}/00000000000000000000.log"]
 
 
 def test_logs_without_flush_messages_are_not_opened(tmp_path: Path) -> None:
-    world = ReplicaHarness(tmp_path)
-    world.create("t", partitions=3)
-    assert open_partitions(world, 3) == []
+    harness = ReplicaHarness(tmp_path)
+    harness.create("t", partitions=3)
+    assert open_partitions(harness, 3) == []
 
 
 def test_new_logs_are_opened_one_at_a_time_and_flushed_together(tmp_path: Path) -> None:
     worker = HeldIoExecutor()
     worker.holds_reads = True
-    world = ReplicaHarness(tmp_path, worker=worker)
-    world.create("t", partitions=3, flush_messages=1)
+    harness = ReplicaHarness(tmp_path, worker=worker)
+    harness.create("t", partitions=3, flush_messages=1)
     for count in range(3):
-        assert open_partitions(world, 3) == list(range(count))
+        assert open_partitions(harness, 3) == list(range(count))
         assert len(worker.reads) == 1
         assert worker.syncs == []  # flushed together
         worker.let_read()
-    assert open_partitions(world, 3) == [0, 1, 2]
+    assert open_partitions(harness, 3) == [0, 1, 2]
     assert worker.reads == []
     assert len(worker.syncs) == 3
 
@@ -51,27 +51,29 @@ def test_new_logs_are_opened_one_at_a_time_and_flushed_together(tmp_path: Path) 
 def test_deleted_and_failed_logs_are_skipped(tmp_path: Path) -> None:
     worker = HeldIoExecutor()
     worker.holds_reads = True
-    world = ReplicaHarness(tmp_path, worker=worker, directories=2)
-    world.create("t", partitions=2, flush_messages=1)
-    world.create("u", partitions=4, flush_messages=1)
-    directories = [world.partition("u", index).log.directory for index in range(4)]
-    world.delete("t")
+    harness = ReplicaHarness(tmp_path, worker=worker, directories=2)
+    harness.create("t", partitions=2, flush_messages=1)
+    harness.create("u", partitions=4, flush_messages=1)
+    directories = [harness.partition("u", index).log.directory for index in range(4)]
+    harness.delete("t")
     worker.let_read()
     worker.let_read(StorageError("open", "x"))
     while worker.reads:
         worker.let_read()
     online = [index for index in range(4) if directories[index] != directories[0]]
-    assert [index for index in range(4) if world.partition("u", index).log.is_open] == online
-    assert world.partition("u", 0).is_offline
+    assert [index for index in range(4) if harness.partition("u", index).log.is_open] == online
+    assert harness.partition("u", 0).is_offline
 
 
 def test_an_append_opens_its_log_without_waiting_for_the_others(tmp_path: Path) -> None:
     worker = HeldIoExecutor()
     worker.holds_reads = True
-    world = ReplicaHarness(tmp_path, worker=worker)
-    world.create("t", partitions=3, flush_messages=1)
+    harness = ReplicaHarness(tmp_path, worker=worker)
+    harness.create("t", partitions=3, flush_messages=1)
     results: list[ErrorCode] = []
-    world.replicas.append("t", 2, batch(), acks=-1, wall_ms=world.wall_ms, done=lambda code, *_: results.append(code))
+    harness.replicas.append(
+        "t", 2, batch(), acks=-1, wall_ms=harness.wall_ms, done=lambda code, *_: results.append(code)
+    )
     assert len(worker.reads) == 2
     worker.reads.reverse()
     worker.let_read()
@@ -80,4 +82,4 @@ def test_an_append_opens_its_log_without_waiting_for_the_others(tmp_path: Path) 
     assert results == [ErrorCode.NONE]
     while worker.reads:
         worker.let_read()
-    assert open_partitions(world, 3) == [0, 1, 2]
+    assert open_partitions(harness, 3) == [0, 1, 2]

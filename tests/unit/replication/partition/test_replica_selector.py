@@ -14,87 +14,87 @@ from replication.partition.replica_selector import ReplicaSelector, SelectReplic
 from tests.support.replica_harness import Client, ReplicaHarness, fetched, offsets
 
 
-def harness(path: Path, select: SelectReplica = by_rack, memory: int = 1000, **topic: Any) -> ReplicaHarness:
+def replica_harness(path: Path, select: SelectReplica = by_rack, memory: int = 1000, **topic: Any) -> ReplicaHarness:
     """Broker 1 in rack1 leads; 2 and 3, in rack2 and rack3, follow; ten records."""
-    world = ReplicaHarness(path)
-    world.replicas.appended_bytes = AppendedBytes(memory)
-    world.fetching.select_replica = ReplicaSelector(world.replicas, select).select
-    world.sessions.sends_high_watermarks = True
-    world.create(replicas=(1, 2, 3), **topic)
+    harness = ReplicaHarness(path)
+    harness.replicas.appended_bytes = AppendedBytes(memory)
+    harness.fetching.select_replica = ReplicaSelector(harness.replicas, select).select
+    harness.sessions.sends_high_watermarks = True
+    harness.create(replicas=(1, 2, 3), **topic)
     for _ in range(10):
-        world.produce(acks=1)
-    return world
+        harness.produce(acks=1)
+    return harness
 
 
-def preferred_replica(world: ReplicaHarness, rack: str, offset: int = 0) -> int:
-    return int(fetched(world.fetch(offset=offset, rack=rack, max_wait_ms=0)).preferred_read_replica)
+def preferred_replica(harness: ReplicaHarness, rack: str, offset: int = 0) -> int:
+    return int(fetched(harness.fetch(offset=offset, rack=rack, max_wait_ms=0)).preferred_read_replica)
 
 
 def test_a_consumer_is_redirected_to_the_follower_in_its_rack(tmp_path: Path) -> None:
-    world = harness(tmp_path)
+    harness = replica_harness(tmp_path)
     for follower in (2, 3):
-        world.fetch(replica=follower, offset=10)
-    assert [preferred_replica(world, rack) for rack in ("rack2", "rack3", "rack1", "rack9", "")] == [2, 3, -1, -1, -1]
+        harness.fetch(replica=follower, offset=10)
+    assert [preferred_replica(harness, rack) for rack in ("rack2", "rack3", "rack1", "rack9", "")] == [2, 3, -1, -1, -1]
 
 
 def test_only_in_sync_followers_that_hold_the_offset_are_candidates(tmp_path: Path) -> None:
-    world = harness(tmp_path, isr=(1, 2))
-    world.fetch(replica=3, offset=10)
-    world.fetch(replica=2, offset=4, log_start_offset=2)
-    assert preferred_replica(world, "rack3") == -1
-    assert [preferred_replica(world, "rack2", offset) for offset in (1, 2, 4, 5)] == [-1, 2, 2, -1]
-    world.apply(world._broker(2, fenced=True))
-    assert preferred_replica(world, "rack2", 3) == -1
+    harness = replica_harness(tmp_path, isr=(1, 2))
+    harness.fetch(replica=3, offset=10)
+    harness.fetch(replica=2, offset=4, log_start_offset=2)
+    assert preferred_replica(harness, "rack3") == -1
+    assert [preferred_replica(harness, "rack2", offset) for offset in (1, 2, 4, 5)] == [-1, 2, 2, -1]
+    harness.apply(harness._broker(2, fenced=True))
+    assert preferred_replica(harness, "rack2", 3) == -1
 
 
 def test_the_follower_with_the_highest_end_offset_is_selected(tmp_path: Path) -> None:
-    world = harness(tmp_path)
-    broker = world._broker(3)
+    harness = replica_harness(tmp_path)
+    broker = harness._broker(3)
     assert isinstance(broker, stored_records.RegisterBrokerRecord)
     broker.rack = "rack2"
-    world.apply(broker)
-    world.fetch(replica=2, offset=6)
-    world.fetch(replica=3, offset=7)
-    assert preferred_replica(world, "rack2") == 3
-    world.fetch(replica=2, offset=8)
-    assert preferred_replica(world, "rack2") == 2
+    harness.apply(broker)
+    harness.fetch(replica=2, offset=6)
+    harness.fetch(replica=3, offset=7)
+    assert preferred_replica(harness, "rack2") == 3
+    harness.fetch(replica=2, offset=8)
+    assert preferred_replica(harness, "rack2") == 2
 
 
 def test_a_follower_does_not_redirect_and_serves_committed_records(tmp_path: Path) -> None:
-    world = harness(tmp_path)
-    world.fetch(replica=2, offset=5)
-    world.fetch(replica=3, offset=5)
-    world.change(leader=2)
-    data = fetched(world.fetch(rack="rack2", max_wait_ms=0))
+    harness = replica_harness(tmp_path)
+    harness.fetch(replica=2, offset=5)
+    harness.fetch(replica=3, offset=5)
+    harness.change(leader=2)
+    data = fetched(harness.fetch(rack="rack2", max_wait_ms=0))
     assert (data.preferred_read_replica, offsets(data)) == (-1, [0, 1, 2, 3, 4])
-    data = fetched(world.fetch(rack="rack2", offset=7, max_wait_ms=0))
+    data = fetched(harness.fetch(rack="rack2", offset=7, max_wait_ms=0))
     assert (data.error_code, offsets(data)) == (0, [])
-    assert fetched(world.fetch(rack="rack2", offset=11, max_wait_ms=0)).error_code == 1
+    assert fetched(harness.fetch(rack="rack2", offset=11, max_wait_ms=0)).error_code == 1
 
 
 def test_by_backlog_a_consumer_of_old_records_is_redirected(tmp_path: Path) -> None:
-    world = harness(tmp_path, by_backlog, memory=300)
+    harness = replica_harness(tmp_path, by_backlog, memory=300)
     for follower in (2, 3):
-        world.fetch(replica=follower, offset=10)
-    assert preferred_replica(world, "", 9) == -1
-    assert preferred_replica(world, "", 0) == 3
+        harness.fetch(replica=follower, offset=10)
+    assert preferred_replica(harness, "", 9) == -1
+    assert preferred_replica(harness, "", 0) == 3
 
 
 def test_a_waiting_follower_fetch_returns_a_new_high_watermark_at_once(tmp_path: Path) -> None:
-    world = harness(tmp_path)
-    follower = Client(world, 12, replica=2, max_wait_ms=500)
+    harness = replica_harness(tmp_path)
+    follower = Client(harness, 12, replica=2, max_wait_ms=500)
     follower.fetch({("t", 0): 10})
     waiting = follower.fetch()
     assert not waiting.is_done
-    world.fetch(replica=3, offset=10)
-    world.drain_purgatory()
+    harness.fetch(replica=3, offset=10)
+    harness.drain_purgatory()
     assert waiting.is_done
     assert fetched(waiting).high_watermark == 10
 
 
 def test_without_a_session_a_follower_fetch_waits_for_records(tmp_path: Path) -> None:
-    world = harness(tmp_path)
-    assert not world.fetch(replica=2, offset=10, max_wait_ms=500).is_done
+    harness = replica_harness(tmp_path)
+    assert not harness.fetch(replica=2, offset=10, max_wait_ms=500).is_done
 
 
 @pytest.mark.parametrize("step", [1, 7, 50])

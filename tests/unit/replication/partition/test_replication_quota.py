@@ -40,14 +40,14 @@ class ThrottledLeader:
     """A partition of three replicas; the third is not in sync and far behind."""
 
     def __init__(self, path: Path) -> None:
-        self.world = ReplicaHarness(path)
+        self.harness = ReplicaHarness(path)
         config: Any = {LISTED.replace(".", "_"): "0:1"}
-        self.world.create(replicas=(1, 2, 3), isr=(1, 2), **config)
-        self.world.load(batches=20, size=1000)
-        self.world.replicas.leader_quota.set_rate(1000, 0)
+        self.harness.create(replicas=(1, 2, 3), isr=(1, 2), **config)
+        self.harness.load(batches=20, size=1000)
+        self.harness.replicas.leader_quota.set_rate(1000, 0)
 
     def fetch(self, follower: int, **request: Any) -> Answer:
-        return self.world.fetch(replica=follower, max_bytes=3000, **request)
+        return self.harness.fetch(replica=follower, max_bytes=3000, **request)
 
 
 def test_a_throttled_leader_delays_only_followers_that_are_not_in_sync(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_throttled_leader_delays_only_followers_that_are_not_in_sync(tmp_path:
     waiting = leader.fetch(3, max_wait_ms=500_000)
     assert not waiting.is_done
     assert fetched(leader.fetch(2, max_wait_ms=500)).records
-    leader.world.pass_time(10_000)
+    leader.harness.pass_time(10_000)
     assert waiting.is_done
     assert not fetched(waiting).records
     assert fetched(leader.fetch(3, max_wait_ms=500)).records

@@ -136,9 +136,11 @@ def leader_with_commit(voters: VoterSet = VOTERS, *, log: MemoryLog | None = Non
     return raft
 
 
-def vote(candidate: Voter, asked: Voter | None, epoch: int, end: EpochEnd, *, is_pre_vote: bool = False) -> VoteRequest:
+def vote(
+    candidate: Voter, requested: Voter | None, epoch: int, end: EpochEnd, *, is_pre_vote: bool = False
+) -> VoteRequest:
     """A Vote request."""
-    key = ReplicaKey(-1) if asked is None else asked.key
+    key = ReplicaKey(-1) if requested is None else requested.key
     return vote_request(CLUSTER, candidate.key, key, epoch=epoch, end=end, is_pre_vote=is_pre_vote)
 
 

@@ -170,7 +170,7 @@ def test_consumers_are_not_counted_and_the_leader_cannot_fetch_from_itself() -> 
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("requested", "expected"),
     [
         (EpochEnd(3, 6), None),
         (EpochEnd(3, 5), None),
@@ -182,15 +182,15 @@ def test_consumers_are_not_counted_and_the_leader_cannot_fetch_from_itself() -> 
         (EpochEnd(1, 3), EpochEnd(1, 2)),
     ],
 )
-def test_a_diverged_log_gets_the_diverging_epoch(asked: EpochEnd, expected: EpochEnd | None) -> None:
+def test_a_diverged_log_gets_the_diverging_epoch(requested: EpochEnd, expected: EpochEnd | None) -> None:
     """The leader's log has the epochs 1 1 2 2 3 3."""
-    response = validate_offset_and_epoch(log_with(1, 1, 2, 2, 3, 3), asked)
+    response = validate_offset_and_epoch(log_with(1, 1, 2, 2, 3, 3), requested)
     found = response.diverging if response is not None else None
     assert (found and EpochEnd(found.epoch, found.end_offset)) == expected
 
 
 @pytest.mark.parametrize(
-    ("asked", "is_snapshot", "diverging"),
+    ("requested", "is_snapshot", "diverging"),
     [
         (EpochEnd(0, 0), True, None),
         (EpochEnd(1, 1), True, None),
@@ -204,10 +204,10 @@ def test_a_diverged_log_gets_the_diverging_epoch(asked: EpochEnd, expected: Epoc
     ],
 )
 def test_a_fetch_below_the_log_start_gets_the_latest_snapshot_id(
-    asked: EpochEnd, is_snapshot: bool, diverging: EpochEnd | None
+    requested: EpochEnd, is_snapshot: bool, diverging: EpochEnd | None
 ) -> None:
     """The log starts at offset 3 in epoch 2."""
-    response = validate_offset_and_epoch(log_with(1, 1, 2, 2, 3, 3, snapshot=EpochEnd(2, 3)), asked)
+    response = validate_offset_and_epoch(log_with(1, 1, 2, 2, 3, 3, snapshot=EpochEnd(2, 3)), requested)
     assert (response is not None and response.snapshot == SnapshotId(end_offset=3, epoch=2)) is is_snapshot
     found = response.diverging if response is not None else None
     assert (found and EpochEnd(found.epoch, found.end_offset)) == diverging
@@ -338,8 +338,8 @@ def test_a_follower_fetches_from_its_log_end_and_appends_the_records() -> None:
     """It sends no request during the write or before the flush; the high watermark is limited to the log end."""
     log = log_with(1)
     raft, outgoing = follower(log=log)
-    asked: Any = outgoing.request
-    partition = asked.topics[0].partitions[0]
+    requested: Any = outgoing.request
+    partition = requested.topics[0].partitions[0]
     assert (partition.fetch_offset, partition.last_fetched_epoch, partition.current_leader_epoch) == (1, 1, 1)
     assert (outgoing.to, outgoing.address) == (1, ONE.addresses[0])
     records = [Entry(1, 7)]
@@ -482,10 +482,13 @@ def test_a_voter_with_a_new_endpoint_sends_update_raft_voter() -> None:
     """Once per fetch timeout, until the log has the endpoint."""
     moved = TWO._replace(addresses=(ListenerAddress(LISTENER, "elsewhere", 1),))
     raft, outgoing = follower(moved)
-    asked = request_after_fetch_timeout(raft, outgoing)
-    assert isinstance(asked.request, UpdateRaftVoterRequest)
+    requested = request_after_fetch_timeout(raft, outgoing)
+    assert isinstance(requested.request, UpdateRaftVoterRequest)
     raft.on_response(
-        asked.to, asked.token, update_voter_response(ErrorCode.NONE, LeaderAndEpoch(1, 1, ONE.addresses[0])), 2002
+        requested.to,
+        requested.token,
+        update_voter_response(ErrorCode.NONE, LeaderAndEpoch(1, 1, ONE.addresses[0])),
+        2002,
     )
     (outgoing,) = take_requests(raft)
     assert isinstance(outgoing.request, FetchRequest)
@@ -504,9 +507,9 @@ def test_in_a_static_quorum_each_leader_gets_one_update() -> None:
     """The leader needs the kraft.version ranges; a leader without support is not asked again."""
     for code in (ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION):
         raft, outgoing = follower(log=MemoryLog(static_voters(VOTERS)))
-        asked = request_after_fetch_timeout(raft, outgoing)
-        assert isinstance(asked.request, UpdateRaftVoterRequest)
-        raft.on_response(asked.to, asked.token, update_voter_response(code, LeaderAndEpoch(1, 1, None)), 2002)
+        requested = request_after_fetch_timeout(raft, outgoing)
+        assert isinstance(requested.request, UpdateRaftVoterRequest)
+        raft.on_response(requested.to, requested.token, update_voter_response(code, LeaderAndEpoch(1, 1, None)), 2002)
         (outgoing,) = take_requests(raft)
         respond_fetch(raft, outgoing, 3900)
         (outgoing,) = take_requests(raft)
@@ -516,23 +519,23 @@ def test_in_a_static_quorum_each_leader_gets_one_update() -> None:
 
 def test_an_update_response_may_name_another_leader() -> None:
     raft, outgoing = follower(log=MemoryLog(static_voters(VOTERS)))
-    asked = request_after_fetch_timeout(raft, outgoing)
+    requested = request_after_fetch_timeout(raft, outgoing)
     response = update_voter_response(ErrorCode.NOT_LEADER_OR_FOLLOWER, LeaderAndEpoch(3, 2, THREE.addresses[0]))
-    raft.on_response(asked.to, asked.token, response, 2002)
+    raft.on_response(requested.to, requested.token, response, 2002)
     assert (raft.leader_id, raft.epoch) == (3, 2)
 
 
 def test_auto_join_removes_the_old_directory_before_it_adds_the_new_one() -> None:
     """KIP-853, controller.quorum.auto.join.enable; it does not wait for the commit."""
     raft, outgoing = follower(node(3, 77), auto_join=True)
-    asked = request_after_fetch_timeout(raft, outgoing)
-    assert isinstance(asked.request, RemoveRaftVoterRequest)
-    assert asked.request.voter_directory_id == THREE.key.directory_id
+    requested = request_after_fetch_timeout(raft, outgoing)
+    assert isinstance(requested.request, RemoveRaftVoterRequest)
+    assert requested.request.voter_directory_id == THREE.key.directory_id
     raft, outgoing = follower(FOUR, auto_join=True)
-    asked = request_after_fetch_timeout(raft, outgoing)
-    assert isinstance(asked.request, AddRaftVoterRequest)
-    assert not asked.request.ack_when_committed
-    raft.on_response(asked.to, asked.token, AddRaftVoterResponse(error_code=ErrorCode.REQUEST_TIMED_OUT), 2002)
+    requested = request_after_fetch_timeout(raft, outgoing)
+    assert isinstance(requested.request, AddRaftVoterRequest)
+    assert not requested.request.ack_when_committed
+    raft.on_response(requested.to, requested.token, AddRaftVoterResponse(error_code=ErrorCode.REQUEST_TIMED_OUT), 2002)
     (outgoing,) = take_requests(raft)
     assert isinstance(outgoing.request, FetchRequest)
 

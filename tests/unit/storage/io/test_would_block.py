@@ -165,7 +165,7 @@ def test_aborted_transactions_are_read_by_a_thread(tmp_path):
     assert [(a.producer_id, a.first_offset) for a in found.aborted] == [(7, 0)]
 
 
-# ---------------------------------------------------------------- the world changes meanwhile
+# ---------------------------------------------------------------- changes during a lookup
 
 
 def test_results_from_before_a_truncation_are_discarded(tmp_path):

@@ -522,8 +522,8 @@ CONTROL: dict[str, Any] = {
 def test_a_marker_is_read_in_its_usual_and_in_a_longer_form(kind: ControlType, extra: bytes) -> None:
     value = struct.pack(">hi", 0, 77) + extra
     made = control_batch([(kind, value)], **CONTROL)
-    said = read_end_transaction_marker(made, 0, parse_header(made))
-    assert said == EndTransactionMarker(kind == ControlType.COMMIT, 77, 99)
+    output = read_end_transaction_marker(made, 0, parse_header(made))
+    assert output == EndTransactionMarker(kind == ControlType.COMMIT, 77, 99)
 
 
 def test_a_control_record_of_another_type_ends_nothing() -> None:

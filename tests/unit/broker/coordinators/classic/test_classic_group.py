@@ -30,7 +30,7 @@ from protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
-from tests.support.group_harness import LocalWorld
+from tests.support.group_harness import LocalGroupHarness
 
 NOW = 1_700_000_000_000
 
@@ -128,9 +128,9 @@ def test_a_group_record_round_trips() -> None:
 # ---- random requests
 
 
-def check(world: LocalWorld) -> None:
+def check(harness: LocalGroupHarness) -> None:
     """Check the invariants of all groups."""
-    for shard in world.runtime.shards.values():
+    for shard in harness.runtime.shards.values():
         for group in shard.coordinator.groups.values():
             members = group.members
             assert group.awaiting_join == sum(one.join_reply is not None for one in members.values()), group
@@ -221,9 +221,9 @@ def test_random_requests_keep_the_groups_invariants(seed: int) -> None:
     settings = GroupSettings(
         min_session_timeout_ms=100, initial_rebalance_delay_ms=dice.choice([0, 500]), max_size=dice.choice([3, 100])
     )
-    world = LocalWorld(settings, offsets_partitions=1)
-    world.create_topic(OFFSETS_TOPIC, 1)
-    world.create_topic("t", 1)
+    harness = LocalGroupHarness(settings, offsets_partitions=1)
+    harness.create_topic(OFFSETS_TOPIC, 1)
+    harness.create_topic("t", 1)
     actors = [Actor(name, dice) for name in "abcde"]
     for _ in range(300):
         event = dice.random()
@@ -231,46 +231,46 @@ def test_random_requests_keep_the_groups_invariants(seed: int) -> None:
             actor = dice.choice(actors)
             if not actor.is_waiting:
                 actor.is_waiting = True
-                world.send(actor.name, *actor.request())
+                harness.send(actor.name, *actor.request())
         elif event < 0.93:
-            world.advance(dice.choice([1, 50, 400, 2_000]))
+            harness.advance(dice.choice([1, 50, 400, 2_000]))
         elif event < 0.96:
-            world.logs[0].is_holding = not world.logs[0].is_holding
+            harness.logs[0].is_holding = not harness.logs[0].is_holding
         elif event < 0.98:
-            world.logs[0].release(dice.choice([ErrorCode.NONE, ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR]))
+            harness.logs[0].release(dice.choice([ErrorCode.NONE, ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR]))
         elif event < 0.985:
-            world.restart()
+            harness.restart()
             for actor in actors:
                 actor.is_waiting = False
         else:
-            world.logs[0].refusal = dice.choice([None, ErrorCode.NOT_ENOUGH_REPLICAS])
-        _listen(world, actors)
-        check(world)
-    world.logs[0].refusal = None
-    world.logs[0].is_holding = False
-    world.logs[0].release()
+            harness.logs[0].refusal = dice.choice([None, ErrorCode.NOT_ENOUGH_REPLICAS])
+        _listen(harness, actors)
+        check(harness)
+    harness.logs[0].refusal = None
+    harness.logs[0].is_holding = False
+    harness.logs[0].release()
     for _ in range(10):
-        world.advance(100_000)
-        check(world)
-    _listen(world, actors)
+        harness.advance(100_000)
+        check(harness)
+    _listen(harness, actors)
     assert [actor.name for actor in actors if actor.is_waiting] == []
     fetch = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
-    before = world.ask(fetch, 8)
-    world.restart()
-    assert world.ask(fetch, 8) == before
+    before = harness.ask(fetch, 8)
+    harness.restart()
+    assert harness.ask(fetch, 8) == before
 
 
-def _listen(world: LocalWorld, actors: list[Actor]) -> None:
+def _listen(harness: LocalGroupHarness, actors: list[Actor]) -> None:
     for actor in actors:
-        answer = world.take(actor.name)
+        answer = harness.take(actor.name)
         if answer is not None:
             actor.hear(answer)
 
 
 def test_unused_member_ids_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.coordinators.classic.classic_protocol.MAX_PENDING_JOINS", 3)
-    world = LocalWorld(offsets_partitions=1)
-    world.create_topic(OFFSETS_TOPIC, 1)
+    harness = LocalGroupHarness(offsets_partitions=1)
+    harness.create_topic(OFFSETS_TOPIC, 1)
     request = JoinGroupRequest(
         group_id="g",
         session_timeout_ms=10_000,
@@ -279,7 +279,7 @@ def test_unused_member_ids_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
     )
-    ids = [world.ask(request, 9).member_id for _ in range(5)]
-    assert list(world.runtime.shards[0].coordinator.groups["g"].pending_joins) == ids[2:]
+    ids = [harness.ask(request, 9).member_id for _ in range(5)]
+    assert list(harness.runtime.shards[0].coordinator.groups["g"].pending_joins) == ids[2:]
     request.member_id = ids[0]
-    assert world.ask(request, 9).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert harness.ask(request, 9).error_code == ErrorCode.UNKNOWN_MEMBER_ID

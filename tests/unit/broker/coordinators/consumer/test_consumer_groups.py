@@ -14,7 +14,7 @@ from protocol.messages.groups import (
     JoinGroupRequestProtocol,
 )
 from replication.metadata.image import ResourceType
-from tests.support.group_harness import LocalWorld, local_world
+from tests.support.group_harness import LocalGroupHarness, local_world
 
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
@@ -24,13 +24,13 @@ SETTINGS = {
 }
 
 
-def world(**settings: int) -> LocalWorld:
+def harness(**settings: int) -> LocalGroupHarness:
     made = local_world({**SETTINGS, **{name.replace("_", "."): value for name, value in settings.items()}})
     made.create_topic("t", 4)
     return made
 
 
-def beat(made: LocalWorld, member_id: str, epoch: int = 0, version: int = 1, **fields: Any) -> Any:
+def beat(made: LocalGroupHarness, member_id: str, epoch: int = 0, version: int = 1, **fields: Any) -> Any:
     """A heartbeat; the first one is a full one."""
     if epoch == 0:
         fields = {"rebalance_timeout_ms": 1_000, "subscribed_topic_names": ["t"], "topic_partitions": [], **fields}
@@ -38,13 +38,13 @@ def beat(made: LocalWorld, member_id: str, epoch: int = 0, version: int = 1, **f
     return made.ask(request, version)
 
 
-def described(made: LocalWorld) -> Any:
+def described(made: LocalGroupHarness) -> Any:
     request = ConsumerGroupDescribeRequest(group_ids=["g"], include_authorized_operations=False)
     return made.ask(request, 1).groups[0]
 
 
 def test_a_temporary_leave_cancels_the_revocation_timeout() -> None:
-    made = world()
+    made = harness()
     first = beat(made, "a", instance_id="i")
     beat(made, "b")
     beat(made, "a", first.member_epoch, instance_id="i")  # must revoke partitions within a second
@@ -56,7 +56,7 @@ def test_a_temporary_leave_cancels_the_revocation_timeout() -> None:
 
 
 def test_in_version_0_the_coordinator_generates_the_member_id() -> None:
-    made = world()
+    made = harness()
     member_id = beat(made, "", version=0).member_id
     assert member_id
     assert beat(made, member_id, 2, version=0).error_code == 0
@@ -64,7 +64,7 @@ def test_in_version_0_the_coordinator_generates_the_member_id() -> None:
 
 
 def test_group_configs_override_the_brokers() -> None:
-    made = world()
+    made = harness()
     settings = {"consumer.heartbeat.interval.ms": "7000", "consumer.session.timeout.ms": "1"}
     made.holder.image.configs = {(ResourceType.GROUP, "g"): settings}
     assert beat(made, "a").heartbeat_interval_ms == 7_000
@@ -75,7 +75,7 @@ def test_group_configs_override_the_brokers() -> None:
 
 
 def test_the_assignment_interval_is_respected() -> None:
-    made = world(group_consumer_assignment_interval_ms=1_000)
+    made = harness(group_consumer_assignment_interval_ms=1_000)
     assert beat(made, "a").member_epoch == 2
     second = beat(made, "b")
     assert (second.member_epoch, second.assignment.topic_partitions) == (2, [])
@@ -85,7 +85,7 @@ def test_the_assignment_interval_is_respected() -> None:
 
 
 def test_config_changes_apply_to_the_next_heartbeat() -> None:
-    made = world(group_consumer_assignment_interval_ms=1_000)
+    made = harness(group_consumer_assignment_interval_ms=1_000)
     beat(made, "a")
     made.group_config_manager.broker = made.settings.consumer._replace(assignment_interval_ms=0)
     assert beat(made, "b").member_epoch == 3
@@ -94,7 +94,7 @@ def test_config_changes_apply_to_the_next_heartbeat() -> None:
 
 
 def test_a_heartbeat_with_a_failed_append_changes_nothing() -> None:
-    made = world()
+    made = harness()
     beat(made, "a")
     made.logs[0].refusal = ErrorCode.NOT_ENOUGH_REPLICAS
     assert beat(made, "b").error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -105,14 +105,14 @@ def test_a_heartbeat_with_a_failed_append_changes_nothing() -> None:
 
 
 def test_without_group_version_the_protocol_is_unsupported() -> None:
-    made = world()
+    made = harness()
     made.holder.image.features = {}
     assert beat(made, "a").error_code == ErrorCode.UNSUPPORTED_VERSION
     assert described(made).error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_a_failed_upgrade_or_downgrade_changes_nothing() -> None:
-    made = world()
+    made = harness()
     first = join(made, "")
     made.logs[0].refusal = ErrorCode.NOT_ENOUGH_REPLICAS
     assert beat(made, "b").error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -131,7 +131,7 @@ def test_a_failed_upgrade_or_downgrade_changes_nothing() -> None:
 
 
 def test_a_mixed_group_is_loaded_with_its_classic_members() -> None:
-    made = world()
+    made = harness()
     first = join(made, "")
     beat(made, "b")
     again = join(made, first.member_id)
@@ -144,7 +144,7 @@ def test_a_mixed_group_is_loaded_with_its_classic_members() -> None:
 
 
 def test_a_group_without_a_generation_is_upgraded() -> None:
-    made = world(group_initial_rebalance_delay_ms=3_000)
+    made = harness(group_initial_rebalance_delay_ms=3_000)
     made.send("old", joining(""), 3)
     assert beat(made, "b").error_code == 0
     response: Any = made.take("old")
@@ -153,7 +153,7 @@ def test_a_group_without_a_generation_is_upgraded() -> None:
 
 
 def test_an_upgrade_cancels_sync_timeouts_of_an_earlier_consumer_group() -> None:
-    made = world()
+    made = harness()
     first = join(made, "").member_id
     beat(made, "b")
     join(made, first)  # has 10 s to sync, and then need not
@@ -177,11 +177,11 @@ def joining(member_id: str) -> JoinGroupRequest:
     )
 
 
-def join(made: LocalWorld, member_id: str) -> Any:
+def join(made: LocalGroupHarness, member_id: str) -> Any:
     """A JoinGroup of a classic consumer, before version 4."""
     return made.ask(joining(member_id), 3, "old")
 
 
-def heartbeat(made: LocalWorld, member_id: str, generation: int) -> int:
+def heartbeat(made: LocalGroupHarness, member_id: str, generation: int) -> int:
     request = HeartbeatRequest(group_id="g", generation_id=generation, member_id=member_id)
     return int(made.ask(request, 3, "old").error_code)

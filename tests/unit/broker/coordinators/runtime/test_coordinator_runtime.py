@@ -32,17 +32,17 @@ from protocol.messages.groups import (
     SyncGroupRequestAssignment,
 )
 from protocol.records import BatchBuilder, ControlType, end_txn_marker, headers, records
-from tests.support.group_harness import FakeLog, LocalWorld
+from tests.support.group_harness import FakeLog, LocalGroupHarness
 
 
-def world(partitions: int = 1) -> LocalWorld:
-    made = LocalWorld(offsets_partitions=partitions)
+def harness(partitions: int = 1) -> LocalGroupHarness:
+    made = LocalGroupHarness(offsets_partitions=partitions)
     made.create_topic(OFFSETS_TOPIC, partitions)
     made.create_topic("t", 3)
     return made
 
 
-def shard(of: LocalWorld, partition: int = 0) -> Shard[Any]:
+def shard(of: LocalGroupHarness, partition: int = 0) -> Shard[Any]:
     return of.runtime.shards[partition]
 
 
@@ -66,7 +66,7 @@ def fetch_request(group: str = "g", partition: int = 0) -> OffsetFetchRequest:
     return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)])
 
 
-def committed(of: LocalWorld, group: str = "g", partition: int = 0) -> int:
+def committed(of: LocalGroupHarness, group: str = "g", partition: int = 0) -> int:
     answer = of.ask(fetch_request(group, partition), 8)
     assert answer.groups[0].error_code == 0, answer
     return int(answer.groups[0].topics[0].partitions[0].committed_offset)
@@ -98,7 +98,7 @@ def heartbeat_request(member: str) -> HeartbeatRequest:
     return HeartbeatRequest(group_id="g", generation_id=1, member_id=member)
 
 
-def stable_group(of: LocalWorld, group: str = "g") -> str:
+def stable_group(of: LocalGroupHarness, group: str = "g") -> str:
     """Create a stable group with one member; returns the member id."""
     member = str(of.ask(join_request(group), 3).member_id)
     of.ask(sync_request(member, group, assignment=b"all"), 3)
@@ -126,9 +126,9 @@ def test_a_key_is_hashed_as_java_does(text: str, value: int) -> None:
 
 
 def test_a_broker_without_the_partition_is_not_coordinator() -> None:
-    bare = LocalWorld()
+    bare = LocalGroupHarness()
     assert bare.ask(heartbeat_request("m"), 4).error_code == 16
-    made = world()
+    made = harness()
     made.runtime.on_resignation(0)
     assert made.ask(heartbeat_request("m"), 4).error_code == 16
     assert commit_error(made.ask(commit_request(1), 8)) is ErrorCode.NOT_COORDINATOR
@@ -139,7 +139,7 @@ def test_a_broker_without_the_partition_is_not_coordinator() -> None:
 
 
 def test_responses_wait_for_the_commit_of_their_records() -> None:
-    made = world()
+    made = harness()
     log = made.logs[0]
     log.is_holding = True
     made.send("writer", commit_request(7), 8)
@@ -155,7 +155,7 @@ def test_responses_wait_for_the_commit_of_their_records() -> None:
 
 
 def test_a_failed_append_changes_no_group_state() -> None:
-    made = world()
+    made = harness()
     made.ask(commit_request(7), 8)
     for refusal, code in (
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
@@ -170,7 +170,7 @@ def test_a_failed_append_changes_no_group_state() -> None:
 
 
 def test_a_commit_times_out_and_readers_still_wait() -> None:
-    made = world()
+    made = harness()
     log = made.logs[0]
     log.is_holding = True
     made.send("writer", commit_request(7), 8)
@@ -185,7 +185,7 @@ def test_a_commit_times_out_and_readers_still_wait() -> None:
 
 
 def test_an_uncommitted_assignment_starts_another_rebalance() -> None:
-    made = world()
+    made = harness()
     made.send("a", join_request(), 3)
     first: Any = made.take("a")
     log = made.logs[0]
@@ -199,7 +199,7 @@ def test_an_uncommitted_assignment_starts_another_rebalance() -> None:
 
 
 def test_a_group_without_its_first_record_is_removed() -> None:
-    made = world()
+    made = harness()
     made.logs[0].refusal = ErrorCode.NOT_ENOUGH_REPLICAS
     assert made.ask(join_request(), 3).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert not shard(made).coordinator.groups
@@ -209,7 +209,7 @@ def test_a_group_without_its_first_record_is_removed() -> None:
 
 
 def test_a_failed_replacement_keeps_the_static_member() -> None:
-    made = world()
+    made = harness()
     request = join_request()
     request.group_instance_id = "one"
     member = made.ask(request, 9).member_id
@@ -231,7 +231,7 @@ def test_a_failed_replacement_keeps_the_static_member() -> None:
 
 
 def test_non_atomic_records_are_split_into_batches() -> None:
-    made = LocalWorld(offsets_partitions=1)
+    made = LocalGroupHarness(offsets_partitions=1)
     made.create_topic(OFFSETS_TOPIC, 1)
     made.create_topic("t", 200)
     log = made.logs[0]
@@ -246,7 +246,7 @@ def test_non_atomic_records_are_split_into_batches() -> None:
 
 
 def test_a_group_record_above_the_batch_limit_fails() -> None:
-    made = world()
+    made = harness()
     made.logs[0].max_batch_bytes = 400
     member = made.ask(join_request(), 3).member_id
     assert made.ask(sync_request(member, assignment=bytes(500)), 3).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
@@ -256,7 +256,7 @@ def test_a_group_record_above_the_batch_limit_fails() -> None:
 
 
 def test_groups_and_offsets_are_loaded_after_a_restart() -> None:
-    made = world()
+    made = harness()
     member = stable_group(made)
     made.ask(commit_request(5, member=member, generation=1), 8)
     made.ask(commit_request(6, group="simple"), 8)
@@ -274,7 +274,7 @@ def test_groups_and_offsets_are_loaded_after_a_restart() -> None:
 
 
 def test_requests_to_a_loading_shard_get_load_in_progress() -> None:
-    made = world()
+    made = harness()
     member = stable_group(made)
     made.runtime.on_resignation(0)
     made.runtime.on_election(0, 7)
@@ -290,13 +290,13 @@ def test_requests_to_a_loading_shard_get_load_in_progress() -> None:
     assert made.ask(beat, 4).error_code == 0
 
 
-def _context(made: LocalWorld, version: int) -> Any:
+def _context(made: LocalGroupHarness, version: int) -> Any:
     return RequestContext(0, version, 1, "x", made.connection, made.clock.mono_ms(), made.clock.wall_ms())
 
 
 def test_a_long_partition_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.coordinators.runtime.loader.SLICE_BYTES", 1_000)
-    made = world()
+    made = harness()
     for offset in range(50):
         made.ask(commit_request(offset), 8)
     made.runtime.on_resignation(0)
@@ -310,7 +310,7 @@ def test_a_long_partition_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_batches_of_all_kinds_are_loaded() -> None:
-    made = world()
+    made = harness()
     made.ask(commit_request(1), 8)
     (key, value) = _only_record(made.logs[0])
     long_key = b"\0\1" + b"\1\54" + b"x" * 300 + b"\0\1t" + b"\0\0\0\0"
@@ -341,7 +341,7 @@ def _only_record(log: FakeLog) -> tuple[bytes, bytes]:
 
 @pytest.mark.parametrize("damage", [b"\0\2\0\1", b"\0\1\0\1g\0\1", b"\0\0\0\1g"])
 def test_a_corrupt_partition_is_not_served(damage: bytes) -> None:
-    made = world(2)
+    made = harness(2)
     names = {abs_hash(name) % 2: name for name in ("a", "b", "c", "d")}
     made.ask(commit_request(1, group=names[0]), 8)
     made.ask(commit_request(2, group=names[1]), 8)
@@ -354,7 +354,7 @@ def test_a_corrupt_partition_is_not_served(damage: bytes) -> None:
 
 
 def test_wrong_lengths_in_a_batch_are_detected() -> None:
-    made = world()
+    made = harness()
     made.ask(commit_request(1), 8)
     whole = bytearray(made.logs[0].batches[-1])
     for position in range(61, len(whole)):
@@ -369,7 +369,7 @@ def test_wrong_lengths_in_a_batch_are_detected() -> None:
 
 
 def test_loaded_transactional_offsets_follow_their_marker() -> None:
-    made = world()
+    made = harness()
     made.ask(commit_request(1), 8)
     key, value = _only_record(made.logs[0])
     for producer, group in ((1, b"c"), (2, b"a"), (3, b"o")):
@@ -390,7 +390,7 @@ def test_loaded_transactional_offsets_follow_their_marker() -> None:
 
 
 def test_topics_deleted_during_loading_lose_their_offsets() -> None:
-    made = world()
+    made = harness()
     made.ask(commit_request(5), 8)
     made.runtime.on_resignation(0)
     made.runtime.on_election(0, 7)
@@ -405,7 +405,7 @@ def test_topics_deleted_during_loading_lose_their_offsets() -> None:
 
 
 def test_waiting_requests_get_not_coordinator_when_the_coordinator_moves() -> None:
-    made = world()
+    made = harness()
     made.send("a", join_request("sync"), 3)
     first: Any = made.take("a")
     made.send("b", join_request("sync"), 3)
@@ -433,7 +433,7 @@ def test_waiting_requests_get_not_coordinator_when_the_coordinator_moves() -> No
 
 
 def test_a_newer_leader_epoch_reloads_the_shard() -> None:
-    made = world()
+    made = harness()
     made.ask(commit_request(5), 8)
     old = shard(made)
     made.runtime.on_election(0, old.epoch)
@@ -445,7 +445,7 @@ def test_a_newer_leader_epoch_reloads_the_shard() -> None:
 
 
 def test_leave_group_waits_for_the_record_of_the_empty_group() -> None:
-    made = world()
+    made = harness()
     member = stable_group(made)
     made.logs[0].is_holding = True
     made.send("a", LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=member)]), 3)
@@ -456,14 +456,14 @@ def test_leave_group_waits_for_the_record_of_the_empty_group() -> None:
 
 
 def test_an_idle_coordinator_has_no_timers() -> None:
-    made = world(50)
+    made = harness(50)
     assert len(made.clock.timers) == 0
     made.ask(commit_request(5), 8)
     assert len(made.clock.timers) == 1
 
 
 def test_atomic_records_are_not_split() -> None:
-    made = world()
+    made = harness()
     made.logs[0].max_batch_bytes = 400
     several = commit_records("g", "t", [(partition, OffsetAndMetadata(1, -1, "x" * 100, 1)) for partition in range(5)])
     assert shard(made).execute(CoordinatorDecision(several, None)).error is ErrorCode.MESSAGE_TOO_LARGE
@@ -475,7 +475,7 @@ def test_atomic_records_are_not_split() -> None:
 
 @pytest.mark.parametrize("stretched", [1, 5])
 def test_a_value_longer_than_its_record_is_detected(stretched: int) -> None:
-    made = world()
+    made = harness()
     made.ask(commit_request(1), 8)
     key, value = _only_record(made.logs[0])
     builder = BatchBuilder()
@@ -490,7 +490,7 @@ def test_a_value_longer_than_its_record_is_detected(stretched: int) -> None:
 
 
 def test_a_new_member_expires_after_five_minutes_of_rebalance() -> None:
-    made = world()
+    made = harness()
     first = join_request()
     first.rebalance_timeout_ms = first.session_timeout_ms = 1_000_000
     member = made.ask(first, 3, actor="a").member_id
@@ -506,7 +506,7 @@ def test_a_new_member_expires_after_five_minutes_of_rebalance() -> None:
 
 
 def test_a_loaded_group_above_the_limit_is_rebalanced() -> None:
-    made = world()
+    made = harness()
     for actor in ("a", "b"):
         made.send(actor, join_request(), 3)
     first: Any = made.take("a")
@@ -522,7 +522,7 @@ def test_a_loaded_group_above_the_limit_is_rebalanced() -> None:
 
 
 def test_a_group_with_a_pending_member_is_not_expired() -> None:
-    made = world()
+    made = harness()
     made.advance(595_000)
     request = join_request()
     made.ask(commit_request(1, group="other"), 8)  # the check for expired offsets begins with the first group

@@ -32,41 +32,41 @@ class HeldSyncs(HeldIoExecutor):
 
 
 class Coordination:
-    """The offset handlers over the partitions of a replica world, which is the clock too."""
+    """The offset handlers over the partitions of a replica harness, which is the clock too."""
 
-    def __init__(self, world: ReplicaHarness, *, is_patient: bool = True) -> None:
-        self.world = world
+    def __init__(self, harness: ReplicaHarness, *, is_patient: bool = True) -> None:
+        self.harness = harness
         settings = GroupSettings()
-        group_config_manager = GroupConfigManager(settings.consumer, lambda: world.replicas.image)
+        group_config_manager = GroupConfigManager(settings.consumer, lambda: harness.replicas.image)
         self.runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
             lambda host: GroupCoordinator(
-                host, settings, group_config_manager, lambda: "id", lambda: world.replicas.image
+                host, settings, group_config_manager, lambda: "id", lambda: harness.replicas.image
             ),
-            lambda partition: PartitionWriter(world.replicas, OFFSETS_TOPIC, partition, self),
-            world.timers,
+            lambda partition: PartitionWriter(harness.replicas, OFFSETS_TOPIC, partition, self),
+            harness.timers,
             self,
         )
-        self.handlers = GroupOffsetsHandlers(self.runtime, lambda: world.image, world.authorizer)
+        self.handlers = GroupOffsetsHandlers(self.runtime, lambda: harness.image, harness.authorizer)
         self.take_over()
         while is_patient and self.runtime.is_loading:
-            world.pass_time(1)
+            harness.pass_time(1)
 
     def mono_ms(self) -> int:
-        return self.world.mono_ms
+        return self.harness.mono_ms
 
     def wall_ms(self) -> int:
-        return self.world.wall_ms
+        return self.harness.wall_ms
 
     def take_over(self) -> None:
         """Become coordinator as the image says."""
-        self.runtime.on_metadata_update(MetadataDelta.from_empty(self.world.image), self.world.image, 1)
+        self.runtime.on_metadata_update(MetadataDelta.from_empty(self.harness.image), self.harness.image, 1)
 
     def commit(self, offset: int) -> Any:
-        return self.handlers.offset_commit(self.world.context(8, 8), commit_request(offset))
+        return self.handlers.offset_commit(self.harness.context(8, 8), commit_request(offset))
 
     def committed(self) -> int:
-        answer: Any = self.handlers.offset_fetch(self.world.context(9, 8), fetch_request())
+        answer: Any = self.handlers.offset_fetch(self.harness.context(9, 8), fetch_request())
         assert answer.groups[0].error_code == 0, answer
         return int(answer.groups[0].topics[0].partitions[0].committed_offset)
 
@@ -84,33 +84,33 @@ def waiting(answer: Any) -> list[Any]:
 
 
 def test_commits_survive_in_the_partitions_files(tmp_path: Path) -> None:
-    world = ReplicaHarness(tmp_path)
-    world.create(OFFSETS_TOPIC, 3, cleanup_policy="compact")
-    world.create("t", 3)
-    first = Coordination(world)
+    harness = ReplicaHarness(tmp_path)
+    harness.create(OFFSETS_TOPIC, 3, cleanup_policy="compact")
+    harness.create("t", 3)
+    first = Coordination(harness)
     for offset in range(10):
         assert error_of(first.commit(offset)) is ErrorCode.NONE
     first.runtime.close()
-    assert Coordination(world).committed() == 9
-    assert sum(partition.log.log_end_offset for (topic, _), partition in world.replicas.partitions.items()
+    assert Coordination(harness).committed() == 9
+    assert sum(partition.log.log_end_offset for (topic, _), partition in harness.replicas.partitions.items()
                if topic == OFFSETS_TOPIC) == 10  # fmt: skip
 
 
 def test_with_flush_messages_a_commit_waits_for_the_flush(tmp_path: Path) -> None:
     worker = HeldSyncs()
-    world = ReplicaHarness(tmp_path, worker=worker)
-    world.create(OFFSETS_TOPIC, 1, flush_messages=1)
-    world.create("t", 1)
+    harness = ReplicaHarness(tmp_path, worker=worker)
+    harness.create(OFFSETS_TOPIC, 1, flush_messages=1)
+    harness.create("t", 1)
     worker.let_sync()  # of the new log's names
-    groups = Coordination(world)
+    groups = Coordination(harness)
     written = waiting(groups.commit(5))
-    read = waiting(groups.handlers.offset_fetch(world.context(9, 8), fetch_request()))
+    read = waiting(groups.handlers.offset_fetch(harness.context(9, 8), fetch_request()))
     assert (written, read) == ([], [])
     worker.let_sync()
     assert error_of(written[0]) is ErrorCode.NONE
     assert read[0].groups[0].topics[0].partitions[0].committed_offset == 5
     again = waiting(groups.commit(6))
-    world.pass_time(5_000)
+    harness.pass_time(5_000)
     assert error_of(again[0]) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     worker.let_sync()
     assert groups.committed() == 6
@@ -118,12 +118,12 @@ def test_with_flush_messages_a_commit_waits_for_the_flush(tmp_path: Path) -> Non
 
 def test_commits_are_answered_in_order_on_a_slow_directory(tmp_path: Path) -> None:
     worker = HeldIoExecutor()
-    world = ReplicaHarness(tmp_path, worker=worker)
-    world.create(OFFSETS_TOPIC, 1)
-    world.create("t", 1)
-    groups = Coordination(world)
+    harness = ReplicaHarness(tmp_path, worker=worker)
+    harness.create(OFFSETS_TOPIC, 1)
+    harness.create("t", 1)
+    groups = Coordination(harness)
     first, second = waiting(groups.commit(5)), waiting(groups.commit(6))
-    read = waiting(groups.handlers.offset_fetch(world.context(9, 8), fetch_request()))
+    read = waiting(groups.handlers.offset_fetch(harness.context(9, 8), fetch_request()))
     worker.let_write()
     assert (error_of(first[0]), second, read) == (ErrorCode.NONE, [], [])
     worker.let_write()
@@ -133,11 +133,11 @@ def test_commits_are_answered_in_order_on_a_slow_directory(tmp_path: Path) -> No
 
 def test_a_failed_flush_fails_the_commit(tmp_path: Path) -> None:
     worker = HeldSyncs()
-    world = ReplicaHarness(tmp_path, worker=worker)
-    world.create(OFFSETS_TOPIC, 1, flush_messages=1)
-    world.create("t", 1)
+    harness = ReplicaHarness(tmp_path, worker=worker)
+    harness.create(OFFSETS_TOPIC, 1, flush_messages=1)
+    harness.create("t", 1)
     worker.let_sync()  # of the new log's names
-    groups = Coordination(world)
+    groups = Coordination(harness)
     written = waiting(groups.commit(5))
     worker.let_sync(StorageError("sync", "the test's own disk"))
     assert error_of(written[0]) is ErrorCode.NOT_COORDINATOR
@@ -145,72 +145,72 @@ def test_a_failed_flush_fails_the_commit(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_partition_is_not_coordinated(tmp_path: Path) -> None:
-    world = ReplicaHarness(tmp_path)
-    world.create(OFFSETS_TOPIC, 2)
-    world.create("t", 1)
-    groups = Coordination(world)
+    harness = ReplicaHarness(tmp_path)
+    harness.create(OFFSETS_TOPIC, 2)
+    harness.create("t", 1)
+    groups = Coordination(harness)
     groups.runtime.close()
-    del world.replicas.partitions[OFFSETS_TOPIC, 0]
+    del harness.replicas.partitions[OFFSETS_TOPIC, 0]
     groups.take_over()
     assert list(groups.runtime.shards) == [1]
 
 
 def test_a_step_down_fails_waiting_commits(tmp_path: Path) -> None:
-    world = ReplicaHarness(tmp_path)
-    world.create(OFFSETS_TOPIC, 1, replicas=(1, 2), isr=(1, 2))
-    world.create("t", 1)
-    groups = Coordination(world)
+    harness = ReplicaHarness(tmp_path)
+    harness.create(OFFSETS_TOPIC, 1, replicas=(1, 2), isr=(1, 2))
+    harness.create("t", 1)
+    groups = Coordination(harness)
     written = waiting(groups.commit(5))
     assert written == []
-    world.change(OFFSETS_TOPIC, leader=2)
+    harness.change(OFFSETS_TOPIC, leader=2)
     groups.runtime.on_resignation(0)
     assert error_of(written[0]) is ErrorCode.NOT_COORDINATOR
 
 
 @pytest.mark.parametrize("size", [1, 40])
 def test_a_group_can_be_deleted_with_many_offsets(tmp_path: Path, size: int) -> None:
-    world = ReplicaHarness(tmp_path)
-    world.create(OFFSETS_TOPIC, 1, max_message_bytes=1_000)
-    world.create("t", size)
-    groups = Coordination(world)
+    harness = ReplicaHarness(tmp_path)
+    harness.create(OFFSETS_TOPIC, 1, max_message_bytes=1_000)
+    harness.create("t", size)
+    groups = Coordination(harness)
     request = commit_request(7, count=size)
-    assert error_of(groups.handlers.offset_commit(world.context(8, 8), request)) is ErrorCode.NONE
+    assert error_of(groups.handlers.offset_commit(harness.context(8, 8), request)) is ErrorCode.NONE
     shard = groups.runtime.shards[0]
     decision = shard.coordinator.delete(["g"])
     assert shard.execute(decision).error is ErrorCode.NONE
     groups.runtime.close()
-    assert Coordination(world).committed() == -1
+    assert Coordination(harness).committed() == -1
 
 
 def test_loading_does_not_block_on_a_cold_disk(tmp_path: Path) -> None:
     worker, disk = HeldSyncs(), ColdDisk(keeps=False)
-    world = ReplicaHarness(tmp_path, worker=worker, disk=disk)
-    world.create(OFFSETS_TOPIC, 1, cleanup_policy="compact")
-    world.create("t", 1)
-    first = Coordination(world)
+    harness = ReplicaHarness(tmp_path, worker=worker, disk=disk)
+    harness.create(OFFSETS_TOPIC, 1, cleanup_policy="compact")
+    harness.create("t", 1)
+    first = Coordination(harness)
     for offset in range(10):
         first.commit(offset)
     first.runtime.close()
-    log = world.replicas.find(OFFSETS_TOPIC, 0).log
+    log = harness.replicas.find(OFFSETS_TOPIC, 0).log
     log.close()
     worker.holds_reads = True
     with disk.blocking_forbidden():
-        second = Coordination(world, is_patient=False)
+        second = Coordination(harness, is_patient=False)
     waits = 0
     while second.runtime.is_loading:
         if worker.reads:
             waits += 1
             worker.let_read()
         with disk.blocking_forbidden():
-            world.pass_time(1)
+            harness.pass_time(1)
     assert waits >= 2
     assert second.committed() == 9
 
 
 def test_a_new_partition_serves_at_once(tmp_path: Path) -> None:
     worker, disk = HeldSyncs(), ColdDisk(keeps=False)
-    world = ReplicaHarness(tmp_path, worker=worker, disk=disk)
-    world.create(OFFSETS_TOPIC, 1, cleanup_policy="compact")
+    harness = ReplicaHarness(tmp_path, worker=worker, disk=disk)
+    harness.create(OFFSETS_TOPIC, 1, cleanup_policy="compact")
     worker.holds_reads = True
     with disk.blocking_forbidden():
-        assert not Coordination(world, is_patient=False).runtime.is_loading
+        assert not Coordination(harness, is_patient=False).runtime.is_loading

@@ -33,29 +33,29 @@ from protocol.messages.transactions import (
 )
 from protocol.records import BatchBuilder
 from tests.support.deny import Deny
-from tests.support.group_harness import FakeLog, LocalWorld
+from tests.support.group_harness import FakeLog, LocalGroupHarness
 from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import commit_request
 
 TX = "tx"
 
 
-def world(**settings: int) -> LocalWorld:
-    made = LocalWorld(transaction_settings=TransactionSettings(**settings))
+def harness(**settings: int) -> LocalGroupHarness:
+    made = LocalGroupHarness(transaction_settings=TransactionSettings(**settings))
     for topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
         made.create_topic(topic, 5)
     made.create_topic("t", 3)
     return made
 
 
-def log_of(made: LocalWorld, name: str = TX) -> FakeLog:
+def log_of(made: LocalGroupHarness, name: str = TX) -> FakeLog:
     return made.transaction_logs[abs_hash(name) % 5]
 
 
-def coordinator_of(made: LocalWorld) -> TransactionCoordinator:
+def coordinator_of(made: LocalGroupHarness) -> TransactionCoordinator:
     return made.transactions.shards[abs_hash(TX) % 5].coordinator
 
 
-def at_last_epoch(made: LocalWorld) -> tuple[int, int]:
+def at_last_epoch(made: LocalGroupHarness) -> tuple[int, int]:
     """Begin, and set the producer's epoch to the last one."""
     producer_id, _ = begin(made)
     transactions = coordinator_of(made).transactions
@@ -63,7 +63,7 @@ def at_last_epoch(made: LocalWorld) -> tuple[int, int]:
     return producer_id, LAST_EPOCH
 
 
-def begin(made: LocalWorld, **fields: Any) -> tuple[int, int]:
+def begin(made: LocalGroupHarness, **fields: Any) -> tuple[int, int]:
     answer = made.ask(InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=60_000, **fields), 5)
     assert answer.error_code == 0, ErrorCode(answer.error_code)
     return answer.producer_id, answer.producer_epoch
@@ -80,7 +80,7 @@ def add_request(producer: tuple[int, int], *partitions: int, verify: bool = Fals
     return AddPartitionsToTxnRequest(transactions=[transaction])
 
 
-def add(made: LocalWorld, producer: tuple[int, int], *partitions: int) -> list[ErrorCode]:
+def add(made: LocalGroupHarness, producer: tuple[int, int], *partitions: int) -> list[ErrorCode]:
     answer = made.ask(add_request(producer, *partitions), 5)
     (topic,) = answer.results_by_transaction[0].topic_results
     return [ErrorCode(one.partition_error_code) for one in topic.results_by_partition]
@@ -90,12 +90,14 @@ def end_request(producer: tuple[int, int], *, commit: bool = True) -> EndTxnRequ
     return EndTxnRequest(transactional_id=TX, producer_id=producer[0], producer_epoch=producer[1], committed=commit)
 
 
-def end(made: LocalWorld, producer: tuple[int, int], *, commit: bool = True) -> tuple[ErrorCode, tuple[int, int]]:
+def end(
+    made: LocalGroupHarness, producer: tuple[int, int], *, commit: bool = True
+) -> tuple[ErrorCode, tuple[int, int]]:
     answer = made.ask(end_request(producer, commit=commit), 5)
     return ErrorCode(answer.error_code), (answer.producer_id, answer.producer_epoch)
 
 
-def commit_offset(made: LocalWorld, producer: tuple[int, int], offset: int, group: str = "g") -> ErrorCode:
+def commit_offset(made: LocalGroupHarness, producer: tuple[int, int], offset: int, group: str = "g") -> ErrorCode:
     partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
     request = TxnOffsetCommitRequest(
         transactional_id=TX,
@@ -107,19 +109,19 @@ def commit_offset(made: LocalWorld, producer: tuple[int, int], offset: int, grou
     return ErrorCode(made.ask(request, 5).topics[0].partitions[0].error_code)
 
 
-def offset(made: LocalWorld, group: str = "g") -> tuple[int, ErrorCode]:
+def offset(made: LocalGroupHarness, group: str = "g") -> tuple[int, ErrorCode]:
     topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
     request = OffsetFetchRequest(require_stable=True, groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)])
     (one,) = made.ask(request, 8).groups[0].topics[0].partitions
     return one.committed_offset, ErrorCode(one.error_code)
 
 
-def state(made: LocalWorld) -> tuple[str, int]:
+def state(made: LocalGroupHarness) -> tuple[str, int]:
     (one,) = made.ask(DescribeTransactionsRequest(transactional_ids=[TX]), 0).transaction_states
     return one.transaction_state, one.producer_epoch
 
 
-def markers(made: LocalWorld) -> list[tuple[str, int, int, bool]]:
+def markers(made: LocalGroupHarness) -> list[tuple[str, int, int, bool]]:
     return [(topic, index, marker.epoch, marker.is_commit) for marker, (topic, index) in made.data.markers]
 
 
@@ -127,7 +129,7 @@ def markers(made: LocalWorld) -> list[tuple[str, int, int, bool]]:
 
 
 def test_markers_follow_the_prepare_record_and_precede_the_complete_record() -> None:
-    made = world()
+    made = harness()
     producer = begin(made)
     add(made, producer, 0, 1)
     made.data.refusals["t", 1] = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -150,7 +152,7 @@ def test_markers_follow_the_prepare_record_and_precede_the_complete_record() -> 
 
 
 def test_requests_get_concurrent_transactions_until_all_markers_are_written() -> None:
-    made = world()
+    made = harness()
     producer = begin(made)
     add(made, producer, 0)
     made.data.refusals["t", 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -170,7 +172,7 @@ def test_requests_get_concurrent_transactions_until_all_markers_are_written() ->
 
 
 def test_a_verification_waits_for_the_end_of_the_previous_transaction() -> None:
-    made = world()
+    made = harness()
     producer = begin(made)
     add(made, producer, 0)
     made.data.refusals["t", 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -199,7 +201,7 @@ def test_a_verification_waits_for_the_end_of_the_previous_transaction() -> None:
 # ---- recovery
 
 
-def two_transactions(made: LocalWorld) -> None:
+def two_transactions(made: LocalGroupHarness) -> None:
     """A committed and an aborted transaction, both with records and offsets."""
     producer = begin(made)
     assert add(made, producer, 0, 2) == [ErrorCode.NONE] * 2
@@ -211,13 +213,13 @@ def two_transactions(made: LocalWorld) -> None:
 
 
 def test_an_interrupted_transaction_continues_after_loading() -> None:
-    whole = world()
+    whole = harness()
     two_transactions(whole)
     batches = log_of(whole).batches
     assert len(batches) == 9  # empty, 2 x (ongoing, ongoing with offsets, prepare, complete)
     decided = {3: True, 7: False}
     for kept in range(1, len(batches) + 1):
-        made = world()
+        made = harness()
         log = log_of(made)
         for batch in batches[:kept]:
             log.append(bytearray(batch), lambda _: None)
@@ -239,7 +241,7 @@ def test_an_interrupted_transaction_continues_after_loading() -> None:
 
 
 def test_transactional_offsets_are_pending_until_their_marker() -> None:
-    made = world()
+    made = harness()
     producer = begin(made)
     commit_offset(made, producer, 41)
     assert offset(made) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
@@ -253,7 +255,7 @@ def test_transactional_offsets_are_pending_until_their_marker() -> None:
 
 def test_a_later_commit_supersedes_a_pending_one() -> None:
     for restarts in (False, True):
-        made = world()
+        made = harness()
         producer = begin(made)
         commit_offset(made, producer, 41)
         made.ask(commit_request(50), 8)
@@ -267,7 +269,7 @@ def test_a_later_commit_supersedes_a_pending_one() -> None:
 
 
 def test_an_uncommitted_prepare_record_is_retried() -> None:
-    made = world()
+    made = harness()
     producer = begin(made)
     add(made, producer, 0)
     log = log_of(made)
@@ -285,7 +287,7 @@ def test_an_uncommitted_prepare_record_is_retried() -> None:
 
 
 def test_a_failed_append_changes_no_transaction() -> None:
-    made = world()
+    made = harness()
     producer = begin(made)
     add(made, producer, 0)
     log = log_of(made)
@@ -298,7 +300,7 @@ def test_a_failed_append_changes_no_transaction() -> None:
 
 
 def test_the_complete_record_is_retried() -> None:
-    made = world()
+    made = harness()
     producer = begin(made)
     add(made, producer, 0)
     made.data.refusals["t", 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -319,7 +321,7 @@ def test_the_complete_record_is_retried() -> None:
     [(ErrorCode.INVALID_PRODUCER_EPOCH, "CompleteCommit"), (ErrorCode.TRANSACTION_COORDINATOR_FENCED, "PrepareCommit")],
 )
 def test_fenced_markers_are_not_retried(refusal: ErrorCode, name: str) -> None:
-    made = world()
+    made = harness()
     producer = begin(made)
     add(made, producer, 0)
     made.data.refusals["t", 0] = refusal
@@ -329,7 +331,7 @@ def test_fenced_markers_are_not_retried(refusal: ErrorCode, name: str) -> None:
 
 
 def test_a_resigned_coordinator_writes_no_markers() -> None:
-    made = world()
+    made = harness()
     producer = begin(made)
     add(made, producer, 0)
     made.data.refusals["t", 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -345,7 +347,7 @@ def test_a_resigned_coordinator_writes_no_markers() -> None:
 
 
 def test_ending_at_the_last_epoch_switches_the_producer_id() -> None:
-    made = world()
+    made = harness()
     producer = at_last_epoch(made)
     add(made, producer, 0)
     error, next_producer = end(made, producer)
@@ -359,7 +361,7 @@ def test_ending_at_the_last_epoch_switches_the_producer_id() -> None:
 
 
 def test_fencing_at_the_last_epoch_switches_the_producer_id() -> None:
-    made = world()
+    made = harness()
     old = at_last_epoch(made)
     add(made, old, 0)
     again = InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=1000)
@@ -372,7 +374,7 @@ def test_fencing_at_the_last_epoch_switches_the_producer_id() -> None:
 
 @pytest.mark.parametrize("asks", ["end", "init"])
 def test_a_timed_out_producer_of_the_last_epoch_gets_a_new_id(asks: str) -> None:
-    made = world()
+    made = harness()
     old = at_last_epoch(made)
     add(made, old, 0)
     made.advance(80_000)
@@ -389,7 +391,7 @@ def test_a_timed_out_producer_of_the_last_epoch_gets_a_new_id(asks: str) -> None
 
 
 def test_a_timeout_at_the_last_epoch_waits_for_a_new_producer_id() -> None:
-    made = world()
+    made = harness()
     old = at_last_epoch(made)
     add(made, old, 0)
     given: list[Any] = []
@@ -406,7 +408,7 @@ def test_a_timeout_at_the_last_epoch_waits_for_a_new_producer_id() -> None:
 
 
 def test_before_version_2_an_abort_increments_the_epoch() -> None:
-    made = world()
+    made = harness()
     made.transaction_version = 0
     producer = begin(made)
     add(made, producer, 0)
@@ -424,7 +426,7 @@ def test_before_version_2_an_abort_increments_the_epoch() -> None:
 
 
 def test_idle_transactional_ids_expire() -> None:
-    made = world(expiration_ms=10_000, expiry_interval_ms=1_000)
+    made = harness(expiration_ms=10_000, expiry_interval_ms=1_000)
     begin(made)
     made.advance(9_000)
     assert state(made)[0] == "Empty"
@@ -441,7 +443,7 @@ def test_idle_transactional_ids_expire() -> None:
 
 
 def test_timeouts_are_checked_after_a_restart() -> None:
-    made = world()
+    made = harness()
     producer = begin(made)
     add(made, producer, 0)
     made.advance(30_000)
@@ -465,11 +467,11 @@ def test_timeouts_are_checked_after_a_restart() -> None:
 )
 def test_invalid_transaction_timeouts_fail_on_every_broker(timeout_ms: int, error: ErrorCode) -> None:
     request = InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=timeout_ms)
-    assert LocalWorld().ask(request, 5).error_code == error
+    assert LocalGroupHarness().ask(request, 5).error_code == error
 
 
 def test_authorization_is_checked_as_in_kafka() -> None:
-    made = world()
+    made = harness()
     producer = begin(made)
     add(made, producer, 0)
     made.authorize_by(Deny((Operation.WRITE, Resource.TRANSACTIONAL_ID, TX)))
@@ -511,7 +513,7 @@ def test_authorization_is_checked_as_in_kafka() -> None:
 
 
 def test_a_value_of_an_unknown_version_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
-    made = world()
+    made = harness()
     producer = begin(made)
     later = BatchBuilder()
     key, value = encode_record(coordinator_of(made)._record(new_transaction(TX, 99, 1000, 5)))
@@ -524,7 +526,7 @@ def test_a_value_of_an_unknown_version_is_skipped(caplog: pytest.LogCaptureFixtu
 
 
 def test_requests_to_a_loading_shard_get_load_in_progress() -> None:
-    made = world()
+    made = harness()
     producer = begin(made)
     index = abs_hash(TX) % 5
     made.transactions.on_resignation(index)
@@ -541,7 +543,7 @@ def test_requests_to_a_loading_shard_get_load_in_progress() -> None:
 
 
 def test_offsets_can_be_added_before_the_offsets_topic_exists() -> None:
-    made = LocalWorld()
+    made = LocalGroupHarness()
     made.create_topic(TRANSACTIONS_TOPIC, 5)
     producer = begin(made)
     offsets = AddOffsetsToTxnRequest(

@@ -17,18 +17,18 @@ from broker.coordinators.transactions.transaction_verification import (
 )
 from broker.coordinators.transactions.txn_marker_writer import TxnMarkerWriter
 from protocol.errors import ErrorCode
-from tests.support.group_harness import LocalWorld
+from tests.support.group_harness import LocalGroupHarness
 from tests.support.replica_harness import NOW_MS, ReplicaHarness, batch
-from tests.unit.broker.coordinators.transactions.test_transaction_coordinator import add, begin, end, world
+from tests.unit.broker.coordinators.transactions.test_transaction_coordinator import add, begin, end, harness
 
 T0 = ("t", 0)
 
 
 class Rig:
-    """A transaction coordinator, and partitions of another world, connected by a TransactionVerification."""
+    """A transaction coordinator, and partitions of another harness, connected by a TransactionVerification."""
 
     def __init__(self, path: Any) -> None:
-        self.coordinator: LocalWorld = world()
+        self.coordinator: LocalGroupHarness = harness()
         self.partitions = ReplicaHarness(path)
         self.partitions.create("t", 2)
         self.verification = TransactionVerification(

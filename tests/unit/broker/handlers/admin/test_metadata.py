@@ -17,10 +17,10 @@ from replication.cooperative_tasks import STEPS_PER_SLICE, CallSoon, run_inline
 from tests.support.replica_harness import SELF, ReplicaHarness
 
 
-def handlers_of(world: ReplicaHarness, soon: CallSoon = run_inline) -> MetadataHandlers:
+def handlers_of(harness: ReplicaHarness, soon: CallSoon = run_inline) -> MetadataHandlers:
     """The handlers of broker 1."""
     return MetadataHandlers(
-        lambda: world.image,
+        lambda: harness.image,
         AdvertisedEndpoints(SELF, frozenset()),
         AllowAll(),
         lambda *_: None,
@@ -31,25 +31,25 @@ def handlers_of(world: ReplicaHarness, soon: CallSoon = run_inline) -> MetadataH
     )
 
 
-def routes_of(world: ReplicaHarness, *topics: str) -> MetadataResponse:
+def routes_of(harness: ReplicaHarness, *topics: str) -> MetadataResponse:
     """Broker 1's responses."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic) for topic in topics])
-    answer = handlers_of(world).metadata(world.context(ApiKey.METADATA, 12), request)
+    answer = handlers_of(harness).metadata(harness.context(ApiKey.METADATA, 12), request)
     assert isinstance(answer, MetadataResponse)
     return answer
 
 
 def test_metadata_contains_brokers_topics_and_leaders(tmp_path) -> None:
-    world = ReplicaHarness(tmp_path)
-    world.create("t", partitions=2, replicas=(1, 2, 3), leader=2)
-    answer = routes_of(world, "t")
+    harness = ReplicaHarness(tmp_path)
+    harness.create("t", partitions=2, replicas=(1, 2, 3), leader=2)
+    answer = routes_of(harness, "t")
     assert [(broker.node_id, broker.host, broker.port) for broker in answer.brokers] == [
         (1, "host1", 9001), (2, "host2", 9002), (3, "host3", 9003),
     ]  # fmt: skip
     assert [(p.leader_id, p.replica_nodes) for p in answer.topics[0].partitions] == [(2, [1, 2, 3])] * 2
-    world.change("t", 1, leader=3)
-    world.apply(stored_records.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=101, fenced=1))
-    answer = routes_of(world, "t")
+    harness.change("t", 1, leader=3)
+    harness.apply(stored_records.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=101, fenced=1))
+    answer = routes_of(harness, "t")
     assert [broker.node_id for broker in answer.brokers] == [2, 3]
     assert [(p.leader_id, p.leader_epoch) for p in answer.topics[0].partitions] == [(2, 0), (3, 1)]
 
@@ -69,16 +69,16 @@ class Turns:
 
 
 def test_a_large_metadata_response_is_created_in_slices(tmp_path) -> None:
-    world, turns = ReplicaHarness(tmp_path), Turns()
+    harness, turns = ReplicaHarness(tmp_path), Turns()
     many = MAX_PARTITIONS_AT_ONCE + 1
-    world.create("t", partitions=many)
-    world.create("u", partitions=1)
-    handlers = handlers_of(world, turns.waiting.append)
-    pending = handlers.metadata(world.context(ApiKey.METADATA, 12), MetadataRequest(topics=None))
+    harness.create("t", partitions=many)
+    harness.create("u", partitions=1)
+    handlers = handlers_of(harness, turns.waiting.append)
+    pending = handlers.metadata(harness.context(ApiKey.METADATA, 12), MetadataRequest(topics=None))
     assert isinstance(pending, Pending)
     answers: list[Message | None] = []
     pending.deliver_to(answers.append, answers.append)
-    world.change("t", many - 1, leader=-1)
+    harness.change("t", many - 1, leader=-1)
     turns.take_all()
     (answer,) = answers
     assert isinstance(answer, MetadataResponse)
@@ -89,10 +89,10 @@ def test_a_large_metadata_response_is_created_in_slices(tmp_path) -> None:
 
 
 def test_a_cancelled_metadata_response_stops_its_steps(tmp_path) -> None:
-    world, turns = ReplicaHarness(tmp_path), Turns()
-    world.create("t", partitions=MAX_PARTITIONS_AT_ONCE + 1)
-    handlers = handlers_of(world, turns.waiting.append)
-    pending = handlers.metadata(world.context(ApiKey.METADATA, 12), MetadataRequest(topics=None))
+    harness, turns = ReplicaHarness(tmp_path), Turns()
+    harness.create("t", partitions=MAX_PARTITIONS_AT_ONCE + 1)
+    handlers = handlers_of(harness, turns.waiting.append)
+    pending = handlers.metadata(harness.context(ApiKey.METADATA, 12), MetadataRequest(topics=None))
     assert isinstance(pending, Pending)
     pending.cancel()
     turns.take_all()

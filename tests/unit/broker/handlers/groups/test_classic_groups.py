@@ -19,12 +19,12 @@ from protocol.messages.groups import (
 )
 from protocol.messages.metadata import FindCoordinatorRequest
 from tests.support.deny import Deny
-from tests.support.group_harness import LocalWorld
+from tests.support.group_harness import LocalGroupHarness
 from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import commit_request, join_request
 
 
-def world() -> LocalWorld:
-    made = LocalWorld()
+def harness() -> LocalGroupHarness:
+    made = LocalGroupHarness()
     made.create_topic(OFFSETS_TOPIC, 5)
     made.create_topic("t", 1)
     made.create_topic("secret", 1)
@@ -35,7 +35,7 @@ def world() -> LocalWorld:
 
 
 def test_unauthorized_groups_are_not_answered() -> None:
-    made = world()
+    made = harness()
     made.ask(commit_request(1), 8)
     made.authorize_by(
         Deny(
@@ -61,7 +61,7 @@ def test_unauthorized_groups_are_not_answered() -> None:
 
 
 def test_only_authorized_groups_are_listed() -> None:
-    made = world()
+    made = harness()
     made.ask(commit_request(1), 8)
     made.ask(commit_request(1, group="hidden"), 8)
     hidden = (Operation.DESCRIBE, Resource.GROUP, "hidden")
@@ -72,7 +72,7 @@ def test_only_authorized_groups_are_listed() -> None:
 
 
 def test_unauthorized_topics_fail_in_commits_and_fetches() -> None:
-    made = world()
+    made = harness()
     request = commit_request(1)
     secret = commit_request(2).topics[0]
     secret.name = "secret"

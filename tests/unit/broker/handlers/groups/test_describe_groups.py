@@ -8,11 +8,11 @@ from protocol.errors import ErrorCode
 from protocol.messages.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from protocol.messages.groups import DescribeGroupsRequest, ListGroupsRequest
 from protocol.schema import Message
-from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import world
+from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import harness
 
 
 def test_group_descriptions_wait_for_their_commits() -> None:
-    made = world()
+    made = harness()
     made.logs[0].is_holding = True
     made.send("a", _consumer_joining("new"), 1)
     questions: list[tuple[Message, int]] = [

@@ -18,20 +18,20 @@ from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from protocol.messages.metadata import FindCoordinatorRequest
 from replication.metadata.image import PartitionState
-from tests.support.group_harness import NODE, LocalWorld
+from tests.support.group_harness import NODE, LocalGroupHarness
 
 TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC}
 
 
-def world() -> LocalWorld:
-    made = LocalWorld()
+def harness() -> LocalGroupHarness:
+    made = LocalGroupHarness()
     made.create_topic(OFFSETS_TOPIC, 5)
     return made
 
 
 @pytest.mark.parametrize("version", range(7))
 def test_the_coordinator_is_the_leader_of_the_partition(version: int) -> None:
-    made = world()
+    made = harness()
     request = FindCoordinatorRequest(coordinator_keys=["g", ""]) if version >= 4 else FindCoordinatorRequest(key="g")
     answer = made.ask(request, version)
     if version < 4:
@@ -45,7 +45,7 @@ def test_the_coordinator_is_the_leader_of_the_partition(version: int) -> None:
 
 
 def test_a_partition_without_a_leader_has_no_coordinator() -> None:
-    made = world()
+    made = harness()
     index = abs_hash("g") % 5
     partitions = made.holder.image.topics_by_name[OFFSETS_TOPIC].partitions
     partitions[index] = PartitionState((NODE,), (NODE,), -1, 1, 1)
@@ -55,14 +55,14 @@ def test_a_partition_without_a_leader_has_no_coordinator() -> None:
 
 @pytest.mark.parametrize("key_type", [2, 5])
 def test_unknown_coordinator_types_are_invalid(key_type: int) -> None:
-    made = world()
+    made = harness()
     answer = made.ask(FindCoordinatorRequest(coordinator_keys=["g"], key_type=key_type), 6)
     assert answer.coordinators[0].error_code == ErrorCode.INVALID_REQUEST
     assert made.ask(FindCoordinatorRequest(key="g", key_type=key_type), 3).error_code == ErrorCode.INVALID_REQUEST
 
 
 def asking(
-    made: LocalWorld,
+    made: LocalGroupHarness,
     create: Callable[[CreateTopicsRequest, int, Callable[[CreateTopicsResponse], None]], None],
     kind: int = GROUP,
 ) -> tuple[FindCoordinatorHandler, RequestContext]:
@@ -75,7 +75,7 @@ def asking(
 
 @pytest.mark.parametrize("kind", [GROUP, TRANSACTION])
 def test_the_first_find_coordinator_creates_the_topic_and_waits(kind: int) -> None:
-    made = LocalWorld()
+    made = LocalGroupHarness()
     replies: list[Callable[[CreateTopicsResponse], None]] = []
     requests: list[CreateTopicsRequest] = []
 
@@ -98,7 +98,7 @@ def test_the_first_find_coordinator_creates_the_topic_and_waits(kind: int) -> No
 
 
 def test_a_topic_creation_error_is_returned() -> None:
-    made = LocalWorld()
+    made = LocalGroupHarness()
     sentence = "Unable to replicate the partition 3 time(s): only 1 broker(s) are registered."
     tries = []
 

@@ -21,7 +21,7 @@ from broker.coordinators.classic.group_records import (
     to_offset_and_metadata,
 )
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
-from broker.coordinators.offset_manager import ITEMS_PER_STEP, OffsetMetadataManager
+from broker.coordinators.offset_manager import OffsetMetadataManager
 from broker.coordinators.runtime.coordinator_runtime import encode_record
 from protocol.errors import ErrorCode, MalformedRequest
 from protocol.messages.groups import (
@@ -35,7 +35,7 @@ from protocol.messages.groups import (
 )
 from protocol.messages.stored_records import OffsetCommitValue
 from protocol.records import headers, records
-from tests.support.group_harness import START_WALL_MS, LocalWorld, topic_id_of
+from tests.support.group_harness import START_WALL_MS, LocalGroupHarness, topic_id_of
 from tests.unit.broker.coordinators.classic.test_classic_group import member, subscription
 from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import commit_request, committed, stable_group
 
@@ -45,15 +45,15 @@ NOW = 1_700_000_000_000
 TOPIC_ID = b"0123456789abcdef"
 
 
-def world(**settings: int) -> LocalWorld:
-    made = LocalWorld(GroupSettings(initial_rebalance_delay_ms=0, **settings), offsets_partitions=1)
+def harness(**settings: int) -> LocalGroupHarness:
+    made = LocalGroupHarness(GroupSettings(initial_rebalance_delay_ms=0, **settings), offsets_partitions=1)
     made.create_topic(OFFSETS_TOPIC, 1)
     made.create_topic("t", 3)
     made.create_topic("u", 1)
     return made
 
 
-def groups_of(made: LocalWorld) -> list[str]:
+def groups_of(made: LocalGroupHarness) -> list[str]:
     return [group.group_id for group in made.ask(ListGroupsRequest(), 5).groups]
 
 
@@ -150,7 +150,7 @@ def test_a_truncated_value_is_malformed(value: bytes) -> None:
 
 
 def test_commits_store_the_topic_id_in_every_version() -> None:
-    made = world()
+    made = harness()
     made.ask(commit_request(5), 8)
     (batch,) = made.logs[0].batches
     ((at, header),) = headers(batch)
@@ -166,7 +166,7 @@ def test_commits_store_the_topic_id_in_every_version() -> None:
 @pytest.mark.parametrize(("note", "is_taken"), [("x" * 10, True), ("x" * 11, False), ("\U0001f600" * 5, True),
                                                ("\U0001f600" * 6, False), ("\u00e9" * 10, True)])  # fmt: skip
 def test_metadata_size_is_measured_in_utf16_units(note: str, is_taken: bool) -> None:
-    made = world(offset_metadata_max_size=10)
+    made = harness(offset_metadata_max_size=10)
     partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata=note)
     topic = OffsetCommitRequestTopic(name="t", partitions=[partition])
     answer = made.ask(OffsetCommitRequest(group_id="g", member_id="", topics=[topic]), 8)
@@ -177,7 +177,7 @@ def test_metadata_size_is_measured_in_utf16_units(note: str, is_taken: bool) -> 
 
 
 def test_offsets_of_a_simple_group_expire_a_week_after_their_commit() -> None:
-    made = world()
+    made = harness()
     made.ask(commit_request(1, partition=0), 8)
     made.advance(DAY_MS)
     made.ask(commit_request(2, partition=1), 8)
@@ -195,7 +195,7 @@ def test_offsets_of_a_simple_group_expire_a_week_after_their_commit() -> None:
 
 
 def test_offsets_expire_a_week_after_their_group_became_empty() -> None:
-    made = world()
+    made = harness()
     name = stable_group(made)
     made.ask(commit_request(1, member=name, generation=1), 8)
     made.advance(10_000)  # its session ends
@@ -207,7 +207,7 @@ def test_offsets_expire_a_week_after_their_group_became_empty() -> None:
 
 
 def test_the_clients_expiry_overrides_the_retention() -> None:
-    made = world()
+    made = harness()
     request = commit_request(1)
     request.retention_time_ms = 1_000
     made.ask(request, 4)
@@ -221,7 +221,7 @@ def test_the_clients_expiry_overrides_the_retention() -> None:
 
 
 def test_the_longest_retention_does_not_overflow() -> None:
-    made = world()
+    made = harness()
     request = commit_request(1)
     request.retention_time_ms = 2**63 - 1
     made.ask(request, 2)
@@ -249,12 +249,13 @@ def test_a_stable_group_expires_offsets_of_unsubscribed_topics() -> None:
             assert not is_bare
 
 
-def test_expiry_checks_groups_in_steps() -> None:
-    made = world()
-    for number in range(3 * ITEMS_PER_STEP // 3 + 5):
+def test_expiry_checks_groups_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.coordinators.group_coordinator.ITEMS_PER_STEP", 100)
+    made = harness()
+    for number in range(105):
         made.ask(commit_request(1, group=f"g{number}", count=3), 8)
     made.advance(WEEK_MS - 100_000)
-    assert len(groups_of(made)) == ITEMS_PER_STEP + 5
+    assert len(groups_of(made)) == 105
     appended = len(made.logs[0].batches)
     made.advance(700_000)
     assert groups_of(made) == []
@@ -265,7 +266,7 @@ def test_expiry_checks_groups_in_steps() -> None:
 
 
 def test_deleted_topics_lose_their_offsets() -> None:
-    made = world()
+    made = harness()
     made.ask(commit_request(1), 8)
     other = OffsetCommitRequestPartition(partition_index=0, committed_offset=9, committed_metadata="")
     topic = OffsetCommitRequestTopic(name="u", partitions=[other])
@@ -277,7 +278,7 @@ def test_deleted_topics_lose_their_offsets() -> None:
 
 
 def test_offsets_of_a_recreated_topic_are_not_returned() -> None:
-    made = world()
+    made = harness()
     made.ask(commit_request(1), 8)
     del made.holder.image.topics_by_name["t"]
     made.create_topic("t", 3)
@@ -286,7 +287,7 @@ def test_offsets_of_a_recreated_topic_are_not_returned() -> None:
 
 
 def test_offsets_match_a_model_after_random_commits() -> None:
-    made = world()
+    made = harness()
     for offset in (1, 2, 3):
         made.ask(commit_request(offset), 8)
     made.restart()
@@ -302,7 +303,7 @@ def test_offsets_match_a_model_after_random_commits() -> None:
 
 @pytest.mark.parametrize("version", [1, 2, 7])
 def test_a_group_error_is_set_in_every_partition(version: int) -> None:
-    made = world()
+    made = harness()
     stable_group(made)
     made.runtime.on_resignation(0)
     made.runtime.on_election(0, 7)

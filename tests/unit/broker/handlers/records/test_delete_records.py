@@ -27,19 +27,19 @@ Row = tuple[str, int, int, ErrorCode]
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> ReplicaHarness:
+def harness(tmp_path: Path) -> ReplicaHarness:
     return ReplicaHarness(tmp_path)
 
 
-def delete(world: ReplicaHarness, *offsets: tuple[str, int, int], timeout_ms: int = 1000, version: int = 2) -> Answer:
+def delete(harness: ReplicaHarness, *offsets: tuple[str, int, int], timeout_ms: int = 1000, version: int = 2) -> Answer:
     topics: list[DeleteRecordsTopic] = []
     for name, index, offset in offsets:
         if not topics or topics[-1].name != name:
             topics.append(DeleteRecordsTopic(name=name, partitions=[]))
         topics[-1].partitions.append(DeleteRecordsPartition(partition_index=index, offset=offset))
-    handler = DeleteRecordsHandler(world.replicas, world.purgatory, world.authorizer)
+    handler = DeleteRecordsHandler(harness.replicas, harness.purgatory, harness.authorizer)
     request = DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
-    return Answer(handler.handle(world.context(21, version), request), DeleteRecordsResponse, version)
+    return Answer(handler.handle(harness.context(21, version), request), DeleteRecordsResponse, version)
 
 
 def rows(answer: Answer) -> list[Row]:
@@ -52,47 +52,47 @@ def rows(answer: Answer) -> list[Row]:
     ]
 
 
-def follow(world: ReplicaHarness, replica: int, offset: int, log_start_offset: int) -> None:
+def follow(harness: ReplicaHarness, replica: int, offset: int, log_start_offset: int) -> None:
     """A follower has all records below `offset`; its log starts at `log_start_offset`."""
-    world.fetch(offset=offset, replica=replica, max_wait_ms=0, log_start_offset=log_start_offset)
-    world.drain_purgatory()
+    harness.fetch(offset=offset, replica=replica, max_wait_ms=0, log_start_offset=log_start_offset)
+    harness.drain_purgatory()
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_delete_records_returns_the_new_log_start_offset(world: ReplicaHarness, version: int) -> None:
-    world.create()
-    world.load(batches=5)
-    assert rows(delete(world, ("t", 0, 3), version=version)) == [("t", 0, 3, E.NONE)]
-    assert fetched(world.fetch(offset=2)).error_code == E.OFFSET_OUT_OF_RANGE
-    data = fetched(world.fetch(offset=3))
+def test_delete_records_returns_the_new_log_start_offset(harness: ReplicaHarness, version: int) -> None:
+    harness.create()
+    harness.load(batches=5)
+    assert rows(delete(harness, ("t", 0, 3), version=version)) == [("t", 0, 3, E.NONE)]
+    assert fetched(harness.fetch(offset=2)).error_code == E.OFFSET_OUT_OF_RANGE
+    data = fetched(harness.fetch(offset=3))
     assert (data.error_code, data.log_start_offset) == (E.NONE, 3)
 
 
-def test_minus_one_is_the_high_watermark(world: ReplicaHarness) -> None:
-    world.create(replicas=(1, 2))
-    world.load(batches=3)
-    follow(world, 2, 2, 0)
-    delete(world, ("t", 0, HIGH_WATERMARK))
-    assert world.partition().log.log_start_offset == 2
+def test_minus_one_is_the_high_watermark(harness: ReplicaHarness) -> None:
+    harness.create(replicas=(1, 2))
+    harness.load(batches=3)
+    follow(harness, 2, 2, 0)
+    delete(harness, ("t", 0, HIGH_WATERMARK))
+    assert harness.partition().log.log_start_offset == 2
 
 
-def test_an_offset_below_the_start_changes_nothing(world: ReplicaHarness) -> None:
-    world.create()
-    world.load(batches=5)
-    delete(world, ("t", 0, 4))
-    assert rows(delete(world, ("t", 0, 1))) == [("t", 0, 4, E.NONE)]
+def test_an_offset_below_the_start_changes_nothing(harness: ReplicaHarness) -> None:
+    harness.create()
+    harness.load(batches=5)
+    delete(harness, ("t", 0, 4))
+    assert rows(delete(harness, ("t", 0, 1))) == [("t", 0, 4, E.NONE)]
 
 
-def test_rejected_requests(world: ReplicaHarness) -> None:
-    world.create("t", 2)
-    world.create("compacted", cleanup_policy="compact")
-    world.create("both", cleanup_policy="compact,delete")
-    world.create("elsewhere", replicas=(1, 2), leader=2)
-    world.create("remote", replicas=(2,), leader=2)
-    world.create("__consumer_offsets", cleanup_policy="compact")
-    world.load("t", 0, 2)
+def test_rejected_requests(harness: ReplicaHarness) -> None:
+    harness.create("t", 2)
+    harness.create("compacted", cleanup_policy="compact")
+    harness.create("both", cleanup_policy="compact,delete")
+    harness.create("elsewhere", replicas=(1, 2), leader=2)
+    harness.create("remote", replicas=(2,), leader=2)
+    harness.create("__consumer_offsets", cleanup_policy="compact")
+    harness.load("t", 0, 2)
     answer = delete(
-        world, ("t", 0, 3), ("t", 1, -2), ("t", 7, 0), ("nope", 0, 0), ("compacted", 0, 0), ("both", 0, 0),
+        harness, ("t", 0, 3), ("t", 1, -2), ("t", 7, 0), ("nope", 0, 0), ("compacted", 0, 0), ("both", 0, 0),
         ("elsewhere", 0, 0), ("remote", 0, 0), ("__consumer_offsets", 0, 0), ("__transaction_state", 0, 0),
     )  # fmt: skip
     assert rows(answer) == [
@@ -110,88 +110,88 @@ def test_rejected_requests(world: ReplicaHarness) -> None:
 
 
 def test_unauthorized_delete_records_deletes_nothing(tmp_path: Path) -> None:
-    world = ReplicaHarness(tmp_path, authorizer=Deny((Operation.DELETE, Resource.TOPIC, "t")))
-    world.create("t")
-    world.create("u")
-    world.load("t")
-    assert rows(delete(world, ("t", 0, 1), ("u", 0, 0))) == [
+    harness = ReplicaHarness(tmp_path, authorizer=Deny((Operation.DELETE, Resource.TOPIC, "t")))
+    harness.create("t")
+    harness.create("u")
+    harness.load("t")
+    assert rows(delete(harness, ("t", 0, 1), ("u", 0, 0))) == [
         ("t", 0, -1, E.TOPIC_AUTHORIZATION_FAILED), ("u", 0, 0, E.NONE),
     ]  # fmt: skip
-    assert world.partition("t").log.log_start_offset == 0
+    assert harness.partition("t").log.log_start_offset == 0
 
 
-def test_a_repeated_partition_is_answered_once(world: ReplicaHarness) -> None:
-    world.create()
-    world.load(batches=5)
-    assert rows(delete(world, ("t", 0, 4), ("t", 0, 2))) == [("t", 0, 2, E.NONE)]
+def test_a_repeated_partition_is_answered_once(harness: ReplicaHarness) -> None:
+    harness.create()
+    harness.load(batches=5)
+    assert rows(delete(harness, ("t", 0, 4), ("t", 0, 2))) == [("t", 0, 2, E.NONE)]
 
 
 # ---- waiting ---------------------------------------------------------------------------------------------
 
 
-def test_the_response_waits_for_live_followers(world: ReplicaHarness) -> None:
-    world.create(replicas=(1, 2))
-    world.load(batches=4)
-    follow(world, 2, 4, 0)
-    answer = delete(world, ("t", 0, 3))
+def test_the_response_waits_for_live_followers(harness: ReplicaHarness) -> None:
+    harness.create(replicas=(1, 2))
+    harness.load(batches=4)
+    follow(harness, 2, 4, 0)
+    answer = delete(harness, ("t", 0, 3))
     assert not answer.is_done
-    follow(world, 2, 4, 2)
+    follow(harness, 2, 4, 2)
     assert not answer.is_done
-    follow(world, 2, 4, 3)
+    follow(harness, 2, 4, 3)
     assert rows(answer) == [("t", 0, 3, E.NONE)]
-    assert len(world.purgatory) == 0
+    assert len(harness.purgatory) == 0
 
 
-def test_fenced_followers_are_not_waited_for(world: ReplicaHarness) -> None:
-    world.create(replicas=(1, 2), isr=(1,))
-    world.load(batches=4)
-    world.apply(world._broker(2, fenced=True))
-    assert rows(delete(world, ("t", 0, 3))) == [("t", 0, 3, E.NONE)]
+def test_fenced_followers_are_not_waited_for(harness: ReplicaHarness) -> None:
+    harness.create(replicas=(1, 2), isr=(1,))
+    harness.load(batches=4)
+    harness.apply(harness._broker(2, fenced=True))
+    assert rows(delete(harness, ("t", 0, 3))) == [("t", 0, 3, E.NONE)]
 
 
-def test_after_the_timeout_records_are_deleted_on_the_leader_only(world: ReplicaHarness) -> None:
-    world.create(replicas=(1, 2))
-    world.create("alone")
-    world.load(batches=4)
-    follow(world, 2, 4, 1)
-    answer = delete(world, ("t", 0, 3), ("alone", 0, 0), timeout_ms=500)
-    world.pass_time(499)
+def test_after_the_timeout_records_are_deleted_on_the_leader_only(harness: ReplicaHarness) -> None:
+    harness.create(replicas=(1, 2))
+    harness.create("alone")
+    harness.load(batches=4)
+    follow(harness, 2, 4, 1)
+    answer = delete(harness, ("t", 0, 3), ("alone", 0, 0), timeout_ms=500)
+    harness.pass_time(499)
     assert not answer.is_done
-    world.pass_time(1)
+    harness.pass_time(1)
     assert rows(answer) == [("t", 0, 1, E.REQUEST_TIMED_OUT), ("alone", 0, 0, E.NONE)]
-    assert world.partition().log.log_start_offset == 3
+    assert harness.partition().log.log_start_offset == 3
 
 
-def test_lost_leadership_fails_a_waiting_delete(world: ReplicaHarness) -> None:
-    world.create(replicas=(1, 2))
-    world.load(batches=4)
-    follow(world, 2, 4, 0)
-    answer = delete(world, ("t", 0, 3))
-    world.change(leader=2)
-    world.drain_purgatory()
+def test_lost_leadership_fails_a_waiting_delete(harness: ReplicaHarness) -> None:
+    harness.create(replicas=(1, 2))
+    harness.load(batches=4)
+    follow(harness, 2, 4, 0)
+    answer = delete(harness, ("t", 0, 3))
+    harness.change(leader=2)
+    harness.drain_purgatory()
     assert rows(answer) == [("t", 0, -1, E.NOT_LEADER_OR_FOLLOWER)]
 
 
-def test_a_closed_connection_frees_its_client_instance(world: ReplicaHarness) -> None:
-    world.create(replicas=(1, 2))
-    world.load(batches=4)
-    follow(world, 2, 4, 0)
-    answer = delete(world, ("t", 0, 3))
+def test_a_closed_connection_frees_its_client_instance(harness: ReplicaHarness) -> None:
+    harness.create(replicas=(1, 2))
+    harness.load(batches=4)
+    follow(harness, 2, 4, 0)
+    answer = delete(harness, ("t", 0, 3))
     assert answer.pending is not None
     answer.pending.cancel()
-    assert len(world.purgatory) == 0
+    assert len(harness.purgatory) == 0
 
 
-def test_a_new_log_start_offset_completes_waiting_fetches(world: ReplicaHarness) -> None:
-    world.create()
-    world.load(batches=4)
-    reader = world.fetch_all({("t", 0): 4}, session=(0, 0), max_wait_ms=0)
+def test_a_new_log_start_offset_completes_waiting_fetches(harness: ReplicaHarness) -> None:
+    harness.create()
+    harness.load(batches=4)
+    reader = harness.fetch_all({("t", 0): 4}, session=(0, 0), max_wait_ms=0)
     session = reader.message.session_id
-    waiting = world.fetch_all({}, session=(session, 1), max_wait_ms=10_000)
+    waiting = harness.fetch_all({}, session=(session, 1), max_wait_ms=10_000)
     assert not waiting.is_done
-    delete(world, ("t", 0, 3))
-    world.drain_purgatory()
-    world.pass_time(10_000)
+    delete(harness, ("t", 0, 3))
+    harness.drain_purgatory()
+    harness.pass_time(10_000)
     assert fetched(waiting).log_start_offset == 3
 
 
@@ -200,36 +200,36 @@ def test_a_new_log_start_offset_completes_waiting_fetches(world: ReplicaHarness)
 
 def test_a_closed_log_is_opened_by_a_thread(tmp_path: Path) -> None:
     worker = HeldIoExecutor()
-    world = ReplicaHarness(tmp_path, worker=worker)
-    world.create()
+    harness = ReplicaHarness(tmp_path, worker=worker)
+    harness.create()
     worker.holds_reads = True
-    answer = delete(world, ("t", 0, 0))
+    answer = delete(harness, ("t", 0, 0))
     assert not answer.is_done
     worker.let_read()
-    world.drain_purgatory()
+    harness.drain_purgatory()
     assert rows(answer) == [("t", 0, 0, E.NONE)]
 
 
-def test_a_failed_disk_is_a_storage_error(world: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.create()
-    world.load(batches=2)
+def test_a_failed_disk_is_a_storage_error(harness: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness.create()
+    harness.load(batches=2)
 
     def fail(*_: Any) -> None:
         raise StorageError("rename", "x", OSError(5, "Input/output error"))
 
-    monkeypatch.setattr(type(world.partition().log), "trim", fail)
-    assert rows(delete(world, ("t", 0, 1))) == [("t", 0, -1, E.KAFKA_STORAGE_ERROR)]
-    assert world.partition().is_offline
+    monkeypatch.setattr(type(harness.partition().log), "trim", fail)
+    assert rows(delete(harness, ("t", 0, 1))) == [("t", 0, -1, E.KAFKA_STORAGE_ERROR)]
+    assert harness.partition().is_offline
 
 
-def test_the_log_start_offset_survives_a_restart(tmp_path: Path, world: ReplicaHarness) -> None:
-    world.create()
-    world.load(batches=5)
-    delete(world, ("t", 0, 3))
-    for _, work in world.log_manager.checkpoint():
+def test_the_log_start_offset_survives_a_restart(tmp_path: Path, harness: ReplicaHarness) -> None:
+    harness.create()
+    harness.load(batches=5)
+    delete(harness, ("t", 0, 3))
+    for _, work in harness.log_manager.checkpoint():
         work()
     again = LogManager(
-        world.log_manager._disk, {str(tmp_path / "logs-0"): bytes(16)}, world.partition().log.config,
+        harness.log_manager._disk, {str(tmp_path / "logs-0"): bytes(16)}, harness.partition().log.config,
         random_bytes=bytes,
     )  # fmt: skip
     again.load()
@@ -239,14 +239,14 @@ def test_the_log_start_offset_survives_a_restart(tmp_path: Path, world: ReplicaH
     assert (log.log_start_offset, log.log_end_offset) == (3, 5)
 
 
-def test_segments_below_the_log_start_offset_are_deleted_later(world: ReplicaHarness) -> None:
-    world.create(internal_segment_bytes=1000, file_delete_delay_ms=1000)
-    world.load(batches=5, size=900)
-    log = world.partition().log
-    delete(world, ("t", 0, HIGH_WATERMARK))
+def test_segments_below_the_log_start_offset_are_deleted_later(harness: ReplicaHarness) -> None:
+    harness.create(internal_segment_bytes=1000, file_delete_delay_ms=1000)
+    harness.load(batches=5, size=900)
+    log = harness.partition().log
+    delete(harness, ("t", 0, HIGH_WATERMARK))
     files = {path.name for path in Path(log.path).iterdir()}
     assert sorted(name[19] for name in files if name.endswith(".log")) == ["4"]
     assert sorted(name[19] for name in files if name.endswith(".log.deleted")) == ["0", "1", "2", "3"]
-    for _, work in world.log_manager.deletions(world.wall_ms + 1000):
+    for _, work in harness.log_manager.deletions(harness.wall_ms + 1000):
         work()
     assert not list(Path(log.path).glob("*.deleted"))

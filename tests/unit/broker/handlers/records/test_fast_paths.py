@@ -15,38 +15,38 @@ from tests.support.replica_harness import Client, ReplicaHarness, batch, fetched
 
 
 @pytest.fixture
-def world(tmp_path) -> ReplicaHarness:
+def harness(tmp_path) -> ReplicaHarness:
     made = ReplicaHarness(tmp_path)
     made.create("t", partitions=3)
     made.load("t", batches=3)
     return made
 
 
-def fetch_fast(world: ReplicaHarness, version: int, places: Any = None, **request: Any) -> Any:
+def fetch_fast(harness: ReplicaHarness, version: int, places: Any = None, **request: Any) -> Any:
     """The fast path's response to a Fetch."""
-    fast_path = fetch_fast_path.fast_paths(world.fetching)(version)
-    made = world.fetch_request({("t", 0): 1} if places is None else places, version=version, **request)
+    fast_path = fetch_fast_path.fast_paths(harness.fetching)(version)
+    made = harness.fetch_request({("t", 0): 1} if places is None else places, version=version, **request)
     made.replica_state = None
-    return None if fast_path is None else fast_path(world.context(1, version), bytearray(encode(made, version)), 0)
+    return None if fast_path is None else fast_path(harness.context(1, version), bytearray(encode(made, version)), 0)
 
 
-def produce_fast(world: ReplicaHarness, version: int, acks: int = 1, records: Any = None) -> Any:
+def produce_fast(harness: ReplicaHarness, version: int, acks: int = 1, records: Any = None) -> Any:
     """The fast path's response to a Produce."""
-    fast_path = produce_fast_path.fast_paths(world.producing)(version)
-    made = world.produce_request([("t", 0, batch() if records is None else records)], version=version, acks=acks)
-    return None if fast_path is None else fast_path(world.context(0, version), bytearray(encode(made, version)), 0)
+    fast_path = produce_fast_path.fast_paths(harness.producing)(version)
+    made = harness.produce_request([("t", 0, batch() if records is None else records)], version=version, acks=acks)
+    return None if fast_path is None else fast_path(harness.context(0, version), bytearray(encode(made, version)), 0)
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_a_plain_fetch_takes_the_fast_path(world, version):
-    assert (fetch_fast(world, version) is not None) is (version >= 9)
+def test_a_plain_fetch_takes_the_fast_path(harness, version):
+    assert (fetch_fast(harness, version) is not None) is (version >= 9)
 
 
 @pytest.mark.parametrize("version", [9, 12, 13, 18])
-def test_a_session_with_one_dirty_partition_takes_the_fast_path(world, version):
-    client = Client(world, version, max_wait_ms=0)
+def test_a_session_with_one_dirty_partition_takes_the_fast_path(harness, version):
+    client = Client(harness, version, max_wait_ms=0)
     client.fetch({("t", index): 0 for index in range(3)})
-    assert fetch_fast(world, version, session=client.session) is not None
+    assert fetch_fast(harness, version, session=client.session) is not None
     client.session = (client.session[0], client.session[1] + 1)
     assert offsets(fetched(client.fetch())) == [1, 2]
 
@@ -64,53 +64,53 @@ def test_a_session_with_one_dirty_partition_takes_the_fast_path(world, version):
         {"min_bytes": 10_000},
     ],
 )
-def test_other_fetch_layouts_are_left_to_the_handler(world, request_):
-    assert fetch_fast(world, 12, **request_) is None
+def test_other_fetch_layouts_are_left_to_the_handler(harness, request_):
+    assert fetch_fast(harness, 12, **request_) is None
 
 
-def test_a_read_that_would_block_is_left_to_the_handler(world, monkeypatch):
-    client = Client(world, max_wait_ms=0)
+def test_a_read_that_would_block_is_left_to_the_handler(harness, monkeypatch):
+    client = Client(harness, max_wait_ms=0)
     client.fetch({("t", 0): 0})
 
     def read(*_: Any, **__: Any) -> Any:
         raise WouldBlock(lambda: None, lambda _: None)
 
     with monkeypatch.context() as cold:
-        cold.setattr(world.replicas, "read", read)
-        assert fetch_fast(world, 12, session=client.session) is None
+        cold.setattr(harness.replicas, "read", read)
+        assert fetch_fast(harness, 12, session=client.session) is None
     assert offsets(fetched(client.fetch({("t", 0): 1}))) == [1, 2]
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_a_plain_produce_takes_the_fast_path(world, version):
-    assert isinstance(produce_fast(world, version), list) is (version >= 7)
+def test_a_plain_produce_takes_the_fast_path(harness, version):
+    assert isinstance(produce_fast(harness, version), list) is (version >= 7)
 
 
-def test_other_produce_layouts_are_left_to_the_handler(world):
-    assert produce_fast(world, 9, acks=0) is None
-    assert produce_fast(world, 9, records=batch(transactional=True, producer_id=1, base_sequence=0)) is None
-    assert produce_fast(world, 9, records=batch()[:60]) is None
-    assert world.partition().log.log_end_offset == 3
+def test_other_produce_layouts_are_left_to_the_handler(harness):
+    assert produce_fast(harness, 9, acks=0) is None
+    assert produce_fast(harness, 9, records=batch(transactional=True, producer_id=1, base_sequence=0)) is None
+    assert produce_fast(harness, 9, records=batch()[:60]) is None
+    assert harness.partition().log.log_end_offset == 3
 
 
-def test_errors_are_left_to_the_handler(world):
+def test_errors_are_left_to_the_handler(harness):
     broken = batch()
     broken[30] ^= 1
-    answer = produce_fast(world, 9, records=broken)
+    answer = produce_fast(harness, 9, records=broken)
     assert answer.responses[0].partition_responses[0].error_code == 2
 
 
 class Waiting:
     """A Produce for a partition with a follower that has not fetched it yet."""
 
-    def __init__(self, world: ReplicaHarness, version: int) -> None:
-        world.create("r", replicas=(1, 2))
+    def __init__(self, harness: ReplicaHarness, version: int) -> None:
+        harness.create("r", replicas=(1, 2))
         self._version = version
-        request = world.produce_request([("r", 0, batch())], version=version, acks=-1, timeout_ms=1000)
-        fast_path = produce_fast_path.fast_paths(world.producing)(version)
+        request = harness.produce_request([("r", 0, batch())], version=version, acks=-1, timeout_ms=1000)
+        fast_path = produce_fast_path.fast_paths(harness.producing)(version)
         assert fast_path is not None
         self.answers: list[Any] = []
-        self.later: Any = fast_path(world.context(0, version), bytearray(encode(request, version)), 0)
+        self.later: Any = fast_path(harness.context(0, version), bytearray(encode(request, version)), 0)
         self.later.deliver_to(self.answers.append, None)
         assert self.answers == []
 
@@ -125,31 +125,31 @@ class Waiting:
 
 
 @pytest.mark.parametrize("version", [7, 8, 9, 12, 13])
-def test_a_waiting_produce_is_answered_once(world, version):
-    waiting = Waiting(world, version)
-    world.fetch("r", offset=1, replica=2, max_wait_ms=0)
+def test_a_waiting_produce_is_answered_once(harness, version):
+    waiting = Waiting(harness, version)
+    harness.fetch("r", offset=1, replica=2, max_wait_ms=0)
     assert (waiting.answer().error_code, waiting.answer().base_offset) == (0, 0)
-    assert len(world.timers) == 0
+    assert len(harness.timers) == 0
 
 
 @pytest.mark.parametrize("version", [7, 13])
-def test_a_waiting_produce_fails_with_the_handlers_response(world, version):
-    waiting = Waiting(world, version)
-    world.timers.run_due(world.mono_ms + 1000)
+def test_a_waiting_produce_fails_with_the_handlers_response(harness, version):
+    waiting = Waiting(harness, version)
+    harness.timers.run_due(harness.mono_ms + 1000)
     assert (waiting.answer().error_code, waiting.answer().base_offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
-    world.fetch("r", offset=1, replica=2, max_wait_ms=0)
+    harness.fetch("r", offset=1, replica=2, max_wait_ms=0)
     assert len(waiting.answers) == 1
 
 
-def test_a_cancelled_produce_is_not_answered(world):
-    waiting = Waiting(world, 13)
+def test_a_cancelled_produce_is_not_answered(harness):
+    waiting = Waiting(harness, 13)
     waiting.later.cancel()
-    assert len(world.timers) == 0
-    world.fetch("r", offset=1, replica=2, max_wait_ms=0)
+    assert len(harness.timers) == 0
+    harness.fetch("r", offset=1, replica=2, max_wait_ms=0)
     assert waiting.answers == []
 
 
-def test_only_a_produce_starts_behind_a_waiting_produce(world):
-    waiting = Waiting(world, 13)
+def test_only_a_produce_starts_behind_a_waiting_produce(harness):
+    waiting = Waiting(harness, 13)
     assert waiting.later.can_pipeline(bytearray(b"\0\0\0\x0d"))
     assert not waiting.later.can_pipeline(bytearray(b"\0\1\0\x0d"))

@@ -15,7 +15,7 @@ ONE = len(batch())
 
 
 @pytest.fixture
-def world(tmp_path) -> ReplicaHarness:
+def harness(tmp_path) -> ReplicaHarness:
     made = ReplicaHarness(tmp_path)
     made.create("t", partitions=3)
     return made
@@ -29,9 +29,9 @@ def code(answer, topic=0, partition=0):
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_every_version_gets_the_records(world, version):
-    world.load("t", 1, batches=3)
-    data = fetched(world.fetch("t", 1, 1, version=version))
+def test_every_version_gets_the_records(harness, version):
+    harness.load("t", 1, batches=3)
+    data = fetched(harness.fetch("t", 1, 1, version=version))
     assert (data.partition_index, data.error_code) == (1, 0)
     assert (data.high_watermark, data.last_stable_offset, data.log_start_offset) == (3, 3, 0)
     assert offsets(data) == [1, 2]
@@ -39,55 +39,55 @@ def test_every_version_gets_the_records(world, version):
     assert data.aborted_transactions is None
 
 
-def test_records_are_regions_of_files_never_bytes(world):
-    world.load("t", batches=2)
-    request = world.fetch_request({("t", 0): 0})
-    answer = world.fetching.handle(world.context(1, 12), request)
+def test_records_are_regions_of_files_never_bytes(harness):
+    harness.load("t", batches=2)
+    request = harness.fetch_request({("t", 0): 0})
+    answer = harness.fetching.handle(harness.context(1, 12), request)
     records = answer.responses[0].partitions[0].records
     assert all(isinstance(region, FileRegion) for region in records)
     assert sum(region.length for region in records) == 2 * ONE
 
 
-def test_a_fetch_inside_a_batch_returns_the_whole_batch(world):
-    world.produce("t", 0, batch(count=10))
-    assert offsets(fetched(world.fetch("t", 0, 7))) == [0]
+def test_a_fetch_inside_a_batch_returns_the_whole_batch(harness):
+    harness.produce("t", 0, batch(count=10))
+    assert offsets(fetched(harness.fetch("t", 0, 7))) == [0]
 
 
-def test_committed_reader_gets_the_list_of_aborted_transactions(world):
-    world.load("t")
-    assert fetched(world.fetch("t", isolation=1)).aborted_transactions == []
+def test_committed_reader_gets_the_list_of_aborted_transactions(harness):
+    harness.load("t")
+    assert fetched(harness.fetch("t", isolation=1)).aborted_transactions == []
 
 
 # ---------------------------------------------------------------- replica ids
 
 
 def test_an_unauthorized_topic_fails_and_others_are_read(tmp_path):
-    world = ReplicaHarness(tmp_path, authorizer=Deny((Operation.READ, Resource.TOPIC, "secret")))
+    harness = ReplicaHarness(tmp_path, authorizer=Deny((Operation.READ, Resource.TOPIC, "secret")))
     for name in ("open", "secret"):
-        world.create(name)
-        world.load(name)
-    answer = world.fetch_all({("secret", 0): 0, ("open", 0): 0})
+        harness.create(name)
+        harness.load(name)
+    answer = harness.fetch_all({("secret", 0): 0, ("open", 0): 0})
     assert code(answer, 0) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert offsets(fetched(answer, 1)) == [0]
-    follower = world.fetch_all({("secret", 0): 0}, replica=2, version=16)
+    follower = harness.fetch_all({("secret", 0): 0}, replica=2, version=16)
     assert code(follower) == ErrorCode.NOT_LEADER_OR_FOLLOWER  # for it is none, not for want of a right
 
 
 @pytest.mark.parametrize("version", [12, 16])
 def test_a_follower_fetch_requires_cluster_action(tmp_path, version):
-    world = ReplicaHarness(tmp_path, authorizer=Deny((Operation.CLUSTER_ACTION, Resource.CLUSTER, None)))
-    world.create("t", replicas=(1, 2))
-    world.load("t")
-    assert code(world.fetch("t", replica=2, version=version)) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    assert code(world.fetch("t", version=version, max_wait_ms=0)) == ErrorCode.NONE
+    harness = ReplicaHarness(tmp_path, authorizer=Deny((Operation.CLUSTER_ACTION, Resource.CLUSTER, None)))
+    harness.create("t", replicas=(1, 2))
+    harness.load("t")
+    assert code(harness.fetch("t", replica=2, version=version)) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert code(harness.fetch("t", version=version, max_wait_ms=0)) == ErrorCode.NONE
 
 
 @pytest.mark.parametrize(
     ("version", "expected"), [(12, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (13, ErrorCode.UNKNOWN_TOPIC_ID)]
 )
-def test_an_unknown_topic_fails_and_others_are_served(world, version, expected):
-    world.load("t")
-    answer = world.fetch_all({("nowhere", 0): 0, ("t", 0): 0, ("t", 9): 0}, version=version)
+def test_an_unknown_topic_fails_and_others_are_served(harness, version, expected):
+    harness.load("t")
+    answer = harness.fetch_all({("nowhere", 0): 0, ("t", 0): 0, ("t", 9): 0}, version=version)
     assert code(answer, 0) == expected
     assert offsets(fetched(answer, 1)) == [0]
     assert code(answer, 1, 1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -95,120 +95,124 @@ def test_an_unknown_topic_fails_and_others_are_served(world, version, expected):
     assert fetched(answer, 0).records == b""
 
 
-def test_a_debugging_consumer_reads_a_follower_to_the_high_watermark(world):
-    world.create("r", replicas=(1, 2))
-    world.load("r", batches=3)
-    world.fetch("r", 0, 2, replica=2)
-    world.change("r", leader=2)
-    assert offsets(fetched(world.fetch("r", replica=-2))) == [0, 1]
-    assert code(world.fetch("r", version=10)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+def test_a_debugging_consumer_reads_a_follower_to_the_high_watermark(harness):
+    harness.create("r", replicas=(1, 2))
+    harness.load("r", batches=3)
+    harness.fetch("r", 0, 2, replica=2)
+    harness.change("r", leader=2)
+    assert offsets(fetched(harness.fetch("r", replica=-2))) == [0, 1]
+    assert code(harness.fetch("r", version=10)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_future_replica_reads_to_the_log_end(world):
-    world.create("r", replicas=(1, 2))
-    world.load("r", batches=3)
-    assert offsets(fetched(world.fetch("r", replica=-3))) == [0, 1, 2]
-    assert world.partition("r").high_watermark == 0
+def test_a_future_replica_reads_to_the_log_end(harness):
+    harness.create("r", replicas=(1, 2))
+    harness.load("r", batches=3)
+    assert offsets(fetched(harness.fetch("r", replica=-3))) == [0, 1, 2]
+    assert harness.partition("r").high_watermark == 0
 
 
 # ---------------------------------------------------------------- isolation
 
 
-def test_readable_records_depend_on_the_replica_id(world):
-    world.create("r", replicas=(1, 2))
-    world.load("r", batches=4)
-    assert offsets(fetched(world.fetch("r", replica=2, offset=2))) == [2, 3]
-    assert offsets(fetched(world.fetch("r"))) == [0, 1]
-    behind = fetched(world.fetch("r", offset=3, max_wait_ms=0))
+def test_readable_records_depend_on_the_replica_id(harness):
+    harness.create("r", replicas=(1, 2))
+    harness.load("r", batches=4)
+    assert offsets(fetched(harness.fetch("r", replica=2, offset=2))) == [2, 3]
+    assert offsets(fetched(harness.fetch("r"))) == [0, 1]
+    behind = fetched(harness.fetch("r", offset=3, max_wait_ms=0))
     assert (behind.error_code, behind.records) == (0, b"")
 
 
 # ---------------------------------------------------------------- waiting
 
 
-def test_a_fetch_without_partitions_is_answered_at_once(world):
-    answer = world.fetch_all({})
+def test_a_fetch_without_partitions_is_answered_at_once(harness):
+    answer = harness.fetch_all({})
     assert answer.is_done
     assert answer.message.responses == []
 
 
-def test_max_wait_of_zero_is_answered_at_once(world):
-    assert fetched(world.fetch("t", max_wait_ms=0)).records == b""
+def test_max_wait_of_zero_is_answered_at_once(harness):
+    assert fetched(harness.fetch("t", max_wait_ms=0)).records == b""
 
 
-def test_a_fetch_waits_for_min_bytes(world):
-    answer = world.fetch_all({("t", 0): 0, ("t", 1): 0}, min_bytes=2 * ONE)
-    world.load("t", 0)
-    world.drain_purgatory()
+def test_a_fetch_waits_for_min_bytes(harness):
+    answer = harness.fetch_all({("t", 0): 0, ("t", 1): 0}, min_bytes=2 * ONE)
+    harness.load("t", 0)
+    harness.drain_purgatory()
     assert not answer.is_done
-    world.load("t", 1)
+    harness.load("t", 1)
     assert not answer.is_done
-    world.drain_purgatory()
+    harness.drain_purgatory()
     assert [offsets(fetched(answer, 0, index)) for index in (0, 1)] == [[0], [0]]
-    assert len(world.purgatory) == world.purgatory.watched_keys == 0
+    assert len(harness.purgatory) == harness.purgatory.watched_keys == 0
 
 
-def test_min_bytes_of_zero_is_answered_at_once(world):
-    assert world.fetch("t", min_bytes=0).is_done
+def test_min_bytes_of_zero_is_answered_at_once(harness):
+    assert harness.fetch("t", min_bytes=0).is_done
 
 
-def test_min_bytes_is_capped_at_max_bytes(world):
-    world.load("t", batches=3)
-    assert offsets(fetched(world.fetch("t", min_bytes=10**6, max_bytes=ONE))) == [0]
+def test_min_bytes_is_capped_at_max_bytes(harness):
+    harness.load("t", batches=3)
+    assert offsets(fetched(harness.fetch("t", min_bytes=10**6, max_bytes=ONE))) == [0]
 
 
-def test_any_error_is_answered_at_once(world):
-    answer = world.fetch_all({("t", 0): 0, ("t", 1): 99}, min_bytes=1000)
+def test_any_error_is_answered_at_once(harness):
+    answer = harness.fetch_all({("t", 0): 0, ("t", 1): 99}, min_bytes=1000)
     assert (code(answer, 0, 0), code(answer, 0, 1)) == (0, ErrorCode.OFFSET_OUT_OF_RANGE)
 
 
-def test_a_timeout_completes_with_the_available_records(world):
-    answer = world.fetch("t", min_bytes=1000, max_wait_ms=500)
-    world.load("t")
-    world.drain_purgatory()
-    world.pass_time(499)
+def test_a_timeout_completes_with_the_available_records(harness):
+    answer = harness.fetch("t", min_bytes=1000, max_wait_ms=500)
+    harness.load("t")
+    harness.drain_purgatory()
+    harness.pass_time(499)
     assert not answer.is_done
-    world.pass_time(1)
+    harness.pass_time(1)
     assert offsets(fetched(answer)) == [0]
-    assert len(world.purgatory) == world.purgatory.watched_keys == len(world.timers) == 0
+    assert len(harness.purgatory) == harness.purgatory.watched_keys == len(harness.timers) == 0
 
 
-def test_lost_leadership_completes_a_waiting_fetch(world):
-    world.create("r", replicas=(1, 2))
-    old, knows_epoch, knows_racks = world.fetch("r", version=10), world.fetch("r", leader_epoch=0), world.fetch("r")
-    world.change("r", leader=2)
-    world.drain_purgatory()
+def test_lost_leadership_completes_a_waiting_fetch(harness):
+    harness.create("r", replicas=(1, 2))
+    old, knows_epoch, knows_racks = (
+        harness.fetch("r", version=10),
+        harness.fetch("r", leader_epoch=0),
+        harness.fetch("r"),
+    )
+    harness.change("r", leader=2)
+    harness.drain_purgatory()
     assert code(old) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert code(knows_epoch) == ErrorCode.FENCED_LEADER_EPOCH
     assert not knows_racks.is_done
-    world.change("r", leader=2, replicas=[2], isr=[2])
-    world.drain_purgatory()
+    harness.change("r", leader=2, replicas=[2], isr=[2])
+    harness.drain_purgatory()
     assert code(knows_racks) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_deleted_topic_completes_a_waiting_fetch(world):
-    by_name, by_id = world.fetch("t", version=12), world.fetch("t", version=16)
-    world.delete("t")
-    world.drain_purgatory()
+def test_a_deleted_topic_completes_a_waiting_fetch(harness):
+    by_name, by_id = harness.fetch("t", version=12), harness.fetch("t", version=16)
+    harness.delete("t")
+    harness.drain_purgatory()
     assert code(by_name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert code(by_id) == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_a_completed_transaction_wakes_a_read_committed_fetch(world):
+def test_a_completed_transaction_wakes_a_read_committed_fetch(harness):
 
     def append(records, origin=AppendOrigin.CLIENT):
         on_marker = []
-        world.replicas.append(
+        harness.replicas.append(
             "t", 0, records, acks=1, wall_ms=NOW_MS, done=lambda *end: on_marker.append(end[0]), origin=origin
         )
-        world.drain_purgatory()
+        harness.drain_purgatory()
         assert on_marker == [ErrorCode.NONE]
 
-    answer = world.fetch("t", isolation=1)
+    answer = harness.fetch("t", isolation=1)
     append(batch(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True))
     append(batch())
     assert not answer.is_done
-    assert offsets(fetched(world.fetch("t"))) == [0, 1]
+    assert offsets(fetched(harness.fetch("t"))) == [0, 1]
     append(
         end_txn_marker(ControlType.ABORT, producer_id=5, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW_MS),
         AppendOrigin.COORDINATOR,
@@ -218,24 +222,24 @@ def test_a_completed_transaction_wakes_a_read_committed_fetch(world):
     assert [(aborted.producer_id, aborted.first_offset) for aborted in data.aborted_transactions] == [(5, 0)]
 
 
-def test_closed_connection_leaves_nothing_behind(world):
-    answer = world.fetch_all({("t", 0): 0, ("t", 1): 0})
-    assert (len(world.purgatory), world.purgatory.watched_keys) == (1, 2)
+def test_closed_connection_leaves_nothing_behind(harness):
+    answer = harness.fetch_all({("t", 0): 0, ("t", 1): 0})
+    assert (len(harness.purgatory), harness.purgatory.watched_keys) == (1, 2)
     answer.pending.cancel()
-    assert len(world.purgatory) == world.purgatory.watched_keys == len(world.timers) == 0
-    world.load("t")
-    world.drain_purgatory()
+    assert len(harness.purgatory) == harness.purgatory.watched_keys == len(harness.timers) == 0
+    harness.load("t")
+    harness.drain_purgatory()
     assert not answer.is_done
 
 
-def test_a_wakeup_reads_only_changed_partitions(world, monkeypatch):
-    world.create("many", partitions=50)
-    answer = world.fetch_all({("many", index): 0 for index in range(50)}, min_bytes=2 * ONE)
-    looked = note_looks(world, monkeypatch)
-    world.load("many", 17)
-    world.drain_purgatory()
-    world.load("many", 3)
-    world.drain_purgatory()
+def test_a_wakeup_reads_only_changed_partitions(harness, monkeypatch):
+    harness.create("many", partitions=50)
+    answer = harness.fetch_all({("many", index): 0 for index in range(50)}, min_bytes=2 * ONE)
+    looked = note_looks(harness, monkeypatch)
+    harness.load("many", 17)
+    harness.drain_purgatory()
+    harness.load("many", 3)
+    harness.drain_purgatory()
     assert looked == [17, 3]
     assert named(answer) == [("many", index) for index in range(50)]
     assert [index for index in range(50) if fetched(answer, 0, index).records] == [3, 17]
@@ -244,56 +248,56 @@ def test_a_wakeup_reads_only_changed_partitions(world, monkeypatch):
 # ---------------------------------------------------------------- followers
 
 
-def test_followers_fetch_moves_the_high_watermark_and_wakes_consumers(world):
-    world.create("r", replicas=(1, 2))
-    produce = world.produce("r", acks=-1)
-    consumer = world.fetch("r")
+def test_followers_fetch_moves_the_high_watermark_and_wakes_consumers(harness):
+    harness.create("r", replicas=(1, 2))
+    produce = harness.produce("r", acks=-1)
+    consumer = harness.fetch("r")
     assert not produce.is_done
-    first = world.fetch("r", replica=2, version=17)
+    first = harness.fetch("r", replica=2, version=17)
     assert offsets(fetched(first)) == [0]
-    world.drain_purgatory()
+    harness.drain_purgatory()
     assert not consumer.is_done
-    second = world.fetch("r", offset=1, replica=2, version=17)
+    second = harness.fetch("r", offset=1, replica=2, version=17)
     assert produce.message.responses[0].partition_responses[0].error_code == 0
     assert not second.is_done
-    world.drain_purgatory()
+    harness.drain_purgatory()
     assert offsets(fetched(consumer)) == [0]
     assert not second.is_done
 
 
-def test_an_append_wakes_a_follower_before_its_commit(world):
-    world.create("r", replicas=(1, 2))
-    follower, consumer = world.fetch("r", replica=2), world.fetch("r")
-    world.produce("r", acks=1)
-    world.drain_purgatory()
+def test_an_append_wakes_a_follower_before_its_commit(harness):
+    harness.create("r", replicas=(1, 2))
+    follower, consumer = harness.fetch("r", replica=2), harness.fetch("r")
+    harness.produce("r", acks=1)
+    harness.drain_purgatory()
     assert offsets(fetched(follower)) == [0]
     assert not consumer.is_done
 
 
-def test_a_diverging_follower_is_answered_at_once(world):
-    world.create("r", replicas=(1, 2), epoch=1)
-    world.load("r", batches=3)
-    world.change("r", leader=1)
-    world.change("r", leader=1)
-    world.load("r", batches=1)
-    data = fetched(world.fetch("r", offset=5, replica=2, last_fetched_epoch=2, leader_epoch=3))
+def test_a_diverging_follower_is_answered_at_once(harness):
+    harness.create("r", replicas=(1, 2), epoch=1)
+    harness.load("r", batches=3)
+    harness.change("r", leader=1)
+    harness.change("r", leader=1)
+    harness.load("r", batches=1)
+    data = fetched(harness.fetch("r", offset=5, replica=2, last_fetched_epoch=2, leader_epoch=3))
     assert data.error_code == 0
     assert (data.diverging_epoch.epoch, data.diverging_epoch.end_offset) == (1, 3)
     assert data.records == b""
-    assert world.partition("r").followers[2].end_offset == -1
+    assert harness.partition("r").followers[2].end_offset == -1
 
 
-def test_a_follower_fetch_of_a_non_replica_fails(world):
-    assert code(world.fetch("t", replica=3)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert code(world.fetch("t", replica=3, leader_epoch=0)) == ErrorCode.UNKNOWN_LEADER_EPOCH
+def test_a_follower_fetch_of_a_non_replica_fails(harness):
+    assert code(harness.fetch("t", replica=3)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert code(harness.fetch("t", replica=3, leader_epoch=0)) == ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 # ---------------------------------------------------------------- leader checks
 
 
-def test_a_fetch_with_another_leader_epoch_fails(world):
-    world.create("e", epoch=5)
-    answers = {epoch: code(world.fetch("e", leader_epoch=epoch, max_wait_ms=0)) for epoch in (4, 5, 6, -1)}
+def test_a_fetch_with_another_leader_epoch_fails(harness):
+    harness.create("e", epoch=5)
+    answers = {epoch: code(harness.fetch("e", leader_epoch=epoch, max_wait_ms=0)) for epoch in (4, 5, 6, -1)}
     assert answers == {
         4: ErrorCode.FENCED_LEADER_EPOCH,
         5: ErrorCode.NONE,
@@ -303,9 +307,9 @@ def test_a_fetch_with_another_leader_epoch_fails(world):
 
 
 @pytest.mark.parametrize("version", [11, 12, 16])
-def test_not_leader_error_contains_the_current_leader(world, version):
-    world.create("r", replicas=(2, 3), leader=2, epoch=7)
-    answer = world.fetch("r", version=version)
+def test_not_leader_error_contains_the_current_leader(harness, version):
+    harness.create("r", replicas=(2, 3), leader=2, epoch=7)
+    answer = harness.fetch("r", version=version)
     data = fetched(answer)
     assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     if version < 16:
@@ -317,63 +321,63 @@ def test_not_leader_error_contains_the_current_leader(world, version):
 
 
 @pytest.mark.parametrize("offset", [-1, 4, 1000])
-def test_offset_outside_the_log_is_out_of_range(world, offset):
-    world.load("t", batches=3)
-    data = fetched(world.fetch("t", offset=offset))
+def test_offset_outside_the_log_is_out_of_range(harness, offset):
+    harness.load("t", batches=3)
+    data = fetched(harness.fetch("t", offset=offset))
     assert data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert (data.high_watermark, data.last_stable_offset, data.log_start_offset) == (-1, -1, -1)
 
 
-def test_offset_at_the_end_is_empty(world):
-    world.load("t", batches=3)
-    data = fetched(world.fetch("t", offset=3, max_wait_ms=0))
+def test_offset_at_the_end_is_empty(harness):
+    harness.load("t", batches=3)
+    data = fetched(harness.fetch("t", offset=3, max_wait_ms=0))
     assert (data.error_code, data.high_watermark, data.records) == (0, 3, b"")
 
 
 # ---------------------------------------------------------------- limits
 
 
-def test_the_first_batch_is_returned_whole(world):
-    world.produce("t", 0, batch(size=5000))
-    world.load("t", 0)
+def test_the_first_batch_is_returned_whole(harness):
+    harness.produce("t", 0, batch(size=5000))
+    harness.load("t", 0)
     for limits in ({"partition_max_bytes": 1}, {"max_bytes": 1}, {"max_bytes": 0, "partition_max_bytes": 0}):
-        assert offsets(fetched(world.fetch("t", **limits))) == [0]
+        assert offsets(fetched(harness.fetch("t", **limits))) == [0]
 
 
-def test_only_the_first_partition_with_records_may_exceed_the_limits(world):
+def test_only_the_first_partition_with_records_may_exceed_the_limits(harness):
     for index in (1, 2):
-        world.produce("t", index, batch(size=5000))
-    answer = world.fetch_all({("t", 0): 0, ("t", 1): 0, ("t", 2): 0}, partition_max_bytes=100)
+        harness.produce("t", index, batch(size=5000))
+    answer = harness.fetch_all({("t", 0): 0, ("t", 1): 0, ("t", 2): 0}, partition_max_bytes=100)
     assert [offsets(fetched(answer, 0, index)) for index in range(3)] == [[], [0], []]
     assert fetched(answer, 0, 2).high_watermark == 1
 
 
-def test_max_bytes_limits_the_whole_response(world):
+def test_max_bytes_limits_the_whole_response(harness):
     for index in range(3):
-        world.load("t", index, batches=10)
-    answer = world.fetch_all({("t", index): 0 for index in range(3)}, max_bytes=15 * ONE)
+        harness.load("t", index, batches=10)
+    answer = harness.fetch_all({("t", index): 0 for index in range(3)}, max_bytes=15 * ONE)
     assert [len(offsets(fetched(answer, 0, index))) for index in range(3)] == [10, 5, 0]
 
 
-def test_partition_max_bytes_limits_each_partition(world):
+def test_partition_max_bytes_limits_each_partition(harness):
     for index in range(3):
-        world.load("t", index, batches=10)
-    answer = world.fetch_all({("t", index): 0 for index in range(3)}, partition_max_bytes=3 * ONE)
+        harness.load("t", index, batches=10)
+    answer = harness.fetch_all({("t", index): 0 for index in range(3)}, partition_max_bytes=3 * ONE)
     assert [len(offsets(fetched(answer, 0, index))) for index in range(3)] == [3, 3, 3]
 
 
 # ---------------------------------------------------------------- rack
 
 
-def test_a_preferred_read_replica_is_returned(world):
-    world.create("r", replicas=(1, 2))
-    world.load("r")
-    world.fetch("r", offset=1, replica=2)
-    world.fetching.select_replica = lambda topic, index, offset, rack: 2 if rack == "rack2" else None
-    data = fetched(world.fetch("r", rack="rack2", min_bytes=10**6))
+def test_a_preferred_read_replica_is_returned(harness):
+    harness.create("r", replicas=(1, 2))
+    harness.load("r")
+    harness.fetch("r", offset=1, replica=2)
+    harness.fetching.select_replica = lambda topic, index, offset, rack: 2 if rack == "rack2" else None
+    data = fetched(harness.fetch("r", rack="rack2", min_bytes=10**6))
     assert (data.preferred_read_replica, data.records, data.high_watermark) == (2, b"", 1)
-    assert offsets(fetched(world.fetch("r", rack="rack1"))) == [0]
-    assert offsets(fetched(world.fetch("r", version=10))) == [0]
+    assert offsets(fetched(harness.fetch("r", rack="rack1"))) == [0]
+    assert offsets(fetched(harness.fetch("r", version=10))) == [0]
 
 
 # ---------------------------------------------------------------- open-file limit
@@ -401,10 +405,10 @@ def given(response) -> list[int]:
     return [data.partition_index for data in response.responses[0].partitions if data.records]
 
 
-def turn(world: ReplicaHarness) -> None:
+def turn(harness: ReplicaHarness) -> None:
     """Send the responses; run the loop."""
-    world.drain_purgatory()
-    world.log_manager.file_handles.close_surplus()
+    harness.drain_purgatory()
+    harness.log_manager.file_handles.close_surplus()
 
 
 def test_a_wide_fetch_respects_the_open_file_limit(crowded):

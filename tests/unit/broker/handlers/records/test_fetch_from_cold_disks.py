@@ -10,7 +10,7 @@ from tests.support.replica_harness import Client, HeldIoExecutor, ReplicaHarness
 
 
 @pytest.fixture
-def world(tmp_path) -> ReplicaHarness:
+def harness(tmp_path) -> ReplicaHarness:
     worker = HeldIoExecutor()
     made = ReplicaHarness(tmp_path, worker=worker)
     made.create("t", partitions=3)
@@ -23,97 +23,97 @@ def world(tmp_path) -> ReplicaHarness:
     return made
 
 
-def run_disk_reads(world, error=None):
-    while world.worker.reads:
-        world.worker.let_read(error)
-    world.drain_purgatory()
+def run_disk_reads(harness, error=None):
+    while harness.worker.reads:
+        harness.worker.let_read(error)
+    harness.drain_purgatory()
 
 
 @pytest.mark.parametrize("max_wait_ms", [0, 500])
-def test_a_fetch_of_blocked_partitions_waits_for_the_disk(world, max_wait_ms):
-    answer = world.fetch("t", 0, 0, max_wait_ms=max_wait_ms)
+def test_a_fetch_of_blocked_partitions_waits_for_the_disk(harness, max_wait_ms):
+    answer = harness.fetch("t", 0, 0, max_wait_ms=max_wait_ms)
     assert not answer.is_done
-    world.pass_time(10_000)
-    world.drain_purgatory()
+    harness.pass_time(10_000)
+    harness.drain_purgatory()
     assert not answer.is_done
-    run_disk_reads(world)
+    run_disk_reads(harness)
     assert offsets(fetched(answer)) == [0]
 
 
-def test_an_unblocked_fetch_without_records_times_out(world):
-    answer = world.fetch("t", 0, 1, max_wait_ms=500)
-    run_disk_reads(world)
+def test_an_unblocked_fetch_without_records_times_out(harness):
+    answer = harness.fetch("t", 0, 1, max_wait_ms=500)
+    run_disk_reads(harness)
     assert not answer.is_done
-    world.pass_time(500)
+    harness.pass_time(500)
     assert answer.is_done
     assert fetched(answer).error_code == 0
-    late = world.fetch("t", 1, 1, max_wait_ms=0)
-    run_disk_reads(world)
+    late = harness.fetch("t", 1, 1, max_wait_ms=0)
+    run_disk_reads(harness)
     assert late.is_done
 
 
-def test_the_first_response_of_a_session_contains_all_partitions(world):
-    first = world.fetch_all({("t", index): 0 for index in range(3)}, session=(0, 0), max_wait_ms=0)
-    while world.worker.reads:
+def test_the_first_response_of_a_session_contains_all_partitions(harness):
+    first = harness.fetch_all({("t", index): 0 for index in range(3)}, session=(0, 0), max_wait_ms=0)
+    while harness.worker.reads:
         assert not first.is_done
-        world.worker.let_read()
-        world.drain_purgatory()
+        harness.worker.let_read()
+        harness.drain_purgatory()
     assert named(first) == [("t", 0), ("t", 1), ("t", 2)]
 
 
-def test_a_failed_disk_fails_the_look_up(world):
-    answer = world.fetch("t", 0, 0)
-    world.worker.let_read(StorageError("read", "x"))
-    world.drain_purgatory()
+def test_a_failed_disk_fails_the_look_up(harness):
+    answer = harness.fetch("t", 0, 0)
+    harness.worker.let_read(StorageError("read", "x"))
+    harness.drain_purgatory()
     assert fetched(answer).error_code == 56
 
 
-def test_an_incremental_fetch_does_not_wait_for_blocked_partitions(world):
-    world.worker.holds_reads = False
-    client = Client(world, max_wait_ms=0)
+def test_an_incremental_fetch_does_not_wait_for_blocked_partitions(harness):
+    harness.worker.holds_reads = False
+    client = Client(harness, max_wait_ms=0)
     assert named(client.fetch({("t", index): 0 for index in range(3)})) == [("t", 0), ("t", 1), ("t", 2)]
-    world.worker.holds_reads = True
-    world.partition("t", 1).log.close()
+    harness.worker.holds_reads = True
+    harness.partition("t", 1).log.close()
     second = client.fetch()
     assert named(second) == [("t", 0), ("t", 2)]
-    run_disk_reads(world)
+    run_disk_reads(harness)
     third = client.fetch()
     assert named(third)[0] == ("t", 1)
     assert offsets(fetched(third)) == [0]
 
 
-def test_a_cancelled_blocked_fetch_keeps_the_session(world):
-    world.worker.holds_reads = False
-    client = Client(world, max_wait_ms=0)
+def test_a_cancelled_blocked_fetch_keeps_the_session(harness):
+    harness.worker.holds_reads = False
+    client = Client(harness, max_wait_ms=0)
     assert named(client.fetch({("t", 0): 0})) == [("t", 0)]
-    world.worker.holds_reads = True
-    world.partition("t", 0).log.close()
+    harness.worker.holds_reads = True
+    harness.partition("t", 0).log.close()
     cancelled = client.fetch()
     cancelled.pending.cancel()
-    run_disk_reads(world)
-    assert len(world.purgatory) == 0
+    run_disk_reads(harness)
+    assert len(harness.purgatory) == 0
     assert named(client.fetch()) == [("t", 0)]
 
 
 def test_a_blocked_follower_fetch_still_acknowledges(tmp_path):
     worker = HeldIoExecutor()
-    world = ReplicaHarness(tmp_path, worker=worker)
-    world.create("r", replicas=(1, 2), isr=(1, 2))
+    harness = ReplicaHarness(tmp_path, worker=worker)
+    harness.create("r", replicas=(1, 2), isr=(1, 2))
     worker.holds_reads = True
-    answer = world.fetch("r", 0, 0, replica=2, max_wait_ms=0, version=12)
-    run_disk_reads(world)
+    answer = harness.fetch("r", 0, 0, replica=2, max_wait_ms=0, version=12)
+    run_disk_reads(harness)
     assert answer.is_done
-    assert world.partition("r").followers[2].end_offset == 0
+    assert harness.partition("r").followers[2].end_offset == 0
 
 
-def test_timestamp_look_ups_run_on_a_thread(world):
+def test_timestamp_look_ups_run_on_a_thread(harness):
     parts = [ListOffsetsPartition(partition_index=index, timestamp=stamp) for index, stamp in enumerate((-1, 0, -3))]
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=parts)])
     answers = []
     for _ in range(2):
-        pending = world.offsets.list_offsets(world.context(2, 8), request)
+        pending = harness.offsets.list_offsets(harness.context(2, 8), request)
         pending.deliver_to(answers.append, answers.append)
     pending.cancel()
-    run_disk_reads(world)
+    run_disk_reads(harness)
     assert [part.offset for part in answers[0].topics[0].partitions] == [1, 0, 0]
     assert len(answers) == 1

@@ -12,7 +12,7 @@ ONE = len(batch())
 
 
 @pytest.fixture
-def world(tmp_path) -> ReplicaHarness:
+def harness(tmp_path) -> ReplicaHarness:
     made = ReplicaHarness(tmp_path)
     made.create("t", partitions=3)
     return made
@@ -22,131 +22,131 @@ def code(answer, topic=0, partition=0):
     return fetched(answer, topic, partition).error_code
 
 
-def test_an_incremental_response_contains_only_changes(world):
-    client = Client(world, max_wait_ms=0)
-    world.load("t", 1)
+def test_an_incremental_response_contains_only_changes(harness):
+    client = Client(harness, max_wait_ms=0)
+    harness.load("t", 1)
     first = client.fetch({("t", index): 0 for index in range(3)})
     assert first.message.session_id == 1001
     assert named(first) == [("t", 0), ("t", 1), ("t", 2)]
     assert named(client.fetch({("t", 1): 1})) == []
-    world.load("t", 2, batches=2)
+    harness.load("t", 2, batches=2)
     answer = client.fetch()
     assert named(answer) == [("t", 2)]
     assert offsets(fetched(answer)) == [0, 1]
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 18])
-def test_records_are_returned_again_until_the_fetch_offset_advances(world, version):
-    client = Client(world, version=version, max_wait_ms=0)
-    world.load("t", 1)
+def test_records_are_returned_again_until_the_fetch_offset_advances(harness, version):
+    client = Client(harness, version=version, max_wait_ms=0)
+    harness.load("t", 1)
     client.fetch({("t", 1): 0})
     for _ in range(3):
         assert offsets(fetched(client.fetch())) == [0]
     assert client.fetch({("t", 1): 1}).message.responses == []
 
 
-def test_an_error_repeats_and_the_offsets_follow_it(world):
-    client = Client(world, max_wait_ms=0)
+def test_an_error_repeats_and_the_offsets_follow_it(harness):
+    client = Client(harness, max_wait_ms=0)
     client.fetch({("t", 0): 0, ("n", 0): 0})
     for _ in range(2):
         assert code(client.fetch()) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    world.create("n")
+    harness.create("n")
     answer = client.fetch()
     assert named(answer) == [("n", 0)]
     assert (code(answer), fetched(answer).high_watermark) == (0, 0)
     assert named(client.fetch()) == []
 
 
-def test_a_topic_created_during_the_session_is_served(world):
-    world.create("n")
-    topic_id = world.image.topics_by_name["n"].topic_id
-    world.delete("n")
-    client = Client(world, version=13, max_wait_ms=0)
-    request = world.fetch_request({("n", 0): 0}, version=13, session=(0, 0))
+def test_a_topic_created_during_the_session_is_served(harness):
+    harness.create("n")
+    topic_id = harness.image.topics_by_name["n"].topic_id
+    harness.delete("n")
+    client = Client(harness, version=13, max_wait_ms=0)
+    request = harness.fetch_request({("n", 0): 0}, version=13, session=(0, 0))
     request.topics[0].topic_id = topic_id
-    answer = world.fetching.handle(world.context(1, 13), request)
+    answer = harness.fetching.handle(harness.context(1, 13), request)
     assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
-    world.topic_numbers = iter([int.from_bytes(topic_id, "big")])
-    world.create("n")
-    world.load("n")
+    harness.topic_numbers = iter([int.from_bytes(topic_id, "big")])
+    harness.create("n")
+    harness.load("n")
     client.session = (answer.session_id, 1)
     assert offsets(fetched(client.fetch())) == [0]
 
 
-def test_a_new_high_watermark_completes_a_follower_fetch(world):
-    world.create("r", replicas=(1, 2, 3))
-    world.load("r")
-    follower = Client(world, max_wait_ms=0, replica=2)
+def test_a_new_high_watermark_completes_a_follower_fetch(harness):
+    harness.create("r", replicas=(1, 2, 3))
+    harness.load("r")
+    follower = Client(harness, max_wait_ms=0, replica=2)
     follower.fetch({("r", 0): 0})
     assert follower.fetch({("r", 0): 1}).message.responses == []
-    world.fetch("r", offset=1, replica=3, max_wait_ms=0)
+    harness.fetch("r", offset=1, replica=3, max_wait_ms=0)
     answer = follower.fetch()
     assert fetched(answer).high_watermark == 1
     assert fetched(answer).records == b""
     assert follower.fetch().message.responses == []
 
 
-def test_a_follower_without_new_records_stays_caught_up(world):
-    world.create("r", replicas=(1, 2))
-    follower = Client(world, max_wait_ms=0, replica=2)
+def test_a_follower_without_new_records_stays_caught_up(harness):
+    harness.create("r", replicas=(1, 2))
+    follower = Client(harness, max_wait_ms=0, replica=2)
     follower.fetch({("r", 0): 0, ("t", 0): 0})
-    partition = world.replicas.find("r", 0)
+    partition = harness.replicas.find("r", 0)
     for _ in range(10):
-        world.pass_time(10_000)
+        harness.pass_time(10_000)
         follower.fetch()
-    world.load("r")
-    world.pass_time(MAX_LAG_MS)
-    assert partition.shrunk_isr(world.mono_ms, MAX_LAG_MS) is None
+    harness.load("r")
+    harness.pass_time(MAX_LAG_MS)
+    assert partition.shrunk_isr(harness.mono_ms, MAX_LAG_MS) is None
     follower.fetch({("t", 0): 0})  # it does not say that it has the record: it was caught up the last time, not now
-    world.pass_time(1)
-    assert partition.shrunk_isr(world.mono_ms, MAX_LAG_MS) == (1,)
+    harness.pass_time(1)
+    assert partition.shrunk_isr(harness.mono_ms, MAX_LAG_MS) == (1,)
 
 
-def test_a_forgotten_partition_does_not_stay_caught_up(world):
-    world.create("r", replicas=(1, 2))
-    follower = Client(world, max_wait_ms=0, replica=2)
+def test_a_forgotten_partition_does_not_stay_caught_up(harness):
+    harness.create("r", replicas=(1, 2))
+    follower = Client(harness, max_wait_ms=0, replica=2)
     follower.fetch({("r", 0): 0, ("t", 0): 0})
     follower.fetch(forgotten=(("r", 0),))
-    world.pass_time(MAX_LAG_MS + 1)
+    harness.pass_time(MAX_LAG_MS + 1)
     follower.fetch()
-    world.load("r")
-    assert world.replicas.find("r", 0).shrunk_isr(world.mono_ms, MAX_LAG_MS) == (1,)
+    harness.load("r")
+    assert harness.replicas.find("r", 0).shrunk_isr(harness.mono_ms, MAX_LAG_MS) == (1,)
 
 
-def test_a_waiting_incremental_fetch_is_woken_by_its_partitions(world):
-    client = Client(world)
+def test_a_waiting_incremental_fetch_is_woken_by_its_partitions(harness):
+    client = Client(harness)
     client.fetch({("t", index): 0 for index in range(3)}, max_wait_ms=0)
     answer = client.fetch()
     assert not answer.is_done
-    world.load("t", 2)
-    world.drain_purgatory()
+    harness.load("t", 2)
+    harness.drain_purgatory()
     assert named(answer) == [("t", 2)]
     answer = client.fetch({("t", 2): 1})
-    world.pass_time(500)
+    harness.pass_time(500)
     assert answer.message.responses == []
     assert answer.message.session_id == 1001
 
 
-def test_an_incremental_fetch_reads_only_changed_partitions(world, monkeypatch):
-    world.create("many", partitions=100)
-    client = Client(world, max_wait_ms=500)
+def test_an_incremental_fetch_reads_only_changed_partitions(harness, monkeypatch):
+    harness.create("many", partitions=100)
+    client = Client(harness, max_wait_ms=500)
     client.fetch({("many", index): 0 for index in range(100)}, max_wait_ms=0)
-    looked = note_looks(world, monkeypatch)
-    world.load("many", 5)
+    looked = note_looks(harness, monkeypatch)
+    harness.load("many", 5)
     client.fetch()
     assert looked == [5]
     looked.clear()
     answer = client.fetch({("many", 5): 1})
-    world.load("many", 70)
-    world.drain_purgatory()
+    harness.load("many", 70)
+    harness.drain_purgatory()
     assert looked == [5, 70]
     assert named(answer) == [("many", 70)]
 
 
-def test_busy_partition_does_not_starve_the_others(world):
+def test_busy_partition_does_not_starve_the_others(harness):
     for index in range(3):
-        world.load("t", index, batches=20)
-    client = Client(world, max_wait_ms=0, max_bytes=3 * ONE)
+        harness.load("t", index, batches=20)
+    client = Client(harness, max_wait_ms=0, max_bytes=3 * ONE)
     positions = {("t", index): 0 for index in range(3)}
     answer = client.fetch(positions)
     served = []
@@ -161,11 +161,11 @@ def test_busy_partition_does_not_starve_the_others(world):
     assert served == [0, 1, 2, 0, 1, 2, 0, 1]
 
 
-def test_a_partition_beyond_max_bytes_is_left_for_the_next_fetch(world):
-    client = Client(world, max_wait_ms=0)
+def test_a_partition_beyond_max_bytes_is_left_for_the_next_fetch(harness):
+    client = Client(harness, max_wait_ms=0)
     client.fetch({("t", index): 0 for index in range(3)})
     for index in range(3):
-        world.load("t", index)
+        harness.load("t", index)
     assert named(client.fetch(max_bytes=ONE)) == [("t", 0)]
     assert named(client.fetch({("t", 0): 1}, max_bytes=ONE)) == [("t", 1)]
     assert named(client.fetch({("t", 1): 1}, max_bytes=ONE)) == [("t", 2)]
@@ -179,18 +179,18 @@ def test_a_partition_beyond_max_bytes_is_left_for_the_next_fetch(world):
         ((1001, 1), 13, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR),
     ],
 )
-def test_a_session_error_fails_the_whole_request(world, session, version, expected):
-    client = Client(world, max_wait_ms=0)
+def test_a_session_error_fails_the_whole_request(harness, session, version, expected):
+    client = Client(harness, max_wait_ms=0)
     client.fetch({("t", 0): 0})
-    answer = world.fetch_all({}, session=session, version=version)
+    answer = harness.fetch_all({}, session=session, version=version)
     assert (answer.message.error_code, answer.message.session_id, answer.message.responses) == (expected, 0, [])
     assert client.fetch().message.error_code == 0
 
 
-def test_a_newer_request_of_the_session_completes_the_waiting_one(world):
-    client = Client(world)
+def test_a_newer_request_of_the_session_completes_the_waiting_one(harness):
+    client = Client(harness)
     client.fetch({("t", 0): 0}, max_wait_ms=0)
-    world.load("t")
+    harness.load("t")
     lost = client.fetch(min_bytes=1000)
     assert not lost.is_done
     again = client.fetch(min_bytes=1)
@@ -198,39 +198,39 @@ def test_a_newer_request_of_the_session_completes_the_waiting_one(world):
     assert offsets(fetched(again)) == [0]
 
 
-def test_a_closed_connection_keeps_the_session_and_its_dirty_partitions(world):
-    client = Client(world)
+def test_a_closed_connection_keeps_the_session_and_its_dirty_partitions(harness):
+    client = Client(harness)
     client.fetch({("t", 0): 0}, max_wait_ms=0)
-    world.load("t")
+    harness.load("t")
     client.fetch(min_bytes=1000).pending.cancel()
-    assert len(world.purgatory) == 0
+    assert len(harness.purgatory) == 0
     assert offsets(fetched(client.fetch(min_bytes=1))) == [0]
 
 
-def test_a_session_with_an_unsent_id_is_closed_with_its_connection(world):
-    answer = world.fetch("t", session=(0, 0))
-    assert len(world.sessions) == 1
+def test_a_session_with_an_unsent_id_is_closed_with_its_connection(harness):
+    answer = harness.fetch("t", session=(0, 0))
+    assert len(harness.sessions) == 1
     answer.pending.cancel()
-    assert len(world.sessions) == 0
-    assert world.purgatory.watched_keys == 0
+    assert len(harness.sessions) == 0
+    assert harness.purgatory.watched_keys == 0
 
 
-def test_an_evicted_session_completes_its_waiting_request(world):
-    client = Client(world)
+def test_an_evicted_session_completes_its_waiting_request(harness):
+    client = Client(harness)
     client.fetch({("t", 0): 0}, max_wait_ms=0)
     answer = client.fetch()
-    world.sessions.remove(1001)
-    world.drain_purgatory()
+    harness.sessions.remove(1001)
+    harness.drain_purgatory()
     assert answer.is_done
-    assert world.purgatory.watched_keys == 0
+    assert harness.purgatory.watched_keys == 0
     assert client.fetch().message.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_a_follower_fetch_beyond_max_bytes_still_acknowledges(world):
-    world.create("r", partitions=3, replicas=(1, 2))
+def test_a_follower_fetch_beyond_max_bytes_still_acknowledges(harness):
+    harness.create("r", partitions=3, replicas=(1, 2))
     for index in range(3):
-        world.load("r", index, batches=5, size=1000)
-    follower = Client(world, 12, replica=2, max_bytes=1100)
+        harness.load("r", index, batches=5, size=1000)
+    follower = Client(harness, 12, replica=2, max_bytes=1100)
     follower.fetch({("r", index): 0 for index in range(3)})
     follower.fetch({("r", index): 2 for index in range(3)})
-    assert [world.partition("r", index).high_watermark for index in range(3)] == [2, 2, 2]
+    assert [harness.partition("r", index).high_watermark for index in range(3)] == [2, 2, 2]

@@ -27,21 +27,21 @@ NOTHING = (0, -1, -1, -1)
 
 
 @pytest.fixture
-def world(tmp_path) -> ReplicaHarness:
+def harness(tmp_path) -> ReplicaHarness:
     made = ReplicaHarness(tmp_path)
     made.create("t", epoch=3)
     return made
 
 
-def fill(world, *timestamps, name="t", **batch):
+def fill(harness, *timestamps, name="t", **batch):
     """Append one batch with these timestamps, relative to NOW_MS."""
     builder = BatchBuilder(**batch)
     for timestamp in timestamps:
         builder.append(NOW_MS + timestamp, b"k", b"v")
-    assert world.produce(name, 0, builder.build(), acks=1).message.responses[0].partition_responses[0].error_code == 0
+    assert harness.produce(name, 0, builder.build(), acks=1).message.responses[0].partition_responses[0].error_code == 0
 
 
-def ask_all(world, requested, version=11, replica=-1, isolation=0, epoch=-1):
+def ask_all(harness, requested, version=11, replica=-1, isolation=0, epoch=-1):
     topics = [
         ListOffsetsTopic(
             name=name,
@@ -53,7 +53,7 @@ def ask_all(world, requested, version=11, replica=-1, isolation=0, epoch=-1):
         for name, partitions in requested
     ]
     request = ListOffsetsRequest(replica_id=replica, isolation_level=isolation, topics=topics)
-    answer = world.offsets.list_offsets(world.context(2, version), request)
+    answer = harness.offsets.list_offsets(harness.context(2, version), request)
     decode(ListOffsetsResponse, version, encode(answer, version))
     return [
         [(part.error_code, part.timestamp, part.offset, part.leader_epoch) for part in topic.partitions]
@@ -61,108 +61,110 @@ def ask_all(world, requested, version=11, replica=-1, isolation=0, epoch=-1):
     ]
 
 
-def ask(world, timestamp, name="t", index=0, **request):
-    return ask_all(world, [(name, [(index, timestamp)])], **request)[0][0]
+def ask(harness, timestamp, name="t", index=0, **request):
+    return ask_all(harness, [(name, [(index, timestamp)])], **request)[0][0]
 
 
 # ---------------------------------------------------------------- ListOffsets
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-def test_every_version_gets_earliest_and_latest(world, version):
-    fill(world, 0, 1, 2)
+def test_every_version_gets_earliest_and_latest(harness, version):
+    fill(harness, 0, 1, 2)
     epoch = 3 if version >= 4 else -1
-    assert ask(world, LATEST, version=version) == (0, -1, 3, epoch)
-    assert ask(world, EARLIEST, version=version) == (0, -1, 0, epoch)
+    assert ask(harness, LATEST, version=version) == (0, -1, 3, epoch)
+    assert ask(harness, EARLIEST, version=version) == (0, -1, 0, epoch)
 
 
-def test_an_empty_partition_has_offsets_but_no_timestamp(world):
-    assert ask(world, LATEST) == (0, -1, 0, 3)
-    assert ask(world, EARLIEST)[:3] == (0, -1, 0)
-    assert ask(world, MAX_TIMESTAMP) == NOTHING
-    assert ask(world, NOW_MS) == NOTHING
+def test_an_empty_partition_has_offsets_but_no_timestamp(harness):
+    assert ask(harness, LATEST) == (0, -1, 0, 3)
+    assert ask(harness, EARLIEST)[:3] == (0, -1, 0)
+    assert ask(harness, MAX_TIMESTAMP) == NOTHING
+    assert ask(harness, NOW_MS) == NOTHING
 
 
-def test_first_record_at_or_after_a_time_is_found_inside_its_batch(world):
-    fill(world, 0, 10, 20)
-    fill(world, 30, 25, 40)
-    assert ask(world, 0) == (0, NOW_MS, 0, 3)
-    assert ask(world, NOW_MS + 10) == (0, NOW_MS + 10, 1, 3)
-    assert ask(world, NOW_MS + 11) == (0, NOW_MS + 20, 2, 3)
-    assert ask(world, NOW_MS + 31) == (0, NOW_MS + 40, 5, 3)
-    assert ask(world, NOW_MS + 41) == NOTHING
-    assert ask(world, MAX_TIMESTAMP) == (0, NOW_MS + 40, 5, 3)
+def test_first_record_at_or_after_a_time_is_found_inside_its_batch(harness):
+    fill(harness, 0, 10, 20)
+    fill(harness, 30, 25, 40)
+    assert ask(harness, 0) == (0, NOW_MS, 0, 3)
+    assert ask(harness, NOW_MS + 10) == (0, NOW_MS + 10, 1, 3)
+    assert ask(harness, NOW_MS + 11) == (0, NOW_MS + 20, 2, 3)
+    assert ask(harness, NOW_MS + 31) == (0, NOW_MS + 40, 5, 3)
+    assert ask(harness, NOW_MS + 41) == NOTHING
+    assert ask(harness, MAX_TIMESTAMP) == (0, NOW_MS + 40, 5, 3)
 
 
-def test_tiered_timestamps_have_no_offset(world):
-    fill(world, 0, 1)
-    assert ask(world, EARLIEST_LOCAL) == (0, -1, 0, 3)
-    assert ask(world, LATEST_TIERED) == NOTHING
-    assert ask(world, EARLIEST_PENDING) == NOTHING
+def test_tiered_timestamps_have_no_offset(harness):
+    fill(harness, 0, 1)
+    assert ask(harness, EARLIEST_LOCAL) == (0, -1, 0, 3)
+    assert ask(harness, LATEST_TIERED) == NOTHING
+    assert ask(harness, EARLIEST_PENDING) == NOTHING
 
 
 @pytest.mark.parametrize(
     ("timestamp", "first"), [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9), (EARLIEST_PENDING, 11)]
 )
-def test_special_timestamps_unknown_to_the_version_are_unsupported(world, timestamp, first):
-    fill(world, 0)
-    assert ask(world, timestamp, version=first)[0] == 0
-    assert ask(world, timestamp, version=first - 1)[0] == ErrorCode.UNSUPPORTED_VERSION
-    assert ask(world, -7)[0] == ErrorCode.UNSUPPORTED_VERSION
+def test_special_timestamps_unknown_to_the_version_are_unsupported(harness, timestamp, first):
+    fill(harness, 0)
+    assert ask(harness, timestamp, version=first)[0] == 0
+    assert ask(harness, timestamp, version=first - 1)[0] == ErrorCode.UNSUPPORTED_VERSION
+    assert ask(harness, -7)[0] == ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_latest_offset_depends_on_the_replica_id(world):
-    world.create("r", replicas=(1, 2))
-    fill(world, 0, 1, 2, name="r")
-    world.fetch("r", offset=1, replica=2)
-    fill(world, 3, name="r")
-    assert ask(world, LATEST, "r")[2] == 1
-    assert ask(world, LATEST, "r", isolation=1)[2] == 1
-    assert ask(world, LATEST, "r", replica=-2)[2] == 4
-    assert ask(world, LATEST, "r", replica=2)[2] == 4
-    assert ask(world, NOW_MS + 1, "r") == NOTHING
-    assert ask(world, NOW_MS + 1, "r", replica=2)[2] == 1
+def test_latest_offset_depends_on_the_replica_id(harness):
+    harness.create("r", replicas=(1, 2))
+    fill(harness, 0, 1, 2, name="r")
+    harness.fetch("r", offset=1, replica=2)
+    fill(harness, 3, name="r")
+    assert ask(harness, LATEST, "r")[2] == 1
+    assert ask(harness, LATEST, "r", isolation=1)[2] == 1
+    assert ask(harness, LATEST, "r", replica=-2)[2] == 4
+    assert ask(harness, LATEST, "r", replica=2)[2] == 4
+    assert ask(harness, NOW_MS + 1, "r") == NOTHING
+    assert ask(harness, NOW_MS + 1, "r", replica=2)[2] == 1
 
 
-def test_only_the_debugging_consumer_may_query_a_follower(world):
-    world.create("r", replicas=(1, 2))
-    fill(world, 0, name="r")
-    world.change("r", leader=2)
-    assert ask(world, EARLIEST, "r")[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert ask(world, EARLIEST, "r", replica=-2)[0] == 0
-    world.create("o", replicas=(2,), leader=2)
-    assert ask(world, EARLIEST, "o", replica=-2)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+def test_only_the_debugging_consumer_may_query_a_follower(harness):
+    harness.create("r", replicas=(1, 2))
+    fill(harness, 0, name="r")
+    harness.change("r", leader=2)
+    assert ask(harness, EARLIEST, "r")[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert ask(harness, EARLIEST, "r", replica=-2)[0] == 0
+    harness.create("o", replicas=(2,), leader=2)
+    assert ask(harness, EARLIEST, "o", replica=-2)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 @pytest.mark.parametrize(
     ("epoch", "code"), [(2, ErrorCode.FENCED_LEADER_EPOCH), (3, 0), (4, ErrorCode.UNKNOWN_LEADER_EPOCH)]
 )
-def test_list_offsets_with_another_leader_epoch_fails(world, epoch, code):
-    assert ask(world, LATEST, epoch=epoch)[0] == code
+def test_list_offsets_with_another_leader_epoch_fails(harness, epoch, code):
+    assert ask(harness, LATEST, epoch=epoch)[0] == code
 
 
 @pytest.mark.parametrize(
     ("version", "code"), [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)]
 )
-def test_a_lagging_new_leader_returns_the_versions_error(world, version, code):
-    world.create("r", replicas=(1, 2))
-    fill(world, 0, name="r")
-    world.change("r", leader=1)
-    assert ask(world, LATEST, "r", version=version)[0] == code
+def test_a_lagging_new_leader_returns_the_versions_error(harness, version, code):
+    harness.create("r", replicas=(1, 2))
+    fill(harness, 0, name="r")
+    harness.change("r", leader=1)
+    assert ask(harness, LATEST, "r", version=version)[0] == code
 
 
-def test_a_repeated_partition_is_invalid(world):
+def test_a_repeated_partition_is_invalid(harness):
     invalid = (ErrorCode.INVALID_REQUEST, -1, -1, -1)
-    world.create("u", partitions=2)
-    answers = ask_all(world, [("u", [(0, LATEST), (1, LATEST)]), ("u", [(0, EARLIEST)])])
+    harness.create("u", partitions=2)
+    answers = ask_all(harness, [("u", [(0, LATEST), (1, LATEST)]), ("u", [(0, EARLIEST)])])
     assert answers == [[invalid, (0, -1, 0, 0)], [invalid]]
 
 
 def test_unknown_and_unauthorized_partitions_fail_separately(tmp_path):
-    world = ReplicaHarness(tmp_path, authorizer=Deny((Operation.DESCRIBE, Resource.TOPIC, "secret")))
+    harness = ReplicaHarness(tmp_path, authorizer=Deny((Operation.DESCRIBE, Resource.TOPIC, "secret")))
     for name in ("t", "secret"):
-        world.create(name)
-    answers = ask_all(world, [("nowhere", [(0, LATEST)]), ("t", [(0, LATEST), (9, LATEST)]), ("secret", [(0, LATEST)])])
+        harness.create(name)
+    answers = ask_all(
+        harness, [("nowhere", [(0, LATEST)]), ("t", [(0, LATEST), (9, LATEST)]), ("secret", [(0, LATEST)])]
+    )
     assert [[part[0] for part in topic] for topic in answers] == [
         [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
         [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
@@ -170,49 +172,49 @@ def test_unknown_and_unauthorized_partitions_fail_separately(tmp_path):
     ]
 
 
-def test_failing_disk_is_a_storage_error(world, monkeypatch):
-    fill(world, 0)
+def test_failing_disk_is_a_storage_error(harness, monkeypatch):
+    fill(harness, 0)
 
     def fail(*_, **__):
         raise StorageError("read", "x")
 
-    monkeypatch.setattr(type(world.partition().log), "offset_for_timestamp", fail)
-    assert ask(world, NOW_MS)[0] == ErrorCode.KAFKA_STORAGE_ERROR
-    assert ask(world, LATEST)[0] == ErrorCode.KAFKA_STORAGE_ERROR
+    monkeypatch.setattr(type(harness.partition().log), "offset_for_timestamp", fail)
+    assert ask(harness, NOW_MS)[0] == ErrorCode.KAFKA_STORAGE_ERROR
+    assert ask(harness, LATEST)[0] == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 # ---------------------------------------------------------------- OffsetForLeaderEpoch
 
 
-def end_of(world, epoch, name="t", index=0, current=-1, version=4):
+def end_of(harness, epoch, name="t", index=0, current=-1, version=4):
     requested_epoch = OffsetForLeaderPartition(partition=index, current_leader_epoch=current, leader_epoch=epoch)
     topics = [OffsetForLeaderTopic(topic=name, partitions=[requested_epoch])]
     request = OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
-    answer = world.offsets.offset_for_leader_epoch(world.context(23, version), request)
+    answer = harness.offsets.offset_for_leader_epoch(harness.context(23, version), request)
     decode(OffsetForLeaderEpochResponse, version, encode(answer, version))
     part = answer.topics[0].partitions[0]
     return part.error_code, part.leader_epoch, part.end_offset
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-def test_end_offsets_of_leader_epochs(world, version):
-    fill(world, 0, 1)
-    world.change("t", leader=1)
-    world.change("t", leader=1)
-    fill(world, 2)
-    assert end_of(world, 3, version=version) == (0, 3, 2)
-    assert end_of(world, 4, version=version) == (0, 3, 2)
-    assert end_of(world, 5, version=version) == (0, 5, 3)
-    assert end_of(world, 2, version=version) == (0, 2, 0)  # older than all that is here: from the start, as in Kafka
-    assert end_of(world, 9, version=version) == (0, -1, -1)
+def test_end_offsets_of_leader_epochs(harness, version):
+    fill(harness, 0, 1)
+    harness.change("t", leader=1)
+    harness.change("t", leader=1)
+    fill(harness, 2)
+    assert end_of(harness, 3, version=version) == (0, 3, 2)
+    assert end_of(harness, 4, version=version) == (0, 3, 2)
+    assert end_of(harness, 5, version=version) == (0, 5, 3)
+    assert end_of(harness, 2, version=version) == (0, 2, 0)  # older than all that is here: from the start, as in Kafka
+    assert end_of(harness, 9, version=version) == (0, -1, -1)
 
 
-def test_offset_for_leader_epoch_checks_the_current_epoch(world):
-    assert end_of(world, 3, current=2)[0] == ErrorCode.FENCED_LEADER_EPOCH
-    assert end_of(world, 3, current=4)[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
-    assert end_of(world, 3, name="nowhere")[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    world.create("o", replicas=(2,), leader=2)
-    assert end_of(world, 0, name="o")[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+def test_offset_for_leader_epoch_checks_the_current_epoch(harness):
+    assert end_of(harness, 3, current=2)[0] == ErrorCode.FENCED_LEADER_EPOCH
+    assert end_of(harness, 3, current=4)[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert end_of(harness, 3, name="nowhere")[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    harness.create("o", replicas=(2,), leader=2)
+    assert end_of(harness, 0, name="o")[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_brokers_query_all_epochs_clients_need_describe(tmp_path):
@@ -221,6 +223,6 @@ def test_brokers_query_all_epochs_clients_need_describe(tmp_path):
     for number, (denied, code) in enumerate(
         [((), 0), ((describe,), 0), ((act,), 0), ((describe, act), ErrorCode.TOPIC_AUTHORIZATION_FAILED)]
     ):
-        world = ReplicaHarness(tmp_path / str(number), authorizer=Deny(*denied))
-        world.create("t")
-        assert end_of(world, 0)[0] == code
+        harness = ReplicaHarness(tmp_path / str(number), authorizer=Deny(*denied))
+        harness.create("t")
+        assert end_of(harness, 0)[0] == code

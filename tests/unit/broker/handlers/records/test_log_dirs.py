@@ -28,11 +28,11 @@ from tests.support.replica_harness import Answer, HeldIoExecutor, ReplicaHarness
 E = ErrorCode
 
 
-def ask(world: ReplicaHarness, *topics: tuple[str, list[int]], everything: bool = False, version: int = 5) -> Answer:
-    handler = LogDirsHandler(world.log_manager, world.replicas, world.moves, world.worker, world.authorizer)
+def ask(harness: ReplicaHarness, *topics: tuple[str, list[int]], everything: bool = False, version: int = 5) -> Answer:
+    handler = LogDirsHandler(harness.log_manager, harness.replicas, harness.moves, harness.worker, harness.authorizer)
     described = [DescribableLogDirTopic(topic=name, partitions=partitions) for name, partitions in topics]
     request = DescribeLogDirsRequest(topics=None if everything else described)
-    return Answer(handler.describe(world.context(35, version), request), DescribeLogDirsResponse, version)
+    return Answer(handler.describe(harness.context(35, version), request), DescribeLogDirsResponse, version)
 
 
 def described(answer: Answer) -> list[DescribeLogDirsResult]:
@@ -47,57 +47,57 @@ def logs(*results: DescribeLogDirsResult) -> dict[tuple[str, int], DescribeLogDi
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> ReplicaHarness:
+def harness(tmp_path: Path) -> ReplicaHarness:
     return ReplicaHarness(tmp_path, directories=2)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
-def test_every_log_is_in_its_directory_with_its_size(world: ReplicaHarness, version: int) -> None:
-    world.create(partitions=3)
+def test_every_log_is_in_its_directory_with_its_size(harness: ReplicaHarness, version: int) -> None:
+    harness.create(partitions=3)
     size = len(batch(size=700))
-    world.load(index=1, batches=2, size=700)
-    results = described(ask(world, everything=True, version=version))
-    assert [result.log_dir for result in results] == list(world.log_manager.directories)
+    harness.load(index=1, batches=2, size=700)
+    results = described(ask(harness, everything=True, version=version))
+    assert [result.log_dir for result in results] == list(harness.log_manager.directories)
     for result in results:
         for key in logs(result):
-            assert world.partition(*key).log.directory == result.log_dir
+            assert harness.partition(*key).log.directory == result.log_dir
     sizes = {key: found.partition_size for key, found in logs(*results).items()}
     assert sizes == {("t", 0): 0, ("t", 1): 2 * size, ("t", 2): 0}
     assert {found.is_future_key for found in logs(*results).values()} == {False}
 
 
-def test_describing_log_dirs_does_not_open_logs(world: ReplicaHarness) -> None:
-    world.create(partitions=2)
-    world.load(index=0, batches=2, size=700)
-    log = world.partition().log
+def test_describing_log_dirs_does_not_open_logs(harness: ReplicaHarness) -> None:
+    harness.create(partitions=2)
+    harness.load(index=0, batches=2, size=700)
+    log = harness.partition().log
     size = log.size_bytes
     log.close()
-    found = logs(*described(ask(world, everything=True)))
+    found = logs(*described(ask(harness, everything=True)))
     assert found["t", 0].partition_size == size > 1400
     assert not log.is_open
-    assert not world.partition(index=1).log.is_open
+    assert not harness.partition(index=1).log.is_open
 
 
-def test_only_requested_partitions_are_described(world: ReplicaHarness) -> None:
-    world.create(partitions=3)
-    world.create("u")
-    assert set(logs(*described(ask(world, ("t", [1, 9]), ("nope", [0]))))) == {("t", 1)}
-    nothing = described(ask(world))
+def test_only_requested_partitions_are_described(harness: ReplicaHarness) -> None:
+    harness.create(partitions=3)
+    harness.create("u")
+    assert set(logs(*described(ask(harness, ("t", [1, 9]), ("nope", [0]))))) == {("t", 1)}
+    nothing = described(ask(harness))
     assert not logs(*nothing)
     assert [result.error_code for result in nothing] == [E.NONE, E.NONE]
 
 
-def test_file_system_sizes_are_returned(world: ReplicaHarness, tmp_path: Path) -> None:
-    result = described(ask(world))[0]
+def test_file_system_sizes_are_returned(harness: ReplicaHarness, tmp_path: Path) -> None:
+    result = described(ask(harness))[0]
     assert result.total_bytes == Disk().total_bytes(str(tmp_path))
     assert 0 < result.usable_bytes <= result.total_bytes
 
 
-def test_a_directory_that_is_offline_is_an_error(world: ReplicaHarness) -> None:
-    world.create(partitions=2)
-    first, second = world.log_manager.directories
-    world.replicas.directory_failed(first, StorageError("read", first, OSError(5, "Input/output error")))
-    results = {result.log_dir: result for result in described(ask(world, everything=True))}
+def test_a_directory_that_is_offline_is_an_error(harness: ReplicaHarness) -> None:
+    harness.create(partitions=2)
+    first, second = harness.log_manager.directories
+    harness.replicas.directory_failed(first, StorageError("read", first, OSError(5, "Input/output error")))
+    results = {result.log_dir: result for result in described(ask(harness, everything=True))}
     assert (results[first].error_code, results[first].total_bytes) == (E.KAFKA_STORAGE_ERROR, -1)
     assert logs(results[first]) == {}
     assert results[second].error_code == E.NONE
@@ -105,9 +105,9 @@ def test_a_directory_that_is_offline_is_an_error(world: ReplicaHarness) -> None:
 
 
 def test_a_failed_file_system_takes_its_directory_offline(
-    world: ReplicaHarness, monkeypatch: pytest.MonkeyPatch
+    harness: ReplicaHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, _ = world.log_manager.directories
+    first, _ = harness.log_manager.directories
 
     def fail(self: Disk, path: str) -> int:
         if path == first:
@@ -115,33 +115,35 @@ def test_a_failed_file_system_takes_its_directory_offline(
         return 7
 
     monkeypatch.setattr(Disk, "free_bytes", fail)
-    assert [result.error_code for result in described(ask(world))] == [E.KAFKA_STORAGE_ERROR, E.NONE]
-    assert list(world.log_manager.offline) == [first]
+    assert [result.error_code for result in described(ask(harness))] == [E.KAFKA_STORAGE_ERROR, E.NONE]
+    assert list(harness.log_manager.offline) == [first]
 
 
 def test_a_log_deleted_meanwhile_is_no_failure(tmp_path: Path) -> None:
     worker = HeldIoExecutor()
-    world = ReplicaHarness(tmp_path, worker=worker)
-    world.create()
+    harness = ReplicaHarness(tmp_path, worker=worker)
+    harness.create()
     worker.holds_reads = True
-    answer = ask(world, everything=True)
+    answer = ask(harness, everything=True)
     assert not answer.is_done
-    world.delete()
+    harness.delete()
     worker.let_read()
     assert logs(*described(answer)) == {}
-    assert not world.log_manager.offline
+    assert not harness.log_manager.offline
 
 
-def test_cordoned_directories_are_described(world: ReplicaHarness) -> None:
-    ids = [directory.directory_id for directory in world.log_manager.directories.values()]
-    world.apply(BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=101, log_dirs=ids, cordoned_log_dirs=[ids[1]]))
-    assert [result.is_cordoned for result in described(ask(world))] == [False, True]
+def test_cordoned_directories_are_described(harness: ReplicaHarness) -> None:
+    ids = [directory.directory_id for directory in harness.log_manager.directories.values()]
+    harness.apply(
+        BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=101, log_dirs=ids, cordoned_log_dirs=[ids[1]])
+    )
+    assert [result.is_cordoned for result in described(ask(harness))] == [False, True]
 
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_describing_log_dirs_requires_describe_on_the_cluster(tmp_path: Path, version: int) -> None:
-    world = ReplicaHarness(tmp_path, authorizer=Deny((Operation.DESCRIBE, Resource.CLUSTER, "kafka-cluster")))
-    answer = ask(world, everything=True, version=version).message
+    harness = ReplicaHarness(tmp_path, authorizer=Deny((Operation.DESCRIBE, Resource.CLUSTER, "kafka-cluster")))
+    answer = ask(harness, everything=True, version=version).message
     assert (answer.results, answer.error_code) == ([], E.CLUSTER_AUTHORIZATION_FAILED)
 
 
@@ -149,17 +151,17 @@ def test_describing_log_dirs_requires_describe_on_the_cluster(tmp_path: Path, ve
 
 
 def alter(
-    world: ReplicaHarness, *moves: tuple[str, str, list[int]], version: int = 2
+    harness: ReplicaHarness, *moves: tuple[str, str, list[int]], version: int = 2
 ) -> list[tuple[str, int, ErrorCode]]:
     """Send (directory, topic, partitions); returns the results."""
-    handler = LogDirsHandler(world.log_manager, world.replicas, world.moves, world.worker, world.authorizer)
+    handler = LogDirsHandler(harness.log_manager, harness.replicas, harness.moves, harness.worker, harness.authorizer)
     request = AlterReplicaLogDirsRequest(
         dirs=[
             AlterReplicaLogDir(path=path, topics=[AlterReplicaLogDirTopic(name=name, partitions=partitions)])
             for path, name, partitions in moves
         ]
     )
-    response = handler.alter(world.context(34, version), request)
+    response = handler.alter(harness.context(34, version), request)
     answer = Answer(response, AlterReplicaLogDirsResponse, version)
     return [
         (topic.topic_name, row.partition_index, ErrorCode(row.error_code))
@@ -169,36 +171,36 @@ def alter(
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_replicas_are_moved_to_the_requested_directory(world: ReplicaHarness, version: int) -> None:
-    first, second = world.log_manager.directories
-    world.create(partitions=2)
+def test_replicas_are_moved_to_the_requested_directory(harness: ReplicaHarness, version: int) -> None:
+    first, second = harness.log_manager.directories
+    harness.create(partitions=2)
     moves = (first, "t", [0, 1]), (second, "t", [1]), (second, "nope", [0])
-    assert alter(world, *moves, version=version) == [
+    assert alter(harness, *moves, version=version) == [
         ("t", 0, E.NONE), ("t", 1, E.NONE), ("nope", 0, E.UNKNOWN_TOPIC_OR_PARTITION),
     ]  # fmt: skip
-    assert [world.partition(index=index).log.directory for index in (0, 1)] == [first, second]
+    assert [harness.partition(index=index).log.directory for index in (0, 1)] == [first, second]
 
 
-def test_a_future_replica_is_described_with_its_lag(world: ReplicaHarness) -> None:
-    world.create()
-    world.load(batches=3, size=700)
-    log = world.partition().log
-    (target,) = set(world.log_manager.directories) - {log.directory}
-    copy, work = world.log_manager.new_future_log(log, target, 0)
+def test_a_future_replica_is_described_with_its_lag(harness: ReplicaHarness) -> None:
+    harness.create()
+    harness.load(batches=3, size=700)
+    log = harness.partition().log
+    (target,) = set(harness.log_manager.directories) - {log.directory}
+    copy, work = harness.log_manager.new_future_log(log, target, 0)
     work()
-    world.log_manager.add_future_log(copy)
-    results = {result.log_dir: logs(result) for result in described(ask(world, everything=True))}
+    harness.log_manager.add_future_log(copy)
+    results = {result.log_dir: logs(result) for result in described(ask(harness, everything=True))}
     assert results[log.directory]["t", 0].is_future_key is False
     lacking = results[target]["t", 0]
     assert (lacking.is_future_key, lacking.offset_lag, lacking.partition_size) == (True, 3, 0)
 
 
 def test_moving_replicas_requires_alter_on_the_cluster(tmp_path: Path) -> None:
-    world = ReplicaHarness(
+    harness = ReplicaHarness(
         tmp_path, authorizer=Deny((Operation.ALTER, Resource.CLUSTER, "kafka-cluster")), directories=2
     )
-    world.create()
-    before = world.partition().log
-    rows = [alter(world, (path, "t", [0])) for path in world.log_manager.directories]
+    harness.create()
+    before = harness.partition().log
+    rows = [alter(harness, (path, "t", [0])) for path in harness.log_manager.directories]
     assert rows == [[("t", 0, E.CLUSTER_AUTHORIZATION_FAILED)]] * 2
-    assert world.partition().log is before
+    assert harness.partition().log is before

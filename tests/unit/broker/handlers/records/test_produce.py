@@ -15,7 +15,7 @@ from tests.support.replica_harness import NOW_MS, HeldIoExecutor, ReplicaHarness
 
 
 @pytest.fixture
-def world(tmp_path) -> ReplicaHarness:
+def harness(tmp_path) -> ReplicaHarness:
     made = ReplicaHarness(tmp_path)
     made.create("t", partitions=3)
     return made
@@ -33,8 +33,8 @@ def code(answer, topic=0, partition=0):
     return produced(answer, topic, partition).error_code
 
 
-def stored_offsets(world, name="t", index=0):
-    return offsets(fetched(world.fetch(name, index, max_wait_ms=0)))
+def stored_offsets(harness, name="t", index=0):
+    return offsets(fetched(harness.fetch(name, index, max_wait_ms=0)))
 
 
 # ---------------------------------------------------------------- responses
@@ -42,9 +42,9 @@ def stored_offsets(world, name="t", index=0):
 
 @pytest.mark.parametrize("version", range(3, 14))
 @pytest.mark.parametrize("acks", [1, -1])
-def test_every_version_gets_the_base_offset(world, version, acks):
-    world.load("t", 1)
-    answer = produced(world.produce("t", 1, batch(count=3), version=version, acks=acks))
+def test_every_version_gets_the_base_offset(harness, version, acks):
+    harness.load("t", 1)
+    answer = produced(harness.produce("t", 1, batch(count=3), version=version, acks=acks))
     assert (answer.index, answer.error_code, answer.base_offset) == (1, 0, 1)
     assert (answer.log_append_time_ms, answer.log_start_offset) == (-1, 0)
     assert answer.record_errors == []
@@ -52,42 +52,42 @@ def test_every_version_gets_the_base_offset(world, version, acks):
 
 
 def test_log_append_time_is_returned(tmp_path):
-    world = ReplicaHarness(tmp_path)
-    world.create("t", message_timestamp_type="LogAppendTime")
-    world.wall_ms += 5
-    assert produced(world.produce()).log_append_time_ms == NOW_MS + 5
+    harness = ReplicaHarness(tmp_path)
+    harness.create("t", message_timestamp_type="LogAppendTime")
+    harness.wall_ms += 5
+    assert produced(harness.produce()).log_append_time_ms == NOW_MS + 5
 
 
-def test_topics_and_partitions_are_answered_in_the_order_of_the_request(world):
-    world.create("u")
-    answer = world.produce_all([("t", 2, batch()), ("t", 0, batch()), ("u", 0, batch())], version=13)
+def test_topics_and_partitions_are_answered_in_the_order_of_the_request(harness):
+    harness.create("u")
+    answer = harness.produce_all([("t", 2, batch()), ("t", 0, batch()), ("u", 0, batch())], version=13)
     named = [(topic.topic_id, [part.index for part in topic.partition_responses]) for topic in answer.message.responses]
-    ids = world.image.topics_by_name
+    ids = harness.image.topics_by_name
     assert named == [(ids["t"].topic_id, [2, 0]), (ids["u"].topic_id, [0])]
 
 
-def test_a_repeated_partition_is_appended_and_answered_twice(world):
-    answer = world.produce_all([("t", 0, batch()), ("t", 0, batch(count=2))])
+def test_a_repeated_partition_is_appended_and_answered_twice(harness):
+    answer = harness.produce_all([("t", 0, batch()), ("t", 0, batch(count=2))])
     assert [produced(answer, 0, place).base_offset for place in (0, 1)] == [0, 1]
-    assert stored_offsets(world) == [0, 1]
+    assert stored_offsets(harness) == [0, 1]
 
 
-def test_a_duplicate_batch_returns_its_old_offset(world):
+def test_a_duplicate_batch_returns_its_old_offset(harness):
     records = batch(producer_id=5, producer_epoch=0, base_sequence=0)
-    first = produced(world.produce(records=bytearray(records)))
-    world.load("t")
-    again = produced(world.produce(records=bytearray(records)))
+    first = produced(harness.produce(records=bytearray(records)))
+    harness.load("t")
+    again = produced(harness.produce(records=bytearray(records)))
     assert (first.base_offset, again.base_offset, again.error_code) == (0, 0, 0)
-    assert stored_offsets(world) == [0, 1]
+    assert stored_offsets(harness) == [0, 1]
 
 
 # ---------------------------------------------------------------- errors
 
 
-def test_partitions_fail_independently(world):
+def test_partitions_fail_independently(harness):
     broken = batch()
     broken[-1] ^= 1
-    answer = world.produce_all([("t", 0, broken), ("t", 1, batch()), ("nowhere", 0, batch()), ("t", 9, batch())])
+    answer = harness.produce_all([("t", 0, broken), ("t", 1, batch()), ("nowhere", 0, batch()), ("t", 9, batch())])
     assert [code(answer, 0, 0), code(answer, 0, 1)] == [ErrorCode.CORRUPT_MESSAGE, ErrorCode.NONE]
     assert code(answer, 1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert code(answer, 2) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -95,36 +95,36 @@ def test_partitions_fail_independently(world):
     assert "corrupt" in produced(answer, 0, 0).error_message
 
 
-def test_unknown_topic_id_error_is_returned(world):
-    request = world.produce_request([("t", 0, batch())], version=13)
+def test_unknown_topic_id_error_is_returned(harness):
+    request = harness.produce_request([("t", 0, batch())], version=13)
     request.topic_data[0].topic_id = b"?" * 16
-    answer = world.producing.handle(world.context(0, 13), request)
+    answer = harness.producing.handle(harness.context(0, 13), request)
     assert answer.responses[0].topic_id == b"?" * 16
     assert answer.responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 @pytest.mark.parametrize("acks", [2, -2, 100, 32767])
-def test_invalid_acks_append_nothing(world, acks):
-    answer = world.produce_all([("t", 0, batch()), ("t", 1, batch())], acks=acks)
+def test_invalid_acks_append_nothing(harness, acks):
+    answer = harness.produce_all([("t", 0, batch()), ("t", 1, batch())], acks=acks)
     assert [code(answer, 0, 0), code(answer, 0, 1)] == [ErrorCode.INVALID_REQUIRED_ACKS] * 2
-    assert stored_offsets(world) == []
+    assert stored_offsets(harness) == []
 
 
 @pytest.mark.parametrize("records", [b"", None])
-def test_null_records_are_invalid(world, records):
-    request = world.produce_request([("t", 0, batch())])
+def test_null_records_are_invalid(harness, records):
+    request = harness.produce_request([("t", 0, batch())])
     request.topic_data[0].partition_data[0].records = None if records is None else memoryview(bytearray(records))
-    answer = world.producing.handle(world.context(0, 12), request)
+    answer = harness.producing.handle(harness.context(0, 12), request)
     assert answer.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_RECORD
 
 
 def test_invalid_records_are_listed(tmp_path):
-    world = ReplicaHarness(tmp_path)
-    world.create("t", cleanup_policy="compact")
+    harness = ReplicaHarness(tmp_path)
+    harness.create("t", cleanup_policy="compact")
     builder = BatchBuilder()
     for key in (b"k", None, b"k", None):
         builder.append(NOW_MS, key, b"v")
-    answer = produced(world.produce(records=builder.build()))
+    answer = produced(harness.produce(records=builder.build()))
     assert answer.error_code == ErrorCode.INVALID_RECORD
     assert [error.batch_index for error in answer.record_errors] == [1, 3]
     assert all("key" in error.batch_index_error_message for error in answer.record_errors)
@@ -132,15 +132,15 @@ def test_invalid_records_are_listed(tmp_path):
 
 
 @pytest.mark.parametrize(("version", "expected"), [(6, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (7, ErrorCode.NONE)])
-def test_zstandard_needs_version_seven(world, version, expected):
+def test_zstandard_needs_version_seven(harness, version, expected):
     records = batch(compression=Compression.ZSTD)
-    assert code(world.produce(records=records, version=version)) == expected
+    assert code(harness.produce(records=records, version=version)) == expected
 
 
 @pytest.mark.parametrize("version", [9, 10, 13])
-def test_not_leader_error_contains_the_current_leader(world, version):
-    world.create("r", replicas=(2, 3), leader=3, epoch=4)
-    answer = world.produce("r", version=version)
+def test_not_leader_error_contains_the_current_leader(harness, version):
+    harness.create("r", replicas=(2, 3), leader=3, epoch=4)
+    answer = harness.produce("r", version=version)
     assert code(answer) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     leader = produced(answer).current_leader
     nodes = [(node.node_id, node.host, node.port, node.rack) for node in answer.message.node_endpoints]
@@ -151,32 +151,32 @@ def test_not_leader_error_contains_the_current_leader(world, version):
         assert nodes == [(3, "host3", 9003, "rack3")]
 
 
-def test_too_few_in_sync_replicas_fail_acks_all_only(world):
-    world.create("r", replicas=(1, 2, 3), isr=(1,), min_insync_replicas=2)
-    refused = produced(world.produce("r", acks=-1))
+def test_too_few_in_sync_replicas_fail_acks_all_only(harness):
+    harness.create("r", replicas=(1, 2, 3), isr=(1,), min_insync_replicas=2)
+    refused = produced(harness.produce("r", acks=-1))
     assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
     assert (refused.error_message, refused.log_start_offset) == (None, 0)
-    assert code(world.produce("r", acks=1)) == ErrorCode.NONE
+    assert code(harness.produce("r", acks=1)) == ErrorCode.NONE
 
 
 def test_unauthorized_topics_fail_and_others_are_appended(tmp_path):
     denied = [(Operation.WRITE, Resource.TOPIC, name) for name in ("secret", "nowhere")]
-    world = ReplicaHarness(tmp_path, authorizer=Deny(*denied))
-    world.create("secret")
-    world.create("open")
-    answer = world.produce_all([("secret", 0, batch()), ("open", 0, batch()), ("nowhere", 0, batch())])
+    harness = ReplicaHarness(tmp_path, authorizer=Deny(*denied))
+    harness.create("secret")
+    harness.create("open")
+    answer = harness.produce_all([("secret", 0, batch()), ("open", 0, batch()), ("nowhere", 0, batch())])
     assert [code(answer, topic) for topic in range(3)] == [
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         ErrorCode.NONE,
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ]
-    assert stored_offsets(world, "secret") == []
+    assert stored_offsets(harness, "secret") == []
 
 
-def test_internal_topics_are_for_kafkas_own_tools(world):
-    world.create("__consumer_offsets")
-    assert code(world.produce("__consumer_offsets")) == ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert code(world.produce("__consumer_offsets", client_id="__admin_client")) == ErrorCode.NONE
+def test_internal_topics_are_for_kafkas_own_tools(harness):
+    harness.create("__consumer_offsets")
+    assert code(harness.produce("__consumer_offsets")) == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert code(harness.produce("__consumer_offsets", client_id="__admin_client")) == ErrorCode.NONE
 
 
 # ---------------------------------------------------------------- transactions
@@ -186,15 +186,15 @@ def transactional():
     return batch(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
 
 
-def test_transactional_batch_needs_a_transactional_id(world):
-    answer = world.produce_all([("t", 0, batch()), ("t", 1, transactional())])
+def test_transactional_batch_needs_a_transactional_id(harness):
+    answer = harness.produce_all([("t", 0, batch()), ("t", 1, transactional())])
     assert [code(answer, 0, place) for place in (0, 1)] == [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] * 2
-    assert stored_offsets(world) == []
+    assert stored_offsets(harness) == []
 
 
-def test_a_transactional_batch_is_appended_after_verification(world):
-    verification = world.producing.verification
-    answer = world.produce_all(
+def test_a_transactional_batch_is_appended_after_verification(harness):
+    verification = harness.producing.verification
+    answer = harness.produce_all(
         [("t", 0, transactional()), ("t", 1, batch()), ("unknown", 0, transactional())],
         transactional_id="tx",
         version=11,
@@ -206,44 +206,44 @@ def test_a_transactional_batch_is_appended_after_verification(world):
     ]
     assert verification.asked == [("tx", (5, 0), [("t", 0)], TransactionSupport.GENERIC_ERROR_SUPPORTED)]
     verification.refusal = None
-    assert code(world.produce("t", 0, transactional(), transactional_id="tx", version=12)) == ErrorCode.NONE
+    assert code(harness.produce("t", 0, transactional(), transactional_id="tx", version=12)) == ErrorCode.NONE
     assert verification.asked[1:] == [("tx", (5, 0), [("t", 0)], TransactionSupport.ADD_PARTITION)]
 
 
-def test_a_new_transaction_verifies_sequence_zero(world):
-    world.producing.verification.refusal = None
+def test_a_new_transaction_verifies_sequence_zero(harness):
+    harness.producing.verification.refusal = None
     for version, producer_id, expected in ((12, 5, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), (11, 6, ErrorCode.NONE)):
         later = batch(producer_id=producer_id, producer_epoch=0, base_sequence=4, transactional=True)
-        answer = world.produce("t", 0, later, transactional_id="tx", version=version)
+        answer = harness.produce("t", 0, later, transactional_id="tx", version=version)
         assert code(answer) == expected
 
 
-def test_a_produce_request_has_one_transactional_producer(world):
+def test_a_produce_request_has_one_transactional_producer(harness):
     other = batch(producer_id=6, producer_epoch=0, base_sequence=0, transactional=True)
-    answer = world.produce_all([("t", 0, transactional()), ("t", 1, other)], transactional_id="tx")
+    answer = harness.produce_all([("t", 0, transactional()), ("t", 1, other)], transactional_id="tx")
     assert [code(answer, 0, place) for place in (0, 1)] == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
-    assert world.producing.verification.asked == []
+    assert harness.producing.verification.asked == []
 
 
 def test_transactional_id_must_be_authorized(tmp_path):
-    world = ReplicaHarness(tmp_path, authorizer=Deny((Operation.WRITE, Resource.TRANSACTIONAL_ID, "tx")))
-    world.create("t")
-    answer = world.produce("t", 0, transactional(), transactional_id="tx")
+    harness = ReplicaHarness(tmp_path, authorizer=Deny((Operation.WRITE, Resource.TRANSACTIONAL_ID, "tx")))
+    harness.create("t")
+    answer = harness.produce("t", 0, transactional(), transactional_id="tx")
     assert code(answer) == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 # ---------------------------------------------------------------- acks=0
 
 
-def test_acks_zero_has_no_response(world):
-    answer = world.produce(acks=0)
+def test_acks_zero_has_no_response(harness):
+    answer = harness.produce(acks=0)
     assert answer.is_done
     assert (answer.message, answer.closed) == (None, None)
-    assert stored_offsets(world) == [0]
+    assert stored_offsets(harness) == [0]
 
 
-def test_an_error_with_acks_zero_closes_the_connection(world):
-    answer = world.produce_all([("t", 0, batch()), ("nowhere", 0, batch())], acks=0)
+def test_an_error_with_acks_zero_closes_the_connection(harness):
+    answer = harness.produce_all([("t", 0, batch()), ("nowhere", 0, batch())], acks=0)
     assert "nowhere-0: UNKNOWN_TOPIC_OR_PARTITION" in answer.closed
 
 
@@ -271,31 +271,31 @@ def test_the_response_waits_for_the_slowest_partition(slow):
     assert len(slow.timers) == 0
 
 
-def test_acks_all_waits_for_the_followers(world):
-    world.create("r", replicas=(1, 2))
-    answer = world.produce("r", acks=-1)
+def test_acks_all_waits_for_the_followers(harness):
+    harness.create("r", replicas=(1, 2))
+    answer = harness.produce("r", acks=-1)
     assert not answer.is_done
-    world.fetch("r", offset=1, replica=2)
+    harness.fetch("r", offset=1, replica=2)
     assert code(answer) == ErrorCode.NONE
     assert produced(answer).base_offset == 0
 
 
-def test_partitions_without_acks_time_out(world):
-    world.create("r", replicas=(1, 2))
-    answer = world.produce_all([("r", 0, batch()), ("t", 0, batch())], acks=-1, timeout_ms=100)
-    world.pass_time(99)
+def test_partitions_without_acks_time_out(harness):
+    harness.create("r", replicas=(1, 2))
+    answer = harness.produce_all([("r", 0, batch()), ("t", 0, batch())], acks=-1, timeout_ms=100)
+    harness.pass_time(99)
     assert not answer.is_done
-    world.pass_time(1)
+    harness.pass_time(1)
     assert [code(answer, 0), code(answer, 1)] == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE]
-    world.fetch("r", offset=1, replica=2)
+    harness.fetch("r", offset=1, replica=2)
     assert code(answer) == ErrorCode.REQUEST_TIMED_OUT
-    assert world.partition("r").high_watermark == 1
+    assert harness.partition("r").high_watermark == 1
 
 
-def test_lost_leadership_fails_waiting_produces(world):
-    world.create("r", replicas=(1, 2))
-    answer = world.produce("r", acks=-1)
-    world.change("r", leader=2)
+def test_lost_leadership_fails_waiting_produces(harness):
+    harness.create("r", replicas=(1, 2))
+    answer = harness.produce("r", acks=-1)
+    harness.change("r", leader=2)
     assert code(answer) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert produced(answer).current_leader.leader_id == 2
     assert produced(answer).base_offset == -1
@@ -311,12 +311,12 @@ def test_closed_connection_leaves_nothing_behind(slow):
 
 
 def test_the_response_waits_for_the_flush(tmp_path):
-    world = ReplicaHarness(tmp_path, worker=HeldIoExecutor())
-    world.create("t", flush_messages=1)
-    answers = [world.produce(acks=1), world.produce(acks=-1)]
+    harness = ReplicaHarness(tmp_path, worker=HeldIoExecutor())
+    harness.create("t", flush_messages=1)
+    answers = [harness.produce(acks=1), harness.produce(acks=-1)]
     for _ in answers:
-        world.worker.let_write()
+        harness.worker.let_write()
     assert not any(answer.is_done for answer in answers)
-    world.worker.let_sync()
-    world.worker.let_sync()
+    harness.worker.let_sync()
+    harness.worker.let_sync()
     assert [code(answer) for answer in answers] == [0, 0]

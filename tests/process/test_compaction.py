@@ -86,7 +86,7 @@ class Conversation:
 
     def helpers(self) -> list[psutil.Process]:
         """Its child processes; other tests may have left other children."""
-        return [child for child in psutil.Process().children() if "helper_main" in " ".join(_command(child))]
+        return [child for child in psutil.Process().children() if "compaction_main" in " ".join(_command(child))]
 
 
 def _command(process: psutil.Process) -> list[str]:
@@ -169,7 +169,7 @@ async def test_a_killed_compaction_process_fails_its_job(tmp_path: Path) -> None
     outcome = await talk.outcome
     assert isinstance(outcome, CleaningFailed)
     assert (outcome.is_damage, outcome.errno) == (False, None)
-    assert outcome.text == "the helper process was ended by SIGKILL"
+    assert outcome.text == "the compaction process was killed by SIGKILL"
     talk.outcome = talk.loop.create_future()
     talk.start()
     assert await talk.loop.run_in_executor(None, lambda: until(talk.helpers, "another helper")) != helper
@@ -185,7 +185,7 @@ async def test_a_compaction_process_that_exits_fails_its_job_permanently(
     outcome = await talk.outcome
     assert isinstance(outcome, CleaningFailed)
     assert outcome.is_damage
-    assert "the helper process ended over it" in outcome.text
+    assert "the compaction process failed" in outcome.text
     talk.cleaner.stop()
 
 

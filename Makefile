@@ -1,4 +1,4 @@
-# What one does with this repository. Every target builds what it needs the first time and takes seconds after that.
+# Every target builds what it needs the first time; after that this takes seconds.
 #   make run ARGS="--listen 127.0.0.1:9093"     make test ARGS="tests/unit -k records"     make demo ARGS="--rows 20000"
 # The virtual environment is .venv; PYTHON=... names another Python to build it with.
 
@@ -41,49 +41,49 @@ test-all: .venv/.test kafka-jars ## all tests, long ones and comparisons with a 
 test-rest: .venv/.test kafka-jars ## what make test leaves out
 	@exec $(PYTEST) -m "not ($(FAST))" $(ARGS)
 
-goldens: .venv/.test kafka-jars ## record Apache Kafka's answers anew (tests/goldens)
+goldens: .venv/.test kafka-jars ## record Apache Kafka's answers in tests/goldens
 	@RECORD_GOLDENS=1 exec $(BIN)/python -m pytest -q -m golden $(ARGS)
 
-fuzz: .venv/.test ## rude peers beside working clients for MINUTES=5; SEED=... has the peers do the same again
+fuzz: .venv/.test ## malicious peers beside working clients for MINUTES=5; SEED=... repeats a run
 	@exec $(BIN)/python -m tests.process.fuzzing_peer --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
-kill: .venv/.test ## SIGKILL under load, COUNT=100 times; SEED=... does it again
+kill: .venv/.test ## SIGKILL under load, COUNT=100 times; SEED=... repeats a run
 	@exec $(BIN)/python -m tests.process.killing --count $(COUNT) $(if $(SEED),--seed $(SEED))
 
-damage: .venv/.test ## random damage to a stopped node, COUNT=100 times; SEED=... does it again
+damage: .venv/.test ## random damage to a stopped node, COUNT=100 times; SEED=... repeats a run
 	@exec $(BIN)/python -m tests.process.damaging --count $(COUNT) $(if $(SEED),--seed $(SEED))
 
-exactly-once: .venv/.test kafka-jars ## Kafka Streams and a consume-transform-produce loop, COUNT=100 kills each; SEED=... does it again
+exactly-once: .venv/.test kafka-jars ## Kafka Streams and a consume-transform-produce loop, COUNT=100 kills each; SEED=... repeats a run
 	@exec $(BIN)/python -m tests.exactly_once --count $(COUNT) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-kill-pipeline: .venv/.test kafka-jars ## SIGKILL for archive, replay and table, COUNT=100 times; ARGS=--cluster kills a Spark cluster; SEED=... does it again
+kill-pipeline: .venv/.test kafka-jars ## SIGKILL for archive, replay and table, COUNT=100 times; ARGS=--cluster kills a Spark cluster; SEED=... repeats a run
 	@exec $(BIN)/python -m tests.pipeline.killing --count $(COUNT) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-cluster-faults: .venv/.test kafka-jars ## COUNT=10 faults on real nodes in network namespaces (as root); SEED=... does it again; ARGS=--help lists more
+cluster-faults: .venv/.test kafka-jars ## COUNT=10 faults on real nodes in network namespaces (as root); SEED=... repeats a run; ARGS=--help lists more
 	@exec $(BIN)/python -m tests.faults $(if $(filter-out file,$(origin COUNT)),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-spark-client: .venv/.test kafka-jars ## Spark's Kafka source and sink against Barnabas and Apache Kafka; ARGS=--clusters plays on three nodes, ARGS="WORD ..." some
+spark-client: .venv/.test kafka-jars ## Spark's Kafka source and sink against Barnabas and Apache Kafka; ARGS=--clusters uses three nodes, ARGS="WORD ..." selects scenarios
 	@exec $(BIN)/python -m tests.pipeline.spark_client $(ARGS)
 
-conformance: .venv/.test kafka-jars ## real clients of every language play the scenarios; writes docs/compatibility.md; ARGS=--kafka plays against Apache Kafka
+conformance: .venv/.test kafka-jars ## real clients of five languages run the scenarios; writes docs/compatibility.md; ARGS=--kafka runs against Apache Kafka
 	@exec $(BIN)/python -m tests.conformance.suite $(ARGS)
 
-sim: .venv/.test ## storage on a simulated disk that loses power, SECONDS=60 long or HISTORIES=...; SEED=... plays one again
+sim: .venv/.test ## storage on a simulated disk that loses power, SECONDS=60 long or HISTORIES=...; SEED=... repeats one
 	@exec $(BIN)/python -m tests.simulation $(SIMULATED)
 
-sim-coordinators: .venv/.test ## groups and transactions that crash between any two batches, SECONDS=60 long; SEED=... plays one again
+sim-coordinators: .venv/.test ## groups and transactions that crash between any two batches, SECONDS=60 long; SEED=... repeats one
 	@exec $(BIN)/python -m tests.simulation.coordinators $(SIMULATED)
 
-sim-quorum: .venv/.test ## elections and replication of the metadata log on nodes that crash and networks that fail, SECONDS=60 long; SEED=... plays one again
+sim-quorum: .venv/.test ## elections and replication of the metadata log on nodes that crash and networks that fail, SECONDS=60 long; SEED=... repeats one
 	@exec $(BIN)/python -m tests.simulation.quorum $(SIMULATED)
 
-sim-cluster: .venv/.test ## whole clusters on simulated disks, clocks and networks, SECONDS=60 long or HISTORIES=...; SEED=... plays one again
+sim-cluster: .venv/.test ## whole clusters on simulated disks, clocks and networks, SECONDS=60 long or HISTORIES=...; SEED=... repeats one
 	@exec $(BIN)/python -m tests.simulation.cluster $(SIMULATED)
 
-compare-groups: .venv/.test kafka-jars ## random lives of groups, step by step as Apache Kafka answers; ARGS="--lives 100 --seed ..." plays some again
+compare-groups: .venv/.test kafka-jars ## random histories of groups, compared step by step with Apache Kafka; ARGS="--lives 100 --seed ..." repeats some
 	@exec $(BIN)/python -m tests.scenarios.compare_with_kafka $(ARGS)
 
-compare-decisions: .venv/.test kafka-jars ## random lives of clusters, each decision as Apache Kafka's controller takes it; ARGS="--lives 100 --seed ..." plays some again
+compare-decisions: .venv/.test kafka-jars ## random histories of clusters, each decision compared with Apache Kafka's controller; ARGS="--lives 100 --seed ..." repeats some
 	@exec $(BIN)/python -m tests.conformance.deciding $(ARGS)
 
 bench: .venv/.test kafka-jars ## measure one node beside Apache Kafka; ARGS=help lists what else; not a test
@@ -91,27 +91,27 @@ bench: .venv/.test kafka-jars ## measure one node beside Apache Kafka; ARGS=help
 
 check: .venv/.check ## ruff, mypy --strict, import-linter, the house rules (tests/house)
 	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check . || { echo "make fmt lays out the files named above." >&2; exit 1; }
+	@$(BIN)/ruff format --check . || { echo "make fmt formats the files named above." >&2; exit 1; }
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m pytest tests/house
 
-fmt: .venv/.check ## lay out the code
+fmt: .venv/.check ## format the code
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
 setup: .venv/.check kafka-jars ## build everything that the other targets need
 
-kafka-jars: .venv/.test ## fetch Apache Kafka's jars through Maven: the oracle of the tests
+kafka-jars: .venv/.test ## fetch Apache Kafka's jars through Maven, for tests that compare with it
 	@$(BIN)/python -m tests.support.kafka --quiet || echo "Tests that compare with Apache Kafka will be skipped." >&2
 
 wheel: .venv/.run ## build the wheel into dist/
 	@$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .
 
-clean: ## remove the virtual environment and what tools left behind
+clean: ## remove the virtual environment and the caches of tools
 	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-# --- the virtual environment, in layers; a stamp stands for each ----------------------------------------------------
+# --- the virtual environment, in layers; each has a stamp file ------------------------------------------------------
 
 .venv/bin/python:
 	@for python in $(PYTHON); do \
@@ -127,7 +127,7 @@ clean: ## remove the virtual environment and what tools left behind
 	echo "Barnabas needs Python 3.11 or newer; $$first is $$found: install one and say make PYTHON=/path/to/python3." >&2; \
 	exit 1
 
-# Each layer holds the ones before it, so a larger one stands for the smaller ones too.
+# Each layer contains the ones before it, so its stamp makes theirs too.
 LAYERS := pyproject.toml constraints.txt | .venv/bin/python
 
 .venv/.run: $(LAYERS)

@@ -66,7 +66,7 @@ _GROUP = "readers"
 STARTS = {("trimmed", 0): 30}
 """Where logs begin that do not begin at 0; what was deleted may come back."""
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 Content = dict[int, tuple[bytes | None, bytes | None]]
 """Key and value by offset."""
 
@@ -82,7 +82,7 @@ class Failed(AssertionError):
     """A rule is broken."""
 
 
-def served_by(bootstrap: str) -> dict[Place, Served]:
+def served_by(bootstrap: str) -> dict[TopicPartition, Served]:
     """All records, with CRCs checked."""
     found = {}
     for place in PARTITIONS:
@@ -90,7 +90,7 @@ def served_by(bootstrap: str) -> dict[Place, Served]:
     return found
 
 
-def _partition(bootstrap: str, place: Place) -> Served:
+def _partition(bootstrap: str, place: TopicPartition) -> Served:
     content: Content = {}
     errors: set[str] = set()
     offset = 0
@@ -127,7 +127,7 @@ def _partition(bootstrap: str, place: Place) -> Served:
                 offset = max(offset + 1, header.next_offset)
 
 
-def _start(client: RawClient, place: Place) -> int:
+def _start(client: RawClient, place: TopicPartition) -> int:
     wanted = ListOffsetsPartition(partition_index=place[1], timestamp=_EARLIEST)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=place[0], partitions=[wanted])])
     offset: int = client.ask(request, 5).topics[0].partitions[0].offset
@@ -138,7 +138,7 @@ def _bytes(data: Any) -> bytes | None:
     return None if data is None else bytes(data)
 
 
-def write_to_all(bootstrap: str) -> dict[Place, str]:
+def write_to_all(bootstrap: str) -> dict[TopicPartition, str]:
     """Writes a record to every partition; returns the results."""
     builder = BatchBuilder()
     builder.append(NOW_MS, None, b"written after the damage")
@@ -172,7 +172,7 @@ def doctor(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
 class Trial:
     """One seed."""
 
-    def __init__(self, whole: Path, truth: dict[Place, Content], folder: Path, seed: int) -> None:
+    def __init__(self, whole: Path, truth: dict[TopicPartition, Content], folder: Path, seed: int) -> None:
         self.truth = truth
         self.path = folder / f"data-{seed}"
         self.problems: list[str] = []
@@ -246,7 +246,7 @@ class Trial:
             self._again(first)
         self._no_fault(self.broker.log(), "the broker")
 
-    def _use(self) -> dict[Place, Served]:
+    def _use(self) -> dict[TopicPartition, Served]:
         first = served_by(self.broker.bootstrap)
         self._compare(first)
         for place, code in write_to_all(self.broker.bootstrap).items():
@@ -256,7 +256,7 @@ class Trial:
             commit(self.broker.bootstrap)
         return served_by(self.broker.bootstrap)
 
-    def _compare(self, found: dict[Place, Served]) -> None:
+    def _compare(self, found: dict[TopicPartition, Served]) -> None:
         lost = 0
         for place, (content, errors) in found.items():
             is_known = f"/{place[0]}-{place[1]}/" in self.losses
@@ -273,7 +273,7 @@ class Trial:
             if not self.losses and not WORDS.search(self.broker.log()):
                 self._problem(f"{lost} records are missing without a message: {self.broker.log()}")
 
-    def _again(self, first: dict[Place, Served]) -> None:
+    def _again(self, first: dict[TopicPartition, Served]) -> None:
         self.broker.start()
         second = served_by(self.broker.bootstrap)
         self.broker.stop()
@@ -292,9 +292,9 @@ class Trial:
                 self._problem(f"after the repair {place}: {errors} {wrong[:3]}")
 
 
-def written_to(path: Path) -> dict[Place, Content]:
+def written_to(path: Path) -> dict[TopicPartition, Content]:
     """All records in the files of a directory."""
-    found: dict[Place, Content] = {}
+    found: dict[TopicPartition, Content] = {}
     for topic, partition in PARTITIONS:
         content = found[topic, partition] = {}
         for log in (path / f"{topic}-{partition}").glob("*.log"):

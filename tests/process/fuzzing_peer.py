@@ -2,7 +2,7 @@
 
     python -m tests.process.fuzzing_peer --minutes 5 [--seed N]        or: make fuzz MINUTES=5
 
-RULES    1. The peers run random acts of `rude_acts.py` beside the clients of `working_clients.py`. One peer uses the
+RULES    1. The peers run random acts of `malicious_peer.py` beside the clients of `working_clients.py`. One peer uses the
             controller's listener. No peer knows the clients' topics and groups, or the cluster id. When the clients are done,
             the peers may also use the offsets topic and broker 2.
          2. At intervals the peers' topics are deleted, and the daemon is measured: its own memory (without mapped files), open
@@ -39,7 +39,7 @@ from protocol.messages.metadata import (
 )
 from protocol.records import crc_is_valid, headers
 from storage.directories.log_directory import CLEAN_SHUTDOWN
-from tests.process.rude_acts import ACTS, RudePeer, served_by, try_everything, well_formed
+from tests.process.malicious_peer import ACTS, MaliciousPeer, served_by, try_everything, well_formed
 from tests.process.working_clients import CLIENTS, PARTITIONS, work
 from tests.support.controller_listener import WITH_CONTROLLER, controller_of
 from tests.support.follower import Follower
@@ -154,7 +154,9 @@ class Run:
         self.records: dict[str, int] = {}
         self.controller = controller_of(broker)
         addresses = [broker.bootstrap] * PEERS + [self.controller]
-        self.peers = [RudePeer(address, served_by(address), seed + number) for number, address in enumerate(addresses)]
+        self.peers = [
+            MaliciousPeer(address, served_by(address), seed + number) for number, address in enumerate(addresses)
+        ]
         self.own_topics = {f"of-{name}": name for name in CLIENTS}
 
     def go(self, seconds: float) -> None:
@@ -199,10 +201,10 @@ class Run:
                 work, lambda make=make, topic=topic: make(self.broker.bootstrap, topic), self.seed, self.over
             )
         for number, peer in enumerate(self.peers):
-            working[f"rude peer {number}"] = pool.submit(self._be_rude, peer)
+            working[f"malicious peer {number}"] = pool.submit(self._run_acts, peer)
         return working
 
-    def _be_rude(self, peer: RudePeer) -> int:
+    def _run_acts(self, peer: MaliciousPeer) -> int:
         acts, weights = list(ACTS), list(ACTS.values())
         count = 0
         while not self.over.is_set():

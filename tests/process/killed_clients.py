@@ -1,8 +1,8 @@
-"""Clients whose broker is killed: they continue, and record the broker's responses in a `Memory`.
+"""Clients whose broker is killed: they continue, and record the broker's responses in a `AcknowledgedState`.
 
 RULES    1. An error that a kill explains (no connection, timeout) is ignored; any other one is a failure.
          2. A request without a response may have been executed or not.
-NOT HERE The checks (`remembering.py`).
+NOT HERE The checks (`acknowledged_state.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kafka.errors import KafkaError
 
 from protocol.errors import ErrorCode
 from protocol.messages.logs import AlterReplicaLogDir, AlterReplicaLogDirsRequest, AlterReplicaLogDirTopic
-from tests.process.remembering import Found, Memory, key_of, value_of
+from tests.process.acknowledged_state import AcknowledgedState, ReadRecord, key_of, value_of
 from tests.support.raw_client import RawClient
 
 QUICK = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 100, "retry.backoff.ms": 20, "log_level": 0}
@@ -56,7 +56,7 @@ _ANSWER_S = 5.0
 class Client(ABC):
     """A thread that repeats a step until it is stopped."""
 
-    def __init__(self, bootstrap: str, memory: Memory, seed: int) -> None:
+    def __init__(self, bootstrap: str, memory: AcknowledgedState, seed: int) -> None:
         self.bootstrap = bootstrap
         self.memory = memory
         self.rng = random.Random(seed)
@@ -87,7 +87,7 @@ class Writer(Client):
     def __init__(
         self,
         bootstrap: str,
-        memory: Memory,
+        memory: AcknowledgedState,
         seed: int,
         name: str,
         places: list[tuple[str, int]],
@@ -136,7 +136,7 @@ class Writer(Client):
 class PythonWriter(Client):
     """kafka-python: one record at a time."""
 
-    def __init__(self, bootstrap: str, memory: Memory, seed: int, name: str, place: tuple[str, int]) -> None:
+    def __init__(self, bootstrap: str, memory: AcknowledgedState, seed: int, name: str, place: tuple[str, int]) -> None:
         super().__init__(bootstrap, memory, seed)
         self.name, self.place, self.number = name, place, 0
         self.producer: Any = None
@@ -184,7 +184,7 @@ class GroupReader(Client):
 
     GROUP = "readers"
 
-    def __init__(self, bootstrap: str, memory: Memory, seed: int, topics: list[str]) -> None:
+    def __init__(self, bootstrap: str, memory: AcknowledgedState, seed: int, topics: list[str]) -> None:
         super().__init__(bootstrap, memory, seed)
         self.consumer = confluent_kafka.Consumer(
             {
@@ -203,7 +203,7 @@ class GroupReader(Client):
                 continue
             with self.memory.lock:
                 ledger = self.memory.ledger(message.topic(), message.partition())
-                ledger.see(Found(message.offset(), message.key(), message.value()))
+                ledger.see(ReadRecord(message.offset(), message.key(), message.value()))
         if messages:
             self._commit()
 
@@ -228,7 +228,7 @@ class Administrator(Client):
     """Creates and deletes topics, changes their configs, deletes records, moves partitions."""
 
     def __init__(
-        self, bootstrap: str, memory: Memory, seed: int, directories: list[str], trimmed: str, moving: str
+        self, bootstrap: str, memory: AcknowledgedState, seed: int, directories: list[str], trimmed: str, moving: str
     ) -> None:
         super().__init__(bootstrap, memory, seed)
         self.admin = AdminClient({"bootstrap.servers": bootstrap, **QUICK})

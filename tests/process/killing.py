@@ -39,9 +39,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from barnabas.embedded import Broker, BrokerError
+from tests.process.acknowledged_state import AcknowledgedState, PartitionRecords
+from tests.process.crash_readers import KafkaDumpLog, read_back
 from tests.process.killed_clients import QUICK, Administrator, Client, GroupReader, PythonWriter, Writer
-from tests.process.remembering import Ledger, Memory
-from tests.process.witnesses import KafkasDump, read_back
 from tests.support.kafka import ApacheKafka, why_no_kafka
 from tests.support.waiting import until
 
@@ -89,11 +89,11 @@ class Run:
         self.rng = random.Random(seed)
         self.paths = [str(root / name) for name in DIRECTORIES]
         self.broker = Broker(",".join(self.paths), settings=SETTINGS, start_timeout_s=60)
-        self.memory = Memory()
+        self.memory = AcknowledgedState()
         self.clients: list[Client] = []
         self.ends: dict[tuple[str, int], int] = {}
         self.started_s = 0.0
-        self._dump = KafkasDump(self.paths)
+        self._dump = KafkaDumpLog(self.paths)
         self._starts: dict[tuple[str, int], int] = {}  # as they were seen last
         self.acts: Counter[str] = Counter()
 
@@ -108,7 +108,7 @@ class Run:
         for name, (count, config) in TOPICS.items():
             for index in range(count):
                 is_compacted = config.get("cleanup.policy", "").startswith("compact")
-                self.memory.ledgers[name, index] = Ledger(f"{name}-{index}", is_compacted=is_compacted)
+                self.memory.ledgers[name, index] = PartitionRecords(f"{name}-{index}", is_compacted=is_compacted)
         self._employ()
         for client in self.clients:
             client.thread.start()

@@ -25,8 +25,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from barnabas.embedded import Broker, BrokerError
 from protocol.errors import ErrorCode
 from protocol.records import BatchBuilder
+from tests.process.acknowledged_state import name_of
 from tests.process.killing import Run
-from tests.process.remembering import name_of
 from tests.support.loading import produce_request
 from tests.support.raw_client import RawClient
 from tests.support.seeds import seed_of

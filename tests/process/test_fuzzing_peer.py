@@ -18,7 +18,7 @@ from protocol.codec import encode
 from protocol.messages.metadata import ApiVersionsRequest
 from protocol.messages.produce_fetch import ProduceRequest
 from tests.process.fuzzing_peer import SETTINGS, run
-from tests.process.rude_acts import RudePeer, framed, reset
+from tests.process.malicious_peer import MaliciousPeer, framed, reset
 from tests.support.kafka import needs_kafka, run_tool
 from tests.support.loading import create, fetch_request, produce_request
 from tests.support.raw_client import RawClient
@@ -62,7 +62,7 @@ def test_kafkas_dump_tool_reads_the_logs_after_malicious_peers(survivor: Broker)
         assert complaint not in dumped.stdout
 
 
-def unanswered(peer: RudePeer) -> dict[str, bytes]:
+def unanswered(peer: MaliciousPeer) -> dict[str, bytes]:
     """Requests without a response for at least a minute."""
     no_answer = ProduceRequest(acks=0, timeout_ms=0, topic_data=[])
     waits = fetch_request(12, {("t", b"", 0): 0}, max_wait_ms=60_000)
@@ -78,7 +78,7 @@ def test_a_reset_behind_an_unanswered_request_frees_the_descriptor(silence: str)
     with Broker() as broker, RawClient(broker.bootstrap) as client:
         create(client, "t")
         client.ask(fetch_request(12, {("t", b"", 0): 0}), 12)  # opens the log
-        peer = RudePeer(broker.bootstrap, [], 1)
+        peer = MaliciousPeer(broker.bootstrap, [], 1)
         daemon = psutil.Process(broker.pid)
         before = daemon.num_fds()
         for _ in range(RESETS):

@@ -308,7 +308,7 @@ def test_a_failed_disk_takes_its_directory_offline(harness: ReplicaHarness, clea
 
 
 FULL = CleaningFailed(is_damage=False, text="Cannot write x", path="x", errno=errno.ENOSPC)
-KILLED = CleaningFailed(is_damage=False, text="the helper process was ended by SIGKILL")
+KILLED = CleaningFailed(is_damage=False, text="the compaction process was killed by SIGKILL")
 
 
 @pytest.mark.parametrize("failure", [FULL, KILLED])

@@ -34,7 +34,7 @@ SENTINEL = 0x5E47
 """The correlation id of a question that is asked behind something else."""
 
 LENGTHS = (-1, -(2**31), 0, 1, 7, 2**31 - 1, LARGEST_FRAME, LARGEST_FRAME + 1, 0x16030102, 0x47455420)
-CLIENT_IDS = (None, "", "rude", "é" * 100)
+CLIENT_IDS = (None, "", "odd", "é" * 100)
 HUNG_UP = (EOFError, OSError)
 """What a peer sees whose connection was ended; OSError is also the end of its patience."""
 
@@ -58,7 +58,7 @@ def served_by(bootstrap: str) -> list[Served]:
     ]
 
 
-class RudePeer:
+class MaliciousPeer:
     """One peer: its random generator, names from responses, and its connections."""
 
     def __init__(self, bootstrap: str, served: list[Served], seed: int) -> None:
@@ -146,14 +146,14 @@ def reset(connection: socket.socket) -> None:
     connection.close()
 
 
-def try_everything(peer: RudePeer) -> None:
+def try_everything(peer: MaliciousPeer) -> None:
     """Each version of each API once."""
     for api_key, low, high in peer.served:
         for version in range(low, high + 1):
             peer.say(peer.frame(api_key, version))
 
 
-def well_formed(peer: RudePeer) -> None:
+def well_formed(peer: MaliciousPeer) -> None:
     """A valid request of any API and version; the response is readable, or the broker closes the connection."""
     request, version = peer.request()
     try:
@@ -164,7 +164,7 @@ def well_formed(peer: RudePeer) -> None:
         peer.lose()
 
 
-def damaged_request(peer: RudePeer) -> None:
+def damaged_request(peer: MaliciousPeer) -> None:
     """A request with some damage, mostly behind the header, and a small request behind it."""
     api_key, version = peer.drawn()
     header, body = peer.header(api_key, version), encode(peer.drawer.request(api_key, version), version)
@@ -178,22 +178,22 @@ def damaged_request(peer: RudePeer) -> None:
         peer.lose()
 
 
-def random_body(peer: RudePeer) -> None:
+def random_body(peer: MaliciousPeer) -> None:
     """A valid header with random bytes."""
     peer.say(framed(peer.header(*peer.drawn()) + peer.rng.randbytes(peer.rng.randrange(200))))
 
 
-def random_frame(peer: RudePeer) -> None:
+def random_frame(peer: MaliciousPeer) -> None:
     """A frame of random bytes."""
     peer.say(framed(peer.rng.randbytes(peer.rng.randrange(1, 300))))
 
 
-def random_bytes(peer: RudePeer) -> None:
+def random_bytes(peer: MaliciousPeer) -> None:
     """Random bytes without a valid length."""
     peer.say(peer.rng.randbytes(peer.rng.randrange(1, 2000)))
 
 
-def half_a_frame(peer: RudePeer) -> None:
+def half_a_frame(peer: MaliciousPeer) -> None:
     """An incomplete frame; then the peer closes, resets, or does nothing."""
     frame = peer.frame(*peer.drawn())
     connection = peer.connect()
@@ -208,7 +208,7 @@ def half_a_frame(peer: RudePeer) -> None:
             peer.hold(connection)
 
 
-def absurd_length(peer: RudePeer) -> None:
+def absurd_length(peer: MaliciousPeer) -> None:
     """An invalid or too large length, and some bytes."""
     data = struct.pack(">i", peer.rng.choice(LENGTHS)) + peer.rng.randbytes(peer.rng.choice((0, 10, 100_000)))
     if peer.rng.random() < 0.5:
@@ -220,7 +220,7 @@ def absurd_length(peer: RudePeer) -> None:
     peer.hold(connection)
 
 
-def connects_and_drops(peer: RudePeer) -> None:
+def connects_and_drops(peer: MaliciousPeer) -> None:
     """A burst of connections with few bytes, closed or reset."""
     burst = [peer.connect() for _ in range(DROPS_AT_ONCE)]
     for connection in burst:
@@ -233,7 +233,7 @@ def connects_and_drops(peer: RudePeer) -> None:
             connection.close()
 
 
-def every_api_at_once(peer: RudePeer) -> None:
+def every_api_at_once(peer: MaliciousPeer) -> None:
     """A request of every API in random order before anything is read; half the time nothing is read."""
     rows = peer.rng.sample(peer.served, len(peer.served))
     frames = b"".join(peer.frame(key, peer.rng.randint(low, high)) for key, low, high in rows)
@@ -245,7 +245,7 @@ def every_api_at_once(peer: RudePeer) -> None:
         reset(connection)
 
 
-def byte_by_byte(peer: RudePeer) -> None:
+def byte_by_byte(peer: MaliciousPeer) -> None:
     """A valid request in the smallest packets."""
     with peer.connect() as connection, contextlib.suppress(OSError):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -253,7 +253,7 @@ def byte_by_byte(peer: RudePeer) -> None:
             connection.sendall(bytes((byte,)))
 
 
-def asks_and_never_reads(peer: RudePeer) -> None:
+def asks_and_never_reads(peer: MaliciousPeer) -> None:
     """A consumer that requests everything, many times, and reads nothing."""
     request = fetch_request(11, {("plain", b"", 0): 0, ("plain", b"", 1): 0}, max_bytes=1 << 25)
     frame = framed(peer.header(ApiKey.FETCH, 11) + encode(request, 11))
@@ -265,7 +265,7 @@ def asks_and_never_reads(peer: RudePeer) -> None:
     peer.hold(connection)
 
 
-ACTS: dict[Callable[[RudePeer], None], int] = {
+ACTS: dict[Callable[[MaliciousPeer], None], int] = {
     well_formed: 300,
     damaged_request: 300,
     random_body: 30,

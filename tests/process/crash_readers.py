@@ -2,7 +2,7 @@
 
 RULES    1. All partitions are read at once, up to their end offsets at the start, since clients continue to write.
          2. A file that has not changed since the tool read it is not read again.
-NOT HERE The expected records (`remembering.py`), the schedule (`killing.py`).
+NOT HERE The expected records (`acknowledged_state.py`), the schedule (`killing.py`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import confluent_kafka
 
+from tests.process.acknowledged_state import ReadRecord
 from tests.process.killed_clients import QUICK
-from tests.process.remembering import Found
 from tests.support.kafka import run_tool
 from tests.support.waiting import until
 
@@ -25,7 +25,7 @@ _AT_A_TIME = 250  # files that fit into one argument
 _WAIT_S = 20
 _NOT_YET = {"OFFSET_NOT_AVAILABLE", "LEADER_NOT_AVAILABLE", "_TRANSPORT"}
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 
 
 class ReadBack(NamedTuple):
@@ -35,10 +35,10 @@ class ReadBack(NamedTuple):
     """Where it began, asked afterwards."""
     end: int
     """Where it ended before it was read."""
-    found: list[Found]
+    found: list[ReadRecord]
 
 
-def read_back(where: str, begins: dict[Place, int]) -> dict[Place, ReadBack]:
+def read_back(where: str, begins: dict[TopicPartition, int]) -> dict[TopicPartition, ReadBack]:
     """The records of partitions from these offsets on."""
     reader = confluent_kafka.Consumer(
         {
@@ -54,8 +54,10 @@ def read_back(where: str, begins: dict[Place, int]) -> dict[Place, ReadBack]:
         reader.close()
 
 
-def _read(reader: confluent_kafka.Consumer, ranges: dict[Place, tuple[int, int]]) -> dict[Place, list[Found]]:
-    found: dict[Place, list[Found]] = {place: [] for place in ranges}
+def _read(
+    reader: confluent_kafka.Consumer, ranges: dict[TopicPartition, tuple[int, int]]
+) -> dict[TopicPartition, list[ReadRecord]]:
+    found: dict[TopicPartition, list[ReadRecord]] = {place: [] for place in ranges}
     left = {place: end - begin for place, (begin, end) in ranges.items() if begin < end}
     reader.assign([confluent_kafka.TopicPartition(*place, ranges[place][0]) for place in left])
     deadline = time.monotonic() + _WAIT_S
@@ -70,7 +72,7 @@ def _read(reader: confluent_kafka.Consumer, ranges: dict[Place, tuple[int, int]]
             elif place in left:
                 offset = message.offset()
                 assert offset is not None
-                found[place].append(Found(offset, message.key(), message.value()))
+                found[place].append(ReadRecord(offset, message.key(), message.value()))
                 left[place] = ranges[place][1] - offset - 1
         over |= {place for place, count in left.items() if count <= 0}
         reader.incremental_unassign([confluent_kafka.TopicPartition(*place) for place in over & left.keys()])
@@ -82,7 +84,7 @@ def _read(reader: confluent_kafka.Consumer, ranges: dict[Place, tuple[int, int]]
     return found
 
 
-def _bounds(reader: confluent_kafka.Consumer, place: Place) -> tuple[int, int]:
+def _bounds(reader: confluent_kafka.Consumer, place: TopicPartition) -> tuple[int, int]:
     """Start and end offset of a partition, once its leader answers."""
 
     def ask() -> tuple[int, int] | None:
@@ -97,7 +99,7 @@ def _bounds(reader: confluent_kafka.Consumer, place: Place) -> tuple[int, int]:
     return until(ask, f"the start and end offsets of {place}")
 
 
-class KafkasDump:
+class KafkaDumpLog:
     """DumpLogSegments on logs with their records, and on indexes."""
 
     def __init__(self, paths: list[str]) -> None:

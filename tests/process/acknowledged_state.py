@@ -21,7 +21,7 @@ KEYS = 40
 _FILLER = bytes(range(256)) * 2
 
 
-class Found(NamedTuple):
+class ReadRecord(NamedTuple):
     """A record as it was read."""
 
     offset: int
@@ -46,7 +46,7 @@ def name_of(value: bytes) -> tuple[str, int]:
     return writer, int(number)
 
 
-class Ledger:
+class PartitionRecords:
     """The known records of one partition."""
 
     def __init__(self, name: str, *, is_compacted: bool) -> None:
@@ -61,12 +61,12 @@ class Ledger:
 
     def acknowledge(self, offset: int, value: bytes) -> None:
         """A value was acknowledged at an offset."""
-        self.see(Found(offset, None, value))
+        self.see(ReadRecord(offset, None, value))
         self.acknowledged.add(offset)
         key = key_of(name_of(value)[1])
         self.last_of_key[key] = max(offset, self.last_of_key.get(key, -1))
 
-    def see(self, record: Found) -> None:
+    def see(self, record: ReadRecord) -> None:
         """A record was read."""
         assert record.value is not None, f"{self.name}: unexpected tombstone at {record.offset}"
         name = name_of(record.value)
@@ -74,7 +74,7 @@ class Ledger:
         assert known == name, f"{self.name}: {name} at offset {record.offset}, where {known} was"
         assert record.key in {None, key_of(name[1])}, f"{self.name}: key {record.key!r} at {record.offset}"
 
-    def check(self, begin: int, start: int, end: int, found: list[Found], acknowledged: set[int]) -> None:
+    def check(self, begin: int, start: int, end: int, found: list[ReadRecord], acknowledged: set[int]) -> None:
         """Checks the records that were read from `begin` on, of a log from `start` to `end`.
 
         `acknowledged` is what had been acknowledged before.
@@ -95,7 +95,7 @@ class Ledger:
         assert not lost, f"{self.name}: {len(lost)} acknowledged records are lost, such as {lost[:3]}; it ends at {end}"
         self._check_order(found)
 
-    def _check_order(self, found: Iterable[Found]) -> None:
+    def _check_order(self, found: Iterable[ReadRecord]) -> None:
         last: dict[str, int] = {}
         for record in found:
             writer, number = self.known[record.offset]
@@ -105,18 +105,18 @@ class Ledger:
                 last[writer] = number
 
 
-class Memory:
+class AcknowledgedState:
     """The known state of a broker; thread-safe."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.ledgers: dict[tuple[str, int], Ledger] = {}
+        self.ledgers: dict[tuple[str, int], PartitionRecords] = {}
         self.committed: dict[tuple[str, str, int], int] = {}
         """By group, topic and partition: what was acknowledged last; a group here only goes forward."""
         self.topics: dict[str, dict[str, str] | None] = {}
         """Configs of created and deleted topics; None: deleted; missing: unknown."""
         self.failures: list[str] = []
 
-    def ledger(self, topic: str, partition: int) -> Ledger:
+    def ledger(self, topic: str, partition: int) -> PartitionRecords:
         """The known records of a partition."""
         return self.ledgers[topic, partition]

@@ -62,7 +62,7 @@ TOPICS: dict[str, dict[str, str]] = {
     "expired-gone": {**SMALL, **GONE},
     "trimmed": {**SMALL, **KEPT, "retention.ms": "-1"},
     "trimmed-gone": {**SMALL, **GONE, "retention.ms": "-1"},
-    "left-over": {},
+    "left-over": {"retention.ms": "-1"},
     "far": {},
     "far-within-a-batch": {},
     "flush-by-default": {},

@@ -48,6 +48,7 @@ from replication.controller.partitions.elect_leaders import elect_leaders
 from replication.controller.partitions.reassignments import alter_reassignments
 from replication.controller.partitions.topics import create_partitions, create_topics, delete_topics
 from replication.controller.periodic_tasks import PeriodicTasks, Task, elect_unclean
+from replication.cooperative_tasks import no_op
 from replication.metadata.feature_levels import ELIGIBLE_LEADERS, METADATA_VERSION, WITH_TRANSACTIONS
 from replication.metadata.image import BrokerImage, Endpoint, MetadataDelta, MetadataImage
 from replication.metadata.metadata_publisher import MetadataPublisher
@@ -162,8 +163,8 @@ class Controller:
         node_id, wall_ms = self._context.node_id, self._clock.wall_ms()
         self._newest_image = newest.with_leader(node_id, offset=self._log.next_offset, epoch=effect.epoch)
         for image, changes in uncommitted:
-            self._pending.append(_PendingDecision(image, changes, _nothing, _nothing))
-        self._pending.append(_PendingDecision(self._newest_image, MetadataDelta(), _nothing, _nothing))
+            self._pending.append(_PendingDecision(image, changes, no_op, no_op))
+        self._pending.append(_PendingDecision(self._newest_image, MetadataDelta(), no_op, no_op))
         on_committed = partial(self._committed, len(uncommitted) + 1)
         self._log.begin_epoch(effect, node_id, wall_ms, on_committed)
         if self._metadata_loader.is_in_transaction:
@@ -333,7 +334,7 @@ class Controller:
     ) -> None:
         if self._log.is_failed:
             return
-        on_committed, on_lost = on_committed or _nothing, on_lost or _nothing
+        on_committed, on_lost = on_committed or no_op, on_lost or no_op
         if not records:
             if self._pending:
                 self._pending.append(_PendingDecision(None, None, on_committed, on_lost))
@@ -358,10 +359,6 @@ class Controller:
             publisher.publish(image, changes, on_committed)
             while pending and pending[0].image is None:
                 publisher.on_all_published(pending.popleft().on_committed)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _ignore(_what: str | int) -> None:

@@ -21,7 +21,7 @@ from storage.io.disk import Disk
 
 QUORUM_STATE: Final = "quorum-state"
 
-_NOBODY: Final = -1
+_NO_VOTE: Final = -1
 
 
 def read_quorum_state(disk: Disk, metadata_path: str) -> ElectionState | None:
@@ -35,7 +35,7 @@ def read_quorum_state(disk: Disk, metadata_path: str) -> ElectionState | None:
         return None
     try:
         state = json.loads(disk.read(path))
-        voted_id = int(state.get("votedId", _NOBODY))
+        voted_id = int(state.get("votedId", _NO_VOTE))
         directory = state.get("votedDirectoryId")
         voted_key = ReplicaKey(voted_id, ZERO_UUID if directory is None else uuid_from_text(directory))
         return ElectionState(int(state["leaderEpoch"]), int(state["leaderId"]), None if voted_id < 0 else voted_key)
@@ -47,7 +47,7 @@ def write_quorum_state(
     disk: Disk, metadata_path: str, state: ElectionState, *, static_voters: Sequence[int] | None = None
 ) -> None:
     """Write and sync the file; `static_voters` are the configured voters, if kraft.version is 0."""
-    voted_key = state.voted_key or ReplicaKey(_NOBODY)
+    voted_key = state.voted_key or ReplicaKey(_NO_VOTE)
     known: dict[str, Any] = {"leaderId": state.leader_id, "leaderEpoch": state.epoch, "votedId": voted_key.node_id}
     if static_voters is not None:
         voters = [{"voterId": voter_id} for voter_id in static_voters]

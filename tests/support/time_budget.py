@@ -74,5 +74,5 @@ def rotated(files: list[str], seed: int, first: list[str]) -> list[str]:
 def add_options(parser: pytest.Parser) -> None:
     """The command-line options of rules 1 and 2."""
     group = parser.getgroup("time budget")
-    group.addoption("--budget-s", type=float, default=None, help="start no test so many seconds after the run began")
+    group.addoption("--budget-s", type=float, default=None, help="start no test N seconds after the run began")
     group.addoption("--first", action="append", default=[], help="a test file to run before all others")

@@ -61,7 +61,7 @@ class Run:
         return time.monotonic() > self._ends
 
     def run_with_kills(self, kind: type[Scenario], seed: int, kills: int) -> None:
-        """Runs a scenario until it has had so many kills."""
+        """Runs a scenario until it has had the given number of kills."""
         with self._kill_run(kind, seed) as kill_run:
             while sum(kill_run.kills.values()) < kills and not (kill_run.is_done or self.time_is_up):
                 kill_run.run_job()

@@ -370,13 +370,13 @@ def test_a_lost_pre_vote_returns_to_the_known_leader_or_to_unattached() -> None:
         refusing = replica(node(outgoing.to), log=longer_log(), state=ElectionState(5))
         respond(one, outgoing, refusing, 2001)
     assert (type(one.role), one.leader_id) == (Follower, 2)
-    nobody = replica(ONE, state=ElectionState(5))
-    nobody.tick(1000)
-    for outgoing in take_requests(nobody):
-        respond(nobody, outgoing, replica(node(outgoing.to), log=longer_log(), state=ElectionState(5)), 1001)
-    assert isinstance(nobody.role, Unattached)
-    nobody.tick(2001)
-    assert isinstance(nobody.role, Prospective)
+    unattached = replica(ONE, state=ElectionState(5))
+    unattached.tick(1000)
+    for outgoing in take_requests(unattached):
+        respond(unattached, outgoing, replica(node(outgoing.to), log=longer_log(), state=ElectionState(5)), 1001)
+    assert isinstance(unattached.role, Unattached)
+    unattached.tick(2001)
+    assert isinstance(unattached.role, Prospective)
 
 
 def longer_log() -> MemoryLog:

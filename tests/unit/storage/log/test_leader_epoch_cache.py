@@ -160,7 +160,7 @@ def test_concurrent_writes_are_repeated(tmp_path: Path) -> None:
     work = epochs.take_write()
     assert work is not None
     work()
-    assert epochs.take_replacement(), "what is there is older"
+    assert epochs.take_replacement(), "the file on disk is older"
 
 
 def test_contradicting_entries_are_removed_when_read(tmp_path: Path) -> None:

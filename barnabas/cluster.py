@@ -11,7 +11,6 @@ RULES    1. A cluster in an existing folder keeps its ids, ports and settings; n
          3. All nodes stop at the same time, without moving leaders to a node that is about to stop.
          4. cluster.json is written only after its addresses were bound for a test. A request for another cluster in the folder
             is refused.
-NOT HERE One daemon (`embedded.py`), the command line (`cluster_command.py`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 RULES    1. One line on standard output when all nodes are ready: the bootstrap servers. All else goes to standard error.
          2. A node that dies is reported, and not restarted: the reason is in its log. If none is left the command ends.
          3. The exit status is 0 if all nodes were stopped by the signal, otherwise 1.
-NOT HERE The cluster (`cluster.py`).
 """
 
 from __future__ import annotations

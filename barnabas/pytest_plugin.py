@@ -6,7 +6,6 @@
 RULES    1. The broker starts when the first test requests it.
          2. With `--kafka-bootstrap HOST:PORT` the tests use a running broker, for example Apache Kafka.
          3. Topic names are unique across test runs.
-NOT HERE Starting and stopping (`embedded.py`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_configs import DynamicBrokerConfig
@@ -49,7 +49,7 @@ from broker.handlers.transactions.txn_offset_commit import TxnOffsetCommitHandle
 from broker.peers.controller_channel import ControllerChannel
 from broker.peers.endpoints import AdvertisedEndpoints
 from broker.process.resource_limits import memory_bytes
-from broker.process.timer import SystemClock
+from broker.process.timer import mono_ms
 from broker.security.authorizer import Authorizer
 from broker.telemetry.instances import ClientInstances
 from broker.telemetry.received import ClientMetricsStore
@@ -140,10 +140,9 @@ def client_apis(
 def _fetching(
     config: BrokerConfig, replicas: ReplicaManager, purgatory: Purgatory, authorizer: Authorizer
 ) -> FetchHandler:
-    sessions = FetchSessions(purgatory, _new_session_id, config.number("max.incremental.fetch.session.cache.slots"))
-    replicas.on_leadership_changed = FollowerWakeup(
-        sessions, purgatory.timers, SystemClock().mono_ms
-    ).on_leadership_change
+    slots = config.number("max.incremental.fetch.session.cache.slots")
+    sessions = FetchSessions(purgatory, lambda: random.randrange(1, 2**31), slots)  # noqa: S311  # not a secret
+    replicas.on_leadership_changed = FollowerWakeup(sessions, purgatory.timers, mono_ms).on_leadership_change
     fetching = FetchHandler(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))
     choose = config.replica_selector()
     if choose is not None:
@@ -177,13 +176,12 @@ def _admin(
     timers: TimerQueue,
     broker_config_validator: BrokerConfigValidator | None = None,
 ) -> TopicHandlers:
-    can_delete = bool(config.value("delete.topic.enable"))
     return TopicHandlers(
         config.node_id,
         controller,
         lambda: controller.image,
         authorizer,
-        deletion_enabled=can_delete,
+        deletion_enabled=bool(config.value("delete.topic.enable")),
         timers=timers,
         broker_config_validator=broker_config_validator,
     )
@@ -191,35 +189,26 @@ def _admin(
 
 def _offsets_topic(config: BrokerConfig) -> CreatableTopic:
     """`__consumer_offsets`, for its creation on first use."""
-    texts = {
-        "cleanup.policy": "compact",
-        "compression.type": "producer",
-        "segment.bytes": str(config.number("offsets.topic.segment.bytes")),
-    }
-    return CreatableTopic(
-        name=OFFSETS_TOPIC,
-        num_partitions=config.number("offsets.topic.num.partitions"),
-        replication_factor=config.number("offsets.topic.replication.factor"),
-        configs=[CreatableTopicConfig(name=name, value=text) for name, text in texts.items()],
-    )
+    return _internal_topic(config, OFFSETS_TOPIC, "offsets.topic.", {"compression.type": "producer"})
 
 
 def _transactions_topic(config: BrokerConfig) -> CreatableTopic:
     """`__transaction_state`, for its creation on first use."""
-    texts = {
-        "cleanup.policy": "compact",
+    configs = {
         "compression.type": "uncompressed",
         "min.insync.replicas": str(config.number("transaction.state.log.min.isr")),
-        "segment.bytes": str(config.number("transaction.state.log.segment.bytes")),
         "unclean.leader.election.enable": "false",
     }
+    return _internal_topic(config, TRANSACTIONS_TOPIC, "transaction.state.log.", configs)
+
+
+def _internal_topic(config: BrokerConfig, name: str, prefix: str, configs: Mapping[str, str]) -> CreatableTopic:
+    """An internal topic with the settings of this prefix."""
+    segment_bytes = str(config.number(f"{prefix}segment.bytes"))
+    texts = {**configs, "cleanup.policy": "compact", "segment.bytes": segment_bytes}
     return CreatableTopic(
-        name=TRANSACTIONS_TOPIC,
-        num_partitions=config.number("transaction.state.log.num.partitions"),
-        replication_factor=config.number("transaction.state.log.replication.factor"),
-        configs=[CreatableTopicConfig(name=name, value=text) for name, text in texts.items()],
+        name=name,
+        num_partitions=config.number(f"{prefix}num.partitions"),
+        replication_factor=config.number(f"{prefix}replication.factor"),
+        configs=[CreatableTopicConfig(name=key, value=text) for key, text in sorted(texts.items())],
     )
-
-
-def _new_session_id() -> int:
-    return random.randrange(1, 2**31)  # noqa: S311  # not a secret

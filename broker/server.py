@@ -32,7 +32,7 @@ from broker.handlers.request_dispatcher import Dispatcher
 from broker.io.io_thread_pool import IoThreadPool
 from broker.network.listener import Listener
 from broker.network.page_cache_prefetch import PageCachePrefetcher
-from broker.network.peer import ClientContext
+from broker.network.peer import ClientContext, PeerConnections
 from broker.node.disk_full_policy import DiskFullPolicy
 from broker.node.dynamic_config_applier import DynamicConfigApplier
 from broker.node.format_options import FormatOptions
@@ -42,8 +42,12 @@ from broker.node.scheduled_tasks import ScheduledTasks
 from broker.peers.alter_partition_manager import AlterPartitionManager
 from broker.peers.assignments_manager import AssignmentsManager
 from broker.peers.broker_lifecycle import BrokerLifecycle
-from broker.peers.broker_peers import BrokerPeers
-from broker.peers.endpoints import AdvertisedEndpoints, advertised_endpoint, local_controller_endpoint
+from broker.peers.endpoints import (
+    AdvertisedEndpoints,
+    advertised_endpoint,
+    inter_broker_address,
+    local_controller_endpoint,
+)
 from broker.peers.quorum_config import load_quorum_config
 from broker.peers.replica_fetchers import ReplicaFetcherManager
 from broker.process.event_loop import end_tasks, new_loop, process_age_s
@@ -60,9 +64,10 @@ from broker.security.authorizer import AllowAll, Authorizer
 from broker.telemetry.page import MetricsPage
 from broker.telemetry.received import ClientMetricsStore
 from protocol.errors import KafkaError
+from protocol.messages.quorum import BrokerRegistrationRequest
 from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
-from replication.controller.brokers.registration import Registration
 from replication.metadata.image import MetadataDelta, MetadataImage
+from replication.metadata.image_records import stored_endpoints
 from replication.metadata.metadata_records import UnreadableMetadata
 from replication.metadata_log.formatting import (
     ControllerEndpoint,
@@ -274,7 +279,6 @@ class Server:
         self._metadata_log = start.log
         self._metadata_log.on_failed = lambda error: self._fail(f"the metadata log failed: {error}")
         heartbeat_tracker = BrokerHeartbeatTracker(self._timers, config.number("broker.session.timeout.ms"))
-        heartbeat_tracker.on_session_expired = self._on_session_expired
         dependencies = RuntimeDependencies(self._loop, self._disk, self._io, self._timers, self._clock)
         self._metadata = KraftRuntime(
             config, dependencies, quorum_config, identity, start, heartbeat_tracker, controller
@@ -365,13 +369,14 @@ class Server:
             self._clock,
         )
 
-    def _broker_connections(self, timeout: str) -> BrokerPeers:
+    def _broker_connections(self, timeout: str) -> PeerConnections:
         """Connections to the other brokers; `timeout` is the setting of the request timeout."""
         config = self._config
         caller = ClientContext(
             self._loop, f"broker-{config.node_id}", self._timers, self._clock.mono_ms, config.number(timeout)
         )
-        return BrokerPeers(caller, lambda: self._publisher.image, config.inter_broker_listener)
+        listener = config.inter_broker_listener
+        return PeerConnections(caller, lambda node_id: inter_broker_address(self._publisher.image, node_id, listener))
 
     def _build_fetchers(self) -> None:
         config = self._config
@@ -410,16 +415,18 @@ class Server:
             )
         )
 
-    def _broker_registration(self) -> Registration:
+    def _broker_registration(self) -> BrokerRegistrationRequest:
         rack = self._config.value("broker.rack")
-        return Registration(
+        endpoints = tuple(advertised_endpoint(self._config, listener) for listener in self.listeners)
+        return BrokerRegistrationRequest(
             broker_id=self._config.node_id,
             cluster_id=self._publisher.image.cluster_id,
             incarnation_id=self._metadata.incarnation_id,
-            endpoints=tuple(advertised_endpoint(self._config, listener) for listener in self.listeners),
-            directories=tuple(home.directory_id for home in self._log_manager.directories.values()),
+            listeners=stored_endpoints(endpoints),
+            features=[],
             rack=rack if isinstance(rack, str) else None,
-            previous_epoch=self._log_manager.previous_broker_epoch,
+            log_dirs=[home.directory_id for home in self._log_manager.directories.values()],
+            previous_broker_epoch=self._log_manager.previous_broker_epoch,
         )
 
     def _start_roles(self) -> None:
@@ -445,10 +452,6 @@ class Server:
     def _on_active(self) -> None:
         """The broker is active in the published image: creates its partitions and accepts clients."""
         self._publisher.start()
-        self._start_serving()
-
-    def _start_serving(self) -> None:
-        """The partitions are ready: accepts clients."""
         strays = self._replicas.rename_strays()
         if strays:
             _log.warning("renamed stray partitions, which belong to no topic of this cluster: %s", ", ".join(strays))
@@ -502,9 +505,6 @@ class Server:
             self._fetchers.follow(partition)
         else:
             self._fetchers.forget(partition)
-
-    def _on_session_expired(self, broker_id: int) -> None:
-        self._controller.fence_expired_broker(broker_id, wall_ms=self._clock.wall_ms())
 
     def _on_directory_failed(self, directory: str, error: StorageError) -> None:
         _log.error(_OFFLINE, directory, error)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from protocol.errors import MalformedRequest
+from protocol.errors import ErrorCode, MalformedRequest
 from protocol.messages import (
     admin,
     cluster,
@@ -29,7 +29,7 @@ from protocol.messages import (
     telemetry,
     transactions,
 )
-from protocol.schema import Message
+from protocol.schema import Message, blank
 
 
 class ApiKey(IntEnum):
@@ -157,6 +157,12 @@ def _pair_messages() -> dict[int, Api]:
 
 
 APIS = _pair_messages()
+
+
+def error_response(api_key: int, code: ErrorCode, message: str | None = None) -> Message:
+    """The response with an error for the whole request; its other fields are empty or have their defaults."""
+    error = {"error_code": code} if message is None else {"error_code": code, "error_message": message}
+    return blank(APIS[api_key].response, **error)
 
 
 def request_header_version(api_key: int, api_version: int) -> int:

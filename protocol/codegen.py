@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from protocol.schema import Field, Message
 
+MAX_STRING_LENGTH = 32_767
+FEW = 9  # shorter arrays of numbers have precompiled structs
+
 
 class SourceBuilder:
     """The source of one compiled codec: a message in one version."""

@@ -92,7 +92,6 @@ def decompress(kind: int, data: Buffer, max_bytes: int) -> Buffer:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"Unknown compression type id: {kind}")
     # The output buffer grows from an estimate. A new bytearray consists of untouched zero pages, so unused capacity
     # is cheap, and a decompression bomb stops at the first size above the limit.
-    # written costs nothing, and a bomb is stopped at the first size above the limit.
     capacity = min(max_bytes, max(MIN_OUTPUT_BYTES, 4 * len(data)))
     while True:
         output = bytearray(capacity)

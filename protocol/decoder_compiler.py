@@ -18,14 +18,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
-from protocol.codegen import SourceBuilder, default_literal, is_flexible
+from protocol.codegen import FEW, MAX_STRING_LENGTH, SourceBuilder, default_literal, is_flexible
 from protocol.errors import MalformedRequest
 from protocol.primitives import Buffer, read_uvarint
 from protocol.schema import Field, Message, Wire, fields_of
 
 MAX_ARRAY_LENGTH = 1_000_000
 MAX_TAGGED_FIELDS = 10_000
-_MAX_STRING_LENGTH = 32_767
 
 
 def compile_decoder(cls: type[Message], version: int) -> Any:
@@ -51,7 +50,7 @@ def _refuse_length(name: str, length: int) -> NoReturn:
 def _long_string(buffer: Buffer, position: int, name: str) -> tuple[int, int]:
     """Reads a compact string length of several bytes; `position` is after the first of them."""
     length, position = read_uvarint(buffer, position - 1)
-    if length > _MAX_STRING_LENGTH + 1:
+    if length > MAX_STRING_LENGTH + 1:
         _refuse_length(name, length - 1)
     return length, position
 
@@ -111,7 +110,6 @@ def _compact_numbers(buffer: Buffer, position: int, count: int, code: str, name:
 
 
 _UUID = "16s"
-_FEW = 9  # shorter arrays of numbers have precompiled structs
 
 _NAMES: dict[str, Any] = {
     "check_count": _check_count,
@@ -297,14 +295,14 @@ class _DecoderBuilder(SourceBuilder):
     def _numbers(self, code: str, target: str, nullable: bool) -> None:  # noqa: FBT001
         """Reads an array of fixed-width elements; a short one uses a precompiled struct."""
         size, name = struct.calcsize(">" + code), _name(target)
-        few = self.constant(code, "F", lambda: [struct.Struct(">" + code * n).unpack_from for n in range(_FEW)])
+        few = self.constant(code, "F", lambda: [struct.Struct(">" + code * n).unpack_from for n in range(FEW)])
         if self.flexible:
-            with self.block(f"if 0 < n <= {_FEW}:"):
+            with self.block(f"if 0 < n <= {FEW}:"):
                 self.line("n -= 1")
                 self.line(f"{target} = [*{few}[n](b, p)] if n else []")
                 self.line(f"p += {size} * n")
         else:
-            with self.block(f"if 0 <= n < {_FEW}:"):
+            with self.block(f"if 0 <= n < {FEW}:"):
                 self.line(f"{target} = [*{few}[n](b, p)] if n else []")
                 self.line(f"p += {size} * n")
         with self.block("else:"):

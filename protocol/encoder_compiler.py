@@ -15,12 +15,9 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, NoReturn
 
-from protocol.codegen import SourceBuilder, default_literal, is_flexible
+from protocol.codegen import FEW, MAX_STRING_LENGTH, SourceBuilder, default_literal, is_flexible
 from protocol.primitives import uvarint
 from protocol.schema import Field, Message, Wire, blank, fields_of
-
-_MAX_STRING_LENGTH = 32_767
-_FEW = 9  # shorter arrays of numbers have precompiled structs
 
 
 def compile_encoder(cls: type[Message], version: int) -> Any:
@@ -34,7 +31,7 @@ def _refuse(name: str, version: int) -> NoReturn:
 
 def _string_length(name: str, length: int) -> bytes:
     """The compact length (plus one) of a long string."""
-    if length > _MAX_STRING_LENGTH + 1:
+    if length > MAX_STRING_LENGTH + 1:
         raise ValueError(f"{name} is too long: {length - 1} bytes of UTF-8")
     return uvarint(length)
 
@@ -262,15 +259,13 @@ class _EncoderBuilder(SourceBuilder):
         """Writes an array of fixed-width elements. A short one shares a struct with its count and the preceding run."""
         run, self._run = self._run, []
         codes = "".join(code for _, code in run) + ("B" if self.flexible else "i")
-        few = self.constant(
-            (codes, code), "F", lambda: [struct.Struct(f">{codes}{code * n}").pack for n in range(_FEW)]
-        )
+        few = self.constant((codes, code), "F", lambda: [struct.Struct(f">{codes}{code * n}").pack for n in range(FEW)])
         count = "n + 1" if self.flexible else "n"
         arguments = "".join(f"{value}, " for value, _ in run)
         self.line(f"n = len({values})")
         if not run and self.flexible:
             self.line("if not n: o.append(1)")
-        with self.block(f"{'elif' if not run and self.flexible else 'if'} n < {_FEW}:"):
+        with self.block(f"{'elif' if not run and self.flexible else 'if'} n < {FEW}:"):
             self.line(f"o += {few}[n]({arguments}{count}, *{values})")
         with self.block("else:"):
             self._run = run

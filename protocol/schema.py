@@ -22,35 +22,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar, dataclass_transform
 
 from protocol.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
     from protocol.records import FileRegion
-
-__all__ = [
-    "EMPTY",
-    "Annotated",
-    "Float64",
-    "Ignorable",
-    "Int8",
-    "Int16",
-    "Int32",
-    "Int64",
-    "LegacyString",
-    "Message",
-    "Nullable",
-    "Records",
-    "Since",
-    "Tag",
-    "UInt16",
-    "Until",
-    "Uuid",
-    "blank",
-    "carries",
-    "fields_of",
-]
 
 # Types of fields, besides bool, str, bytes, list[...] and message classes.
 Int8: TypeAlias = int
@@ -66,35 +43,31 @@ Records: TypeAlias = "bytes | bytearray | memoryview | Sequence[FileRegion]"
 EMPTY: Final[Any] = ()
 
 
-class Since:
+class Since(NamedTuple):
     """The first version that has the field."""
 
-    def __init__(self, version: int) -> None:
-        self.version = version
+    version: int
 
 
-class Until:
+class Until(NamedTuple):
     """The last version that has the field."""
 
-    def __init__(self, version: int) -> None:
-        self.version = version
+    version: int
 
 
-class Nullable:
+class Nullable(NamedTuple):
     """The first version in which an optional field may be null; without this mark, every version that has the field.
 
     On a tagged struct: null is written explicitly (rule 5).
     """
 
-    def __init__(self, since: int) -> None:
-        self.since = since
+    version: int
 
 
-class Tag:
+class Tag(NamedTuple):
     """The field is tagged: it is written only if it differs from its default."""
 
-    def __init__(self, tag: int) -> None:
-        self.tag = tag
+    number: int
 
 
 class Ignorable:
@@ -178,19 +151,6 @@ def _wire(kind: Any) -> Wire:
 class Field:
     """One field of a message, as declared."""
 
-    __slots__ = (
-        "default",
-        "has_default",
-        "is_ignorable",
-        "is_marked_nullable",
-        "name",
-        "nullable_since",
-        "since",
-        "tag",
-        "until",
-        "wire",
-    )
-
     def __init__(self, name: str, annotation: Any, defaults: dict[str, Any]) -> None:
         kind, *marks = annotation if isinstance(annotation, tuple) else (annotation,)
         self.name = name
@@ -214,11 +174,11 @@ class Field:
         elif isinstance(mark, Until):
             self.until = mark.version
         elif isinstance(mark, Nullable):
-            self.nullable_since = mark.since
+            self.nullable_since = mark.version
             self.is_marked_nullable = True
         else:
             assert isinstance(mark, Tag), f"{mark!r} marks no field"
-            self.tag = mark.tag
+            self.tag = mark.number
 
     def is_in(self, version: int) -> bool:
         """Whether this version has the field."""
@@ -257,9 +217,6 @@ class _MessageType(type):
             namespace["MIN_VERSION"], namespace["MAX_VERSION"] = versions
             namespace["FLEXIBLE_SINCE"] = flexible
         return super().__new__(mcs, name, bases, namespace)
-
-    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **_: Any) -> None:
-        super().__init__(name, bases, namespace)
 
 
 @dataclass_transform(kw_only_default=True, eq_default=True)
@@ -327,11 +284,10 @@ def fields_of(cls: type[Message]) -> tuple[Field, ...]:
 M = TypeVar("M", bound=Message)
 
 
-def blank(cls: type[M]) -> M:
-    """A message with default values; a required field is zero, empty, or a blank struct."""
-    values: dict[str, Any] = {}
+def blank(cls: type[M], **values: Any) -> M:
+    """A message with these values and defaults; any other required field is zero, empty, or a blank struct."""
     for field in fields_of(cls):
-        if not field.has_default:
+        if not field.has_default and field.name not in values:
             inner = field.wire.message
             values[field.name] = blank(inner) if inner and not field.wire.is_nullable else field.default
     return cls(**values)

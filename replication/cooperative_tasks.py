@@ -25,7 +25,7 @@ def run_inline(remaining: Callable[[], None]) -> None:
     remaining()
 
 
-def no_op() -> None:
+def no_op(*_: object) -> None:
     """Do nothing: the default of a callback, and a work item that only waits for its turn in a queue."""
 
 

@@ -19,7 +19,6 @@ from protocol.messages.cluster import (
     QuorumNode,
     RemoveRaftVoterRequest,
 )
-from protocol.messages.quorum import BrokerHeartbeatRequest, BrokerRegistrationRequest
 from protocol.schema import Message
 from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
 from replication.controller.controller import Controller, LocalController
@@ -126,17 +125,12 @@ class KRaftNode:
 
     def submit(self, request: Message, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
         """Pass a request to this node's controller or quorum; `reply` receives the response when the decision is committed."""
-        controller, mono_ms = self.controller, self._dependencies.clock.mono_ms()
-        if isinstance(request, BrokerRegistrationRequest):
-            controller.register_broker(request, wall_ms=wall_ms, reply=reply)
-        elif isinstance(request, BrokerHeartbeatRequest):
-            controller.heartbeat(request, wall_ms=wall_ms, mono_ms=mono_ms, reply=reply)
-        elif isinstance(request, DescribeQuorumRequest):
-            reply(self._response(mono_ms, wall_ms))
+        if isinstance(request, DescribeQuorumRequest):
+            reply(self._response(self._dependencies.clock.mono_ms(), wall_ms))
         elif isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest):
             self.quorum.handle_request(request, reply)
         else:
-            controller.submit(request, wall_ms=wall_ms, reply=reply)
+            self.controller.submit(request, wall_ms=wall_ms, reply=reply)
 
     def _response(self, mono_ms: int, wall_ms: int) -> DescribeQuorumResponse:
         quorum = describe_quorum(self.raft, self.log.next_offset, mono_ms=mono_ms, wall_ms=wall_ms)

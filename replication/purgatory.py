@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Protocol
 
+from replication.cooperative_tasks import no_op
 from replication.timer_queue import Timer, TimerQueue
 
 Key = Hashable
@@ -72,7 +73,7 @@ class Purgatory:
 
     def __init__(self, timers: TimerQueue) -> None:
         self.timers = timers
-        self.on_wake: Callable[[], None] | None = None
+        self.on_wake: Callable[[], object] = no_op
         self._watchers: dict[Key, dict[Watcher, None]] = {}
         self._woken: deque[DelayedOperation] = deque()
         self._is_wake_signalled = False
@@ -90,11 +91,7 @@ class Purgatory:
     # ------------------------------------------------------------ watching
     def watch(self, watcher: Watcher, key: Key) -> None:
         """Notify `watcher` of changes of `key`; a second call has no effect."""
-        watchers = self._watchers.get(key)
-        if watchers is None:
-            self._watchers[key] = {watcher: None}
-        else:
-            watchers[watcher] = None
+        self._watchers.setdefault(key, {})[watcher] = None
 
     def unwatch(self, watcher: Watcher, key: Key) -> None:
         """Stop notifying; does nothing if it did not watch."""
@@ -106,10 +103,8 @@ class Purgatory:
 
     def wake(self, key: Key) -> None:
         """Notify the watchers of a key."""
-        watchers = self._watchers.get(key)
-        if watchers is not None:
-            for watcher in watchers:
-                watcher.on_key_changed(key)
+        for watcher in self._watchers.get(key, ()):
+            watcher.on_key_changed(key)
 
     # ------------------------------------------------------------ waiting
     def park(self, operation: DelayedOperation, keys: Iterable[Key], deadline_mono_ms: int) -> None:
@@ -150,16 +145,14 @@ class Purgatory:
                 if operation.purgatory is not None and operation.try_complete() and operation.purgatory is not None:
                     self.remove(operation)
         finally:
-            if (
-                woken and not self._is_wake_signalled
-            ):  # after an exception in one operation, the others are retried by the next drain
+            # After an exception in one operation, the others are retried by the next drain.
+            if woken and not self._is_wake_signalled:
                 self._signal()
         return count
 
     def _signal(self) -> None:
         self._is_wake_signalled = True
-        if self.on_wake is not None:
-            self.on_wake()
+        self.on_wake()
 
     def expire(self, operation: DelayedOperation) -> None:
         """Expire an operation; does nothing if it does not wait."""

@@ -21,7 +21,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.port_check import CONNECT_TIMEOUT_S, Unreachable, check_reachable
+from barnabas.pipeline.port_check import CONNECT_TIMEOUT_S, check_reachable
 from barnabas.pipeline.settings import BrokerSettings
 
 REQUEST_TIMEOUT_S = 30.0
@@ -87,10 +87,7 @@ class Brokers:
     """A Kafka cluster."""
 
     def __init__(self, settings: BrokerSettings) -> None:
-        try:
-            check_reachable(settings.bootstrap)
-        except Unreachable as failure:
-            raise JobError(f"No broker answers at {settings.bootstrap}: {failure}.") from failure
+        check_reachable("broker", settings.bootstrap)
         self.client_settings: dict[str, str | int | float] = {
             "bootstrap.servers": settings.bootstrap,
             "log_level": 0,
@@ -180,6 +177,10 @@ class Brokers:
         """Creates a topic and waits for the response."""
         topic = NewTopic(name, partitions, replication, config=dict(settings))
         self._answer(self._admin.create_topics([topic], request_timeout=REQUEST_TIMEOUT_S)[name])
+
+    def delete_topic(self, name: str) -> None:
+        """Deletes a topic and waits for the response."""
+        self._answer(self._admin.delete_topics([name], request_timeout=REQUEST_TIMEOUT_S)[name])
 
     def exists(self, topic: str) -> bool:
         """Returns whether the topic exists."""

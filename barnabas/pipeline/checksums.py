@@ -5,7 +5,6 @@ RULES    1. The hash covers topic, partition, offset, timestamp, key, value and 
          2. Hashes are added modulo 2**64, not xor-ed: a duplicate changes the sum.
          3. The two 32-bit halves are summed separately, so Spark's long does not overflow; `combine_sums` joins them.
          4. Spark computes everything in the JVM: no record passes through Python.
-NOT HERE The comparison (`jobs/audit/audit.py`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ RULES    1. A job raises `JobError` when the user must act. Its text is one sent
             innermost exception.
          3. If the JVM did not start, the cause is only in its log. If it ended later, py4j only reports broken connections.
          4. A bug is not a `JobError`: it keeps its traceback.
-NOT HERE The exit code (`command.py`).
 """
 
 from __future__ import annotations

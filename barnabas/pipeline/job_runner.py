@@ -4,7 +4,6 @@ RULES    1. An error that the user can fix is one sentence and exit code 1. An a
          2. The broker is checked before Spark starts, which takes ten seconds. Jobs that read files need no broker.
          3. Scratch files are deleted when the job ends. After a failure Spark's log is kept, and the sentence names its path.
          4. A stopped job (`signals.py`) or a killed JVM is one sentence; py4j and PySpark log nothing.
-NOT HERE The list of jobs (`command.py`).
 """
 
 from __future__ import annotations
@@ -39,8 +38,6 @@ class Job(NamedTuple):
     help_text: str
     settings: type
     run: Callable[[Any, Any, Callable[[dict[str, Any]], None]], Any]
-    formats: Callable[[Any], Sequence[str]] = lambda _: ()
-    """Returns the formats that need extra jars, given the settings."""
 
 
 def job_command(job: Job, all_jobs: Callable[[], Sequence[Job]]) -> click.Command:
@@ -79,25 +76,23 @@ def _run(job: Job, values: Mapping[str, Any], *, as_json: bool) -> int:
     from pyspark.errors import PySparkException
 
     from barnabas.pipeline.brokers import Brokers
-    from barnabas.pipeline.session import NoJava, SessionSettings
+    from barnabas.pipeline.session import SessionSettings
 
     settings: Any = build_settings(job.name, job.settings, values)
     session_settings = build_settings(job.name, SessionSettings, values)
     if isinstance(settings, BrokerSettings) and settings.needs_broker:
         Brokers(settings)
-    telling = Reporter(job.name, as_json=as_json, metrics=session_settings.metrics)
+    reporter = Reporter(job.name, as_json=as_json, metrics=session_settings.metrics)
     scratch = Path(tempfile.mkdtemp(prefix=f"barnabas-{job.name}-"))
     succeeded = False
     try:
         _silence_py4j()
         with StopSignals() as stopping:
-            report = _run_in_session(job, settings, session_settings, telling, scratch, stopping)
+            report = _run_in_session(job, settings, session_settings, reporter, scratch, stopping)
         succeeded = True
     except Stopped as stopped:
         click.echo(f"{job.name}: {stopped}", err=True)
         return stopped.exit_code
-    except NoJava as failure:
-        raise JobError(str(failure)) from failure
     except (PySparkException, Py4JError, ConnectionError) as failure:  # py4j raises some ConnectionErrors as they are
         log = scratch / LOG
         file_values = log.read_text(errors="replace") if log.exists() else ""
@@ -107,26 +102,39 @@ def _run(job: Job, values: Mapping[str, Any], *, as_json: bool) -> int:
             raise
         raise JobError(f"{failure.filename or 'The disk'} cannot be used: {failure.strerror}.") from failure
     finally:
-        telling.finish(succeeded=succeeded)
+        reporter.finish(succeeded=succeeded)
         shutil.rmtree(scratch, ignore_errors=True)
-    telling.report(report)
+    reporter.report(report)
     return 0 if getattr(report, "agrees", True) else ANSWER_IS_NO
 
 
 def _run_in_session(
-    job: Job, settings: Any, session_settings: Any, telling: Reporter, scratch: Path, stopping: StopSignals
+    job: Job, settings: Any, session_settings: Any, reporter: Reporter, scratch: Path, stopping: StopSignals
 ) -> Any:
     from barnabas.pipeline.session import start_session, stop_session
 
     spark, source = start_session(
-        f"barnabas-{job.name}", scratch, scratch / LOG, session_settings=session_settings, formats=job.formats(settings)
+        f"barnabas-{job.name}", scratch, scratch / LOG, session_settings=session_settings, formats=_formats(settings)
     )
     try:
         stopping.install()  # Spark installs its own handler for SIGINT
-        telling.note(f"Spark {spark.version} on {session_settings.master}, connector: {source}")
-        return job.run(spark, settings, telling.step)
+        reporter.note(f"Spark {spark.version} on {session_settings.master}, connector: {source}")
+        return job.run(spark, settings, reporter.step)
     finally:
         stop_session(spark)
+
+
+def _formats(settings: Any) -> list[str]:
+    """The formats with extra jars (`jars.py`) that the settings or the archive's metadata name."""
+    from barnabas.pipeline.spark.jars import FORMATS
+    from barnabas.pipeline.store.folder import ArchiveFolder
+
+    names = {getattr(settings, "decode", None), getattr(settings, "format", None)}
+    archive = getattr(settings, "archive", None) or getattr(settings, "into", None)
+    if archive is not None and (folder := ArchiveFolder(archive)).exists():
+        metadata = folder.metadata()
+        names |= {metadata.sink, metadata.decoding["format"]}
+    return [name for name in FORMATS if name in names]
 
 
 def _save_log(log: Path, job: str) -> str:

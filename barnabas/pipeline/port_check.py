@@ -1,7 +1,6 @@
 """Checks that an address accepts connections, before a client is started that would retry for half a minute or more.
 
 RULES    1. One reachable address of several is enough; otherwise the first error is reported.
-NOT HERE What listens there (`brokers.py`, `session.py`).
 """
 
 from __future__ import annotations
@@ -10,20 +9,18 @@ import socket
 import time
 from collections.abc import Iterable
 
+from barnabas.pipeline.errors import JobError
+
 CONNECT_TIMEOUT_S = 5.0
 RETRY_PAUSE_S = 0.5
 
 
-class Unreachable(Exception):
-    """No address accepts connections; the message says why."""
-
-
-def check_reachable(addresses: str, within_s: float = 0.0) -> None:
-    """Connects to one of HOST:PORT[,HOST:PORT...]; retries for `within_s` seconds. Raises Unreachable."""
+def check_reachable(server: str, url: str, within_s: float = 0.0) -> None:
+    """Connects to one of [scheme://]HOST:PORT[,HOST:PORT...]; retries for `within_s` seconds. Raises JobError."""
     deadline_s = time.monotonic() + within_s
-    while error := _connect_error(addresses.split(",")):
+    while error := _connect_error(url.rpartition("://")[2].split(",")):
         if time.monotonic() >= deadline_s:
-            raise Unreachable(error)
+            raise JobError(f"No {server} answers at {url}: {error}.")
         time.sleep(RETRY_PAUSE_S)
 
 

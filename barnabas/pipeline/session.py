@@ -7,7 +7,6 @@ RULES    1. One session per process: it costs seconds and 1 GiB.
          5. The JVM ends with this process, also when both received the same signal.
          6. On a cluster (`--master spark://...`) the workers run their own Python of the same version, or the one in
             PYSPARK_PYTHON. The other code that they need is sent to them (`py_files.py`).
-NOT HERE The connector's jars (`jars.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.port_check import Unreachable, check_reachable
+from barnabas.pipeline.port_check import check_reachable
 from barnabas.pipeline.settings import parse_pairs, setting
 from barnabas.pipeline.spark.jars import find_connector
 from barnabas.pipeline.spark.py_files import is_local_master
@@ -40,24 +39,20 @@ MASTER_WAIT_S = 20.0
 ADVICE = "install a JDK 17 (Debian: apt-get install openjdk-17-jdk-headless) or set JAVA_HOME"
 
 
-class NoJava(Exception):
-    """Java is missing or too old; the message says what to install."""
-
-
 def java_version() -> int:
-    """Returns the major version of the Java that Spark would use. Raises NoJava."""
+    """Returns the major version of the Java that Spark would use. Raises JobError if it is missing or too old."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home, "bin", "java"))) if home else shutil.which("java")
     if java is None:
         where = f"in JAVA_HOME ({home})" if home else "on the path"
-        raise NoJava(f"Spark needs Java and there is none {where}: {ADVICE}.")
+        raise JobError(f"Spark needs Java and there is none {where}: {ADVICE}.")
     output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     match = re.search(r'version "(?:1\.)?(\d+)', output.stderr + output.stdout)
     if match is None:
-        raise NoJava(f"Spark needs Java and {java} does not say its version: {ADVICE}.")
+        raise JobError(f"Spark needs Java and {java} does not say its version: {ADVICE}.")
     version = int(match[1])
     if version < OLDEST_JAVA:
-        raise NoJava(f"Spark needs Java {OLDEST_JAVA} and {java} is Java {version}: {ADVICE}.")
+        raise JobError(f"Spark needs Java {OLDEST_JAVA} and {java} is Java {version}: {ADVICE}.")
     return version
 
 
@@ -82,11 +77,12 @@ def start_session(
 ) -> tuple[SparkSession, str]:
     """Starts a session with the Kafka connector and the jars of these formats.
 
-    Returns the session and the connector's source in words. The JVM's log goes to `log_path`. Raises NoJava or JobError.
+    Returns the session and the connector's source in words. The JVM's log goes to `log_path`. Raises JobError.
     """
     java_version()
     session_settings = session_settings or SessionSettings(master=f"local[{cores}]")
-    _check_master_reachable(session_settings.master)
+    if session_settings.master.startswith(STANDALONE):
+        check_reachable("Spark master", session_settings.master, MASTER_WAIT_S)  # Spark itself would retry for a minute
     connector = find_connector(formats)
     is_local = is_local_master(session_settings.master)
     log4j = Path(__file__).with_name("log4j2.properties")
@@ -111,16 +107,6 @@ def start_session(
         spark = builder.getOrCreate()
     atexit.register(_end_jvm, spark)
     return spark, connector.source
-
-
-def _check_master_reachable(master: str) -> None:
-    """Fails early: Spark itself would retry for a minute."""
-    if not master.startswith(STANDALONE):
-        return
-    try:
-        check_reachable(master.removeprefix(STANDALONE), MASTER_WAIT_S)
-    except Unreachable as failure:
-        raise JobError(f"No Spark master answers at {master}: {failure}.") from failure
 
 
 def stop_session(spark: SparkSession) -> None:

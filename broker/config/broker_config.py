@@ -27,7 +27,7 @@ from replication.partition.replica_fetcher import FetchSettings
 from replication.partition.replica_selector import SELECTORS, SelectReplica
 from replication.raft.quorum_state import QuorumTimes
 from storage.compaction.cleaner_job import CleanerResources
-from storage.config.config_def import MAX_INT, BadSetting, Setting, Value, parse
+from storage.config.config_def import MAX_INT, BadSetting, Value, parse
 from storage.config.log_config import LogConfig, log_config
 
 _log = logging.getLogger("barnabas.config")
@@ -106,11 +106,16 @@ class BrokerConfig:
         assert isinstance(value, int)
         return value
 
+    def decimal(self, name: str) -> float:
+        """The value of a decimal setting with a default."""
+        value = self.value(name)
+        assert isinstance(value, float)
+        return value
+
     @cached_property
     def node_id(self) -> int:
         """The id of this node."""
-        text = self.given.get("node.id", self.given.get("broker.id", "1"))
-        return int(text)
+        return int(self.given.get("node.id", self.given.get("broker.id", "1")))
 
     @cached_property
     def log_dirs(self) -> list[str]:
@@ -218,9 +223,7 @@ class BrokerConfig:
     @property
     def memory_ratio(self) -> float:
         """A record with more than this share of the memory behind it is read from a follower."""
-        value = self.value("barnabas.replica.selector.memory.ratio")
-        assert isinstance(value, float)
-        return value
+        return self.decimal("barnabas.replica.selector.memory.ratio")
 
     def quorum_times(self) -> QuorumTimes:
         """The timeouts of a raft replica."""
@@ -252,20 +255,14 @@ class BrokerConfig:
     def cleaner_settings(self) -> CleanerSettings:
         """The resources of compaction; 0 threads turn it off."""
         threads = self.number("log.cleaner.threads") if self.value("log.cleaner.enable") else 0
-        bytes_per_second, load_factor = (
-            self.value("log.cleaner.io.max.bytes.per.second"),
-            self.value("log.cleaner.io.buffer.load.factor"),
-        )
-        assert isinstance(bytes_per_second, float)
-        assert isinstance(load_factor, float)
         share = max(threads, 1)
         return CleanerSettings(
             threads,
             self.number("log.cleaner.backoff.ms"),
-            max(bytes_per_second / share, 1.0),
+            max(self.decimal("log.cleaner.io.max.bytes.per.second") / share, 1.0),
             CleanerResources(
                 min(self.number("log.cleaner.dedupe.buffer.size") // share, MAX_INT),
-                load_factor,
+                self.decimal("log.cleaner.io.buffer.load.factor"),
                 max(self.number("log.cleaner.io.buffer.size") // share // 2, _MIN_BUFFER_BYTES),
             ),
         )
@@ -301,7 +298,10 @@ def load_config(
     for name, text in texts.items():
         setting = BROKER_SETTINGS.get(name)
         if setting is not None:
-            _check(setting, text, origin[name])
+            try:
+                parse(setting, text)
+            except BadSetting as invalid:
+                raise ConfigError(f"{origin[name]}: {invalid}") from None
         elif name not in ignored:
             _log.warning("unknown setting %s (%s) is ignored", name, origin[name])
     config = BrokerConfig(texts)
@@ -316,27 +316,16 @@ def load_config(
     return config
 
 
-def _check(setting: Setting, text: str, origin: str) -> None:
-    try:
-        parse(setting, text)
-    except BadSetting as error:
-        raise ConfigError(f"{origin}: {error}") from None
-
-
 def find_conflict(config: BrokerConfig) -> str | None:
     """Validates combinations of settings, with Kafka's messages; None if they are valid."""
-    for check in (
-        _check_metrics_listener,
-        _check_roll_time,
-        _check_retention,
-        _check_cleaner,
-        _check_cordoned_dirs,
-        _check_consumer_groups,
-    ):
-        error = check(config)
-        if error is not None:
-            return error
-    return None
+    return (
+        _check_metrics_listener(config)
+        or _check_roll_time(config)
+        or _check_retention(config)
+        or _check_cleaner(config)
+        or _check_cordoned_dirs(config)
+        or _check_consumer_groups(config)
+    )
 
 
 def _check_metrics_listener(config: BrokerConfig) -> str | None:

@@ -19,22 +19,10 @@ CLUSTER_ID: Final = "5L6g3nShT-eMCtK--X86sw"
 MOUNTED: Final = "/mnt/shared/config/server.properties"
 DATA: Final = "/var/lib/kafka/data"
 _PREFIX: Final = "KAFKA_"
-_NOT_SETTINGS: Final = frozenset(
-    f"{_PREFIX}{name}"
-    for name in (
-        *(
-            "VERSION",
-            "OPTS",
-            "HEAP_OPTS",
-            "JMX_OPTS",
-            "JMX_PORT",
-            "JMX_HOSTNAME",
-            "GC_LOG_OPTS",
-            "JVM_PERFORMANCE_OPTS",
-        ),
-        *("LOG4J_OPTS", "LOG4J_LOGGERS", "LOG4J_ROOT_LOGLEVEL", "TOOLS_LOG4J_LOGLEVEL"),
-    )
-)
+_NOT_SETTINGS: Final = """
+KAFKA_VERSION KAFKA_OPTS KAFKA_HEAP_OPTS KAFKA_JMX_OPTS KAFKA_JMX_PORT KAFKA_JMX_HOSTNAME KAFKA_GC_LOG_OPTS
+KAFKA_JVM_PERFORMANCE_OPTS KAFKA_LOG4J_OPTS KAFKA_LOG4J_LOGGERS KAFKA_LOG4J_ROOT_LOGLEVEL KAFKA_TOOLS_LOG4J_LOGLEVEL
+"""
 _QUICK_START: Final = {"listeners": "PLAINTEXT://:9092", "advertised.listeners": "PLAINTEXT://localhost:9092"}
 
 
@@ -64,7 +52,7 @@ def read_env_config(variables: Mapping[str, str], mounted: str = MOUNTED) -> Env
 
 
 def _is_setting(name: str) -> bool:
-    return name.startswith(_PREFIX) and name not in _NOT_SETTINGS
+    return name.startswith(_PREFIX) and name not in _NOT_SETTINGS.split()
 
 
 def _setting(name: str) -> str:

@@ -7,13 +7,13 @@ NOT HERE The coordinators; the configuration of the internal topics (`api_table.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 from broker.config.broker_config import BrokerConfig
-from broker.coordinators.classic.classic_protocol import GroupSettings
-from broker.coordinators.consumer_group_config import ConsumerGroupSettings, GroupConfigManager, MigrationPolicy
+from broker.coordinators.group_config import ConsumerGroupSettings, GroupConfigManager, GroupSettings, MigrationPolicy
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime, ShardContext
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime, M, ShardContext
 from broker.coordinators.runtime.partition_writer import PartitionWriter
 from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
 from broker.coordinators.transactions.remote_verification import RemoteVerification, SendToBroker
@@ -63,28 +63,32 @@ def coordinators(
     send: SendToBroker,
 ) -> Coordinators:
     """Coordinators without shards: `on_metadata_update` adds them. `send` sends requests to other brokers."""
+    settings, of_transactions = group_settings(config), transaction_settings(config)
 
     def image() -> MetadataImage:
         return replicas.image
 
-    group_config_manager = GroupConfigManager(consumer_settings(config), lambda: replicas.image)
-    groups = _groups(config, group_config_manager, replicas, timers, clock)
-    settings = TransactionSettings(
-        abort_interval_ms=config.number("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
-        expiration_ms=config.number("transactional.id.expiration.ms"),
-        expiry_interval_ms=config.number("transaction.remove.expired.transaction.cleanup.interval.ms"),
-    )
+    group_config_manager = GroupConfigManager(settings.consumer, image)
 
-    def make_coordinator(context: ShardContext) -> TransactionCoordinator:
+    def make_group_coordinator(context: ShardContext) -> GroupCoordinator:
+        return GroupCoordinator(context, settings, group_config_manager, _new_member_id, image)
+
+    def make_transaction_coordinator(context: ShardContext) -> TransactionCoordinator:
         def version() -> int:
             return replicas.image.features.get(TRANSACTION_VERSION, 0)
 
-        return TransactionCoordinator(context, settings, marker_channel, version, producer_ids.generate_producer_id)
+        generate = producer_ids.generate_producer_id
+        return TransactionCoordinator(context, of_transactions, marker_channel, version, generate)
 
-    def open_log(partition: int) -> PartitionWriter:
-        return PartitionWriter(replicas, TRANSACTIONS_TOPIC, partition, clock)
+    def runtime(topic: str, make_coordinator: Callable[[ShardContext], M]) -> CoordinatorRuntime[M]:
+        def open_log(partition: int) -> PartitionWriter:
+            return PartitionWriter(replicas, topic, partition, clock)
 
-    transactions = CoordinatorRuntime(TRANSACTIONS_TOPIC, make_coordinator, open_log, timers, clock)
+        return CoordinatorRuntime(topic, make_coordinator, open_log, timers, clock)
+
+    groups = runtime(OFFSETS_TOPIC, make_group_coordinator)
+    groups.commit_timeout_ms = config.number("offsets.commit.timeout.ms")
+    transactions = runtime(TRANSACTIONS_TOPIC, make_transaction_coordinator)
     verification = TransactionVerification(
         replicas,
         transactions,
@@ -100,14 +104,18 @@ def coordinators(
     return Coordinators(groups, transactions, verification, markers, producer_ids, group_config_manager)
 
 
-def _groups(
-    config: BrokerConfig,
-    group_config_manager: GroupConfigManager,
-    replicas: ReplicaManager,
-    timers: TimerQueue,
-    clock: Clock,
-) -> CoordinatorRuntime[GroupCoordinator]:
-    settings = GroupSettings(
+def transaction_settings(config: BrokerConfig) -> TransactionSettings:
+    """The settings of transactions."""
+    return TransactionSettings(
+        abort_interval_ms=config.number("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
+        expiration_ms=config.number("transactional.id.expiration.ms"),
+        expiry_interval_ms=config.number("transaction.remove.expired.transaction.cleanup.interval.ms"),
+    )
+
+
+def group_settings(config: BrokerConfig) -> GroupSettings:
+    """The settings of groups and offsets."""
+    return GroupSettings(
         min_session_timeout_ms=config.number("group.min.session.timeout.ms"),
         max_session_timeout_ms=config.number("group.max.session.timeout.ms"),
         initial_rebalance_delay_ms=config.number("group.initial.rebalance.delay.ms"),
@@ -117,16 +125,6 @@ def _groups(
         offsets_retention_check_interval_ms=config.number("offsets.retention.check.interval.ms"),
         consumer=consumer_settings(config),
     )
-
-    def make_coordinator(context: ShardContext) -> GroupCoordinator:
-        return GroupCoordinator(context, settings, group_config_manager, _new_member_id, lambda: replicas.image)
-
-    def open_log(partition: int) -> PartitionWriter:
-        return PartitionWriter(replicas, OFFSETS_TOPIC, partition, clock)
-
-    runtime = CoordinatorRuntime(OFFSETS_TOPIC, make_coordinator, open_log, timers, clock)
-    runtime.commit_timeout_ms = config.number("offsets.commit.timeout.ms")
-    return runtime
 
 
 def consumer_settings(config: BrokerConfig) -> ConsumerGroupSettings:

@@ -13,7 +13,7 @@ NOT HERE The classic protocol (`classic_protocol.py`), offsets (`offset_manager.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from broker.coordinators.classic.classic_group import (
@@ -24,13 +24,7 @@ from broker.coordinators.classic.classic_group import (
     SyncReply,
     join_error,
 )
-from broker.coordinators.classic.classic_protocol import (
-    EMPTY_DECISION,
-    ClassicProtocol,
-    ClientInfo,
-    Decision,
-    GroupSettings,
-)
+from broker.coordinators.classic.classic_protocol import EMPTY_DECISION, ClassicProtocol, ClientInfo, Decision
 from broker.coordinators.classic.group_records import (
     GROUP_METADATA,
     LEGACY_OFFSET_COMMIT,
@@ -41,16 +35,23 @@ from broker.coordinators.classic.group_records import (
     read_group_key,
 )
 from broker.coordinators.consumer import consumer_group_records
+from broker.coordinators.consumer.assignors import TopicPartition
 from broker.coordinators.consumer.classic_protocol_adapter import ClassicProtocolAdapter
 from broker.coordinators.consumer.consumer_group import ConsumerGroup, GroupState
 from broker.coordinators.consumer.consumer_group_heartbeat import ConsumerProtocol, HeartbeatClientInfo
 from broker.coordinators.consumer.consumer_requests import check_fetch, validate_offset_commit
+from broker.coordinators.consumer.dependencies import GroupDependencies
 from broker.coordinators.consumer.describe import describe, describe_error
 from broker.coordinators.consumer.group_upgrade import GroupUpgrade
-from broker.coordinators.consumer.target_assignment_updater import TargetAssignmentUpdater, next_epoch_record
+from broker.coordinators.consumer.target_assignment_updater import TargetAssignmentUpdater
 from broker.coordinators.consumer.topic_regexes import TopicRegexes
-from broker.coordinators.consumer_group_config import GroupConfigManager
-from broker.coordinators.offset_manager import ITEMS_PER_STEP, OffsetMetadataManager
+from broker.coordinators.group_config import GroupConfigManager, GroupSettings
+from broker.coordinators.offset_manager import (
+    ITEMS_PER_STEP,
+    OffsetMetadataManager,
+    commit_response,
+    txn_commit_response,
+)
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, ShardContext, StoredRecord
 from protocol.errors import ErrorCode
 from protocol.messages.consumer_groups import (
@@ -69,8 +70,6 @@ from protocol.messages.groups import (
     ListedGroup,
     OffsetCommitRequest,
     OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetFetchRequestGroup,
@@ -81,8 +80,6 @@ from protocol.messages.stored_records import GroupMetadataKey
 from protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
 )
 from replication.metadata.image import MetadataImage
 from replication.timer_queue import Timer
@@ -113,29 +110,14 @@ class GroupCoordinator:
         self._context = context
         self._settings = settings
         self._image = image
+        deps = GroupDependencies(
+            self.groups, self.consumer_groups, context, settings, group_config_manager, image, new_uuid
+        )
         self._classic_protocol = ClassicProtocol(self.groups, context, settings, new_uuid)
-        consumer = settings.consumer
-        regexes = TopicRegexes(
-            self.consumer_groups, context, consumer.regex_refresh_interval_ms, image, next_epoch_record
-        )
-        target_updater = TargetAssignmentUpdater(context, consumer.assignors, group_config_manager, image, regexes)
-        group_upgrade = GroupUpgrade(
-            self.groups, self.consumer_groups, self._classic_protocol, context, settings, image
-        )
-        self._consumer_protocol = ConsumerProtocol(
-            self.consumer_groups,
-            self.groups,
-            context,
-            consumer,
-            group_config_manager,
-            image,
-            new_uuid,
-            target_updater,
-            group_upgrade,
-        )
-        self._classic_adapter = ClassicProtocolAdapter(
-            context, consumer.migration_policy, image, new_uuid, self._consumer_protocol, target_updater, group_upgrade
-        )
+        target_updater = TargetAssignmentUpdater(deps, TopicRegexes(deps))
+        group_upgrade = GroupUpgrade(deps, self._classic_protocol)
+        self._consumer_protocol = ConsumerProtocol(deps, target_updater, group_upgrade)
+        self._classic_adapter = ClassicProtocolAdapter(deps, self._consumer_protocol, target_updater, group_upgrade)
         self._expiry: Timer | None = None
         self._unknown_types: set[int] = set()
 
@@ -193,28 +175,13 @@ class GroupCoordinator:
         self, request: OffsetCommitRequest, api_version: int, mono_ms: int, wall_ms: int
     ) -> CoordinatorDecision[OffsetCommitResponse]:
         """Handle OffsetCommit for existing partitions."""
-        group = self.groups.get(request.group_id)
-        generation = request.generation_id_or_member_epoch
-        consumer_group = self.consumer_groups.get(request.group_id)
-        if consumer_group is not None:
-            partitions = [(topic.topic_id, one.partition_index) for topic in request.topics for one in topic.partitions]
-            instance_id = request.group_instance_id
-            error = validate_offset_commit(
-                consumer_group, request.member_id, instance_id, generation, partitions, api_version
-            )
-            if error is not _NONE:
-                return CoordinatorDecision((), commit_error_response(request, error))
-        elif group is None:
-            if generation >= 0:
-                error = ErrorCode.GROUP_ID_NOT_FOUND if api_version >= 9 else ErrorCode.ILLEGAL_GENERATION
-                return CoordinatorDecision((), commit_error_response(request, error))
-        else:
-            member_id = request.member_id
-            error = group.validate_offset_commit(member_id, request.group_instance_id, generation)
-            if error is not _NONE:
-                return CoordinatorDecision((), commit_error_response(request, error))
-            if group.state is not State.EMPTY:
-                self._classic_protocol.heartbeat_timeouts.on_heartbeat(group, group.members[member_id], mono_ms)
+        partitions = ((topic.topic_id, one.partition_index) for topic in request.topics for one in topic.partitions)
+        error = self._validate_commit(request, request.generation_id_or_member_epoch, partitions, api_version)
+        if error is not _NONE:
+            return CoordinatorDecision((), commit_response(request, error))
+        group = None if request.group_id in self.consumer_groups else self.groups.get(request.group_id)
+        if group is not None and group.state is not State.EMPTY:
+            self._classic_protocol.heartbeat_timeouts.on_heartbeat(group, group.members[request.member_id], mono_ms)
         records, response = self.offsets.commit(request, wall_ms)
         return CoordinatorDecision(records, response, is_atomic=False)
 
@@ -222,27 +189,36 @@ class GroupCoordinator:
         self, request: TxnOffsetCommitRequest, topic_ids: Mapping[str, bytes], wall_ms: int
     ) -> CoordinatorDecision[TxnOffsetCommitResponse]:
         """Handle TxnOffsetCommit for existing partitions; the offsets become valid when the transaction commits."""
-        group = self.groups.get(request.group_id)
-        generation = request.generation_id
-        error = _NONE
-        consumer_group = self.consumer_groups.get(request.group_id)
-        if consumer_group is not None:
-            partitions = [
-                (topic_ids[topic.name], one.partition_index) for topic in request.topics for one in topic.partitions
-            ]
-            instance_id = request.group_instance_id
-            error = validate_offset_commit(consumer_group, request.member_id, instance_id, generation, partitions, None)
-        elif group is not None:
-            error = group.validate_offset_commit(
-                request.member_id, request.group_instance_id, generation, is_transactional=True
-            )
-        elif generation >= 0:
-            error = ErrorCode.ILLEGAL_GENERATION
+        partitions = (
+            (topic_ids[topic.name], one.partition_index) for topic in request.topics for one in topic.partitions
+        )
+        error = self._validate_commit(request, request.generation_id, partitions, None)
         if error is not _NONE:
-            return CoordinatorDecision((), txn_commit_error_response(request, error))
+            return CoordinatorDecision((), txn_commit_response(request, error))
         records, response = self.offsets.commit_transactional(request, topic_ids, wall_ms)
         producer = (request.producer_id, request.producer_epoch)
         return CoordinatorDecision(records, response, producer=producer)
+
+    def _validate_commit(
+        self,
+        request: OffsetCommitRequest | TxnOffsetCommitRequest,
+        generation: int,
+        partitions: Iterable[TopicPartition],
+        api_version: int | None,
+    ) -> ErrorCode:
+        """The error of an offset commit; `api_version` is None in a transaction."""
+        member_id, instance_id = request.member_id, request.group_instance_id
+        consumer_group = self.consumer_groups.get(request.group_id)
+        if consumer_group is not None:
+            return validate_offset_commit(consumer_group, member_id, instance_id, generation, partitions, api_version)
+        group = self.groups.get(request.group_id)
+        if group is not None:
+            is_transactional = api_version is None
+            return group.validate_offset_commit(member_id, instance_id, generation, is_transactional=is_transactional)
+        if generation < 0:
+            return _NONE
+        has_not_found = api_version is not None and api_version >= 9
+        return ErrorCode.GROUP_ID_NOT_FOUND if has_not_found else ErrorCode.ILLEGAL_GENERATION
 
     def fetch(self, request: OffsetFetchRequestGroup, *, is_stable: bool) -> OffsetFetchResponseGroup:
         """Handle OffsetFetch for one group."""
@@ -291,20 +267,12 @@ class GroupCoordinator:
 
     def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
         """The groups in these states and of these types, in lower case; empty filters match all."""
-        found = []
-        if not types or CLASSIC in types:
-            found += [
-                (group.group_id, group.protocol_type or "", group.state.value, CLASSIC)
-                for group in self.groups.values()
-            ]
-        if not types or CONSUMER in types:
-            found += [
-                (group.group_id, CONSUMER, group.state.value, CONSUMER) for group in self.consumer_groups.values()
-            ]
+        classic = [(one.group_id, one.protocol_type or "", one.state.value, CLASSIC) for one in self.groups.values()]
+        consumer = [(one.group_id, CONSUMER, one.state.value, CONSUMER) for one in self.consumer_groups.values()]
         return [
-            ListedGroup(group_id=group_id, protocol_type=protocol_type, group_state=state, group_type=record_type)
-            for group_id, protocol_type, state, record_type in found
-            if not states or state.lower() in states
+            ListedGroup(group_id=group_id, protocol_type=protocol_type, group_state=state, group_type=group_type)
+            for group_id, protocol_type, state, group_type in classic + consumer
+            if (not types or group_type in types) and (not states or state.lower() in states)
         ]
 
     def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescribeResponseGroup:
@@ -479,36 +447,3 @@ class GroupCoordinator:
         self.groups.clear()
         self._consumer_protocol.close()
         self.consumer_groups.clear()
-
-
-def commit_error_response(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
-    """The same error for every partition."""
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def txn_commit_error_response(request: TxnOffsetCommitRequest, error: ErrorCode) -> TxnOffsetCommitResponse:
-    """The same error for every partition."""
-    return TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )

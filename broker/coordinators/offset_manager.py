@@ -41,24 +41,20 @@ from protocol.messages.groups import (
     OffsetCommitResponseTopic,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
     OffsetFetchRequestGroup,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
+    TxnOffsetCommitResponseTopic,
 )
 from protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
 )
 from protocol.primitives import ZERO_UUID
 
 NO_OFFSET: Final = -1
-NO_LEADER_EPOCH: Final = -1
 DEFAULT_RETENTION: Final = -1
 ITEMS_PER_STEP: Final = 2000
 """Offsets decoded or checked in one step."""
@@ -84,9 +80,6 @@ class OffsetMetadataManager:
         self._undecoded: dict[bytes, bytes | None] = {}
         self._undecoded_transactions: dict[int, dict[bytes, bytes | None]] = {}
 
-    def __len__(self) -> int:
-        return sum(len(partitions) for topics in self.by_group.values() for partitions in topics.values())
-
     # ---- commit
 
     def commit(self, request: OffsetCommitRequest, wall_ms: int) -> tuple[list[StoredRecord], OffsetCommitResponse]:
@@ -95,43 +88,39 @@ class OffsetMetadataManager:
         expire_wall_ms = (
             NO_EXPIRY if retention_ms == DEFAULT_RETENTION else min(wall_ms + retention_ms, _END_OF_TIME_MS)
         )
-        group_id = request.group_id
-        records: list[StoredRecord] = []
-        topics = []
-        for topic in request.topics:
-            name, topic_id = topic.name, topic.topic_id
-            results, commits = [], []
-            for partition in topic.partitions:
-                index = partition.partition_index
-                error = _NONE
-                if partition.committed_metadata and self._is_metadata_too_long(partition.committed_metadata):
-                    error = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                else:
-                    commits.append((index, _to_stored(partition, wall_ms, expire_wall_ms, topic_id)))
-                results.append(OffsetCommitResponsePartition(partition_index=index, error_code=error))
-            records += commit_records(group_id, name, commits)
-            topics.append(OffsetCommitResponseTopic(name=name, topic_id=topic_id, partitions=results))
-        return records, OffsetCommitResponse(topics=topics)
+        response = commit_response(request, _NONE)
+        topic_ids = [topic.topic_id for topic in request.topics]
+        return self._commit_records(request, topic_ids, response, wall_ms, expire_wall_ms), response
 
     def commit_transactional(
         self, request: TxnOffsetCommitRequest, topic_ids: Mapping[str, bytes], wall_ms: int
     ) -> tuple[list[StoredRecord], TxnOffsetCommitResponse]:
         """The records of a transactional commit, and the response after they are committed."""
+        response = txn_commit_response(request, _NONE)
+        ids = [topic_ids[topic.name] for topic in request.topics]
+        return self._commit_records(request, ids, response, wall_ms, NO_EXPIRY), response
+
+    def _commit_records(
+        self,
+        request: Any,
+        topic_ids: list[bytes],
+        response: Any,
+        wall_ms: int,
+        expire_wall_ms: int,
+    ) -> list[StoredRecord]:
+        """The records of a commit of either kind; sets the errors of partitions that fail (rule 1)."""
         records: list[StoredRecord] = []
-        topics = []
-        for topic in request.topics:
-            results, commits = [], []
-            for partition in topic.partitions:
-                index = partition.partition_index
-                error = _NONE
+        for topic, topic_id, results in zip(request.topics, topic_ids, response.topics, strict=True):
+            commits = []
+            for partition, result in zip(topic.partitions, results.partitions, strict=True):
                 if partition.committed_metadata and self._is_metadata_too_long(partition.committed_metadata):
-                    error = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                    result.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 else:
-                    commits.append((index, _to_stored(partition, wall_ms, NO_EXPIRY, topic_ids[topic.name])))
-                results.append(TxnOffsetCommitResponsePartition(partition_index=index, error_code=error))
+                    commits.append(
+                        (partition.partition_index, _to_stored(partition, wall_ms, expire_wall_ms, topic_id))
+                    )
             records += commit_records(request.group_id, topic.name, commits)
-            topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=results))
-        return records, TxnOffsetCommitResponse(topics=topics)
+        return records
 
     def _is_metadata_too_long(self, metadata: str) -> bool:
         limit = self._metadata_max_size
@@ -184,29 +173,21 @@ class OffsetMetadataManager:
         group_id = request.group_id
         stored_topics: Mapping[str, Partitions] = self.by_group.get(group_id, _NO_TOPICS)
         unstable = self._unstable(group_id) if is_stable and self.open_transactions else set()
-        topics = []
         if request.topics is None:
-            for name, partitions in stored_topics.items():
-                results = [
-                    _unstable_offset(index)
-                    if (name, index) in unstable
-                    else _fetched_offset(index, to_offset_and_metadata(stored))
-                    for index, stored in partitions.items()
-                ]
-                topics.append(OffsetFetchResponseTopics(name=name, partitions=results))
+            requested = [(name, ZERO_UUID, list(partitions)) for name, partitions in stored_topics.items()]
         else:
-            for topic in request.topics:
-                name, topic_id = topic.name, topic.topic_id
-                partitions = stored_topics.get(name, {})
-                results = []
-                for index in topic.partition_indexes:
-                    stored = partitions.get(index)
-                    committed = None if stored is None else to_offset_and_metadata(stored)
-                    if committed is not None and not _is_same_topic(committed.topic_id, topic_id):
-                        committed = None
-                    is_open = (name, index) in unstable
-                    results.append(_unstable_offset(index) if is_open else _fetched_offset(index, committed))
-                topics.append(OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=results))
+            requested = [(topic.name, topic.topic_id, topic.partition_indexes) for topic in request.topics]
+        topics = []
+        for name, topic_id, indexes in requested:
+            partitions = stored_topics.get(name, {})
+            results = []
+            for index in indexes:
+                stored = partitions.get(index)
+                if (name, index) in unstable:
+                    results.append(_no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+                else:
+                    results.append(_fetched_offset(index, topic_id, stored))
+            topics.append(OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=results))
         return OffsetFetchResponseGroup(group_id=group_id, topics=topics)
 
     def _unstable(self, group_id: str) -> set[tuple[str, int]]:
@@ -227,11 +208,11 @@ class OffsetMetadataManager:
         topics = []
         for topic in request.topics:
             error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed(topic.name) else _NONE
-            indexes = [one.partition_index for one in topic.partitions]
             if error is _NONE:
+                indexes = [one.partition_index for one in topic.partitions]
                 records += self._tombstones_of(request.group_id, topic.name, indexes)
-            partitions = [OffsetDeleteResponsePartition(partition_index=index, error_code=error) for index in indexes]
-            topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
+            partitions = partition_errors(topic.partitions, error)
+            topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
         return records, OffsetDeleteResponse(error_code=_NONE, topics=topics)
 
     def _tombstones_of(self, group_id: str, topic: str, indexes: Iterable[int]) -> list[StoredRecord]:
@@ -366,11 +347,12 @@ def _has_expired(committed: OffsetAndMetadata, since_wall_ms: int, wall_ms: int,
     return wall_ms - since_wall_ms >= retention_ms
 
 
-def _fetched_offset(index: int, committed: OffsetAndMetadata | None) -> OffsetFetchResponsePartitions:
-    if committed is None:
-        return OffsetFetchResponsePartitions(
-            partition_index=index, committed_offset=NO_OFFSET, metadata="", error_code=_NONE
-        )
+def _fetched_offset(
+    index: int, topic_id: bytes, stored: OffsetAndMetadata | bytes | None
+) -> OffsetFetchResponsePartitions:
+    committed = None if stored is None else to_offset_and_metadata(stored)
+    if committed is None or not _is_same_topic(committed.topic_id, topic_id):
+        return _no_offset(index, _NONE)
     return OffsetFetchResponsePartitions(
         partition_index=index,
         committed_offset=committed.offset,
@@ -380,11 +362,34 @@ def _fetched_offset(index: int, committed: OffsetAndMetadata | None) -> OffsetFe
     )
 
 
-def _unstable_offset(index: int) -> OffsetFetchResponsePartitions:
+def _no_offset(index: int, error: ErrorCode) -> OffsetFetchResponsePartitions:
     return OffsetFetchResponsePartitions(
-        partition_index=index,
-        committed_offset=NO_OFFSET,
-        committed_leader_epoch=NO_LEADER_EPOCH,
-        metadata="",
-        error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        partition_index=index, committed_offset=NO_OFFSET, metadata="", error_code=error
     )
+
+
+def commit_response(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
+    """The same error for every partition."""
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name, topic_id=topic.topic_id, partitions=partition_errors(topic.partitions, error)
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def txn_commit_response(request: TxnOffsetCommitRequest, error: ErrorCode) -> TxnOffsetCommitResponse:
+    """The same error for every partition."""
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(name=topic.name, partitions=partition_errors(topic.partitions, error))
+            for topic in request.topics
+        ]
+    )
+
+
+def partition_errors(partitions: Iterable[Any], error: ErrorCode) -> list[OffsetCommitResponsePartition]:
+    """The same error for all partitions of a request's topic."""
+    return [OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=error) for one in partitions]

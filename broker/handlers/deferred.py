@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from broker.coordinators.runtime.coordinator_runtime import Commit
+from broker.coordinators.runtime.coordinator_runtime import Commit, coordinator_error
 from broker.handlers.router import Pending, RequestContext
 from protocol.errors import ErrorCode
 from protocol.schema import Message
@@ -33,17 +33,28 @@ def when_all(commits: Iterable[Commit], answer: Callable[[], A]) -> A | Pending:
     if not incomplete:
         return answer()
     pending = Pending()
-    remaining = len(incomplete)
-
-    def on_commit(_: ErrorCode) -> None:
-        nonlocal remaining
-        remaining -= 1
-        if not remaining:
-            pending.complete(answer())
-
+    on_commit = countdown(len(incomplete), lambda: pending.complete(answer()))
     for commit in incomplete:
-        commit.waiters.append(on_commit)
+        commit.waiters.append(lambda _: on_commit())
     return pending
+
+
+def countdown(count: int, then: Callable[[], None]) -> Callable[[], None]:
+    """A function whose call number `count` calls `then`."""
+
+    def count_down() -> None:
+        nonlocal count
+        count -= 1
+        if not count:
+            then()
+
+    return count_down
+
+
+def set_describe_error(described: Any, error: ErrorCode) -> None:
+    """Replace the description of a group by the error of the last commit: what it describes may not be committed."""
+    if error is not ErrorCode.NONE:
+        described.error_code, described.members = coordinator_error(error), []
 
 
 class ControllerTimeout(NamedTuple):

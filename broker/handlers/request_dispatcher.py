@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from broker.handlers.router import FastPath, Handler, Pending, RequestContext, Router
 from broker.network.exchange import CloseConnection, ConnectionInfo, DeferredResponse
@@ -82,7 +82,6 @@ class Dispatcher:
         self._watchdog = watchdog
         self._router = Router([])
         self._entries: dict[tuple[int, int], _Entry] = {}
-        self.handler_faults = 0
 
     def serve(self, router: Router) -> None:
         """Use this table; the sockets are bound before it exists."""
@@ -164,14 +163,11 @@ class Dispatcher:
         return frame_response(context.correlation_id, encoded, flexible_header=entry.has_flexible_response_header)
 
     def _answer_fault(self, entry: _Entry, context: RequestContext) -> Message:
-        self.handler_faults += 1
         name = ApiKey(context.api_key).name
         _log.exception("handler of %s version %d failed", name, context.api_version)
         if not carries(entry.response_class, "error_code", context.api_version):
             raise CloseConnection(f"handler of {name} failed; see the traceback in the log") from None
-        answer: Any = blank(entry.response_class)
-        answer.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
-        return answer  # type: ignore[no-any-return]
+        return blank(entry.response_class, error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def _skip_tagged_fields(frame: bytearray, position: int) -> int:

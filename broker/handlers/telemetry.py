@@ -24,6 +24,7 @@ from protocol.messages.telemetry import (
     PushTelemetryResponse,
 )
 from protocol.primitives import ZERO_UUID, uuid_text
+from protocol.schema import blank
 from replication.metadata.client_metrics import ClientAttributes
 
 _COMPRESSION_TYPES: Final = [Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compression.SNAPPY]
@@ -52,7 +53,7 @@ class TelemetryHandlers:
         """Handle GetTelemetrySubscriptions."""
         client = self._client(context, request.client_instance_id)
         if not client.may_get_subscription(context.mono_ms):
-            return _error_response(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+            return blank(GetTelemetrySubscriptionsResponse, error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         client.error = ErrorCode.NONE
         if client.wanted.metrics:
             self._received.preload_parser()
@@ -118,16 +119,3 @@ def _facts(context: RequestContext, instance_id: bytes) -> ClientAttributes:
         "client_source_address": connection.peer_host,
         "client_source_port": str(connection.peer_port),
     }
-
-
-def _error_response(code: ErrorCode) -> GetTelemetrySubscriptionsResponse:
-    return GetTelemetrySubscriptionsResponse(
-        error_code=code,
-        client_instance_id=ZERO_UUID,
-        subscription_id=0,
-        accepted_compression_types=[],
-        push_interval_ms=0,
-        telemetry_max_bytes=0,
-        delta_temporality=False,
-        requested_metrics=[],
-    )

@@ -19,7 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import NamedTuple
 
 from replication.partition.compactor import CleanerCallback, Replace
 from storage.compaction.cleaner_job import CleanerJob, CleaningFailed, CleaningResult, Replacement
@@ -28,12 +27,6 @@ _ROOT = str(Path(__file__).resolve().parents[2])
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); from broker.io.compaction_main import main; main(float(sys.argv[2]))"
 )
-
-
-class _Task(NamedTuple):
-    job: CleanerJob
-    replace: Replace
-    done: CleanerCallback
 
 
 class CleanerProcess:
@@ -53,7 +46,7 @@ class CleanerProcess:
         if self._thread is None:
             self._thread = Thread(target=self._work, name="compaction", daemon=True)
             self._thread.start()
-        self._queue.put(lambda: self._run_job(_Task(job, replace, done)))
+        self._queue.put(lambda: self._run_job(job, replace, done))
 
     def on_idle(self) -> None:
         """Ends the process, if it runs."""
@@ -76,12 +69,12 @@ class CleanerProcess:
         while self._queue.get()():
             pass
 
-    def _run_job(self, task: _Task) -> bool:
+    def _run_job(self, job: CleanerJob, replace: Replace, done: CleanerCallback) -> bool:
         try:
-            outcome = self._exchange(task)
+            outcome = self._exchange(job, replace)
         except (OSError, EOFError, pickle.PickleError) as error:
             outcome = self._on_process_exit(error)
-        self._loop.call_soon_threadsafe(task.done, None if self._is_stopped else outcome)
+        self._loop.call_soon_threadsafe(done, None if self._is_stopped else outcome)
         return True
 
     def _on_process_exit(self, error: Exception) -> CleaningFailed:
@@ -95,14 +88,14 @@ class CleanerProcess:
             )
         return CleaningFailed(is_damage=True, text=f"the compaction process failed ({error!r})")
 
-    def _exchange(self, task: _Task) -> CleaningResult | CleaningFailed | None:
+    def _exchange(self, job: CleanerJob, replace: Replace) -> CleaningResult | CleaningFailed | None:
         process = self._ensure_process()
         assert process.stdin is not None
         assert process.stdout is not None
-        pickle.dump(task.job, process.stdin, pickle.HIGHEST_PROTOCOL)
+        pickle.dump(job, process.stdin, pickle.HIGHEST_PROTOCOL)
         process.stdin.flush()
         while isinstance(message := pickle.load(process.stdout), Replacement):  # noqa: S301  # our own process
-            self._loop.call_soon_threadsafe(task.replace, message, self._replies.put)
+            self._loop.call_soon_threadsafe(replace, message, self._replies.put)
             pickle.dump(self._replies.get(), process.stdin)
             process.stdin.flush()
         assert message is None or isinstance(message, CleaningResult | CleaningFailed)

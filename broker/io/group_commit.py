@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from broker.io.worker_thread import WorkerThread, attempt, is_full, report
 from replication.io_executor import Begin, IoCallback, Run
@@ -31,14 +30,6 @@ MAX_FIRST_FLUSHES = 32
 """Logs that are flushed for the first time in one round: each keeps a few files open until the round ends."""
 
 
-class _Round(NamedTuple):
-    """A round in the kernel queue."""
-
-    syncs: list[FlushTask]
-    files: list[File]
-    callbacks: list[IoCallback]
-
-
 class GroupCommit(WorkerThread):
     """The rounds of one log directory."""
 
@@ -48,7 +39,7 @@ class GroupCommit(WorkerThread):
         self._is_in_progress = False
         self._aio_queue: SyncQueue | None = None
         self._may_use_aio = True
-        self._aio_round: _Round | None = None
+        self._aio_round: tuple[list[FlushTask], list[File], list[IoCallback]] | None = None  # in the kernel queue
 
     def submit(self, begin: Begin, done: IoCallback) -> None:
         """Joins the next round."""
@@ -125,7 +116,7 @@ class GroupCommit(WorkerThread):
             self._open_aio_queue(syncs[0].disk)
         if self._aio_queue is None or not self._aio_queue.submit([file.fileno() for file in files]):
             return False
-        self._aio_round = _Round(syncs, files, callbacks)
+        self._aio_round = syncs, files, callbacks
         return True
 
     def _open_aio_queue(self, disk: Disk) -> None:

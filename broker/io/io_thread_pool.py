@@ -16,6 +16,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from broker.io.group_commit import GroupCommit
 from broker.io.reader_pool import ReaderPool
@@ -79,58 +80,62 @@ class _BackgroundThread(WorkerThread):
         return error
 
 
+T = TypeVar("T", bound=WorkerThread)
+
+
+class _ThreadsByDirectory(dict[str, T]):
+    """The threads of one kind by log directory, created on first use."""
+
+    def __init__(self, create: Callable[[str], T]) -> None:
+        super().__init__()
+        self._create = create
+
+    def __missing__(self, directory: str) -> T:
+        thread = self[directory] = self._create(directory)
+        return thread
+
+
 class IoThreadPool:
     """The daemon's I/O executor."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._writers: dict[str, _WriterThread] = {}
-        self._syncers: dict[str, GroupCommit] = {}
-        self._readers: dict[str, ReaderPool] = {}
-        self._namers: dict[str, WorkerThread] = {}
-        self._background: dict[str, WorkerThread] = {}
+        self._writers = self._threads_of(_WriterThread, "writer")
+        self._syncers = self._threads_of(GroupCommit, "syncer")
+        self._readers = self._threads_of(ReaderPool, "reader")
+        self._namers = self._threads_of(WorkerThread, "names")
+        self._background = self._threads_of(_BackgroundThread, "background")
         self._threads_without_space: dict[str, int] = {}  # the number of threads that wait for space
         self.on_space_change: Callable[[str, bool], None] = lambda _directory, _has_space: None
         """Called with a log directory that is full, and again when it has space."""
 
+    def _threads_of(self, kind: type[T], name: str) -> _ThreadsByDirectory[T]:
+        def create(directory: str) -> T:
+            thread = kind(self._loop, f"{name} {directory}")
+            thread.on_space_change = partial(self._on_space_change, directory)
+            return thread
+
+        return _ThreadsByDirectory(create)
+
     def write(self, directory: str, size: int, run: Run, done: IoCallback) -> None:
         """Writes `size` bytes in a log directory."""
-        thread = self._writers.get(directory)
-        if thread is None:
-            thread = self._writers[directory] = _WriterThread(self._loop, f"writer {directory}")
-            thread.on_space_change = partial(self._on_space_change, directory)
-        thread.write(size, run, done)
+        self._writers[directory].write(size, run, done)
 
     def sync(self, directory: str, begin: Begin, done: IoCallback) -> None:
         """Flushes something in a log directory, in the next round."""
-        thread = self._syncers.get(directory)
-        if thread is None:
-            thread = self._syncers[directory] = GroupCommit(self._loop, f"syncer {directory}")
-            thread.on_space_change = partial(self._on_space_change, directory)
-        thread.submit(begin, done)
+        self._syncers[directory].submit(begin, done)
 
     def read(self, directory: str, run: Run, done: IoCallback) -> None:
         """Reads from a log directory, in one of its reader threads."""
-        thread = self._readers.get(directory)
-        if thread is None:
-            thread = self._readers[directory] = ReaderPool(self._loop, f"reader {directory}")
-            thread.on_space_change = partial(self._on_space_change, directory)
-        thread.put(run, done)
+        self._readers[directory].put(run, done)
 
     def directory_op(self, directory: str, run: Run, done: IoCallback) -> None:
         """Creates or renames files in a log directory, in the order of the calls."""
-        thread = self._namers.get(directory)
-        if thread is None:
-            thread = self._namers[directory] = WorkerThread(self._loop, f"names {directory}")
-            thread.on_space_change = partial(self._on_space_change, directory)
-        thread.put(run, done)
+        self._namers[directory].put(run, done)
 
     def background(self, directory: str, run: Run, done: IoCallback) -> None:
         """Does work in a log directory that nothing waits for."""
-        thread = self._background.get(directory)
-        if thread is None:
-            thread = self._background[directory] = _BackgroundThread(self._loop, f"background {directory}")
-        thread.put(run, done)
+        self._background[directory].put(run, done)
 
     def _on_space_change(self, directory: str, has_space: bool) -> None:  # noqa: FBT001
         """Several threads may wait; the first and the last one count."""

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from broker.network.exchange import CloseConnection, ConnectionInfo, DeferredResponse, Dispatch
 from broker.network.page_cache_prefetch import PageCachePrefetcher, ReadAhead
 from broker.network.sender import RegionEnded, Sender
-from broker.network.socket_io import TransportLayer
+from broker.network.socket_io import PlaintextTransportLayer
 from protocol.errors import MalformedRequest
 from protocol.framing import FrameReader, Part
 from storage.io.disk import StorageError
@@ -96,7 +96,7 @@ class Connection:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        transport: TransportLayer,
+        transport: PlaintextTransportLayer,
         info: ConnectionInfo,
         dispatch: Dispatch,
         reader: FrameReader,

@@ -129,25 +129,10 @@ class Listener:
     def _admit(self, accepted: socket.socket, peer: tuple[str, int]) -> None:
         settings = self.settings
         peer_host = peer[0]
-        if self._is_rejecting:
-            accepted.close()
-            return
-        if len(self._connections) >= settings.max_connections:
-            self._log_refusal(
-                f"more than max.connections={settings.max_connections} connections; {peer_host} is refused"
-            )
-            accepted.close()
-            return
-        if self.descriptor_limit is not None and len(self._connections) >= self.descriptor_limit:
-            self._log_refusal(
-                f"only {self.descriptor_limit} descriptors (ulimit -n) are for connections; {peer_host} is refused"
-            )
-            accepted.close()
-            return
-        if self._per_ip[peer_host] >= settings.max_connections_per_ip:
-            self._log_refusal(
-                f"more than max.connections.per.ip={settings.max_connections_per_ip} connections from {peer_host}"
-            )
+        refusal = None if self._is_rejecting else self._refusal(peer_host)
+        if refusal is not None:
+            self._log_refusal(refusal)
+        if self._is_rejecting or refusal is not None:
             accepted.close()
             return
         try:
@@ -173,6 +158,17 @@ class Listener:
         self._connections.add(connection)
         self._per_ip[peer_host] += 1
         connection.start()
+
+    def _refusal(self, peer_host: str) -> str | None:
+        """The limit that forbids one more connection; None if all allow it."""
+        settings, count = self.settings, len(self._connections)
+        if count >= settings.max_connections:
+            return f"more than max.connections={settings.max_connections} connections; {peer_host} is refused"
+        if self.descriptor_limit is not None and count >= self.descriptor_limit:
+            return f"only {self.descriptor_limit} descriptors (ulimit -n) are for connections; {peer_host} is refused"
+        if self._per_ip[peer_host] >= settings.max_connections_per_ip:
+            return f"more than max.connections.per.ip={settings.max_connections_per_ip} connections from {peer_host}"
+        return None
 
     def _on_connection_closed(self, connection: Connection) -> None:
         self._connections.discard(connection)

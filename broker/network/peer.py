@@ -36,6 +36,8 @@ _BACKOFF_MS: Final = 50
 _API_VERSIONS_VERSION: Final = 3
 
 Reply = Callable[[Message | None], None]
+SendRequest = Callable[[int, Message, Reply], None]
+"""Sends a request to a node by id; the callback gets the response or None."""
 
 
 class HostAndPort(NamedTuple):
@@ -82,6 +84,10 @@ class PeerConnections:
         if peer is None:
             peer = self._peers[node_id] = Peer(self._caller, partial(self._address, node_id))
         return peer
+
+    def send_request(self, node_id: int, request: Message, on_response: Reply) -> None:
+        """Sends a request to a node; `on_response` gets the response or None."""
+        self.connection(node_id).send_request(request, on_response)
 
     def close(self) -> None:
         """Closes all connections."""
@@ -131,7 +137,7 @@ class Peer:
                 raise ConnectionError("its address is unknown")
             async with asyncio.timeout(self._caller.timeout_ms / 1000):
                 _, session = await self._caller.loop.create_connection(
-                    lambda: _Session(self), address.host, address.port
+                    lambda: _Session(self, self._caller), address.host, address.port
                 )
         except (OSError, TimeoutError) as error:
             _log.debug("cannot connect to the node at %s: %s", address, error)
@@ -166,21 +172,13 @@ class Peer:
         for _, reply, _ in waiting:
             reply(None)
 
-    @property
-    def client_id(self) -> str:
-        """The client id in request headers."""
-        return self._caller.client_id
-
-    def schedule(self, delay_ms: int, act: Callable[[], None]) -> Timer:
-        """Schedules a callback."""
-        return self._caller.timers.schedule(self._caller.mono_ms() + delay_ms, act)
-
 
 class _Session(asyncio.BufferedProtocol):
     """One connection, as an asyncio protocol."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, caller: ClientContext) -> None:
         self._peer = peer
+        self._caller = caller
         self._transport: asyncio.Transport | None = None
         self._frames = FrameReader(MAX_RESPONSE_BYTES, bytearray(SCRATCH_BYTES), MAX_PREALLOCATED_BYTES)
         self._in_flight: dict[int, _InFlight] = {}
@@ -222,9 +220,10 @@ class _Session(asyncio.BufferedProtocol):
         parts = encoder(type(request), version)(request)
         is_flexible = request_header_version(key, version) >= 2
         self._transport.writelines(
-            frame_request(key, version, number, self._peer.client_id, parts, flexible_header=is_flexible)
+            frame_request(key, version, number, self._caller.client_id, parts, flexible_header=is_flexible)
         )
-        deadline = self._peer.schedule(timeout_ms, partial(self.close, "no response within the timeout"))
+        deadline_ms = self._caller.mono_ms() + timeout_ms
+        deadline = self._caller.timers.schedule(deadline_ms, partial(self.close, "no response within the timeout"))
         self._in_flight[number] = _InFlight(key, version, reply, deadline)
 
     def close(self, reason: str) -> None:

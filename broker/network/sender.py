@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 
 from broker.network.page_cache_prefetch import ReadAhead
-from broker.network.socket_io import Buffer, TransportLayer
+from broker.network.socket_io import Buffer, PlaintextTransportLayer
 from protocol.framing import Part
 from protocol.records import FileRegion
 
@@ -32,7 +32,7 @@ class Sender:
 
     __slots__ = ("_known_until", "_parts", "_read_ahead", "_skip", "_transport", "is_holding", "uncached")
 
-    def __init__(self, transport: TransportLayer, read_ahead: ReadAhead | None = None) -> None:
+    def __init__(self, transport: PlaintextTransportLayer, read_ahead: ReadAhead | None = None) -> None:
         """Without `read_ahead`, sending blocks on the disk."""
         self._transport = transport
         self._read_ahead = read_ahead

@@ -13,7 +13,6 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
-from typing import Protocol
 
 from protocol.records import FileRegion
 
@@ -23,33 +22,8 @@ _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 
-class TransportLayer(Protocol):
-    """The socket of a connection (Kafka: TransportLayer); TLS will be a second implementation."""
-
-    def fileno(self) -> int:
-        """The descriptor to watch."""
-
-    def receive(self, space: bytearray | memoryview) -> int | None:
-        """Receives into `space`."""
-
-    def send(self, buffer: Buffer, *, more: bool) -> int | None:
-        """Sends from one buffer; `more` says that another part follows immediately."""
-
-    def send_all(self, buffers: Sequence[Buffer], *, more: bool) -> int | None:
-        """Sends several buffers in one call."""
-
-    def send_file(self, region: FileRegion, skip: int, limit: int) -> int | None:
-        """Sends at most `limit` bytes of a region, starting `skip` bytes into it; 0 if the file ends before."""
-
-    def close(self) -> None:
-        """Closes the socket; the kernel still delivers what it has."""
-
-    def reset(self) -> None:
-        """Closes the socket; the kernel discards what it has not delivered."""
-
-
 class PlaintextTransportLayer:
-    """An unencrypted non-blocking socket."""
+    """The unencrypted non-blocking socket of a connection (Kafka: PlaintextTransportLayer)."""
 
     __slots__ = ("_recv_into", "_send", "_socket", "fd")
 
@@ -72,7 +46,7 @@ class PlaintextTransportLayer:
             return None
 
     def send(self, buffer: Buffer, *, more: bool) -> int | None:
-        """Sends from one buffer."""
+        """Sends from one buffer; `more` says that another part follows immediately."""
         try:
             return self._send(buffer, _MSG_MORE) if more else self._send(buffer)
         except BlockingIOError:
@@ -86,7 +60,7 @@ class PlaintextTransportLayer:
             return None
 
     def send_file(self, region: FileRegion, skip: int, limit: int) -> int | None:
-        """Sends part of a region by sendfile(2)."""
+        """Sends at most `limit` bytes of a region, starting `skip` bytes into it; 0 if the file ends before."""
         count = region.length - skip
         try:
             return os.sendfile(self.fd, region.file.fileno(), region.position + skip, min(limit, count))
@@ -94,11 +68,11 @@ class PlaintextTransportLayer:
             return None
 
     def close(self) -> None:
-        """Closes the socket."""
+        """Closes the socket; the kernel still delivers what it has."""
         self._socket.close()
 
     def reset(self) -> None:
-        """Closes the socket without lingering."""
+        """Closes the socket; the kernel discards what it has not delivered."""
         with contextlib.suppress(OSError):  # the peer closed it first
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self._socket.close()

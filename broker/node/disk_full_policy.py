@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from broker.network.listener import Listener
 from replication.metadata.metadata_publisher import MetadataPublisher
 
-_log = logging.getLogger("barnabas.full_disks")
+_log = logging.getLogger("barnabas.disk_full")
 
 _REJECTING = (
     "rejecting clients: the metadata log has no disk space, so this node does not learn the leaders; free some space"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from asyncio import AbstractEventLoop
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from broker.config.broker_config import BrokerConfig, CleanerSettings
 from broker.config.dynamic_configs import MOVE_RATE, apply_dynamic_configs
@@ -30,38 +31,27 @@ from replication.partition.replication_quota import FOLLOWER, LEADER, rate_setti
 from storage.directories.log_manager import LogManager
 
 
+@dataclass(eq=False)
 class DynamicConfigApplier:
-    """Holds the parts with dynamic settings."""
+    """The parts with dynamic settings."""
 
-    def __init__(
-        self,
-        loop: AbstractEventLoop,
-        static_config: BrokerConfig,
-        listeners: Sequence[Listener],
-        log_manager: LogManager,
-        replicas: ReplicaManager,
-        publisher: MetadataPublisher,
-        lifecycle: BrokerLifecycle,
-        moves: LogDirMoves,
-        compactor: Compactor,
-        scheduled_tasks: ScheduledTasks,
-        coordinators: Coordinators,
-        clock: SystemClock,
-    ) -> None:
-        self._loop = loop
-        self._static_config = static_config
-        self._listeners = listeners
-        self._log_manager = log_manager
-        self._replicas = replicas
-        self._lifecycle = lifecycle
-        self._moves = moves
-        self._compactor = compactor
-        self._scheduled_tasks = scheduled_tasks
-        self._coordinators = coordinators
-        self._clock = clock
-        self._cleaners: list[CleanerProcess] = []
-        self._cleaner_settings: CleanerSettings | None = None
-        self._apply(publisher.image)
+    _loop: AbstractEventLoop
+    _static_config: BrokerConfig
+    _listeners: Sequence[Listener]
+    _log_manager: LogManager
+    _replicas: ReplicaManager
+    _publisher: MetadataPublisher
+    _lifecycle: BrokerLifecycle
+    _moves: LogDirMoves
+    _compactor: Compactor
+    _scheduled_tasks: ScheduledTasks
+    _coordinators: Coordinators
+    _clock: SystemClock
+    _cleaners: list[CleanerProcess] = field(default_factory=list, init=False)
+    _cleaner_settings: CleanerSettings | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._apply(self._publisher.image)
 
     def image_changed(self, image: MetadataImage, changes: MetadataDelta) -> None:
         """Applies the new configs, if they changed."""

@@ -26,7 +26,7 @@ from replication.metadata_log.formatting import (
 )
 from replication.metadata_log.metadata_log_check import check_for_loss
 from replication.metadata_log.metadata_replay import ReplayedMetadata, read_metadata
-from storage.directories.directory_locks import lock_directories
+from storage.directories.log_directory import lock_directories
 from storage.io.disk import Disk, Lock, StorageError
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -25,7 +26,7 @@ from storage.directories.log_manager import LogManager
 from storage.io.disk import StorageError
 from storage.log.log import Log
 
-_log = logging.getLogger("barnabas.housekeeping")
+_log = logging.getLogger("barnabas.scheduled_tasks")
 
 _MAX_FLUSH_INTERVAL_MS: Final = 5_000
 _MIN_INTERVAL_MS: Final = 100
@@ -41,44 +42,34 @@ _CHECKPOINTS: Final = (
 """All checkpoints are written together, at the shortest of these intervals."""
 
 
+@dataclass(eq=False)
 class ScheduledTasks:
     """The periodic tasks of one broker."""
 
-    def __init__(
-        self,
-        soon: CallSoon,
-        config: BrokerConfig,
-        log_manager: LogManager,
-        replicas: ReplicaManager,
-        publisher: MetadataPublisher,
-        snapshots: MetadataSnapshots,
-        compactor: Compactor,
-        worker: IoExecutor,
-        timers: TimerQueue,
-        clock: Clock,
-    ) -> None:
-        self._call_soon = soon
-        self._config = config
-        self._log_manager = log_manager
-        self._replicas = replicas
-        self._publisher = publisher
-        self._snapshots = snapshots
-        self._compactor = compactor
-        self._worker = worker
-        self._timers = timers
-        self._clock = clock
-        self._compaction: Timer | None = None
-        self.is_stopped = False
-        self._logged_closed = 0
+    _call_soon: CallSoon
+    _config: BrokerConfig
+    _log_manager: LogManager
+    _replicas: ReplicaManager
+    _publisher: MetadataPublisher
+    _snapshots: MetadataSnapshots
+    _compactor: Compactor
+    _worker: IoExecutor
+    _timers: TimerQueue
+    _clock: Clock
+    is_stopped: bool = field(default=False, init=False)
+    _compaction: Timer | None = field(default=None, init=False)
+    _logged_closed: int = field(default=0, init=False)
 
     def start(self, listeners: list[Listener]) -> None:
         """Schedules all tasks."""
-        number = self._config.number
+        number, clock, manager, replicas = self._config.number, self._clock, self._log_manager, self._replicas
         first_ms = number("log.initial.task.delay.ms")
         self._after(min(_MAX_FLUSH_INTERVAL_MS, first_ms), self._flush_and_delete)
         self._every(min(map(number, _CHECKPOINTS)), self._checkpoint)
-        self._every(number("replica.lag.time.max.ms") // 2, self._check_isr)
-        self._every(number("producer.id.expiration.check.interval.ms"), self._expire_producers)
+        self._every(number("replica.lag.time.max.ms") // 2, lambda: replicas.check_isrs(clock.mono_ms()))
+        self._every(
+            number("producer.id.expiration.check.interval.ms"), lambda: manager.expire_producers(clock.wall_ms())
+        )
         self._schedule_compaction()
         self._every(_CLOSE_IDLE_MS, self._close_idle)
         self._every(_SNAPSHOT_CHECK_MS, self._check_snapshot)
@@ -151,9 +142,6 @@ class ScheduledTasks:
             self._replicas.on_log_start_changed(log.topic, log.partition)
             self._call_soon(partial(self._retain_next_log, steps, interval_ms))
 
-    def _expire_producers(self) -> None:
-        self._log_manager.expire_producers(self._clock.wall_ms())
-
     @property
     def _backoff_ms(self) -> int:
         return max(_MIN_INTERVAL_MS, self._config.number("log.cleaner.backoff.ms"))
@@ -186,9 +174,6 @@ class ScheduledTasks:
             self._call_soon(partial(self._run_step, steps))
 
     # ------------------------------------------------------------ peers
-    def _check_isr(self) -> None:
-        self._replicas.check_isrs(self._clock.mono_ms())
-
     def _close_idle_connections(self, listener: Listener) -> None:
         now_ms = self._clock.mono_ms()
         next_ms = listener.close_idle(now_ms)

@@ -14,6 +14,7 @@ NOT HERE The choice of the ISR (`replication/partition/partition.py`), the decis
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -47,20 +48,18 @@ _UNKNOWN_EPOCH: Final = -1
 Isr = tuple[int, ...]
 
 
+@dataclass(eq=False)
 class AlterPartitionManager:
     """The proposed ISR changes of one broker."""
 
-    def __init__(
-        self, channel: ControllerChannel, lifecycle: BrokerLifecycle, broker_id: int, timers: TimerQueue, clock: Clock
-    ) -> None:
-        self._channel = channel
-        self._lifecycle = lifecycle
-        self._broker_id = broker_id
-        self._timers = timers
-        self._clock = clock
-        self._pending: dict[Partition, Isr] = {}
-        """Proposed and not sent yet."""
-        self._is_in_flight = False
+    _channel: ControllerChannel
+    _lifecycle: BrokerLifecycle
+    _broker_id: int
+    _timers: TimerQueue
+    _clock: Clock
+    _pending: dict[Partition, Isr] = field(default_factory=dict, init=False)
+    """Proposed and not sent yet."""
+    _is_in_flight: bool = field(default=False, init=False)
 
     def submit(self, partition: Partition, isr: Isr) -> None:
         """Proposes another ISR for a partition that this broker leads."""

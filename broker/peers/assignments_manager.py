@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from broker.peers.broker_lifecycle import BrokerLifecycle
@@ -25,7 +26,7 @@ from protocol.messages.quorum import (
     AssignReplicasToDirsTopic,
 )
 from replication.metadata.feature_levels import WITH_DIRECTORIES
-from replication.metadata.image import MetadataImage, PartitionState
+from replication.metadata.image import MetadataImage
 from replication.partition.partition import Partition
 from replication.timer_queue import Clock
 from storage.directories.log_manager import LogManager
@@ -38,22 +39,15 @@ _Assignments = dict[bytes, dict[bytes, list[int]]]
 """Partitions by log directory id and topic id."""
 
 
+@dataclass(eq=False)
 class AssignmentsManager:
     """The directory assignments of one broker."""
 
-    def __init__(
-        self,
-        channel: ControllerChannel,
-        lifecycle: BrokerLifecycle,
-        log_manager: LogManager,
-        broker_id: int,
-        clock: Clock,
-    ) -> None:
-        self._channel = channel
-        self._lifecycle = lifecycle
-        self._log_manager = log_manager
-        self._broker_id = broker_id
-        self._clock = clock
+    _channel: ControllerChannel
+    _lifecycle: BrokerLifecycle
+    _log_manager: LogManager
+    _broker_id: int
+    _clock: Clock
 
     def reconcile(self, partitions: Iterable[Partition], image: MetadataImage) -> Iterator[None]:
         """Sends the directories that differ from the metadata; yields after each partition."""
@@ -62,7 +56,8 @@ class AssignmentsManager:
         assignments: _Assignments = {}
         for number, partition in enumerate(partitions, 1):
             directory_id = self._log_manager.directory_ids[partition.log.directory]
-            state = _state_of(partition, image)
+            topic = image.topics_by_name.get(partition.topic)
+            state = None if topic is None else topic.partitions.get(partition.index)
             if state is not None and state.directory_of(self._broker_id) != directory_id:
                 assert partition.topic_id is not None, "a hosted partition is in the image"
                 assignments.setdefault(directory_id, {}).setdefault(partition.topic_id, []).append(partition.index)
@@ -98,11 +93,6 @@ class AssignmentsManager:
             ],
         )
         self._channel.submit(request, wall_ms=self._clock.wall_ms(), reply=_on_response)
-
-
-def _state_of(partition: Partition, image: MetadataImage) -> PartitionState | None:
-    topic = image.topics_by_name.get(partition.topic)
-    return None if topic is None else topic.partitions.get(partition.index)
 
 
 def _on_response(response: AssignReplicasToDirsResponse) -> None:

@@ -15,9 +15,9 @@ NOT HERE The controller's side (`replication/controller/brokers/broker_heartbeat
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final
 
 from broker.peers.controller_channel import ControllerChannel
@@ -28,13 +28,12 @@ from protocol.messages.quorum import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
-from protocol.messages.stored_records import BrokerEndpoint, BrokerFeature
-from replication.controller.brokers.registration import Registration
 from replication.metadata.feature_levels import features_for
 from replication.metadata.image import MetadataImage
+from replication.metadata.image_records import stored_features
 from replication.timer_queue import Clock, Timer, TimerQueue
 
-_log = logging.getLogger("barnabas.life")
+_log = logging.getLogger("barnabas.lifecycle")
 
 _UNREGISTERED: Final = -1
 _FATAL: Final = (
@@ -60,13 +59,13 @@ class BrokerLifecycle:
     def __init__(
         self,
         channel: ControllerChannel,
-        registration: Registration,
+        registration: BrokerRegistrationRequest,
         timers: TimerQueue,
         clock: Clock,
         interval_ms: int,
-        timeout_ms: int | None = None,
+        timeout_ms: int,
     ) -> None:
-        """`timeout_ms` is initial.broker.registration.timeout.ms; None: unlimited."""
+        """`registration` lacks the features; `timeout_ms` is initial.broker.registration.timeout.ms."""
         self._channel = channel
         self._registration = registration
         self._timers = timers
@@ -98,13 +97,10 @@ class BrokerLifecycle:
 
     def start(self) -> None:
         """Registers, with a timeout (rule 6)."""
-        if self._timeout_ms is not None:
-            self._timers.schedule(
-                self._clock.mono_ms() + self._timeout_ms, partial(self._on_registration_timeout, self._timeout_ms)
-            )
+        self._timers.schedule(self._clock.mono_ms() + self._timeout_ms, self._on_registration_timeout)
         self.register()
 
-    def _on_registration_timeout(self, timeout_ms: int) -> None:
+    def _on_registration_timeout(self) -> None:
         if self._is_registered or self._on_shutdown_allowed is not None:
             return
         if self._refusal == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
@@ -112,31 +108,17 @@ class BrokerLifecycle:
         elif self._refusal != ErrorCode.NONE:
             why = f"the controllers refuse this broker: {self._refusal.name}; see their logs"
         else:
-            why = _NO_CONTROLLER.format(timeout_ms / 1000)
+            why = _NO_CONTROLLER.format(self._timeout_ms / 1000)
         self.on_failed(why)
 
     # ------------------------------------------------------------ registration
     def register(self) -> None:
         """Sends the registration."""
-        image, registration = self._channel.image, self._registration
+        image = self._channel.image
         self._registered_level = image.metadata_version
-        features = features_for(image.features)
-        request = BrokerRegistrationRequest(
-            broker_id=registration.broker_id,
-            cluster_id=registration.cluster_id,
-            incarnation_id=registration.incarnation_id,
-            listeners=[
-                BrokerEndpoint(name=e.listener, host=e.host, port=e.port, security_protocol=e.security_protocol)
-                for e in registration.endpoints
-            ],
-            features=[
-                BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
-                for name, (low, high) in features.items()
-            ],
-            rack=registration.rack,
-            log_dirs=[directory for directory in registration.directories if directory not in self._offline_dirs],
-            previous_broker_epoch=registration.previous_epoch,
-        )
+        request = copy.copy(self._registration)
+        request.features = stored_features(features_for(image.features))
+        request.log_dirs = [directory for directory in request.log_dirs if directory not in self._offline_dirs]
         self._channel.submit(request, wall_ms=self._clock.wall_ms(), reply=self._on_registration_response)
 
     def _on_registration_response(self, response: BrokerRegistrationResponse) -> None:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final
 
+from broker.network.peer import SendRequest
 from protocol.schema import Message
 from replication.controller.controller_client import ControllerClient
 from replication.controller.error_responses import is_not_controller_response
@@ -23,39 +25,24 @@ from replication.timer_queue import Clock, TimerQueue
 _RETRY_MS: Final = 50
 
 Reply = Callable[[Any], None]
-SendRequest = Callable[[int, Message, Callable[[Message | None], None]], None]
-"""Sends a request to a node by id; the callback gets the response or None."""
 
 
-class _Waiting(NamedTuple):
-    """A request and its callback."""
-
-    request: Message
-    reply: Reply
-
-
+@dataclass(eq=False)
 class ControllerChannel:
     """Sends this broker's requests to the active controller."""
 
-    def __init__(
-        self,
-        node_id: int,
-        local: ControllerClient | None,
-        publisher: MetadataPublisher,
-        send_request: SendRequest,
-        timers: TimerQueue,
-        clock: Clock,
-    ) -> None:
-        self._node_id = node_id
-        self._local = local
-        self._publisher = publisher
-        self._send_request = send_request
-        self._timers = timers
-        self._clock = clock
-        self._leader_id = -1
-        self._leader_since_ms = clock.mono_ms()
-        self._silent_since_ms: int | None = None
-        self._queue: deque[_Waiting] = deque()
+    _node_id: int
+    _local: ControllerClient | None
+    _publisher: MetadataPublisher
+    _send_request: SendRequest
+    _timers: TimerQueue
+    _clock: Clock
+    _leader_id: int = field(default=-1, init=False)
+    _silent_since_ms: int | None = field(default=None, init=False)
+    _queue: deque[tuple[Message, Reply]] = field(default_factory=deque, init=False)
+
+    def __post_init__(self) -> None:
+        self._leader_since_ms = self._clock.mono_ms()
 
     @property
     def image(self) -> MetadataImage:
@@ -77,37 +64,37 @@ class ControllerChannel:
     def submit(self, request: Message, *, wall_ms: int, reply: Reply) -> None:
         """Sends a request to the active controller; `reply` gets the response."""
         del wall_ms  # the controller uses its own clock
-        self._queue.append(_Waiting(request, reply))
+        self._queue.append((request, reply))
         if len(self._queue) == 1:
             self._send_queued()
 
     def _send_queued(self) -> None:
         waiting = self._queue
         while waiting and self._leader_id >= 0:
-            self._send(waiting.popleft())
+            self._send(*waiting.popleft())
 
-    def _send(self, one: _Waiting) -> None:
+    def _send(self, request: Message, reply: Reply) -> None:
         def on_response(response: Message | None) -> None:
             if response is not None:
                 self._silent_since_ms = None
             elif self._silent_since_ms is None:
                 self._silent_since_ms = self._clock.mono_ms()
             if response is None or is_not_controller_response(response):
-                self._retry_later(one)
+                self._retry_later(request, reply)
             else:
-                one.reply(response)
+                reply(response)
 
         if self._leader_id != self._node_id:
-            self._send_request(self._leader_id, one.request, on_response)
+            self._send_request(self._leader_id, request, on_response)
         else:
             assert self._local is not None, "the leader has a controller"
-            self._local.submit(one.request, wall_ms=self._clock.wall_ms(), reply=on_response)
+            self._local.submit(request, wall_ms=self._clock.wall_ms(), reply=on_response)
 
-    def _retry_later(self, one: _Waiting) -> None:
+    def _retry_later(self, request: Message, reply: Reply) -> None:
         """Sends the request again after a backoff (rule 1)."""
 
         def ask_again() -> None:
-            self._queue.append(one)
+            self._queue.append((request, reply))
             if self._leader_id >= 0:
                 self._send_queued()
 

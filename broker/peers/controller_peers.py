@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from broker.network.peer import ClientContext, HostAndPort, PeerConnections
+from broker.network.peer import ClientContext, HostAndPort, PeerConnections, Reply
 from protocol.messages.produce_fetch import FetchRequest
 from protocol.schema import Message
 from replication.metadata.image import MetadataImage
@@ -35,7 +35,7 @@ class ControllerPeers(PeerConnections):
         self.image: Callable[[], MetadataImage | None] = lambda: None
         self.voters: Callable[[], VoterSet] = lambda: VoterSet([])
 
-    def send_request(self, node_id: int, request: Message, on_response: Callable[[Message | None], None]) -> None:
+    def send_request(self, node_id: int, request: Message, on_response: Reply) -> None:
         """Sends a request to a controller; `on_response` gets the response or None."""
         waits_ms = request.max_wait_ms if isinstance(request, FetchRequest) else 0
         self.connection(node_id).send_request(request, on_response, self._timeout_ms + waits_ms)
@@ -45,7 +45,7 @@ class ControllerPeers(PeerConnections):
         node_id: int,
         address: ListenerAddress | None,
         request: Message,
-        on_response: Callable[[Message | None], None],
+        on_response: Reply,
     ) -> None:
         """Sends a request to a controller at a known address."""
         if address is not None:

@@ -7,6 +7,7 @@ NOT HERE The decision (`replication/controller/brokers/registration.py`); the ac
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from typing import Final
 
 from broker.peers.controller_channel import ControllerChannel
@@ -22,15 +23,15 @@ _log = logging.getLogger("barnabas.controller")
 _NEVER: Final = -1
 
 
+@dataclass(eq=False)
 class ControllerRegistration:
     """The registration of one controller process."""
 
-    def __init__(self, node_id: int, local: LocalController, channel: ControllerChannel, clock: Clock) -> None:
-        self._node_id = node_id
-        self._local = local
-        self._channel = channel
-        self._clock = clock
-        self._registered_level = _NEVER
+    _node_id: int
+    _local: LocalController
+    _channel: ControllerChannel
+    _clock: Clock
+    _registered_level: int = field(default=_NEVER, init=False)
 
     def image_published(self, image: MetadataImage) -> None:
         """A new metadata image is published."""

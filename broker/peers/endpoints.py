@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from broker.config.broker_config import BrokerConfig, Endpoint
 from broker.network.exchange import ConnectionInfo
 from broker.network.listener import Listener
+from broker.network.peer import HostAndPort
 from replication.metadata.image import BrokerImage, MetadataImage
 from replication.metadata.image import Endpoint as RegisteredEndpoint
 from replication.metadata_log.formatting import ControllerEndpoint
@@ -52,18 +53,20 @@ class AdvertisedEndpoints:
 
     def all(self, image: MetadataImage, connection: ConnectionInfo) -> list[BrokerNode]:
         """All unfenced brokers, by id."""
-        addresses = []
-        for _, broker in sorted(image.brokers.items()):
-            if not broker.is_fenced:
-                address = self.of(broker, connection)
-                if address is not None:
-                    addresses.append(address)
-        return addresses
+        nodes = [self.node(image, broker_id, connection) for broker_id in sorted(image.brokers)]
+        return [node for node in nodes if node is not None]
 
     def node(self, image: MetadataImage, broker_id: int, connection: ConnectionInfo) -> BrokerNode | None:
         """One broker, if it is unfenced."""
         broker = image.brokers.get(broker_id)
         return None if broker is None or broker.is_fenced else self.of(broker, connection)
+
+
+def inter_broker_address(image: MetadataImage, broker_id: int, listener: str) -> HostAndPort | None:
+    """The address of a broker for other brokers: its registered endpoint of the inter-broker listener."""
+    broker = image.brokers.get(broker_id)
+    endpoint = None if broker is None else broker.endpoint(listener)
+    return None if endpoint is None else HostAndPort(endpoint.host, endpoint.port)
 
 
 def advertised_endpoint(config: BrokerConfig, listener: Listener | Endpoint) -> RegisteredEndpoint:

@@ -3,14 +3,16 @@
 RULES    1. The image determines the leader of a partition: every change moves the partition to another fetcher, or to none.
          2. With several fetchers per leader, a partition always has the same one: each handles one request at a time, so a
             slow one delays no partition of the others.
-NOT HERE Fetch requests and responses (`replication/partition/replica_fetcher.py`), connections (`broker_peers.py`).
+NOT HERE Fetch requests and responses (`replication/partition/replica_fetcher.py`), connections (`network/peer.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
+from broker.network.peer import SendRequest
 from protocol.schema import Message
 from replication.cooperative_tasks import CallSoon
 from replication.metadata.image import NO_LEADER
@@ -19,47 +21,35 @@ from replication.partition.partition import Partition
 from replication.partition.replica_fetcher import FetchSettings, ReplicaFetcher
 from replication.timer_queue import Clock, Timer, TimerQueue
 
-SendRequest = Callable[[int, Message, Callable[[Message | None], None]], None]
-"""Sends a request to a broker by id; the callback gets the response or None."""
 FetcherKey = tuple[int, int]
 """The leader's id and the index of the fetcher."""
 
 
+@dataclass(eq=False)
 class _Leader:
     """A fetcher, its connection, and the timer of its next request."""
 
-    def __init__(self, fetcher: ReplicaFetcher, send_request: SendRequest) -> None:
-        self.fetcher = fetcher
-        self.send_request = send_request
-        self.wake: Timer | None = None
+    fetcher: ReplicaFetcher
+    send_request: SendRequest
+    wake: Timer | None = None
 
 
+@dataclass(eq=False)
 class ReplicaFetcherManager:
     """All fetchers of this broker."""
 
-    def __init__(
-        self,
-        soon: CallSoon,
-        node_id: int,
-        broker_epoch: Callable[[], int],
-        connections: Sequence[SendRequest],
-        follower_log: FollowerLog,
-        settings: FetchSettings,
-        timers: TimerQueue,
-        clock: Clock,
-    ) -> None:
-        """`connections`: one per fetcher of a leader, only for fetching, since a waiting Fetch delays later requests."""
-        self._soon = soon
-        self._node_id = node_id
-        self._broker_epoch = broker_epoch
-        self._connections = connections
-        self._follower_log = follower_log
-        self._settings = settings
-        self._timers = timers
-        self._clock = clock
-        self._leaders: dict[FetcherKey, _Leader] = {}
-        self._by_partition: dict[Partition, FetcherKey] = {}
-        self._is_closed = False
+    _soon: CallSoon
+    _node_id: int
+    _broker_epoch: Callable[[], int]
+    _connections: Sequence[SendRequest]
+    """One per fetcher of a leader, only for fetching, since a waiting Fetch delays later requests."""
+    _follower_log: FollowerLog
+    _settings: FetchSettings
+    _timers: TimerQueue
+    _clock: Clock
+    _leaders: dict[FetcherKey, _Leader] = field(default_factory=dict, init=False)
+    _by_partition: dict[Partition, FetcherKey] = field(default_factory=dict, init=False)
+    _is_closed: bool = field(default=False, init=False)
 
     def follow(self, partition: Partition) -> None:
         """The leader of a partition may have changed (rule 1)."""

@@ -32,15 +32,8 @@ def wall_ms() -> int:
 class SystemClock:
     """Both clocks as an object."""
 
-    @staticmethod
-    def mono_ms() -> int:
-        """Monotonic milliseconds."""
-        return mono_ms()
-
-    @staticmethod
-    def wall_ms() -> int:
-        """Milliseconds since the epoch."""
-        return wall_ms()
+    mono_ms = staticmethod(mono_ms)
+    wall_ms = staticmethod(wall_ms)
 
 
 class LoopTimer:

@@ -10,18 +10,12 @@ from broker.security.authorizer import Authorizer, Operation, Resource
 
 NOT_REQUESTED = -(2**31)
 
-_CODES = {
-    Operation.READ: 3,
-    Operation.WRITE: 4,
-    Operation.CREATE: 5,
-    Operation.DELETE: 6,
-    Operation.ALTER: 7,
-    Operation.DESCRIBE: 8,
-    Operation.CLUSTER_ACTION: 9,
-    Operation.DESCRIBE_CONFIGS: 10,
-    Operation.ALTER_CONFIGS: 11,
-    Operation.IDEMPOTENT_WRITE: 12,
-}
+_IN_ORDER = (
+    Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.DESCRIBE,
+    Operation.CLUSTER_ACTION, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS, Operation.IDEMPOTENT_WRITE,
+)  # fmt: skip
+_CODES = {operation: code for code, operation in enumerate(_IN_ORDER, 3)}
+"""Kafka's codes; lower ones are for filters."""
 
 _OF_RESOURCE = {
     Resource.TOPIC: (

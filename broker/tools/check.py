@@ -56,11 +56,6 @@ class DirectoryCheck:
         self._checkpoints: dict[str, dict[TopicPartition, Checkpoint]] = {}
 
     @property
-    def worst(self) -> Severity:
-        """The highest severity."""
-        return max([finding.severity for finding in self.findings], default=Severity.NOTE)
-
-    @property
     def recovery_points(self) -> dict[str, int]:
         """By partition directory, the offset from which a recovery would repair the log."""
         metadata = f"{self._node.metadata_directory}/{METADATA_DIRECTORY}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from broker.tools.message_json import message_json, type_name
@@ -60,17 +61,8 @@ _GROUP_RECORDS: _Classes = {
 _TRANSACTION_RECORDS: _Classes = {0: (stored_records.TransactionLogKey, stored_records.TransactionLogValue)}
 
 
-def offsets(record: Record) -> Decoded:
-    """A record of `__consumer_offsets`."""
-    return _coordinator_record(record, _GROUP_RECORDS)
-
-
-def transactions(record: Record) -> Decoded:
-    """A record of `__transaction_state`."""
-    return _coordinator_record(record, _TRANSACTION_RECORDS)
-
-
-def _coordinator_record(record: Record, known: _Classes) -> Decoded:
+def coordinator_record(known: _Classes, record: Record) -> Decoded:
+    """A record of `__consumer_offsets` or of `__transaction_state`, by the classes of its topic."""
     try:
         return _decoded(record, known)
     except MalformedRequest as error:
@@ -114,8 +106,8 @@ def _embedded(cls: type[Message], data: bytes, otherwise: Any) -> Any:
 
 DECODINGS: dict[str, Decoding] = {
     "cluster-metadata": cluster_metadata,
-    "offsets": offsets,
-    "transaction-log": transactions,
+    "offsets": partial(coordinator_record, _GROUP_RECORDS),
+    "transaction-log": partial(coordinator_record, _TRANSACTION_RECORDS),
 }
 
 

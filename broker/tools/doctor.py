@@ -10,6 +10,7 @@ NOT HERE Checks (check.py), starts (dry_run.py), the report (doctor_report.py).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -17,11 +18,11 @@ from typing import NamedTuple
 from broker.tools.check import DirectoryCheck, Progress
 from broker.tools.dry_run import RecoveryRun, dry_run
 from broker.tools.node_identity import CannotCheck, Node, log_dir_paths, read_identity
-from broker.tools.recovery_summary import changes_by_directory, describe_changes
+from broker.tools.recovery_summary import describe_changes
 from replication.metadata.image import MetadataImage
 from replication.metadata_log.formatting import UnusableDirectory
-from storage.directories.directory_locks import lock_directories
-from storage.inspection.dry_run_disk import DryRunDisk
+from storage.directories.log_directory import lock_directories
+from storage.inspection.dry_run_disk import DryRunDisk, FileChange
 from storage.inspection.issues import Issue, Severity
 from storage.io.disk import Disk, StorageError
 
@@ -144,7 +145,9 @@ def _unreported(refusals: list[Issue], findings: list[Issue]) -> list[Issue]:
 
 
 def _changes_by_directory(disk: DryRunDisk, run: RecoveryRun, damaged: set[str]) -> dict[str, list[str]]:
-    changes = changes_by_directory(disk)
+    changes: dict[str, list[FileChange]] = {}
+    for change in disk.changes():
+        changes.setdefault(os.path.dirname(change.path), []).append(change)
     texts = {path: describe_changes(changes.get(path, []), run.ends.get(path)) for path in changes.keys() | damaged}
     for path in disk.renamed_directories:
         texts[path] = ["renames it to a stray"]

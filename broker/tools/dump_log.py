@@ -9,10 +9,11 @@ NOT HERE The contents of files (dump_rows.py), Kafka's lines (dump_text.py).
 from __future__ import annotations
 
 import sys
+from base64 import b64encode
 from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
-from broker.tools.dump_rows import Options, Row, UnknownFile, bytes_as_json, problem, rows
+from broker.tools.dump_rows import Options, Row, UnknownFile, problem, rows
 from broker.tools.dump_text import line
 from broker.tools.message_json import json_text
 from storage.io.disk import Disk, StorageError
@@ -68,7 +69,11 @@ def as_json(out: TextIO) -> Show:
 
 
 def _jsonable(value: Any) -> Any:
-    return bytes_as_json(value) if isinstance(value, bytes) else value
+    """Bytes in JSON are text if they are UTF-8."""
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return {"base64": b64encode(value).decode("ascii")}
 
 
 def standard_output() -> TextIO:

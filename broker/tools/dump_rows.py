@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
@@ -113,33 +112,25 @@ def _base_offset(path: str, name: str) -> int:
 
 def _log(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:
     base_offset = _base_offset(path, name)
-
-    def found() -> Iterator[Row]:
-        yield {"type": "log", "startOffset": base_offset}
-        yield from _batches(disk, path, options)
-
-    return found()
+    yield {"type": "log", "startOffset": base_offset}
+    yield from _batches(disk, path, options)
 
 
 def _snapshot(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:
     snapshot_id = None if name == BOOTSTRAP_CHECKPOINT else snapshot_name(name)
     if name != BOOTSTRAP_CHECKPOINT and snapshot_id is None:
         raise UnknownFile(f"{path} has no end offset and epoch in its name, as snapshots have.")
-
-    def found() -> Iterator[Row]:
-        if snapshot_id is None:
-            yield {"type": "bootstrapSnapshot"}
-        else:
-            yield {"type": "snapshot", "endOffset": snapshot_id.end_offset, "epoch": snapshot_id.leader_epoch}
-        control: list[bool] = []  # whether the first and the last batch are control batches
-        for row in _batches(disk, path, options):
-            if row["type"] == "batch":
-                control = [*control[:1], row["isControl"]]
-            yield row
-        if options.max_bytes is None and control != [True, True]:
-            yield problem(f"{path} is incomplete: its header or footer is missing.")
-
-    return found()
+    if snapshot_id is None:
+        yield {"type": "bootstrapSnapshot"}
+    else:
+        yield {"type": "snapshot", "endOffset": snapshot_id.end_offset, "epoch": snapshot_id.leader_epoch}
+    control: list[bool] = []  # whether the first and the last batch are control batches
+    for row in _batches(disk, path, options):
+        if row["type"] == "batch":
+            control = [*control[:1], row["isControl"]]
+        yield row
+    if options.max_bytes is None and control != [True, True]:
+        yield problem(f"{path} is incomplete: its header or footer is missing.")
 
 
 def _batches(disk: Disk, path: str, options: Options) -> Iterator[Row]:
@@ -229,68 +220,60 @@ def _record(found: StoredBatch, record: Record, options: Options) -> Row:
 
 def _offset_index(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:
     base_offset = _base_offset(path, name)
-
-    def found() -> Iterator[Row]:
-        file = disk.open(path, write=False)
-        log = disk.open(_log_beside(path), write=False)
-        if file.size() < ENTRY_SIZES[OFFSET_INDEX]:
-            yield {"type": "empty", "path": path}
-        elif options.is_sanity_only:
-            last = _last(offset_entries(file, base_offset))[0]
-            faults = ["its last offset is not above its base offset"] if last <= base_offset else []
-            yield from _sanity(path, file.size(), OFFSET_INDEX, faults)
-        else:
-            for slot, (offset, position) in enumerate(offset_entries(file, base_offset)):
-                if slot and offset == base_offset:  # zeros after the last entry
-                    return
-                header = header_at(log, position)
-                if header is None:
-                    yield problem(f"{path}: offset {offset} is indexed at position {position}, where no batch starts")
-                elif header.last_offset != offset:
-                    yield problem(f"{path}: Index offset: {offset}, log offset: {header.last_offset}")
-                if not options.is_verify_only:
-                    yield {"type": "indexEntry", "offset": offset, "position": position}
-
-    return found()
+    file = disk.open(path, write=False)
+    log = disk.open(_log_beside(path), write=False)
+    if file.size() < ENTRY_SIZES[OFFSET_INDEX]:
+        yield {"type": "empty", "path": path}
+    elif options.is_sanity_only:
+        last = _last(offset_entries(file, base_offset))[0]
+        faults = ["its last offset is not above its base offset"] if last <= base_offset else []
+        yield from _sanity(path, file.size(), OFFSET_INDEX, faults)
+    else:
+        for slot, (offset, position) in enumerate(offset_entries(file, base_offset)):
+            if slot and offset == base_offset:  # zeros after the last entry
+                return
+            header = header_at(log, position)
+            if header is None:
+                yield problem(f"{path}: offset {offset} is indexed at position {position}, where no batch starts")
+            elif header.last_offset != offset:
+                yield problem(f"{path}: Index offset: {offset}, log offset: {header.last_offset}")
+            if not options.is_verify_only:
+                yield {"type": "indexEntry", "offset": offset, "position": position}
 
 
 def _time_index(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:
     base_offset = _base_offset(path, name)
-
-    def found() -> Iterator[Row]:
-        file = disk.open(path, write=False)
-        if options.is_sanity_only:
-            entries = list(islice(time_entries(file, base_offset), 1))
-            last = _last(time_entries(file, base_offset)) if entries else (0, 0)
-            faults = []
-            if entries and last[0] < entries[0][0]:
-                faults.append("its last timestamp is below its first")
-            if entries and last[1] < base_offset:
-                faults.append("its last offset is below its base offset")
-            yield from _sanity(path, file.size(), TIME_INDEX, faults)
+    file = disk.open(path, write=False)
+    if options.is_sanity_only:
+        entries = list(islice(time_entries(file, base_offset), 1))
+        last = _last(time_entries(file, base_offset)) if entries else (0, 0)
+        faults = []
+        if entries and last[0] < entries[0][0]:
+            faults.append("its last timestamp is below its first")
+        if entries and last[1] < base_offset:
+            faults.append("its last offset is below its base offset")
+        yield from _sanity(path, file.size(), TIME_INDEX, faults)
+        return
+    log = disk.open(_log_beside(path), write=False)
+    batches = read_stored_batches(log)
+    batch = next(batches, None)
+    previous = -1
+    for slot, (timestamp, offset) in enumerate(time_entries(file, base_offset)):
+        if slot and offset == base_offset:
             return
-        log = disk.open(_log_beside(path), write=False)
-        batches = read_stored_batches(log)
-        batch = next(batches, None)
-        previous = -1
-        for slot, (timestamp, offset) in enumerate(time_entries(file, base_offset)):
-            if slot and offset == base_offset:
-                return
-            while isinstance(batch, StoredBatch) and batch.header.last_offset < offset:
-                batch = next(batches, None)
-            if not isinstance(batch, StoredBatch) or batch.header.last_offset != offset:
-                log_offset = batch.header.last_offset if isinstance(batch, StoredBatch) else -1
-                yield problem(f"{path}: Indexed offset: {offset}, found log offset: {log_offset}")
-            elif batch.header.max_timestamp != timestamp:
-                log_timestamp = batch.header.max_timestamp
-                yield problem(f"{path}: Index timestamp: {timestamp}, log timestamp: {log_timestamp}")
-            if timestamp <= previous:
-                yield problem(f"{path}: Index timestamp: {timestamp}, Previously indexed timestamp: {previous}")
-            previous = timestamp
-            if not options.is_verify_only:
-                yield {"type": "timeIndexEntry", "timestamp": timestamp, "offset": offset}
-
-    return found()
+        while isinstance(batch, StoredBatch) and batch.header.last_offset < offset:
+            batch = next(batches, None)
+        if not isinstance(batch, StoredBatch) or batch.header.last_offset != offset:
+            log_offset = batch.header.last_offset if isinstance(batch, StoredBatch) else -1
+            yield problem(f"{path}: Indexed offset: {offset}, found log offset: {log_offset}")
+        elif batch.header.max_timestamp != timestamp:
+            log_timestamp = batch.header.max_timestamp
+            yield problem(f"{path}: Index timestamp: {timestamp}, log timestamp: {log_timestamp}")
+        if timestamp <= previous:
+            yield problem(f"{path}: Index timestamp: {timestamp}, Previously indexed timestamp: {previous}")
+        previous = timestamp
+        if not options.is_verify_only:
+            yield {"type": "timeIndexEntry", "timestamp": timestamp, "offset": offset}
 
 
 def _transaction_index(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:  # noqa: ARG001
@@ -422,11 +405,3 @@ _BY_SUFFIX: dict[str, _Reader] = {
     TRANSACTION_INDEX: _transaction_index,
     SNAPSHOT_SUFFIX: _producers,
 }
-
-
-def bytes_as_json(data: bytes) -> Any:
-    """Bytes in JSON: as text if they are UTF-8."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": b64encode(data).decode("ascii")}

@@ -23,7 +23,7 @@ def line(row: Row, *, skip_record_metadata: bool = False) -> str:
     """A row as one line without its end; empty if nothing of it is shown, like Kafka's."""
     if row["type"] == "record" and skip_record_metadata:
         return _bare_record(row)
-    return _LINES[row["type"]](row)
+    return _LINES.get(row["type"], _all)(row)
 
 
 def _labelled(row: Row, names: tuple[str, ...] | list[str]) -> str:
@@ -40,10 +40,6 @@ def _java(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
-
-
-def _batch(row: Row) -> str:
-    return _labelled(row, _BATCH)
 
 
 def _record(row: Row) -> str:
@@ -87,18 +83,12 @@ _LINES: dict[str, Callable[[Row], str]] = {
     "log": lambda row: f"Log starting offset: {row['startOffset']}",
     "snapshot": lambda row: f"Snapshot end offset: {row['endOffset']}, epoch: {row['epoch']}",
     "bootstrapSnapshot": lambda row: "KRaft bootstrap snapshot",  # noqa: ARG005
-    "batch": _batch,
+    "batch": lambda row: _labelled(row, _BATCH),
     "record": _record,
     "tail": lambda row: f"Found {row['size']} invalid bytes at the end of {row['name']}",
     "empty": lambda row: f"{row['path']} is empty.",
     "sanity": lambda row: f"{row['path']} passed sanity check.",
-    "indexEntry": _all,
-    "timeIndexEntry": _all,
-    "abortedTransaction": _all,
     "producer": _producer,
-    "checkpoint": _all,
-    "leaderEpoch": _all,
-    "partitionMetadata": _all,
     "property": lambda row: f"{row['name']}: {row['value']}",
     "json": lambda row: json_text(row["content"]),
 }

@@ -15,10 +15,10 @@ from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.node.format_options import FormatOptions, resolve_format_options, version_name
 from broker.peers.endpoints import local_controller_endpoint
 from broker.peers.quorum_config import load_quorum_config
-from broker.process.timer import SystemClock
+from broker.process.timer import wall_ms
 from protocol.primitives import ZERO_UUID
 from replication.metadata_log.formatting import UnusableDirectory, format_directories, read_node_identity
-from storage.directories.directory_locks import lock_directories
+from storage.directories.log_directory import lock_directories
 from storage.io.disk import Disk, Lock
 
 
@@ -69,7 +69,7 @@ def format_node(config: BrokerConfig, options: FormatOptions, *, ignore_formatte
             initial_controllers=options.controllers,
             features=options.features,
             random_bytes=secrets.token_bytes,
-            wall_ms=SystemClock().wall_ms(),
+            wall_ms=wall_ms(),
         )
     finally:
         for lock in locks:

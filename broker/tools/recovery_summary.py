@@ -11,19 +11,11 @@ from collections.abc import Sequence
 
 from broker.tools.dry_run import CORRUPT
 from storage.inspection.batches import StoredBatch, read_stored_batches
-from storage.inspection.dry_run_disk import DryRunDisk, FileChange
+from storage.inspection.dry_run_disk import FileChange
 from storage.inspection.indexes import LOG
 from storage.io.disk import Disk
 
 _INDEXES = (".index", ".timeindex", ".txnindex")
-
-
-def changes_by_directory(disk: DryRunDisk) -> dict[str, list[FileChange]]:
-    """The file changes of a dry run by directory."""
-    found: dict[str, list[FileChange]] = {}
-    for change in disk.changes():
-        found.setdefault(os.path.dirname(change.path), []).append(change)
-    return found
 
 
 def describe_changes(changes: Sequence[FileChange], end_offset: int | None) -> list[str]:

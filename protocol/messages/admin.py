@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from protocol.primitives import ZERO_UUID
-from protocol.schema import (
-    EMPTY,
-    Annotated,
-    Ignorable,
-    Int8,
-    Int16,
-    Int32,
-    Message,
-    Nullable,
-    Since,
-    Tag,
-    Until,
-    Uuid,
-)
+from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Message, Nullable, Since, Tag, Until, Uuid
 
 
 class CreatableReplicaAssignment(Message):

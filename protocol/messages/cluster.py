@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from protocol.primitives import ZERO_UUID
-from protocol.schema import (
-    EMPTY,
-    Annotated,
-    Ignorable,
-    Int8,
-    Int16,
-    Int32,
-    Int64,
-    Message,
-    Since,
-    UInt16,
-    Until,
-    Uuid,
-)
+from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Int64, Message, Since, UInt16, Until, Uuid
 
 # ---- elections -------------------------------------------------------------------------------------------
 

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from protocol.schema import (
-    EMPTY,
-    Annotated,
-    Ignorable,
-    Int8,
-    Int16,
-    Int32,
-    Message,
-    Nullable,
-    Since,
-    Uuid,
-)
+from typing import Annotated
+
+from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Message, Nullable, Since, Uuid
 
 
 class ConsumerGroupHeartbeatRequestTopicPartitions(Message):

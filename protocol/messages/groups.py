@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from protocol.primitives import ZERO_UUID
-from protocol.schema import (
-    EMPTY,
-    Annotated,
-    Ignorable,
-    Int16,
-    Int32,
-    Int64,
-    Message,
-    Nullable,
-    Since,
-    Until,
-    Uuid,
-)
+from protocol.schema import EMPTY, Ignorable, Int16, Int32, Int64, Message, Nullable, Since, Until, Uuid
 
 
 class JoinGroupRequestProtocol(Message):
@@ -374,18 +364,11 @@ class OffsetDeleteRequest(Message, api_key=47, versions=(0, 0), flexible=None):
     topics: list[OffsetDeleteRequestTopic]
 
 
-class OffsetDeleteResponsePartition(Message):
-    """The result for one partition."""
-
-    partition_index: Int32
-    error_code: Int16
-
-
-class OffsetDeleteResponseTopic(Message):
-    """The results for one topic."""
+class TxnOffsetCommitResponseTopic(Message):
+    """The results for one topic, of TxnOffsetCommit and OffsetDelete."""
 
     name: str
-    partitions: list[OffsetDeleteResponsePartition]
+    partitions: list[OffsetCommitResponsePartition]
 
 
 class OffsetDeleteResponse(Message, api_key=47, versions=(0, 0), flexible=None):
@@ -393,7 +376,7 @@ class OffsetDeleteResponse(Message, api_key=47, versions=(0, 0), flexible=None):
 
     error_code: Int16
     throttle_time_ms: Int32 = 0
-    topics: list[OffsetDeleteResponseTopic] = EMPTY
+    topics: list[TxnOffsetCommitResponseTopic] = EMPTY
 
 
 class TopicPartition(Message):

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.schema import (
-    Int16,
-    Int32,
-    LegacyString,
-    Message,
-)
+from protocol.schema import Int16, Int32, LegacyString, Message
 
 
 class RequestHeader(Message, versions=(1, 2), flexible=2):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from protocol.schema import Annotated, Ignorable, Int16, Int32, Int64, Message, Since
+from typing import Annotated
+
+from protocol.schema import Ignorable, Int16, Int32, Int64, Message, Since
 
 
 class DeleteRecordsPartition(Message):

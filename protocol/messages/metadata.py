@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from protocol.primitives import ZERO_UUID
-from protocol.schema import (
-    EMPTY,
-    Annotated,
-    Ignorable,
-    Int8,
-    Int16,
-    Int32,
-    Int64,
-    Message,
-    Nullable,
-    Since,
-    Tag,
-    Until,
-    Uuid,
-)
+from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Int64, Message, Nullable, Since, Tag, Until, Uuid
 
 
 class ApiVersionsRequest(Message, api_key=18, versions=(0, 4), flexible=3):

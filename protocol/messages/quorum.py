@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from protocol.messages.stored_records import BrokerEndpoint, BrokerFeature
-from protocol.schema import (
-    EMPTY,
-    Annotated,
-    Ignorable,
-    Int8,
-    Int16,
-    Int32,
-    Int64,
-    Message,
-    Since,
-    Tag,
-    Until,
-    Uuid,
-)
+from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Int64, Message, Since, Tag, Until, Uuid
 
 
 class BrokerRegistrationRequest(Message, api_key=62, versions=(0, 4), flexible=0):

@@ -10,10 +10,11 @@ NOT HERE The framing (`replication/metadata/metadata_records.py`, `broker/coordi
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from protocol.primitives import ZERO_UUID
 from protocol.schema import (
     EMPTY,
-    Annotated,
     Float64,
     Ignorable,
     Int8,

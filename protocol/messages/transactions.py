@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from protocol.schema import (
-    EMPTY,
-    Annotated,
-    Ignorable,
-    Int8,
-    Int16,
-    Int32,
-    Int64,
-    Message,
-    Since,
-    Until,
-)
+from typing import Annotated
+
+from protocol.messages.groups import TxnOffsetCommitResponseTopic
+from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Int64, Message, Since, Until
 
 
 class InitProducerIdRequest(Message, api_key=22, versions=(0, 6), flexible=2):
@@ -207,20 +199,6 @@ class TxnOffsetCommitRequest(Message, api_key=28, versions=(0, 5), flexible=3):
     member_id: Annotated[str, Since(3)] = ""
     group_instance_id: Annotated[str | None, Since(3)] = None
     topics: list[TxnOffsetCommitRequestTopic]
-
-
-class TxnOffsetCommitResponsePartition(Message):
-    """The result for one partition."""
-
-    partition_index: Int32
-    error_code: Int16
-
-
-class TxnOffsetCommitResponseTopic(Message):
-    """The results for one topic."""
-
-    name: str
-    partitions: list[TxnOffsetCommitResponsePartition]
 
 
 class TxnOffsetCommitResponse(Message, api_key=28, versions=(0, 5), flexible=3):

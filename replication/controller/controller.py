@@ -32,7 +32,6 @@ from replication.controller.brokers.registration import (
     controller_registration_request,
     register,
     register_controller,
-    registration_from,
     unregister,
 )
 from replication.controller.configs.config_changes import incremental_alter_configs, legacy_alter_configs
@@ -122,19 +121,7 @@ class Controller:
         bootstrap: Sequence[Versioned],
         periodic_tasks: PeriodicTasks,
     ) -> None:
-        """Start inactive; `lead` activates it.
-
-        Args:
-            log: the metadata log.
-            publisher: publishes committed images.
-            metadata_loader: replays records that other leaders committed.
-            context: the inputs of decisions besides the image.
-            heartbeat_tracker: the broker sessions.
-            clock: the clocks.
-            local: the identity and endpoints of this controller.
-            bootstrap: the first records of a new cluster.
-            periodic_tasks: the tasks of the active controller.
-        """
+        """Start inactive; `on_become_leader` activates it. `bootstrap` are the first records of a new cluster."""
         self._log = log
         self._publisher = publisher
         self._metadata_loader = metadata_loader
@@ -145,6 +132,7 @@ class Controller:
         self._bootstrap_records = bootstrap
         self._periodic_tasks = periodic_tasks
         periodic_tasks.run_task = self._run_periodic_task
+        heartbeat_tracker.on_session_expired = self.fence_expired_broker
         self._newest_image = publisher.newest
         self._pending: deque[_PendingDecision] = deque()
         self.is_active = False
@@ -229,6 +217,12 @@ class Controller:
         if not self.is_active:
             reply(not_controller_response(request))
             return
+        if isinstance(request, quorum.BrokerRegistrationRequest):
+            self._register_broker(request, wall_ms, reply)
+            return
+        if isinstance(request, quorum.BrokerHeartbeatRequest):
+            self._heartbeat(request, wall_ms, reply)
+            return
         decision = _DECISIONS[type(request)](self._newest_image, self._context, request)
         if isinstance(request, cluster.UpdateFeaturesRequest):
             kraft_version = raised_kraft_version(request, decision.reply)
@@ -259,42 +253,24 @@ class Controller:
         )
 
     # ------------------------------------------------------------ brokers
-    def register_broker(self, request: quorum.BrokerRegistrationRequest, *, wall_ms: int, reply: Reply) -> None:
-        """Decide on a broker registration."""
-        if not self.is_active:
-            reply(not_controller_response(request))
-            return
-        broker_id = request.broker_id
-        before = self._newest_image.brokers.get(broker_id)
-        next_offset = self._log.next_offset
+    def _register_broker(self, request: quorum.BrokerRegistrationRequest, wall_ms: int, reply: Reply) -> None:
+        broker_id, image, next_offset = request.broker_id, self._newest_image, self._log.next_offset
+        before = image.brokers.get(broker_id)
+        is_alive = before is not None and self._is_alive(before)
         try:
-            decision = register(
-                self._newest_image,
-                self._context,
-                registration_from(request),
-                next_offset=next_offset,
-                is_alive=before is not None and self._is_alive(before),
-            )
+            decision = register(image, self._context, request, next_offset=next_offset, is_alive=is_alive)
         except KafkaError as error:
-            self._commit_and_reply(
-                request, Decision([], quorum.BrokerRegistrationResponse(error_code=error.code)), wall_ms, reply
-            )
-            return
-        self._heartbeat_tracker.register(broker_id, decision.reply, next_offset + len(decision.records) - 1)
-        response = quorum.BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=decision.reply)
-        self._commit_and_reply(
-            request, Decision(decision.records, response, is_atomic=decision.is_atomic), wall_ms, reply
-        )
+            decision = Decision([], quorum.BrokerRegistrationResponse(error_code=error.code))
+        else:
+            registration_offset = next_offset + len(decision.records) - 1
+            self._heartbeat_tracker.register(broker_id, decision.reply.broker_epoch, registration_offset)
+        self._commit_and_reply(request, decision, wall_ms, reply)
 
     def _is_alive(self, broker: BrokerImage) -> bool:
         is_own = broker.incarnation_id == self._local.incarnation_id  # rule 5
         return is_own or self._heartbeat_tracker.has_valid_session(broker.broker_id, broker.epoch)
 
-    def heartbeat(self, request: quorum.BrokerHeartbeatRequest, *, wall_ms: int, mono_ms: int, reply: Reply) -> None:
-        """Decide on a broker heartbeat."""
-        if not self.is_active:
-            reply(not_controller_response(request))
-            return
+    def _heartbeat(self, request: quorum.BrokerHeartbeatRequest, wall_ms: int, reply: Reply) -> None:
         broker_id = request.broker_id
         broker = self._newest_image.brokers.get(broker_id)
         if broker is None or broker.epoch != request.broker_epoch:
@@ -302,7 +278,8 @@ class Controller:
             self._commit_and_reply(request, Decision([], response), wall_ms, reply)
             return
         is_own = broker_id == self._context.node_id  # rule 5
-        heartbeat_state = self._heartbeat_tracker.touch(broker_id, broker.epoch, None if is_own else mono_ms)
+        mono_ms = None if is_own else self._clock.mono_ms()
+        heartbeat_state = self._heartbeat_tracker.touch(broker_id, broker.epoch, mono_ms)
         state, decision = heartbeat(
             self._newest_image, self._context, self._heartbeat_tracker, heartbeat_state, request
         )
@@ -313,14 +290,14 @@ class Controller:
         elif state is not BrokerControlState.UNFENCED:
             heartbeat_state.cancel_shutdown()
 
-    def fence_expired_broker(self, broker_id: int, *, wall_ms: int) -> None:
+    def fence_expired_broker(self, broker_id: int) -> None:
         """Fence a broker whose session expired."""
         broker = self._newest_image.brokers.get(broker_id)
         if not self.is_active or broker is None or broker.is_fenced:
             return
         _log.warning("fencing broker %d: no heartbeat within broker.session.timeout.ms", broker_id)
         self._heartbeat_tracker.state_of(broker_id, broker.epoch).cancel_shutdown()
-        self._write(fence(self._newest_image, self._context, broker), wall_ms, is_atomic=False)
+        self._write(fence(self._newest_image, self._context, broker), self._clock.wall_ms(), is_atomic=False)
 
     # ------------------------------------------------------------ writing
     def _write(

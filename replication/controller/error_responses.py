@@ -5,117 +5,57 @@ NOT HERE Which controller is active (`controller.py`). The client looks up the a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from protocol.api import APIS
 from protocol.errors import ErrorCode
-from protocol.messages import admin, cluster, quorum, quotas_scram
-from protocol.schema import Message
+from protocol.messages import admin, quotas_scram
+from protocol.schema import Message, blank, fields_of
 
-_CODE: Final = ErrorCode.NOT_CONTROLLER
+_ERROR: Final = {
+    "error_code": ErrorCode.NOT_CONTROLLER,
+    "error_message": "This is not the active controller: retry with the controller that the metadata names.",
+}
 _RESULT_FIELDS: Final = ("topics", "responses", "results", "entries")
-_MESSAGE: Final = "This is not the active controller: retry with the controller that the metadata names."
+
+
+def _resources(request: admin.IncrementalAlterConfigsRequest | admin.AlterConfigsRequest) -> list[dict[str, Any]]:
+    return [{"resource_type": one.resource_type, "resource_name": one.resource_name} for one in request.resources]
+
+
+_RESULTS: Final[dict[type[Message], Callable[[Any], Iterable[Mapping[str, Any]]]]] = {
+    admin.CreateTopicsRequest: lambda request: [{"name": topic.name} for topic in request.topics],
+    admin.DeleteTopicsRequest: lambda request: [
+        *({"name": topic.name, "topic_id": topic.topic_id} for topic in request.topics),
+        *({"name": name} for name in request.topic_names),
+    ],
+    admin.CreatePartitionsRequest: lambda request: [{"name": topic.name} for topic in request.topics],
+    admin.IncrementalAlterConfigsRequest: _resources,
+    admin.AlterConfigsRequest: _resources,
+    quotas_scram.AlterClientQuotasRequest: lambda request: [{"entity": entry.entity} for entry in request.entries],
+    quotas_scram.AlterUserScramCredentialsRequest: lambda request: [
+        {"user": name} for name in dict.fromkeys(one.name for one in (*request.deletions, *request.upsertions))
+    ],
+}
+"""The results of responses that report errors per result, without the error."""
 
 
 def not_controller_response(request: Message) -> Message:
     """The NOT_CONTROLLER response to a request."""
-    return _RESPONSES[type(request)](request)
+    response = blank(APIS[request.API_KEY].response)
+    results_of = _RESULTS.get(type(request))
+    for field in fields_of(type(response)):
+        if results_of is None and field.name in _ERROR:
+            setattr(response, field.name, _ERROR[field.name])
+        elif results_of is not None and field.name in _RESULT_FIELDS:
+            result: Any = field.wire.element and field.wire.element.message
+            setattr(response, field.name, [result(**values, **_ERROR) for values in results_of(request)])
+    return response
 
 
 def is_not_controller_response(response: Message) -> bool:
     """Whether a response reports NOT_CONTROLLER; some responses have an error code only per result."""
     results = [result for name in _RESULT_FIELDS for result in getattr(response, name, ())]
-    return any(getattr(part, "error_code", ErrorCode.NONE) == _CODE for part in (response, *results[:1]))
-
-
-def _create_topics(request: admin.CreateTopicsRequest) -> Message:
-    return admin.CreateTopicsResponse(
-        topics=[
-            admin.CreatableTopicResult(name=topic.name, error_code=_CODE, error_message=_MESSAGE)
-            for topic in request.topics
-        ]
-    )
-
-
-def _delete_topics(request: admin.DeleteTopicsRequest) -> Message:
-    named = [(topic.name, topic.topic_id) for topic in request.topics]
-    named += [(name, bytes(16)) for name in request.topic_names]
-    return admin.DeleteTopicsResponse(
-        responses=[
-            admin.DeletableTopicResult(name=name, topic_id=topic_id, error_code=_CODE, error_message=_MESSAGE)
-            for name, topic_id in named
-        ]
-    )
-
-
-def _create_partitions(request: admin.CreatePartitionsRequest) -> Message:
-    return admin.CreatePartitionsResponse(
-        results=[
-            admin.CreatePartitionsTopicResult(name=topic.name, error_code=_CODE, error_message=_MESSAGE)
-            for topic in request.topics
-        ]
-    )
-
-
-def _config_results(request: admin.IncrementalAlterConfigsRequest | admin.AlterConfigsRequest) -> list[Any]:
-    return [
-        admin.AlterConfigsResourceResponse(
-            error_code=_CODE,
-            error_message=_MESSAGE,
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-        )
-        for resource in request.resources
-    ]
-
-
-def _alter_quotas(request: quotas_scram.AlterClientQuotasRequest) -> Message:
-    return quotas_scram.AlterClientQuotasResponse(
-        entries=[
-            quotas_scram.AlteredQuotasResult(error_code=_CODE, error_message=_MESSAGE, entity=entry.entity)
-            for entry in request.entries
-        ]
-    )
-
-
-def _alter_credentials(request: quotas_scram.AlterUserScramCredentialsRequest) -> Message:
-    names = dict.fromkeys([deletion.name for deletion in request.deletions])
-    names |= dict.fromkeys([upsertion.name for upsertion in request.upsertions])
-    return quotas_scram.AlterUserScramCredentialsResponse(
-        results=[quotas_scram.AlteredScramUser(user=name, error_code=_CODE, error_message=_MESSAGE) for name in names]
-    )
-
-
-def _constant(response: Message) -> Callable[[Any], Message]:
-    return lambda _: response
-
-
-_RESPONSES: Final[dict[type[Message], Callable[[Any], Message]]] = {
-    admin.CreateTopicsRequest: _create_topics,
-    admin.DeleteTopicsRequest: _delete_topics,
-    admin.CreatePartitionsRequest: _create_partitions,
-    admin.IncrementalAlterConfigsRequest: lambda request: admin.IncrementalAlterConfigsResponse(
-        responses=_config_results(request)
-    ),
-    admin.AlterConfigsRequest: lambda request: admin.AlterConfigsResponse(responses=_config_results(request)),
-    quotas_scram.AlterClientQuotasRequest: _alter_quotas,
-    quotas_scram.AlterUserScramCredentialsRequest: _alter_credentials,
-    cluster.ElectLeadersRequest: _constant(cluster.ElectLeadersResponse(error_code=_CODE, replica_election_results=[])),
-    cluster.AlterPartitionReassignmentsRequest: _constant(
-        cluster.AlterPartitionReassignmentsResponse(error_code=_CODE, error_message=_MESSAGE, responses=[])
-    ),
-    cluster.UnregisterBrokerRequest: _constant(
-        cluster.UnregisterBrokerResponse(error_code=_CODE, error_message=_MESSAGE)
-    ),
-    cluster.UpdateFeaturesRequest: _constant(cluster.UpdateFeaturesResponse(error_code=_CODE, error_message=_MESSAGE)),
-    quorum.AlterPartitionRequest: _constant(quorum.AlterPartitionResponse(error_code=_CODE)),
-    quorum.AllocateProducerIdsRequest: _constant(
-        quorum.AllocateProducerIdsResponse(error_code=_CODE, producer_id_start=0, producer_id_len=0)
-    ),
-    quorum.AssignReplicasToDirsRequest: _constant(quorum.AssignReplicasToDirsResponse(error_code=_CODE)),
-    quorum.BrokerRegistrationRequest: _constant(quorum.BrokerRegistrationResponse(error_code=_CODE)),
-    quorum.ControllerRegistrationRequest: _constant(
-        quorum.ControllerRegistrationResponse(error_code=_CODE, error_message=_MESSAGE)
-    ),
-    quorum.BrokerHeartbeatRequest: _constant(quorum.BrokerHeartbeatResponse(error_code=_CODE)),
-}
+    codes = [getattr(part, "error_code", ErrorCode.NONE) for part in (response, *results[:1])]
+    return ErrorCode.NOT_CONTROLLER in codes

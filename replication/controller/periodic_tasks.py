@@ -10,15 +10,15 @@ NOT HERE The resulting partition change (`partition_changes.py`), ElectLeaders r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
-from protocol.messages.stored_records import NoOpRecord
+from protocol.messages.stored_records import NoOpRecord, PartitionChangeRecord
 from replication.controller.configs.configs import UNCLEAN_ELECTION, topic_config_value
 from replication.controller.decision_context import DecisionContext
-from replication.controller.partitions.elections import leader_change
+from replication.controller.partitions.elections import leader_change, partitions_of
 from replication.metadata.feature_levels import partition_version
 from replication.metadata.image import NO_LEADER, MetadataImage
 from replication.metadata.metadata_records import Versioned
@@ -81,25 +81,26 @@ class PeriodicTasks:
 
 def balance_leaders(image: MetadataImage, context: DecisionContext) -> list[Versioned]:
     """Elect preferred replicas that can lead."""
-    version = partition_version(image.metadata_version)
     changes = (
         leader_change(image, context, topic, index, state, prefers_first=True)
-        for topic in image.topics_by_id.values()
-        for index, state in topic.partitions.items()
+        for topic, index, state in partitions_of(image)
         if state.leader != state.replicas[0]
     )
-    return [(change, version) for change in islice(filter(None, changes), MAX_ELECTIONS_PER_RUN)]
+    return _limited(image, changes)
 
 
 def elect_unclean(image: MetadataImage, context: DecisionContext) -> list[Versioned]:
     """Elect leaders for leaderless partitions of topics that allow unclean elections."""
-    version = partition_version(image.metadata_version)
     changes = (
         leader_change(image, context, topic, index, state, allows_unclean=True)
-        for topic in image.topics_by_id.values()
-        for index, state in topic.partitions.items()
+        for topic, index, state in partitions_of(image)
         if state.leader == NO_LEADER and topic_config_value(image, context, topic.name, UNCLEAN_ELECTION) == "true"
     )
+    return _limited(image, changes)
+
+
+def _limited(image: MetadataImage, changes: Iterator[PartitionChangeRecord | None]) -> list[Versioned]:
+    version = partition_version(image.metadata_version)
     return [(change, version) for change in islice(filter(None, changes), MAX_ELECTIONS_PER_RUN)]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from operator import gt, lt
 
 from storage.config.config_def import Check, Kind, Setting, Value, at_least, one_of, parse
 
@@ -74,10 +75,10 @@ def check_group_settings(settings: Mapping[str, str], broker: Broker) -> None:
             raise ValueError(f"Unknown group config name: {name}")
     numbers = {name: parse(GROUP_SETTINGS[name], text) for name, text in settings.items()}
     for name, number in numbers.items():
-        for which, words in (("min", "greater"), ("max", "less")):
+        for which, words, is_beyond in (("min", "greater", lt), ("max", "less", gt)):
             bound = _bound(name, which)
             text = broker(bound)
-            if text is not None and isinstance(number, int) and _is_beyond(which, number, int(text)):
+            if text is not None and isinstance(number, int) and is_beyond(number, int(text)):
                 raise ValueError(f"{name} must be {words} than or equal to {bound}")
     for family in ("consumer", "share", "streams"):
         _check_session(family, settings, broker)
@@ -102,7 +103,3 @@ def _bound(name: str, which: str) -> str:
     """The broker config that bounds a group config."""
     family, _, rest = name.partition(".")
     return f"group.{family}.{which}.{rest.removeprefix('num.')}"
-
-
-def _is_beyond(which: str, number: int, bound: int) -> bool:
-    return number < bound if which == "min" else number > bound

@@ -13,6 +13,7 @@ NOT HERE Which records are written (`controller/`), their encoding (`metadata_re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
 from protocol.messages import stored_records
@@ -94,25 +95,13 @@ def _changed(old: tuple[int, ...], new: list[int] | None) -> tuple[int, ...]:
     return old if new is None else tuple(new)
 
 
+@dataclass(slots=True)
 class TopicImage:
     """A topic and its partitions in ascending order of index."""
 
-    __slots__ = ("name", "partitions", "topic_id")
-
-    def __init__(self, name: str, topic_id: bytes, partitions: dict[int, PartitionState]) -> None:
-        self.name = name
-        self.topic_id = topic_id
-        self.partitions = partitions
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, TopicImage):
-            return NotImplemented
-        return (self.name, self.topic_id, self.partitions) == (other.name, other.topic_id, other.partitions)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"TopicImage({self.name!r}, {self.topic_id.hex()}, {self.partitions!r})"
+    name: str
+    topic_id: bytes
+    partitions: dict[int, PartitionState]
 
 
 class Endpoint(NamedTuple):
@@ -145,10 +134,7 @@ class BrokerImage(NamedTuple):
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """The endpoint with a listener name."""
-        for endpoint in self.endpoints:
-            if endpoint.listener == listener:
-                return endpoint
-        return None
+        return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
 
 
 class ControllerImage(NamedTuple):
@@ -160,6 +146,7 @@ class ControllerImage(NamedTuple):
     features: dict[str, tuple[int, int]]
 
 
+@dataclass(slots=True)
 class MetadataDelta:
     """What differs between two images.
 
@@ -167,15 +154,12 @@ class MetadataDelta:
     `removed_topics` holds topics as they were in the old image.
     """
 
-    __slots__ = ("brokers", "configs", "created_topics", "features", "partitions", "removed_topics")
-
-    def __init__(self) -> None:
-        self.partitions: dict[bytes, set[int]] = {}
-        self.created_topics: set[bytes] = set()
-        self.removed_topics: dict[bytes, TopicImage] = {}
-        self.brokers: set[int] = set()
-        self.configs: set[tuple[int, str]] = set()
-        self.features = False
+    partitions: dict[bytes, set[int]] = field(default_factory=dict)
+    created_topics: set[bytes] = field(default_factory=set)
+    removed_topics: dict[bytes, TopicImage] = field(default_factory=dict)
+    brokers: set[int] = field(default_factory=set)
+    configs: set[tuple[int, str]] = field(default_factory=set)
+    features: bool = False
 
     @classmethod
     def from_empty(cls, image: MetadataImage) -> Self:
@@ -202,59 +186,29 @@ class MetadataDelta:
         changes.features = old.features != new.features
         return changes
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing changed."""
-        return not (
-            self.partitions
-            or self.created_topics
-            or self.removed_topics
-            or self.brokers
-            or self.configs
-            or self.features
-        )
 
-
+@dataclass(slots=True, eq=False, repr=False)
 class MetadataImage:
     """The cluster at one offset of the metadata log."""
 
-    __slots__ = (
-        "brokers", "cluster_id", "configs", "controllers", "epoch", "features", "leader_id", "next_producer_id",
-        "offset", "opaque_records", "topics_by_id", "topics_by_name",
-    )  # fmt: skip
-
     cluster_id: str
-    offset: int
+    offset: int = -1
     """Offset of the last applied record; -1 before the first."""
-    epoch: int
+    epoch: int = 0
     """Leader epoch of the last applied record."""
-    leader_id: int
+    leader_id: int = -1
     """The active controller, which is the leader of the metadata log; -1 if unknown."""
-    topics_by_name: dict[str, TopicImage]
-    topics_by_id: dict[bytes, TopicImage]
-    brokers: dict[int, BrokerImage]
-    controllers: dict[int, ControllerImage]
-    configs: dict[tuple[int, str], dict[str, str]]
+    topics_by_name: dict[str, TopicImage] = field(default_factory=dict)
+    topics_by_id: dict[bytes, TopicImage] = field(default_factory=dict)
+    brokers: dict[int, BrokerImage] = field(default_factory=dict)
+    controllers: dict[int, ControllerImage] = field(default_factory=dict)
+    configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
     """Dynamic configs by (resource type, resource name); the cluster-wide broker default has the name ""."""
-    features: dict[str, int]
+    features: dict[str, int] = field(default_factory=dict)
     """Finalized feature levels, `metadata.version` included."""
-    next_producer_id: int
-    opaque_records: dict[Key, Message]
+    next_producer_id: int = 0
+    opaque_records: dict[Key, Message] = field(default_factory=dict)
     """Records that this broker stores without applying them (`opaque_records.py`)."""
-
-    def __init__(self, cluster_id: str) -> None:
-        self.cluster_id = cluster_id
-        self.offset = -1
-        self.epoch = 0
-        self.leader_id = -1
-        self.topics_by_name = {}
-        self.topics_by_id = {}
-        self.brokers = {}
-        self.controllers = {}
-        self.configs = {}
-        self.features = {}
-        self.next_producer_id = 0
-        self.opaque_records = {}
 
     def __repr__(self) -> str:
         return (
@@ -305,11 +259,7 @@ class MetadataImage:
 
     def with_leader(self, leader_id: int, *, offset: int, epoch: int) -> MetadataImage:
         """The image after a leader change of the metadata log."""
-        image = _copy(self)
-        image.leader_id = leader_id
-        image.offset = offset
-        image.epoch = epoch
-        return image
+        return replace(self, leader_id=leader_id, offset=offset, epoch=epoch)
 
     def without_leader(self, broker_id: int) -> tuple[MetadataImage, MetadataDelta]:
         """The image in which the partitions led by one broker have no leader."""
@@ -322,13 +272,6 @@ class MetadataImage:
         return draft.freeze(), draft.changes
 
 
-def _copy(image: MetadataImage) -> MetadataImage:
-    new = MetadataImage.__new__(MetadataImage)
-    for slot in MetadataImage.__slots__:
-        setattr(new, slot, getattr(image, slot))
-    return new
-
-
 class _Draft:
     """A mutable image: each dictionary is copied once, when it is first written."""
 
@@ -336,7 +279,7 @@ class _Draft:
 
     def __init__(self, base: MetadataImage) -> None:
         self._base = base
-        self.image = _copy(base)
+        self.image = replace(base)
         self.changes = MetadataDelta()
         self._copied: set[str] = set()
         self._partitions: dict[bytes, dict[int, PartitionState]] = {}
@@ -371,10 +314,7 @@ class _Draft:
         return partitions
 
     def touch(self, topic_id: bytes, index: int) -> None:
-        touched = self.changes.partitions.get(topic_id)
-        if touched is None:
-            touched = self.changes.partitions[topic_id] = set()
-        touched.add(index)
+        self.changes.partitions.setdefault(topic_id, set()).add(index)
 
     # -- topics and partitions
 
@@ -515,32 +455,30 @@ class _Draft:
         self.changes.brokers.add(record.broker_id)
 
     def change_broker(self, record: stored_records.BrokerRegistrationChangeRecord) -> None:
-        self._copy_on_write("brokers")
-        old = self._registered_broker(record.broker_id, record.broker_epoch)
-        cordoned = record.cordoned_log_dirs
-        self.image.brokers[record.broker_id] = old._replace(
-            is_fenced=record.fenced == 1 if record.fenced else old.is_fenced,
-            is_shutting_down=record.in_controlled_shutdown == 1 or old.is_shutting_down,
-            directories=tuple(record.log_dirs) if record.log_dirs else old.directories,
-            cordoned_directories=old.cordoned_directories if cordoned is None else tuple(cordoned),
-        )
-        self.changes.brokers.add(record.broker_id)
+        changed: dict[str, Any] = {}
+        if record.fenced:
+            changed["is_fenced"] = record.fenced == 1
+        if record.in_controlled_shutdown == 1:
+            changed["is_shutting_down"] = True
+        if record.log_dirs:
+            changed["directories"] = tuple(record.log_dirs)
+        if record.cordoned_log_dirs is not None:
+            changed["cordoned_directories"] = tuple(record.cordoned_log_dirs)
+        self._change_registration(record.broker_id, record.broker_epoch, **changed)
 
     def fence_broker(self, record: stored_records.FenceBrokerRecord) -> None:
-        self._copy_on_write("brokers")
-        self.image.brokers[record.id] = self._registered_broker(record.id, record.epoch)._replace(is_fenced=True)
-        self.changes.brokers.add(record.id)
+        self._change_registration(record.id, record.epoch, is_fenced=True)
 
     def unfence_broker(self, record: stored_records.UnfenceBrokerRecord) -> None:
-        self._copy_on_write("brokers")
-        self.image.brokers[record.id] = self._registered_broker(record.id, record.epoch)._replace(is_fenced=False)
-        self.changes.brokers.add(record.id)
+        self._change_registration(record.id, record.epoch, is_fenced=False)
 
-    def _registered_broker(self, broker_id: int, epoch: int) -> BrokerImage:
+    def _change_registration(self, broker_id: int, epoch: int, **changed: Any) -> None:
+        self._copy_on_write("brokers")
         broker = self.image.brokers.get(broker_id)
         assert broker is not None, f"broker {broker_id} changed that is not registered"
         assert broker.epoch == epoch, f"broker {broker_id} changed under epoch {epoch}, not {broker.epoch}"
-        return broker
+        self.image.brokers[broker_id] = broker._replace(**changed)
+        self.changes.brokers.add(broker_id)
 
     def register_controller(self, record: stored_records.RegisterControllerRecord) -> None:
         self._copy_on_write("controllers")

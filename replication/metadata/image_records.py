@@ -9,7 +9,7 @@ NOT HERE The file around them (`snapshot_files.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from protocol.messages import stored_records
 from replication.metadata.feature_levels import (
@@ -65,8 +65,8 @@ def _broker(broker: BrokerImage, *, has_directories: bool) -> stored_records.Reg
         broker_id=broker.broker_id,
         incarnation_id=broker.incarnation_id,
         broker_epoch=broker.epoch,
-        end_points=_endpoints(broker.endpoints),
-        features=_supported(broker.features),
+        end_points=stored_endpoints(broker.endpoints),
+        features=stored_features(broker.features),
         rack=broker.rack,
         fenced=broker.is_fenced,
         in_controlled_shutdown=broker.is_shutting_down,
@@ -79,19 +79,21 @@ def _controller(controller: ControllerImage) -> stored_records.RegisterControlle
     return stored_records.RegisterControllerRecord(
         controller_id=controller.controller_id,
         incarnation_id=controller.incarnation_id,
-        end_points=_endpoints(controller.endpoints),
-        features=_supported(controller.features),
+        end_points=stored_endpoints(controller.endpoints),
+        features=stored_features(controller.features),
     )
 
 
-def _endpoints(endpoints: tuple[Endpoint, ...]) -> list[stored_records.BrokerEndpoint]:
+def stored_endpoints(endpoints: tuple[Endpoint, ...]) -> list[stored_records.BrokerEndpoint]:
+    """Endpoints as in records and registrations."""
     return [
         stored_records.BrokerEndpoint(name=e.listener, host=e.host, port=e.port, security_protocol=e.security_protocol)
         for e in endpoints
     ]
 
 
-def _supported(features: dict[str, tuple[int, int]]) -> list[stored_records.BrokerFeature]:
+def stored_features(features: Mapping[str, tuple[int, int]]) -> list[stored_records.BrokerFeature]:
+    """The supported levels of features as in records and registrations."""
     return [
         stored_records.BrokerFeature(name=name, min_supported_version=lowest, max_supported_version=highest)
         for name, (lowest, highest) in features.items()

@@ -38,7 +38,7 @@ class MetadataPublisher:
         """The image that is published when all pending ones are."""
         self.on_image: ApplyImage = _no_steps
         """Applies an image to partitions and coordinators, in steps."""
-        self.on_published: Callable[[MetadataImage], None] = _ignore
+        self.on_published: Callable[[MetadataImage], None] = no_op
         """Receives each published image."""
         self.call_soon: CallSoon = run_inline
         self._pending: deque[_PendingImage] = deque()
@@ -86,7 +86,3 @@ class MetadataPublisher:
 
 def _no_steps(_image: MetadataImage, _changes: MetadataDelta) -> Iterator[None]:
     return iter(())
-
-
-def _ignore(_image: MetadataImage) -> None:
-    pass

@@ -45,35 +45,8 @@ _MAX_RECORD_OVERHEAD = 32
 
 RECORD_TYPES: dict[int, type[Message]] = {
     message.API_KEY: message
-    for message in (
-        stored_records.RegisterBrokerRecord,
-        stored_records.UnregisterBrokerRecord,
-        stored_records.TopicRecord,
-        stored_records.PartitionRecord,
-        stored_records.ConfigRecord,
-        stored_records.PartitionChangeRecord,
-        stored_records.FenceBrokerRecord,
-        stored_records.UnfenceBrokerRecord,
-        stored_records.RemoveTopicRecord,
-        stored_records.DelegationTokenRecord,
-        stored_records.UserScramCredentialRecord,
-        stored_records.FeatureLevelRecord,
-        stored_records.ClientQuotaRecord,
-        stored_records.ProducerIdsRecord,
-        stored_records.BrokerRegistrationChangeRecord,
-        stored_records.AccessControlEntryRecord,
-        stored_records.RemoveAccessControlEntryRecord,
-        stored_records.NoOpRecord,
-        stored_records.ZkMigrationStateRecord,
-        stored_records.RemoveUserScramCredentialRecord,
-        stored_records.BeginTransactionRecord,
-        stored_records.EndTransactionRecord,
-        stored_records.AbortTransactionRecord,
-        stored_records.RemoveDelegationTokenRecord,
-        stored_records.RegisterControllerRecord,
-        stored_records.ClearElrRecord,
-        stored_records.UnregisterControllerRecord,
-    )
+    for name, message in vars(stored_records).items()
+    if name.endswith("Record") and message.API_KEY >= 0  # the type of a control record is not in its message
 }
 
 CONTROL_MESSAGES: dict[int, type[Message]] = {
@@ -309,24 +282,9 @@ def snapshot_batches(
     yield control_records(footer, base_offset=offset, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms)
 
 
-def snapshot(
-    control: Sequence[tuple[ControlType, Message]],
-    data: Iterable[Versioned],
-    *,
-    leader_epoch: int,
-    timestamp_ms: int,
-    last_contained_ms: int,
-) -> bytes:
-    """The bytes of a snapshot file."""
-    return b"".join(
-        snapshot_batches(
-            control,
-            data,
-            leader_epoch=leader_epoch,
-            timestamp_ms=timestamp_ms,
-            last_contained_ms=last_contained_ms,
-        )
-    )
+def snapshot(control: Sequence[tuple[ControlType, Message]], data: Iterable[Versioned], **stamps: int) -> bytes:
+    """The bytes of a snapshot file; the keywords are those of `snapshot_batches`."""
+    return b"".join(snapshot_batches(control, data, **stamps))
 
 
 class Snapshot(NamedTuple):

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Protocol
 from protocol.errors import ErrorCode
 from protocol.messages.produce_fetch import FetchRequest
 from protocol.schema import Message
+from replication.cooperative_tasks import no_op
 from replication.metadata_log.metadata_log import MetadataLog
 from replication.raft.follower_log_sync import LogDivergence
 from replication.raft.raft import Raft
@@ -93,14 +94,7 @@ class KRaftReplica:
     ) -> None:
         """Wire it; nothing runs before `start`.
 
-        Args:
-            raft: makes the decisions.
-            log: the metadata log.
-            listener: receives the events.
-            persist: makes an election state durable.
-            send: sends a request; the callback receives None if no response arrives in time.
-            timers: for election, fetch and request timeouts.
-            clock: the time.
+        `persist` makes an election state durable. The callback of `send` receives None if no response arrives in time.
         """
         self.raft = raft
         self._log = log
@@ -122,7 +116,7 @@ class KRaftReplica:
         self._announced_leader_id = _NO_LEADER
         self._foreign_peers: set[int] = set()
         """Peers with another cluster id; each is logged once."""
-        self.on_leader_changed: Callable[[int], None] = _ignore
+        self.on_leader_changed: Callable[[int], None] = no_op
         """Receives the leader's id; -1: unknown, or this replica before its epoch's first records are written."""
 
     # ------------------------------------------------------------ events
@@ -309,7 +303,3 @@ def _describe_node(leader_id: int) -> str:
     if leader_id < _NO_LEADER:
         return f"bootstrap server {_NO_LEADER - leader_id}"
     return "no known node" if leader_id == _NO_LEADER else f"node {leader_id}"
-
-
-def _ignore(_leader_id: int) -> None:
-    pass

@@ -30,7 +30,7 @@ class MetadataLoader:
         self._transactions = TransactionFilter(is_open=is_in_transaction)
         self._next_offset = publisher.newest.offset + 1
         self.is_following = True
-        self.leader: Callable[[], int] = _no_leader
+        self.leader: Callable[[], int] = lambda: -1
         """Returns the leader of the metadata log; -1 if unknown."""
 
     @property
@@ -91,7 +91,3 @@ class MetadataLoader:
             if isinstance(message, LeaderChangeMessage):
                 leader_id = message.leader_id
         return image.with_leader(leader_id, offset=offset, epoch=epoch), MetadataDelta()
-
-
-def _no_leader() -> int:
-    return -1

@@ -94,12 +94,12 @@ class MetadataLog:
         """1: the voters are stored in the log; 0: they are configured."""
         self.snapshots = snapshots
         self.is_failed = False
-        self.on_failed: Callable[[StorageError], None] | None = None
+        self.on_failed: Callable[[StorageError], None] = no_op
         self.on_written: LogCallback = no_op
         """Called when more records are readable."""
         self.on_flushed: LogCallback = no_op
         """Called when more records are durable."""
-        self.on_snapshot_loaded: Callable[[SnapshotName, Snapshot], None] = _ignore_snapshot
+        self.on_snapshot_loaded: Callable[[SnapshotName, Snapshot], None] = no_op
         """Receives a snapshot of the leader that replaced the log."""
         self.snapshot_timestamp_ms = 0
         """The last contained timestamp of the snapshot loaded at startup."""
@@ -182,12 +182,7 @@ class MetadataLog:
 
     def batches(self, offset: int, end_offset: int) -> Iterator[MetadataBatch]:
         """Decoded batches between two offsets."""
-        while offset < end_offset:
-            for batch in read_batches(self._log.read_records(offset, READ_BYTES)):
-                if batch.base_offset >= end_offset:
-                    return
-                offset = batch.last_offset + 1
-                yield batch
+        return batches_between(self._log, offset, end_offset)
 
     def snapshot_control_records(self, end_offset: int) -> list[tuple[ControlType, Message]]:
         """The control records of a snapshot up to an offset: the voters, unless they are configured."""
@@ -439,10 +434,8 @@ class MetadataLog:
 
     def fail(self, error: StorageError) -> None:
         """Handle a disk failure (rule 5)."""
-        if self.is_failed:
-            return
-        self.is_failed = True
-        if self.on_failed is not None:
+        if not self.is_failed:
+            self.is_failed = True
             self.on_failed(error)
 
     # ------------------------------------------------------------ old segments
@@ -477,6 +470,16 @@ class MetadataLog:
             self._log.close()
 
 
+def batches_between(log: Log, offset: int, end_offset: int) -> Iterator[MetadataBatch]:
+    """Decoded batches of a metadata log between two offsets."""
+    while offset < end_offset:
+        for batch in read_batches(log.read_records(offset, READ_BYTES)):
+            if batch.base_offset >= end_offset:
+                return
+            offset = batch.last_offset + 1
+            yield batch
+
+
 def _epoch_end(name: SnapshotName) -> EpochEnd:
     return EpochEnd(name.leader_epoch, name.end_offset)
 
@@ -498,7 +501,3 @@ def _encode(records: Sequence[Versioned], batches: DataBatches, *, is_atomic: bo
     finished = batches.finish()
     assert not is_atomic or len(finished) == 1, "an atomic append fits into one batch"
     yield from finished
-
-
-def _ignore_snapshot(_name: SnapshotName, _snapshot: Snapshot) -> None:
-    pass

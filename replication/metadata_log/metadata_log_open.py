@@ -10,22 +10,14 @@ NOT HERE Reading the content (`metadata_replay.py`), writing it (`metadata_log.p
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from protocol.primitives import uuid_text
 from replication.io_executor import IoExecutor
 from replication.metadata.image import MetadataImage
-from replication.metadata.metadata_records import (
-    MAX_BATCH_BYTES,
-    MetadataBatch,
-    SnapshotName,
-    UnreadableMetadata,
-    Versioned,
-    read_batches,
-)
+from replication.metadata.metadata_records import MAX_BATCH_BYTES, SnapshotName, UnreadableMetadata, Versioned
 from replication.metadata_log.formatting import METADATA_DIRECTORY, NodeIdentity
-from replication.metadata_log.metadata_log import MetadataLog
+from replication.metadata_log.metadata_log import MetadataLog, batches_between
 from replication.metadata_log.metadata_replay import ReplayedMetadata, read_metadata
 from replication.metadata_log.quorum_state_store import read_quorum_state
 from replication.raft.control_state_history import ControlStateHistory
@@ -41,7 +33,6 @@ from storage.log.log import Checkpoint, Log
 METADATA_LOG_CONFIG = LogConfig(
     max_message_bytes=MAX_BATCH_BYTES, retention_ms=-1, cleanup_policy=frozenset({"delete"})
 )
-_READ_BYTES = 1024 * 1024
 _log = logging.getLogger("barnabas.metadata")
 
 
@@ -96,7 +87,7 @@ def open_metadata_log(
     is_new = not any(file.endswith(".log") for file in disk.listdir(path))
     log = _recover_log(disk, engine_factory, identity, config, found.start, is_new=is_new)
     if log.log_end_offset != found.end_offset:
-        found = found.replay_again(_batches(log, found.start.end_offset))
+        found = found.replay_again(batches_between(log, found.start.end_offset, log.log_end_offset))
     found.snapshots.clean_up()
     opened = MetadataLog(log, executor, found.snapshots, voters, found.kraft_version, epoch=max(found.image.epoch, 0))
     opened.snapshot_timestamp_ms = found.snapshot.last_contained_ms
@@ -177,10 +168,3 @@ def _recover_log(
         )
         log.truncate_fully(start.end_offset)
     return log
-
-
-def _batches(log: Log, offset: int) -> Iterable[MetadataBatch]:
-    while offset < log.log_end_offset:
-        for batch in read_batches(log.read_records(offset, _READ_BYTES)):
-            offset = batch.last_offset + 1
-            yield batch

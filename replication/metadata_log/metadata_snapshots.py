@@ -56,9 +56,8 @@ class MetadataSnapshots:
         """Why a snapshot of `image` is due; None if it is not."""
         if self._is_writing or image.offset < self._snapshots.newest.end_offset:
             return None
-        self._last_snapshot_ms = (
-            self._last_snapshot_ms or wall_ms
-        )  # without a snapshot, the age counts from the process start
+        # Without a snapshot, the age counts from the process start.
+        self._last_snapshot_ms = self._last_snapshot_ms or wall_ms
         written, age_ms = self._metadata_log.bytes_since_snapshot, wall_ms - self._last_snapshot_ms
         if written >= self._settings.bytes_between:
             return f"{written} bytes were written since the last one"

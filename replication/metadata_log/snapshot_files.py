@@ -77,10 +77,6 @@ class SnapshotFiles:
     def load(self, log_start: int, log_bytes: int) -> tuple[SnapshotName, Snapshot]:
         """The newest complete snapshot; an empty one if the log still has its start.
 
-        Args:
-            log_start: the log start offset.
-            log_bytes: the size of the log.
-
         Raises:
             CorruptMetadata: no complete snapshot reaches the start of the log.
             UnreadableMetadata: it contains an unknown record.

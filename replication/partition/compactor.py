@@ -248,9 +248,7 @@ class _CleanerRun:
             self._job = job = self._compactor.job(self._log, self._to_clean)
         except WouldBlock as blocked:
             self._replicas.await_disk(self._partition, blocked, self._create_job)
-        except StorageError as error:
-            self._end(failure_of(error))
-        except KafkaError as error:
+        except (StorageError, KafkaError) as error:
             self._end(failure_of(error))
         else:
             self._cleaner.start(job, self._replace, self._end)

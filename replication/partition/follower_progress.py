@@ -10,6 +10,7 @@ NOT HERE Which followers are in sync (`partition.py`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 NO_OFFSET: Final = -1
@@ -33,24 +34,19 @@ class FetchPosition:
         self.last_fetched_epoch = last_fetched_epoch
 
 
+@dataclass(slots=True, eq=False)
 class FollowerProgress:
     """The fetch state of one follower."""
 
-    __slots__ = (
-        "_caught_up_mono_ms", "_last_fetch_end", "_last_update_mono_ms", "_position", "broker_epoch", "end_offset",
-        "is_joining", "log_start_offset",
-    )  # fmt: skip
-
-    def __init__(self, last_caught_up_mono_ms: int) -> None:
-        self.end_offset = NO_OFFSET
-        self.log_start_offset = NO_OFFSET
-        self.broker_epoch = -1
-        self.is_joining = False
-        """Outside the ISR but close to the log end: the high watermark waits for it so that it can catch up."""
-        self._caught_up_mono_ms = last_caught_up_mono_ms
-        self._position: FetchPosition | None = None
-        self._last_fetch_end = NO_OFFSET
-        self._last_update_mono_ms = 0
+    _caught_up_mono_ms: int
+    end_offset: int = NO_OFFSET
+    log_start_offset: int = NO_OFFSET
+    broker_epoch: int = -1
+    is_joining: bool = False
+    """Outside the ISR but close to the log end: the high watermark waits for it so that it can catch up."""
+    _position: FetchPosition | None = None
+    _last_fetch_end: int = NO_OFFSET
+    _last_update_mono_ms: int = 0
 
     def update(self, position: FetchPosition, leader_end: int, mono_ms: int) -> None:
         """Record a fetch from `position`; `leader_end` was the leader's log end offset."""

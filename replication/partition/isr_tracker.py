@@ -35,14 +35,7 @@ class IsrTracker:
         on_storage_error: Callable[[Partition, StorageError], KafkaError],
         propose: Callable[[Partition, tuple[int, ...]], None],
     ) -> None:
-        """Wire it.
-
-        Args:
-            image: returns the metadata image that the partitions follow.
-            await_disk: runs a disk look-up on a thread.
-            on_storage_error: takes a partition's directory offline.
-            propose: receives a partition and the ISR that it should have.
-        """
+        """Wire it; `propose` receives a partition and the ISR that it should have."""
         self._image = image
         self._await_disk = await_disk
         self._on_storage_error = on_storage_error

@@ -17,11 +17,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import parse_header
+from replication.cooperative_tasks import no_op
 from replication.io_executor import IoExecutor, after_pending_io
 from replication.partition.partition import Partition
 from replication.partition.rate_limiter import RateLimiter
@@ -42,28 +44,22 @@ _MAX_NAME: Final = 255
 _MAX_SUFFIX: Final = len("-.") + 32 + len("-future")
 
 
+@dataclass(slots=True, eq=False)
 class ReplicaMove:
     """A replica that is being moved."""
 
-    __slots__ = (
-        "appends_paused", "copy", "directory", "is_durable", "is_nearly_done", "is_over", "log_start_offset",
-        "partition",
-    )  # fmt: skip
-
-    def __init__(self, partition: Partition, directory: str) -> None:
-        self.partition = partition
-        self.directory = directory
-        self.copy: Log | None = None
-        """The future replica; None until it is created."""
-        self.log_start_offset = 0
-        """Of the log when the copy was created."""
-        self.is_durable = False
-        """Whether the copy was nearly complete and flushed at least once."""
-        self.is_nearly_done = False
-        """Whether little was missing after the last chunk."""
-        self.appends_paused = False
-        """Whether appends are paused."""
-        self.is_over = False
+    partition: Partition
+    directory: str
+    copy: Log | None = None
+    """The future replica; None until it is created."""
+    log_start_offset: int = 0
+    """Of the log when the copy was created."""
+    is_durable: bool = False
+    """Whether the copy was nearly complete and flushed at least once."""
+    is_nearly_done: bool = False
+    """Whether little was missing after the last chunk."""
+    appends_paused: bool = False
+    is_over: bool = False
 
 
 class LogDirMoves:
@@ -87,7 +83,7 @@ class LogDirMoves:
         self.rate_limiter = RateLimiter(math.inf)
         self.active: dict[tuple[str, int], ReplicaMove] = {}
         """By topic and partition index."""
-        self.on_moved: Callable[[Partition], None] | None = None
+        self.on_moved: Callable[[Partition], None] = no_op
 
     # ------------------------------------------------------------ requests
     def alter(self, topic: str, index: int, directory: str) -> ErrorCode:
@@ -153,7 +149,7 @@ class LogDirMoves:
         except WouldBlock as blocked:
             self._replicas.await_disk(partition, blocked, lambda: self._create_copy(move))
         except KafkaError:
-            _log.exception("%s-%d cannot be read", partition.topic, partition.index)
+            _log.exception("%s cannot be read", log.name)
             self._cancel(move)
         except StorageError:
             self._cancel(move)
@@ -205,9 +201,8 @@ class LogDirMoves:
             self._timers.schedule(mono_ms + wait_ms, partial(self._advance, move))
             return
         max_bytes = min(CHUNK_BYTES, copy.config.segment_bytes)
-        start_offset = max(
-            copy.log_end_offset, log.log_start_offset
-        )  # the first batch may start below the log start offset
+        # The first batch may start below the log start offset.
+        start_offset = max(copy.log_end_offset, log.log_start_offset)
         records = log.read_records(start_offset, max_bytes, may_block=False)
         prepared = copy.prepare_as_follower(records, wall_ms=self._wall_ms())
         if prepared is None:
@@ -298,8 +293,7 @@ class LogDirMoves:
         copy.update_config(self._replicas.config_of(partition.topic))
         partition.switch_log(copy)
         self._replicas.resume_appends(partition)
-        if self.on_moved is not None:
-            self.on_moved(partition)
+        self.on_moved(partition)
         _log.info("moved %s-%d to %s", partition.topic, partition.index, move.directory)
 
     # ------------------------------------------------------------ the end
@@ -316,11 +310,8 @@ class LogDirMoves:
 
     def _cancel(self, move: ReplicaMove) -> None:
         if not move.is_over:
-            _log.warning(
-                "the move of %s-%d is cancelled: it stays in its log directory",
-                move.partition.topic,
-                move.partition.index,
-            )
+            name = move.partition.log.name
+            _log.warning("the move of %s is cancelled: it stays in its log directory", name)
             self._end(move)
 
     def _end(self, move: ReplicaMove, *, switched: bool = False) -> None:

@@ -112,11 +112,7 @@ class Partition:
     ) -> None:
         """Create a replica without a role.
 
-        Args:
-            log: the replica's log.
-            broker_id: this broker.
-            wake: called with a purgatory key after a change (rule 5).
-            request_sync: called when the log must be flushed (rule 3).
+        `wake` is called with a purgatory key after a change (rule 5), `request_sync` when the log must be flushed (rule 3).
         """
         self.log = log
         self.broker_id = broker_id
@@ -209,10 +205,7 @@ class Partition:
         Raises:
             KafkaError: the append was cancelled.
         """
-        info = self.log.commit(prepared, wall_ms)
-        if self.history is not None:
-            self.history.on_append(info.base_offset, prepared.size)
-        self._wake(self.end_key)
+        self._commit(prepared, wall_ms)
         if self.is_leader and self._is_leader_log_open:  # elected while the batches were being written
             self.update_durable_end_offset()
 
@@ -288,11 +281,15 @@ class Partition:
 
     def commit(self, prepared: PreparedAppend, wall_ms: int) -> AppendInfo:
         """Make written records visible: the last step of an append."""
+        info = self._commit(prepared, wall_ms)
+        self.update_durable_end_offset()
+        return info
+
+    def _commit(self, prepared: PreparedAppend, wall_ms: int) -> AppendInfo:
         info = self.log.commit(prepared, wall_ms)
         if self.history is not None:
             self.history.on_append(info.base_offset, prepared.size)
         self._wake(self.end_key)
-        self.update_durable_end_offset()
         return info
 
     def update_config(self, config: LogConfig) -> None:

@@ -19,23 +19,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode
-from protocol.messages.produce_fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    ForgottenTopic,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-    PartitionData,
-    ReplicaState,
-)
+from protocol.messages import produce_fetch
+from protocol.messages.produce_fetch import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
 from protocol.schema import Message
 from replication.cooperative_tasks import no_op
 from replication.partition.follower_log import FollowerLog, LeaderOffsets
@@ -82,26 +72,21 @@ class _SessionPosition(NamedTuple):
     log_start_offset: int
 
 
+@dataclass(slots=True, eq=False)
 class _PartitionFetchState:
     """The fetch state of one partition."""
 
-    __slots__ = (
-        "_last_known", "delayed_until_ms", "is_open", "is_throttled", "is_writing", "key", "partition",
-        "queried_timestamp",
-    )  # fmt: skip
-
-    def __init__(self, key: PartitionKey, partition: Partition) -> None:
-        self.key = key
-        self.partition = partition
-        self.is_open = False
-        self.is_writing = False
-        self.queried_timestamp: int | None = None
-        """The special timestamp, EARLIEST or LATEST, that must be queried before the next fetch (rule 5)."""
-        self.delayed_until_ms = 0
-        """Left out until this monotonic time."""
-        self.is_throttled = False
-        """Left out by the quota: the quota is checked again after the delay."""
-        self._last_known = (0, 0, 0)
+    key: PartitionKey
+    partition: Partition
+    is_open: bool = False
+    is_writing: bool = False
+    queried_timestamp: int | None = None
+    """The special timestamp, EARLIEST or LATEST, that must be queried before the next fetch (rule 5)."""
+    delayed_until_ms: int = 0
+    """Left out until this monotonic time."""
+    is_throttled: bool = False
+    """Left out by the quota: the quota is checked again after the delay."""
+    _last_known: tuple[int, int, int] = (0, 0, 0)
 
     @property
     def is_ready(self) -> bool:
@@ -132,15 +117,7 @@ class ReplicaFetcher:
         follower_log: FollowerLog,
         settings: FetchSettings,
     ) -> None:
-        """Start without partitions.
-
-        Args:
-            leader_id: the broker to fetch from.
-            broker_id: this broker.
-            broker_epoch: returns the epoch of this broker's registration.
-            follower_log: writes what is fetched.
-            settings: sizes and delays.
-        """
+        """Start without partitions; `broker_epoch` returns the epoch of this broker's registration."""
         self.leader_id = leader_id
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
@@ -233,7 +210,7 @@ class ReplicaFetcher:
         is_full = self._session_epoch == 0
         settings = self._settings
         return FetchRequest(
-            replica_state=ReplicaState(replica_id=self._broker_id, replica_epoch=self._broker_epoch()),
+            replica_state=produce_fetch.ReplicaState(replica_id=self._broker_id, replica_epoch=self._broker_epoch()),
             max_wait_ms=self._max_wait_ms(mono_ms),
             min_bytes=settings.min_bytes,
             max_bytes=settings.response_max_bytes,
@@ -265,11 +242,11 @@ class ReplicaFetcher:
         self._dirty.clear()
         return changed, forgotten
 
-    def _topics(self, positions: dict[PartitionKey, _SessionPosition]) -> list[FetchTopic]:
-        topics: dict[bytes, list[FetchPartition]] = {}
+    def _topics(self, positions: dict[PartitionKey, _SessionPosition]) -> list[produce_fetch.FetchTopic]:
+        topics: dict[bytes, list[produce_fetch.FetchPartition]] = {}
         for (topic_id, index), position in positions.items():
             topics.setdefault(topic_id, []).append(
-                FetchPartition(
+                produce_fetch.FetchPartition(
                     partition=index,
                     current_leader_epoch=position.leader_epoch,
                     fetch_offset=position.offset,
@@ -278,7 +255,10 @@ class ReplicaFetcher:
                     partition_max_bytes=self._settings.max_bytes,
                 )
             )
-        return [FetchTopic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()]
+        return [
+            produce_fetch.FetchTopic(topic_id=topic_id, partitions=partitions)
+            for topic_id, partitions in topics.items()
+        ]
 
     # ------------------------------------------------------------ responses
     def on_response(self, response: Message | None, mono_ms: int, wall_ms: int) -> None:
@@ -332,7 +312,9 @@ class ReplicaFetcher:
             and sent.offset == state.position().offset
         )
 
-    def _process_partition(self, state: _PartitionFetchState, data: PartitionData, mono_ms: int, wall_ms: int) -> None:
+    def _process_partition(
+        self, state: _PartitionFetchState, data: produce_fetch.PartitionData, mono_ms: int, wall_ms: int
+    ) -> None:
         code, diverging = data.error_code, data.diverging_epoch
         partition = state.partition
         if code == ErrorCode.NONE and diverging is not None and diverging.epoch >= 0:
@@ -407,14 +389,14 @@ class ReplicaFetcher:
 
     def _offsets_request(self, mono_ms: int) -> ListOffsetsRequest | None:
         """Query log start or log end offsets of the leader (rule 5)."""
-        topics: dict[str, list[ListOffsetsPartition]] = {}
+        topics: dict[str, list[produce_fetch.ListOffsetsPartition]] = {}
         for key in list(self._out_of_range):
             state = self._partitions.get(key)
             if state is None or state.queried_timestamp is None:
                 self._out_of_range.pop(key, None)
             elif state.is_idle and state.delayed_until_ms <= mono_ms:
                 partition = state.partition
-                request_part = ListOffsetsPartition(
+                request_part = produce_fetch.ListOffsetsPartition(
                     partition_index=partition.index,
                     current_leader_epoch=partition.leader_epoch,
                     timestamp=state.queried_timestamp,
@@ -424,7 +406,9 @@ class ReplicaFetcher:
             return None
         return ListOffsetsRequest(
             replica_id=self._broker_id,
-            topics=[ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
+            topics=[
+                produce_fetch.ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()
+            ],
         )
 
     def _process_offsets(self, response: ListOffsetsResponse, mono_ms: int) -> None:
@@ -458,8 +442,8 @@ class ReplicaFetcher:
             self._delay(state, mono_ms + _METADATA_BACKOFF_MS)  # the leader's log end was moving: query again
 
 
-def _forgotten(keys: list[PartitionKey]) -> list[ForgottenTopic]:
+def _forgotten(keys: list[PartitionKey]) -> list[produce_fetch.ForgottenTopic]:
     topics: dict[bytes, list[int]] = {}
     for topic_id, index in keys:
         topics.setdefault(topic_id, []).append(index)
-    return [ForgottenTopic(topic_id=topic_id, partitions=indexes) for topic_id, indexes in topics.items()]
+    return [produce_fetch.ForgottenTopic(topic_id=topic_id, partitions=indexes) for topic_id, indexes in topics.items()]

@@ -107,10 +107,10 @@ class ReplicaManager:
         log_manager.submit_directory_op = self._submit_directory_op
         log_manager.submit_reclaim_op = self._submit_reclaim_op
         # Callbacks, set by the composition root.
-        self.on_leadership_changed: Callable[[Partition], None] | None = None
-        self.on_partition_changed: Callable[[Partition], None] | None = None
+        self.on_leadership_changed: Callable[[Partition], None] = no_op
+        self.on_partition_changed: Callable[[Partition], None] = no_op
         self.on_isr_proposed: Callable[[Partition, tuple[int, ...]], None] | None = None
-        self.on_directory_failed: Callable[[str, StorageError], None] | None = None
+        self.on_directory_failed: Callable[[str, StorageError], None] = no_op
 
     # ------------------------------------------------------------ applying images
     def apply(self, image: MetadataImage, changes: MetadataDelta, mono_ms: int) -> Iterator[None]:
@@ -165,9 +165,8 @@ class ReplicaManager:
         self._notify(partition, role_changed=(was_leader, epoch) != (partition.is_leader, partition.leader_epoch))
 
     def _notify(self, partition: Partition, *, role_changed: bool) -> None:
-        if self.on_partition_changed is not None:
-            self.on_partition_changed(partition)
-        if role_changed and self.on_leadership_changed is not None:
+        self.on_partition_changed(partition)
+        if role_changed:
             self.on_leadership_changed(partition)
 
     def _create(self, topic: TopicImage, index: int, state: PartitionState) -> Partition | None:
@@ -338,7 +337,7 @@ class ReplicaManager:
             log.directory,
             prepared.size,
             lambda: log.write(prepared),
-            lambda error: self._on_written(partition, prepared, acks, wall_ms, done, error),
+            lambda error: self._on_written(partition, prepared, append, error),
         )
         return True
 
@@ -362,14 +361,9 @@ class ReplicaManager:
             append.done(code, None, None)
 
     def _on_written(
-        self,
-        partition: Partition,
-        prepared: PreparedAppend,
-        acks: int,
-        wall_ms: int,
-        done: AppendCallback,
-        error: StorageError | None,
+        self, partition: Partition, prepared: PreparedAppend, append: PendingAppend, error: StorageError | None
     ) -> None:
+        done = append.done
         partition.writes_in_flight -= 1
         if error is not None and not partition.log.is_offline:  # otherwise it was deleted
             self.directory_failed(partition.log.directory, error)
@@ -380,7 +374,7 @@ class ReplicaManager:
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER, None, None)
             return
         try:
-            info = partition.commit(prepared, wall_ms)
+            info = partition.commit(prepared, append.wall_ms)
         except KafkaError as rejection:
             done(rejection.code, None, rejection)
             return
@@ -388,14 +382,13 @@ class ReplicaManager:
             self.directory_failed(partition.log.directory, storage_error)
             done(ErrorCode.KAFKA_STORAGE_ERROR, None, None)
             return
-        self._acknowledge(partition, info, acks, done)
+        self._acknowledge(partition, info, append.acks, done)
 
     def _acknowledge(self, partition: Partition, info: AppendInfo, acks: int, done: AppendCallback) -> None:
         """Call `done` when `acks` is satisfied for appended records."""
         if not partition.is_leader:  # the new leader may truncate them
-            done(
-                ErrorCode.KAFKA_STORAGE_ERROR if partition.is_offline else ErrorCode.NOT_LEADER_OR_FOLLOWER, None, None
-            )
+            code = ErrorCode.KAFKA_STORAGE_ERROR if partition.is_offline else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            done(code, None, None)
             return
         end_offset = info.last_offset + 1
         error = partition.check_acks(acks, end_offset)
@@ -476,14 +469,8 @@ class ReplicaManager:
     ) -> ReadInfo:
         """Batches of one partition as file regions.
 
-        Args:
-            topic: name.
-            index: partition index.
-            position: offset and the reader's leader epoch.
-            max_bytes: size limit.
-            reader: kind of reader and its isolation.
-            min_one_batch: return one whole batch even above `max_bytes`.
-            fetched_mono_ms: when a follower's request arrived; None when a waiting request is retried.
+        With `min_one_batch`, one whole batch even above `max_bytes`. `fetched_mono_ms` is when a follower's request arrived;
+        None when a waiting request is retried.
 
         Raises:
             KafkaError: for this partition only.
@@ -494,8 +481,7 @@ class ReplicaManager:
         try:
             info = partition.read(position, max_bytes, reader, min_one_batch=min_one_batch, may_block=False)
         except StorageError as error:
-            self.directory_failed(partition.log.directory, error)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR) from error
+            raise self.on_storage_error(partition, error) from error
         if fetched_mono_ms is not None and reader.replica_id >= 0:
             end, max_lag_ms = info.log_end_offset, self._max_lag_ms
             may_join = self.isrs.may_join(reader.replica_id, reader.broker_epoch)
@@ -638,5 +624,5 @@ class ReplicaManager:
                 partition.go_offline()
                 self._fail_waiting_appends(partition, ErrorCode.KAFKA_STORAGE_ERROR)
                 self._notify(partition, role_changed=was_leader)
-        if is_new_failure and self.on_directory_failed is not None:
+        if is_new_failure:
             self.on_directory_failed(directory, error)

@@ -23,56 +23,36 @@ def describe_quorum(raft: Raft, end_offset: int, *, mono_ms: int, wall_ms: int) 
         mono_ms: the current monotonic time.
         wall_ms: the current time in ms since 1970.
     """
-    role = raft.role
-    if not isinstance(role, Leader):
-        return _response(raft, ErrorCode.NOT_LEADER_OR_FOLLOWER, [], [])
-    clock_offset_ms = wall_ms - mono_ms
-    local = QuorumReplica(
-        replica_id=raft.local.key.node_id,
-        replica_directory_id=raft.local.key.directory_id,
-        log_end_offset=end_offset,
-        last_fetch_timestamp=wall_ms,
-        last_caught_up_timestamp=wall_ms,
-    )
-    known = {
-        replica.key.node_id: QuorumReplica(
-            replica_id=replica.key.node_id,
-            replica_directory_id=replica.key.directory_id,
-            log_end_offset=replica.end_offset,
-            last_fetch_timestamp=_time(replica.last_fetch_ms, clock_offset_ms),
-            last_caught_up_timestamp=_time(replica.caught_up_ms, clock_offset_ms),
+
+    def described(
+        key: ReplicaKey, end: int = _UNKNOWN, fetch_ms: int | None = None, caught_up_ms: int | None = None
+    ) -> QuorumReplica:
+        fetched, caught_up = (_UNKNOWN if ms is None else ms + wall_ms - mono_ms for ms in (fetch_ms, caught_up_ms))
+        return QuorumReplica(
+            replica_id=key.node_id,
+            replica_directory_id=key.directory_id,
+            log_end_offset=end,
+            last_fetch_timestamp=fetched,
+            last_caught_up_timestamp=caught_up,
         )
-        for replica in role.progress.replicas.values()
-    }
-    known[local.replica_id] = local
-    voters = [known.pop(voter.key.node_id, _never_fetched(voter.key)) for voter in raft.voters]
-    return _response(raft, ErrorCode.NONE, voters, list(known.values()))
 
-
-def _time(mono_ms: int | None, clock_offset_ms: int) -> int:
-    return _UNKNOWN if mono_ms is None else mono_ms + clock_offset_ms
-
-
-def _never_fetched(key: ReplicaKey) -> QuorumReplica:
-    return QuorumReplica(
-        replica_id=key.node_id,
-        replica_directory_id=key.directory_id,
-        log_end_offset=_UNKNOWN,
-        last_fetch_timestamp=_UNKNOWN,
-        last_caught_up_timestamp=_UNKNOWN,
-    )
-
-
-def _response(
-    raft: Raft, code: ErrorCode, voters: list[QuorumReplica], observers: list[QuorumReplica]
-) -> DescribedQuorum:
-    return DescribedQuorum(
+    quorum = DescribedQuorum(
         partition_index=0,
-        error_code=code,
-        error_message="" if code == ErrorCode.NONE else "This replica does not lead the metadata quorum.",
+        error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        error_message="This replica does not lead the metadata quorum.",
         leader_id=raft.leader_id,
         leader_epoch=raft.epoch,
         high_watermark=raft.high_watermark,
-        current_voters=voters,
-        observers=observers,
+        current_voters=[],
+        observers=[],
     )
+    if isinstance(raft.role, Leader):
+        known = {
+            one.key.node_id: described(one.key, one.end_offset, one.last_fetch_ms, one.caught_up_ms)
+            for one in raft.role.progress.replicas.values()
+        }
+        known[raft.local.key.node_id] = described(raft.local.key, end_offset, mono_ms, mono_ms)
+        quorum.error_code, quorum.error_message = ErrorCode.NONE, ""
+        quorum.current_voters = [known.pop(voter.key.node_id, described(voter.key)) for voter in raft.voters]
+        quorum.observers = list(known.values())
+    return quorum

@@ -12,13 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from protocol.errors import ErrorCode
-from protocol.messages.raft import (
-    BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
-    EndQuorumEpochRequest,
-    EndQuorumEpochResponse,
-    VoteRequest,
-)
+from protocol.messages.raft import BeginQuorumEpochRequest, EndQuorumEpochRequest, VoteRequest
 from protocol.schema import Message
 from replication.raft import rpc_messages
 from replication.raft.quorum_state import QuorumState
@@ -86,7 +80,7 @@ class Elections:
         code = self._accept_leader(partition, request.leader_endpoints, mono_ms)
         if code == ErrorCode.NONE and not self._is_for_local(request.voter_id, partition.voter_directory_id):
             code = ErrorCode.INVALID_VOTER_KEY
-        return quorum_response(BeginQuorumEpochResponse, code, self._quorum.leader_and_epoch)
+        return quorum_response(request, code, self._quorum.leader_and_epoch)
 
     def handle_end_epoch(self, request: EndQuorumEpochRequest, partition: Any, mono_ms: int) -> Message:
         """The leader resigned: set the election deadline by the order of preferred candidates."""
@@ -96,7 +90,7 @@ class Elections:
             keys = [ReplicaKey(key.candidate_id, key.candidate_directory_id) for key in partition.preferred_candidates]
             keys = keys or [ReplicaKey(node_id) for node_id in partition.preferred_successors]
             role.deadline_ms = mono_ms + self._end_epoch_backoff_ms(keys)
-        return quorum_response(EndQuorumEpochResponse, code, self._quorum.leader_and_epoch)
+        return quorum_response(request, code, self._quorum.leader_and_epoch)
 
     def _accept_leader(self, partition: Any, endpoints: Any, mono_ms: int) -> ErrorCode:
         """Validate and apply the leader and epoch of a Begin- or EndQuorumEpoch request."""

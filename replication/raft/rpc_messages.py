@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from protocol.api import APIS
 from protocol.errors import ErrorCode
 from protocol.messages import cluster, produce_fetch, raft
-from protocol.schema import Message
+from protocol.schema import Message, blank
 from replication.raft.raft_log import EpochEnd
 from replication.raft.voters import ListenerAddress, ReplicaKey, Voter
 
@@ -34,9 +35,6 @@ class LeaderAndEpoch(NamedTuple):
         if self.address is None or self.leader_id < 0:
             return []
         return [raft.NodeEndpoint(node_id=self.leader_id, host=self.address.host, port=self.address.port)]
-
-
-QuorumResponse = type[raft.BeginQuorumEpochResponse] | type[raft.EndQuorumEpochResponse]
 
 
 def single_partition(message: Any) -> Any:
@@ -193,11 +191,11 @@ def vote_response(code: ErrorCode, leader: LeaderAndEpoch, *, is_granted: bool =
     return raft.VoteResponse(topics=topics, node_endpoints=leader.endpoints)
 
 
-def quorum_response(cls: QuorumResponse, code: ErrorCode, leader: LeaderAndEpoch) -> Message:
-    """A BeginQuorumEpoch or EndQuorumEpoch response."""
+def quorum_response(request: Message, code: ErrorCode, leader: LeaderAndEpoch) -> Message:
+    """The response to BeginQuorumEpoch or EndQuorumEpoch."""
     partition = raft.QuorumPartitionResponse(error_code=code, leader_id=leader.leader_id, leader_epoch=leader.epoch)
     topics = [raft.QuorumTopicResponse(topic_name=METADATA_TOPIC, partitions=[partition])]
-    return cls(topics=topics, node_endpoints=leader.endpoints)
+    return APIS[request.API_KEY].response(topics=topics, node_endpoints=leader.endpoints)
 
 
 def fetch_response(partition: produce_fetch.PartitionData, leader: LeaderAndEpoch) -> produce_fetch.FetchResponse:
@@ -248,30 +246,16 @@ def update_voter_response(code: ErrorCode, leader: LeaderAndEpoch) -> raft.Updat
 
 def voter_change_response(
     request: cluster.AddRaftVoterRequest | cluster.RemoveRaftVoterRequest, code: ErrorCode, message: str | None = None
-) -> cluster.AddRaftVoterResponse | cluster.RemoveRaftVoterResponse:
-    """An AddRaftVoter or RemoveRaftVoter response."""
-    cls = (
-        cluster.AddRaftVoterResponse
-        if isinstance(request, cluster.AddRaftVoterRequest)
-        else cluster.RemoveRaftVoterResponse
-    )
-    return cls(error_code=code, error_message=message)
+) -> Message:
+    """The response to AddRaftVoter or RemoveRaftVoter."""
+    return APIS[request.API_KEY].response(error_code=code, error_message=message)
 
 
 def error_response(request: Message, code: ErrorCode) -> Message:
     """The response to a request that is rejected as a whole."""
-    if isinstance(request, raft.VoteRequest):
-        return raft.VoteResponse(error_code=code)
-    if isinstance(request, raft.BeginQuorumEpochRequest):
-        return raft.BeginQuorumEpochResponse(error_code=code)
-    if isinstance(request, raft.EndQuorumEpochRequest):
-        return raft.EndQuorumEpochResponse(error_code=code)
-    if isinstance(request, raft.FetchSnapshotRequest):
-        return raft.FetchSnapshotResponse(error_code=code)
-    if isinstance(request, raft.UpdateRaftVoterRequest):
-        return raft.UpdateRaftVoterResponse(error_code=code)
-    assert isinstance(request, produce_fetch.FetchRequest), f"{request!r} is not a Raft request"
-    return produce_fetch.FetchResponse(error_code=code, responses=[])
+    response = blank(APIS[request.API_KEY].response)
+    response.error_code = code  # type: ignore[attr-defined]
+    return response
 
 
 def leader_addresses(leader_id: int, response: Any, listener: str) -> tuple[ListenerAddress, ...]:

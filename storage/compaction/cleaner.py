@@ -15,13 +15,16 @@ RULES    1. The map has, for every key between the first dirty offset and the en
          7. Files are read completely, without indexes: these may not be written yet.
          8. Starts by deleting the files of a cancelled compaction: a `.cleaned` file before a `.swap` file would invalidate
             the latter after a crash (segments/directory_recovery.py). Segments are rewritten in offset order.
+         9. Neighbouring segments become one if their logs together fit into `segment.bytes`, their indexes of each type into
+            `segment.index.bytes`, and their offsets into relative ones of the first base offset. The sizes before the
+            compaction count, since it only shrinks segments; an empty segment joins any group.
 NOT HERE When, and which partition (cleanable.py); swapping segments (Log.replace); throttling, other processes.
          Why: docs/decisions/0021-compaction.md
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -30,17 +33,18 @@ from protocol.primitives import Buffer
 from protocol.records import BATCH_OVERHEAD, BatchHeader, crc_is_valid, headers, parse_header
 from storage.compaction.batch_filter import Keep, decompress_batch, filter_batch
 from storage.compaction.cleaner_job import BytesProcessed, CleanerJob, CleaningResult, Replacement, Step
-from storage.compaction.grouping import group_segments
 from storage.compaction.offset_map import OffsetMap
 from storage.compaction.transactions import TransactionTracker
 from storage.engine import BatchInfo, SegmentInfo
 from storage.io.disk import Disk, File, StorageError
 from storage.segments.directory_recovery import CLEANED, LOG, OFFSET_INDEX, TIME_INDEX
-from storage.segments.segment import Segment
+from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
 
 _LARGEST_BATCH_BYTES: Final = 1 << 27
 
 Batches = tuple[Buffer, list[tuple[int, BatchHeader]]]
+IndexSizes = Callable[[SegmentInfo], tuple[int, int]]
+"""Sizes of a segment's offset index and time index."""
 
 
 def clean(disk: Disk, job: CleanerJob) -> Iterator[Step]:
@@ -193,7 +197,7 @@ class _Cleaner:
             data,
             position,
             header,
-            _keep_none if drops_all else _keep_all if header.is_control else self._keeper(header),
+            (lambda *_: not drops_all) if drops_all or header.is_control else self._keeper(header),
             horizon_ms=job.wall_ms + job.delete_retention_ms,
             always=is_useless,
             keep_empty=keep_empty,
@@ -258,13 +262,28 @@ class _Cleaner:
         return f"{self._job.path}/{segment.base_offset:020d}{suffix}"
 
 
-def _keep_none(_offset: int, _key: bytes | None, _has_value: bool) -> bool:  # noqa: FBT001
-    return False
-
-
-def _keep_all(_offset: int, _key: bytes | None, _has_value: bool) -> bool:  # noqa: FBT001
-    return True
-
-
 def _corrupt(file: File, position: int) -> KafkaError:
     return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{file.path} is damaged at position {position}")
+
+
+def group_segments(
+    segments: Sequence[SegmentInfo], max_bytes: int, max_index_bytes: int, index_sizes: IndexSizes
+) -> list[list[SegmentInfo]]:
+    """The segments in offset order, in groups that each become one segment."""
+    found: list[list[SegmentInfo]] = []
+    total = offsets = times = 0
+    for segment in segments:
+        more_offsets, more_times = index_sizes(segment)
+        if (
+            found
+            and total + segment.size <= max_bytes
+            and offsets + more_offsets <= max_index_bytes
+            and times + more_times <= max_index_bytes
+            and (not segment.size or segment.end_offset - 1 - found[-1][0].base_offset <= MAX_RELATIVE_OFFSET)
+        ):
+            found[-1].append(segment)
+            total, offsets, times = total + segment.size, offsets + more_offsets, times + more_times
+        else:
+            found.append([segment])
+            total, offsets, times = segment.size, more_offsets, more_times
+    return found

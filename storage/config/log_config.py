@@ -113,6 +113,10 @@ TOPIC_SETTINGS: dict[str, Setting] = {
 }  # fmt: skip
 """All topic settings of Apache Kafka 4.3 (org.apache.kafka.storage.internals.log.LogConfig)."""
 
+_SAME_NAME = (
+    "compression.gzip.level", "compression.lz4.level", "compression.type", "compression.zstd.level",
+    "min.insync.replicas", "unclean.leader.election.enable",
+)  # fmt: skip
 _SAME_WITH_LOG = (
     "cleanup.policy", "flush.ms", "index.interval.bytes", "local.retention.bytes", "local.retention.ms",
     "message.timestamp.after.max.ms", "message.timestamp.before.max.ms", "message.timestamp.type", "preallocate",
@@ -120,11 +124,8 @@ _SAME_WITH_LOG = (
 )  # fmt: skip
 
 SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
+    **{name: ((name, 1),) for name in _SAME_NAME},
     **{name: ((f"log.{name}", 1),) for name in _SAME_WITH_LOG},
-    "compression.gzip.level": (("compression.gzip.level", 1),),
-    "compression.lz4.level": (("compression.lz4.level", 1),),
-    "compression.type": (("compression.type", 1),),
-    "compression.zstd.level": (("compression.zstd.level", 1),),
     "delete.retention.ms": (("log.cleaner.delete.retention.ms", 1),),
     "file.delete.delay.ms": (("log.segment.delete.delay.ms", 1),),
     "flush.messages": (("log.flush.interval.messages", 1),),
@@ -133,12 +134,10 @@ SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
     "max.message.bytes": (("message.max.bytes", 1),),
     "min.cleanable.dirty.ratio": (("log.cleaner.min.cleanable.ratio", 1),),
     "min.compaction.lag.ms": (("log.cleaner.min.compaction.lag.ms", 1),),
-    "min.insync.replicas": (("min.insync.replicas", 1),),
     "retention.ms": (("log.retention.ms", 1), ("log.retention.minutes", _MINUTE_MS), ("log.retention.hours", _HOUR_MS)),
     "segment.index.bytes": (("log.index.size.max.bytes", 1),),
     "segment.jitter.ms": (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _HOUR_MS)),
     "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS)),
-    "unclean.leader.election.enable": (("unclean.leader.election.enable", 1),),
 }
 """Topic setting -> broker settings for its default, the first set one wins; with the factor to milliseconds."""
 

@@ -11,14 +11,13 @@ NOT HERE The offsets (log_manager.py), the file format (checkpoint_file.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 
 from storage.io.checkpoint_file import TopicPartition, write_offsets
 from storage.io.disk import Disk
+from storage.io.path_guard import LockContext
 
 Work = Callable[[], None]
-LockContext = AbstractContextManager[object]
 Offsets = dict[TopicPartition, int]
 
 

@@ -1,7 +1,7 @@
-"""One log directory in service: its logs, checkpoints and clean-shutdown marker.
+"""One log directory in service: its lock, logs, checkpoints and clean-shutdown marker.
 
 FORMAT   the offset checkpoints (checkpoint_file.py), one per field of `Checkpoint`; after a clean shutdown the marker
-         `.kafka_cleanshutdown`: {"version":0,"brokerEpoch":n}
+         `.kafka_cleanshutdown`: {"version":0,"brokerEpoch":n}; an empty `.lock`, which Apache Kafka locks too
 RULES    1. A corrupt checkpoint is ignored with a warning.
          2. If another directory has its path, because the disk was unmounted or replaced, nothing is written: the log
             directory counts as failed.
@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from storage.directories.checkpoint_writer import CheckpointWriter, LockContext, Offsets, Work
+from storage.directories.checkpoint_writer import CheckpointWriter, Offsets, Work
 from storage.directories.partition_directory import create_partition_dir
 from storage.io.checkpoint_file import (
     FIRST_DIRTY,
@@ -28,10 +28,12 @@ from storage.io.checkpoint_file import (
     TopicPartition,
     read_offsets,
 )
-from storage.io.disk import Disk, StorageError
+from storage.io.disk import Disk, Lock, StorageError
+from storage.io.path_guard import LockContext
 from storage.log.log import Log
 from storage.log.openable_log import NEVER_CLEANED, Checkpoint
 
+LOCK: Final = ".lock"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 NO_BROKER_EPOCH: Final = -1
 SYNCED_ONE_BY_ONE: Final = 4
@@ -93,11 +95,7 @@ class LogDirectory:
         self._disk.replace_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", marker)
 
     def check(self) -> None:
-        """Check that the path is still the same directory.
-
-        Raises:
-            StorageError: it is not (rule 2).
-        """
+        """Raise StorageError if the path is another directory now (rule 2)."""
         found = self._disk.device_and_inode(self.path)
         self._device_and_inode = self._device_and_inode or found
         if found != self._device_and_inode:
@@ -181,3 +179,16 @@ class LogDirectory:
 
         self._disk.sync_all(self.path, close)
         self._disk.sync_all(self.path, confirm_flushed)
+
+
+def lock_directories(disk: Disk, directories: Sequence[str]) -> list[Lock]:
+    """Lock all existing log directories, or none; raises StorageError if another process holds one of the locks."""
+    locks: list[Lock] = []
+    try:
+        for directory in directories:
+            locks.append(disk.lock(f"{directory}/{LOCK}"))  # noqa: PERF401  # released below on failure
+    except StorageError:
+        for lock in locks:
+            lock.release()
+        raise
+    return locks

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 
 from protocol.errors import KafkaError
 from storage.config.log_config import LogConfig
-from storage.directories.checkpoint_writer import LockContext, Work
+from storage.directories.checkpoint_writer import Work
 from storage.directories.future_replica import (
     FUTURE,
     create_future_log,
@@ -48,12 +48,11 @@ from storage.directories.partition_directory import (
 )
 from storage.engine import Engine
 from storage.io.checkpoint_file import TopicPartition
-from storage.io.deferred_file_ops import FileOp
+from storage.io.deferred_file_ops import DiskSpace, FileOp
 from storage.io.disk import Disk, Lock, StorageError
-from storage.io.disk_space import DiskSpace
 from storage.io.disk_usage import DiskUsage
 from storage.io.file_handle_cache import UNLIMITED, FileHandleCache
-from storage.io.path_guard import PathGuard
+from storage.io.path_guard import LockContext, PathGuard
 from storage.log.log import Log
 from storage.log.openable_log import NEVER_CLEANED, Checkpoint
 from storage.log.producer_state import DEFAULT_EXPIRATION_MS
@@ -284,13 +283,8 @@ class LogManager:
     ) -> Log:
         """The log of a partition; created if it does not exist.
 
-        Args:
-            topic: the topic's name.
-            partition: the partition's number.
-            topic_id: the topic's id.
-            config: the log's settings.
-            directory_id: the id of the directory that should have it, if known.
-            is_new: whether the partition was never used, so that it cannot be in a missing directory.
+        `directory_id`: of the directory that should have it, if known; `is_new`: whether the partition was never used, so
+        that it cannot be in a missing directory.
 
         Raises:
             StorageError: it cannot be created, or is in an offline or missing directory.
@@ -362,10 +356,13 @@ class LogManager:
         return self._submit_rename(log, suffix)
 
     def _submit_rename(self, log: Log, suffix: str) -> list[str]:
-        path = f"{log.directory}/{suffixed_dir_name(log.topic, log.partition, self._random_bytes(16), suffix)}"
+        path = self._new_path(log.directory, (log.topic, log.partition), suffix)
         renamed: list[str] = []
         self.submit_directory_op(log.directory, partial(self._rename, log, path, renamed))
         return renamed
+
+    def _new_path(self, directory: str, key: TopicPartition, suffix: str) -> str:
+        return f"{directory}/{suffixed_dir_name(*key, self._random_bytes(16), suffix)}"
 
     def _rename(self, log: Log, path: str, renamed: list[str]) -> None:
         self._path_guard.wait_for_users(log)
@@ -374,15 +371,13 @@ class LogManager:
         renamed.append(path)
 
     def _attach(self, log: Log) -> None:
-        log.submit = partial(self._submit, log.directory)
+        directory = log.directory  # a closure over the log would be a reference cycle
+        log.submit = lambda op: self.submit(directory, op)
         log.path_guard = self._path_guard
         log.disk_space = self.disk_space[log.directory]
 
     def _submit_reclaim(self, directory: str, op: FileOp) -> None:
         self.submit_reclaim_op(directory, op)
-
-    def _submit(self, directory: str, op: FileOp) -> None:
-        self.submit(directory, op)
 
     # ---- moving a log ------------------------------------------------------------------------------------
 
@@ -397,7 +392,7 @@ class LogManager:
         for key, path in found:
             if key in self.logs:  # else the log may be in a missing directory: left to the operator
                 moves[key] = directory = path.rpartition("/")[0]
-                deleted_files = f"{directory}/{suffixed_dir_name(*key, self._random_bytes(16), DELETED)}"
+                deleted_files = self._new_path(directory, key, DELETED)
                 renamed: list[str] = []  # at once: Kafka does not start with two copies of one log
                 self.submit_directory_op(
                     directory, partial(_rename, partial(self._disk.rename, path, deleted_files), renamed, deleted_files)
@@ -417,7 +412,7 @@ class LogManager:
             self._disk, self.engine_factory, home.path, log.topic, log.partition, log.config,
             topic_id=topic_id, is_new=True,
         )  # fmt: skip
-        copy.path = f"{home.path}/{suffixed_dir_name(log.topic, log.partition, self._random_bytes(16), FUTURE)}"
+        copy.path = self._new_path(home.path, (log.topic, log.partition), FUTURE)
         if log.first_dirty_offset != NEVER_CLEANED:
             copy.first_dirty_offset = start_offset
         return copy, partial(create_future_log, self._disk, copy, topic_id, start_offset)
@@ -436,7 +431,7 @@ class LogManager:
     def replace_with_future_log(self, log: Log, copy: Log) -> None:
         """Replace a log by its complete, durable and closed future replica (future_replica.py rule 1)."""
         key = (log.topic, log.partition)
-        deleted_files = f"{log.directory}/{suffixed_dir_name(*key, self._random_bytes(16), DELETED)}"
+        deleted_files = self._new_path(log.directory, key, DELETED)
         future_path, copy.path = copy.path, f"{copy.directory}/{copy.name}"
         log.delete()
         del self.future_logs[key], self.directories[log.directory].logs[key]
@@ -447,9 +442,8 @@ class LogManager:
         renamed: list[str] = []
         taking = partial(swap_in_future_log, self._disk, log.path, deleted_files, future_path, copy.path)
         self.submit_directory_op(copy.directory, partial(_rename, taking, renamed, deleted_files))
-        copy.submit_file_op(
-            _no_op, partial(self.submit_directory_op, copy.directory)
-        )  # so that the log is not opened before the rename
+        # So that the log is not opened before the rename.
+        copy.submit_file_op(_no_op, partial(self.submit_directory_op, copy.directory))
         self._deleted_dirs.append(_DeletedDirectory(None, True, log.directory, renamed))
 
     def truncate(self, log: Log, offset: int) -> bool:
@@ -554,9 +548,8 @@ class LogManager:
         for log in self.logs.values():
             if log.deleted_files:
                 due = [paths for due_ms, paths in log.deleted_files if due_ms <= wall_ms]
-                log.deleted_files = [
-                    entry for entry in log.deleted_files if entry[0] > wall_ms or log.has_pending_file_ops
-                ]
+                if not log.has_pending_file_ops:
+                    log.deleted_files = [entry for entry in log.deleted_files if entry[0] > wall_ms]
                 for paths in due:
                     found.setdefault(log.directory, ([], []))[0].extend(_drain(paths))
         dying, self._deleted_dirs = self._deleted_dirs, []

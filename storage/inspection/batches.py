@@ -34,11 +34,7 @@ class StoredBatch(NamedTuple):
     """Position of the batch in `buffer`."""
 
     def records(self) -> list[Record]:
-        """The records of the batch.
-
-        Raises:
-            KafkaError: the records are invalid.
-        """
+        """The records of the batch; raises KafkaError if they are invalid."""
         return records(self.buffer, self.at, self.header, max_bytes=LARGEST_BATCH_BYTES)
 
 

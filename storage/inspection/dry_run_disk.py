@@ -104,15 +104,6 @@ class _DryRunFile(File):
         return mapping
 
 
-class _DryRunDirectory(File):
-    """An open directory."""
-
-    __slots__ = ()
-
-    def sync(self) -> None:
-        """Does nothing."""
-
-
 class DryRunDisk(Disk):
     """The real files plus changes in memory."""
 
@@ -159,7 +150,7 @@ class DryRunDisk(Disk):
 
     def open_directory(self, path: str) -> File:
         """Open a directory to sync it."""
-        return _DryRunDirectory(self, path, -1)
+        return _DryRunFile(self, path, _Content(None))
 
     def exists(self, path: str) -> bool:
         """Whether the path exists."""

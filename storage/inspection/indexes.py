@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import NamedTuple
 
 from storage.engine import AbortedTransaction
 from storage.io.disk import File
@@ -25,13 +24,6 @@ ENTRY_SIZES = {
 }
 
 
-class StoredTransaction(NamedTuple):
-    """An entry of a transaction index."""
-
-    version: int
-    transaction: AbortedTransaction
-
-
 def offset_entries(file: File, base_offset: int) -> Iterator[tuple[int, int]]:
     """(last offset of a batch, its position)."""
     for relative, position in _entries(file, OffsetIndex.ENTRY):
@@ -44,10 +36,10 @@ def time_entries(file: File, base_offset: int) -> Iterator[tuple[int, int]]:
         yield timestamp, base_offset + relative
 
 
-def transaction_entries(file: File) -> Iterator[StoredTransaction]:
-    """The aborted transactions."""
+def transaction_entries(file: File) -> Iterator[tuple[int, AbortedTransaction]]:
+    """(version, aborted transaction)."""
     for version, *fields in _entries(file, TransactionIndex.ENTRY):
-        yield StoredTransaction(version, AbortedTransaction(*fields))
+        yield version, AbortedTransaction(*fields)
 
 
 def _entries(file: File, entry: Struct) -> Iterator[tuple[int, ...]]:
@@ -62,6 +54,6 @@ def _entries(file: File, entry: Struct) -> Iterator[tuple[int, ...]]:
 
 
 __all__ = [
-    "ENTRY_SIZES", "LOG", "OFFSET_INDEX", "TIME_INDEX", "TRANSACTION_INDEX", "StoredTransaction",
-    "offset_entries", "time_entries", "transaction_entries",
+    "ENTRY_SIZES", "LOG", "OFFSET_INDEX", "TIME_INDEX", "TRANSACTION_INDEX", "offset_entries", "time_entries",
+    "transaction_entries",
 ]  # fmt: skip

@@ -13,8 +13,9 @@ from itertools import pairwise
 
 from protocol.errors import KafkaError
 from protocol.records import NO_LEADER_EPOCH
+from storage.engine import AbortedTransaction
 from storage.inspection.batches import StoredBatch
-from storage.inspection.indexes import ENTRY_SIZES, TRANSACTION_INDEX, StoredTransaction, transaction_entries
+from storage.inspection.indexes import ENTRY_SIZES, TRANSACTION_INDEX, transaction_entries
 from storage.inspection.issues import Issue, Severity
 from storage.inspection.segment_check import SegmentCheck
 from storage.io.checkpoint_file import LEADER_EPOCHS, read_epochs
@@ -45,9 +46,8 @@ class PartitionCheck:
         self._epochs: list[tuple[int, int]] = []
         self._epoch = UNDEFINED
         self._slot = -1
-        self._has_epoch_issue = False
         self._producers = ProducerState(name)
-        self._aborted: Iterator[StoredTransaction] = iter(())
+        self._aborted: Iterator[tuple[int, AbortedTransaction]] = iter(())
         self._aborted_path = ""
         self._base_offset = 0
         self._log_start_offset = 0
@@ -77,6 +77,11 @@ class PartitionCheck:
 
     def _add(self, severity: Severity, name: str, text: str) -> None:
         self.issues.append(Issue(severity, f"{self.path}/{name}" if name else self.path, text))
+
+    def _report_once(self, name: str, text: str) -> None:
+        """Report a file that a recovery rebuilds, unless it was reported before."""
+        if not any(issue.path.endswith(name) for issue in self.issues):
+            self._add(Severity.HARMLESS, name, text)
 
     def _recover_from(self, offset: int) -> None:
         self.recover_from = offset if self.recover_from is None else min(offset, self.recover_from)
@@ -125,12 +130,10 @@ class PartitionCheck:
         check = SegmentCheck(self._disk, self.path, base_offset, self._visit)
         check.run(is_last=is_last, is_clean=self._is_clean)
         self.issues += check.issues
-        if check.has_bad_index:
+        if check.has_bad_index or check.first_damage is not None:
             self._recover_from(base_offset)
-        if check.first_damage is not None:
-            self._recover_from(base_offset)
-        elif (entry := next(self._aborted, None)) is not None:
-            self._report_aborted(f"No transaction ends at {entry.transaction.last_offset}.")
+        if check.first_damage is None and (entry := next(self._aborted, None)) is not None:
+            self._report_aborted(f"No transaction ends at {entry[1].last_offset}.")
         self.end_offset = check.end_offset
 
     def _visit(self, found: StoredBatch) -> None:
@@ -144,10 +147,8 @@ class PartitionCheck:
                 text = f"The marker at offset {header.base_offset} cannot be read: {error}."
                 self._add(Severity.LOSS, f"{self._base_offset:020d}{LOG}", text)
                 return
-            if aborted is not None:
-                entry = next(self._aborted, None)
-                if entry is None or entry != (0, aborted):
-                    self._report_aborted(f"It does not name the transaction that was aborted at {aborted.last_offset}.")
+            if aborted is not None and next(self._aborted, None) != (0, aborted):
+                self._report_aborted(f"It does not name the transaction that was aborted at {aborted.last_offset}.")
 
     # ---- aborted transactions ----------------------------------------------------------------------------
 
@@ -161,8 +162,7 @@ class PartitionCheck:
                 self._report_aborted(f"Its {file.size()} bytes are no multiple of {ENTRY_SIZES[TRANSACTION_INDEX]}.")
 
     def _report_aborted(self, text: str) -> None:
-        if not any(issue.path.endswith(self._aborted_path) for issue in self.issues):
-            self._add(Severity.HARMLESS, self._aborted_path, text)
+        self._report_once(self._aborted_path, text)
         self._aborted = iter(())
         self._recover_from(self._base_offset)
 
@@ -201,10 +201,8 @@ class PartitionCheck:
                 self._report_epochs(f"Epoch {epoch} begins at {offset}, behind the end {self.end_offset}.")
 
     def _report_epochs(self, text: str) -> None:
-        if not self._has_epoch_issue:
-            self._has_epoch_issue = True
-            self._add(Severity.HARMLESS, LEADER_EPOCHS, text)
-            self._recover_from(self.start_offset)
+        self._report_once(LEADER_EPOCHS, text)
+        self._recover_from(self.start_offset)
 
     # ---- checkpoints of the log directory ----------------------------------------------------------------
 

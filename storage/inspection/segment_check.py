@@ -36,7 +36,6 @@ class SegmentCheck:
         """The offset after the last batch, damaged ones excluded."""
         self.first_damage: int | None = None
         """The offset of the first damage."""
-        self.tail: Tail | None = None
         self.has_bad_index = False
         self.issues: list[Issue] = []
         self._damaged = 0
@@ -92,7 +91,6 @@ class SegmentCheck:
             self._add(Severity.LOSS, path, f"The batch at {where}, is damaged: {damage}.")
 
     def _report_tail(self, path: str, tail: Tail, *, is_last: bool) -> None:
-        self.tail = tail
         if self.first_damage is None:
             self.first_damage = self.end_offset
         where = f"from position {tail.position} on, behind offset {self.end_offset - 1}"

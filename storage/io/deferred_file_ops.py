@@ -6,12 +6,17 @@ RULES    1. A submitted operation runs before every later one, and before bytes 
          3. An operation that failed on a full disk may be retried from its start. After another failure the following ones
             may still run: dependent steps form one operation (`sequential`).
          4. No operation outlives its files: deleting a log is an operation too, and runs after all others.
-NOT HERE Threads, and the handling of failures (replication/partition/replica_manager.py).
+         5. On a full disk, operations that free space do not queue behind those that need it: a log directory has a
+            `Submit` of its own for them. They must not touch files with pending operations: only fully written segments
+            are deleted, and no segment is started.
+NOT HERE Threads, and the handling of failures (replication/partition/replica_manager.py). Detection of a full disk
+         (`broker/io/worker_thread.py`). Why: docs/decisions/0024-full-disks.md
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 FileOp = Callable[[], None]
 Submit = Callable[[FileOp], None]
@@ -31,3 +36,19 @@ def sequential(steps: list[FileOp]) -> FileOp:
             del steps[0]
 
     return op
+
+
+class DiskSpace:
+    """The disk-full state of a log directory."""
+
+    __slots__ = ("is_full", "submit")
+
+    def __init__(self, submit: Submit = run_now) -> None:
+        self.is_full = False
+        """While true, client appends are rejected."""
+        self.submit = submit
+        """Runs operations that free space, while the directory is full."""
+
+
+UNMONITORED: Final = DiskSpace()
+"""For logs without a log manager: never full."""

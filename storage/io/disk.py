@@ -102,10 +102,8 @@ class File:
 
     def size(self) -> int:
         """The current size in bytes."""
-        try:
+        with _as_storage_error("ask the size of", self.path):
             return os.fstat(self._descriptor).st_size
-        except OSError as error:
-            raise StorageError("ask the size of", self.path, error) from error
 
     def pread(self, length: int, position: int) -> bytes:
         """Up to `length` bytes; fewer only at the end of the file."""
@@ -147,7 +145,7 @@ class File:
         Disables the kernel's read-ahead for this file: its pages could not be distinguished from those in use.
         """
         end = position + length
-        try:
+        with _as_storage_error("read", self.path):
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
                 for at in range(position, end, _FADVISE_BYTES):
@@ -157,16 +155,12 @@ class File:
                 if not count:
                     break
                 position += count
-        except OSError as error:
-            raise StorageError("read", self.path, error) from error
 
     def drop_cache(self, position: int, length: int) -> None:
         """Drop these bytes from the page cache, except pages that are in use or dirty."""
         if hasattr(os, "posix_fadvise"):
-            try:
+            with _as_storage_error("give back the cache of", self.path):
                 os.posix_fadvise(self._descriptor, position, length, os.POSIX_FADV_DONTNEED)
-            except OSError as error:
-                raise StorageError("give back the cache of", self.path, error) from error
 
     def pwrite(self, buffer: Buffer, position: int) -> None:
         """Write all of `buffer`."""
@@ -181,10 +175,8 @@ class File:
 
     def truncate(self, size: int) -> None:
         """Truncate the file, or extend it with zeros."""
-        try:
+        with _as_storage_error("truncate", self.path):
             os.ftruncate(self._descriptor, size)
-        except OSError as error:
-            raise StorageError("truncate", self.path, error) from error
 
     def allocate(self, size: int) -> None:
         """Allocate disk space for `size` bytes without changing the file size; a no-op if unsupported."""
@@ -240,10 +232,8 @@ class Directory(File):
 
     def sync(self) -> None:
         """Make created, renamed and removed entries durable."""
-        try:
+        with _as_storage_error("sync the directory", self.path):
             os.fsync(self._descriptor)
-        except OSError as error:
-            raise StorageError("sync the directory", self.path, error) from error
 
 
 class Lock:
@@ -302,10 +292,8 @@ class Disk:
 
     def open_directory(self, path: str) -> File:
         """Open a directory to sync it, also after a rename."""
-        try:
+        with _as_storage_error("open the directory", path):
             return Directory(self, path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        except OSError as error:
-            raise StorageError("open the directory", path, error) from error
 
     def exists(self, path: str) -> bool:
         """Whether the path exists."""
@@ -331,10 +319,8 @@ class Disk:
 
     def listdir(self, path: str) -> list[str]:
         """The names in a directory, unordered."""
-        try:
+        with _as_storage_error("list", path):
             return os.listdir(path)
-        except OSError as error:
-            raise StorageError("list", path, error) from error
 
     def make_dirs(self, path: str) -> None:
         """Create a directory and its parents; a no-op if it exists."""
@@ -388,15 +374,13 @@ class Disk:
     def read(self, path: str) -> bytes:
         """The contents of a small file."""
         data = b""
-        try:
+        with _as_storage_error("read", path):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # io.open makes three times as many system calls
             try:
                 while more := os.read(descriptor, _READ_BYTES):
                     data += more
             finally:
                 os.close(descriptor)
-        except OSError as error:
-            raise StorageError("read", path, error) from error
         return data
 
     def write_temporary(self, path: str, data: Buffer, suffix: str = TEMPORARY) -> File:

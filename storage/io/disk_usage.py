@@ -32,11 +32,7 @@ class DiskUsage:
         """Size by log path."""
 
     def run(self) -> None:
-        """Query the file system.
-
-        Raises:
-            StorageError: a query failed.
-        """
+        """Query the file system; raises StorageError if a query fails."""
         self.total_bytes = self._disk.total_bytes(self._directory)
         self.usable_bytes = self._disk.free_bytes(self._directory)
         self.sizes = {path: self._size_of(path) for path in self._logs}

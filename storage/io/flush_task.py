@@ -49,11 +49,7 @@ class FlushTask:
     """Whether no further flush is needed."""
 
     def __call__(self) -> None:
-        """Run this task alone.
-
-        Raises:
-            StorageError: the flush failed.
-        """
+        """Run this task alone; raises StorageError if the flush fails."""
         (error,) = flush_together([self])
         if error is not None:
             raise error
@@ -104,14 +100,9 @@ def flush_together(tasks: Sequence[FlushTask]) -> list[StorageError | None]:
         errors[index] = failure or errors[index]
         if errors[index] is None and task.replacements:
             errors[index], _ = _attempt(task.commit_temporary, None)
-    written_tasks = [
-        task for index, task in enumerate(tasks) if errors[index] is None and task.directories and task.is_in_service()
-    ]
-    directory_failures = (
-        disk.sync_dirs(list({path: None for task in written_tasks for path in task.directories}))
-        if written_tasks
-        else {}
-    )
+    written_tasks = [task for index, task in enumerate(tasks) if errors[index] is None and task.is_in_service()]
+    directories = {path: None for task in written_tasks for path in task.directories}
+    directory_failures = disk.sync_dirs(list(directories)) if directories else {}
     for index, task in enumerate(tasks):
         errors[index] = errors[index] or next(
             (directory_failures[path] for path in task.directories if path in directory_failures), None

@@ -85,12 +85,8 @@ class PageCache:
         return (self._count or self._load())(descriptor, position, 1) != 0
 
     def _load(self) -> Count:
-        self._count = count = _cachestat() if sys.platform == "linux" else _unknown
+        self._count = count = _cachestat() if sys.platform == "linux" else (lambda *_: -1)
         return count
-
-
-def _unknown(descriptor: int, position: int, length: int) -> int:  # noqa: ARG001
-    return -1
 
 
 def _cachestat() -> Count:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Protocol
 
-PathWork = Callable[[], None]
+from storage.io.deferred_file_ops import FileOp
+
 LockContext = AbstractContextManager[object]
 
 
@@ -34,7 +35,7 @@ class PathGuard:
         self._mutex = new_lock()
         self._users: dict[LockContext, GuardedLog] = {}
 
-    def run(self, log: GuardedLog, work: PathWork) -> None:
+    def run(self, log: GuardedLog, work: FileOp) -> None:
         """Run work on a log's paths, in any thread, unless the log is offline."""
         lock = self._new_lock()
         with lock:

@@ -99,11 +99,6 @@ class LeaderEpochCache:
             return
         self._set_entries(self._epochs[first:], [start_offset, *self._offsets[first + 1 :]])
 
-    def clear(self) -> None:
-        """Remove all epochs."""
-        if self._epochs:
-            self._set_entries([], [])
-
     def write(self) -> None:
         """Write the file now if it is out of date."""
         if not self._is_up_to_date:

@@ -12,7 +12,7 @@ NOT HERE Open, close, flush (openable_log.py), the steps of an append (append_pi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -93,7 +93,6 @@ class Log(OpenableLog):
 
         Raises:
             KafkaError: the records are rejected and the log is unchanged; RejectedRecords names the invalid records.
-            WouldBlock: only with `may_block=False`.
         """
         engine = self._engine
         if engine is None:
@@ -159,7 +158,6 @@ class Log(OpenableLog):
 
         Raises:
             KafkaError: OFFSET_OUT_OF_RANGE below the log start or above the log end.
-            WouldBlock: only with `may_block=False`.
         """
         engine = self._engine
         if engine is None:
@@ -185,48 +183,29 @@ class Log(OpenableLog):
 
         Raises:
             KafkaError: OFFSET_OUT_OF_RANGE.
-            WouldBlock: only with `may_block=False`.
         """
         engine = self.open(may_block=may_block)
         if not self._log_start_offset <= offset <= engine.end_offset:
             raise out_of_range(self.name, offset, self._log_start_offset, engine.end_offset)
-        if may_block:
-            return engine.read_batches(offset, max_bytes)
-        return self._lookup_async(("records", offset), lambda copy: copy.read_batches(offset, max_bytes))
+        return self.lookup(("records", offset), lambda copy: copy.read_batches(offset, max_bytes), may_block=may_block)
 
     def offset_for_timestamp(self, target_ms: int, *, may_block: bool = True) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record at or after `target_ms`; None if there is none.
-
-        Raises:
-            WouldBlock: only with `may_block=False`.
-        """
-        engine = self.open(may_block=may_block)
-        start_offset = self._log_start_offset
-        if may_block:
-            return first_record(engine, target_ms, start_offset)
-        return self._lookup_async(("time", target_ms), lambda copy: first_record(copy, target_ms, start_offset))
+        """(timestamp, offset, leader epoch) of the first record at or after `target_ms`; None if there is none."""
+        self.open(may_block=may_block)
+        start = self._log_start_offset
+        return self.lookup(("time", target_ms), lambda copy: first_record(copy, target_ms, start), may_block=may_block)
 
     def offset_of_max_timestamp(self, *, may_block: bool = True) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record with the greatest timestamp; None for an empty log.
+        """(timestamp, offset, leader epoch) of the first record with the greatest timestamp; None for an empty log."""
+        return self.lookup("latest", latest_record, may_block=may_block)
 
-        Raises:
-            WouldBlock: only with `may_block=False`.
-        """
+    def lookup(self, key: Hashable, find: Callable[[Engine], T], *, may_block: bool = True) -> T:
+        """The result of `find` on the engine, or on a copy of it in another thread (rule 3); `key` identifies the lookup."""
         engine = self.open(may_block=may_block)
-        return latest_record(engine) if may_block else self._lookup_async(("latest", 0), latest_record)
-
-    def lookup(self, name: str, find: Callable[[Engine], T], *, may_block: bool = True) -> T:
-        """The result of `find` on the engine, or on a copy of it in another thread; `name` identifies the lookup.
-
-        Raises:
-            WouldBlock: only with `may_block=False`.
-        """
-        engine = self.open(may_block=may_block)
-        return find(engine) if may_block else self._lookup_async((name, 0), find)
-
-    def _lookup_async(self, key: tuple[str, int], find: Callable[[Engine], T]) -> T:
+        if may_block:
+            return find(engine)
         if self._async_lookups is None:
-            self._async_lookups = AsyncLookups(self.open())
+            self._async_lookups = AsyncLookups(engine)
         return self._async_lookups.get(key, find)
 
     # ---- leader epochs -----------------------------------------------------------------------------------
@@ -376,16 +355,8 @@ class Log(OpenableLog):
         self._snapshots.delete_all()  # before the engine syncs the directory
         engine.reset(offset)
         self._append_pipeline.next_offset = offset
-        self._epochs.clear()
+        self._epochs.truncate(0)
         self._producers.clear()
 
 
-__all__ = [
-    "AppendInfo",
-    "AppendOrigin",
-    "Checkpoint",
-    "Isolation",
-    "Log",
-    "PreparedAppend",
-    "ReadInfo",
-]  # fmt: skip
+__all__ = ["AppendInfo", "AppendOrigin", "Checkpoint", "Isolation", "Log", "PreparedAppend", "ReadInfo"]

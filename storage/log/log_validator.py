@@ -224,12 +224,12 @@ def refuse_zstd(records: Buffer | None, produce_version: int) -> None:
 def parse_header_of_client(records: Buffer) -> BatchHeader:
     """The first batch's header; formats before v2 are rejected as by Produce."""
     try:
-        header = parse_header(records)
+        return parse_header(records)
     except KafkaError as error:
         if error.code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
-            raise _only_v2() from None
+            text = "Produce requests are only allowed to contain record batches with magic version 2"
+            raise invalid_record(text) from None
         raise
-    return header
 
 
 # ---- decoding a batch ------------------------------------------------------------------------------------
@@ -241,7 +241,10 @@ def _check_all_records(
     """Check every record; returns the header with the true max timestamp."""
     timestamps, keyless = scan(body, header.record_count)
     first, last = header.base_timestamp + min(timestamps), header.base_timestamp + max(timestamps)
-    errors = _keyless_errors(keyless, rules) if rules.is_compacted and keyless else []
+    errors: list[tuple[int, str]] = []
+    if rules.is_compacted and keyless:
+        text = f"Compacted topic cannot accept message without key in topic partition {rules.partition}"
+        errors = [(index, text) for index in keyless]
     timestamp_errors: list[tuple[int, str]] = []
     if rules.uses_log_append_time:
         if header.is_log_append_time:
@@ -314,11 +317,6 @@ def _timestamp_errors(
     return errors
 
 
-def _keyless_errors(keyless: list[int], rules: BatchRules) -> list[tuple[int, str]]:
-    text = f"Compacted topic cannot accept message without key in topic partition {rules.partition}"
-    return [(index, text) for index in keyless]
-
-
 def _summary(errors: list[tuple[int, str]]) -> str:
     shown = ", ".join(f"RecordError(batchIndex={index}, message='{why}')" for index, why in errors[:3])
     return (
@@ -389,10 +387,6 @@ def _validate_internal(
 # ---- errors ----------------------------------------------------------------------------------------------
 
 
-def _only_v2() -> KafkaError:
-    return invalid_record("Produce requests are only allowed to contain record batches with magic version 2")
-
-
 def _not_one_batch() -> KafkaError:
     return invalid_record("Produce requests must have exactly one record batch per partition")
 
@@ -405,9 +399,7 @@ def _refuse_short(records: Buffer | None) -> NoReturn:
 
 def _first_batch(records: bytearray | memoryview, size: int) -> memoryview:
     """The first batch alone; the trailing bytes must be too short for another one."""
-    if size > len(records):
-        raise _not_one_batch()
-    if headers(memoryview(records)[size:]):
+    if size > len(records) or headers(memoryview(records)[size:]):
         raise _not_one_batch()
     return memoryview(records)[:size]
 

@@ -22,9 +22,8 @@ from protocol.errors import ErrorCode, KafkaError
 from storage.config.log_config import LogConfig
 from storage.engine import Engine, EngineFactory
 from storage.io.checkpoint_file import PARTITION_METADATA, CorruptCheckpoint, read_topic_id, write_topic_id
-from storage.io.deferred_file_ops import FileOp, Submit, run_now
+from storage.io.deferred_file_ops import UNMONITORED, FileOp, Submit, run_now
 from storage.io.disk import Disk, File, StorageError
-from storage.io.disk_space import UNMONITORED
 from storage.io.flush_task import SEGMENTS_AT_A_TIME, FlushTask
 from storage.io.path_guard import UNGUARDED
 from storage.io.would_block import WouldBlock
@@ -108,9 +107,8 @@ class OpenableLog:
         """Number of truncations; a full truncation counts."""
         self.decided_end_offset = 0
         """Records below this offset are durable, and so are the markers of their transactions."""
-        self._decided_end_after_flush: dict[
-            int, int
-        ] = {}  # by end offset of a pending flush: `decided_end_offset` after it
+        # By end offset of a pending flush: `decided_end_offset` after it.
+        self._decided_end_after_flush: dict[int, int] = {}
         self.is_being_cleaned = self.is_uncleanable = False
         self.nothing_to_clean = False
         """Whether there was nothing to compact when the log was closed."""

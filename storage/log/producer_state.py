@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from dataclasses import dataclass
 from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
@@ -97,24 +98,15 @@ class CompletedTransaction(NamedTuple):
     last_stable_offset: int  # of the log at the marker, ignoring the high watermark
 
 
+@dataclass(slots=True, eq=False)
 class ProducerEntry:
     """The state of one producer; a batch is (first sequence, last sequence, last offset, offset delta, timestamp)."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "txn_first_offset")
-
-    def __init__(
-        self,
-        epoch: int = NO_PRODUCER_EPOCH,
-        batches: tuple[tuple[int, int, int, int, int], ...] = (),
-        last_timestamp: int = NO_TIMESTAMP,
-        coordinator_epoch: int = -1,
-        txn_first_offset: int = NO_OFFSET,
-    ) -> None:
-        self.epoch = epoch
-        self.batches = batches
-        self.last_timestamp = last_timestamp
-        self.coordinator_epoch = coordinator_epoch
-        self.txn_first_offset = txn_first_offset
+    epoch: int = NO_PRODUCER_EPOCH
+    batches: tuple[tuple[int, int, int, int, int], ...] = ()
+    last_timestamp: int = NO_TIMESTAMP
+    coordinator_epoch: int = -1
+    txn_first_offset: int = NO_OFFSET
 
     @property
     def last_sequence(self) -> int:
@@ -175,9 +167,8 @@ class ProducerState:
         self._open: dict[int, int] = {}  # first offset -> producer id, ascending
         self._completed: dict[int, int] = {}  # first offset -> marker's offset at or above the high watermark
         self._reserved: deque[tuple[BatchHeader, EndTransactionMarker | None]] = deque()
-        self._reserved_entries: dict[
-            int, ProducerEntry
-        ] = {}  # `producers` after the first `_applied_reservations` reserved batches
+        # `producers` after the first `_applied_reservations` reserved batches.
+        self._reserved_entries: dict[int, ProducerEntry] = {}
         self._applied_reservations = 0
 
     # ---- the steps of an append ----------------------------------------------------------------------------
@@ -185,11 +176,7 @@ class ProducerState:
     def check(
         self, header: BatchHeader, offset: int, *, is_client: bool = True, begins_at_0: bool = False
     ) -> Duplicate | None:
-        """Check a producer's data batch at `offset`; returns the original of a duplicate.
-
-        Raises:
-            KafkaError: the same error as Apache Kafka.
-        """
+        """Check a producer's data batch at `offset`; returns the original of a duplicate, raises KafkaError as Kafka does."""
         producer_id = header[9]
         known = self.producers.get(producer_id)
         if self._reserved:
@@ -407,11 +394,7 @@ class ProducerState:
         return _HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
 
     def restore(self, snapshot: Buffer, wall_ms: int) -> None:
-        """Replace the state by a snapshot's, without expired producers.
-
-        Raises:
-            CorruptSnapshot: the state is unchanged.
-        """
+        """Replace the state by a snapshot's, without expired producers; CorruptSnapshot leaves it unchanged."""
         found = _read_snapshot(snapshot)
         self.clear()
         for producer_id, producer in found:

@@ -70,7 +70,7 @@ def open_log(
     if engine.end_offset < log_start_offset:
         snapshots.delete_all()  # before the engine syncs the directory
         engine.reset(log_start_offset)
-        epochs.clear()
+        epochs.truncate(0)
         producers.clear()
     end_offset = engine.end_offset
     log_start_offset = max(log_start_offset, engine.start_offset)
@@ -114,16 +114,20 @@ def _recover(
 
 
 def _find_epochs(engine: Engine, epochs: LeaderEpochCache) -> None:
-    epochs.clear()
-    for header in _headers(engine, engine.start_offset):
+    epochs.truncate(0)
+    for _, _, header in _batches(engine, engine.start_offset, engine.end_offset, REPLAY_BYTES):
         if header.leader_epoch > epochs.latest:
             epochs.assign(header.leader_epoch, header.base_offset)
 
 
-def _headers(engine: Engine, offset: int) -> Iterator[BatchHeader]:
-    while batches := headers(engine.read_batches(offset, REPLAY_BYTES)):
-        for _, header in batches:
-            yield header
+def _batches(engine: Engine, offset: int, end_offset: int, max_bytes: int) -> Iterator[tuple[Buffer, int, BatchHeader]]:
+    """The batches from `offset` on, each with a buffer that contains it and its position there."""
+    while offset < end_offset:
+        batches = headers(buffer := engine.read_batches(offset, max_bytes))
+        if not batches:
+            return
+        for position, header in batches:
+            yield buffer, position, header
         offset = batches[-1][1].next_offset
 
 
@@ -140,27 +144,23 @@ def restore_producers(
     offset = max(offset, engine.start_offset)
     if producers.producers:
         _restore_recent_batches(engine, producers, offset)
-    while offset < end_offset:
-        batches = headers(buffer := engine.read_batches(offset, REPLAY_BYTES))
-        if not batches:
-            return
-        for position, header in batches:
-            if header.producer_id >= 0:
-                replay(producers, buffer, position, header)
-        offset = batches[-1][1].next_offset
+    for buffer, position, header in _batches(engine, offset, end_offset, REPLAY_BYTES):
+        if header.producer_id >= 0:
+            replay(producers, buffer, position, header)
 
 
 def _restore_recent_batches(engine: Engine, producers: ProducerState, end_offset: int) -> None:
     """Restore the batches before the last one of each producer (rule 5)."""
     with suppress(KafkaError):  # these batches are not checked
-        for header in reversed(list(_preceding_headers(engine, end_offset))):
+        recent = list(_batches(engine, _recent_start(engine, end_offset), end_offset, RECALLED_BYTES))
+        for _, _, header in reversed(recent):
             producer = producers.producers.get(header.producer_id)
             if producer is not None and not header.is_control and header.next_offset <= end_offset:
                 producer.prepend(header)
 
 
-def _preceding_headers(engine: Engine, end_offset: int) -> Iterator[BatchHeader]:
-    """The headers of about RECALLED_BYTES before `end_offset`, assuming evenly sized batches in a segment."""
+def _recent_start(engine: Engine, end_offset: int) -> int:
+    """The offset about RECALLED_BYTES before `end_offset`, assuming evenly sized batches in a segment."""
     begin, left = end_offset, RECALLED_BYTES
     for base_offset, segment_end, size in reversed(engine.segments()):
         if base_offset < end_offset and size and left > 0:
@@ -168,12 +168,7 @@ def _preceding_headers(engine: Engine, end_offset: int) -> Iterator[BatchHeader]
             share = size * length // (segment_end - base_offset)
             begin = base_offset + (length - length * left // share if share > left else 0)
             left -= share
-    while begin < end_offset:
-        batches = headers(engine.read_batches(begin, RECALLED_BYTES))
-        if not batches:
-            return
-        yield from (header for _, header in batches)
-        begin = batches[-1][1].next_offset
+    return begin
 
 
 def replay(producers: ProducerState, buffer: Buffer, position: int, header: BatchHeader) -> AbortedTransaction | None:

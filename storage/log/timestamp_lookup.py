@@ -20,9 +20,7 @@ def first_record(engine: Engine, target_ms: int, start_offset: int) -> tuple[int
     """(timestamp, offset, leader epoch) of the first record from `start_offset` on that is not before `target_ms`."""
     offset = start_offset
     while (base_offset := engine.find_timestamp(target_ms, offset)) is not None:
-        buffer = engine.read_batches(base_offset, 1)
-        header = parse_header(buffer)
-        found = first_at_or_after(buffer, 0, header, target_ms, start_offset, max_bytes=MAX_OPENED_BYTES)
+        header, found = _first_in_batch(engine, base_offset, target_ms, start_offset)
         if found is not None:
             return *found, header.leader_epoch
         offset = header.next_offset  # the matching records are below the log start offset
@@ -34,11 +32,17 @@ def latest_record(engine: Engine) -> tuple[int, int, int] | None:
     latest = engine.max_timestamp()
     if latest is None:
         return None
-    timestamp, offset = latest
+    timestamp, last_offset = latest
+    header, found = _first_in_batch(engine, last_offset, timestamp, 0)
+    return (*found, header.leader_epoch) if found is not None else None
+
+
+def _first_in_batch(
+    engine: Engine, offset: int, target_ms: int, start_offset: int
+) -> tuple[BatchHeader, tuple[int, int] | None]:
     buffer = engine.read_batches(offset, 1)
     header = parse_header(buffer)
-    found = first_at_or_after(buffer, 0, header, timestamp, header.base_offset, max_bytes=MAX_OPENED_BYTES)
-    return (*found, header.leader_epoch) if found is not None else None
+    return header, first_at_or_after(buffer, 0, header, target_ms, start_offset, max_bytes=MAX_OPENED_BYTES)
 
 
 def first_at_or_after(

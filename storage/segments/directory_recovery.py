@@ -88,7 +88,7 @@ def _finish_interrupted(disk: Disk, directory: str, names: Sequence[str]) -> Non
         for name in swaps
         if name.endswith(LOG + SWAP)
         and name.removesuffix(SWAP) in names
-        and not _is_complete_log(disk, f"{directory}/{name}")
+        and not _measure(disk, f"{directory}/{name}")[1]
     }
     for name in [swap for swap in swaps if _base(swap) in damaged]:
         _log.warning("Removing incomplete compacted segment %s/%s; its source segments stay", directory, name)
@@ -97,7 +97,7 @@ def _finish_interrupted(disk: Disk, directory: str, names: Sequence[str]) -> Non
     replacements = [name for name in swaps if name.endswith(LOG + SWAP)]
     if replacements:
         start = min(_base(name) for name in replacements)
-        end = max(start + 1, *(_next_offset(disk, f"{directory}/{name}", _base(name)) for name in replacements))
+        end = max(start + 1, *(_measure(disk, f"{directory}/{name}")[0] for name in replacements))
         for name in names:
             if name[_DIGITS:] in (LOG, *INDEXES) and _is_numbered(name) and start <= _base(name) < end:
                 remove(name)
@@ -113,23 +113,11 @@ def _base(name: str) -> int:
     return int(name[:_DIGITS])
 
 
-def _is_complete_log(disk: Disk, path: str) -> bool:
-    """Whether a log consists of whole batches, by their headers."""
-    file = disk.open(path, write=False)
-    size, position = file.size(), 0
-    while position + BATCH_OVERHEAD <= size:
-        try:
-            position += parse_header(file.pread(BATCH_OVERHEAD, position)).size
-        except KafkaError:
-            return False
-    return position == size
-
-
-def _next_offset(disk: Disk, path: str, base_offset: int) -> int:
-    """The offset after the last whole batch of a log without an index."""
+def _measure(disk: Disk, path: str) -> tuple[int, bool]:
+    """The offset after the last whole batch of a log, and whether the log consists of whole batches, by their headers."""
     file = disk.open(path, write=False)
     size = file.size()
-    position, end_offset = 0, base_offset
+    position, end_offset = 0, _base(path.rpartition("/")[2])
     while position + BATCH_OVERHEAD <= size:
         try:
             header = parse_header(file.pread(BATCH_OVERHEAD, position))
@@ -138,4 +126,4 @@ def _next_offset(disk: Disk, path: str, base_offset: int) -> int:
         position += header.size
         if position <= size:
             end_offset = header.next_offset
-    return end_offset
+    return end_offset, position == size

@@ -16,6 +16,7 @@ NOT HERE Running a sync; when to run one (log.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 
 from storage.engine import SyncWork
@@ -26,15 +27,13 @@ from storage.segments.segment import Segment
 UNKNOWN = -1
 
 
+@dataclass(slots=True)
 class _PendingFlush:
     """A sync in progress."""
 
-    __slots__ = ("end_offset", "finished", "valid_end")
-
-    def __init__(self, end_offset: int, finished: list[Segment]) -> None:
-        self.end_offset = end_offset
-        self.valid_end = end_offset  # lowered by a truncation
-        self.finished = finished
+    end_offset: int
+    valid_end: int  # lowered by a truncation
+    finished: list[Segment]
 
 
 class Durability:
@@ -98,7 +97,7 @@ class Durability:
         finished = list(islice(self._written(), limit))
         for segment in finished:
             del self._finished[segment.base_offset]
-        self._pending.append(_PendingFlush(end_offset, finished))
+        self._pending.append(_PendingFlush(end_offset, end_offset, finished))
         files, self._trimmed_files = self._trimmed_files, []
         for segment in finished:
             files += segment.index_files()

@@ -75,10 +75,6 @@ class PendingLookups:
             raise found
         return found
 
-    def cancel(self) -> None:
-        """Discard the pending lookups, which would otherwise keep these results and their open files alive."""
-        self.pending.clear()
-
     def store(self, offset: int, found: BatchPosition | KafkaError) -> None:
         """Cache a result."""
         self._results[offset] = found

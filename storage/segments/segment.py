@@ -17,8 +17,7 @@ RULES    1. Bytes before `size` are published and never change; bytes between `s
             uses (storage/io/file_handle_cache.py).
          8. A lookup that would block runs on a copy in another thread; its result is cached for the retry, and the segment
             adopts the files that the copy has opened.
-NOT HERE The files (segment_files.py), names (directory_recovery.py). Selecting a segment, rolling, flushing
-         (segment_engine.py).
+NOT HERE Names (directory_recovery.py). Selecting a segment, rolling, flushing (segment_engine.py).
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ from protocol.errors import KafkaError
 from protocol.records import BATCH_OVERHEAD, BatchHeader, crc_is_valid, parse_header
 from storage.engine import BatchInfo, Buffer, OnBatch
 from storage.io.deferred_file_ops import Submit, run_now
-from storage.io.disk import Disk, File, StorageError
-from storage.io.file_handle_cache import HandleRegistration
+from storage.io.disk import DELETED, Disk, File, StorageError
+from storage.io.file_handle_cache import IDLE, USED, HandleRegistration
 from storage.io.would_block import WouldBlock
-from storage.segments.directory_recovery import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
+from storage.segments.directory_recovery import INDEXES, LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
 from storage.segments.indexes import (
     NO_TIMESTAMP,
     CorruptIndex,
@@ -55,7 +54,6 @@ from storage.segments.lookups import (
     PendingLookups,
     search,
 )
-from storage.segments.segment_files import SegmentFiles
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 
@@ -70,20 +68,31 @@ _NOT_A_COPY, _COPY_WITH_INDEXES = -1, -2
 _log = logging.getLogger("barnabas.storage")
 
 
-class Segment(SegmentFiles):
+class Segment:
     """A log file and its indexes."""
 
     __slots__ = (
-        "_copied_size", "_first_timestamp", "_last_time", "_lookups", "_max_timestamp", "_offset_index",
-        "_recent_ends", "_recent_positions", "_recent_start", "_time_index", "_transactions", "_unindexed",
-        "created_ms", "end_offset", "handles", "interval", "is_loaded", "reserved", "size",
+        "_copied_size", "_disk", "_file", "_first_timestamp", "_is_copy", "_last_time", "_lookups", "_max_timestamp",
+        "_name_suffix", "_offset_index", "_recent_ends", "_recent_positions", "_recent_start", "_time_index",
+        "_transactions", "_unindexed", "base_offset", "created_ms", "directory", "end_offset", "handles", "interval",
+        "is_created", "is_deleted", "is_loaded", "reserved", "size", "usage",
     )  # fmt: skip
 
     def __init__(
         self, disk: Disk, directory: str, base_offset: int, size: int, interval: int, name_suffix: str = ""
     ) -> None:
         """`name_suffix`: of the files' names while the segment is being written by a compaction."""
-        super().__init__(disk, directory, base_offset, name_suffix)
+        self._disk = disk
+        self._name_suffix = name_suffix
+        self._file: File | None = None
+        self._is_copy = False
+        self.directory = directory
+        self.base_offset = base_offset
+        self.is_deleted = False
+        """A thread that still looks for a deleted segment finds nothing; that is not an error."""
+        self.is_created = True
+        """Whether the files exist under their names."""
+        self.usage = IDLE
         self.size = size
         self.reserved = size
         self.interval = interval
@@ -108,15 +117,79 @@ class Segment(SegmentFiles):
     def __repr__(self) -> str:
         return f"Segment({self.path(LOG)!r}, {self.size})"
 
+    # ---- files -------------------------------------------------------------------------------------------
+
+    def path(self, suffix: str) -> str:
+        """The path of one of the files."""
+        return f"{self.directory}/{self.base_offset:020d}{suffix}{self._name_suffix}"
+
+    @property
+    def file(self) -> File:
+        """The log file; opened if necessary."""
+        file = self._file
+        if file is None:
+            file = self._disk.open(self.path(LOG), write=True)
+            self._set_file(file)
+        self.usage = USED
+        return file
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the log file is open."""
+        return self._file is not None
+
+    def write(self, buffer: Buffer, position: int) -> None:
+        """Write to the log in any thread; a no-op for a deleted segment."""
+        if not self.is_deleted:
+            file = self.file  # may open the path, which another file may have after the deletion
+            if not self.is_deleted:
+                file.pwrite(buffer, position)
+
+    def index_files(self) -> list[File]:
+        """The index files, opened for a sync."""
+        paths = [self.path(suffix) for suffix in INDEXES]
+        return [self._disk.open(path, write=True) for path in paths if self._disk.exists(path)]
+
+    def sync(self) -> None:
+        """Sync the log and its indexes now."""
+        for file in (self.file, *self.index_files()):
+            file.sync()
+
+    def mark_deleted(self, deleted_paths: list[str]) -> None:
+        """Rename the files for deletion; appends the new paths to `deleted_paths`."""
+        for suffix in (LOG, *INDEXES):
+            path = self.path(suffix)
+            if self._disk.exists(path):
+                self._disk.rename(path, path + DELETED)
+                deleted_paths.append(path + DELETED)
+
+    def unlink(self) -> None:
+        """Delete the files at once, the log first: the next start deletes an index without a log."""
+        self.drop()
+        for suffix in (LOG, *INDEXES):
+            self._disk.unlink(self.path(suffix), missing_ok=True)
+
+    def _create_files(self) -> None:
+        self._disk.unlink(self.path(TRANSACTION_INDEX), missing_ok=True)
+        for suffix in (OFFSET_INDEX, TIME_INDEX, LOG):
+            file = self._disk.open(self.path(suffix), write=True, create=True)
+            if file.size():
+                file.truncate(0)
+        if not self.is_deleted:
+            self._set_file(file)
+        self.is_created = True
+
     def _set_file(self, file: File) -> None:
-        super()._set_file(file)
+        self._file = file
         if self.handles is not None:
             self.handles.files_opened(self)
 
     def _close_file(self) -> None:
-        super()._close_file()
+        self._file = None
         if self.handles is not None:
             self.handles.files_closed(self)
+
+    # ---- indexes -----------------------------------------------------------------------------------------
 
     @property
     def offset_index(self) -> OffsetIndex:
@@ -409,7 +482,7 @@ class Segment(SegmentFiles):
     def _cancel_lookups(self) -> None:
         lookups, self._lookups = self._lookups, None
         if lookups is not None:
-            lookups.cancel()
+            lookups.pending.clear()  # these would keep the results and their open files alive
 
     def _run_lookup(self, copied: Segment, offset: int) -> BatchPosition:
         """Runs in the other thread."""
@@ -579,7 +652,8 @@ class Segment(SegmentFiles):
 
     def drop(self) -> None:
         """Drop all state and write nothing more."""
-        super().drop()
+        self.is_deleted = True
+        self._close_file()
         self._reset_state()
 
     def _reset_state(self) -> None:

@@ -1,6 +1,8 @@
 """Kafka's storage engine: a partition is a directory of segments; appends go to the last one.
 
-RULES    1. A segment is rolled before an append that does not fit (roll_policy.py).
+RULES    1. An append rolls the segment if it would exceed `segment_bytes`, if its timestamps are more than `segment_ms`
+            (minus jitter) after the first batch's, if an index is full, or if a relative offset would overflow.
+            The first batch of an empty segment never rolls by size.
          2. A read is answered from one segment, as in Kafka: the one that contains the offset, or the next one with a
             batch at or above it.
          3. Opening a partition lists its directory and gets the log sizes; files are opened when needed. Interrupted
@@ -51,9 +53,7 @@ from storage.segments.directory_recovery import LOG, recover_directory
 from storage.segments.durability import UNKNOWN, Durability
 from storage.segments.indexes import NO_TIMESTAMP
 from storage.segments.lookups import OpenedFiles, whole_batches
-from storage.segments.roll_policy import draw_roll_ms, must_roll
-from storage.segments.segment import Segment
-from storage.segments.segment_files import preallocate, release_preallocated
+from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
 from storage.segments.segment_swap import swap_segments
 from storage.segments.segment_views import SegmentViews
 
@@ -217,7 +217,7 @@ class SegmentEngine:
         self._config = config
         for segment in self._segments[-1:]:
             segment.interval = config.index_interval_bytes
-        self._roll_ms = draw_roll_ms(self._config, self._jitter)
+        self._roll_ms = _draw_roll_ms(self._config, self._jitter)
 
     def register_files(self) -> None:
         """Allow unused files to be closed (rule 6)."""
@@ -245,7 +245,7 @@ class SegmentEngine:
         segment = self._active
         if not segment.is_loaded:
             self._load()
-        rolled = must_roll(segment, size, batches, wall_ms, self._config, self._roll_ms)
+        rolled = _must_roll(segment, size, batches, wall_ms, self._config, self._roll_ms)
         if rolled:
             segment = self._roll(batches[0].base_offset, wall_ms)
         reservation = SegmentReservation(size, batches, segment, segment.reserve(batches, size), rolled=rolled)
@@ -523,9 +523,8 @@ class SegmentEngine:
         unflushed = self._segments[first:end_slot] if flushed_end < end_offset else []
         if not unflushed or end_slot >= len(self._bases) or self._bases[end_slot] >= end_offset:  # of a pending append
             return self._durability.collect(self._directory, end_offset, unflushed, limit)
-        return self._durability.collect(self._directory, self._bases[end_slot], unflushed, limit)._replace(
-            is_complete=False
-        )
+        work = self._durability.collect(self._directory, self._bases[end_slot], unflushed, limit)
+        return work._replace(is_complete=False)
 
     def mark_flushed(self, end_offset: int) -> None:
         """Record that the sync with this end offset has succeeded."""
@@ -580,10 +579,10 @@ class SegmentEngine:
         segment = Segment(self._disk, self._directory, base_offset, 0, self._config.index_interval_bytes)
         segment.create(wall_ms, submit)
         if self._config.preallocate:
-            submit(partial(preallocate, self._disk, segment.path(LOG), self._config.segment_bytes))
+            submit(partial(_preallocate, self._disk, segment.path(LOG), self._config.segment_bytes))
         submit(self._durability.mark_names_changed)
         self._add(segment)
-        self._roll_ms = draw_roll_ms(self._config, self._jitter)
+        self._roll_ms = _draw_roll_ms(self._config, self._jitter)
         return segment
 
     def _roll(self, base_offset: int, wall_ms: int) -> Segment:
@@ -595,7 +594,7 @@ class SegmentEngine:
     def _finish(self, segment: Segment) -> None:
         segment.finish(self.submit)
         if self._config.preallocate:
-            self.submit(partial(release_preallocated, self._disk, segment.path(LOG), segment.size))
+            self.submit(partial(_release_preallocated, self._disk, segment.path(LOG), segment.size))
         self._durability.add_finished(segment)
 
     def _drop_last(self) -> Segment:
@@ -612,3 +611,40 @@ class SegmentEngine:
     def _set_end(self, end_offset: int) -> None:
         self._end_offset = end_offset
         self._durability.truncate(end_offset)
+
+
+def _draw_roll_ms(config: LogConfig, jitter: Callable[[int], int]) -> int:
+    """The maximum age of the active segment; `jitter` draws a number below its bound."""
+    bound_ms = min(config.segment_jitter_ms, config.segment_ms)
+    return config.segment_ms - (jitter(bound_ms) if bound_ms else 0)
+
+
+def _must_roll(
+    segment: Segment, size: int, batches: Sequence[BatchInfo], wall_ms: int, config: LogConfig, roll_ms: int
+) -> bool:
+    """Whether batches of `size` bytes need a new segment; `roll_ms` is the maximum age."""
+    reserved = segment.reserved
+    if segment.created_ms < 0:
+        segment.created_ms = wall_ms
+    if not reserved:
+        return batches[-1][3] - segment.base_offset > MAX_RELATIVE_OFFSET and batches[0][2] > segment.base_offset
+    if reserved + size > config.segment_bytes or batches[-1][3] - segment.base_offset > MAX_RELATIVE_OFFSET:
+        return True
+    first_timestamp = segment.first_timestamp
+    if first_timestamp >= 0:
+        waited_ms = (batches[0][4] if len(batches) == 1 else max([b[4] for b in batches])) - first_timestamp
+    else:
+        waited_ms = wall_ms - segment.created_ms
+    return waited_ms > roll_ms or segment.has_full_index(config.segment_index_bytes)
+
+
+def _preallocate(disk: Disk, path: str, size: int) -> None:
+    """Allocate disk space for a new segment; the file size does not change, so unwritten bytes are never read."""
+    if disk.exists(path):  # else it is deleted
+        disk.open(path, write=True).allocate(size)
+
+
+def _release_preallocated(disk: Disk, path: str, size: int) -> None:
+    """Release the disk space after a finished segment's bytes."""
+    if disk.exists(path):
+        disk.open(path, write=True).truncate(size)

@@ -37,22 +37,19 @@ class RenameTrackingDisk(Disk):
 
     def open(self, path: str, *, write: bool, create: bool = False) -> File:
         """Open a file under its current name."""
-        found = self._find(path, lambda current: self._disk.open(current, write=write))
-        return self._disk.open(path, write=write, create=create) if found is None else found
+        return self._find(path, lambda name: self._disk.open(name, write=write, create=create and name == path))
 
     def exists(self, path: str) -> bool:
         """Whether the file exists under any of its names."""
-        return self._find(path, lambda _: True) or self._disk.exists(path)
+        return self._find(path, lambda name: name != path or self._disk.exists(path))
 
     def read(self, path: str) -> bytes:
         """The contents of a file."""
-        found = self._find(path, self._disk.read)
-        return self._disk.read(path) if found is None else found
+        return self._find(path, self._disk.read)
 
     def modified_ms(self, path: str) -> int:
         """The time of the last modification."""
-        found = self._find(path, self._disk.modified_ms)
-        return self._disk.modified_ms(path) if found is None else found
+        return self._find(path, self._disk.modified_ms)
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file with a final name."""
@@ -62,7 +59,7 @@ class RenameTrackingDisk(Disk):
         """Delete a file with a final name."""
         self._disk.unlink(path, missing_ok=missing_ok)
 
-    def _find(self, path: str, action: Callable[[str], T]) -> T | None:
+    def _find(self, path: str, action: Callable[[str], T]) -> T:
         for suffix in () if self.is_renamed else _TEMPORARY_SUFFIXES:
             current = path + suffix
             if self._disk.exists(current):
@@ -71,7 +68,7 @@ class RenameTrackingDisk(Disk):
                 except StorageError:
                     if self._disk.exists(current):  # else it was renamed in between
                         raise
-        return None
+        return action(path)
 
 
 def swap_segments(

@@ -1,12 +1,12 @@
-"""CPU time of checking a produced batch and its producer: python -m tests.benchmark.batches.
+"""CPU time of checking a produced batch and its producer: make bench ARGS=batches.
 
 Every figure is the best of several rounds, in microseconds per batch. Decision 0003 is based on them.
 """
 
 from __future__ import annotations
 
-import sys
 import time
+import timeit
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -37,13 +37,7 @@ def batch(count: int, size: int, codec: Compression = Compression.NONE) -> bytea
 
 
 def cost(work: Callable[[], object], times: int) -> float:
-    best = float("inf")
-    for _ in range(ROUNDS):
-        started = time.process_time()
-        for _ in range(times):
-            work()
-        best = min(best, (time.process_time() - started) / times)
-    return best * 1e6
+    return min(timeit.repeat(work, timer=time.process_time, number=times, repeat=ROUNDS)) / times * 1e6
 
 
 def measure_validation() -> None:
@@ -57,13 +51,13 @@ def measure_validation() -> None:
             print_cost(codec.name, count, size, batch(count, size, codec), BatchRules(LogConfig(), "t-0"))
     data = batch(1000, 1000)
     us = cost(partial(crc_is_valid, data, 0, parse_header(data)), 100)
-    sys.stdout.write(f"the CRC alone of {len(data)} bytes {us:26.1f} us\n")
+    print(f"the CRC alone of {len(data)} bytes {us:26.1f} us")
 
 
 def print_cost(name: str, count: int, size: int, data: bytearray, rules: BatchRules) -> None:
     times = max(2, 200_000 // len(data))
     us = cost(lambda: validate(bytearray(data), rules, wall_ms=NOW_MS), times) - cost(lambda: bytearray(data), times)
-    sys.stdout.write(f"{name:14} {count:6} x {size:<5} {len(data):8} bytes {us:10.1f} us\n")
+    print(f"{name:14} {count:6} x {size:<5} {len(data):8} bytes {us:10.1f} us")
 
 
 def measure_producer_state() -> None:
@@ -80,14 +74,10 @@ def measure_producer_state() -> None:
             state.reserve(header)
             state.update(made[index - in_flight])
         us = (time.process_time() - started) / len(made) * 1e6
-        sys.stdout.write(f"check, reserve and update with {in_flight:2} batches in flight {us:18.2f} us\n")
+        print(f"check, reserve and update with {in_flight:2} batches in flight {us:18.2f} us")
 
 
 def main() -> int:
     measure_validation()
     measure_producer_state()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

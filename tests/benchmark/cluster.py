@@ -1,34 +1,26 @@
-"""Three nodes compared with three of Apache Kafka: make bench ARGS="cluster [OPTION]..."
-
-    --rounds N           number of rounds; 3 by default
-    --only TEXT          loads whose name contains TEXT: load, fail-over, masters, 1,000; may be repeated
-    --quick              smaller loads, and 100 partitions instead of 1,000
-    --alone              Barnabas only
-    --docs               the plot into docs/figures too, and the table in Markdown on the terminal
+"""Three nodes compared with three of Apache Kafka: make bench ARGS="cluster"
 
 Each node is broker and controller; there are three replicas, and min.insync.replicas is 2. In every round each load runs on
 one cluster and then on the other, in alternating order. CPU time is that of all three nodes together. A fail-over is the
 SIGKILL of the leader of all partitions of a topic, until a record is acknowledged with acks=all; broker.session.timeout.ms is
 3 s and the heartbeat interval 0.5 s on both sides. Twice: the killed node is also the active controller, or another node is.
 Fixed masters have no election: each node has a topic with one replica, and a producer switches to the next node's topic.
+The names for --only are load, fail-over, masters and 1,000; --quick has 100 partitions instead of 1,000.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import sys
 import time
-
-import psutil
 
 from tests.benchmark.load import raw
 from tests.benchmark.load.catalogue import SMALL_INDEXES
 from tests.benchmark.load.clusters import NODES, ThreeNodes, three_node_clusters
-from tests.benchmark.load.meter import Outcome, cpu_seconds
-from tests.benchmark.report.publish import measured
+from tests.benchmark.load.meter import Outcome
+from tests.benchmark.load.running_broker import at_rest, in_turn
+from tests.benchmark.report.publish import compare
 from tests.benchmark.report.rows import Results
-from tests.benchmark.report.terminal import only, options, parse_arguments, results_name, show_progress
+from tests.benchmark.report.terminal import Wanted, options, show_progress
 
 MIB = 2**20
 _LOAD, _WIDE = "load", "wide"
@@ -36,22 +28,8 @@ _SETTLE_S, _WATCH_S = 5.0, 5.0
 _ACKS_ALL = -1
 
 
-def at_rest(cluster: ThreeNodes) -> Outcome:
-    """Memory and CPU of all nodes without any request."""
-    pids = cluster.broker(NODES[0]).pids
-    time.sleep(_SETTLE_S)
-    before = sum(map(cpu_seconds, pids))
-    time.sleep(_WATCH_S)
-    return Outcome(
-        {
-            "memory MiB": sum(psutil.Process(pid).memory_full_info().pss for pid in pids) / MIB,
-            "CPU %": 100 * (sum(map(cpu_seconds, pids)) - before) / _WATCH_S,
-        }
-    )
-
-
 class Run:
-    def __init__(self, results: Results, wanted: argparse.Namespace, clusters: list[ThreeNodes]) -> None:
+    def __init__(self, results: Results, wanted: Wanted, clusters: list[ThreeNodes]) -> None:
         self._results = results
         self._wanted = wanted
         self._clusters = clusters
@@ -62,29 +40,25 @@ class Run:
         for cluster in self._clusters:
             cluster.prepare()
             self._add("start until each names all", cluster, cluster.start(), s=0.2)
-            self._add("at rest after it", cluster, at_rest(cluster), **{"memory MiB": 0.15})
+            rest = at_rest([cluster.broker(NODES[0])], _SETTLE_S, _WATCH_S)[cluster.name]
+            self._add("at rest after it", cluster, rest, **{"memory MiB": 0.15})
 
     def fill(self) -> None:
         for cluster in self._clusters:
             cluster.create(_LOAD, NODES[0])
-            if self._is_wanted("1,000"):
+            if self._wanted.wants("1,000"):
                 cluster.create(_WIDE, NODES[1], self._width, **SMALL_INDEXES)
 
     def round(self, turn: int) -> None:
         """All loads, on one cluster and then on the other."""
-        clusters = self._clusters[:: 1 if turn % 2 else -1]
-        if self._is_wanted("load"):
-            for cluster in clusters:
-                self._load(cluster)
-        if self._is_wanted("fail-over"):
-            for cluster in clusters:
-                self._fail_over(cluster)
-        if self._is_wanted("masters"):
-            for cluster in clusters:
-                self._switch_topics(cluster)
-        if self._is_wanted("1,000"):
-            for cluster in clusters:
-                self._fail_over_of_many(cluster)
+        for name, measure_load in (
+            ("load", self._load),
+            ("fail-over", self._fail_over),
+            ("masters", self._switch_topics),
+            ("1,000", self._fail_over_of_many),
+        ):
+            for cluster in in_turn(self._clusters, turn) if self._wanted.wants(name) else ():
+                measure_load(cluster)
 
     def _load(self, cluster: ThreeNodes) -> None:
         leader = cluster.partitions(cluster.nodes[NODES[0]], _LOAD)[0].leader_id
@@ -112,7 +86,7 @@ class Run:
         """Without an election the producer uses another node's partition."""
         topics = {node: f"master-{node}-{time.monotonic_ns()}" for node in NODES}
         for node, topic in topics.items():
-            cluster.create_unreplicated(topic, node)
+            cluster.create_on((node,), topic, **{"min.insync.replicas": 1})
         victim = next(number for number in NODES if number != cluster.controller())
         self._add("fixed masters: to another one", cluster, cluster.switch_topics(topics, victim))
         cluster.start()
@@ -128,21 +102,12 @@ class Run:
         cluster.start()
         cluster.await_all_in_sync(_WIDE)
 
-    def _is_wanted(self, name: str) -> bool:
-        return not self._wanted.only or any(text in name for text in self._wanted.only)
-
     def _add(self, load: str, cluster: ThreeNodes, outcome: Outcome, **aims: float) -> None:
         show_progress(f"{load}: {cluster.name}")
         self._results.add(load, cluster.name, outcome, aims)
 
 
-def main() -> int:
-    wanted = parse_arguments(only(options("cluster", __doc__)))
-    results = Results(results_name("cluster", wanted), {"rounds": wanted.rounds})
-    return measured(results, lambda: measure(results, wanted), docs=wanted.docs)
-
-
-def measure(results: Results, wanted: argparse.Namespace) -> None:
+def measure(results: Results, wanted: Wanted) -> None:
     """Both clusters run side by side for all rounds."""
     with contextlib.ExitStack() as held:
         run = Run(results, wanted, [held.enter_context(cluster) for cluster in three_node_clusters(alone=wanted.alone)])
@@ -153,5 +118,5 @@ def measure(results: Results, wanted: argparse.Namespace) -> None:
             run.round(turn)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def main() -> int:
+    return compare(options("cluster", __doc__), measure)

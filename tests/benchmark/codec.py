@@ -1,4 +1,4 @@
-"""Decoding and encoding compared with kio and kafka-python, in one run: python -m tests.benchmark.codec [seconds per figure].
+"""Decoding and encoding compared with kio and kafka-python, in one run: make bench ARGS="codec [seconds per figure]".
 
 Every library decodes the same bytes and encodes its own object of them; the bytes are compared first.
 The aim: never slower than kafka-python, encoding never slower than kio. Ours is called as the broker calls it, by
@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import io
 import sys
-import time
+import timeit
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,9 +23,10 @@ import kio.schema.produce.v13 as kio_produce
 from kio.serial import entity_reader, entity_writer
 
 from protocol.codec import decoder, encode, encoder
-from protocol.messages import metadata
 from protocol.messages import produce_fetch as pf
+from protocol.messages.metadata import MetadataResponse
 from protocol.schema import Message
+from tests.support.messages import message
 
 BATCH = bytes(61) + bytes(range(256)) * 64  # the size of a batch of 16 KiB; its contents are never read
 TOPIC_ID = bytes(range(16))
@@ -41,86 +42,45 @@ class Case(NamedTuple):
 
 
 def fetch_request(partitions: int) -> Message:
-    return pf.FetchRequest(
-        max_wait_ms=500,
-        min_bytes=1,
-        max_bytes=52_428_800,
-        session_id=77,
-        session_epoch=3,
-        topics=[
-            pf.FetchTopic(
-                topic_id=TOPIC_ID,
-                partitions=[
-                    pf.FetchPartition(
-                        partition=index,
-                        current_leader_epoch=4,
-                        fetch_offset=10_000 + index,
-                        partition_max_bytes=1_048_576,
-                    )
-                    for index in range(partitions)
-                ],
-            )
-        ],
-        rack_id="",
-    )
+    fields = {"current_leader_epoch": 4, "partition_max_bytes": 1_048_576}
+    rows = [{"partition": index, "fetch_offset": 10_000 + index, **fields} for index in range(partitions)]
+    topic = {"topic_id": TOPIC_ID, "partitions": rows}
+    session = {"session_id": 77, "session_epoch": 3}
+    return message(pf.FetchRequest, max_wait_ms=500, min_bytes=1, max_bytes=52_428_800, **session, topics=[topic])
 
 
 def produce_request() -> Message:
-    data = pf.PartitionProduceData(index=3, records=BATCH)
-    topics = [pf.TopicProduceData(topic_id=TOPIC_ID, partition_data=[data])]
-    return pf.ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=topics)
+    topic = {"topic_id": TOPIC_ID, "partition_data": [{"index": 3, "records": BATCH}]}
+    return message(pf.ProduceRequest, acks=-1, timeout_ms=30_000, topic_data=[topic])
 
 
 def fetch_response(partitions: int) -> Message:
     """The frame around the records, which are empty because they are never copied."""
-    rows = [
-        pf.PartitionData(partition_index=index, error_code=0, high_watermark=1000, last_stable_offset=1000, records=b"")
-        for index in range(partitions)
-    ]
-    return pf.FetchResponse(responses=[pf.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=rows)], session_id=77)
+    fields = {"error_code": 0, "high_watermark": 1000, "last_stable_offset": 1000, "records": b""}
+    rows = [{"partition_index": index, **fields} for index in range(partitions)]
+    return message(pf.FetchResponse, responses=[{"topic_id": TOPIC_ID, "partitions": rows}], session_id=77)
 
 
 def metadata_response(partitions: int) -> Message:
-    rows = [
-        metadata.MetadataResponsePartition(
-            error_code=0,
-            partition_index=index,
-            leader_id=1 + index % 3,
-            leader_epoch=5,
-            replica_nodes=[1, 2, 3],
-            isr_nodes=[1, 2, 3],
-        )
-        for index in range(partitions)
-    ]
-    topic = metadata.MetadataResponseTopic(error_code=0, name="flights", topic_id=TOPIC_ID, partitions=rows)
-    brokers = [
-        metadata.MetadataResponseBroker(node_id=node, host="broker.example.org", port=9092) for node in (1, 2, 3)
-    ]
-    return metadata.MetadataResponse(brokers=brokers, cluster_id="x" * 22, controller_id=1, topics=[topic])
+    fields = {"error_code": 0, "leader_epoch": 5, "replica_nodes": [1, 2, 3], "isr_nodes": [1, 2, 3]}
+    rows = [{"partition_index": index, "leader_id": 1 + index % 3, **fields} for index in range(partitions)]
+    topic = {"error_code": 0, "name": "flights", "topic_id": TOPIC_ID, "partitions": rows}
+    brokers = [{"node_id": node, "host": "broker.example.org", "port": 9092} for node in (1, 2, 3)]
+    return message(MetadataResponse, brokers=brokers, cluster_id="x" * 22, controller_id=1, topics=[topic])
 
 
 def cases() -> list[Case]:
     fetches = kafka_python_fetch.FetchRequest, kio_fetch.request.FetchRequest
     answers = kafka_python_fetch.FetchResponse, kio_fetch.response.FetchResponse
+    produce = kafka_python_producer.ProduceRequest, kio_produce.request.ProduceRequest
+    metadata = kafka_python_metadata.MetadataResponse, kio_metadata.response.MetadataResponse
     return [
         Case("Fetch request, 1 partition", fetch_request(1), 17, *fetches),
         Case("Fetch request, 100 partitions", fetch_request(100), 17, *fetches),
-        Case(
-            "Produce request, one batch",
-            produce_request(),
-            13,
-            kafka_python_producer.ProduceRequest,
-            kio_produce.request.ProduceRequest,
-        ),
+        Case("Produce request, one batch", produce_request(), 13, *produce),
         Case("Fetch response, 1 partition", fetch_response(1), 17, *answers),
         Case("Fetch response, 100 partitions", fetch_response(100), 17, *answers),
-        Case(
-            "Metadata response, 1,000 partitions",
-            metadata_response(1000),
-            13,
-            kafka_python_metadata.MetadataResponse,
-            kio_metadata.response.MetadataResponse,
-        ),
+        Case("Metadata response, 1,000 partitions", metadata_response(1000), 13, *metadata),
     ]
 
 
@@ -154,20 +114,11 @@ def runs(case: Case) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
 
 def microseconds(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
     """The best of many rounds; the libraries alternate, so that disturbances affect all of them."""
-    counts = {}
-    for name, call in calls.items():
-        call()
-        start = time.perf_counter()
-        call()
-        counts[name] = max(1, int(seconds / ROUNDS / max(time.perf_counter() - start, 1e-7)))
-    best = dict.fromkeys(calls, float("inf"))
-    for _ in range(ROUNDS):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            for _ in range(counts[name]):
-                call()
-            best[name] = min(best[name], (time.perf_counter() - start) / counts[name])
-    return {name: elapsed * 1e6 for name, elapsed in best.items()}
+    timers = {name: timeit.Timer(call, setup=gc.enable) for name, call in calls.items()}
+    once_s = {name: min(timer.repeat(2, number=1)) for name, timer in timers.items()}
+    counts = {name: max(1, int(seconds / ROUNDS / max(once_s[name], 1e-7))) for name in calls}
+    rounds = [{name: timer.timeit(counts[name]) for name, timer in timers.items()} for _ in range(ROUNDS)]
+    return {name: min(elapsed[name] for elapsed in rounds) / counts[name] * 1e6 for name in calls}
 
 
 def main() -> int:
@@ -186,7 +137,3 @@ def main() -> int:
             figures = f"{ours:9.2f}{kafka_python:14.2f}{kio:10.2f}{ours / kafka_python:10.2f}{ours / kio:10.2f}"
             print(f"{label + ' ' + case.name:46}{figures}{'  missed' if is_slow else ''}")
     return 1 if missed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

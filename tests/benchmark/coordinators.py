@@ -1,10 +1,4 @@
-"""Coordinators compared with Apache Kafka: make bench ARGS="coordinators [OPTION]..."
-
-    --rounds N           number of rounds, after an uncounted warm-up round; 3 by default
-    --quick              one short round
-    --only TEXT          loads whose name contains TEXT; may be repeated
-    --alone              Barnabas only
-    --docs               the plot into docs/figures too, and the table in Markdown on the terminal
+"""Coordinators compared with Apache Kafka: make bench ARGS="coordinators"
 
 Transactions are those of version 2 (KIP-890): one Produce with a record of 100 bytes for each partition, one
 TxnOffsetCommit, one EndTxn, each after the previous response; over one connection, or over eight with a transactional
@@ -19,8 +13,6 @@ commits (`load/coordinator_loading.py`).
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -29,11 +21,11 @@ from tests.benchmark.load.catalogue import SMALL_INDEXES
 from tests.benchmark.load.coordinator_loading import reload
 from tests.benchmark.load.meter import Outcome
 from tests.benchmark.load.raw import create_topic
-from tests.benchmark.load.running_broker import RunningBroker, nodes, running
+from tests.benchmark.load.running_broker import RunningBroker, in_turn, nodes, running
 from tests.benchmark.load.transactions import transactions
-from tests.benchmark.report.publish import measured
+from tests.benchmark.report.publish import compare
 from tests.benchmark.report.rows import Results
-from tests.benchmark.report.terminal import only, options, parse_arguments, results_name, show_progress
+from tests.benchmark.report.terminal import Wanted, options, show_progress
 from tests.support.raw_client import RawClient
 
 FULL, QUICK = 1.0, 0.3
@@ -45,8 +37,10 @@ COMMITS = 1_000_000
 
 class Load(NamedTuple):
     name: str
+    partitions: int
+    """Of a new topic."""
     run: Callable[[RunningBroker, str, float], Mapping[str, Outcome]]
-    """Takes a broker, a unique topic name and the factor of its count; returns the outcome of each of its parts."""
+    """Takes a broker, the topic and the factor of its count; returns the outcome of each of its parts."""
     aims: Mapping[str, float]
     rounds: int = MANY
     """At most."""
@@ -55,36 +49,33 @@ class Load(NamedTuple):
 def transactions_load(partitions: int, count: int, at_a_time: int = 1) -> Load:
     """Transactions over this number of partitions."""
 
-    def run(broker: RunningBroker, name: str, part: float) -> Mapping[str, Outcome]:
-        with RawClient(broker.bootstrap) as client:
-            create_topic(client, name, partitions)
-        return {"": transactions(broker, name, partitions, max(20, int(count * part)), at_a_time)}
+    def run(broker: RunningBroker, topic: str, part: float) -> Mapping[str, Outcome]:
+        return {"": transactions(broker, topic, partitions, max(20, int(count * part)), at_a_time)}
 
     name = f"transactions, {partitions} partition{'s' if partitions > 1 else ''}"
     if at_a_time > 1:
         name += f", {at_a_time} at a time"
-    return Load(name, run, {"transactions/s": 1.0, "p99 ms": 1.0})
+    return Load(name, partitions, run, {"transactions/s": 1.0, "p99 ms": 1.0})
 
 
 def commits_load(partitions: int, count: int, at_a_time: int) -> Load:
-    def run(broker: RunningBroker, name: str, part: float) -> Mapping[str, Outcome]:
-        with RawClient(broker.bootstrap) as client:
-            create_topic(client, name, partitions)
-        return {"": groups.commits(broker, name, int(count * part), at_a_time, partitions)}
+    def run(broker: RunningBroker, topic: str, part: float) -> Mapping[str, Outcome]:
+        return {"": groups.commits(broker, topic, int(count * part), at_a_time, partitions)}
 
-    aims = {"commits/s": 1.0, "p50 us": 1.0, "p99 us": 1.0}
-    return Load(f"commits of {partitions} partition{'s' if partitions > 1 else ''}, {at_a_time} at a time", run, aims)
+    name = f"commits of {partitions} partition{'s' if partitions > 1 else ''}, {at_a_time} at a time"
+    return Load(name, partitions, run, {"commits/s": 1.0, "p50 us": 1.0, "p99 us": 1.0})
 
 
 def membership_changes(kind: str, size: int) -> Load:
     """A new group of one of the two protocols."""
-
-    def run(broker: RunningBroker, name: str, _part: float) -> Mapping[str, Outcome]:
-        with RawClient(broker.bootstrap) as client:
-            create_topic(client, name, size + 1, **SMALL_INDEXES)
-        return (groups.classic if kind == CLASSIC else groups.consumer)(broker, name, size)
-
-    return Load(f"{size} members ({kind})", run, {"ms": 1.0}, rounds=2)
+    change = groups.classic if kind == CLASSIC else groups.consumer
+    return Load(
+        f"{size} members ({kind})",
+        size + 1,
+        lambda broker, topic, _: change(broker, topic, size),
+        {"ms": 1.0},
+        rounds=2,
+    )
 
 
 LOADS = (
@@ -101,21 +92,24 @@ LOADS = (
 RELOADING = "start over 1,000,000 commits"
 
 
-def measure(results: Results, wanted: argparse.Namespace) -> None:
+def measure(results: Results, wanted: Wanted) -> None:
     """Every load in every round on every broker; the first round does not count."""
-    rounds, part = (1, QUICK) if wanted.quick else (wanted.rounds, FULL)
-    loads = [load for load in LOADS if not wanted.only or any(text in load.name for text in wanted.only)]
+    rounds, part = wanted.rounds, QUICK if wanted.quick else FULL
+    loads = [load for load in LOADS if wanted.wants(load.name)]
     with running(alone=wanted.alone) as brokers:
         for turn in range(rounds + 1):
             for number, load in enumerate(loads):
                 if turn > load.rounds:
                     continue
                 show_progress(f"round {turn} of {rounds}: {load.name}")
-                for broker in brokers if turn % 2 else reversed(brokers):
-                    outcomes = load.run(broker, f"coordinators-{number}-{turn}", part if turn else QUICK)
+                for broker in in_turn(brokers, turn):
+                    topic = f"coordinators-{number}-{turn}"
+                    with RawClient(broker.bootstrap) as client:
+                        create_topic(client, topic, load.partitions, **(SMALL_INDEXES if load.partitions > 100 else {}))
+                    outcomes = load.run(broker, topic, part if turn else QUICK)
                     for what, outcome in outcomes.items() if turn else ():
                         results.add(f"{load.name}: {what}" if what else load.name, broker.name, outcome, load.aims)
-    if not wanted.only or any(text in RELOADING for text in wanted.only):
+    if wanted.wants(RELOADING):
         show_progress(RELOADING)
         with nodes(alone=wanted.alone) as made:
             for name, node in made.items():
@@ -124,10 +118,4 @@ def measure(results: Results, wanted: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    wanted = parse_arguments(only(options("coordinators", __doc__)))
-    results = Results(results_name("coordinators", wanted), {"rounds": wanted.rounds})
-    return measured(results, lambda: measure(results, wanted), docs=wanted.docs)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return compare(options("coordinators", __doc__), measure)

@@ -1,35 +1,26 @@
-"""The cost of 1,000 and 5,000 partitions, compared with Apache Kafka: make bench ARGS="partitions [OPTION]..."
-
-    --rounds N           number of restarts of each kind; 3 by default
-    --width N            only this number of partitions; may be repeated
-    --only NAME          only barnabas, or only kafka
-    --add                adds to the results of the last such run with other --width and --only: a long run in pieces
-    --quick              a tenth of the partitions, to see that it runs
-    --alone              Barnabas only
-    --docs               the plot into docs/figures too, and the table in Markdown on the terminal
+"""The cost of 1,000 and 5,000 partitions, compared with Apache Kafka: make bench ARGS="partitions"
 
 One node runs at a time, in alternating order; each number of partitions starts with new nodes. Every partition
 holds a few batches, one in ten of them in as many segments. Work that a start defers to the first use is measured
 too: the first record written to each partition after a clean restart, the first Fetch of each after a SIGKILL, when a record
-and a batch of each partition were not synced.
+and a batch of each partition were not synced. --only barnabas or --only kafka selects a broker, --add with other --width
+and --only continues a long run; --quick has a tenth of the partitions.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import psutil
 
 from tests.benchmark.load import raw
 from tests.benchmark.load.catalogue import SMALL_INDEXES
 from tests.benchmark.load.meter import Meter, Outcome
-from tests.benchmark.load.running_broker import Node, RunningBroker, at_rest, nodes, start
+from tests.benchmark.load.running_broker import Node, RunningBroker, at_rest, in_turn, nodes, start
 from tests.benchmark.load.startup import FULL as REST_TIMES
 from tests.benchmark.report.publish import FOLDER, measured
-from tests.benchmark.report.rows import OURS, THEIRS, Results
-from tests.benchmark.report.terminal import options, parse_arguments, show_progress
+from tests.benchmark.report.rows import Results
+from tests.benchmark.report.terminal import Wanted, options, parse_arguments, results_name, show_progress
 from tests.support.loading import fetch_request
 from tests.support.raw_client import RawClient
 
@@ -40,7 +31,6 @@ _ANSWER_LIMIT_S = 120.0
 _TOPIC, _SEGMENTED = "wide", "segmented"
 _SEGMENTED_SHARE = 10
 _SEGMENT_MS = 1000
-_NAMES = {"barnabas": OURS, "kafka": THEIRS}
 _FETCH_VERSION = 11
 _NO_ID = bytes(16)
 START_AIMS = {"s": 0.1}
@@ -74,7 +64,7 @@ class PartitionRestarts:
 
     def restart_clean(self, turn: int) -> None:
         """Start after a clean stop, rest, write."""
-        for name, node in self._in_turn(turn):
+        for name, node in in_turn(self._nodes.items(), turn):
             broker, outcome = start(name, node)
             self._add("clean restart", name, outcome, START_AIMS)
             self._add("at rest after it", name, at_rest([broker], *REST_TIMES)[name], MEMORY_AIMS)
@@ -85,7 +75,7 @@ class PartitionRestarts:
             node.stop()
 
     def restart_killed(self, turn: int) -> None:
-        for name, node in self._in_turn(turn):
+        for name, node in in_turn(self._nodes.items(), turn):
             broker, _ = start(name, node)
             self._write_to_all(broker)
             self._append_to_all(broker, 0)
@@ -123,9 +113,6 @@ class PartitionRestarts:
         assert found == [True] * self._width, "every partition has records"
         return _time_and_cpu(meter)
 
-    def _in_turn(self, turn: int) -> list[tuple[str, Node]]:
-        return list(self._nodes.items())[:: 1 if turn % 2 else -1]
-
 
 def _time_and_cpu(meter: Meter) -> Outcome:
     return Outcome({"s": meter.wall_s, "CPU s": meter.cpu_s})
@@ -137,35 +124,23 @@ def _with_descriptors(broker: RunningBroker, rest: Outcome) -> Outcome:
 
 def main() -> int:
     parser = options("partitions", __doc__)
-    parser.add_argument("--width", type=int, action="append", help=argparse.SUPPRESS)
-    parser.add_argument("--only", choices=_NAMES, help=argparse.SUPPRESS)
-    parser.add_argument("--add", action="store_true", help=argparse.SUPPRESS)
+    width, add = "only this number of partitions; may be repeated", "add to the results of the last such run"
+    parser.add_argument("--width", type=int, action="append", default=[], help=width)
+    parser.add_argument("--add", action="store_true", help=add)
     wanted = parse_arguments(parser)
-    is_whole = not (wanted.alone or wanted.width or wanted.only)
-    name = "partitions-quick" if wanted.quick else "partitions" if is_whole else "partitions-part"
+    name = results_name("partitions", wanted, is_part=bool(wanted.width))
     results = Results.read(FOLDER / f"{name}.json") if wanted.add else Results(name, {"rounds": wanted.rounds})
     return measured(results, lambda: measure(results, wanted), docs=wanted.docs)
 
 
-def measure(results: Results, wanted: argparse.Namespace) -> None:
+def measure(results: Results, wanted: Wanted) -> None:
     for width in wanted.width or (QUICK_WIDTHS if wanted.quick else WIDTHS):
-        with nodes(alone=wanted.alone or wanted.only == "barnabas") as made:
-            restarts = PartitionRestarts(_chosen(made, wanted.only), results, width)
+        with nodes(alone=wanted.alone) as made:
+            chosen = {name: node for name, node in made.items() if wanted.wants(name)}
+            restarts = PartitionRestarts(chosen, results, width)
             show_progress(f"{width} partitions")
             restarts.fill()
-            repeat(restarts.restart_clean, wanted.rounds, f"clean restart with {width} partitions")
-            repeat(restarts.restart_killed, wanted.rounds, f"restart after SIGKILL with {width} partitions")
-
-
-def _chosen(made: Mapping[str, Node], only: str | None) -> Mapping[str, Node]:
-    return made if only is None else {_NAMES[only]: made[_NAMES[only]]}
-
-
-def repeat(restart: Callable[[int], None], rounds: int, what: str) -> None:
-    for turn in range(1, rounds + 1):
-        show_progress(f"round {turn} of {rounds}: {what}")
-        restart(turn)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+            for restart in (restarts.restart_clean, restarts.restart_killed):
+                for turn in range(1, wanted.rounds + 1):
+                    show_progress(f"round {turn} of {wanted.rounds}: {restart.__name__} with {width} partitions")
+                    restart(turn)

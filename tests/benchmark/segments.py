@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -77,7 +76,3 @@ def main() -> int:
                 checksums.crc32c = fast
     Console().print(table)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,10 +1,4 @@
-"""Spark with Barnabas and with Apache Kafka, alternating in one session: make bench ARGS="spark [OPTION]..."
-
-    --rounds N           number of rounds, after an uncounted warm-up round
-    --only TEXT          loads whose name contains TEXT: batch, stream, sink, segments, 200 B, 1 KiB; may be repeated
-    --quick              a tenth of the records
-    --alone              Barnabas only
-    --docs               the plots into docs/figures too, and the table in Markdown on the terminal
+"""Spark with Barnabas and with Apache Kafka, alternating in one session: make bench ARGS="spark"
 
 5 M records of 200 B and 1 M of 1 KiB in six partitions, local[2]. A batch adds up counts and lengths; a stream ignores
 its rows, in five triggers; the sink writes a tenth of the records. CPU is the broker's, by size of the values.
@@ -14,9 +8,7 @@ besides its rate its row has the factor to the Kafka source's rate, which should
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -27,10 +19,10 @@ from barnabas.pipeline.session import SessionSettings, start_session
 from barnabas.pipeline.sources.segments import NAME, register
 from tests.benchmark.load import librdkafka, raw
 from tests.benchmark.load.meter import Meter, Outcome
-from tests.benchmark.load.running_broker import Node, RunningBroker, nodes, start
-from tests.benchmark.report.publish import measured
+from tests.benchmark.load.running_broker import Node, RunningBroker, in_turn, nodes, start
+from tests.benchmark.report.publish import compare
 from tests.benchmark.report.rows import Results
-from tests.benchmark.report.terminal import only, options, parse_arguments, results_name, show_progress
+from tests.benchmark.report.terminal import Wanted, options, show_progress
 from tests.support.raw_client import RawClient
 
 PARTITIONS = 6
@@ -121,22 +113,13 @@ class Loads:
         return {**self._bootstrap(), "subscribe": shape.topic, "startingOffsets": "earliest"}
 
 
-def measure(results: Results, wanted: argparse.Namespace) -> None:
-    with session_and_brokers(alone=wanted.alone) as all_loads:
-        measure_loads(results, wanted, all_loads)
-
-
-def measure_loads(results: Results, wanted: argparse.Namespace, all_loads: dict[str, Loads]) -> None:
+def measure_loads(results: Results, wanted: Wanted, all_loads: dict[str, Loads]) -> None:
     """Every load on every broker, in every round."""
-
-    def is_wanted(name: str) -> bool:
-        return not wanted.only or any(text.lower() in name.lower() for text in wanted.only)
-
     for shape in (shape._replace(count=shape.count // 10) if wanted.quick else shape for shape in SHAPES):
         chosen: dict[str, Callable[[Loads, WindowSpec], Outcome]] = {
             f"{shape.name}, {kind.__name__}": kind
             for kind in (Loads.batch, Loads.stream, Loads.sink, Loads.segments)
-            if is_wanted(f"{shape.name}, {kind.__name__}")
+            if wanted.wants(f"{shape.name}, {kind.__name__}")
         }
         if not chosen:
             continue
@@ -145,7 +128,7 @@ def measure_loads(results: Results, wanted: argparse.Namespace, all_loads: dict[
             loads.fill(shape)
         for turn in range(wanted.rounds + 1):
             for name, kind in chosen.items():
-                for broker in sorted(all_loads, reverse=bool(turn % 2)):
+                for broker in in_turn(all_loads, turn):
                     show_progress(f"round {turn} of {wanted.rounds}: {name}: {broker}")
                     outcome = kind(all_loads[broker], shape)
                     if turn:
@@ -166,10 +149,8 @@ def session_and_brokers(*, alone: bool) -> Iterator[dict[str, Loads]]:
 
 
 def main() -> int:
-    wanted = parse_arguments(only(options("spark", __doc__)))
-    results = Results(results_name("spark", wanted), {"rounds": wanted.rounds})
-    return measured(results, lambda: measure(results, wanted), docs=wanted.docs)
+    def measure(results: Results, wanted: Wanted) -> None:
+        with session_and_brokers(alone=wanted.alone) as all_loads:
+            measure_loads(results, wanted, all_loads)
 
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return compare(options("spark", __doc__), measure)

@@ -1,11 +1,4 @@
-"""Paced producers while their broker does other work: make bench ARGS="stalls [OPTION]..."
-
-    --quick              one short round of everything in about three minutes; else longer rounds
-    --rounds N           number of rounds; 3 by default
-    --only TEXT          scenarios whose name contains TEXT; may be repeated
-    --alone              Barnabas alone, without Apache Kafka
-    --directory DIR      the brokers' data directories are created here, on the disk to be measured; default: a temporary one
-    --docs               the plots into docs/figures too, and the table in Markdown on the terminal
+"""Paced producers while their broker does other work: make bench ARGS="stalls"
 
 Twenty producers send fifty records a second each to one topic, acks=1. The latency of a request counts from the time it was
 due. Meanwhile, in turn: nothing else; a consumer scans data that is not in the page cache; four producers flush every record;
@@ -19,34 +12,23 @@ longer than 50 ms.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import re
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from barnabas.embedded import Broker
+from tests.benchmark.load import stall_scenarios as scenarios
 from tests.benchmark.load.background_work import running_task
 from tests.benchmark.load.meter import Outcome
 from tests.benchmark.load.paced_producers import Sample, measure
-from tests.benchmark.load.stall_scenarios import (
-    FULL,
-    QUICK,
-    QUIET,
-    SCENARIOS,
-    BrokerUnderLoad,
-    Scale,
-    Scenario,
-    Work,
-    prepare,
-)
+from tests.benchmark.load.running_broker import in_turn
 from tests.benchmark.report.publish import measured
 from tests.benchmark.report.rows import OURS, THEIRS, Results
-from tests.benchmark.report.terminal import only, options, parse_arguments, results_name, show_progress
+from tests.benchmark.report.terminal import Wanted, options, parse_arguments, results_name, show_progress
 from tests.support.faulty_directory import FaultyDirectory, why_fuse_is_unavailable
 from tests.support.kafka import STOCK_JVM, ApacheKafka
 from tests.support.stall_lines import lines_of
@@ -69,7 +51,7 @@ SETTINGS = {
 
 
 @contextlib.contextmanager
-def brokers(root: Path, *, alone: bool) -> Iterator[list[BrokerUnderLoad]]:
+def brokers(root: Path, *, alone: bool) -> Iterator[list[scenarios.BrokerUnderLoad]]:
     """One running broker of each kind, with two log directories."""
     with contextlib.ExitStack() as held:
         found = []
@@ -88,17 +70,18 @@ def brokers(root: Path, *, alone: bool) -> Iterator[list[BrokerUnderLoad]]:
                 node = ApacheKafka({**SETTINGS, "log.dirs": directories}, data_dir=quick, jvm=STOCK_JVM)
             held.enter_context(node)
             log = node.log if isinstance(node, Broker) else str
-            found.append(BrokerUnderLoad(name, node.bootstrap, quick, slow, log))
+            found.append(scenarios.BrokerUnderLoad(name, node.bootstrap, quick, slow, log))
         yield found
 
 
-def run(broker: BrokerUnderLoad, scale: Scale, work: Work) -> Outcome:
+def run(broker: scenarios.BrokerUnderLoad, scale: scenarios.Scale, work: scenarios.Work, *, is_slow: bool) -> Outcome:
     """One scenario's work on one broker, or its reference."""
-    with work(broker, scale) as task:
+    task = work(broker, scale)
+    with scenarios.slowed(broker) if is_slow else contextlib.nullcontext():
         time.sleep(REST_S)
         log_end = len(broker.log())
         with running_task(task):
-            samples = measure(broker.bootstrap, QUIET, scale.seconds)
+            samples = measure(broker.bootstrap, scenarios.QUIET, scale.seconds)
     time.sleep(SETTLE_S if broker.name == OURS else REST_S)
     stalls = [float(found[1]) for line in lines_of(broker.log()[log_end:]) if (found := re.search(r"(\d+) ms", line))]
     latencies_ms = _sorted_ms(samples.produced)
@@ -115,31 +98,30 @@ def _sorted_ms(samples: list[Sample]) -> list[float]:
     return sorted(1000 * sample.latency_s for sample in samples)
 
 
-def run_all(results: Results, wanted: argparse.Namespace, scale: Scale) -> None:
+def run_all(results: Results, wanted: Wanted, scale: scenarios.Scale) -> None:
     """Every scenario in every round on every broker; the order of the brokers alternates."""
     with (
         tempfile.TemporaryDirectory(prefix="stalls-", dir=wanted.directory) as root,
         brokers(Path(root), alone=wanted.alone) as found,
     ):
         for broker in found:
-            prepare(broker, scale)
-            measure(broker.bootstrap, QUIET, WARM_UP_S)
+            scenarios.prepare(broker, scale)
+            measure(broker.bootstrap, scenarios.QUIET, WARM_UP_S)
         for turn in range(wanted.rounds):
             for scenario in chosen(wanted):
-                for broker in found if turn % 2 == 0 else reversed(found):
+                for broker in in_turn(found, turn):
                     show_progress(f"round {turn + 1} of {wanted.rounds}: {scenario.name}: {broker.name}")
-                    results.add(scenario.name, broker.name, run(broker, scale, scenario.broker_work))
-                    if scenario.reference_work is not None:
-                        outcome = run(broker, scale, scenario.reference_work)
-                        results.add(f"{scenario.name}, {REFERENCE}", broker.name, outcome)
+                    works = {"": scenario.broker_work, f", {REFERENCE}": scenario.reference_work}
+                    for suffix, work in works.items():
+                        if work is not None:
+                            outcome = run(broker, scale, work, is_slow=scenario.is_slow)
+                            results.add(f"{scenario.name}{suffix}", broker.name, outcome)
 
 
-def chosen(wanted: argparse.Namespace) -> list[Scenario]:
+def chosen(wanted: Wanted) -> list[scenarios.Scenario]:
     """The scenarios that are wanted and possible here."""
-    scenarios = [s for s in SCENARIOS if not wanted.only or any(text.lower() in s.name.lower() for text in wanted.only)]
-    if why_fuse_is_unavailable() is not None:
-        scenarios = [scenario for scenario in scenarios if not scenario.needs_slow_directory]
-    return scenarios
+    can_be_slow = why_fuse_is_unavailable() is None
+    return [one for one in scenarios.SCENARIOS if wanted.wants(one.name) and (can_be_slow or not one.is_slow)]
 
 
 def missed_aims(results: Results) -> list[str]:
@@ -157,10 +139,11 @@ def missed_aims(results: Results) -> list[str]:
 
 
 def main() -> int:
-    parser = only(options("stalls", __doc__))
-    parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
+    parser = options("stalls", __doc__)
+    where = "the brokers' data directories are created here, on the disk to be measured; default: a temporary one"
+    parser.add_argument("--directory", type=Path, help=where)
     wanted = parse_arguments(parser)
-    scale = QUICK if wanted.quick else FULL
+    scale = scenarios.QUICK if wanted.quick else scenarios.FULL
     wanted.rounds = 1 if wanted.quick else wanted.rounds
     if (reason := why_fuse_is_unavailable()) is not None:
         print(f"Without a slow directory: {reason}")
@@ -169,7 +152,3 @@ def main() -> int:
     missed = missed_aims(results)
     print("\n".join(f"behind the aim: {sentence}" for sentence in missed) or "all aims reached")
     return 1 if missed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

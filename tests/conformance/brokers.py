@@ -13,16 +13,14 @@ from typing import Any, TypeVar
 
 from barnabas import Broker
 from protocol.errors import ErrorCode
-from protocol.messages.produce_fetch import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
+from protocol.messages.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
+from protocol.messages.logs import DeleteRecordsRequest
+from protocol.messages.produce_fetch import FetchRequest, ListOffsetsRequest, ProduceRequest
+from protocol.messages.transactions import InitProducerIdRequest
+from tests.support.config_cases import Change, resource
 from tests.support.follower_harness import BOTH
 from tests.support.kafka import ApacheKafka
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -51,10 +49,12 @@ def differences(theirs: Mapping[str, object], ours: Mapping[str, object]) -> str
     )
 
 
-def append(client: RawClient, topic: str, records: bytes, *, index: int = 0, acks: int = 1, version: int = 9) -> Any:
+def append(
+    client: RawClient, topic: str, records: bytes, *, index: int = 0, acks: int = 1, version: int = 9, **more: Any
+) -> Any:
     """Produces one batch to one partition; the partition's response."""
-    data = [TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=index, records=records)])]
-    request = ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=data)
+    topics = [{"name": topic, "partition_data": [{"index": index, "records": records}]}]
+    request = message(ProduceRequest, acks=acks, timeout_ms=10_000, topic_data=topics, **more)
     return client.ask(request, version).responses[0].partition_responses[0]
 
 
@@ -68,13 +68,50 @@ def append_when_ready(client: RawClient, topic: str, records: bytes, acks: int =
     return until(answer, f"{topic} has a leader")
 
 
-def offset_at(client: RawClient, topic: str, timestamp: int = LATEST) -> Any:
-    """The response of ListOffsets for partition 0; EARLIEST, LATEST or milliseconds."""
-    partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
-    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[partition])])
-    return client.ask(request, 7).topics[0].partitions[0]
+def offset_at(client: RawClient, topic: str, timestamp: int = LATEST, index: int = 0, **more: Any) -> Any:
+    """The response of ListOffsets for a partition; EARLIEST, LATEST or milliseconds."""
+    topics = [{"name": topic, "partitions": [{"partition_index": index, "timestamp": timestamp}]}]
+    return client.ask(message(ListOffsetsRequest, topics=topics, **more), 7).topics[0].partitions[0]
+
+
+def fetched(client: RawClient, topic: str, offset: int, index: int = 0, *, max_wait_ms: int = 0, **more: Any) -> Any:
+    """The response of a consumer's Fetch for a partition."""
+    partition = {"partition": index, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+    topics = [{"topic": topic, "partitions": [partition]}]
+    request = message(FetchRequest, max_wait_ms=max_wait_ms, min_bytes=1, topics=topics, **more)
+    return client.ask(request, 12).responses[0].partitions[0]
+
+
+def delete_records(client: RawClient, topic: str, offset: int, index: int = 0) -> Any:
+    """The response of DeleteRecords for a partition."""
+    topics = [{"name": topic, "partitions": [{"partition_index": index, "offset": offset}]}]
+    (found,) = client.ask(message(DeleteRecordsRequest, topics=topics, timeout_ms=5000), 2).topics
+    (row,) = found.partitions
+    assert (found.name, row.partition_index) == (topic, index)
+    return row
+
+
+def alter_configs(client: RawClient, kind: int, name: str, *changes: Change) -> None:
+    """Changes the configs of a resource."""
+    (answer,) = client.ask(IncrementalAlterConfigsRequest(resources=[resource(kind, name, *changes)]), 1).responses
+    assert answer.error_code == ErrorCode.NONE, answer
+
+
+def describe_configs(client: RawClient, kind: int, name: str, keys: list[str] | None = None) -> Any:
+    """A resource's part of DescribeConfigs, with synonyms and documentation."""
+    query = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
+    more = {"include_synonyms": True, "include_documentation": True}
+    return client.ask(message(DescribeConfigsRequest, resources=[query], **more), 4).results[0]
+
+
+def new_producer(client: RawClient, name: str | None = None, version: int = 4) -> tuple[int, int] | None:
+    """The id and epoch of a new producer; None while the broker has no block of ids or no coordinator."""
+    request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
+    answer = client.ask(request, version)
+    return None if answer.error_code else (answer.producer_id, answer.producer_epoch)
 
 
 __all__ = [
-    "BOTH", "EARLIEST", "KAFKA", "LATEST", "append", "append_when_ready", "differences", "offset_at", "running",
+    "BOTH", "EARLIEST", "KAFKA", "LATEST", "alter_configs", "append", "append_when_ready", "delete_records", "describe_configs",
+    "differences",    "fetched", "new_producer", "offset_at", "running",
 ]  # fmt: skip

@@ -24,46 +24,21 @@ from collections.abc import Callable
 from typing import Any
 
 from protocol.errors import ErrorCode
-from protocol.messages import stored_records
-from protocol.messages.admin import (
-    AlterableConfig,
-    AlterConfigsResource,
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatePartitionsAssignment,
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    IncrementalAlterConfigsRequest,
-)
+from protocol.messages import admin, quorum, stored_records
 from protocol.messages.cluster import (
     AlterPartitionReassignmentsRequest,
-    ElectedPartitions,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
-    ReassignablePartition,
-    ReassignableTopic,
     UnregisterBrokerRequest,
 )
-from protocol.messages.quorum import (
-    AlterPartitionRequest,
-    AlterPartitionRequestPartition,
-    AlterPartitionRequestTopic,
-    AssignReplicasToDirsDirectory,
-    AssignReplicasToDirsPartition,
-    AssignReplicasToDirsRequest,
-    AssignReplicasToDirsTopic,
-    BrokerHeartbeatRequest,
-    BrokerRegistrationRequest,
-    BrokerState,
-)
-from protocol.messages.stored_records import BrokerEndpoint, BrokerFeature
 from protocol.schema import Message
 from replication.metadata.feature_levels import SUPPORTED_FEATURES
 from replication.metadata.image import NO_LEADER, BrokerImage, MetadataImage, PartitionState, TopicImage
+from replication.metadata.image_records import stored_features
+from tests.support.config_cases import SET, TOPIC, resource
 from tests.support.decisions import CLUSTER_ID, Decided, KafkaDecisions, OurDecisions, Step, topic_ids
+from tests.support.messages import message
 
 BROKERS = (2, 3, 4, 5)
 FAR = 2**40
@@ -113,17 +88,15 @@ class RandomCluster:
                 return step
 
     # ------------------------------------------------------------ brokers
-    def _registration(self, broker: int, previous_epoch: int) -> BrokerRegistrationRequest:
+    def _registration(self, broker: int, previous_epoch: int) -> quorum.BrokerRegistrationRequest:
         self._incarnations += 1
-        return BrokerRegistrationRequest(
+        return message(
+            quorum.BrokerRegistrationRequest,
             broker_id=broker,
             cluster_id=CLUSTER_ID,
             incarnation_id=self._incarnations.to_bytes(16, "big"),
-            listeners=[BrokerEndpoint(name="PLAINTEXT", host="h", port=9, security_protocol=0)],
-            features=[
-                BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
-                for name, (low, high) in SUPPORTED_FEATURES.items()
-            ],
+            listeners=[{"name": "PLAINTEXT", "host": "h", "port": 9, "security_protocol": 0}],
+            features=stored_features(SUPPORTED_FEATURES),
             rack=self.racks[broker],
             log_dirs=[bytes([broker]) * 15 + bytes([n]) for n in range(1, 2 + broker % 2)],
             previous_broker_epoch=previous_epoch,
@@ -141,7 +114,7 @@ class RandomCluster:
             return None
         leaves = self.random.random() < 0.15
         failed = [broker.directories[-1]] if len(broker.directories) > 1 and self.random.random() < 0.05 else []
-        return BrokerHeartbeatRequest(
+        return quorum.BrokerHeartbeatRequest(
             broker_id=broker.broker_id,
             broker_epoch=broker.epoch - (self.random.random() < 0.05),
             current_metadata_offset=self.random.choice((FAR, FAR, FAR, 0)),
@@ -173,16 +146,15 @@ class RandomCluster:
         self._topics += 1
         by_hand = self.random.random() < 0.7
         factor = self.random.choice((1, 2, 3))
-        topic = CreatableTopic(
-            name=f"t{self._topics}",
-            num_partitions=-1 if by_hand else 2,
-            replication_factor=-1 if by_hand else factor,
-            assignments=[
-                CreatableReplicaAssignment(partition_index=index, broker_ids=self._replicas(factor))
-                for index in range(3 if by_hand else 0)
+        topic = {
+            "name": f"t{self._topics}",
+            "num_partitions": -1 if by_hand else 2,
+            "replication_factor": -1 if by_hand else factor,
+            "assignments": [
+                {"partition_index": index, "broker_ids": self._replicas(factor)} for index in range(3 if by_hand else 0)
             ],
-        )
-        return CreateTopicsRequest(topics=[topic], timeout_ms=1000, validate_only=False)
+        }
+        return message(admin.CreateTopicsRequest, topics=[topic], timeout_ms=1000, validate_only=False)
 
     def _more_partitions(self, image: MetadataImage) -> Step | None:
         topic = self._topic(image)
@@ -192,11 +164,9 @@ class RandomCluster:
         if len(factors) > 1:
             return None  # Kafka uses the factor of an arbitrary partition
         count, (factor,) = len(topic.partitions) + 1, factors
-        wanted = None
-        if self.random.random() < 0.5:
-            wanted = [CreatePartitionsAssignment(broker_ids=self._replicas(factor))]
-        request = CreatePartitionsTopic(name=topic.name, count=count, assignments=wanted)
-        return CreatePartitionsRequest(topics=[request], timeout_ms=1000, validate_only=False)
+        wanted = [{"broker_ids": self._replicas(factor)}] if self.random.random() < 0.5 else None
+        request = {"name": topic.name, "count": count, "assignments": wanted}
+        return message(admin.CreatePartitionsRequest, topics=[request], timeout_ms=1000, validate_only=False)
 
     def _topic(self, image: MetadataImage) -> TopicImage | None:
         return self.random.choice(list(image.topics_by_id.values())) if image.topics_by_id else None
@@ -215,21 +185,19 @@ class RandomCluster:
         topic, index, state = found
         members = [replica for replica in state.replicas if replica == state.leader or self.random.random() < 0.7]
         wrong = self.random.random() < 0.1
-        wanted = AlterPartitionRequestPartition(
-            partition_index=index,
-            leader_epoch=state.leader_epoch + (self.random.choice((-1, 1)) if wrong else 0),
-            partition_epoch=state.partition_epoch + (self.random.choice((-1, 0, 1)) if wrong else 0),
-            leader_recovery_state=0 if self.random.random() < 0.9 else 1,
-            new_isr_with_epochs=[
-                BrokerState(
-                    broker_id=member, broker_epoch=image.brokers[member].epoch if member in image.brokers else -1
-                )
+        wanted = {
+            "partition_index": index,
+            "leader_epoch": state.leader_epoch + (self.random.choice((-1, 1)) if wrong else 0),
+            "partition_epoch": state.partition_epoch + (self.random.choice((-1, 0, 1)) if wrong else 0),
+            "leader_recovery_state": 0 if self.random.random() < 0.9 else 1,
+            "new_isr_with_epochs": [
+                {"broker_id": member, "broker_epoch": image.brokers[member].epoch if member in image.brokers else -1}
                 for member in members
             ],
-        )
+        }
         epoch = image.brokers[state.leader].epoch
-        topics = [AlterPartitionRequestTopic(topic_id=topic.topic_id, partitions=[wanted])]
-        return AlterPartitionRequest(broker_id=state.leader, broker_epoch=epoch, topics=topics)
+        topics = [{"topic_id": topic.topic_id, "partitions": [wanted]}]
+        return message(quorum.AlterPartitionRequest, broker_id=state.leader, broker_epoch=epoch, topics=topics)
 
     def _reassign(self, image: MetadataImage) -> Step | None:
         found = self._partition(image)
@@ -239,29 +207,28 @@ class RandomCluster:
         replicas = None if self.random.random() < 0.25 else self._replicas()
         if replicas is not None and (set(state.adding) - set(replicas)) and not set(replicas) - set(state.replicas):
             return None
-        wanted = ReassignablePartition(partition_index=index, replicas=replicas)
-        topics = [ReassignableTopic(name=topic.name, partitions=[wanted])]
+        topics = [{"name": topic.name, "partitions": [{"partition_index": index, "replicas": replicas}]}]
         grows = self.random.random() < 0.7
-        return AlterPartitionReassignmentsRequest(allow_replication_factor_change=grows, topics=topics)
+        return message(AlterPartitionReassignmentsRequest, allow_replication_factor_change=grows, topics=topics)
 
     def _elect(self, image: MetadataImage) -> Step | None:
         topic = self._topic(image)
         if topic is None:
             return None
-        partitions = [ElectedPartitions(topic=topic.name, partitions=[*topic.partitions, 9])]
-        return ElectLeadersRequest(election_type=self.random.choice((0, 1)), topic_partitions=partitions)
+        partitions = [{"topic": topic.name, "partitions": [*topic.partitions, 9]}]
+        return message(ElectLeadersRequest, election_type=self.random.choice((0, 1)), topic_partitions=partitions)
 
     def _assign(self, image: MetadataImage) -> Step | None:
         found, broker = self._partition(image), self._broker(image)
         if found is None or broker is None or found[2].leader == NO_LEADER or not broker.directories:
             return None
         topic, index, _ = found
-        partitions = [AssignReplicasToDirsPartition(partition_index=self.random.choice((index, index, 9)))]
-        topics = [AssignReplicasToDirsTopic(topic_id=topic.topic_id, partitions=partitions)]
-        directories = [AssignReplicasToDirsDirectory(id=self.random.choice(broker.directories), topics=topics)]
-        return AssignReplicasToDirsRequest(
-            broker_id=broker.broker_id, broker_epoch=broker.epoch, directories=directories
-        )
+        topics = [
+            {"topic_id": topic.topic_id, "partitions": [{"partition_index": self.random.choice((index, index, 9))}]}
+        ]
+        directories = [{"id": self.random.choice(broker.directories), "topics": topics}]
+        identity = {"broker_id": broker.broker_id, "broker_epoch": broker.epoch}
+        return message(quorum.AssignReplicasToDirsRequest, directories=directories, **identity)
 
     def _configure(self, image: MetadataImage) -> Step | None:
         topic = self._topic(image)
@@ -270,9 +237,8 @@ class RandomCluster:
         name, value = "unclean.leader.election.enable", self.random.choice(("true", "false"))
         if "eligible.leader.replicas.version" not in self.levels and self.random.random() < 0.5:
             name, value = "min.insync.replicas", self.random.choice(("1", "2", "3"))
-        change = AlterableConfig(name=name, config_operation=0, value=value)
-        wanted = AlterConfigsResource(resource_type=2, resource_name=topic.name, configs=[change])
-        return IncrementalAlterConfigsRequest(resources=[wanted], validate_only=False)
+        wanted = resource(TOPIC, topic.name, (name, SET, value))
+        return admin.IncrementalAlterConfigsRequest(resources=[wanted], validate_only=False)
 
 
 def _has_others(image: MetadataImage, broker_id: int) -> bool:
@@ -282,7 +248,7 @@ def _has_others(image: MetadataImage, broker_id: int) -> bool:
 def comparable_lines(decided: Decided) -> list[str]:
     """A decision as comparable lines; independent records have no order."""
     answer = decided.answer
-    if isinstance(answer, CreateTopicsResponse):
+    if isinstance(answer, admin.CreateTopicsResponse):
         for topic in answer.topics:
             topic.configs = []
     if isinstance(answer, ListPartitionReassignmentsResponse):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,7 +13,7 @@ from protocol.messages.admin import CreateTopicsRequest
 from protocol.messages.metadata import ApiVersionsRequest
 from protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from protocol.schema import Message
-from tests.support.admin_cases import CASES, Case, normalised, topic
+from tests.support.admin_cases import CASES, normalised, topic
 from tests.support.cluster_cases import CLUSTER_CASES
 from tests.support.config_cases import SETTINGS_CASES
 from tests.support.feature_cases import FEATURES
@@ -48,26 +48,18 @@ def ours() -> Iterator[RawClient]:
         yield client
 
 
-def compare(client: RawClient, api: str, expected: Callable[[Case], object]) -> None:
+@pytest.mark.parametrize("broker", ["ours", pytest.param("kafka", marks=needs_kafka)])
+@pytest.mark.parametrize("api", ALL)
+def test_a_broker_answers_as_expected(request: pytest.FixtureRequest, api: str, broker: str) -> None:
+    """Error codes and messages word for word; the tables give the reason for each deliberate difference."""
+    client: RawClient = request.getfixturevalue(broker)
     wrong = []
     for case in ALL[api]:
+        expected = case.ours if broker == "ours" and case.ours is not None else case.answer
         answer = normalised(client.ask(case.request, type(case.request).MAX_VERSION))
-        if answer != expected(case):
-            wrong.append(f"{case.request}\n  broker: {answer}\n  table:  {expected(case)}")
+        if answer != expected:
+            wrong.append(f"{case.request}\n  broker: {answer}\n  table:  {expected}")
     assert not wrong, "\n".join(wrong)
-
-
-@needs_kafka
-@pytest.mark.parametrize("api", ALL)
-def test_kafka_answers_as_expected(kafka: RawClient, api: str) -> None:
-    """The oracle: error codes and messages word for word."""
-    compare(kafka, api, lambda case: case.answer)
-
-
-@pytest.mark.parametrize("api", ALL)
-def test_we_answer_as_expected(ours: RawClient, api: str) -> None:
-    """Through socket, dispatcher, handler and controller; the tables give the reason for each deliberate difference."""
-    compare(ours, api, lambda case: case.answer if case.ours is None else case.ours)
 
 
 # ---- which APIs are served

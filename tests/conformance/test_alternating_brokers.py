@@ -1,6 +1,6 @@
 """One data directory, served alternately by Barnabas and by Apache Kafka, three times each, with clients in between.
 
-RULES    1. Every visit first verifies everything that the previous visits have left, then adds to it.
+RULES    1. Every visit first verifies everything that the previous visits have left, then adds to it (`check_and_extend`).
          2. Offsets are continuous; every sent record exists once, with its timestamp, key and headers.
          3. A producer continues with its id and its sequence numbers under the other broker.
          4. Records that Barnabas does not use are preserved for Kafka, also in its own metadata snapshots: quotas, SCRAM
@@ -12,37 +12,20 @@ NOT HERE What compaction preserves (`test_compacted_directories.py`), how direct
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are its public names
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewPartitions,
-    NewTopic,
-    ResourcePatternType,
-    ResourceType,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
-)
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition, admin
 
 from barnabas import Broker
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import ApiVersionsRequest
-from protocol.messages.transactions import InitProducerIdRequest
 from protocol.records import BatchBuilder
-from tests.conformance.brokers import append_when_ready
+from tests.conformance.brokers import append_when_ready, new_producer
+from tests.support import librdkafka
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
 from tests.support.raw_client import RawClient
 from tests.support.timestamps import RECENT_MS
@@ -90,69 +73,28 @@ class Visit:
         self.is_kafka = number % 2 == 1
         self.bootstrap = bootstrap
         self.client: dict[str, Any] = {"bootstrap.servers": bootstrap}
-        self.admin = AdminClient(self.client)
-
-    def create(self, name: str, partitions: int = 1, **settings: str) -> None:
-        """Underscores in the names of configs stand for dots."""
-        config = {key.replace("_", "."): value for key, value in settings.items()}
-        self.admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(WAIT_S)
+        self.admin = admin.AdminClient(self.client)
 
     def read(self, topic: str, partitions: int = 1, isolation: str = "read_uncommitted") -> list[list[Found]]:
         """The records of each partition, as a consumer returns them."""
-        settings = {
-            "group.id": "reader",
-            "enable.partition.eof": True,
-            "isolation.level": isolation,
-            "fetch.wait.max.ms": 20,
-        }
-        consumer = Consumer({**self.client, **settings})
-        consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(partitions)])
         found: list[list[Found]] = [[] for _ in range(partitions)]
-        at_end: set[int | None] = set()
-        while len(at_end) < partitions:
-            message = consumer.poll(WAIT_S)
-            assert message is not None, f"{topic}: {found}"
-            error, index = message.error(), message.partition()
+        for record in librdkafka.read_to_end(self.bootstrap, topic, isolation):
+            offset, index = record.offset(), record.partition()
+            assert offset is not None
             assert index is not None
-            if error is None:
-                time_ms = message.timestamp()[1]
-                row = (message.offset(), time_ms, message.key(), message.value(), message.headers())
-                found[index].append(row)  # type: ignore[arg-type]
-            else:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                at_end.add(index)
-        consumer.close()
+            row = (offset, record.timestamp()[1], record.key(), record.value(), record.headers())
+            found[index].append(row)  # type: ignore[arg-type]
         return found
 
     def values(self, topic: str, isolation: str = "read_uncommitted") -> list[bytes | None]:
         """The values in a topic with one partition."""
         return [row[3] for row in self.read(topic, isolation=isolation)[0]]
 
-    def set(self, kind: ResourceType, name: str, key: str, value: str) -> None:
-        entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(kind, name, incremental_configs=[entry])
-        self.admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
-
-    def setting(self, kind: ResourceType, name: str, key: str) -> str | None:
-        resource = ConfigResource(kind, name)
-        return self.admin.describe_configs([resource])[resource].result(WAIT_S)[key].value
-
-    def send(self, topic: str, values: Iterable[bytes]) -> None:
-        producer = Producer({**self.client, **SMALL_BATCHES})
-        for value in values:
-            producer.produce(topic, value, partition=0, on_delivery=_arrived)
-        assert producer.flush(WAIT_S) == 0
-
-
-def _arrived(error: KafkaError | None, sent: Message) -> None:
-    assert error is None, f"{sent.topic()}: {error}"
-
-
-class Dataset(Protocol):
-    """Data that is followed through all visits."""
-
-    def check_and_extend(self, visit: Visit) -> None:
-        """Verifies the data and adds to it; creates it in the first visit."""
+    def run(self, tool: str, *arguments: str) -> str:
+        """The output of one of Kafka's tools."""
+        done = run_tool(tool, "--bootstrap-server", self.bootstrap, *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
 
 class Records:
@@ -163,7 +105,7 @@ class Records:
 
     def check_and_extend(self, visit: Visit) -> None:
         if visit.number == 0:
-            visit.create("plain", 3, **SMALL_SEGMENTS)
+            librdkafka.create_topic(visit.bootstrap, "plain", 3, **SMALL_SEGMENTS)
         else:
             self._check(visit)
         for codec in CODECS:
@@ -207,8 +149,8 @@ class Sequence:
     def check_and_extend(self, visit: Visit) -> None:
         with RawClient(visit.bootstrap) as client:
             if visit.number == 0:
-                visit.create("sequence")
-                self._id = until(lambda: self._new_id(client), "a producer id")
+                librdkafka.create_topic(visit.bootstrap, "sequence")
+                self._id = until(lambda: new_producer(client), "a producer id")
             if self._last is not None:
                 sequence, _ = self._last
                 assert self._produce(client, sequence) == (ErrorCode.NONE, sequence), "it is known, and where it is"
@@ -217,11 +159,6 @@ class Sequence:
                 assert self._produce(client, self._sequence) == (ErrorCode.NONE, self._sequence)
                 self._last = (self._sequence, b"")
                 self._sequence += 10
-
-    @staticmethod
-    def _new_id(client: RawClient) -> tuple[int, int] | None:
-        answer = client.ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=-1), 4)
-        return None if answer.error_code else (answer.producer_id, answer.producer_epoch)
 
     def _produce(self, client: RawClient, sequence: int) -> tuple[int, int]:
         builder = BatchBuilder(producer_id=self._id[0], producer_epoch=self._id[1], base_sequence=sequence)
@@ -241,15 +178,15 @@ class Transactions:
 
     def check_and_extend(self, visit: Visit) -> None:
         if visit.number == 0:
-            visit.create("transactions")
-            visit.create("undecided")
+            librdkafka.create_topic(visit.bootstrap, "transactions")
+            librdkafka.create_topic(visit.bootstrap, "undecided")
         assert visit.values("transactions", "read_committed") == self._committed
         assert visit.values("undecided", "read_committed") == self._stable
         self._decide(visit)
         self._leave_open(visit)
 
     def _decide(self, visit: Visit) -> None:
-        producer = self._producer(visit, "decided")
+        producer = librdkafka.transactional_producer(visit.bootstrap, "decided")
         for kept in (True, False, True):
             values = [b"%d %d" % (visit.number, index) for index in range(5)]
             producer.begin_transaction()
@@ -261,23 +198,18 @@ class Transactions:
 
     def _leave_open(self, visit: Visit) -> None:
         """A transaction that stays open during this visit; later records are not stable."""
-        producer = self._producer(visit, "undecided")  # this aborts the transaction of the previous visit
+        # This aborts the transaction of the previous visit.
+        producer = librdkafka.transactional_producer(visit.bootstrap, "undecided", transaction_timeout_ms=600_000)
         self._stable += self._behind
         assert visit.values("undecided", "read_committed") == self._stable
         before, behind = b"before %d" % visit.number, b"behind %d" % visit.number
-        visit.send("undecided", [before])
+        librdkafka.produce(visit.bootstrap, "undecided", [before])
         producer.begin_transaction()
         producer.produce("undecided", b"perhaps")
         producer.flush(WAIT_S)
-        visit.send("undecided", [behind])
+        librdkafka.produce(visit.bootstrap, "undecided", [behind])
         self._stable.append(before)
         self._behind = [behind]
-
-    @staticmethod
-    def _producer(visit: Visit, name: str) -> Producer:
-        producer = Producer({**visit.client, "transactional.id": name, "transaction.timeout.ms": 600_000})
-        producer.init_transactions(WAIT_S)
-        return producer
 
 
 class Groups:
@@ -327,15 +259,17 @@ class Topics:
     def check_and_extend(self, visit: Visit) -> None:
         number = visit.number
         if number == 0:
-            visit.create("growing", cleanup_policy="compact,delete")
-            visit.create("trimmed", **SMALL_SEGMENTS)
+            librdkafka.create_topic(visit.bootstrap, "growing", cleanup_policy="compact,delete")
+            librdkafka.create_topic(visit.bootstrap, "trimmed", **SMALL_SEGMENTS)
         else:
             self._check(visit)
-        visit.create(f"deleted-{number}", 2)
-        visit.set(ResourceType.TOPIC, "growing", "retention.ms", str(10**12 + number))
-        visit.set(ResourceType.BROKER, "1", "log.retention.ms", str(10**12 + number))
-        visit.admin.create_partitions([NewPartitions("growing", number + 2)])["growing"].result(WAIT_S)
-        visit.send("trimmed", [b"%03d" % index * 20 for index in range(100 * number, 100 * number + 100)])
+        librdkafka.create_topic(visit.bootstrap, f"deleted-{number}", 2)
+        retention = str(10**12 + number)
+        librdkafka.set_configs(visit.bootstrap, admin.ResourceType.TOPIC, "growing", {"retention.ms": retention})
+        librdkafka.set_configs(visit.bootstrap, admin.ResourceType.BROKER, "1", {"log.retention.ms": retention})
+        visit.admin.create_partitions([admin.NewPartitions("growing", number + 2)])["growing"].result(WAIT_S)
+        values = [b"%03d" % index * 20 for index in range(100 * number, 100 * number + 100)]
+        librdkafka.produce(visit.bootstrap, "trimmed", values, batch_num_messages=15)
         start = TopicPartition("trimmed", 0, 100 * number + 37)
         assert visit.admin.delete_records([start])[start].result(WAIT_S).low_watermark == start.offset
 
@@ -346,9 +280,13 @@ class Topics:
         assert [name for name in topics if name.startswith("deleted")] == [f"deleted-{number - 1}"]
         visit.admin.delete_topics([f"deleted-{number - 1}"])[f"deleted-{number - 1}"].result(WAIT_S)
         assert len(topics["growing"].partitions) == number + 1
-        assert visit.setting(ResourceType.TOPIC, "growing", "retention.ms") == str(10**12 + number - 1)
-        assert visit.setting(ResourceType.TOPIC, "growing", "cleanup.policy") == "compact,delete"
-        assert visit.setting(ResourceType.BROKER, "1", "log.retention.ms") == str(10**12 + number - 1)
+        retention = str(10**12 + number - 1)
+        for kind, name, key, value in (
+            (admin.ResourceType.TOPIC, "growing", "retention.ms", retention),
+            (admin.ResourceType.TOPIC, "growing", "cleanup.policy", "compact,delete"),
+            (admin.ResourceType.BROKER, "1", "log.retention.ms", retention),
+        ):
+            assert librdkafka.config_value(visit.bootstrap, kind, name, key) == value
         (found,) = visit.read("trimmed")
         start = found[0][0]
         assert start == 100 * number - 63 or (
@@ -366,14 +304,14 @@ class Keys:
     def check_and_extend(self, visit: Visit) -> None:
         if visit.number == 0:
             settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "100"}
-            visit.create("keys", **settings, **SMALL_SEGMENTS)
+            librdkafka.create_topic(visit.bootstrap, "keys", **settings, **SMALL_SEGMENTS)
         else:
             self._check(visit)
         producer = Producer({**visit.client, **SMALL_BATCHES, "compression.type": CODECS[visit.number % 5]})
         for index in range(300):
             key = b"k%d" % (index * 7 % 31)
             self._newest[key] = None if index % 11 == visit.number else b"%d %d" % (visit.number, index)
-            producer.produce("keys", self._newest[key], key, partition=0, on_delivery=_arrived)
+            producer.produce("keys", self._newest[key], key, partition=0, on_delivery=librdkafka.assert_arrived)
         assert producer.flush(WAIT_S) == 0
         self._check(visit)
 
@@ -384,6 +322,44 @@ class Keys:
         assert {k: v for k, v in found.items() if v is not None} == {
             k: v for k, v in self._newest.items() if v is not None
         }
+
+
+class ToolOutput:
+    """Rule 1: Kafka's tools print the same of a topic and of a group under both brokers, ids and lags among it."""
+
+    TOOLS = (
+        ("org.apache.kafka.tools.TopicCommand", "--describe", "--topic", "shown"),
+        ("kafka.admin.ConfigCommand", "--describe", "--entity-type", "topics", "--entity-name", "shown"),
+        ("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--describe", "--group", "visitors"),
+    )
+
+    def __init__(self) -> None:
+        self._before: list[list[list[str]]] = []
+
+    def check_and_extend(self, visit: Visit) -> None:
+        consumer = Consumer({**visit.client, "group.id": "visitors"})
+        if visit.number == 0:
+            librdkafka.create_topic(visit.bootstrap, "shown", 2, retention_ms="-1", segment_bytes="1048576")
+            librdkafka.produce(visit.bootstrap, "shown", [b"value"] * 50, 2)
+            ends = [TopicPartition("shown", partition, 20) for partition in (0, 1)]
+            consumer.committed(ends, WAIT_S)  # waits for a coordinator
+            consumer.commit(offsets=ends, asynchronous=False)
+        assert consumer.committed([TopicPartition("shown", 0)], WAIT_S)[0].offset == 20
+        consumer.close()
+        shown = [self._words(visit.run(*tool)) for tool in self.TOOLS]
+        assert shown == (self._before or shown)
+        self._before = shown
+        assert sum("Partition:" in line for line in shown[0]) == 2
+        assert any("retention.ms=-1" in line for line in shown[1])
+        assert sum({"visitors", "shown"} <= set(line) for line in shown[2]) == 2
+        status = visit.run("org.apache.kafka.tools.MetadataQuorumCommand", "describe", "--status")
+        assert ["1", "LeaderId:"] in self._words(status)
+
+    @staticmethod
+    def _words(output: str) -> list[list[str]]:
+        """Lines and configs are in the order of hash maps; `Topics` changes the broker's retention time."""
+        output = re.sub(r"log\.retention\.ms=\d+", "", output)
+        return sorted(sorted(re.split(r"[\s,]+", line.strip())) for line in output.splitlines())
 
 
 class PreservedMetadata:
@@ -400,27 +376,30 @@ class PreservedMetadata:
 
     @staticmethod
     def _set(visit: Visit) -> None:
-        password = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
-        upsertion = UserScramCredentialUpsertion("alice", password, b"secret")
+        password = admin.ScramCredentialInfo(admin.ScramMechanism.SCRAM_SHA_256, 4096)
+        upsertion = admin.UserScramCredentialUpsertion("alice", password, b"secret")
         visit.admin.alter_user_scram_credentials([upsertion])["alice"].result(WAIT_S)
         (made,) = visit.admin.create_acls([_entry()]).values()
         made.result(WAIT_S)
-        _run(
-            "kafka.admin.ConfigCommand", visit, "--alter", "--user", "alice", "--add-config", "request_percentage=12.5"
-        )
-        _run("org.apache.kafka.tools.FeatureCommand", visit, "downgrade", "--feature", "share.version=0")
+        visit.run("kafka.admin.ConfigCommand", "--alter", "--user", "alice", "--add-config", "request_percentage=12.5")
+        visit.run("org.apache.kafka.tools.FeatureCommand", "downgrade", "--feature", "share.version=0")
 
     def _check(self, visit: Visit) -> None:
         alice = visit.admin.describe_user_scram_credentials(["alice"])["alice"].result(WAIT_S)
         assert [info.iterations for info in alice.scram_credential_infos] == [4096]
-        everything = AclBindingFilter(
-            ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+        everything = admin.AclBindingFilter(
+            admin.ResourceType.ANY,
+            None,
+            admin.ResourcePatternType.ANY,
+            None,
+            None,
+            admin.AclOperation.ANY,
+            admin.AclPermissionType.ANY,
         )
         assert visit.admin.describe_acls(everything).result(WAIT_S) == [_entry()]
         if visit.number == VISITS - 1:
-            assert "request_percentage=12.5" in _run(
-                "kafka.admin.ConfigCommand", visit, "--describe", "--user", "alice"
-            )
+            quotas = visit.run("kafka.admin.ConfigCommand", "--describe", "--user", "alice")
+            assert "request_percentage=12.5" in quotas
         with RawClient(visit.bootstrap) as client:
             request = ApiVersionsRequest(client_software_name="t", client_software_version="1")
             finalized = client.ask(request, 3).finalized_features
@@ -428,26 +407,24 @@ class PreservedMetadata:
         assert [levels.get(name, 0) for name in self.LEVELS] == [1, 0, 2, 1]
 
 
-def _entry() -> AclBinding:
-    topic_partition = (ResourceType.TOPIC, "plain", ResourcePatternType.LITERAL)
-    return AclBinding(*topic_partition, "User:alice", "*", AclOperation.READ, AclPermissionType.ALLOW)
-
-
-def _run(tool: str, visit: Visit, *arguments: str) -> str:
-    done = run_tool(tool, "--bootstrap-server", visit.bootstrap, *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def _entry() -> admin.AclBinding:
+    topic_partition = (admin.ResourceType.TOPIC, "plain", admin.ResourcePatternType.LITERAL)
+    return admin.AclBinding(*topic_partition, "User:alice", "*", admin.AclOperation.READ, admin.AclPermissionType.ALLOW)
 
 
 @needs_kafka
 def test_both_brokers_continue_with_the_data_of_the_other(tmp_path: Path) -> None:
     directory = tmp_path / "data"
-    datasets: list[Dataset] = [Records(), Sequence(), Transactions(), Groups(), Topics(), Keys(), PreservedMetadata()]
+    first = directory / "__cluster_metadata-0" / f"{0:020d}.log"
+    kinds = (Records, Sequence, Transactions, Groups, Topics, Keys, ToolOutput, PreservedMetadata)
+    datasets = [kind() for kind in kinds]
     for number in range(VISITS):
         broker = ApacheKafka(KAFKAS, data_dir=directory) if number % 2 else Broker(data_dir=directory, settings=OURS)
         with broker:
             visit = Visit(broker.bootstrap, number)
             for dataset in datasets:
                 dataset.check_and_extend(visit)
+            if number == 0:
+                until(lambda: not first.exists(), "Kafka can continue only from our metadata snapshot", WAIT_S)
             if number in KILLED:
                 broker.kill()

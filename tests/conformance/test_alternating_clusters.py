@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from tests.conformance.test_cluster_tools import SETTINGS
 from tests.support.cluster import Cluster
 from tests.support.kafka import needs_kafka
 from tests.support.kafka_cluster import ApacheCluster
+from tests.support.librdkafka import create_topic, produce, read_to_end
 from tests.support.waiting import until
 
 pytestmark = [needs_kafka, pytest.mark.long]
@@ -22,32 +22,13 @@ QUICK = {**SETTINGS, "broker.session.timeout.ms": "3000"}
 
 def write(bootstrap: str, name: str) -> list[bytes]:
     """Produces COUNT records with acks=all."""
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
-    failed: list[object] = []
     values = [f"{name}-{number}".encode() for number in range(COUNT)]
-    for number, value in enumerate(values):
-        producer.produce(
-            "t",
-            value,
-            partition=number % PARTITIONS,
-            on_delivery=lambda error, _: failed.append(error) if error else None,
-        )
-    assert producer.flush(60) == 0
-    assert failed == []
+    produce(bootstrap, "t", values, PARTITIONS, acks="all")
     return values
 
 
-def read(bootstrap: str, count: int) -> list[bytes]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False})
-    consumer.assign([TopicPartition("t", index, 0) for index in range(PARTITIONS)])
-    found = []
-    while len(found) < count:
-        message = consumer.poll(30)
-        assert message is not None, f"{len(found)} of {count}"
-        if message.error() is None:
-            found.append(message.value())
-    consumer.close()
-    return found
+def read(bootstrap: str) -> list[bytes]:
+    return sorted(message.value() or b"" for message in read_to_end(bootstrap, "t"))
 
 
 def is_in_sync(bootstrap: str) -> bool:
@@ -58,16 +39,15 @@ def is_in_sync(bootstrap: str) -> bool:
 def test_three_nodes_alternate_between_kafka_and_barnabas() -> None:
     """Kafka continues with our records, quorum and metadata; and we with Kafka's, although two of its nodes were killed."""
     with Cluster(settings=QUICK) as ours:
-        admin = AdminClient({"bootstrap.servers": ours.bootstrap})
-        admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(30)
+        create_topic(ours.bootstrap, "t", PARTITIONS, 3)
         written = write(ours.bootstrap, "ours")
         for node in ours.nodes.values():
             node.stop()
         with ApacheCluster(3, QUICK, instead_of=ours) as kafka:
-            assert sorted(read(kafka.bootstrap, COUNT)) == sorted(written)
+            assert read(kafka.bootstrap) == sorted(written)
             written += write(kafka.bootstrap, "kafka")
             kafka.stop(1)
         ours.start()
         until(lambda: is_in_sync(ours.bootstrap), "all replicas are in sync", 60)
         written += write(ours.bootstrap, "again")
-        assert sorted(read(ours.bootstrap, 3 * COUNT)) == sorted(written)
+        assert read(ours.bootstrap) == sorted(written)

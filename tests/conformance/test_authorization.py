@@ -21,11 +21,14 @@ from broker.server import Server
 from protocol.errors import ErrorCode
 from protocol.messages import admin, cluster, groups, logs, metadata, produce_fetch, quorum, quotas_scram, transactions
 from protocol.schema import Message, fields_of
-from tests.support.authorizers import DenyingAuthorizer
 from tests.support.batches import batch
 from tests.support.cluster_cases import altered, credential, gone
+from tests.support.config_cases import SET, replaced, resource
+from tests.support.deny import DenyingAuthorizer
+from tests.support.feature_cases import UP, updates
 from tests.support.follower import Client, features
 from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.timestamps import RECENT_MS
 
@@ -94,11 +97,11 @@ def barnabas(path: Path) -> Iterator[Strict]:
     assert server.failure is None
 
 
-def codes(message: Message, version: int) -> list[int]:
+def codes(found_in: Message, version: int) -> list[int]:
     """All error codes of a response, outermost first."""
     found: list[int] = []
-    for field in fields_of(type(message)):
-        value = getattr(message, field.name)
+    for field in fields_of(type(found_in)):
+        value = getattr(found_in, field.name)
         if not field.is_in(version):
             continue
         if field.name == "error_code":
@@ -110,33 +113,32 @@ def codes(message: Message, version: int) -> list[int]:
     return found
 
 
-def records() -> bytes:
-    return bytes(batch(RECENT_MS))
+def fetch(**who: Any) -> Message:
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
+    topics = [{"topic": "secret", "partitions": [partition]}]
+    return message(produce_fetch.FetchRequest, max_wait_ms=0, min_bytes=1, topics=topics, **who)
 
 
-def resource(kind: int, name: str) -> admin.AlterConfigsResource:
-    config = admin.AlterableConfig(name="retention.ms", config_operation=0, value="1")
-    return admin.AlterConfigsResource(resource_type=kind, resource_name=name, configs=[config])
+def produce(transactional_id: str | None = None) -> Message:
+    topics = [{"name": "secret", "partition_data": [{"index": 0, "records": bytes(batch(RECENT_MS))}]}]
+    given = {"transactional_id": transactional_id, "acks": 1, "timeout_ms": 1000, "topic_data": topics}
+    return message(produce_fetch.ProduceRequest, **given)
 
 
-def fetch(**who: Any) -> produce_fetch.FetchRequest:
-    partition = produce_fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
-    topics = [produce_fetch.FetchTopic(topic="secret", partitions=[partition])]
-    return produce_fetch.FetchRequest(max_wait_ms=0, min_bytes=1, topics=topics, **who)
+def alter(*resources: tuple[int, str]) -> Message:
+    change = ("retention.ms", SET, "1")
+    wanted = [resource(kind, name, change) for kind, name in resources]
+    return admin.IncrementalAlterConfigsRequest(resources=wanted, validate_only=False)
 
 
-def produce(transactional_id: str | None = None) -> produce_fetch.ProduceRequest:
-    partition = produce_fetch.PartitionProduceData(index=0, records=records())
-    topic = produce_fetch.TopicProduceData(name="secret", partition_data=[partition])
-    return produce_fetch.ProduceRequest(transactional_id=transactional_id, acks=1, timeout_ms=1000, topic_data=[topic])
-
-
-def named(*names: str) -> list[metadata.MetadataRequestTopic]:
-    return [metadata.MetadataRequestTopic(name=name) for name in names]
+def in_secret(**fields: object) -> list[dict[str, Any]]:
+    """One partition of the secret topic with these fields."""
+    return [{"name": "secret", "partitions": [fields]}]
 
 
 TOPIC, GROUP, CLUSTER = E.TOPIC_AUTHORIZATION_FAILED, E.GROUP_AUTHORIZATION_FAILED, E.CLUSTER_AUTHORIZATION_FAILED
 TRANSACTION = E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+TWO = [{"name": "secret"}, {"name": "nowhere"}]
 
 # (request, version, error codes, outermost first)
 CASES: dict[str, tuple[Message, int, list[ErrorCode]]] = {
@@ -145,90 +147,69 @@ CASES: dict[str, tuple[Message, int, list[ErrorCode]]] = {
     "Fetch": (fetch(), 12, [E.NONE, TOPIC]),
     "Fetch by a follower": (fetch(replica_id=2), 12, [E.NONE, TOPIC]),
     "ListOffsets": (
-        produce_fetch.ListOffsetsRequest(topics=[produce_fetch.ListOffsetsTopic(
-            name="secret", partitions=[produce_fetch.ListOffsetsPartition(partition_index=0, timestamp=-1)])]),
-        7, [TOPIC],
+        message(produce_fetch.ListOffsetsRequest, topics=in_secret(partition_index=0, timestamp=-1)), 7, [TOPIC],
     ),
     "OffsetForLeaderEpoch": (
-        produce_fetch.OffsetForLeaderEpochRequest(topics=[produce_fetch.OffsetForLeaderTopic(
-            topic="secret", partitions=[produce_fetch.OffsetForLeaderPartition(partition=0, leader_epoch=0)])]),
-        4, [TOPIC],
+        message(produce_fetch.OffsetForLeaderEpochRequest, topics=[
+            {"topic": "secret", "partitions": [{"partition": 0, "leader_epoch": 0}]}]), 4, [TOPIC],
     ),
     "Metadata of all": (metadata.MetadataRequest(topics=None), 12, []),
-    "Metadata by name": (metadata.MetadataRequest(topics=named("secret", "nowhere")), 12, [TOPIC, TOPIC]),
+    "Metadata by name": (message(metadata.MetadataRequest, topics=TWO), 12, [TOPIC, TOPIC]),
     "DescribeTopicPartitions of all": (metadata.DescribeTopicPartitionsRequest(topics=[]), 0, []),
     "DescribeTopicPartitions": (
-        metadata.DescribeTopicPartitionsRequest(topics=[metadata.TopicRequest(name="secret")]), 0, [TOPIC],
+        message(metadata.DescribeTopicPartitionsRequest, topics=[{"name": "secret"}]), 0, [TOPIC],
     ),
     "FindCoordinator of a group": (metadata.FindCoordinatorRequest(key="g"), 3, [GROUP]),
     "FindCoordinator of a transaction": (metadata.FindCoordinatorRequest(key="t", key_type=1), 3, [TRANSACTION]),
     "CreateTopics": (
-        admin.CreateTopicsRequest(
-            topics=[admin.CreatableTopic(name="new", num_partitions=1, replication_factor=1)], timeout_ms=1000,
-            validate_only=False),
-        7, [TOPIC],
+        message(admin.CreateTopicsRequest, topics=[{"name": "new", "num_partitions": 1, "replication_factor": 1}],
+                timeout_ms=1000, validate_only=False), 7, [TOPIC],
     ),
-    "DeleteTopics": (
-        admin.DeleteTopicsRequest(topics=[admin.DeleteTopicState(name=n) for n in ("secret", "nowhere")],
-                                  timeout_ms=1000), 6, [TOPIC, TOPIC],
-    ),
+    "DeleteTopics": (message(admin.DeleteTopicsRequest, topics=TWO, timeout_ms=1000), 6, [TOPIC, TOPIC]),
     "CreatePartitions": (
-        admin.CreatePartitionsRequest(
-            topics=[admin.CreatePartitionsTopic(name="secret", count=2)], timeout_ms=1000, validate_only=False),
-        3, [TOPIC],
+        message(admin.CreatePartitionsRequest, topics=[{"name": "secret", "count": 2}], timeout_ms=1000,
+                validate_only=False), 3, [TOPIC],
     ),
     "DeleteRecords": (
-        logs.DeleteRecordsRequest(topics=[logs.DeleteRecordsTopic(name=n, partitions=[logs.DeleteRecordsPartition(
-            partition_index=0, offset=0)]) for n in ("secret", "nowhere")], timeout_ms=1000), 2, [TOPIC, TOPIC],
+        message(logs.DeleteRecordsRequest, timeout_ms=1000, topics=[
+            {**topic, "partitions": [{"partition_index": 0, "offset": 0}]} for topic in TWO]), 2, [TOPIC, TOPIC],
     ),
     "AlterReplicaLogDirs": (
-        logs.AlterReplicaLogDirsRequest(dirs=[logs.AlterReplicaLogDir(path="/d", topics=[
-            logs.AlterReplicaLogDirTopic(name="secret", partitions=[0])])]), 2, [CLUSTER],
+        message(logs.AlterReplicaLogDirsRequest, dirs=[
+            {"path": "/d", "topics": [{"name": "secret", "partitions": [0]}]}]), 2, [CLUSTER],
     ),
     "DescribeLogDirs": (logs.DescribeLogDirsRequest(topics=None), 5, [CLUSTER]),
     "DescribeConfigs": (
-        admin.DescribeConfigsRequest(resources=[
-            admin.DescribeConfigsResource(resource_type=2, resource_name="secret"),
-            admin.DescribeConfigsResource(resource_type=4, resource_name="1")]), 4, [TOPIC, CLUSTER],
+        message(admin.DescribeConfigsRequest, resources=[
+            {"resource_type": 2, "resource_name": "secret"}, {"resource_type": 4, "resource_name": "1"}]),
+        4, [TOPIC, CLUSTER],
     ),
     "DescribeConfigs of groups and subscriptions": (
-        admin.DescribeConfigsRequest(resources=[
-            admin.DescribeConfigsResource(resource_type=32, resource_name="g"),
-            admin.DescribeConfigsResource(resource_type=16, resource_name="m")]), 4, [GROUP, CLUSTER],
+        message(admin.DescribeConfigsRequest, resources=[
+            {"resource_type": 32, "resource_name": "g"}, {"resource_type": 16, "resource_name": "m"}]),
+        4, [GROUP, CLUSTER],
     ),
     "ListConfigResources": (admin.ListConfigResourcesRequest(), 1, [CLUSTER]),
     "AlterConfigs": (
         admin.AlterConfigsRequest(validate_only=False, resources=[
-            admin.ReplacedConfigsResource(resource_type=kind, resource_name=name, configs=[])
-            for kind, name in ((2, "secret"), (4, "1"), (16, "m"), (32, "g"))]), 2, [TOPIC, CLUSTER, CLUSTER, GROUP],
+            replaced(kind, name) for kind, name in ((2, "secret"), (4, "1"), (16, "m"), (32, "g"))]),
+        2, [TOPIC, CLUSTER, CLUSTER, GROUP],
     ),
-    "IncrementalAlterConfigs of groups and subscriptions": (
-        admin.IncrementalAlterConfigsRequest(resources=[resource(32, "g"), resource(16, "m")], validate_only=False), 1,
-        [GROUP, CLUSTER],
-    ),
-    "IncrementalAlterConfigs of a topic": (
-        admin.IncrementalAlterConfigsRequest(resources=[resource(2, "secret")], validate_only=False), 1, [TOPIC],
-    ),
-    "IncrementalAlterConfigs of a broker": (
-        admin.IncrementalAlterConfigsRequest(resources=[resource(4, "1")], validate_only=False), 1, [CLUSTER],
-    ),
-    "IncrementalAlterConfigs of loggers": (
-        admin.IncrementalAlterConfigsRequest(resources=[resource(8, "1")], validate_only=False), 1, [CLUSTER],
-    ),
+    "IncrementalAlterConfigs of groups and subscriptions": (alter((32, "g"), (16, "m")), 1, [GROUP, CLUSTER]),
+    "IncrementalAlterConfigs of a topic": (alter((2, "secret")), 1, [TOPIC]),
+    "IncrementalAlterConfigs of a broker": (alter((4, "1")), 1, [CLUSTER]),
+    "IncrementalAlterConfigs of loggers": (alter((8, "1")), 1, [CLUSTER]),
     "ElectLeaders": (
-        cluster.ElectLeadersRequest(
-            topic_partitions=[cluster.ElectedPartitions(topic=n, partitions=[0]) for n in ("secret", "nowhere")]),
-        2, [CLUSTER, CLUSTER, CLUSTER],
+        message(cluster.ElectLeadersRequest, topic_partitions=[
+            {"topic": topic["name"], "partitions": [0]} for topic in TWO]), 2, [CLUSTER, CLUSTER, CLUSTER],
     ),
     "ElectLeaders of all": (cluster.ElectLeadersRequest(topic_partitions=None), 2, [CLUSTER]),
     "AlterPartitionReassignments": (
-        cluster.AlterPartitionReassignmentsRequest(topics=[cluster.ReassignableTopic(
-            name="secret", partitions=[cluster.ReassignablePartition(partition_index=0, replicas=[1])])]),
+        message(cluster.AlterPartitionReassignmentsRequest, topics=in_secret(partition_index=0, replicas=[1])),
         1, [CLUSTER, CLUSTER],
     ),
     "ListPartitionReassignments": (cluster.ListPartitionReassignmentsRequest(topics=None), 0, [CLUSTER]),
-    "UpdateFeatures": (cluster.UpdateFeaturesRequest(feature_updates=[cluster.FeatureUpdateKey(
-        feature="group.version", max_version_level=1)]), 2, [CLUSTER]),
+    "UpdateFeatures": (updates(("group.version", 1, UP)), 2, [CLUSTER]),
     "UnregisterBroker": (cluster.UnregisterBrokerRequest(broker_id=7), 0, [CLUSTER]),
     "AddRaftVoter": (cluster.AddRaftVoterRequest(
         cluster_id=None, timeout_ms=1000, voter_id=2, voter_directory_id=b"D" * 16, listeners=[]), 1, [CLUSTER]),
@@ -242,7 +223,7 @@ CASES: dict[str, tuple[Message, int, list[ErrorCode]]] = {
                                        validate_only=False), 1, [CLUSTER],
     ),
     "DescribeUserScramCredentials": (
-        quotas_scram.DescribeUserScramCredentialsRequest(users=[quotas_scram.ScramUser(name="a")]), 0, [CLUSTER, CLUSTER],
+        message(quotas_scram.DescribeUserScramCredentialsRequest, users=[{"name": "a"}]), 0, [CLUSTER, CLUSTER],
     ),
     "AlterUserScramCredentials": (
         quotas_scram.AlterUserScramCredentialsRequest(deletions=[gone("a")], upsertions=[credential("b")]),
@@ -256,9 +237,8 @@ CASES: dict[str, tuple[Message, int, list[ErrorCode]]] = {
     ),
     "Heartbeat": (groups.HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), 3, [GROUP]),
     "JoinGroup": (
-        groups.JoinGroupRequest(group_id="g", session_timeout_ms=9000, rebalance_timeout_ms=9000, member_id="",
-                                protocol_type="consumer", protocols=[groups.JoinGroupRequestProtocol(
-                                    name="range", metadata=b"")]), 5, [GROUP],
+        message(groups.JoinGroupRequest, group_id="g", session_timeout_ms=9000, rebalance_timeout_ms=9000, member_id="",
+                protocol_type="consumer", protocols=[{"name": "range", "metadata": b""}]), 5, [GROUP],
     ),
     "SyncGroup": (groups.SyncGroupRequest(group_id="g", generation_id=1, member_id="m", assignments=[]), 3, [GROUP]),
     "LeaveGroup": (groups.LeaveGroupRequest(group_id="g", member_id="m"), 2, [GROUP]),
@@ -266,17 +246,15 @@ CASES: dict[str, tuple[Message, int, list[ErrorCode]]] = {
     "ListGroups": (groups.ListGroupsRequest(), 4, [E.NONE]),
     "DeleteGroups": (groups.DeleteGroupsRequest(groups_names=["g"]), 2, [GROUP]),
     "OffsetDelete": (
-        groups.OffsetDeleteRequest(group_id="g", topics=[groups.OffsetDeleteRequestTopic(
-            name="secret", partitions=[groups.OffsetDeleteRequestPartition(partition_index=0)])]), 0, [GROUP],
+        message(groups.OffsetDeleteRequest, group_id="g", topics=in_secret(partition_index=0)), 0, [GROUP],
     ),
     "OffsetCommit": (
-        groups.OffsetCommitRequest(group_id="g", member_id="", topics=[groups.OffsetCommitRequestTopic(
-            name="secret", partitions=[groups.OffsetCommitRequestPartition(
-                partition_index=0, committed_offset=1, committed_metadata=None)])]), 8, [GROUP],
+        message(groups.OffsetCommitRequest, group_id="g", member_id="", topics=in_secret(
+            partition_index=0, committed_offset=1, committed_metadata=None)), 8, [GROUP],
     ),
     "OffsetFetch": (
-        groups.OffsetFetchRequest(groups=[groups.OffsetFetchRequestGroup(
-            group_id="g", topics=[groups.OffsetFetchRequestTopics(name="secret", partition_indexes=[0])])]), 8, [GROUP],
+        message(groups.OffsetFetchRequest, groups=[
+            {"group_id": "g", "topics": [{"name": "secret", "partition_indexes": [0]}]}]), 8, [GROUP],
     ),
 }  # fmt: skip
 
@@ -293,13 +271,11 @@ def test_a_topic_id_does_not_reveal_the_topic_name(strict: Strict) -> None:
     """It reveals that such a topic exists, as in Kafka."""
     with RawClient(strict.bootstrap) as client:
         for topic_id, code in ((strict.topic_id, TOPIC), (os.urandom(16), E.UNKNOWN_TOPIC_ID)):
-            query = metadata.MetadataRequestTopic(topic_id=topic_id, name=None)
-            (response,) = client.ask(metadata.MetadataRequest(topics=[query]), 12).topics
+            query = message(metadata.MetadataRequest, topics=[{"topic_id": topic_id, "name": None}])
+            (response,) = client.ask(query, 12).topics
             assert (response.error_code, response.name, response.partitions) == (code, None, [])
-            request_to_delete = admin.DeleteTopicsRequest(
-                topics=[admin.DeleteTopicState(name=None, topic_id=topic_id)], timeout_ms=9
-            )
-            (response,) = client.ask(request_to_delete, 6).responses
+            topics = [{"name": None, "topic_id": topic_id}]
+            (response,) = client.ask(message(admin.DeleteTopicsRequest, topics=topics, timeout_ms=9), 6).responses
             assert (response.error_code, response.name) == (code, None)
 
 

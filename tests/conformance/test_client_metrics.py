@@ -13,11 +13,12 @@ import pytest
 
 from barnabas import Broker
 from protocol.errors import ErrorCode
-from protocol.messages.admin import AlterConfigsResource, IncrementalAlterConfigsRequest
 from protocol.messages.metadata import ApiVersionsRequest
 from protocol.messages.telemetry import GetTelemetrySubscriptionsRequest, PushTelemetryRequest
-from tests.support.config_cases import CLIENT_METRICS, DELETE_SETTING, SET, Change, resource
-from tests.support.kafka import ApacheKafka, compile_java, free_port, needs_kafka, run_tool
+from tests.conformance.brokers import alter_configs
+from tests.support.config_cases import CLIENT_METRICS, DELETE_SETTING, SET, Change
+from tests.support.kafka import ApacheKafka, compile_java, free_port, needs_kafka
+from tests.support.kafka_tools import run_in_own_jvm
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -62,14 +63,9 @@ class Script:
 
     def subscribe(self, name: str, *changes: Change, shows: list[str]) -> None:
         """Alters a subscription; `shows` are then the metrics requested from a new client."""
-        (answer,) = self.client.ask(alter(resource(CLIENT_METRICS, name, *changes)), 1).responses
-        assert answer.error_code == ErrorCode.NONE, answer
+        alter_configs(self.client, CLIENT_METRICS, name, *changes)
         new_client = GetTelemetrySubscriptionsRequest(client_instance_id=NO_ID)
         until(lambda: sorted(self.client.ask(new_client, 0).requested_metrics) == shows, f"{shows} are requested")
-
-
-def alter(wanted: AlterConfigsResource) -> IncrementalAlterConfigsRequest:
-    return IncrementalAlterConfigsRequest(resources=[wanted])
 
 
 def run_script(bootstrap: str) -> list[Any]:
@@ -161,8 +157,7 @@ def matching_clients(script: Script) -> None:
     script.get_subscriptions()
     for name in "abcde":
         keys = ("metrics", "interval.ms", "match")
-        wanted = resource(CLIENT_METRICS, name, *((key, DELETE_SETTING, None) for key in keys))
-        assert script.client.ask(alter(wanted), 1).responses[0].error_code == ErrorCode.NONE
+        alter_configs(script.client, CLIENT_METRICS, name, *((key, DELETE_SETTING, None) for key in keys))
     script.subscribe("f", ("metrics", SET, ""), ("interval.ms", SET, "400000"), shows=[])
     script.get_subscriptions()
 
@@ -192,8 +187,7 @@ def endpoint() -> Iterator[tuple[str, int]]:
     port = free_port()
     with Broker(settings={"barnabas.metrics.listener": f"HTTP://127.0.0.1:{port}"}) as broker:
         with RawClient(broker.bootstrap) as client:
-            wanted = resource(CLIENT_METRICS, "all", ("metrics", SET, "*"), ("interval.ms", SET, "100"))
-            assert client.ask(alter(wanted), 1).responses[0].error_code == ErrorCode.NONE
+            alter_configs(client, CLIENT_METRICS, "all", ("metrics", SET, "*"), ("interval.ms", SET, "100"))
         yield broker.bootstrap, port
 
 
@@ -215,11 +209,10 @@ def test_librdkafka_metrics_are_published(endpoint: tuple[str, int]) -> None:
 def test_java_metrics_are_published(endpoint: tuple[str, int]) -> None:
     """The metrics of a closed producer stay for a while."""
     bootstrap, port = endpoint
-    done = run_tool(
+    assert run_in_own_jvm(
         "org.apache.kafka.tools.ProducerPerformance", "--topic", "t", "--num-records", 1000, "--record-size", 10,
         "--throughput", 300, "--command-property", f"bootstrap.servers={bootstrap}",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    ).stdout  # fmt: skip
     (sent,) = [line for line in page(port) if line.startswith("org_apache_kafka_producer_record_send_total{")]
     assert 0 < float(sent.rpartition(" ")[2]) <= 1000
     assert 'client_software_name="apache-kafka-java"' in sent

@@ -11,47 +11,23 @@ from typing import NamedTuple
 
 import pytest
 
-from protocol.messages.groups import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-)
-from protocol.messages.logs import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest, MetadataRequestTopic
-from protocol.messages.produce_fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
+from protocol.messages import produce_fetch
+from protocol.messages.groups import HeartbeatRequest, JoinGroupRequest, OffsetCommitRequest, OffsetFetchRequest
+from protocol.messages.logs import DeleteRecordsRequest
+from protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
 from protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
     DescribeProducersRequest,
-    DescribeProducersRequestTopic,
     EndTxnRequest,
 )
-from protocol.records import BatchBuilder
 from protocol.schema import Message, fields_of
 from tests.conformance.test_cluster_tools import SETTINGS
+from tests.support.batches import batch
 from tests.support.cluster import Cluster
 from tests.support.kafka import needs_kafka
 from tests.support.kafka_cluster import ApacheCluster
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.timestamps import RECENT_MS
 from tests.support.waiting import until
@@ -78,7 +54,7 @@ class Nodes(NamedTuple):
         """A node's response without the fields that differ from run to run."""
         with RawClient(self.addresses[node - 1]) as client:
             answer = client.ask(request, version)
-        if isinstance(answer, ProduceResponse):
+        if isinstance(answer, produce_fetch.ProduceResponse):
             for row in answer.responses[0].partition_responses:
                 self.ends[row.index] = max(row.base_offset + 1, self.ends.get(row.index, 0))
         text = plain(answer)
@@ -126,7 +102,7 @@ def plain(value: object) -> str:
 
 
 def metadata(address: str, topic: str = "t") -> MetadataRequest:
-    query = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    query = message(MetadataRequest, topics=[{"name": topic}], allow_auto_topic_creation=False)
     with RawClient(address) as client:
         return client.ask(query, 13)
 
@@ -150,39 +126,31 @@ def both() -> Iterator[tuple[Nodes, Nodes]]:
         yield theirs, prepared(ours, ours.bootstrap.split(","), kafka)
 
 
-def batch() -> bytes:
-    builder = BatchBuilder()
-    builder.append(RECENT_MS, None, b"v")
-    return bytes(builder.build())
+def produce(topic_id: bytes, acks: int = 1) -> produce_fetch.ProduceRequest:
+    data = [{"index": index, "records": bytes(batch(RECENT_MS, 1))} for index in (*PARTITIONS, 7)]
+    topic = {"name": "t", "topic_id": topic_id, "partition_data": data}
+    return message(produce_fetch.ProduceRequest, acks=acks, timeout_ms=2000, topic_data=[topic])
 
 
-def produce(topic_id: bytes, acks: int = 1) -> ProduceRequest:
-    data = [PartitionProduceData(index=index, records=batch()) for index in (*PARTITIONS, 7)]
-    topic = TopicProduceData(name="t", topic_id=topic_id, partition_data=data)
-    return ProduceRequest(acks=acks, timeout_ms=2000, topic_data=[topic])
-
-
-def fetch(topic_id: bytes, epoch: int = -1, offset: int = 0) -> FetchRequest:
+def fetch(topic_id: bytes, epoch: int = -1, offset: int = 0) -> produce_fetch.FetchRequest:
     parts = [
-        FetchPartition(partition=i, fetch_offset=offset, current_leader_epoch=epoch, partition_max_bytes=1 << 20)
+        {"partition": i, "fetch_offset": offset, "current_leader_epoch": epoch, "partition_max_bytes": 1 << 20}
         for i in (*PARTITIONS, 7)
     ]
-    return FetchRequest(max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic="t", topic_id=topic_id, partitions=parts)])
+    topic = {"topic": "t", "topic_id": topic_id, "partitions": parts}
+    return message(produce_fetch.FetchRequest, max_wait_ms=0, min_bytes=0, topics=[topic])
 
 
-def offsets(epoch: int = -1, timestamp: int = -1) -> ListOffsetsRequest:
-    parts = [
-        ListOffsetsPartition(partition_index=i, current_leader_epoch=epoch, timestamp=timestamp)
-        for i in (*PARTITIONS, 7)
-    ]
-    return ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=parts)])
+def offsets(epoch: int = -1, timestamp: int = -1) -> produce_fetch.ListOffsetsRequest:
+    parts = [{"partition_index": i, "current_leader_epoch": epoch, "timestamp": timestamp} for i in (*PARTITIONS, 7)]
+    return message(produce_fetch.ListOffsetsRequest, topics=[{"name": "t", "partitions": parts}])
 
 
-def epochs(current: int = -1, query: int = 0) -> OffsetForLeaderEpochRequest:
-    parts = [
-        OffsetForLeaderPartition(partition=i, current_leader_epoch=current, leader_epoch=query) for i in PARTITIONS
-    ]
-    return OffsetForLeaderEpochRequest(replica_id=-1, topics=[OffsetForLeaderTopic(topic="t", partitions=parts)])
+def epochs(current: int = -1, query: int = 0) -> produce_fetch.OffsetForLeaderEpochRequest:
+    parts = [{"partition": i, "current_leader_epoch": current, "leader_epoch": query} for i in PARTITIONS]
+    return message(
+        produce_fetch.OffsetForLeaderEpochRequest, replica_id=-1, topics=[{"topic": "t", "partitions": parts}]
+    )
 
 
 def writing(topic_id: bytes) -> Iterator[tuple[Message, int]]:
@@ -207,43 +175,32 @@ def reading(topic_id: bytes) -> Iterator[tuple[Message, int]]:
         yield offsets(epoch), 11
     for current, query in ((-1, 0), (0, 0), (5, 0), (-1, 9)):
         yield epochs(current, query), 4
-    parts = [DeleteRecordsPartition(partition_index=index, offset=1) for index in (*PARTITIONS, 7)]
-    yield DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=parts)], timeout_ms=2000), 2
-    yield DescribeProducersRequest(topics=[DescribeProducersRequestTopic(name="t", partition_indexes=[0, 1, 2, 7])]), 0
+    parts = [{"partition_index": index, "offset": 1} for index in (*PARTITIONS, 7)]
+    yield message(DeleteRecordsRequest, topics=[{"name": "t", "partitions": parts}], timeout_ms=2000), 2
+    yield message(DescribeProducersRequest, topics=[{"name": "t", "partition_indexes": [0, 1, 2, 7]}]), 0
     for key in ("g0", "g1", "g2", "g3"):
         yield from of_group(key)
         yield from of_transaction(key)
     for version in (4, 7, 13):
-        yield MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False), version
+        yield message(MetadataRequest, topics=[{"name": "t"}], allow_auto_topic_creation=False), version
 
 
 def of_group(key: str) -> Iterator[tuple[Message, int]]:
     yield FindCoordinatorRequest(key=key), 3
     yield FindCoordinatorRequest(key_type=0, coordinator_keys=[key, ""]), 6
-    yield (
-        JoinGroupRequest(
-            group_id=key, session_timeout_ms=10_000, member_id="nobody", protocol_type="consumer",
-            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
-        ),
-        9,
-    )  # fmt: skip
+    join = {"group_id": key, "session_timeout_ms": 10_000, "member_id": "nobody", "protocol_type": "consumer"}
+    yield message(JoinGroupRequest, protocols=[{"name": "range", "metadata": b""}], **join), 9
     yield HeartbeatRequest(group_id=key, generation_id=1, member_id="nobody"), 4
-    part = OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata=None)
-    topic = OffsetCommitRequestTopic(name="t", partitions=[part])
-    yield OffsetCommitRequest(group_id=key, member_id="", topics=[topic]), 9
-    yield OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=key, topics=None)]), 9
+    part = {"partition_index": 0, "committed_offset": 1, "committed_metadata": None}
+    yield message(OffsetCommitRequest, group_id=key, member_id="", topics=[{"name": "t", "partitions": [part]}]), 9
+    yield message(OffsetFetchRequest, groups=[{"group_id": key, "topics": None}]), 9
 
 
 def of_transaction(key: str) -> Iterator[tuple[Message, int]]:
     yield FindCoordinatorRequest(key_type=1, coordinator_keys=[key]), 6
     yield AddOffsetsToTxnRequest(transactional_id=key, producer_id=7, producer_epoch=0, group_id="g"), 3
-    added = AddPartitionsToTxnTopic(name="t", partitions=[0])
-    yield (
-        AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=key, v3_and_below_producer_id=7, v3_and_below_topics=[added]
-        ),
-        3,
-    )
+    added = {"v3_and_below_transactional_id": key, "v3_and_below_producer_id": 7}
+    yield message(AddPartitionsToTxnRequest, v3_and_below_topics=[{"name": "t", "partitions": [0]}], **added), 3
     yield EndTxnRequest(transactional_id=key, producer_id=7, producer_epoch=0, committed=True), 4
 
 

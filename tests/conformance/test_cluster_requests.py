@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pytest
-
 from protocol.errors import ErrorCode
-from protocol.messages.admin import DescribeConfigsRequest, DescribeConfigsResource
-from protocol.messages.cluster import (
-    AddRaftVoterRequest,
-    AlterPartitionReassignmentsRequest,
-    DescribeQuorumRequest,
-    ElectedPartitions,
-    ElectLeadersRequest,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsTopics,
-    QuorumPartition,
-    QuorumTopic,
-    ReassignablePartition,
-    ReassignableTopic,
-    RemoveRaftVoterRequest,
-    UnregisterBrokerRequest,
-    VoterListener,
-)
+from protocol.messages import cluster as cluster_messages
 from protocol.primitives import uuid_text
 from replication.metadata.image import ResourceType
+from tests.conformance.brokers import describe_configs
 from tests.support.follower import PartitionView
-from tests.support.follower_harness import BOTH, Cluster, FollowerHarness, running, unregistered_follower
+from tests.support.follower_harness import Cluster, FollowerHarness
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -37,34 +20,22 @@ FILE = 4
 """The config source STATIC_BROKER_CONFIG."""
 
 
-@pytest.fixture(scope="module", params=BOTH)
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """One node with a controller listener."""
-    with running(request.param) as made:
-        yield made
-
-
-@pytest.fixture
-def harness(cluster: Cluster) -> Iterator[FollowerHarness]:
-    """A follower that has not registered."""
-    with unregistered_follower(cluster) as made:
-        yield made
-
-
 def reassign(
     harness: FollowerHarness, topic: str, replicas: list[int] | None, *, may_grow: bool = True
 ) -> tuple[int, str | None]:
     """Requests a replica list for partition 0, or (None) cancels its reassignment."""
-    wanted = ReassignableTopic(name=topic, partitions=[ReassignablePartition(partition_index=0, replicas=replicas)])
-    request = AlterPartitionReassignmentsRequest(topics=[wanted], allow_replication_factor_change=may_grow)
+    topics = [{"name": topic, "partitions": [{"partition_index": 0, "replicas": replicas}]}]
+    request = message(
+        cluster_messages.AlterPartitionReassignmentsRequest, topics=topics, allow_replication_factor_change=may_grow
+    )
     (answer,) = harness.client.raw.ask(request, 1).responses[0].partitions
     return answer.error_code, answer.error_message
 
 
 def ongoing(harness: FollowerHarness, topic: str) -> list[tuple[list[int], list[int], list[int]]]:
     """Replicas, adding replicas, removing replicas."""
-    query = ListPartitionReassignmentsTopics(name=topic, partition_indexes=[0, 1])
-    response = harness.client.raw.ask(ListPartitionReassignmentsRequest(topics=[query]), 0)
+    topics = [{"name": topic, "partition_indexes": [0, 1]}]
+    response = harness.client.raw.ask(message(cluster_messages.ListPartitionReassignmentsRequest, topics=topics), 0)
     return [(p.replicas, p.adding_replicas, p.removing_replicas) for row in response.topics for p in row.partitions]
 
 
@@ -94,7 +65,8 @@ def test_a_partition_gets_other_replicas(harness: FollowerHarness) -> None:
 
 
 def elect(harness: FollowerHarness, topic: str, kind: int) -> tuple[int, str | None]:
-    request = ElectLeadersRequest(election_type=kind, topic_partitions=[ElectedPartitions(topic=topic, partitions=[0])])
+    partitions = [{"topic": topic, "partitions": [0]}]
+    request = message(cluster_messages.ElectLeadersRequest, election_type=kind, topic_partitions=partitions)
     (answer,) = harness.client.raw.ask(request, 2).replica_election_results[0].partition_result
     return answer.error_code, answer.error_message
 
@@ -119,38 +91,39 @@ def test_leaders_are_elected_on_request(harness: FollowerHarness) -> None:
     assert harness.describe(topic) == PartitionView(harness.id, before + 1, [1, harness.id], [], [])
 
 
+def unregister(harness: FollowerHarness) -> tuple[int, str | None]:
+    answer = harness.client.raw.ask(cluster_messages.UnregisterBrokerRequest(broker_id=harness.id), 0)
+    return answer.error_code, answer.error_message
+
+
 def test_an_offline_broker_is_unregistered(harness: FollowerHarness) -> None:
     """It leaves every ISR but stays in the replica lists; its next heartbeat is refused."""
     harness.join()
     topic = harness.topic()
     only_replica = harness.topic([harness.id])
     harness.fetch_until(topic, 0, [1, harness.id])
-    assert harness.client.raw.ask(UnregisterBrokerRequest(broker_id=harness.id), 0).error_code == E.NONE
+    assert unregister(harness)[0] == E.NONE
     until(lambda: harness.id not in harness.client.brokers(), "clients are not told of it")
     assert harness.describe(topic) == PartitionView(1, 0, [1], [], [])
     assert harness.describe(only_replica) == PartitionView(-1, 1, [], [harness.id], [harness.id])
-    again = harness.client.raw.ask(UnregisterBrokerRequest(broker_id=harness.id), 0)
-    assert (again.error_code, again.error_message) == (
-        E.BROKER_ID_NOT_REGISTERED,
-        f"Broker ID {harness.id} is not currently registered",
-    )
+    unknown = f"Broker ID {harness.id} is not currently registered"
+    assert unregister(harness) == (E.BROKER_ID_NOT_REGISTERED, unknown)
     assert harness.follower.heartbeat().error_code == E.STALE_BROKER_EPOCH
     with harness.new_follower() as process:
         assert process.register().error_code == E.NONE
 
 
+def described_quorum(client: RawClient, version: int, *partitions: int, topic: str = "__cluster_metadata") -> Any:
+    topics = [{"topic_name": topic, "partitions": [{"partition_index": index} for index in partitions]}]
+    return client.ask(message(cluster_messages.DescribeQuorumRequest, topics=topics), version)
+
+
 def test_the_quorum_is_one_node(cluster: Cluster) -> None:
     """Leader, epoch, log end offset and endpoint; other topics are unknown."""
-
-    def ask(version: int, *partitions: int, topic: str = "__cluster_metadata") -> Any:
-        query = [QuorumPartition(partition_index=index) for index in partitions]
-        request = DescribeQuorumRequest(topics=[QuorumTopic(topic_name=topic, partitions=query)])
-        return client.ask(request, version)
-
     host, _, port = cluster.controller.rpartition(":")
     with RawClient(cluster.bootstrap) as client:
         for version in (0, 1, 2):
-            response = ask(version, 0)
+            response = described_quorum(client, version, 0)
             (quorum,) = response.topics[0].partitions
             (voter,) = quorum.current_voters
             assert (response.error_code, quorum.error_code, quorum.leader_id, quorum.observers) == (0, 0, 1, [])
@@ -161,39 +134,39 @@ def test_the_quorum_is_one_node(cluster: Cluster) -> None:
         assert [(node.node_id, [(e.host, e.port) for e in node.listeners]) for node in response.nodes] == [
             (1, [(host, int(port))])
         ]
-        for answer in (ask(2, 1), ask(2, 0, 1), ask(2, 0, topic="t1")):
+        for partitions, topic in (((1,), "__cluster_metadata"), ((0, 1), "__cluster_metadata"), ((0,), "t1")):
+            answer = described_quorum(client, 2, *partitions, topic=topic)
             assert {p.error_code for p in answer.topics[0].partitions} == {E.UNKNOWN_TOPIC_OR_PARTITION}
             assert (answer.error_code, answer.nodes) == (0, [])
 
 
 OTHER = b"D" * 16
-ADDED = (VoterListener(name="CONTROLLER", host="127.0.0.1", port=1),)
-ODD = (VoterListener(name="X", host="h", port=5),)
+ADDED = [{"name": "CONTROLLER", "host": "127.0.0.1", "port": 1}]
+ODD = [{"name": "X", "host": "h", "port": 5}]
 NO_ENDPOINT = "Add voter request didn't include the endpoint ({}) for the default listener ListenerName(CONTROLLER)"
 
 
 def test_the_only_voter_stays_the_only_one(cluster: Cluster) -> None:
     """Invalid requests are refused; a voter that has not caught up cannot be added."""
     with RawClient(cluster.bootstrap) as client:
-        quorum = DescribeQuorumRequest(
-            topics=[QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])]
-        )
-        (voter,) = client.ask(quorum, 2).topics[0].partitions[0].current_voters
+        (voter,) = described_quorum(client, 2, 0).topics[0].partitions[0].current_voters
         own = voter.replica_directory_id
         response = f"[ReplicaKey(id=1, directoryId={uuid_text(own)})]"
 
         def add(
-            voter_id: int, directory: bytes, listeners: Sequence[VoterListener] = ADDED, who: str | None = None
+            voter_id: int, directory: bytes, listeners: list[dict[str, Any]] = ADDED, who: str | None = None
         ) -> Any:
-            request = AddRaftVoterRequest(
-                cluster_id=who, timeout_ms=1000, voter_id=voter_id, voter_directory_id=directory,
-                listeners=list(listeners),
+            request = message(
+                cluster_messages.AddRaftVoterRequest, cluster_id=who, timeout_ms=1000, voter_id=voter_id,
+                voter_directory_id=directory, listeners=listeners,
             )  # fmt: skip
             answer = client.ask(request, 1)
             return answer.error_code, answer.error_message
 
         def remove(voter_id: int, directory: bytes, who: str | None = None) -> Any:
-            request = RemoveRaftVoterRequest(cluster_id=who, voter_id=voter_id, voter_directory_id=directory)
+            request = cluster_messages.RemoveRaftVoterRequest(
+                cluster_id=who, voter_id=voter_id, voter_directory_id=directory
+            )
             answer = client.ask(request, 0)
             return answer.error_code, answer.error_message
 
@@ -212,7 +185,7 @@ def test_the_only_voter_stays_the_only_one(cluster: Cluster) -> None:
                 assert add(key, directory) == (
                     E.DUPLICATE_VOTER, f"The voter id for {name} is already part of the set of voters {response}."
                 )  # fmt: skip
-        for listeners, shown in (((), ""), (ODD, "ListenerName(X)=h/<unresolved>:5")):
+        for listeners, shown in (([], ""), (ODD, "ListenerName(X)=h/<unresolved>:5")):
             sentence = NO_ENDPOINT.format(f"Endpoints(endpoints={{{shown}}})")
             assert add(1, own, listeners) == (E.INVALID_REQUEST, sentence)
         assert add(2, OTHER)[0] == E.REQUEST_TIMED_OUT
@@ -227,8 +200,7 @@ def test_a_controller_describes_its_own_settings(cluster: Cluster) -> None:
         (ResourceType.BROKER, "", E.NONE, []),
         (ResourceType.TOPIC, "nowhere", E.UNKNOWN_TOPIC_OR_PARTITION, []),
     ):
-        query = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=["node.id"])
         with RawClient(cluster.controller) as client:
-            (answer,) = client.ask(DescribeConfigsRequest(resources=[query]), 4).results
+            answer = describe_configs(client, kind, name, ["node.id"])
         found = [(entry.name, entry.value, entry.config_source) for entry in answer.configs]
         assert (answer.error_code, found) == (code, described)

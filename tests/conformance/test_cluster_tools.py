@@ -6,17 +6,17 @@ Where it matters replicas are assigned manually, since both brokers place them a
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.cluster import Cluster
 from tests.support.kafka import needs_kafka
 from tests.support.kafka_cluster import ApacheCluster
-from tests.support.tool_comparison import Masks, ToolRunner, difference
+from tests.support.tool_comparison import Masks, ToolRunner, difference, write_json
 from tests.support.waiting import until
 
 pytestmark = [needs_kafka, pytest.mark.long]
@@ -157,33 +157,13 @@ MASKS: Masks = [
 ]
 
 
-def plan(moves: dict[str, dict[int, list[int]]]) -> str:
+def plan(moves: dict[str, dict[int, list[int]]]) -> dict[str, Any]:
     partitions = [
         {"topic": topic, "partition": index, "replicas": replicas}
         for topic, of_topic in moves.items()
         for index, replicas in of_topic.items()
     ]
-    return json.dumps({"version": 1, "partitions": partitions})
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("plans")
-    for name, moves in FILES.items():
-        (path / name).write_text(plan(moves))
-    return path
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[ApacheCluster]:
-    with ApacheCluster(3, SETTINGS) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def ours() -> Iterator[Cluster]:
-    with Cluster(settings=SETTINGS) as running:
-        yield running
+    return {"version": 1, "partitions": partitions}
 
 
 def is_in_sync(request: ToolRunner) -> bool:
@@ -191,8 +171,16 @@ def is_in_sync(request: ToolRunner) -> bool:
     return code == 0 and "Partition:" not in text
 
 
-def test_every_tool_prints_what_it_prints_with_kafka(kafka: ApacheCluster, ours: Cluster, folder: Path) -> None:
+@pytest.fixture
+def both() -> Iterator[tuple[ApacheCluster, Cluster]]:
+    with ApacheCluster(3, SETTINGS) as kafka, Cluster(settings=SETTINGS) as ours:
+        yield kafka, ours
+
+
+def test_every_tool_prints_what_it_prints_with_kafka(both: tuple[ApacheCluster, Cluster], tmp_path: Path) -> None:
     """Word for word, except for MASKS."""
+    kafka, ours = both
+    folder = write_json(tmp_path, {name: plan(moves) for name, moves in FILES.items()})
     kafka_runner = ToolRunner(kafka, kafka.bootstrap, kafka.folder, folder, MASKS)
     our_runner = ToolRunner(kafka, ours.bootstrap, ours.folder, folder, MASKS)
     different = []

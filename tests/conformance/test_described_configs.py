@@ -11,19 +11,12 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages.admin import (
-    AlterConfigsResource,
-    CreateTopicsRequest,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    IncrementalAlterConfigsRequest,
-    ListConfigResourcesRequest,
-)
-from tests.conformance.brokers import KAFKA, differences, running
-from tests.support.admin_cases import topic
+from protocol.messages import admin
+from tests.conformance.brokers import KAFKA, describe_configs, differences, running
 from tests.support.config_cases import BROKER, CLIENT_METRICS, GROUP, SET, TOPIC, resource
 from tests.support.goldens import as_json, check_golden, golden
 from tests.support.kafka import needs_kafka
+from tests.support.loading import create
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -60,12 +53,14 @@ def is_compared(name: str) -> bool:
     return name not in DIFFERENT and not name.startswith((*OF_FILES, OWN))
 
 
+def configs_of(client: RawClient, kind: int, name: str) -> list[Any]:
+    response = describe_configs(client, kind, name)
+    assert response.error_code == 0, response
+    return response.configs
+
+
 def described(client: RawClient, kind: int, name: str) -> dict[str, Any]:
     """Everything that the response says, by config name."""
-    query = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
-    request = DescribeConfigsRequest(resources=[query], include_synonyms=True, include_documentation=True)
-    (response,) = client.ask(request, 4).results
-    assert response.error_code == 0, response
     return {
         row.name: (
             row.value,
@@ -75,52 +70,35 @@ def described(client: RawClient, kind: int, name: str) -> dict[str, Any]:
             int(row.config_type),
             [(synonym.name, synonym.value, synonym.source) for synonym in row.synonyms],
         )
-        for row in response.configs
+        for row in configs_of(client, kind, name)
         if is_compared(row.name)
     }
 
 
-def undocumented(client: RawClient) -> list[str]:
-    """Configs without documentation."""
-    found = []
-    for kind, name in ((TOPIC, "t"), (BROKER, "1"), (GROUP, "g"), (CLIENT_METRICS, "m")):
-        query = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
-        (response,) = client.ask(DescribeConfigsRequest(resources=[query], include_documentation=True), 4).results
-        found += [row.name for row in response.configs if not row.documentation]
-    return found
-
-
 def listed(client: RawClient, *kinds: int) -> list[tuple[int, str]]:
-    response = client.ask(ListConfigResourcesRequest(resource_types=list(kinds)), 1)
+    response = client.ask(admin.ListConfigResourcesRequest(resource_types=list(kinds)), 1)
     assert response.error_code == 0
     return sorted((row.resource_type, row.resource_name) for row in response.config_resources)
 
 
-def change(client: RawClient, wanted: AlterConfigsResource) -> None:
-    (response,) = client.ask(IncrementalAlterConfigsRequest(resources=[wanted]), 1).responses
-    assert response.error_code == 0, response
-
-
-def script(bootstrap: str) -> list[dict[str, Any]]:
+def script(client: RawClient) -> list[dict[str, Any]]:
     """The configs of every resource, before and after changes."""
-    with RawClient(bootstrap) as client:
-        return _script(client)
-
-
-def _script(client: RawClient) -> list[dict[str, Any]]:
-    client.ask(CreateTopicsRequest(topics=[topic("t")], timeout_ms=10_000), 7)
+    create(client, "t")
     resources = ((TOPIC, "t"), (BROKER, "1"), (BROKER, ""), (GROUP, "g"), (CLIENT_METRICS, "m"))
     until(lambda: "retention.ms" in described(client, TOPIC, "t"), "the topic is known")
     before = [described(client, kind, name) for kind, name in resources]
-    assert undocumented(client) == []
+    assert not [
+        row.name for kind, name in resources if name for row in configs_of(client, kind, name) if not row.documentation
+    ]
     for wanted in CHANGES:
-        change(client, wanted)
+        (response,) = client.ask(admin.IncrementalAlterConfigsRequest(resources=[wanted]), 1).responses
+        assert response.error_code == 0, response
     until(lambda: described(client, TOPIC, "t")["preallocate"][0] == "true", "the last change is known")
     assert listed(client) == [(TOPIC, "t"), (BROKER, "1"), (8, "1"), (CLIENT_METRICS, "m"), (GROUP, "g")]
     assert listed(client, GROUP, CLIENT_METRICS, GROUP) == [(CLIENT_METRICS, "m"), (GROUP, "g")]
-    (subscription,) = client.ask(ListConfigResourcesRequest(), 0).config_resources
+    (subscription,) = client.ask(admin.ListConfigResourcesRequest(), 0).config_resources
     assert subscription.resource_name == "m"
-    refused = client.ask(ListConfigResourcesRequest(resource_types=[TOPIC, 3]), 1)
+    refused = client.ask(admin.ListConfigResourcesRequest(resource_types=[TOPIC, 3]), 1)
     assert (refused.error_code, refused.config_resources) == (ErrorCode.UNSUPPORTED_VERSION, [])
     return before + [described(client, kind, name) for kind, name in resources]
 
@@ -128,12 +106,12 @@ def _script(client: RawClient) -> list[dict[str, Any]]:
 @needs_kafka
 @pytest.mark.golden
 def test_the_record_holds_the_descriptions_of_apache_kafka() -> None:
-    with running(KAFKA, SETTINGS) as kafka:
-        check_golden(RECORD, script(kafka.bootstrap))
+    with running(KAFKA, SETTINGS) as kafka, RawClient(kafka.bootstrap) as client:
+        check_golden(RECORD, script(client))
 
 
 def test_configs_are_described_as_in_kafka() -> None:
-    with running("barnabas", SETTINGS) as broker:
-        ours = as_json(script(broker.bootstrap))
+    with running("barnabas", SETTINGS) as broker, RawClient(broker.bootstrap) as client:
+        ours = as_json(script(client))
     for theirs, described_here in zip(golden(RECORD), ours, strict=True):
         assert not (found := differences(theirs, described_here)), found

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import contextlib
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from broker.tools.commands import dump_log
 from tests.support.data_directory import copy_directory, make_data_directory
 from tests.support.kafka import needs_kafka, run_tool
 
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
-ROOT = Path(__file__).parents[2]
 PLAIN = ("plain-*/*.*", "split-*/*.*", "packed-*/*.*", "trimmed-*/*.*")
 METADATA = ("__cluster_metadata-0/*.log", "__cluster_metadata-0/*.checkpoint", "bootstrap.checkpoint")
 GROUPS = ("__consumer_offsets-*/*.log",)
@@ -28,11 +27,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ours(data: Path, *args: str) -> tuple[list[str], str, int]:
     """Output lines, errors and exit code of `barnabas dump-log`."""
-    done = subprocess.run(
-        [sys.executable, "-m", "barnabas", "dump-log", *args],
-        cwd=data, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    return done.stdout.splitlines(), done.stderr, done.returncode
+    with contextlib.chdir(data):
+        done = CliRunner().invoke(dump_log, args)
+    return done.stdout.splitlines(), done.stderr, done.exit_code
 
 
 def kafkas(data: Path, *args: str) -> list[str]:

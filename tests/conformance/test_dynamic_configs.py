@@ -15,23 +15,13 @@ import pytest
 
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
-from protocol.messages.admin import (
-    AlterableConfig,
-    AlterConfigsResource,
-    CreateTopicsRequest,
-    IncrementalAlterConfigsRequest,
-)
 from protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from protocol.messages.metadata import FindCoordinatorRequest
-from protocol.messages.produce_fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-    ListOffsetsRequest,
-)
+from protocol.messages.produce_fetch import ListOffsetsRequest
 from protocol.records import BatchBuilder, headers
-from tests.conformance.brokers import BOTH, EARLIEST, append, offset_at, running
-from tests.support.admin_cases import topic
+from tests.conformance.brokers import BOTH, EARLIEST, alter_configs, append, fetched, offset_at, running
+from tests.support.config_cases import BROKER, DELETE_SETTING, GROUP, SET, TOPIC
+from tests.support.loading import create
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -43,7 +33,6 @@ SETTINGS = {
     "log.retention.minutes": "10080",
     "log.cleaner.backoff.ms": "3600000",
 }
-TOPIC, BROKER, GROUP, SET, DELETE = 2, 4, 32, 0, 1
 DAY_MS = 86_400_000
 
 
@@ -63,17 +52,11 @@ def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def alter(client: RawClient, kind: int, name: str, values: dict[str, object]) -> None:
     """Sets configs, or deletes them (None)."""
-    configs = [
-        AlterableConfig(
-            name=key.replace("_", "."),
-            config_operation=DELETE if value is None else SET,
-            value=None if value is None else str(value),
-        )
+    changes = (
+        (key.replace("_", "."), DELETE_SETTING if value is None else SET, None if value is None else str(value))
         for key, value in values.items()
-    ]
-    resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
-    (response,) = client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses
-    assert response.error_code == 0, response
+    )
+    alter_configs(client, kind, name, *changes)
 
 
 @contextmanager
@@ -89,8 +72,7 @@ class Topic:
         self.client = node.client
         self.name = name
         self.path = node.directory / f"{name}-0"
-        made = self.client.ask(CreateTopicsRequest(topics=[topic(name)], timeout_ms=10_000), 7)
-        assert made.topics[0].error_code == 0, made
+        create(self.client, name)
         until(lambda: self.produce() == E.NONE, "the topic takes records")
 
     def alter(self, **values: object) -> None:
@@ -112,11 +94,7 @@ class Topic:
     def codec(self) -> int:
         """Appends one record; the codec of the stored batch."""
         offset = self.send(size=1000).base_offset
-        partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
-        request = FetchRequest(
-            max_wait_ms=500, min_bytes=1, topics=[FetchTopic(topic=self.name, partitions=[partition])]
-        )
-        records = self.client.ask(request, 12).responses[0].partitions[0].records
+        records = fetched(self.client, self.name, offset, max_wait_ms=500).records
         return [header.attributes & 7 for _, header in headers(records)][-1]
 
     def start(self) -> int:
@@ -124,15 +102,6 @@ class Topic:
 
     def segments(self) -> int:
         return len(list(self.path.glob("*.log")))
-
-
-def test_the_largest_batch(node: Node) -> None:
-    t = Topic(node, "largest")
-    t.alter(max_message_bytes=500)
-    t.becomes(E.MESSAGE_TOO_LARGE, size=600)
-    assert t.produce(size=100) == E.NONE
-    t.alter(max_message_bytes=None)
-    t.becomes(E.NONE, size=600)
 
 
 def test_replicas_in_sync(node: Node) -> None:
@@ -172,12 +141,6 @@ def test_the_policy(node: Node) -> None:
     t.becomes(E.INVALID_RECORD, key=None)
     t.alter(cleanup_policy=None)
     t.becomes(E.NONE, key=None)
-
-
-def test_segments_by_size(node: Node) -> None:
-    t = Topic(node, "by-size")
-    t.alter(segment_bytes=1 << 20)
-    until(lambda: t.produce(size=900_000) == E.NONE and t.segments() > 1, "a segment is rolled by size")
 
 
 def test_segments_by_time(node: Node) -> None:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -16,27 +15,17 @@ from broker.handlers.quorum.envelopes import FORWARDED
 from protocol.api import ApiKey, request_header_version
 from protocol.codec import encode
 from protocol.errors import ErrorCode
-from protocol.messages.admin import (
-    AlterableConfig,
-    AlterConfigsResource,
-    CreatableTopic,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    IncrementalAlterConfigsRequest,
-)
-from protocol.messages.cluster import (
-    DescribeQuorumRequest,
-    ListPartitionReassignmentsRequest,
-    QuorumPartition,
-    QuorumTopic,
-)
+from protocol.messages.admin import CreateTopicsRequest, DeleteTopicsRequest, IncrementalAlterConfigsRequest
+from protocol.messages.cluster import DescribeQuorumRequest, ListPartitionReassignmentsRequest
 from protocol.messages.forwarding import DefaultPrincipalData, EnvelopeRequest, EnvelopeResponse
 from protocol.messages.headers import RequestHeader
 from protocol.messages.metadata import ApiVersionsRequest, MetadataRequest
 from protocol.messages.quorum import AllocateProducerIdsRequest, BrokerHeartbeatRequest
 from protocol.messages.quotas_scram import AlterClientQuotasRequest
 from protocol.schema import Message
-from tests.support.follower_harness import BOTH, Cluster, running
+from tests.support.config_cases import SET, TOPIC, resource
+from tests.support.follower_harness import Cluster
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 
 E = ErrorCode
@@ -46,13 +35,6 @@ FROM_KAFKA = base64.b64decode(
     "ADoAAAAAAAAAATEALgATAAcAAAADAAhhbi1hZG1pbgACCmZvcndhcmRlZAAAAAIAAQEBAAAAH0AAABQAAAVVc2VyCkFOT05ZTU9VUwAABX8AAAEA"
 )
 """The bytes that a broker of Apache Kafka 4.3.1 sent to its controller when kafka-python's admin client created a topic."""
-
-
-@pytest.fixture(scope="module", params=BOTH)
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """One node with a controller listener."""
-    with running(request.param) as made:
-        yield made
 
 
 def opened_up(request: Message, version: int, number: int = 7) -> bytes:
@@ -81,8 +63,8 @@ def inner(cluster: Cluster, request: Message, version: int) -> Any:
 
 
 def topics(*names: str) -> CreateTopicsRequest:
-    made = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
-    return CreateTopicsRequest(topics=made, timeout_ms=30_000)
+    made = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in names]
+    return message(CreateTopicsRequest, topics=made, timeout_ms=30_000)
 
 
 # ---- what is served --------------------------------------------------------------------------------------
@@ -123,14 +105,13 @@ def test_other_forwarded_requests_are_served(cluster: Cluster) -> None:
     """Configs, quotas, the quorum, reassignments, producer ids."""
     name = os.urandom(4).hex()
     inner(cluster, topics(name), 7)
-    setting = AlterableConfig(name="retention.ms", config_operation=0, value="1000")
-    resource = AlterConfigsResource(resource_type=2, resource_name=name, configs=[setting])
-    altered = inner(cluster, IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1)
+    change = resource(TOPIC, name, ("retention.ms", SET, "1000"))
+    altered = inner(cluster, IncrementalAlterConfigsRequest(resources=[change], validate_only=False), 1)
     assert [one.error_code for one in altered.responses] == [E.NONE]
     assert inner(cluster, AlterClientQuotasRequest(entries=[], validate_only=False), 1).entries == []
     assert inner(cluster, ListPartitionReassignmentsRequest(timeout_ms=1000, topics=None), 0).error_code == E.NONE
-    quorum = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])
-    described = inner(cluster, DescribeQuorumRequest(topics=[quorum]), 2)
+    quorum = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
+    described = inner(cluster, message(DescribeQuorumRequest, topics=quorum), 2)
     assert described.topics[0].partitions[0].leader_id == 1
     ids = inner(cluster, AllocateProducerIdsRequest(broker_id=1, broker_epoch=-1), 0)
     assert ids.error_code == E.STALE_BROKER_EPOCH
@@ -139,52 +120,37 @@ def test_other_forwarded_requests_are_served(cluster: Cluster) -> None:
 # ---- what is not -----------------------------------------------------------------------------------------
 
 
-class Wrong(NamedTuple):
-    """An invalid envelope and its error."""
-
-    envelope: EnvelopeRequest
-    code: ErrorCode
-
-
 GOOD = opened_up(ListPartitionReassignmentsRequest(timeout_ms=1000, topics=None), 0)
-WRONG = {
-    "an API for brokers": Wrong(envelope(opened_up(MetadataRequest(topics=None), 12)), E.INVALID_REQUEST),
-    "an API for the controller": Wrong(
-        envelope(
-            opened_up(
-                BrokerHeartbeatRequest(
-                    broker_id=1, broker_epoch=1, current_metadata_offset=1, want_fence=False, want_shut_down=False
-                ),
-                0,
-            )
-        ),
-        E.INVALID_REQUEST,
-    ),
-    "ApiVersions": Wrong(
-        envelope(opened_up(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)),
-        E.INVALID_REQUEST,
-    ),
-    "an envelope": Wrong(envelope(opened_up(envelope(GOOD), 0)), E.INVALID_REQUEST),
-    "an API that nobody knows": Wrong(envelope((999).to_bytes(2, "big") + GOOD[2:]), E.UNSUPPORTED_VERSION),
-    "a version that nobody knows": Wrong(envelope(GOOD[:2] + b"\0\x63" + GOOD[4:]), E.UNSUPPORTED_VERSION),
-    "no request": Wrong(envelope(b""), E.UNSUPPORTED_VERSION),
-    "half a header": Wrong(envelope(GOOD[:9]), E.UNSUPPORTED_VERSION),
-    "half a request": Wrong(envelope(GOOD[:-3]), E.UNSUPPORTED_VERSION),
-    "nobody": Wrong(envelope(GOOD, principal=None), E.PRINCIPAL_DESERIALIZATION_FAILURE),
-    "somebody of another version": Wrong(
-        envelope(GOOD, principal=b"\0\1" + ANONYMOUS[2:]), E.PRINCIPAL_DESERIALIZATION_FAILURE
-    ),
-    "half of somebody": Wrong(envelope(GOOD, principal=ANONYMOUS[:-4]), E.PRINCIPAL_DESERIALIZATION_FAILURE),
-    "no address": Wrong(envelope(GOOD, address=b""), E.INVALID_REQUEST),
-    "an address of three bytes": Wrong(envelope(GOOD, address=HERE[:3]), E.INVALID_REQUEST),
+HEARTBEAT = BrokerHeartbeatRequest(
+    broker_id=1, broker_epoch=1, current_metadata_offset=1, want_fence=False, want_shut_down=False
+)
+API_VERSIONS = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+NOBODY = E.PRINCIPAL_DESERIALIZATION_FAILURE
+WRONG: dict[str, tuple[EnvelopeRequest, ErrorCode]] = {
+    "an API for brokers": (envelope(opened_up(MetadataRequest(topics=None), 12)), E.INVALID_REQUEST),
+    "an API for the controller": (envelope(opened_up(HEARTBEAT, 0)), E.INVALID_REQUEST),
+    "ApiVersions": (envelope(opened_up(API_VERSIONS, 3)), E.INVALID_REQUEST),
+    "an envelope": (envelope(opened_up(envelope(GOOD), 0)), E.INVALID_REQUEST),
+    "an API that nobody knows": (envelope((999).to_bytes(2, "big") + GOOD[2:]), E.UNSUPPORTED_VERSION),
+    "a version that nobody knows": (envelope(GOOD[:2] + b"\0\x63" + GOOD[4:]), E.UNSUPPORTED_VERSION),
+    "no request": (envelope(b""), E.UNSUPPORTED_VERSION),
+    "half a header": (envelope(GOOD[:9]), E.UNSUPPORTED_VERSION),
+    "half a request": (envelope(GOOD[:-3]), E.UNSUPPORTED_VERSION),
+    "nobody": (envelope(GOOD, principal=None), NOBODY),
+    "somebody of another version": (envelope(GOOD, principal=b"\0\1" + ANONYMOUS[2:]), NOBODY),
+    "half of somebody": (envelope(GOOD, principal=ANONYMOUS[:-4]), NOBODY),
+    "no address": (envelope(GOOD, address=b""), E.INVALID_REQUEST),
+    "an address of three bytes": (envelope(GOOD, address=HERE[:3]), E.INVALID_REQUEST),
 }
+"""Invalid envelopes and their errors."""
 
 
 @pytest.mark.parametrize("what", WRONG)
 def test_envelope_errors_are_in_the_envelope_response(cluster: Cluster, what: str) -> None:
     """The error is in the envelope's response, without an inner response; the connection stays open."""
-    answer = sent(cluster, WRONG[what].envelope)
-    assert (ErrorCode(answer.error_code), answer.response_data) == (WRONG[what].code, None)
+    request, code = WRONG[what]
+    answer = sent(cluster, request)
+    assert (ErrorCode(answer.error_code), answer.response_data) == (code, None)
 
 
 @pytest.mark.parametrize("address", [HERE, bytes(15) + b"\1"])

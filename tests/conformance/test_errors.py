@@ -1,7 +1,7 @@
-"""Error codes of Produce and Metadata, on any broker.
+"""Error codes of Metadata, on any broker.
 
-NOT HERE Errors of admin requests (`test_admin_answers.py`), of batches (`test_produced_batches.py`), of sequence numbers
-         (`test_producer_state.py`).
+NOT HERE Errors of Produce (`test_read_and_write_path.py`), of admin requests (`test_admin_answers.py`), of batches
+         (`test_produced_batches.py`), of sequence numbers (`test_producer_state.py`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,7 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.records import BatchBuilder
-from tests.conformance.brokers import append, append_when_ready
 from tests.support.raw_client import RawClient
-from tests.support.timestamps import RECENT_MS
 from tests.support.waiting import until
 
 
@@ -23,27 +20,10 @@ def client(kafka_broker):
         yield raw
 
 
-def batch() -> bytes:
-    builder = BatchBuilder()
-    builder.append(RECENT_MS, b"key", b"value")
-    return bytes(builder.build())
-
-
 def described(client: RawClient, name: str, *, may_make: bool, version: int = 9):
     """One topic of the Metadata response."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=may_make)
     return client.ask(request, version).topics[0]
-
-
-def test_an_unknown_topic_and_an_unknown_partition_are_unknown(client, kafka_topic) -> None:
-    """Produce does not create topics."""
-    assert append(client, f"{kafka_topic}.nowhere", batch()).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert append(client, kafka_topic, batch(), index=99).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-def test_acks_other_than_minus_one_zero_and_one_are_refused(client, kafka_topic) -> None:
-    """Old protocol versions allowed acks=2."""
-    assert append_when_ready(client, kafka_topic, batch(), acks=2).error_code == ErrorCode.INVALID_REQUIRED_ACKS
 
 
 def test_an_auto_created_topic_is_unknown_in_the_first_answer(client, kafka_topic) -> None:

@@ -10,9 +10,7 @@ NOT HERE Rolling by size and index, retention (test_segments_and_retention.py); 
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import shutil
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -23,25 +21,19 @@ import confluent_kafka
 import pytest
 
 from barnabas import Broker
-from protocol.messages.admin import CreateTopicsRequest
-from protocol.messages.logs import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from protocol.messages.produce_fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.primitives import ZERO_UUID
 from protocol.records import BatchBuilder, crc_is_valid, headers
 from storage.config.log_config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.io.checkpoint_file import LOG_STARTS, RECOVERY_POINTS, read_offsets, write_offsets
 from storage.io.disk import Disk
-from tests.conformance.brokers import BOTH, KAFKA, offset_at, running
-from tests.support.admin_cases import topic
-from tests.support.data_directory import change_logs, copy_directory
-from tests.support.kafka import needs_kafka, run_tool
-from tests.support.loading import end_offset, fetch_request, load, produce_request
+from tests.conformance.brokers import BOTH, KAFKA, delete_records, fetched, offset_at, running
+from tests.conformance.suite.partition_readiness import await_partitions
+from tests.support.data_directory import change_logs
+from tests.support.loading import create, end_offset, load, produce_request
 from tests.support.logs import append_records
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
-ROOT = Path(__file__).parents[2]
 FIRST = "00000000000000000000"
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 FOREVER = str(2**63 - 1)
@@ -93,12 +85,8 @@ def made(tmp_path_factory: pytest.TempPathFactory, now_ms: int) -> Path:
     """The directory of rule 1."""
     path = tmp_path_factory.mktemp("made") / "data"
     with Broker(data_dir=path) as broker, RawClient(broker.bootstrap) as client:
-        wanted = [
-            topic(name, LOGS if name.startswith("jitter") else 1, configs=list(settings.items()))
-            for name, settings in TOPICS.items()
-        ]
-        answer = client.ask(CreateTopicsRequest(topics=wanted, timeout_ms=10_000), 7)
-        assert {row.error_code for row in answer.topics} == {0}, answer
+        for name, settings in TOPICS.items():
+            create(client, name, partitions=LOGS if name.startswith("jitter") else 1, **settings)
     change_logs(path, lambda manager: fill(manager, now_ms))
     damaged = path / "damaged-0" / f"{FIRST}.log"
     content = bytearray(damaged.read_bytes())
@@ -160,23 +148,8 @@ class Node(NamedTuple):
         return int(found.offset)
 
     def fetched(self, name: str, offset: int) -> tuple[int, int, bytes]:
-        request = fetch_request(12, {(name, ZERO_UUID, 0): offset})
-        (found,) = self.client.ask(request, 12).responses[0].partitions
+        found = fetched(self.client, name, offset)
         return found.error_code, found.high_watermark, bytes(found.records or b"")
-
-    def is_ready(self) -> bool:
-        topics = [
-            ListOffsetsTopic(
-                name=name,
-                partitions=[
-                    ListOffsetsPartition(partition_index=index, timestamp=-1)
-                    for index in range(LOGS if name.startswith("jitter") else 1)
-                ],
-            )
-            for name in TOPICS
-        ]
-        answer = self.client.ask(ListOffsetsRequest(topics=topics), 7)
-        return {row.error_code for found in answer.topics for row in found.partitions} == {0}
 
     def recovery_points(self) -> dict[tuple[str, int], int]:
         """The recovery point checkpoint."""
@@ -186,10 +159,11 @@ class Node(NamedTuple):
 @pytest.fixture(scope="module", params=BOTH)
 def node(request: pytest.FixtureRequest, made: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker that has started with a copy of the directory."""
-    path = copy_directory(made, tmp_path_factory.mktemp(request.param) / "data")
+    path = shutil.copytree(made, tmp_path_factory.mktemp(request.param) / "data")
     with running(request.param, SETTINGS, path) as broker, RawClient(broker.bootstrap) as client:
         node = Node(client, broker.bootstrap, path, request.param == KAFKA)
-        until(node.is_ready, "all is led")
+        for name in TOPICS:
+            await_partitions(broker.bootstrap, name, LOGS if name.startswith("jitter") else 1)
         yield node
 
 
@@ -230,19 +204,6 @@ def consumed(consumer: confluent_kafka.Consumer, offset: int) -> list[object]:
 def test_times_are_found_before_and_after_the_damage(node: Node, now_ms: int) -> None:
     """The damaged batch is found too: only a reader verifies its CRC."""
     assert [node.found_at("damaged", now_ms + number) for number in (0, 2, 4, 5)] == [0, 2, 4, -1]
-
-
-@needs_kafka
-def test_both_dumps_show_the_damage_and_all_batches(node: Node) -> None:
-    """Kafka's DumpLogSegments and ours, on the files of the running broker."""
-    file = node.directory / "damaged-0" / f"{FIRST}.log"
-    ours = subprocess.run(
-        [sys.executable, "-m", "barnabas", "dump-log", "--files", str(file)],
-        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    lines = run_tool("org.apache.kafka.tools.DumpLogSegments", "--files", file).stdout.splitlines()
-    assert ours.stdout.splitlines() == lines
-    assert [line.rsplit(" ", 1)[1] for line in lines if "isvalid" in line] == ["true", "true", "false", "true", "true"]
 
 
 # ------------------------------------------------------------ flushing
@@ -318,11 +279,7 @@ def test_files_left_renamed_are_deleted_at_startup(node: Node) -> None:
 def test_deleting_records_within_a_segment_renames_nothing(node: Node) -> None:
     """DeleteRecords moves the log start offset only."""
     load(node.client, "left-over", [record(0, value=b"")] * 2)
-    partition = DeleteRecordsPartition(partition_index=0, offset=1)
-    request = DeleteRecordsRequest(
-        topics=[DeleteRecordsTopic(name="left-over", partitions=[partition])], timeout_ms=5000
-    )
-    (row,) = node.client.ask(request, 2).topics[0].partitions
+    row = delete_records(node.client, "left-over", 1)
     assert (row.error_code, row.low_watermark) == (0, 1)
     assert (node.start("left-over"), node.bases("left-over")) == (1, [0])
 
@@ -336,7 +293,7 @@ def test_later_expiry_is_found_by_a_later_retention_check(node: Node, now_ms: in
 
 def test_the_first_retention_check_waits_for_the_initial_delay_only(made: Path, tmp_path: Path) -> None:
     """Our log.initial.task.delay.ms, with an hour between checks; Apache Kafka's first check may be too early (rule 2)."""
-    path = copy_directory(made, tmp_path / "data")
+    path = shutil.copytree(made, tmp_path / "data")
     settings = {**SETTINGS, "log.retention.check.interval.ms": HOUR_MS}
     with Broker(data_dir=path, settings=settings) as broker, RawClient(broker.bootstrap) as client:
         node = Node(client, broker.bootstrap, path)

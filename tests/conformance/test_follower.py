@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from protocol.api import ApiKey
+from protocol.api import APIS, ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages.admin import CreatableTopic, CreateTopicsRequest
+from protocol.messages.admin import CreateTopicsRequest
 from protocol.messages.metadata import ApiVersionsRequest, DescribeClusterRequest
 from protocol.messages.quorum import BrokerHeartbeatRequest
+from tests.support.admin_cases import topic
 from tests.support.follower import Client, PartitionView, features
 from tests.support.follower_harness import (
     BOTH,
@@ -31,20 +32,6 @@ from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
 E = ErrorCode
-
-
-@pytest.fixture(scope="module", params=BOTH)
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """One node with a controller listener."""
-    with running(request.param) as made:
-        yield made
-
-
-@pytest.fixture
-def harness(cluster: Cluster) -> Iterator[FollowerHarness]:
-    """A follower that has not registered."""
-    with unregistered_follower(cluster) as made:
-        yield made
 
 
 @pytest.fixture(scope="module", params=BOTH)
@@ -389,10 +376,7 @@ def test_replicas_are_assigned_to_two_brokers(harness: FollowerHarness) -> None:
     """replication.factor 2 without a manual assignment."""
     harness.join()
     name = f"placed-{harness.id}"
-    request = CreateTopicsRequest(
-        topics=[CreatableTopic(name=name, num_partitions=4, replication_factor=2)],
-        timeout_ms=30_000, validate_only=False,
-    )  # fmt: skip
+    request = CreateTopicsRequest(topics=[topic(name, 4, 2)], timeout_ms=30_000, validate_only=False)
     (made,) = harness.client.raw.ask(request, 7).topics
     assert (made.error_code, made.num_partitions, made.replication_factor) == (E.NONE, 4, 2)
     until(lambda: harness.client.describe(name, 3) is not None, "it is known")
@@ -450,51 +434,25 @@ def test_a_fenced_or_stopping_broker_cannot_be_in_sync(harness: FollowerHarness)
         assert alter(topic_id, [harness.id, other.broker_id], 0, 0).error_code == E.NONE
 
 
-SERVED = {
-    ApiKey.SASL_HANDSHAKE: (0, 1),
-    ApiKey.API_VERSIONS: (0, 4),
-    ApiKey.CREATE_TOPICS: (2, 7),
-    ApiKey.DELETE_TOPICS: (1, 6),
-    ApiKey.DESCRIBE_CONFIGS: (1, 4),
-    ApiKey.ALTER_CONFIGS: (0, 2),
-    ApiKey.SASL_AUTHENTICATE: (0, 2),
-    ApiKey.CREATE_PARTITIONS: (0, 3),
-    ApiKey.ELECT_LEADERS: (0, 2),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 1),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
-    ApiKey.DESCRIBE_QUORUM: (0, 2),
-    ApiKey.ALTER_PARTITION: (2, 3),
-    ApiKey.ALTER_CLIENT_QUOTAS: (0, 1),
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (0, 0),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (0, 0),
-    ApiKey.UPDATE_FEATURES: (0, 2),
-    ApiKey.ENVELOPE: (0, 0),
-    ApiKey.DESCRIBE_CLUSTER: (0, 2),
-    ApiKey.BROKER_REGISTRATION: (0, 4),
-    ApiKey.BROKER_HEARTBEAT: (0, 2),
-    ApiKey.UNREGISTER_BROKER: (0, 0),
-    ApiKey.ALLOCATE_PRODUCER_IDS: (0, 0),
-    ApiKey.ADD_RAFT_VOTER: (0, 1),
-    ApiKey.REMOVE_RAFT_VOTER: (0, 0),
-    ApiKey.FETCH: (4, 18),
-    ApiKey.VOTE: (0, 2),
-    ApiKey.BEGIN_QUORUM_EPOCH: (0, 1),
-    ApiKey.END_QUORUM_EPOCH: (0, 1),
-    ApiKey.FETCH_SNAPSHOT: (0, 1),
-    ApiKey.UPDATE_RAFT_VOTER: (0, 0),
-    ApiKey.CONTROLLER_REGISTRATION: (0, 0),
-    ApiKey.ASSIGN_REPLICAS_TO_DIRS: (0, 0),
-}
+SERVED = """
+SASL_HANDSHAKE API_VERSIONS CREATE_TOPICS DELETE_TOPICS DESCRIBE_CONFIGS ALTER_CONFIGS SASL_AUTHENTICATE CREATE_PARTITIONS
+ELECT_LEADERS INCREMENTAL_ALTER_CONFIGS ALTER_PARTITION_REASSIGNMENTS LIST_PARTITION_REASSIGNMENTS DESCRIBE_QUORUM
+ALTER_PARTITION ALTER_CLIENT_QUOTAS DESCRIBE_USER_SCRAM_CREDENTIALS ALTER_USER_SCRAM_CREDENTIALS UPDATE_FEATURES ENVELOPE
+DESCRIBE_CLUSTER BROKER_REGISTRATION BROKER_HEARTBEAT UNREGISTER_BROKER ALLOCATE_PRODUCER_IDS ADD_RAFT_VOTER
+REMOVE_RAFT_VOTER FETCH VOTE BEGIN_QUORUM_EPOCH END_QUORUM_EPOCH FETCH_SNAPSHOT UPDATE_RAFT_VOTER CONTROLLER_REGISTRATION
+ASSIGN_REPLICAS_TO_DIRS
+"""
 
 
 def test_the_controllers_listener_names_what_it_serves(cluster: Cluster) -> None:
-    """A subset of Kafka's APIs, in the same versions."""
+    """A subset of Kafka's APIs, in the versions that our messages have."""
+    served = [ApiKey[name] for name in SERVED.split()]
+    versions = {key: (APIS[key].request.MIN_VERSION, APIS[key].request.MAX_VERSION) for key in served}
     with RawClient(cluster.controller) as client:
         answer = client.ask(ApiVersionsRequest(client_software_name="raw", client_software_version="1"), 4)
         table = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
-        assert {key: table.get(key) for key in SERVED} == SERVED
-        assert not cluster.is_ours or len(table) == len(SERVED)
+        assert {key: table.get(key) for key in served} == versions
+        assert not cluster.is_ours or len(table) == len(served)
         controllers = client.ask(DescribeClusterRequest(endpoint_type=2), 1)
     assert (controllers.error_code, controllers.controller_id) == (E.NONE, 1)
     assert [(node.broker_id, f"{node.host}:{node.port}") for node in controllers.brokers] == [(1, cluster.controller)]

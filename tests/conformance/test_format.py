@@ -82,11 +82,7 @@ class NodeFolder:
         ((*BROKER, BOOTSTRAP_SERVERS), ()),
         ((*BROKER, BOOTSTRAP_SERVERS), INITIAL),
         ((*BROKER, BOOTSTRAP_SERVERS), ("--standalone",)),
-        *(
-            ((*CONTROLLER, STATIC), ("--release-version", one))
-            for one in ("3.3-IV3", "3.9", "4.0-IV1", "4.0", "4.1", "4.2-IV0")
-        ),
-        ((*CONTROLLER, STATIC), ("--release-version", "9.9")),
+        *(((*CONTROLLER, STATIC), ("--release-version", release)) for release in (*RELEASES, "9.9")),
         ((*CONTROLLER, STATIC), ("--release-version", "4.0", "--feature", "eligible.leader.replicas.version=1")),
         ((*CONTROLLER, STATIC), ("--release-version", "3.9", "--feature", "eligible.leader.replicas.version=1")),
         ((*CONTROLLER, STATIC), ("--feature", "group.version=0", "--feature", "share.version=0")),

@@ -1,138 +1,137 @@
-"""Three members of one group, with every client and assignor: late members get a share, and every record is read."""
+"""Groups of three clients: classic ones with every client and assignor, and consumer groups (KIP-848) over a broker restart.
+
+Late members get a share, and every record is read. The broker of consumer groups has short heartbeat intervals, so those tests
+do not run against other brokers.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
-import confluent_kafka
-import kafka
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
-from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-from kafka.coordinator.assignors.range import RangePartitionAssignor
-from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
+import barnabas
+from tests.conformance.clients import ALL, PARTITIONS, RECORDS, Member, seen_by, until_balanced
+from tests.support.kafka import free_port, needs_kafka, run_tool
+from tests.support.librdkafka import create_topic, produce
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
 
-PARTITIONS = 6
-RECORDS = 300
-ALL = {(partition, offset) for partition in range(PARTITIONS) for offset in range(RECORDS // PARTITIONS)}
+QUICK = {
+    "group.consumer.min.heartbeat.interval.ms": 100,
+    "group.consumer.heartbeat.interval.ms": 100,
+    "group.consumer.min.session.timeout.ms": 6000,
+    "group.consumer.session.timeout.ms": 6000,
+    "group.consumer.assignment.interval.ms": 0,
+}
 
 
-class Member:
-    """A consumer that polls in its own thread; the size of its assignment and the records that it has read."""
-
-    def __init__(
-        self, poll: Callable[[], list[tuple[int, int]]], assigned: Callable[[], int], close: Callable[[], None]
-    ):
-        self._poll, self._assigned, self._close = poll, assigned, close
-        self.share = 0
-        self.seen: set[tuple[int, int]] = set()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self.seen.update(self._poll())
-            self.share = self._assigned()
-        self._close()
-
-    def stop(self) -> None:
-        """Commits and leaves."""
-        self._stop.set()
-        self._thread.join()
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[barnabas.Broker]:
+    with barnabas.Broker(tmp_path, free_port(), QUICK) as started:
+        yield started
 
 
-def confluent_member(bootstrap: str, topic: str, assignor: str, instance: str | None = None) -> Member:
-    static = {} if instance is None else {"group.instance.id": instance}
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest",
-         "partition.assignment.strategy": assignor, "heartbeat.interval.ms": 100, "session.timeout.ms": 6000,
-         "auto.commit.interval.ms": 100, **static}
-    )  # fmt: skip
-    consumer.subscribe([topic])
-
-    def poll() -> list[tuple[int, int]]:
-        messages = consumer.consume(100, timeout=0.1)
-        assert not [message.error() for message in messages if message.error()]
-        return [(message.partition(), message.offset()) for message in messages]
-
-    return Member(poll, lambda: len(consumer.assignment()), consumer.close)
+def fill(bootstrap: str, topic: str) -> None:
+    create_topic(bootstrap, topic, PARTITIONS)
+    produce(bootstrap, topic, (b"%d" % number for number in range(RECORDS)), PARTITIONS)
 
 
-def kafka_python_member(bootstrap: str, topic: str, assignor: Any, instance: str | None = None) -> Member:
-    consumer = kafka.KafkaConsumer(
-        topic,
-        bootstrap_servers=bootstrap,
-        group_id=topic,
-        group_instance_id=instance,
-        auto_offset_reset="earliest",
-        partition_assignment_strategy=[assignor],
-        heartbeat_interval_ms=100,
-        session_timeout_ms=6000,
-        auto_commit_interval_ms=100,
-    )
-    consumer.partitions_for_topic(topic)  # otherwise it may lose its assignment
+def write_more(bootstrap: str, topic: str) -> None:
+    """One more record in every partition."""
+    produce(bootstrap, topic, [b"later"] * PARTITIONS, PARTITIONS)
 
-    def poll() -> list[tuple[int, int]]:
-        return [(record.partition, record.offset) for records in consumer.poll(100).values() for record in records]
 
-    return Member(poll, lambda: len(consumer.assignment()), consumer.close)
+def consumer_member(bootstrap: str, topic: str, assignor: str | None = None) -> Member:
+    """A librdkafka consumer with the consumer protocol."""
+    return Member("confluent-kafka", bootstrap, topic, protocol="consumer", remote_assignor=assignor)
 
 
 CASES = [
-    *((confluent_member, name, None) for name in ("range", "roundrobin", "cooperative-sticky")),
-    (kafka_python_member, RangePartitionAssignor, None),
-    (kafka_python_member, RoundRobinPartitionAssignor, None),
-    (kafka_python_member, StickyPartitionAssignor, None),
-    (kafka_python_member, CooperativeStickyAssignor, None),
-    (confluent_member, "cooperative-sticky", "instance"),
-    (kafka_python_member, RangePartitionAssignor, "instance"),
+    *(("confluent-kafka", name, None) for name in ("range", "roundrobin", "cooperative-sticky")),
+    *(("kafka-python", name, None) for name in ("range", "roundrobin", "sticky", "cooperative-sticky")),
+    ("confluent-kafka", "cooperative-sticky", "instance"),
+    ("kafka-python", "range", "instance"),
 ]
 
 
-@contextmanager
-def joined(member: Member) -> Iterator[Member]:
-    try:
-        yield member
-    finally:
-        member.stop()
-
-
-@pytest.mark.parametrize(
-    ("member", "assignor", "instance"),
-    CASES,
-    ids=lambda value: getattr(value, "name", None) or getattr(value, "__name__", None) or str(value),
-)
-def test_three_members_share_a_topic(kafka_broker, kafka_topic, member, assignor, instance: str | None) -> None:
+@pytest.mark.parametrize(("client", "assignor", "instance"), CASES)
+def test_three_classic_members_share_a_topic(kafka_broker, kafka_topic, client, assignor, instance: str | None) -> None:
     """Two partitions each, no record missed, and the committed offsets are the ends of all partitions."""
-    topic = f"{kafka_topic}.six"
-    admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
-    producer = confluent_kafka.Producer({"bootstrap.servers": kafka_broker.bootstrap})
-    for number in range(RECORDS):
-        producer.produce(topic, b"%d" % number, partition=number % PARTITIONS)
-    assert producer.flush(30) == 0
-    wanted = [confluent_kafka.TopicPartition(topic, partition) for partition in range(PARTITIONS)]
-    reader = confluent_kafka.Consumer({"bootstrap.servers": kafka_broker.bootstrap, "group.id": topic})
+    bootstrap, topic = kafka_broker.bootstrap, f"{kafka_topic}.six"
+    fill(bootstrap, topic)
+    wanted = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": topic})
     members: list[Member] = []
     with ExitStack() as stack:
         stack.callback(reader.close)
         for number in range(3):
             name = None if instance is None else f"{instance}{number}"
-            members.append(stack.enter_context(joined(member(kafka_broker.bootstrap, topic, assignor, name))))
+            members.append(stack.enter_context(Member(client, bootstrap, topic, assignor=assignor, instance=name)))
             until(lambda: all(one.share for one in members), "a share for every member")
-        until(lambda: [one.share for one in members] == [2, 2, 2], "two partitions for every member")
-        until(lambda: set().union(*(one.seen for one in members)) >= ALL, "every record read")
+        until_balanced(members)
+        until(lambda: seen_by(members) >= ALL, "every record read")
         # A commit during a rebalance is lost; the new owner then reads and commits again.
         until(
             lambda: {found.offset for found in reader.committed(wanted, timeout=30)} == {RECORDS // PARTITIONS},
             "a commit at the end of every partition",
         )
+
+
+@pytest.mark.parametrize("assignor", ["uniform", "range"])
+def test_three_consumer_protocol_members_share_a_topic(broker: barnabas.Broker, assignor: str) -> None:
+    """Two partitions each, no record missed; the partitions of a leaving member are reassigned."""
+    bootstrap, topic = broker.bootstrap, f"shared-{assignor}"
+    fill(bootstrap, topic)
+    with ExitStack() as stack:
+        members = [stack.enter_context(consumer_member(bootstrap, topic, assignor)) for _ in range(3)]
+        until_balanced(members)
+        until(lambda: seen_by(members) >= ALL, "every record read")
+        members.pop().stop()
+        until_balanced(members)
+
+
+def test_members_continue_after_a_broker_restart(tmp_path: Path) -> None:
+    """Members, epochs and target assignments are loaded; no member rejoins, and offsets stay."""
+    topic, port = "again", free_port()
+    with ExitStack() as stack:
+        with barnabas.Broker(tmp_path, port, QUICK) as broker:
+            fill(broker.bootstrap, topic)
+            members = [stack.enter_context(consumer_member(broker.bootstrap, topic)) for _ in range(2)]
+            until_balanced(members)
+            until(lambda: seen_by(members) >= ALL, "every record read")
+            admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+            before = admin.describe_consumer_groups([topic])[topic].result(30)
+        with barnabas.Broker(tmp_path, port, QUICK) as broker:
+            admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+            write_more(broker.bootstrap, topic)
+            later = {(partition, RECORDS // PARTITIONS) for partition in range(PARTITIONS)}
+            until(lambda: seen_by(members) >= later, "what came later is read")
+            after = admin.describe_consumer_groups([topic])[topic].result(30)
+            assert {one.member_id for one in after.members} == {one.member_id for one in before.members}
+            stack.close()
+
+
+@needs_kafka
+def test_javas_console_consumer_reads_with_names_and_with_an_expression(broker: barnabas.Broker) -> None:
+    """The Java client finds `group.version` finalized, heartbeats, reads, commits and leaves."""
+    bootstrap, topic = broker.bootstrap, "java"
+    fill(bootstrap, topic)
+    for group, what in (("names", ["--topic", topic]), ("expression", ["--include", "ja.a"])):
+        read = run_tool(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", bootstrap, *what, "--group", group,
+            "--from-beginning", "--max-messages", RECORDS, "--timeout-ms", 30_000,
+            "--consumer-property", "group.protocol=consumer",
+        )  # fmt: skip
+        assert {int(line) for line in read.stdout.split() if line.isdigit()} == set(range(RECORDS)), read.stderr
+        response = run_tool(
+            "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--bootstrap-server", bootstrap,
+            "--describe", "--group", group, "--state",
+        )  # fmt: skip
+        assert "uniform" in response.stdout, response
+        assert "Empty" in response.stdout

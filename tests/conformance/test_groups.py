@@ -1,4 +1,4 @@
-"""Groups compared with Apache Kafka: the same scenarios, the same records, and each other's files.
+"""Groups compared with Apache Kafka: the same scenarios, those of transactions too, the same records, and each other's files.
 
 Two scenarios take half a minute of real time: `python -m tests.scenarios --kafka` runs those too.
 """
@@ -32,6 +32,7 @@ from protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
+from protocol.messages.metadata import FindCoordinatorRequest
 from protocol.messages.stored_records import GroupMetadataValue
 from protocol.records import headers, records
 from protocol.schema import Message
@@ -40,9 +41,9 @@ from tests.scenarios.kafka_brokers import Brokers, PatientGroupHarness
 from tests.scenarios.random_histories import KINDS, History
 from tests.scenarios.run import SETTINGS, Runner, settings_of
 from tests.support.group_harness import FakeLog, LocalGroupHarness, local_world
+from tests.support.group_requests import commit_request, join_request
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
 from tests.support.raw_client import RawClient
-from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import commit_request, join_request
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
 QUICK = [
@@ -54,6 +55,7 @@ QUICK = [
     ),
     "mixed_groups/cooperative",
     "mixed_groups/refusals",  # others in test_mixed_groups.py
+    *(f"transactions/{file.stem}" for file in sorted((SCENARIOS / "transactions").glob("*.txt"))),
 ]
 _COMMIT = OFFSET_COMMIT.to_bytes(2, "big")
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -95,19 +97,24 @@ def log_of(directory: Path) -> FakeLog:
     return log
 
 
-def group_records(log: FakeLog, group: str) -> list[Any]:
-    """The records of a group, without ids and times that differ from run to run."""
-    found: list[Any] = []
+def keys_and_values(log: FakeLog) -> Iterator[tuple[bytes, bytes | None]]:
+    """Of each record of a log."""
     for batch in log.batches:
         for at, header in headers(batch):
             for record in records(batch, at, header, max_bytes=1_000_000):
-                key, value = record.key, record.value
-                assert key is not None
-                if key[:2] == GROUP_METADATA.to_bytes(2, "big"):
-                    if read_group_key(key) == group:
-                        found.append(None if value is None else _stored_group(value))
-                elif key[:2] == _COMMIT and (commit := read_commit_key(key))[0] == group:
-                    found.append((commit, None if value is None else _stored_commit(value)))
+                assert record.key is not None
+                yield record.key, record.value
+
+
+def group_records(log: FakeLog, group: str) -> list[Any]:
+    """The records of a group, without ids and times that differ from run to run."""
+    found: list[Any] = []
+    for key, value in keys_and_values(log):
+        if key[:2] == GROUP_METADATA.to_bytes(2, "big"):
+            if read_group_key(key) == group:
+                found.append(None if value is None else _stored_group(value))
+        elif key[:2] == _COMMIT and (commit := read_commit_key(key))[0] == group:
+            found.append((commit, None if value is None else _stored_commit(value)))
     return found
 
 
@@ -219,8 +226,6 @@ def test_kafkas_formatters_read_our_records(kafka_broker: Any, kafka_topic: str)
     """The console consumer prints `__consumer_offsets` records as JSON, with Kafka's own classes."""
     offsets, group = f"offsets-{kafka_topic}", f"group-{kafka_topic}"
     with RawClient(kafka_broker.bootstrap) as client:
-        from protocol.messages.metadata import FindCoordinatorRequest
-
         assert client.ask(FindCoordinatorRequest(coordinator_keys=[group]), 4).coordinators[0].error_code == 0
         request = commit_request(7, group=offsets)
         request.topics[0].name = kafka_topic

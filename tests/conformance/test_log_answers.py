@@ -8,35 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient
-from kafka import KafkaAdminClient, TopicPartition
 
 from barnabas import Broker
 from protocol.errors import ErrorCode
-from protocol.messages.admin import (
-    AlterableConfig,
-    AlterConfigsResource,
-    CreateTopicsRequest,
-    IncrementalAlterConfigsRequest,
-)
-from protocol.messages.logs import (
-    AlterReplicaLogDir,
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirTopic,
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
-    DescribableLogDirTopic,
-    DescribeLogDirsRequest,
-)
-from protocol.primitives import ZERO_UUID
-from tests.conformance.brokers import BOTH, EARLIEST, KAFKA, append, offset_at
+from protocol.messages.admin import CreateTopicsRequest
+from protocol.messages.logs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
+from tests.conformance.brokers import BOTH, EARLIEST, KAFKA, alter_configs, append, delete_records, fetched, offset_at
 from tests.support.admin_cases import topic
 from tests.support.batches import batch
+from tests.support.config_cases import BROKER, DELETE_SETTING, SET
 from tests.support.kafka import ApacheKafka, needs_kafka
-from tests.support.loading import fetch_request
+from tests.support.loading import create
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.timestamps import RECENT_MS
 from tests.support.waiting import until
@@ -55,14 +39,8 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if request.param == KAFKA:
         started = ApacheKafka({"log.dirs": directories}, data_dir=path / "a")
     with started or Broker(data_dir=directories) as broker, RawClient(broker.bootstrap) as client:
-        made = client.ask(
-            CreateTopicsRequest(
-                topics=[topic(name, configs=[("cleanup.policy", policy)]) for name, policy in POLICIES.items()],
-                timeout_ms=10_000,
-            ),
-            7,
-        )
-        assert {row.error_code for row in made.topics} == {0}, made
+        for name, policy in POLICIES.items():
+            create(client, name, cleanup_policy=policy)
         for name in POLICIES:
             for _ in range(BATCHES):
                 until(lambda name=name: produce(client, name) == E.NONE, f"{name} takes records")
@@ -75,11 +53,7 @@ def produce(client: RawClient, name: str) -> int:
 
 def delete(client: RawClient, name: str, index: int, offset: int) -> tuple[int, ErrorCode]:
     """DeleteRecords; low watermark and error code."""
-    partition = DeleteRecordsPartition(partition_index=index, offset=offset)
-    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=name, partitions=[partition])], timeout_ms=5000)
-    (response,) = client.ask(request, 2).topics
-    (row,) = response.partitions
-    assert (response.name, row.partition_index) == (name, index)
+    row = delete_records(client, name, offset, index)
     return row.low_watermark, ErrorCode(row.error_code)
 
 
@@ -107,7 +81,7 @@ def test_records_are_deleted_or_not_as_in_kafka(client: RawClient) -> None:
 
 
 def fetch(client: RawClient, offset: int) -> int:
-    return client.ask(fetch_request(12, {("plain", ZERO_UUID, 0): offset}), 12).responses[0].partitions[0].error_code
+    return fetched(client, "plain", offset).error_code
 
 
 def earliest(client: RawClient, name: str) -> int:
@@ -129,12 +103,8 @@ def test_directories_are_described_as_in_kafka(client: RawClient) -> None:
     for result in everything.results:
         assert 0 < result.usable_bytes < result.total_bytes
         assert not result.is_cordoned
-    some = DescribeLogDirsRequest(
-        topics=[
-            DescribableLogDirTopic(topic="free", partitions=[0, 7]),
-            DescribableLogDirTopic(topic="no", partitions=[0]),
-        ]
-    )
+    partitions = [{"topic": "free", "partitions": [0, 7]}, {"topic": "no", "partitions": [0]}]
+    some = message(DescribeLogDirsRequest, topics=partitions)
     for version in range(1, 6):
         response = client.ask(some, version).results
         assert [(t.name, len(t.partitions)) for r in response for t in r.topics] == [("free", 1)]
@@ -145,7 +115,7 @@ def test_directories_are_described_as_in_kafka(client: RawClient) -> None:
 
 def replicas_in_dirs(client: RawClient, name: str) -> list[tuple[str, int, bool]]:
     """(directory, size, is future replica) of each log of a partition."""
-    query = DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic=name, partitions=[0])])
+    query = message(DescribeLogDirsRequest, topics=[{"topic": name, "partitions": [0]}])
     return [
         (result.log_dir, log.partition_size, log.is_future_key)
         for result in client.ask(query, 5).results
@@ -156,8 +126,10 @@ def replicas_in_dirs(client: RawClient, name: str) -> list[tuple[str, int, bool]
 
 def alter(client: RawClient, name: str, index: int, path: str, version: int = 2) -> ErrorCode:
     """AlterReplicaLogDirs; the error code."""
-    wanted = AlterReplicaLogDir(path=path, topics=[AlterReplicaLogDirTopic(name=name, partitions=[index])])
-    (response,) = client.ask(AlterReplicaLogDirsRequest(dirs=[wanted]), version).results
+    request = message(
+        AlterReplicaLogDirsRequest, dirs=[{"path": path, "topics": [{"name": name, "partitions": [index]}]}]
+    )
+    (response,) = client.ask(request, version).results
     (row,) = response.partitions
     assert (response.topic_name, row.partition_index) == (name, index)
     return ErrorCode(row.error_code)
@@ -185,20 +157,22 @@ def test_replicas_are_moved_as_in_kafka(client: RawClient) -> None:
     for number, path in enumerate(paths):
         name = f"to-come-{number}"
         assert alter(client, name, 0, path) == E.UNKNOWN_TOPIC_OR_PARTITION
-        client.ask(CreateTopicsRequest(topics=[topic(name)], timeout_ms=10_000), 7)
+        create(client, name)
         until(lambda name=name: produce(client, name) == E.NONE, "it takes records")
         assert [where for where, _, _ in replicas_in_dirs(client, name)] == [path]
 
 
 def cordon(client: RawClient, value: str | None) -> list[tuple[str, bool]]:
     """Sets cordoned.log.dirs; the directories and whether they are cordoned."""
-    change = AlterableConfig(name="cordoned.log.dirs", config_operation=0 if value is not None else 1, value=value)
-    resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=[change])
-    (response,) = client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses
-    assert response.error_code == E.NONE, response
+    change = ("cordoned.log.dirs", DELETE_SETTING if value is None else SET, value)
+    alter_configs(client, BROKER, "1", change)
     return sorted(
         (result.log_dir, result.is_cordoned) for result in client.ask(DescribeLogDirsRequest(topics=[]), 5).results
     )
+
+
+def code_of_creation(client: RawClient, name: str) -> int:
+    return client.ask(CreateTopicsRequest(topics=[topic(name)], timeout_ms=10_000), 7).topics[0].error_code
 
 
 def test_cordoned_directories_take_no_new_replicas(client: RawClient) -> None:
@@ -209,22 +183,19 @@ def test_cordoned_directories_take_no_new_replicas(client: RawClient) -> None:
         wanted = [(path, path in paths) for path in (first, second)]
         until(lambda: cordon(client, value) == wanted, f"{paths} are cordoned")
 
-    def create(name: str) -> int:
-        return client.ask(CreateTopicsRequest(topics=[topic(name)], timeout_ms=10_000), 7).topics[0].error_code
-
     until_cordoned(second, second)
     for number in range(4):
         name = f"beside-{number}"
-        assert create(name) == E.NONE
+        create(client, name)
         until(lambda name=name: produce(client, name) == E.NONE, "it takes records")
         assert [where for where, _, _ in replicas_in_dirs(client, name)] == [first]
     for name in ("beside-0", "absent"):
         assert alter(client, name, 0, second) == E.INVALID_REPLICA_ASSIGNMENT
     until_cordoned("*", first, second)
-    assert create("nowhere") == E.INVALID_REPLICATION_FACTOR
+    assert code_of_creation(client, "nowhere") == E.INVALID_REPLICATION_FACTOR
     assert produce(client, "beside-0") == E.NONE
     until_cordoned(None)
-    assert create("anywhere") == E.NONE
+    create(client, "anywhere")
     assert alter(client, "beside-0", 0, second) == E.NONE
     until(
         lambda: [where for where, _, copy in replicas_in_dirs(client, "beside-0") if not copy] == [second],
@@ -237,7 +208,7 @@ def test_cordoned_directories_take_no_new_replicas(client: RawClient) -> None:
 def test_no_more_of_a_deletion_is_undone_by_a_kill_than_in_kafka(tmp_path: Path) -> None:
     """Kafka forgets a deletion within a segment since the last checkpoint, up to a minute ago."""
     with ApacheKafka(data_dir=tmp_path) as kafka, RawClient(kafka.bootstrap) as client:
-        client.ask(CreateTopicsRequest(topics=[topic("plain")], timeout_ms=10_000), 7)
+        create(client, "plain")
         for _ in range(BATCHES):
             until(lambda: produce(client, "plain") == E.NONE, "it takes records")
         assert delete(client, "plain", 0, 4) == (4, E.NONE)
@@ -251,12 +222,11 @@ def test_static_cordons_hold_from_the_start_and_dynamic_ones_over_a_restart(tmp_
     paths = [str(tmp_path / name) for name in "ab"]
     settings = {"cordoned.log.dirs": "*"}
     with Broker(data_dir=",".join(paths), settings=settings) as broker, RawClient(broker.bootstrap) as client:
-        refused = client.ask(CreateTopicsRequest(topics=[topic("none")], timeout_ms=10_000), 7).topics[0]
-        assert refused.error_code == E.INVALID_REPLICATION_FACTOR
+        assert code_of_creation(client, "none") == E.INVALID_REPLICATION_FACTOR
         until(lambda: cordon(client, paths[1]) == [(paths[0], False), (paths[1], True)], "one is free")
     with Broker(data_dir=",".join(paths), settings=settings) as broker, RawClient(broker.bootstrap) as client:
         for name in "xyz":
-            assert not client.ask(CreateTopicsRequest(topics=[topic(name)], timeout_ms=10_000), 7).topics[0].error_code
+            create(client, name)
             assert [where for where, _, _ in replicas_in_dirs(client, name)] == [paths[0]]
 
 
@@ -265,7 +235,7 @@ def test_deleted_records_stay_deleted(tmp_path: Path) -> None:
     settings = {"replica.high.watermark.checkpoint.interval.ms": "100"}
     checkpoint = tmp_path / "log-start-offset-checkpoint"
     with Broker(data_dir=tmp_path, settings=settings) as broker, RawClient(broker.bootstrap) as client:
-        client.ask(CreateTopicsRequest(topics=[topic("plain")], timeout_ms=10_000), 7)
+        create(client, "plain")
         for _ in range(BATCHES):
             assert produce(client, "plain") == E.NONE
         assert delete(client, "plain", 0, 4) == (4, E.NONE)
@@ -277,19 +247,3 @@ def test_deleted_records_stay_deleted(tmp_path: Path) -> None:
         until(lambda: not Path(f"/proc/{broker.pid}/cmdline").read_bytes(), "the broker is dead")
     with Broker(data_dir=tmp_path, settings=settings) as broker, RawClient(broker.bootstrap) as client:
         assert (earliest(client, "plain"), fetch(client, 6), fetch(client, 7)) == (7, E.OFFSET_OUT_OF_RANGE, E.NONE)
-
-
-def test_clients_delete_records(kafka_broker, kafka_topic) -> None:
-    """kafka-python's admin client, and confluent-kafka's."""
-    bootstrap = kafka_broker.bootstrap
-    with RawClient(bootstrap) as client:
-        for _ in range(5):
-            until(lambda: produce(client, kafka_topic) == E.NONE, "the topic takes records")
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
-    deleted = admin.delete_records({TopicPartition(kafka_topic, 0): 2})
-    assert next(iter(deleted.values()))["low_watermark"] == 2
-    admin.close()
-    wanted = confluent_kafka.TopicPartition(kafka_topic, 0, confluent_kafka.OFFSET_END)
-    librdkafka = AdminClient({"bootstrap.servers": bootstrap})
-    (future,) = librdkafka.delete_records([wanted]).values()
-    assert future.result(30).low_watermark == 5

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
-from protocol.messages.admin import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResult,
-    IncrementalAlterConfigsRequest,
-)
-from tests.conformance.brokers import BOTH, KAFKA, running
+from protocol.messages.admin import IncrementalAlterConfigsRequest
+from tests.conformance.brokers import BOTH, KAFKA, describe_configs, running
 from tests.support.config_cases import DELETE_SETTING, SET, Change, resource
 from tests.support.logger_cases import LOGGER
 from tests.support.raw_client import RawClient
@@ -25,12 +20,8 @@ class Node(NamedTuple):
     client: RawClient
     own: str
 
-    def described(self, name: str = "1", keys: list[str] | None = None) -> DescribeConfigsResult:
-        query = DescribeConfigsResource(resource_type=LOGGER, resource_name=name, configuration_keys=keys)
-        request = DescribeConfigsRequest(resources=[query], include_synonyms=True, include_documentation=True)
-        (response,) = self.client.ask(request, 4).results
-        assert isinstance(response, DescribeConfigsResult)
-        return response
+    def described(self, name: str = "1", keys: list[str] | None = None) -> Any:
+        return describe_configs(self.client, LOGGER, name, keys)
 
     def levels(self) -> tuple[str | None, str | None]:
         """Of the root logger, and of the broker's own logger."""

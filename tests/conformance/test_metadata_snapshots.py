@@ -1,4 +1,7 @@
-"""Metadata snapshots of Barnabas and of Apache Kafka, each loaded by the other."""
+"""Metadata snapshots of Apache Kafka, loaded by Barnabas.
+
+NOT HERE Snapshots of Barnabas, loaded by Apache Kafka (`test_alternating_brokers.py`).
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,7 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are its public names
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewPartitions,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, NewPartitions, ResourceType  # type: ignore[attr-defined]  # they are its public names
 
 from barnabas import Broker
 from protocol.messages import stored_records
@@ -23,7 +18,8 @@ from protocol.schema import Message
 from replication.metadata.image import MetadataImage
 from replication.metadata.image_records import image_records
 from replication.metadata.metadata_records import SnapshotName, read_batches, read_snapshot, snapshot_name
-from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
+from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.librdkafka import config_value, create_topic, set_configs
 from tests.support.waiting import until
 
 WAIT_S = 30
@@ -38,12 +34,12 @@ class Cluster:
     """What a client can change and describe."""
 
     def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def create(self, *names: str) -> None:
-        made = self.admin.create_topics([NewTopic(name, 2, config={"retention.ms": "70000"}) for name in names])
-        for future in made.values():
-            future.result(WAIT_S)
+        for name in names:
+            create_topic(self.bootstrap, name, 2, retention_ms="70000")
 
     def change(self, prefix: str) -> None:
         """Topics, partitions, deletions and configs."""
@@ -52,13 +48,8 @@ class Cluster:
         self.admin.create_partitions([NewPartitions(names[0], 5)])[names[0]].result(WAIT_S)
         for future in self.admin.delete_topics(names[6:]).values():
             future.result(WAIT_S)
-        entries = [ConfigEntry("segment.ms", "3600000", incremental_operation=AlterConfigOpType.SET)]
-        broker = [ConfigEntry("log.retention.ms", "990000", incremental_operation=AlterConfigOpType.SET)]
-        for resource in (
-            ConfigResource(ResourceType.TOPIC, names[1], incremental_configs=entries),
-            ConfigResource(ResourceType.BROKER, "1", incremental_configs=broker),
-        ):
-            self.admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
+        set_configs(self.bootstrap, ResourceType.TOPIC, names[1], {"segment.ms": "3600000"})
+        set_configs(self.bootstrap, ResourceType.BROKER, "1", {"log.retention.ms": "990000"})
 
     def check(self, *prefixes: str) -> None:
         """The result of `change` for these prefixes, and no other topic except internal ones."""
@@ -69,13 +60,9 @@ class Cluster:
         }
         assert topics == {f"{prefix}-{n}": 2 if n else 5 for prefix in prefixes for n in range(6)}
         for prefix in prefixes:
-            assert self._setting(ResourceType.TOPIC, f"{prefix}-1", "segment.ms") == "3600000"
-            assert self._setting(ResourceType.TOPIC, f"{prefix}-5", "retention.ms") == "70000"
-        assert self._setting(ResourceType.BROKER, "1", "log.retention.ms") == "990000"
-
-    def _setting(self, kind: ResourceType, name: str, key: str) -> str | None:
-        resource = ConfigResource(kind, name)
-        return self.admin.describe_configs([resource])[resource].result(WAIT_S)[key].value
+            assert config_value(self.bootstrap, ResourceType.TOPIC, f"{prefix}-1", "segment.ms") == "3600000"
+            assert config_value(self.bootstrap, ResourceType.TOPIC, f"{prefix}-5", "retention.ms") == "70000"
+        assert config_value(self.bootstrap, ResourceType.BROKER, "1", "log.retention.ms") == "990000"
 
 
 def snapshots(directory: Path) -> list[SnapshotName]:
@@ -85,32 +72,8 @@ def snapshots(directory: Path) -> list[SnapshotName]:
 
 
 @needs_kafka
-def test_kafka_continues_from_our_snapshot(tmp_path: Path) -> None:
-    """The log before it is deleted, so Kafka has topics, partitions and configs from the snapshot; and back."""
-    directory = tmp_path / "data"
-    metadata = directory / "__cluster_metadata-0"
-    often = {"metadata.log.max.record.bytes.between.snapshots": "1000", "metadata.max.retention.bytes": "1"}
-    with Broker(data_dir=directory, settings=often) as ours:
-        Cluster(ours.bootstrap).change("a")
-        until(lambda: snapshots(directory) and not (metadata / f"{0:020d}.log").exists(), "the log is trimmed")
-    newest = snapshots(directory)[-1]
-    dump = run_tool(
-        "org.apache.kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", metadata / str(newest)
-    )
-    assert dump.returncode == 0, dump.stderr
-    for kind in ("SnapshotHeader", "KRaftVersion", "KRaftVoters", "TOPIC_RECORD", "CONFIG_RECORD", "SnapshotFooter"):
-        assert kind in dump.stdout, kind
-    with ApacheKafka(data_dir=directory) as kafka:
-        cluster = Cluster(kafka.bootstrap)
-        cluster.check("a")
-        cluster.change("b")
-    with Broker(data_dir=directory) as ours:
-        Cluster(ours.bootstrap).check("a", "b")
-
-
-@needs_kafka
 def test_we_continue_from_a_kafka_snapshot(tmp_path: Path) -> None:
-    """The reverse; and from the same log Barnabas would write the same snapshot."""
+    """Kafka's log before it is deleted; and from the same log Barnabas would write the same snapshot."""
     directory = tmp_path / "data"
     metadata = directory / "__cluster_metadata-0"
     often = {"metadata.log.max.record.bytes.between.snapshots": 2000, "internal.metadata.log.segment.bytes": 4000}

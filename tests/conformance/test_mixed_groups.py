@@ -9,31 +9,19 @@ from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
-from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-from kafka.coordinator.assignors.range import RangePartitionAssignor
 
 import barnabas
-from broker.coordinators.classic.group_records import GROUP_METADATA, read_group_key, version_of
+from broker.coordinators.classic.group_records import GROUP_METADATA, read_group_key
 from broker.coordinators.consumer import consumer_group_records
+from broker.coordinators.runtime.coordinator_runtime import version_of
 from broker.tools.message_json import message_json
 from protocol.codec import decode
 from protocol.messages.stored_records import GroupMetadataValue
-from protocol.records import headers, records
-from tests.conformance.test_consumer_group_clients import QUICK, fill
-from tests.conformance.test_consumer_group_clients import member as consumer_member
-from tests.conformance.test_group_clients import (
-    ALL,
-    PARTITIONS,
-    RECORDS,
-    Member,
-    confluent_member,
-    joined,
-    kafka_python_member,
-)
-from tests.conformance.test_groups import log_of
+from tests.conformance.clients import ALL, PARTITIONS, RECORDS, Member, seen_by, until_balanced
+from tests.conformance.test_group_clients import QUICK, consumer_member, fill, write_more
+from tests.conformance.test_groups import keys_and_values, log_of
 from tests.scenarios.kafka_brokers import PatientGroupHarness
 from tests.scenarios.run import SETTINGS, Runner
 from tests.support.group_harness import FakeLog, local_world
@@ -54,14 +42,11 @@ def group_records(log: FakeLog, group: str) -> list[str]:
     Consecutive records of one type are sorted, since Kafka writes members in the order of Java's maps.
     """
     found: list[tuple[int, str]] = []
-    for batch in log.batches:
-        for at, header in headers(batch):
-            for record in records(batch, at, header, max_bytes=1_000_000):
-                assert record.key is not None
-                kind = int.from_bytes(record.key[:2], "big")
-                text = _shown(kind, record.key, record.value, group)
-                if text is not None:
-                    found.append((kind, TIMES_AND_HASHES.sub(r"'\1'", DRAWN.sub("drawn", text))))
+    for key, value in keys_and_values(log):
+        kind = int.from_bytes(key[:2], "big")
+        text = _shown(kind, key, value, group)
+        if text is not None:
+            found.append((kind, TIMES_AND_HASHES.sub(r"'\1'", DRAWN.sub("drawn", text))))
     return [text for _, run in groupby(found, key=lambda entry: entry[0]) for text in sorted(text for _, text in run)]
 
 
@@ -137,66 +122,41 @@ def kind_of(bootstrap: str, group: str) -> str:
 
 
 CLASSIC = [  # librdkafka's cooperative-sticky has user data in its assignments, which prevents an upgrade, as in Apache Kafka
-    (confluent_member, "range"),
-    (confluent_member, "roundrobin"),
-    (kafka_python_member, RangePartitionAssignor),
-    (kafka_python_member, CooperativeStickyAssignor),
+    ("confluent-kafka", "range"),
+    ("confluent-kafka", "roundrobin"),
+    ("kafka-python", "range"),
+    ("kafka-python", "cooperative-sticky"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("classic", "assignor"),
-    CLASSIC,
-    ids=lambda value: getattr(value, "name", None) or getattr(value, "__name__", value),
-)
-def test_members_are_exchanged_one_by_one_and_back(broker: barnabas.Broker, classic: Any, assignor: Any) -> None:
+@pytest.mark.parametrize(("client", "assignor"), CLASSIC)
+def test_members_are_exchanged_one_by_one_and_back(broker: barnabas.Broker, client: str, assignor: str) -> None:
     """A rolling upgrade and downgrade under load; every record is read, and offsets stay."""
     bootstrap, topic = broker.bootstrap, "rolling"
     fill(bootstrap, topic)
 
     def old() -> Member:
-        made: Member = classic(bootstrap, topic, assignor)
-        return made
+        return Member(client, bootstrap, topic, assignor=assignor)
 
     def new() -> Member:
         return consumer_member(bootstrap, topic)
 
     with ExitStack() as stack:
-        members = [stack.enter_context(joined(old())) for _ in range(2)]
-        balanced(members)
+        members = [stack.enter_context(old()) for _ in range(2)]
+        until_balanced(members)
         assert kind_of(bootstrap, topic) == "CLASSIC"
-        until(lambda: seen(members) >= ALL, "every record read")
+        until(lambda: seen_by(members) >= ALL, "every record read")
         for count, make in enumerate((new, new, old, old)):
             leaving = members.pop(0)
-            members.append(stack.enter_context(joined(make())))
+            members.append(stack.enter_context(make()))
             leaving.stop()
-            balanced(members)
+            until_balanced(members)
             assert kind_of(bootstrap, topic) == ("CLASSIC" if count == 3 else "CONSUMER")
-            assert write_more(bootstrap, topic, count) <= PARTITIONS
-            until(lambda count=count: newest(members, count), "what was written meanwhile is read")  # type: ignore[misc]
+            write_more(bootstrap, topic)
+            newest = {(partition, RECORDS // PARTITIONS + count) for partition in range(PARTITIONS)}
+            until(lambda newest=newest: seen_by(members) >= newest, "what was written meanwhile is read")  # type: ignore[misc]
         again = {one for one in members[-1].seen if one[1] < RECORDS // PARTITIONS}
         assert not again, "who came last began where the others had committed"
-
-
-def balanced(members: list[Member]) -> None:
-    until(lambda: [one.share for one in members] == [3, 3], "three partitions for every member")
-
-
-def seen(members: list[Member]) -> set[tuple[int, int]]:
-    return set().union(*(one.seen for one in members))
-
-
-def write_more(bootstrap: str, topic: str, count: int) -> int:
-    """One more record in every partition."""
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
-    for partition in range(PARTITIONS):
-        producer.produce(topic, b"more %d" % count, partition=partition)
-    return PARTITIONS - producer.flush(30)
-
-
-def newest(members: list[Member], count: int) -> bool:
-    """Whether the last record of every partition is read."""
-    return seen(members) >= {(partition, RECORDS // PARTITIONS + count) for partition in range(PARTITIONS)}
 
 
 @needs_kafka
@@ -214,12 +174,12 @@ def test_a_java_consumer_upgrades_a_kafka_python_group_and_downgrades_it_when_le
         assert "Processed a total of" in read.stderr, read.stderr
         return read.stdout.split()
 
-    with joined(kafka_python_member(bootstrap, topic, RangePartitionAssignor)) as one:
+    with Member("kafka-python", bootstrap, topic) as one:
         until(lambda: one.share == PARTITIONS, "all partitions for the first member")
         java("consumer")
         until(lambda: kind_of(bootstrap, topic) == "CLASSIC", "a classic group again")
         until(lambda: one.share == PARTITIONS, "all partitions for the member that stays")
-    with joined(consumer_member(bootstrap, f"{topic}")) as one:
+    with consumer_member(bootstrap, topic) as one:
         until(lambda: one.share == PARTITIONS, "all partitions for a member of the consumer protocol")
         java("classic")
         assert kind_of(bootstrap, topic) == "CONSUMER"

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages.produce_fetch import FetchPartition, FetchRequest, FetchTopic
+from protocol.messages.produce_fetch import FetchRequest
 from tests.support.follower_harness import BOTH, Cluster, FollowerHarness, running, unregistered_follower
+from tests.support.messages import message
 
 pytestmark = pytest.mark.long
 
@@ -46,12 +47,17 @@ def fetch_with_rack(
     harness: FollowerHarness, topic: tuple[str, bytes], rack: str, offset: int = 0, version: int = _VERSION
 ) -> Fetched:
     """Fetch with a rack; waits half a second if there are no records."""
-    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
-    request = FetchRequest(
+    request = message(
+        FetchRequest,
         max_wait_ms=500,
         min_bytes=1,
         rack_id=rack if version >= 11 else "",
-        topics=[FetchTopic(topic=topic[0], partitions=[partition])],
+        topics=[
+            {
+                "topic": topic[0],
+                "partitions": [{"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}],
+            }
+        ],
     )
     (data,) = harness.client.raw.ask(request, version).responses[0].partitions
     preferred = data.preferred_read_replica if version >= 11 else NO_REPLICA

@@ -6,36 +6,23 @@ The same requests go to both brokers; the transcripts of their responses are com
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import pytest
 
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
-from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.produce_fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-    ForgottenTopic,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-    PartitionProduceData,
-    ProduceRequest,
-    ReplicaState,
-    TopicProduceData,
-)
+from protocol.messages import produce_fetch
 from protocol.messages.transactions import InitProducerIdRequest
 from protocol.primitives import ZERO_UUID
 from protocol.records import BatchBuilder, headers
 from tests.conformance.brokers import KAFKA, differences, running
 from tests.support.goldens import as_json, check_golden, golden
 from tests.support.kafka import needs_kafka
+from tests.support.loading import create
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -63,22 +50,8 @@ class Script:
     # ------------------------------------------------------------ set-up
     def create_topics(self) -> None:
         """Creates the topics with three partitions each and waits for their leaders."""
-        topics = [
-            CreatableTopic(
-                name=name,
-                num_partitions=3,
-                replication_factor=1,
-                configs=[
-                    CreatableTopicConfig(name=key, value=value)
-                    for key, value in {**settings, "retention.ms": "-1"}.items()
-                ],
-            )
-            for name, settings in TOPICS.items()
-        ]
-        answer = self.client.ask(CreateTopicsRequest(topics=topics), 5)
-        assert not [topic for topic in answer.topics if topic.error_code], answer
-        wanted = [MetadataRequestTopic(name=name) for name in TOPICS]
-        self.ids = {topic.name: topic.topic_id for topic in self.client.ask(MetadataRequest(topics=wanted), 10).topics}
+        for name, settings in TOPICS.items():
+            (self.ids[name],) = create(self.client, name, partitions=3, retention_ms=-1, **settings)
         until(self.are_topics_ready, "topics that are served")
 
     def are_topics_ready(self) -> bool:
@@ -89,12 +62,15 @@ class Script:
     # ------------------------------------------------------------ requests
     def produce(self, batches: list[tuple[str, int, bytes]], version: int = 9, acks: int = -1, **more: Any) -> Any:
         """An unknown topic has the unknown id."""
-        topics: list[TopicProduceData] = []
-        for name, index, records in batches:
-            if not topics or topics[-1].name != name:
-                topics.append(TopicProduceData(name=name, topic_id=self.ids.get(name, UNKNOWN_ID), partition_data=[]))
-            topics[-1].partition_data.append(PartitionProduceData(index=index, records=records))
-        request = ProduceRequest(acks=acks, timeout_ms=5000, topic_data=topics, **more)
+        data = [
+            {
+                "name": name,
+                "topic_id": self.ids.get(name, UNKNOWN_ID),
+                "partition_data": [{"index": index, "records": records} for _, index, records in group],
+            }
+            for name, group in groupby(batches, key=itemgetter(0))
+        ]
+        request = message(produce_fetch.ProduceRequest, acks=acks, timeout_ms=5000, topic_data=data, **more)
         return self.client.ask(request, version)
 
     def fetch(
@@ -102,47 +78,49 @@ class Script:
         most: int = 1 << 25, part_most: int = 1 << 20, session: tuple[int, int] = (0, -1), replica: int = -1,
         epoch: int = -1, fetched_epoch: int = -1, isolation: int = 0, forget: list[tuple[str, int]] | None = None,
     ) -> Any:  # fmt: skip
-        topics: list[FetchTopic] = []
-        for (name, index), offset in positions.items():
-            if not topics or topics[-1].topic != name:
-                topics.append(FetchTopic(topic=name, topic_id=self.ids.get(name, UNKNOWN_ID), partitions=[]))
-            part = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=part_most)
-            part.current_leader_epoch, part.last_fetched_epoch = epoch, fetched_epoch
-            topics[-1].partitions.append(part)
-        request = FetchRequest(
-            max_wait_ms=wait, min_bytes=minimum, max_bytes=most, isolation_level=isolation, session_id=session[0],
-            session_epoch=session[1], topics=topics,
+        same = {"partition_max_bytes": part_most, "current_leader_epoch": epoch, "last_fetched_epoch": fetched_epoch}
+        request = message(
+            produce_fetch.FetchRequest, max_wait_ms=wait, min_bytes=minimum, max_bytes=most, isolation_level=isolation,
+            session_id=session[0], session_epoch=session[1],
+            topics=[
+                {
+                    "topic": name, "topic_id": self.ids.get(name, UNKNOWN_ID),
+                    "partitions": [{"partition": index, "fetch_offset": positions[name, index], **same} for _, index in group],
+                }
+                for name, group in groupby(positions, key=itemgetter(0))
+            ],
             forgotten_topics_data=[
-                ForgottenTopic(topic=name, topic_id=self.ids.get(name, ZERO_UUID), partitions=[index])
+                {"topic": name, "topic_id": self.ids.get(name, ZERO_UUID), "partitions": [index]}
                 for name, index in forget or []
             ],
         )  # fmt: skip
         if replica != -1:
             if version >= 15:
-                request.replica_state = ReplicaState(replica_id=replica)
+                request.replica_state = produce_fetch.ReplicaState(replica_id=replica)
             else:
                 request.replica_id = replica
         return self.client.ask(request, version)
 
-    def list_offsets(self, wanted: dict[str, dict[int, int]], version: int = 6, **more: Any) -> Any:
+    def list_offsets(self, wanted: dict[str, dict[int, int]], version: int = 6, *, epoch: int = -1, **more: Any) -> Any:
         """ListOffsets: topic -> partition -> timestamp."""
-        epoch = more.pop("epoch", -1)
         topics = [
-            ListOffsetsTopic(
-                name=name,
-                partitions=[
-                    ListOffsetsPartition(partition_index=index, timestamp=timestamp, current_leader_epoch=epoch)
+            {
+                "name": name,
+                "partitions": [
+                    {"partition_index": index, "timestamp": timestamp, "current_leader_epoch": epoch}
                     for index, timestamp in partitions.items()
                 ],
-            )
+            }
             for name, partitions in wanted.items()
         ]
-        return self.client.ask(ListOffsetsRequest(topics=topics, **more), version)
+        return self.client.ask(message(produce_fetch.ListOffsetsRequest, topics=topics, **more), version)
 
     def end_of_epoch(self, name: str, epoch: int, current: int = -1, index: int = 0, version: int = 4) -> Any:
-        part = OffsetForLeaderPartition(partition=index, current_leader_epoch=current, leader_epoch=epoch)
-        topics = [OffsetForLeaderTopic(topic=name, partitions=[part])]
-        return self.client.ask(OffsetForLeaderEpochRequest(replica_id=-1, topics=topics), version)
+        part = {"partition": index, "current_leader_epoch": current, "leader_epoch": epoch}
+        request = message(
+            produce_fetch.OffsetForLeaderEpochRequest, replica_id=-1, topics=[{"topic": name, "partitions": [part]}]
+        )
+        return self.client.ask(request, version)
 
     def new_producer_id(self, version: int) -> Any:
         """InitProducerId; None while the broker has no block of ids, as Kafka at first."""
@@ -229,68 +207,70 @@ class Script:
 
 def write(script: Script) -> None:
     """Produce: valid and invalid batches."""
+
+    def produce(step: str, *batches: tuple[str, int, bytes], version: int = 9, **more: Any) -> None:
+        script.note_produce(f"produce {step}", script.produce(list(batches), version, **more))
+
     one = script.batch()
     for version in range(3, 14):
-        script.note_produce(f"produce v{version}", script.produce([("plain", 0, one)], version))
+        produce(f"v{version}", ("plain", 0, one), version=version)
     for acks in (1, -1, 2, -2):
-        script.note_produce(f"produce acks={acks}", script.produce([("plain", 0, one)], acks=acks))
+        produce(f"acks={acks}", ("plain", 0, one), acks=acks)
     broken = bytearray(one)
     broken[-1] ^= 1
     for version in (9, 13):
         mixed = [("plain", 1, one), ("plain", 9, one), ("nowhere", 0, one), ("stamped", 0, one)]
-        mixed.append(("plain", 2, bytes(broken)))
-        script.note_produce(f"produce mixed v{version}", script.produce(mixed, version))
-    script.note_produce("produce without key", script.produce([("compacted", 0, script.batch(key=None))]))
-    script.note_produce("produce min isr", script.produce([("safe", 0, one)]))
-    script.note_produce("produce synced", script.produce([("synced", 0, one)]))
+        produce(f"mixed v{version}", *mixed, ("plain", 2, bytes(broken)), version=version)
+    produce("without key", ("compacted", 0, script.batch(key=None)))
+    produce("min isr", ("safe", 0, one))
+    produce("synced", ("synced", 0, one))
     for version in (6, 7):
-        zstd = script.batch(compression=Compression.ZSTD)
-        script.note_produce(f"produce zstd v{version}", script.produce([("plain", 0, zstd)], version))
-    script.note_produce("produce to nothing", script.produce([]))
+        produce(f"zstd v{version}", ("plain", 0, script.batch(compression=Compression.ZSTD)), version=version)
+    produce("to nothing")
     transactional = script.batch(producer_id=1000, producer_epoch=0, base_sequence=0, transactional=True)
-    script.note_produce("produce transactional without id", script.produce([("plain", 0, transactional)]))
+    produce("transactional without id", ("plain", 0, transactional))
     idempotent = script.batch(producer_id=4000, producer_epoch=0, base_sequence=0)
     for step in ("first", "again"):
-        script.note_produce(f"produce idempotent {step}", script.produce([("plain", 2, idempotent)]))
-    gap = script.batch(producer_id=4000, producer_epoch=0, base_sequence=5)
-    script.note_produce("produce idempotent gap", script.produce([("plain", 2, gap)]))
-    old = script.batch(producer_id=4000, producer_epoch=1, base_sequence=0)
-    script.note_produce("produce idempotent epoch 1", script.produce([("plain", 2, old)]))
-    script.note_produce("produce idempotent epoch 0", script.produce([("plain", 2, idempotent)]))
-    script.note_produce("produce with a transactional id", script.produce([("plain", 0, one)], transactional_id="tx"))
-    script.client.socket.settimeout(1)
-    script.note_outcome("produce acks=0", lambda: script.produce([("plain", 1, one)], acks=0))
-    script.client.socket.settimeout(1)
-    script.note_outcome("produce acks=0 to nowhere", lambda: script.produce([("nowhere", 0, one)], acks=0))
+        produce(f"idempotent {step}", ("plain", 2, idempotent))
+    produce("idempotent gap", ("plain", 2, script.batch(producer_id=4000, producer_epoch=0, base_sequence=5)))
+    produce("idempotent epoch 1", ("plain", 2, script.batch(producer_id=4000, producer_epoch=1, base_sequence=0)))
+    produce("idempotent epoch 0", ("plain", 2, idempotent))
+    produce("with a transactional id", ("plain", 0, one), transactional_id="tx")
+    for step, where in (("produce acks=0", ("plain", 1, one)), ("produce acks=0 to nowhere", ("nowhere", 0, one))):
+        script.client.socket.settimeout(1)
+        script.note_outcome(step, lambda where=where: script.produce([where], acks=0))  # type: ignore[misc]
     script.client.socket.settimeout(30)
 
 
 def read(script: Script) -> None:
     """Fetch without sessions: versions, limits, errors."""
+
+    def fetch(step: str, positions: dict[tuple[str, int], int], version: int = 12, **more: Any) -> None:
+        script.note_fetch(f"fetch {step}", script.fetch(positions, version, **more))
+
+    start = {("plain", 0): 0}
     for version in range(4, 19):
-        script.note_fetch(f"fetch v{version}", script.fetch({("plain", 0): 1, ("stamped", 0): 0}, version))
+        fetch(f"v{version}", {("plain", 0): 1, ("stamped", 0): 0}, version)
     for version in (4, 11, 12, 13, 18):
         where = {("plain", 0): 99, ("plain", 9): 0, ("nowhere", 0): 0, ("plain", 1): -1, ("plain", 2): 0}
-        script.note_fetch(f"fetch errors v{version}", script.fetch(where, version))
+        fetch(f"errors v{version}", where, version)
     for epoch in (-1, 0, 1, 7):
-        script.note_fetch(f"fetch epoch {epoch}", script.fetch({("plain", 0): 0}, 16, epoch=epoch))
+        fetch(f"epoch {epoch}", start, 16, epoch=epoch)
     for fetched_epoch in (0, 3):
-        answer = script.fetch({("plain", 0): 3}, 16, epoch=0, fetched_epoch=fetched_epoch)
-        script.note_fetch(f"fetch last fetched {fetched_epoch}", answer)
+        fetch(f"last fetched {fetched_epoch}", {("plain", 0): 3}, 16, epoch=0, fetched_epoch=fetched_epoch)
     three = {("plain", 0): 0, ("plain", 1): 0, ("plain", 2): 0}
     for limits in ((1, 1 << 20), (1 << 25, 1), (200, 1 << 20), (1 << 25, 200), (0, 0)):
-        script.note_fetch(f"fetch limits {limits}", script.fetch(three, most=limits[0], part_most=limits[1]))
-    script.note_fetch("fetch at the end", script.fetch({("synced", 0): 1}))
-    script.note_fetch("fetch committed", script.fetch({("plain", 0): 0}, isolation=1))
-    script.note_fetch("fetch nothing", script.fetch({}))
-    script.note_fetch("fetch nothing, waiting", script.fetch({}, wait=60_000))
-    script.note_fetch("fetch too much, waiting", script.fetch({("plain", 0): 0}, wait=100, minimum=1 << 20))
-    script.note_fetch("fetch error, waiting", script.fetch({("plain", 0): 999}, wait=60_000, minimum=1 << 20))
+        fetch(f"limits {limits}", three, most=limits[0], part_most=limits[1])
+    fetch("at the end", {("synced", 0): 1})
+    fetch("committed", start, isolation=1)
+    fetch("nothing", {})
+    fetch("nothing, waiting", {}, wait=60_000)
+    fetch("too much, waiting", start, wait=100, minimum=1 << 20)
+    fetch("error, waiting", {("plain", 0): 999}, wait=60_000, minimum=1 << 20)
     for version in (12, 16):
-        script.note_fetch(f"fetch as debugger v{version}", script.fetch({("plain", 0): 0}, version, replica=-2))
-        script.note_fetch(f"fetch as stranger v{version}", script.fetch({("plain", 0): 0}, version, replica=7))
-        with_epoch = script.fetch({("plain", 0): 0}, version, replica=7, epoch=0)
-        script.note_fetch(f"fetch as stranger with epoch v{version}", with_epoch)
+        fetch(f"as debugger v{version}", start, version, replica=-2)
+        fetch(f"as stranger v{version}", start, version, replica=7)
+        fetch(f"as stranger with epoch v{version}", start, version, replica=7, epoch=0)
 
 
 def use_sessions(script: Script, version: int) -> None:
@@ -332,27 +312,29 @@ def use_sessions(script: Script, version: int) -> None:
 
 
 def look_up(script: Script) -> None:
+    """ListOffsets and OffsetForLeaderEpoch."""
+
+    def offsets(step: str, wanted: dict[str, dict[int, int]], version: int = 7, **more: Any) -> None:
+        script.note_offsets(f"offsets {step}", script.list_offsets(wanted, version, **more))
+
+    latest = {"plain": {0: -1}}
     script.produce([("plain", 2, script.batch(100, 300, 200)), ("stamped", 1, script.batch(5, 1))])
     script.produce([("plain", 2, script.batch(250, 500, compression=Compression.GZIP))])
     for version in range(1, 12):
         both = {"plain": {0: -1, 2: -2}, "nowhere": {0: -1}, "compacted": {1: -1, 2: -2, 7: -1}}
-        script.note_offsets(f"offsets v{version}", script.list_offsets(both, version))
+        offsets(f"v{version}", both, version)
     for special in (-3, -4, -5, -6, -7):
         for version in (6, 7, 8, 9, 11):
-            answer = script.list_offsets({"plain": {2: special, 1: special}, "compacted": {1: special}}, version)
-            script.note_offsets(f"offsets {special} v{version}", answer)
+            offsets(f"{special} v{version}", {"plain": {2: special, 1: special}, "compacted": {1: special}}, version)
     for after in (0, 100, 101, 201, 250, 301, 500, 501):
-        answer = script.list_offsets({"plain": {2: script.now_ms + after}}, 7)
-        script.note_offsets(f"offsets after {after}", answer)
-    script.note_offsets("offsets at 0", script.list_offsets({"plain": {2: 0, 0: 0}}, 7))
+        offsets(f"after {after}", {"plain": {2: script.now_ms + after}})
+    offsets("at 0", {"plain": {2: 0, 0: 0}})
     for isolation in (0, 1):
-        answer = script.list_offsets({"plain": {0: -1}}, 7, isolation_level=isolation)
-        script.note_offsets(f"offsets isolation {isolation}", answer)
+        offsets(f"isolation {isolation}", latest, isolation_level=isolation)
     for replica in (-2, 3):
-        answer = script.list_offsets({"plain": {0: -1}}, 7, replica_id=replica)
-        script.note_offsets(f"offsets replica {replica}", answer)
+        offsets(f"replica {replica}", latest, replica_id=replica)
     for epoch in (0, 1, 5):
-        script.note_offsets(f"offsets epoch {epoch}", script.list_offsets({"plain": {0: -1}}, 7, epoch=epoch))
+        offsets(f"epoch {epoch}", latest, epoch=epoch)
     for version in (2, 3, 4):
         for epoch in (-1, 0, 1):
             script.note_end(f"epoch {epoch} v{version}", script.end_of_epoch("plain", epoch, version=version))

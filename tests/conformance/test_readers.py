@@ -13,22 +13,13 @@ from typing import NamedTuple
 import pytest
 
 from protocol.compression import Compression
-from protocol.messages.produce_fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.records import BatchBuilder
-from tests.conformance.readers import (
-    PYTHON_READERS,
-    ConsumedRecord,
-    Java,
-    JavaProcess,
-    Options,
-    Reader,
-    why_no_java_reader,
-)
+from tests.conformance import readers
+from tests.conformance.suite.partition_readiness import await_partitions
 from tests.support.loading import create, produce
 from tests.support.raw_client import RawClient
 from tests.support.recording_proxy import Exchange, WatchingProxy
 from tests.support.timestamps import RECENT_MS
-from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -39,22 +30,22 @@ EARLY_MS = 50
 
 
 @pytest.fixture(scope="module")
-def java() -> Iterator[JavaProcess]:
-    reason = why_no_java_reader()
+def java() -> Iterator[readers.JavaProcess]:
+    reason = readers.why_no_java_reader()
     if reason is not None:
         pytest.skip(reason)
-    process = JavaProcess()
+    process = readers.JavaProcess()
     yield process
     process.stop()
 
 
-@pytest.fixture(params=[*PYTHON_READERS, "java"])
-def make(request: pytest.FixtureRequest) -> Callable[[str, Options], Reader]:
+@pytest.fixture(params=[*readers.PYTHON_READERS, "java"])
+def make(request: pytest.FixtureRequest) -> Callable[[str, readers.Options], readers.Reader]:
     """The constructor of one kind of reader."""
-    if request.param in PYTHON_READERS:
-        return PYTHON_READERS[request.param]
+    if request.param in readers.PYTHON_READERS:
+        return readers.PYTHON_READERS[request.param]
     process = request.getfixturevalue("java")
-    return lambda bootstrap, options: Java(process, bootstrap, options)
+    return lambda bootstrap, options: readers.Java(process, bootstrap, options)
 
 
 class ReaderSetup(NamedTuple):
@@ -63,14 +54,14 @@ class ReaderSetup(NamedTuple):
     topic: str
     direct: RawClient
     proxy: WatchingProxy
-    make: Callable[[str, Options], Reader]
-    opened: list[Reader]
+    make: Callable[[str, readers.Options], readers.Reader]
+    opened: list[readers.Reader]
 
-    def read(self, positions: dict[int, int], **options: object) -> Reader:
-        """A consumer of some partitions, from these offsets."""
-        reader = self.make(self.proxy.bootstrap, Options(**options))
+    def read(self, *partitions: int, offset: int = 0, topic: str = "", **options: object) -> readers.Reader:
+        """A consumer of some partitions."""
+        reader = self.make(self.proxy.bootstrap, readers.Options(**options))
         self.opened.append(reader)
-        reader.assign({(self.topic, index): offset for index, offset in positions.items()})
+        reader.assign(topic or self.topic, partitions, offset)
         return reader
 
     def write(self, *batches: bytes) -> None:
@@ -86,21 +77,14 @@ class ReaderSetup(NamedTuple):
 @pytest.fixture
 def harness(kafka_broker, kafka_topic, make) -> Iterator[ReaderSetup]:
     """Consumers are closed before the proxy."""
-    opened: list[Reader] = []
+    opened: list[readers.Reader] = []
     with RawClient(kafka_broker.bootstrap) as direct, WatchingProxy(kafka_broker.bootstrap) as proxy:
-        until(lambda: is_served(direct, kafka_topic, 4), "a topic that is served")
+        await_partitions(kafka_broker.bootstrap, kafka_topic, 4)
         yield ReaderSetup(kafka_topic, direct, proxy, make, opened)
         for reader in opened:
             reader.close()
         for fetch in proxy.fetches:
             assert is_complete(fetch), f"answered too soon: {fetch}"
-
-
-def is_served(client: RawClient, topic: str, partitions: int) -> bool:
-    """Whether every partition has a leader: Apache Kafka creates partitions after the response."""
-    wanted = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(partitions)]
-    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=wanted)])
-    return not any(part.error_code for part in client.ask(request, 6).topics[0].partitions)
 
 
 def is_complete(fetch: Exchange) -> bool:
@@ -126,9 +110,9 @@ def value(partition: int, offset: int, size: int = 10) -> bytes:
     return f"{partition}-{offset} ".encode().ljust(size, b".")
 
 
-def take(reader: Reader, count: int) -> list[ConsumedRecord]:
+def take(reader: readers.Reader, count: int) -> list[readers.ConsumedRecord]:
     """Polls until `count` records have arrived."""
-    found: list[ConsumedRecord] = []
+    found: list[readers.ConsumedRecord] = []
     deadline = time.monotonic() + WAIT_S
     while len(found) < count:
         assert time.monotonic() < deadline, f"{len(found)} of {count} records came"
@@ -136,18 +120,18 @@ def take(reader: Reader, count: int) -> list[ConsumedRecord]:
     return found
 
 
-def expected(topic: str, partition: int, offsets: range, size: int = 10) -> list[ConsumedRecord]:
-    return [ConsumedRecord(topic, partition, offset, value(partition, offset, size)) for offset in offsets]
+def expected(partition: int, offsets: range, size: int = 10) -> list[readers.ConsumedRecord]:
+    return [readers.ConsumedRecord(partition, offset, value(partition, offset, size)) for offset in offsets]
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_both_isolation_levels_read_everything_without_transactions(harness, isolation: str) -> None:
     """Without transactions the last stable offset is the high watermark, and there are no aborted transactions."""
     harness.write(batch(0, 0, 5))
-    reader = harness.read({0: 0}, isolation=isolation)
-    assert take(reader, 5) == expected(harness.topic, 0, range(5))
+    reader = harness.read(0, isolation=isolation)
+    assert take(reader, 5) == expected(0, range(5))
     harness.write(batch(0, 5, 5))
-    assert take(reader, 5) == expected(harness.topic, 0, range(5, 10))
+    assert take(reader, 5) == expected(0, range(5, 10))
     is_committed = isolation == "read_committed"
     assert {fetch.request.isolation_level for fetch in harness.proxy.fetches} == {COMMITTED if is_committed else 0}
     for fetch in harness.with_records:
@@ -159,11 +143,11 @@ def test_both_isolation_levels_read_everything_without_transactions(harness, iso
 def test_a_fetch_waits_for_fetch_min_bytes(harness) -> None:
     """10,000 bytes are not enough; they arrive together with those that make them 50,000."""
     harness.write(batch(0, 0, 10, 1000))
-    reader = harness.read({0: 0}, min_bytes=50_000, max_wait_ms=20_000)
+    reader = harness.read(0, min_bytes=50_000, max_wait_ms=20_000)
     assert reader.poll() == []
     for start in range(10, 60, 10):
         harness.write(batch(0, start, 10, 1000))
-    assert take(reader, 50)[:50] == expected(harness.topic, 0, range(50), 1000)
+    assert take(reader, 50)[:50] == expected(0, range(50), 1000)
     first = harness.with_records[0]
     assert (first.request.min_bytes, first.request.max_wait_ms) == (50_000, 20_000)
     assert first.record_bytes >= 50_000
@@ -174,8 +158,8 @@ def test_a_fetch_waits_for_fetch_min_bytes(harness) -> None:
 def test_a_fetch_waits_no_longer_than_fetch_max_wait_ms(harness) -> None:
     """After the wait the response has too few bytes, or none."""
     harness.write(batch(0, 0, 3))
-    reader = harness.read({0: 0}, min_bytes=50_000, max_wait_ms=300)
-    assert take(reader, 3) == expected(harness.topic, 0, range(3))
+    reader = harness.read(0, min_bytes=50_000, max_wait_ms=300)
+    assert take(reader, 3) == expected(0, range(3))
     assert reader.poll() == []
     assert len(harness.with_records) == 1
     assert harness.with_records[0].waited_ms >= 300 - EARLY_MS
@@ -186,7 +170,7 @@ def test_a_batch_larger_than_max_partition_fetch_bytes_comes_whole(harness) -> N
     harness.write(batch(0, 0, 30, 10_000))
     harness.write(batch(0, 30, 1, 500_000))
     harness.write(batch(0, 31, 2))
-    reader = harness.read({0: 0}, max_partition_bytes=1000)
+    reader = harness.read(0, max_partition_bytes=1000)
     got = take(reader, 33)
     assert [(record.offset, len(record.value)) for record in got] == [
         *((offset, 10_000) for offset in range(30)),
@@ -205,10 +189,10 @@ def read_four(harness: ReaderSetup, count: int, step: int, size: int, **options:
     """Records in each of four partitions, `step` per batch, are read as they were produced."""
     for start in range(0, count, step):
         harness.write(*(batch(index, start, step, size) for index in range(4)))
-    got = take(harness.read(dict.fromkeys(range(4), 0), **options), 4 * count)
+    got = take(harness.read(*range(4), **options), 4 * count)
     for index in range(4):
         mine = [record for record in got if record.partition == index]
-        assert mine == expected(harness.topic, index, range(count), size)
+        assert mine == expected(index, range(count), size)
 
 
 def test_max_partition_fetch_bytes_bounds_what_comes_of_each_partition(harness) -> None:
@@ -229,8 +213,8 @@ def test_fetch_max_bytes_bounds_the_whole_answer(harness) -> None:
 def test_a_consumer_with_a_rack_reads_from_the_leader(harness) -> None:
     """No replica is in the rack of client.rack."""
     harness.write(batch(0, 0, 5))
-    reader = harness.read({0: 0}, rack="somewhere-1a")
-    assert take(reader, 5) == expected(harness.topic, 0, range(5))
+    reader = harness.read(0, rack="somewhere-1a")
+    assert take(reader, 5) == expected(0, range(5))
     assert {fetch.request.rack_id for fetch in harness.proxy.fetches if fetch.version >= 11} == {"somewhere-1a"}
     for fetch in harness.with_records:
         assert fetch.answer.responses[0].partitions[0].preferred_read_replica == -1
@@ -241,26 +225,24 @@ def test_batches_of_every_codec_pass_the_consumers_checks(harness, check_crcs: b
     """check.crcs: the stored batch is the produced one."""
     for number, codec in enumerate(Compression):
         harness.write(batch(0, number * 7, 7, 300, codec))
-    reader = harness.read({0: 0}, check_crcs=check_crcs)
+    reader = harness.read(0, check_crcs=check_crcs)
     count = 7 * len(Compression)
-    assert take(reader, count) == expected(harness.topic, 0, range(count), 300)
+    assert take(reader, count) == expected(0, range(count), 300)
 
 
 def test_one_consumer_reads_many_partitions(harness) -> None:
     """Sixty partitions, then new records in two: every record once, and the session's responses name only those two."""
     topic = f"{harness.topic}-many"
     create(harness.direct, topic, partitions=60)
-    until(lambda: is_served(harness.direct, topic, 60), "a topic that is served")
+    await_partitions(harness.proxy.bootstrap, topic, 60)
     produce(harness.direct, {topic: [batch(index, 0, 3) for index in range(60)]})
-    reader = harness.make(harness.proxy.bootstrap, Options())
-    harness.opened.append(reader)
-    reader.assign({(topic, index): 0 for index in range(60)})
+    reader = harness.read(*range(60), topic=topic)
     got = sorted(take(reader, 180))
-    assert got == [record for index in range(60) for record in expected(topic, index, range(3))]
+    assert got == [record for index in range(60) for record in expected(index, range(3))]
     assert reader.poll() == []
     seen = len(harness.proxy.fetches)
     produce(harness.direct, {topic: [batch(index, 3, 1) for index in range(2)]})
-    assert sorted(take(reader, 2)) == [expected(topic, index, range(3, 4))[0] for index in range(2)]
+    assert sorted(take(reader, 2)) == [expected(index, range(3, 4))[0] for index in range(2)]
     for fetch in harness.proxy.fetches[seen:]:
         if fetch.request.session_epoch > 0:  # librdkafka and aiokafka have no sessions
             response = [data.partition_index for topic in fetch.answer.responses for data in topic.partitions]
@@ -271,25 +253,24 @@ def test_seeking_back_and_forth(harness) -> None:
     """Into the middle of a batch, to the start, to the end."""
     for start in range(0, 100, 10):
         harness.write(batch(0, start, 10))
-    topic_partition = (harness.topic, 0)
-    reader = harness.read({0: 55})
-    assert take(reader, 45) == expected(harness.topic, 0, range(55, 100))
+    reader = harness.read(0, offset=55)
+    assert take(reader, 45) == expected(0, range(55, 100))
     for target in (0, 99, 7, 50):
-        reader.seek(topic_partition, target)
-        assert take(reader, 100 - target) == expected(harness.topic, 0, range(target, 100))
-    reader.seek(topic_partition, 100)
+        reader.seek(harness.topic, 0, target)
+        assert take(reader, 100 - target) == expected(0, range(target, 100))
+    reader.seek(harness.topic, 0, 100)
     harness.write(batch(0, 100, 1))
-    assert take(reader, 1) == expected(harness.topic, 0, range(100, 101))
+    assert take(reader, 1) == expected(0, range(100, 101))
 
 
 def test_a_paused_partition_waits_until_it_is_resumed(harness) -> None:
     """The other partition continues; records that arrived meanwhile are read after `resume`."""
     harness.write(batch(0, 0, 5), batch(1, 0, 5))
-    reader = harness.read({0: 0, 1: 0})
-    assert sorted(take(reader, 10)) == expected(harness.topic, 0, range(5)) + expected(harness.topic, 1, range(5))
-    reader.pause([(harness.topic, 0)])
+    reader = harness.read(0, 1)
+    assert sorted(take(reader, 10)) == expected(0, range(5)) + expected(1, range(5))
+    reader.pause(harness.topic, 0)
     harness.write(batch(0, 5, 5), batch(1, 5, 5))
-    assert take(reader, 5) == expected(harness.topic, 1, range(5, 10))
+    assert take(reader, 5) == expected(1, range(5, 10))
     assert reader.poll() == []
-    reader.resume([(harness.topic, 0)])
-    assert take(reader, 5) == expected(harness.topic, 0, range(5, 10))
+    reader.resume(harness.topic, 0)
+    assert take(reader, 5) == expected(0, range(5, 10))

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from protocol.compression import Compression
 from protocol.records import BatchBuilder, ControlType, crc_is_valid, end_txn_marker, headers, records
@@ -24,6 +24,7 @@ from storage.io.disk import Disk
 from storage.segments.indexes import OffsetIndex, TimeIndex
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
+from tests.support.librdkafka import create_topic
 from tests.support.segments import NOW_MS, append, contents, opened, read
 
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
@@ -32,13 +33,13 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 NOT_A_FAULT = "-1 is followed by"  # of the first offset in a file, when it is not 0
 
 
-def dump(files: list[Path], *options: str) -> str:
+def dump(files: list[Path], *options: str, complaints: Sequence[str] = COMPLAINTS) -> str:
     """The output of Kafka's tool for these files, in one JVM."""
     done = run_tool(DUMP, *options, "--files", ",".join(str(file) for file in files))
     text = done.stdout + done.stderr
     assert done.returncode == 0, text[-3000:]
     lines = [line for line in text.splitlines() if "isvalid: true" not in line and NOT_A_FAULT not in line]
-    found = [line for line in lines if any(word in line for word in COMPLAINTS)]
+    found = [line for line in lines if any(word in line for word in complaints)]
     assert not found, found[:10]
     assert "isvalid: false" not in text
     return text
@@ -53,6 +54,11 @@ def random_batch(rng: random.Random, offset: int, now_ms: int) -> bytes:
     return bytes(builder.build())
 
 
+def aborted_marker(now_ms: int, offset: int) -> bytes:
+    given = {"producer_id": 9, "producer_epoch": 0, "coordinator_epoch": 0, "leader_epoch": 3}
+    return bytes(end_txn_marker(ControlType.ABORT, timestamp_ms=now_ms, base_offset=offset, **given))
+
+
 def write_log(directory: Path, seed: int, batches: int, config: LogConfig) -> SegmentEngine:
     """A log of random batches with some aborted transactions."""
     rng = random.Random(seed)
@@ -63,16 +69,7 @@ def write_log(directory: Path, seed: int, batches: int, config: LogConfig) -> Se
             builder = BatchBuilder(first, producer_id=9, producer_epoch=0, base_sequence=number, transactional=True)
             builder.append(NOW_MS + 100 * number, None, b"aborted")
             append(engine, bytes(builder.build()))
-            marker = end_txn_marker(
-                ControlType.ABORT,
-                producer_id=9,
-                producer_epoch=0,
-                coordinator_epoch=0,
-                timestamp_ms=NOW_MS + 100 * number,
-                base_offset=first + 1,
-                leader_epoch=3,
-            )
-            append(engine, bytes(marker))
+            append(engine, aborted_marker(NOW_MS + 100 * number, first + 1))
             engine.add_aborted(AbortedTransaction(9, first, first + 1, first))
         append(engine, random_batch(rng, engine.end_offset, NOW_MS + 100 * number))
     return engine
@@ -118,9 +115,8 @@ def kafkas(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data, copies = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("copies")
     settings = {"log.segment.bytes": 1_048_576, "log.index.interval.bytes": 2000, "log.retention.ms": -1}
     with ApacheKafka(settings, data_dir=data) as kafka:
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-        for future in admin.create_topics([NewTopic(name, 1, 1) for name in [*CODECS, "killed"]]).values():
-            future.result(30)
+        for name in (*CODECS, "killed"):
+            create_topic(kafka.bootstrap, name)
         for seed in (0, 10):
             for number, codec in enumerate(CODECS):
                 produce(kafka.bootstrap, codec, codec, seed + number)
@@ -155,12 +151,17 @@ def partition(data: Path, name: str, target: Path) -> Path:
     return Path(shutil.copytree(data / f"{name}-0", target / f"{name}-0"))
 
 
+def engine_of(directory: Path) -> SegmentEngine:
+    """An engine with the configs of `kafkas`."""
+    return SegmentEngine(Disk(), str(directory), LogConfig(segment_bytes=1_048_576, index_interval_bytes=2000))
+
+
 @needs_kafka
 @pytest.mark.parametrize("codec", CODECS)
 def test_what_kafka_wrote_is_opened_read_and_found(kafkas: Path, tmp_path: Path, codec: str) -> None:
     """Rule 2: every batch, by offset and by timestamp."""
     directory = partition(kafkas, codec, tmp_path)
-    engine = SegmentEngine(Disk(), str(directory), LogConfig(segment_bytes=1_048_576, index_interval_bytes=2000))
+    engine = engine_of(directory)
     assert engine.open(None) is None
     assert engine.end_offset == 3000
     offset = 0
@@ -188,10 +189,9 @@ def test_indexes_built_for_kafkas_log_are_kafkas(kafkas: Path, tmp_path: Path, c
     """Rule 2: recovery rebuilds the same files."""
     directory = partition(kafkas, codec, tmp_path)
     before = contents(directory)
-    engine = SegmentEngine(Disk(), str(directory), LogConfig(segment_bytes=1_048_576, index_interval_bytes=2000))
-    start = engine.open(0)
-    assert start == 0
-    engine.recover(start, lambda *_: None)
+    engine = engine_of(directory)
+    assert engine.open(0) == 0
+    engine.recover(0, lambda *_: None)
     engine.close()
     after = contents(directory)
     differing = [name for name in before if before[name] != after[name]]
@@ -219,10 +219,9 @@ def test_a_partition_of_a_killed_kafka_is_recovered(kafkas: Path, tmp_path: Path
     logs = {name: data for name, data in contents(directory).items() if name.endswith(".log")}
     sizes = [path.stat().st_size for path in directory.glob("*index")]
     assert max(sizes) >= 10_000_000
-    engine = SegmentEngine(Disk(), str(directory), LogConfig(segment_bytes=1_048_576, index_interval_bytes=2000))
-    start = engine.open(0)
-    assert start == 0
-    engine.recover(start, lambda *_: None)
+    engine = engine_of(directory)
+    assert engine.open(0) == 0
+    engine.recover(0, lambda *_: None)
     assert engine.end_offset == 1500
     engine.close()
     assert {name: data for name, data in contents(directory).items() if name.endswith(".log")} == logs

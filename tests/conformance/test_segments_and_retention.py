@@ -15,12 +15,11 @@ import pytest
 
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
-from protocol.messages.admin import CreateTopicsRequest
 from protocol.records import BatchBuilder, headers
 from tests.conformance.brokers import KAFKA, append, offset_at, running
-from tests.support.admin_cases import topic
 from tests.support.goldens import as_json, check_golden, golden
 from tests.support.kafka import needs_kafka
+from tests.support.loading import create
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -136,14 +135,9 @@ class Node(NamedTuple):
 
     def codes(self, case: Case, now_ms: int) -> list[ErrorCode]:
         """Creates the topic and produces the batches."""
-        wanted = topic(case.name, configs=list(case.settings.items()))
-        made = self.client.ask(CreateTopicsRequest(topics=[wanted], timeout_ms=10_000), 7).topics[0]
-        assert made.error_code == ErrorCode.NONE, made
+        create(self.client, case.name, **case.settings)
         until(lambda: self.offset(case, -2) >= 0, "it is led")
-        return [self._send(case.name, sent.batch(now_ms)) for sent in case.batches]
-
-    def _send(self, name: str, records: bytes) -> ErrorCode:
-        return ErrorCode(append(self.client, name, records).error_code)
+        return [ErrorCode(append(self.client, case.name, sent.batch(now_ms)).error_code) for sent in case.batches]
 
     def offset(self, case: Case, at: int) -> int:
         """EARLIEST or LATEST."""
@@ -153,7 +147,7 @@ class Node(NamedTuple):
         """The segments after retention."""
         until(lambda: self.offset(case, -2) >= case.start_offset, f"{case.name} begins at {case.start_offset}")
         path = self.directory / f"{case.name}-0"
-        logs = until(lambda: self._logs(path), f"{case.name} has files")
+        logs = until(lambda: sorted(path.glob("*.log")), f"{case.name} has files")
         closed = [log.with_suffix(suffix) for log in logs[:-1] for suffix in (".index", ".timeindex")]
         return {
             "offsets": (self.offset(case, -2), self.offset(case, -1)),
@@ -161,10 +155,6 @@ class Node(NamedTuple):
             "codecs": [header.attributes & 7 for log in logs for _, header in headers(log.read_bytes())],
             "indexes": [(int(index.stem), index.suffix, index.stat().st_size) for index in closed],
         }
-
-    @staticmethod
-    def _logs(path: Path) -> list[Path]:
-        return sorted(path.glob("*.log"))
 
 
 def play(kind: str, path: Path) -> dict[str, object]:

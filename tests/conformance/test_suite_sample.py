@@ -12,16 +12,16 @@ import random
 import pytest
 
 from tests.conformance.suite import matrix
-from tests.conformance.suite.clients import CLIENTS, Client, ToolchainMissing
+from tests.conformance.suite.clients import CLIENTS, Client, ToolchainMissing, available
 from tests.conformance.suite.compatibility_page import faults_of
 from tests.conformance.suite.player import FAILED, Player
-from tests.conformance.suite.tables.all_scenarios import FLAKY, KNOWN_FAILURES, SCENARIOS
+from tests.conformance.suite.steps import Scenario
+from tests.conformance.suite.tables.all_scenarios import CLIENT_FAULTS, SCENARIOS
 from tests.conformance.suite.tables.records import CODECS
 
 SEED = int(os.environ.get("CONFORMANCE_SEED") or os.environ.get("SEED") or 1)
 DAILY = ("Python", "Java")
 SCENARIOS_PER_CLIENT = 8
-CLIENT_FAULTS = KNOWN_FAILURES.keys() | FLAKY.keys()
 
 
 def todays_clients() -> list[Client]:
@@ -39,14 +39,31 @@ def command_of(client: Client) -> list[str]:
         pytest.skip(f"{client.name}: {why}")
 
 
+def failures(client: Client, bootstrap: str, scenarios: list[Scenario]) -> dict[str, str]:
+    """The reasons of the scenarios that fail and are no known failure with Apache Kafka too."""
+    with Player(command_of(client), bootstrap) as player:
+        outcomes = {one.name: player.play(one) for one in scenarios if (client.name, one.name) not in CLIENT_FAULTS}
+    return {name: one.reason for name, one in outcomes.items() if one.state == FAILED}
+
+
 @pytest.mark.parametrize("client", todays_clients(), ids=lambda client: client.name)
 def test_a_client_runs_some_scenarios(kafka_broker, client: Client) -> None:
     """Every scenario passes, or is unsupported by the client, or is a known failure with Apache Kafka too."""
-    todays = random.Random(f"{SEED} {client.name}").sample(SCENARIOS, SCENARIOS_PER_CLIENT)
     print(f"CONFORMANCE_SEED={SEED}")
-    with Player(command_of(client), kafka_broker.bootstrap) as player:
-        outcomes = {one.name: player.play(one) for one in todays if (client.name, one.name) not in CLIENT_FAULTS}
-    assert {name: one.reason for name, one in outcomes.items() if one.state == FAILED} == {}
+    todays = random.Random(f"{SEED} {client.name}").sample(SCENARIOS, SCENARIOS_PER_CLIENT)
+    assert failures(client, kafka_broker.bootstrap, todays) == {}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("client", [one for one in CLIENTS if one.language == "Python"], ids=lambda client: client.name)
+def test_a_python_client_runs_every_scenario(kafka_broker, client: Client) -> None:
+    assert failures(client, kafka_broker.bootstrap, list(SCENARIOS)) == {}
+
+
+def test_every_python_client_reads_what_the_others_wrote(kafka_broker) -> None:
+    """Every codec, every pair: key, value, headers, timestamp and the order within a partition."""
+    commands = {client.name: client.command() for client in CLIENTS if client.language == "Python"}
+    assert faults_of(matrix.fill(commands, kafka_broker.bootstrap)) == []
 
 
 @pytest.mark.long
@@ -54,10 +71,6 @@ def test_every_installed_client_reads_what_the_others_wrote(kafka_broker) -> Non
     """One codec, every pair of clients."""
     codec = CODECS[SEED % len(CODECS)]
     print(f"CONFORMANCE_SEED={SEED}, {codec}")
-    commands = {}
-    for client in todays_clients():
-        try:
-            commands[client.name] = client.command()
-        except ToolchainMissing as why:
-            print(f"{client.name}: {why}")
+    commands, absent = available(todays_clients())
+    print(absent)
     assert faults_of(matrix.fill(commands, kafka_broker.bootstrap, [codec])) == []

@@ -6,16 +6,12 @@ Other tests cover the console tools (test_java_tools.py), DumpLogSegments (test_
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from barnabas import Broker
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.kafka_tools import KafkaTools
-from tests.support.tool_comparison import ToolRunner, difference
+from tests.support.tool_comparison import ToolRunner, difference, write_json
 
 pytestmark = needs_kafka
 
@@ -233,25 +229,12 @@ FILES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("files")
-    for name, content in FILES.items():
-        (path / name).write_text(json.dumps(content))
-    return path
-
-
-@pytest.fixture(scope="module")
-def tools() -> Iterator[KafkaTools]:
-    with KafkaTools() as running:
-        yield running
-
-
-def test_every_tool_prints_what_it_prints_with_kafka(tools: KafkaTools, folder: Path, tmp_path: Path) -> None:
+def test_every_tool_prints_what_it_prints_with_kafka(tmp_path: Path) -> None:
     """Word for word, except for MASKS."""
+    folder = write_json(tmp_path, FILES)
     settings = {"group.initial.rebalance.delay.ms": "0"}
     kafka, broker = ApacheKafka(data_dir=tmp_path / "kafka"), Broker(data_dir=tmp_path / "ours", settings=settings)
-    with kafka, broker:
+    with kafka, broker, KafkaTools() as tools:
         theirs = ToolRunner(tools, kafka.bootstrap, tmp_path / "kafka", folder)
         ours = ToolRunner(tools, broker.bootstrap, tmp_path / "ours", folder)
         different = [difference(line, theirs, ours) for line in filter(None, LINES.splitlines())]

@@ -8,6 +8,7 @@ RULES    1. SIGTERM asks a program to finish what it has started; SIGKILL ends i
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -130,12 +131,45 @@ class Producer:
                 signal.alarm(0)
 
 
-def run(main: Callable[[Client], None]) -> None:
-    """Runs the program; a KafkaException ends it with FAILED."""
+def read_committed(client: Client, group: str, **settings: Any) -> confluent_kafka.Consumer:
+    """A read_committed consumer with these further settings."""
+    return confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": client.bootstrap, "group.id": group, "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 50, **settings, **QUICK,
+        }
+    )  # fmt: skip
+
+
+def member(client: Client, group: str, topic: str, **settings: Any) -> confluent_kafka.Consumer:
+    """A member of a group that subscribes to a topic and notes its assignments.
+
+    Its group has offsets before it starts, and a missing offset is an error: when librdkafka has to look up the earliest offset
+    it may do so again later and return there, whatever was committed meanwhile (docs/exactly-once.md).
+    """
+
+    def assigned(_consumer: Any, partitions: list[Any]) -> None:
+        for one in partitions:
+            client.history.note("assigned", "", one.topic, one.partition)
+
+    consumer = read_committed(client, group, **{"auto.offset.reset": "error", **settings})
+    consumer.subscribe([topic], on_assign=assigned)
+    return consumer
+
+
+def is_record(message: Any) -> bool:
+    """False for an error that passes by itself; raises if the group has no valid offset."""
+    error = message.error()
+    assert error is None or error.code() != confluent_kafka.KafkaError._AUTO_OFFSET_RESET, error
+    return error is None
+
+
+def run(main: Callable[[Client], None], *failures: type[Exception]) -> None:
+    """Runs the program; a KafkaException, or one of these failures, ends it with FAILED."""
     client = Client()
     try:
         main(client)
-    except confluent_kafka.KafkaException as error:
-        print(f"{client.name}-{client.incarnation}: {error}", file=sys.stderr)
-        sys.exit(FAILED)
+    except (confluent_kafka.KafkaException, *failures) as error:
+        print(f"{client.name}-{client.incarnation}: {error!r}", file=sys.stderr, flush=True)
+        os._exit(FAILED)  # exits without waiting for records in flight
     client.history.close()

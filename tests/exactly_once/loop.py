@@ -115,12 +115,17 @@ def topic_arguments(topics: dict[str, int]) -> list[object]:
 
 def read_all(processes: ProcessGroup, name: str, topics: dict[str, int]) -> dict[Partition, list[str]]:
     """What a read_committed consumer reads at the end, by partition; also part of the histories."""
-    reader = processes.run_to_completion("reader", name, "to-the-end", *topic_arguments(topics))
-    found: dict[Partition, list[str]] = defaultdict(list)
-    for event in read_histories(processes.folder):
-        if event.client == f"{name}-{reader.incarnation}" and event.kind == "polled":
-            found[event.topic_partition].append(event.value)
-    return found
+    processes.run_to_completion("reader", name, "to-the-end", *topic_arguments(topics))
+    return read_by(processes.folder, name)
+
+
+def read_by(folder: Path, name: str) -> dict[Partition, list[str]]:
+    """What the last process of a reader polled, by partition."""
+    found: dict[str, dict[Partition, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for event in read_histories(folder):
+        if event.kind == "polled" and event.client.rpartition("-")[0] == name:
+            found[event.client][event.topic_partition].append(event.value)
+    return found[max(found, key=lambda client: int(client.rpartition("-")[2]))] if found else defaultdict(list)
 
 
 def check_for_anomalies(folder: Path, kinds: frozenset[str] | None = None) -> None:
@@ -138,18 +143,39 @@ def assert_equal_records(name: str, found: Sequence[object], wanted: Sequence[ob
         assert one == other, f"{name}: record {number} of {len(wanted)} is {one} and should be {other}"
 
 
+def commit_first_offsets(bootstrap: str) -> None:
+    """Commits offset 0 for the groups of the processors."""
+    commit_offset_zero(bootstrap, GROUP, SOURCE, PARTITIONS)
+    commit_offset_zero(bootstrap, PROCESSORS[2], SOURCE, 1)
+
+
+def start_clients(processes: ProcessGroup, topics: dict[str, int]) -> None:
+    """Starts the writer, the processors, and a reader of these topics."""
+    processes.start("writer", "writer", SOURCE, PARTITIONS)
+    processes.start("reader", "watcher", *topic_arguments(topics))
+    for name in PROCESSORS[:2]:
+        processes.start("processor", name, SOURCE, TARGET, GROUP)
+    processes.start("processor_aiokafka", PROCESSORS[2], SOURCE, MANUAL)
+
+
+def check_result(folder: Path) -> None:
+    """Raises if the histories hold an anomaly, or if a target differs from its source in what `last` has read."""
+    check_for_anomalies(folder)
+    found = read_by(folder, "last")
+    for partition in range(PARTITIONS):
+        carried = [transformed(value) for value in found[SOURCE, partition]]
+        assert_equal_records(f"{TARGET}-{partition}", found[TARGET, partition], carried)
+        if partition == 0:
+            assert_equal_records(f"{MANUAL}-0", found[MANUAL, 0], carried)
+
+
 def run(folder: Path, broker: StartedBroker, seed: int, count: int) -> Counter[str]:
     """Runs the loop; the counts of kills, failures and records."""
     topics = {SOURCE: PARTITIONS, TARGET: PARTITIONS, MANUAL: 1}
     make_topics(broker.bootstrap, topics)
-    commit_offset_zero(broker.bootstrap, GROUP, SOURCE, PARTITIONS)
-    commit_offset_zero(broker.bootstrap, PROCESSORS[2], SOURCE, 1)
+    commit_first_offsets(broker.bootstrap)
     with ProcessGroup(broker.bootstrap, folder) as processes:
-        processes.start("writer", "writer", SOURCE, PARTITIONS)
-        processes.start("reader", "watcher", *topic_arguments(topics))
-        for name in PROCESSORS[:2]:
-            processes.start("processor", name, SOURCE, TARGET, GROUP)
-        processes.start("processor_aiokafka", PROCESSORS[2], SOURCE, MANUAL)
+        start_clients(processes, topics)
         kill_repeatedly(processes, broker, seed, count, VICTIMS, TARGET)
         processes.stop("writer")
         source = read_all(processes, "last-of-source", {SOURCE: PARTITIONS})
@@ -158,12 +184,7 @@ def run(folder: Path, broker: StartedBroker, seed: int, count: int) -> Counter[s
         wait_for_records(processes, progress, MANUAL, len(source[SOURCE, 0]))
         done = Counter(processes.counts())
         processes.stop(*PROCESSORS, "watcher")
-        there = read_all(processes, "last", topics)
-    check_for_anomalies(folder)
-    for partition in range(PARTITIONS):
-        carried = [transformed(value) for value in source[SOURCE, partition]]
-        assert_equal_records(f"{TARGET}-{partition}", there[TARGET, partition], carried)
-        if partition == 0:
-            assert_equal_records(f"{MANUAL}-0", there[MANUAL, 0], carried)
+        read_all(processes, "last", topics)
+    check_result(folder)
     done["records"] = sum(map(len, source.values()))
     return done

@@ -12,9 +12,8 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from tests.exactly_once.client import FAILED
 
@@ -43,8 +42,7 @@ class SupervisedProcess:
     def __init__(self, name: str, command: Command, log: Path) -> None:
         self.name = name
         self.incarnation = 0
-        self.failures = 0
-        self.stalls = 0
+        self.ends: Counter[str] = Counter()
         self._command = command
         self._log = log
         self._start()
@@ -61,17 +59,14 @@ class SupervisedProcess:
         if code is None:
             return
         assert code in {FAILED, STALLED}, f"{self.name}, process {self.incarnation}, ended with {code}: see {self._log}"
-        if code == STALLED:
-            self.stalls += 1
-        else:
-            self.failures += 1
+        self.ends["stalled" if code == STALLED else "failed"] += 1
         self._restart()
 
     def last_lines(self, folder: Path) -> str:
         """The ends of its log and its history."""
         files = self._log, folder / f"{self.name}-{self.incarnation}.jsonl"
         ends = [_lines(file)[-3:] for file in files if file.exists()]
-        return f"{self.name}, process {self.incarnation}, {self.failures} of which failed: {ends}"
+        return f"{self.name}, process {self.incarnation}, {self.ends['failed']} of which failed: {ends}"
 
     def kill(self) -> None:
         self.process.kill()
@@ -103,19 +98,14 @@ def _lines(file: Path) -> list[str]:
     return [line for line in lines if not line.startswith("%7|")]
 
 
-class ProcessGroup:
+class ProcessGroup(AbstractContextManager["ProcessGroup"]):
     def __init__(self, bootstrap: str, folder: Path) -> None:
         self.folder = folder
         self.programs: dict[str, SupervisedProcess] = {}
         self.kills: Counter[str] = Counter()
         self._bootstrap = bootstrap
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for program in self.programs.values():
             program.process.kill()
             program.process.wait()
@@ -156,9 +146,8 @@ class ProcessGroup:
 
     def counts(self) -> dict[str, int]:
         """The numbers of kills, failures and stalls."""
-        failed = {f"{name} failed": program.failures for name, program in self.programs.items() if program.failures}
-        stalled = {f"{name} stalled": program.stalls for name, program in self.programs.items() if program.stalls}
-        return {**self.kills, **failed, **stalled}
+        ends = {f"{name} {how}": n for name, program in self.programs.items() for how, n in program.ends.items()}
+        return {**self.kills, **ends}
 
 
 class ReadProgress:

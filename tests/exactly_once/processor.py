@@ -3,8 +3,6 @@
 RULES    1. Records of a source partition go to the same partition of the target, in order.
          2. A share ABORT_RATE of the transactions is aborted before the commit. After an abort it continues at the group's
             committed offset.
-         3. Its group has offsets before it starts, and a missing offset is an error: when librdkafka has to look up the
-            earliest offset it may do so again later and return there, whatever was committed meanwhile (docs/exactly-once.md).
 """
 
 from __future__ import annotations
@@ -14,12 +12,12 @@ from typing import Any
 
 import confluent_kafka
 
-from tests.exactly_once.client import CALL_S, QUICK, Client, Producer, run
+from tests.exactly_once.client import CALL_S, Client, Producer, is_record, member, run
 
 ABORT_RATE = 0.2
 AT_MOST = 20
 POLL_S = 0.1
-SESSION_MS = 3000
+CLASSIC_SESSION = {"session.timeout.ms": 3000, "heartbeat.interval.ms": 300}
 DEBUG_CONTEXTS = "cgrp,topic,fetch"
 """librdkafka's debug logs about group state, assignments and leader epochs."""
 
@@ -34,19 +32,10 @@ def process_records(client: Client) -> None:
     source, target, group = client.arguments
     rng = random.Random(f"{client.name}-{client.incarnation}")
     note = client.history.note
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": client.bootstrap, "group.id": group, "enable.auto.commit": False,
-            "isolation.level": "read_committed", "auto.offset.reset": "error", "session.timeout.ms": SESSION_MS,
-            "heartbeat.interval.ms": 300, "fetch.wait.max.ms": 50, "debug": DEBUG_CONTEXTS, **QUICK,
-        }
+    consumer = member(
+        client, group, source,
+        **{"enable.auto.commit": False, "debug": DEBUG_CONTEXTS, **CLASSIC_SESSION},
     )  # fmt: skip
-
-    def assigned(_consumer: Any, partitions: list[Any]) -> None:
-        for one in partitions:
-            note("assigned", "", one.topic, one.partition)
-
-    consumer.subscribe([source], on_assign=assigned)
     producer = Producer(client)
     while not client.stop_requested.is_set():
         messages = [one for one in consumer.consume(AT_MOST, POLL_S) if is_record(one)]
@@ -63,13 +52,6 @@ def process_records(client: Client) -> None:
             for topic_partition in consumer.assignment():
                 note("again", producer.transaction, topic_partition.topic, topic_partition.partition)
     consumer.close()
-
-
-def is_record(message: Any) -> bool:
-    """False for an error that passes by itself; raises if the group has no valid offset."""
-    error = message.error()
-    assert error is None or error.code() != confluent_kafka.KafkaError._AUTO_OFFSET_RESET, error
-    return error is None
 
 
 def rewind(consumer: Any) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import confluent_kafka
 
-from tests.exactly_once.client import QUICK, Client, run
+from tests.exactly_once.client import Client, read_committed, run
 
 POLL_S = 0.1
 
@@ -22,12 +22,7 @@ def follow(client: Client) -> None:
         for topic, count in zip(topics[::2], topics[1::2], strict=True)
         for partition in range(int(count))
     ]
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": client.bootstrap, "group.id": client.name, "enable.auto.commit": False,
-            "isolation.level": "read_committed", "enable.partition.eof": stops, "fetch.wait.max.ms": 50, **QUICK,
-        }
-    )  # fmt: skip
+    consumer = read_committed(client, client.name, **{"enable.auto.commit": False, "enable.partition.eof": stops})
     consumer.assign(partitions)
     for topic_partition in partitions:
         client.history.note("assigned", "", topic_partition.topic, topic_partition.partition)

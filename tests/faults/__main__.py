@@ -10,8 +10,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.exactly_once.loop import check_result
 from tests.faults.cluster import Cluster
-from tests.faults.fault_run import Run, check, nodes_logged_to
+from tests.faults.fault_run import Run, nodes_logged_to
 from tests.faults.faults import FAULTS
 from tests.faults.network import why_no_namespaces
 from tests.faults.nodes import KINDS
@@ -31,7 +32,7 @@ def main() -> None:
     parser.add_argument("--check", type=Path, metavar="FOLDER", help="check the histories of an earlier run")
     options = parser.parse_args()
     if options.check is not None:
-        check(options.check)
+        check_result(options.check)
         print("no anomaly")
         return
     if (why := why_no_namespaces()) is not None:

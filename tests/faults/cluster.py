@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tests.faults import preload
@@ -78,19 +77,17 @@ class Cluster:
     def __enter__(self) -> Self:
         try:
             self.start(self.numbers)
-        except BaseException as error:
-            self.__exit__(type(error), error, error.__traceback__)
+        except BaseException:
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, node in self.nodes.items():
             self.resume(number)
             node.kill()
             node.close()
-        self.network.__exit__(kind, error, trace)
+        self.network.__exit__()
         self._library_folder.cleanup()
 
     @property

@@ -15,29 +15,28 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.exactly_once.anomalies import AT_ANY_TIME, Partition
-from tests.exactly_once.history import read_histories
+from tests.exactly_once.anomalies import AT_ANY_TIME
 from tests.exactly_once.loop import (
-    GROUP,
     MANUAL,
     PARTITIONS,
     PROCESSORS,
     SOURCE,
     TARGET,
-    assert_equal_records,
     check_for_anomalies,
+    check_result,
+    commit_first_offsets,
     commit_offset_zero,
     make_topics,
-    topic_arguments,
+    read_all,
+    start_clients,
 )
 from tests.exactly_once.processes import ProcessGroup, ReadProgress
-from tests.exactly_once.processor import transformed
 from tests.faults.cluster import Cluster
 from tests.faults.faults import ALONE, FAULTS, NODES, PYTHON, STEADY
 from tests.support.waiting import until
@@ -78,8 +77,7 @@ class Run:
         """Injects `count` faults, or those that start before `until_s` and at least one, and checks the result."""
         bootstrap = self._cluster.bootstrap
         make_topics(bootstrap, TOPICS, 3)
-        commit_offset_zero(bootstrap, GROUP, SOURCE, PARTITIONS)
-        commit_offset_zero(bootstrap, PROCESSORS[2], SOURCE, 1)
+        commit_first_offsets(bootstrap)
         for name in GROUPS:
             commit_offset_zero(bootstrap, group_of(name), STEADY, PARTITIONS)
         with ProcessGroup(bootstrap, self._folder) as processes:
@@ -93,13 +91,9 @@ class Run:
             self._finish(processes)
 
     def _start_clients(self, processes: ProcessGroup) -> None:
-        processes.start("writer", "writer", SOURCE, PARTITIONS)
+        start_clients(processes, TOPICS)
         processes.start(f"{PACKAGE}.steady_writer", STEADY, STEADY, PARTITIONS)
         processes.start(f"{PACKAGE}.python_writer", PYTHON, PYTHON, 1)
-        processes.start("reader", "watcher", *topic_arguments(TOPICS))
-        for name in PROCESSORS[:2]:
-            processes.start("processor", name, SOURCE, TARGET, GROUP)
-        processes.start("processor_aiokafka", PROCESSORS[2], SOURCE, MANUAL)
         for name, protocol in GROUPS.items():
             processes.start(f"{PACKAGE}.group_reader", name, STEADY, group_of(name), protocol)
 
@@ -171,8 +165,7 @@ class Run:
 
     def _finish(self, processes: ProcessGroup) -> None:
         processes.stop(*WRITERS)
-        processes.run_to_completion("reader", "last-of-source", "to-the-end", *topic_arguments({SOURCE: PARTITIONS}))
-        found = _read_by(self._folder, "last-of-source")
+        found = read_all(processes, "last-of-source", {SOURCE: PARTITIONS})
         progress = ReadProgress(self._folder, "watcher")
         wanted = {TARGET: sum(map(len, found.values())), MANUAL: len(found[SOURCE, 0])}
 
@@ -185,10 +178,9 @@ class Run:
         self._log_event("all records are processed")
         self.done.update(processes.counts())
         processes.stop(*PROCESSORS, "watcher", *GROUPS)
-        processes.run_to_completion("reader", "last", "to-the-end", *topic_arguments(TOPICS))
-        self.done["records"] = sum(map(len, _read_by(self._folder, "last").values()))
+        self.done["records"] = sum(map(len, read_all(processes, "last", TOPICS).values()))
         self._log_event("all records are read")
-        check(self._folder)
+        check_result(self._folder)
 
 
 @contextmanager
@@ -198,23 +190,3 @@ def nodes_logged_to(folder: Path, cluster: Cluster) -> Iterator[None]:
         yield
     finally:
         cluster.keep_logs(folder)
-
-
-def _read_by(folder: Path, name: str) -> dict[Partition, list[str]]:
-    """What the last process of a reader polled, by partition."""
-    found: dict[str, dict[Partition, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for event in read_histories(folder):
-        if event.kind == "polled" and event.client.rpartition("-")[0] == name:
-            found[event.client][event.topic_partition].append(event.value)
-    return found[max(found, key=lambda client: int(client.rpartition("-")[2]))] if found else defaultdict(list)
-
-
-def check(folder: Path) -> None:
-    """Raises if a run's histories hold an anomaly, or if a target differs from its source."""
-    check_for_anomalies(folder)
-    found = _read_by(folder, "last")
-    for partition in range(PARTITIONS):
-        carried = [transformed(value) for value in found[SOURCE, partition]]
-        assert_equal_records(f"{TARGET}-{partition}", found[TARGET, partition], carried)
-        if partition == 0:
-            assert_equal_records(f"{MANUAL}-0", found[MANUAL, 0], carried)

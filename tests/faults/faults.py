@@ -11,10 +11,10 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import NamedTuple
 
-from tests.faults import clocks, disks, reassignments
+from tests.faults import disks, preload, reassignments
 from tests.faults.cluster import Cluster
 from tests.faults.machines import OUTSIDE
 from tests.faults.network import between, of_clients
@@ -34,6 +34,9 @@ class InjectedFault(NamedTuple):
 
 
 Fault = Callable[[Cluster, random.Random], AbstractContextManager[InjectedFault]]
+Choice = Callable[[Cluster, random.Random], tuple[list[int], str]]
+"""Nodes, and how they are called."""
+NodeAction = Callable[[Cluster, int], None]
 
 
 def victim(cluster: Cluster, rng: random.Random) -> tuple[int, str]:
@@ -58,52 +61,61 @@ def victim(cluster: Cluster, rng: random.Random) -> tuple[int, str]:
     return number, f"node {number} ({part})"
 
 
-@contextmanager
-def killed(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
-    """SIGKILL; started again at the repair."""
+def one_node(cluster: Cluster, rng: random.Random) -> tuple[list[int], str]:
     number, name = victim(cluster, rng)
-    cluster.kill(number)
-    yield InjectedFault(f"{name} is killed", frozenset({number}))
-    cluster.start([number])
+    return [number], name
 
 
-@contextmanager
-def killed_and_restarted(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
-    """SIGKILL and an immediate start, before its session expires."""
-    number, name = victim(cluster, rng)
-    cluster.kill(number)
-    cluster.start([number])
-    yield InjectedFault(f"{name} is killed and started at once", frozenset({number}))
-
-
-@contextmanager
-def all_killed(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
-    """SIGKILL for all nodes in turn; all start together."""
+def all_nodes(cluster: Cluster, rng: random.Random) -> tuple[list[int], str]:
     order = rng.sample(cluster.numbers, len(cluster.numbers))
-    for number in order:
-        cluster.kill(number)
-    yield InjectedFault(f"all are killed: {order}", frozenset(order))
-    cluster.start(cluster.numbers)
+    return order, str(order)
 
 
-@contextmanager
-def paused(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
-    """SIGSTOP and SIGCONT."""
-    number, name = victim(cluster, rng)
-    cluster.pause(number)
-    yield InjectedFault(f"{name} is stopped", frozenset({number}))
-    cluster.resume(number)
-
-
-@contextmanager
-def several_paused(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
-    """SIGSTOP for two or more nodes, and SIGCONT for all of them together."""
+def two_nodes_or_more(cluster: Cluster, rng: random.Random) -> tuple[list[int], str]:
     chosen = rng.sample(cluster.numbers, rng.randint(2, len(cluster.numbers)))
-    for number in chosen:
-        cluster.pause(number)
-    yield InjectedFault(f"{chosen} are stopped", frozenset(chosen))
-    for number in chosen:
-        cluster.resume(number)
+    return chosen, str(chosen)
+
+
+def fault_of(choose: Choice, words: str, begin: NodeAction, repair: NodeAction | None = None) -> Fault:
+    """The same fault of each chosen node; at the end those that are down start together."""
+
+    @contextmanager
+    def fault(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+        numbers, names = choose(cluster, rng)
+        for number in numbers:
+            begin(cluster, number)
+        yield InjectedFault(words.format(names), frozenset(numbers))
+        if repair is not None:
+            for number in numbers:
+                repair(cluster, number)
+        cluster.start(numbers)
+
+    return fault
+
+
+def kill_and_start(cluster: Cluster, number: int) -> None:
+    """SIGKILL and an immediate start, before the node's session expires."""
+    cluster.kill(number)
+    cluster.start([number])
+
+
+def fill_disk(cluster: Cluster, number: int) -> None:
+    cluster.expect_exit(number)
+    disks.fill(cluster.disk_of(number))
+
+
+def clear_disk(cluster: Cluster, number: int) -> None:
+    disks.clear_faults(cluster.disk_of(number))
+
+
+@contextmanager
+def on_disk(
+    cluster: Cluster, number: int, words: str, kinds: str, below: str = "", error: int = errno.EIO, after_s: float = 0.0
+) -> Iterator[InjectedFault]:
+    """A fault of a node's disk or of one directory (`disks.fail`)."""
+    disks.fail(cluster.disk_of(number), kinds, cluster.network.disk / below, error, after_s)
+    yield InjectedFault(words, frozenset({number}))
+    disks.clear_faults(cluster.disk_of(number))
 
 
 @contextmanager
@@ -136,11 +148,10 @@ def cut_off(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
     number, name = victim(cluster, rng)
     links, direction = _some_directions(number, cluster, rng)
     clients = rng.random() < 0.4
-    cluster.network.cut("cut off", [*links, *(of_clients([number]) if clients else ())])
     words = f"{name} is cut off from the others{' and the clients' if clients else ''}: {direction}"
     # A coordinator without a successor keeps the clients that still reach it, as with Apache Kafka.
-    yield InjectedFault(words, frozenset({number} if clients else cluster.numbers))
-    cluster.network.restore("cut off")
+    with cluster.network.cut([*links, *(of_clients([number]) if clients else ())]):
+        yield InjectedFault(words, frozenset({number} if clients else cluster.numbers))
 
 
 @contextmanager
@@ -151,10 +162,9 @@ def split(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
     parts = order[:at], order[at:]
     away = rng.choice((None, 0, 1))
     links = [*between(*parts), *(of_clients(parts[away]) if away is not None else ())]
-    cluster.network.cut("split", links)
     response = "both" if away is None else f"{parts[1 - away]}"
-    yield InjectedFault(f"split into {parts[0]} and {parts[1]}, clients reach {response}", frozenset(order))
-    cluster.network.restore("split")
+    with cluster.network.cut(links):
+        yield InjectedFault(f"split into {parts[0]} and {parts[1]}, clients reach {response}", frozenset(order))
 
 
 @contextmanager
@@ -162,9 +172,8 @@ def bridge(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
     """A partition into two halves with one node that reaches both; the clients reach all nodes."""
     middle, *others = rng.sample(cluster.numbers, len(cluster.numbers))
     halves = others[: len(others) // 2], others[len(others) // 2 :]
-    cluster.network.cut("bridge", between(*halves))
-    yield InjectedFault(f"node {middle} alone reaches both {halves[0]} and {halves[1]}", frozenset(cluster.numbers))
-    cluster.network.restore("bridge")
+    with cluster.network.cut(between(*halves)):
+        yield InjectedFault(f"node {middle} alone reaches both {halves[0]} and {halves[1]}", frozenset(cluster.numbers))
 
 
 @contextmanager
@@ -173,10 +182,9 @@ def one_port_cut(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault
     number, name = victim(cluster, rng)
     port, what = rng.choice(((CONTROLLER_PORT, "controllers"), (PORT, "brokers")))
     links, direction = _some_directions(number, cluster, rng)
-    cluster.network.cut("port", links, port)
     # It keeps leading although another leader exists, or it leads without followers, and the clients reach it.
-    yield InjectedFault(f"{name} is cut off from the others' {what}: {direction}", frozenset(cluster.numbers))
-    cluster.network.restore("port")
+    with cluster.network.cut(links, port):
+        yield InjectedFault(f"{name} is cut off from the others' {what}: {direction}", frozenset(cluster.numbers))
 
 
 @contextmanager
@@ -184,19 +192,17 @@ def line_cut(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
     """The link between two nodes, in both directions or one."""
     one, other = rng.sample(cluster.numbers, 2)
     links = [(one, other), (other, one)][: rng.randint(1, 2)]
-    cluster.network.cut("line", links)
     # WriteTxnMarkers requests from the coordinator wait for the link, as with Apache Kafka.
-    yield InjectedFault(f"nothing gets over {links}", frozenset({one, other}))
-    cluster.network.restore("line")
+    with cluster.network.cut(links):
+        yield InjectedFault(f"nothing gets over {links}", frozenset({one, other}))
 
 
 @contextmanager
 def all_alone(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
     """No node reaches another; the clients reach all."""
     del rng
-    cluster.network.cut("alone", between(cluster.numbers, cluster.numbers))
-    yield InjectedFault("every node is isolated", frozenset(cluster.numbers))
-    cluster.network.restore("alone")
+    with cluster.network.cut(between(cluster.numbers, cluster.numbers)):
+        yield InjectedFault("every node is isolated", frozenset(cluster.numbers))
 
 
 @contextmanager
@@ -215,34 +221,10 @@ def bad_lines(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
             {"turns_s": rng.uniform(0.2, 1.5)},
         )
     )
-    cluster.network.degrade("bad", links, **how)
-    response = ", ".join(f"{what} {amount:.3g}" for what, amount in how.items())
-    yield InjectedFault(
-        f"bad lines of {'all' if is_all else name}: {response}", frozenset(cluster.numbers if is_all else {number})
-    )
-    cluster.network.restore("bad")
-
-
-@contextmanager
-def full_disk(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
-    number, name = victim(cluster, rng)
-    cluster.expect_exit(number)
-    disks.fill(cluster.disk_of(number))
-    yield InjectedFault(f"the disk of {name} is full", frozenset({number}))
-    disks.clear_faults(cluster.disk_of(number))
-    cluster.start([number])
-
-
-@contextmanager
-def all_disks_full(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
-    order = rng.sample(cluster.numbers, len(cluster.numbers))
-    for number in order:
-        cluster.expect_exit(number)
-        disks.fill(cluster.disk_of(number))
-    yield InjectedFault(f"the disks of all are full: {order}", frozenset(order))
-    for number in order:
-        disks.clear_faults(cluster.disk_of(number))
-    cluster.start(order)
+    amounts = ", ".join(f"{what} {amount:.3g}" for what, amount in how.items())
+    words = f"bad lines of {'all' if is_all else name}: {amounts}"
+    with cluster.network.degrade(links, **how):
+        yield InjectedFault(words, frozenset(cluster.numbers if is_all else {number}))
 
 
 @contextmanager
@@ -251,21 +233,19 @@ def full_directory(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFau
     number, name = victim(cluster, rng)
     where = rng.choice((*DIRECTORIES, metadata_directory(number)))
     cluster.expect_exit(number)
-    disks.fail(cluster.disk_of(number), "w", cluster.network.disk / where, errno.ENOSPC)
     has_metadata = ", with its metadata," if where == metadata_directory(number) else ""
-    yield InjectedFault(f"directory {where} of {name}{has_metadata} is full", frozenset({number}))
-    disks.clear_faults(cluster.disk_of(number))
+    words = f"directory {where} of {name}{has_metadata} is full"
+    with on_disk(cluster, number, words, "w", where, errno.ENOSPC) as injected:
+        yield injected
     cluster.start([number])
 
 
-@contextmanager
-def slow_disk(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
+def slow_disk(cluster: Cluster, rng: random.Random) -> AbstractContextManager[InjectedFault]:
     """Each write and flush, or each flush only, is delayed."""
     number, name = victim(cluster, rng)
     kinds, after_s = rng.choice(("ws", "s")), rng.uniform(0.02, 1.0)
-    disks.fail(cluster.disk_of(number), kinds, cluster.network.disk, 0, after_s)
-    yield InjectedFault(f"the disk of {name} takes {after_s:.2f} s: {kinds}", frozenset({number}))
-    disks.clear_faults(cluster.disk_of(number))
+    words = f"the disk of {name} takes {after_s:.2f} s: {kinds}"
+    return on_disk(cluster, number, words, kinds, error=0, after_s=after_s)
 
 
 @contextmanager
@@ -273,9 +253,9 @@ def clock_jumps(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]
     """A node's wall clock is wrong by up to 20 minutes until the repair."""
     number, name = victim(cluster, rng)
     seconds = rng.choice((-1, 1)) * rng.randint(10, 1200)
-    clocks.shift_clock(cluster.disk_of(number), seconds)
+    preload.shift_clock(cluster.disk_of(number), seconds)
     yield InjectedFault(f"the clock of {name} jumps by {seconds} s", frozenset({number}))
-    clocks.restore_clock(cluster.disk_of(number))
+    preload.restore_clock(cluster.disk_of(number))
 
 
 @contextmanager
@@ -284,19 +264,23 @@ def failing_disk(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault
     number, name = victim(cluster, rng)
     kinds, where = rng.choice(("w", "s", "ws", "r", "wsr")), rng.choice((*DIRECTORIES, ""))
     cluster.expect_exit(number)
-    disks.fail(cluster.disk_of(number), kinds, cluster.network.disk / where)
-    yield InjectedFault(f"the disk of {name} fails: {kinds} of {where or 'all'}", frozenset({number}))
-    disks.clear_faults(cluster.disk_of(number))
+    words = f"the disk of {name} fails: {kinds} of {where or 'all'}"
+    with on_disk(cluster, number, words, kinds, where) as injected:
+        yield injected
+    kill_and_start(cluster, number)
+
+
+def lose_power(cluster: Cluster, number: int, rng: random.Random) -> int:
+    """SIGKILL and the loss of unflushed data; the number of logs that lost some."""
     cluster.kill(number)
-    cluster.start([number])
+    return sum(disks.lose_power(cluster.disk_of(number) / directory, rng) for directory in DIRECTORIES)
 
 
 @contextmanager
 def power_lost(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
     """SIGKILL and the loss of unflushed data; started at once or at the repair."""
     number, name = victim(cluster, rng)
-    cluster.kill(number)
-    lost = sum(disks.lose_power(cluster.disk_of(number) / directory, rng) for directory in DIRECTORIES)
+    lost = lose_power(cluster, number, rng)
     is_soon = rng.random() < 0.5
     if is_soon:
         cluster.start([number])
@@ -317,17 +301,18 @@ def last_in_sync(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault
     partition, state = rng.choice([one for one in partitions if one[0][0] in (STEADY, PYTHON)])
     others = [number for number in state.replicas if number != state.leader]
     quorum_stays = len(set(state.replicas) & set(cluster.controllers)) < 2
-    for count, number in enumerate(others, 1):
-        if quorum_stays:
-            cluster.pause(number)
-        else:
-            cluster.network.cut("last in sync", between([state.leader], others[:count]), PORT)
-        until(lambda count=count: len(cluster.view().partitions[partition].isr) <= 3 - count, "it leaves the ISR", 60)
-    cluster.kill(state.leader)
-    lost = sum(disks.lose_power(cluster.disk_of(state.leader) / directory, rng) for directory in DIRECTORIES)
-    for number in others:
-        cluster.resume(number)
-    cluster.network.restore("last in sync")
+    with ExitStack() as cuts:
+        for count, number in enumerate(others, 1):
+            if quorum_stays:
+                cluster.pause(number)
+            else:
+                cuts.enter_context(cluster.network.cut(between([state.leader], [number]), PORT))
+            until(
+                lambda count=count: len(cluster.view().partitions[partition].isr) <= 3 - count, "it leaves the ISR", 60
+            )
+        lost = lose_power(cluster, state.leader, rng)
+        for number in others:
+            cluster.resume(number)
     how = "stopped" if quorum_stays else "cut off"
     words = (
         f"node {state.leader}, the last in sync of {partition[0]}-{partition[1]}, has lost its power: "
@@ -335,15 +320,6 @@ def last_in_sync(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault
     )
     yield InjectedFault(words, frozenset({state.leader}))
     cluster.start([state.leader])
-
-
-@contextmanager
-def restarted(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
-    """SIGTERM; started again at the repair."""
-    number, name = victim(cluster, rng)
-    cluster.stop(number)
-    yield InjectedFault(f"{name} stops (SIGTERM)", frozenset({number}))
-    cluster.start([number])
 
 
 @contextmanager
@@ -369,11 +345,11 @@ NODES = {"bridge": 4}
 """The minimum numbers of nodes."""
 
 FAULTS: dict[str, Fault] = {
-    "killed": killed,
-    "killed for a moment": killed_and_restarted,
-    "all killed": all_killed,
-    "paused": paused,
-    "several paused": several_paused,
+    "killed": fault_of(one_node, "{} is killed", Cluster.kill),
+    "killed for a moment": fault_of(one_node, "{} is killed and started at once", kill_and_start),
+    "all killed": fault_of(all_nodes, "all are killed: {}", Cluster.kill),
+    "paused": fault_of(one_node, "{} is stopped", Cluster.pause, Cluster.resume),
+    "several paused": fault_of(two_nodes_or_more, "{} are stopped", Cluster.pause, Cluster.resume),
     "restarted in turns": restarted_in_turns,
     "cut off": cut_off,
     "split": split,
@@ -382,14 +358,14 @@ FAULTS: dict[str, Fault] = {
     "one port cut": one_port_cut,
     "all alone": all_alone,
     "bad lines": bad_lines,
-    "full disk": full_disk,
-    "all disks full": all_disks_full,
+    "full disk": fault_of(one_node, "the disk of {} is full", fill_disk, clear_disk),
+    "all disks full": fault_of(all_nodes, "the disks of all are full: {}", fill_disk, clear_disk),
     "full directory": full_directory,
     "failing disk": failing_disk,
     "slow disk": slow_disk,
     "power lost": power_lost,
     "clock jumps": clock_jumps,
     "last in sync": last_in_sync,
-    "restarted": restarted,
+    "restarted": fault_of(one_node, "{} stops (SIGTERM)", Cluster.stop),
     "leaders moved": leaders_moved,
 }

@@ -1,6 +1,6 @@
 """The network between nodes and clients, and its impairments.
 
-RULES    1. Several impairments exist at a time, each under a name; a link has the worst value of each property.
+RULES    1. Several impairments exist at a time; a link has the worst value of each property.
          2. The clients are machine `OUTSIDE`; a cut between nodes does not affect the clients unless it names them.
          3. An impairment of one port affects the packets from and to that port.
 NOT HERE The packets (`machines.py`).
@@ -18,9 +18,8 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from tests.faults.machines import OUTSIDE, LinkKey
 
@@ -46,7 +45,7 @@ def why_no_namespaces() -> str | None:
     return None
 
 
-class Network:
+class Network(AbstractContextManager["Network"]):
     """The machines, their links, and a folder at which each has its own disk."""
 
     def __init__(self, count: int) -> None:
@@ -54,7 +53,7 @@ class Network:
         self._folder = tempfile.TemporaryDirectory(prefix="barnabas-faults-")
         self.disk = Path(self._folder.name)
         self._prefix = _free_prefix()
-        self._impairments: dict[str, dict[LinkKey, Impairment]] = {}
+        self._impairments: list[dict[LinkKey, Impairment]] = []
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.machines", self._prefix, str(count), self.disk, str(DISK_BYTES)],
             stdin=subprocess.PIPE,
@@ -67,12 +66,7 @@ class Network:
         assert response, "the machines were not created: the reason is above"
         self._machines: dict[str, str] = json.loads(response)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
@@ -90,23 +84,23 @@ class Network:
         """A machine's disk, as a path of this host."""
         return Path(self._machines[str(number)], "root", *self.disk.parts[1:])
 
-    def degrade(self, name: str, ways: Links, port: int = 0, **how: float) -> None:
+    @contextmanager
+    def degrade(self, ways: Links, port: int = 0, **how: float) -> Iterator[None]:
         """Sets `loss`, `delay_s`, `jitter_s`, `twice`, `bytes_per_s` or `turns_s` of these links (`machines.Link`)."""
-        self._impairments[name] = {(*link, port): how for link in ways}
+        impairment = {(*link, port): how for link in ways}
+        self._impairments.append(impairment)
+        self._send_links()
+        yield
+        self._impairments.remove(impairment)
         self._send_links()
 
-    def cut(self, name: str, ways: Links, port: int = 0) -> None:
+    def cut(self, ways: Links, port: int = 0) -> AbstractContextManager[None]:
         """Drops all packets, of one port or of all (0)."""
-        self.degrade(name, ways, port, loss=1.0)
-
-    def restore(self, name: str) -> None:
-        """Removes the impairment of this name."""
-        self._impairments.pop(name, None)
-        self._send_links()
+        return self.degrade(ways, port, loss=1.0)
 
     def _send_links(self) -> None:
         links: dict[LinkKey, Impairment] = defaultdict(dict)
-        for bad in self._impairments.values():
+        for bad in self._impairments:
             for link, how in bad.items():
                 for what, amount in how.items():
                     worse = min if what == "bytes_per_s" else max

@@ -11,9 +11,10 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults import clocks, disks
+from tests.faults import disks
 
 HERE = Path(__file__).parent
+WRONG_BY = "clock-is-wrong-by"
 SOURCES = ("failing_disk", "wrong_clock")
 
 
@@ -36,5 +37,16 @@ def environment(built: Sequence[Path], disk: Path) -> list[str]:
         "env",
         f"LD_PRELOAD={loaded}",
         f"FAULTS_DISK={disk / disks.FAULT_FILE}",
-        f"FAULTS_CLOCK={disk / clocks.WRONG_BY}",
+        f"FAULTS_CLOCK={disk / WRONG_BY}",
     ]
+
+
+def shift_clock(disk: Path, seconds: int) -> None:
+    """Shifts the wall clock of the machine with this disk."""
+    made = disk / "clock-being-set"
+    made.symlink_to(str(seconds))
+    made.rename(disk / WRONG_BY)
+
+
+def restore_clock(disk: Path) -> None:
+    (disk / WRONG_BY).unlink(missing_ok=True)

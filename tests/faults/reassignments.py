@@ -6,13 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from protocol.messages.cluster import (
-    AlterPartitionReassignmentsRequest,
-    ElectedPartitions,
-    ElectLeadersRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
+from protocol.messages.cluster import AlterPartitionReassignmentsRequest, ElectLeadersRequest
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 
 TopicPartition = tuple[str, int]
@@ -23,10 +18,9 @@ def give_replicas(bootstrap: str, wanted: Mapping[TopicPartition, Sequence[int]]
     """Requests these replica lists; the number of partitions that were refused."""
     topics: dict[str, list[Any]] = defaultdict(list)
     for (topic, index), replicas in wanted.items():
-        topics[topic].append(ReassignablePartition(partition_index=index, replicas=list(replicas)))
-    request = AlterPartitionReassignmentsRequest(
-        timeout_ms=20_000, topics=[ReassignableTopic(name=name, partitions=some) for name, some in topics.items()]
-    )
+        topics[topic].append({"partition_index": index, "replicas": list(replicas)})
+    named = [{"name": name, "partitions": some} for name, some in topics.items()]
+    request = message(AlterPartitionReassignmentsRequest, timeout_ms=20_000, topics=named)
     with RawClient(bootstrap, _ANSWER_S) as client:
         response = client.ask(request, 0)
     assert response.error_code == 0, f"no reassignment: {response.error_code} {response.error_message}"
@@ -38,10 +32,8 @@ def elect_preferred(bootstrap: str, partitions: Iterable[TopicPartition]) -> Non
     topics: dict[str, list[int]] = defaultdict(list)
     for topic, index in partitions:
         topics[topic].append(index)
-    request = ElectLeadersRequest(
-        topic_partitions=[ElectedPartitions(topic=name, partitions=some) for name, some in topics.items()],
-        timeout_ms=20_000,
-    )
+    named = [{"topic": name, "partitions": some} for name, some in topics.items()]
+    request = message(ElectLeadersRequest, topic_partitions=named, timeout_ms=20_000)
     with RawClient(bootstrap, _ANSWER_S) as client:
         response = client.ask(request, 2)
     assert response.error_code == 0, f"no election: {response.error_code}"

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.exactly_once.history import History
-from tests.exactly_once.loop import MANUAL, SOURCE, TARGET
+from tests.exactly_once.loop import MANUAL, SOURCE, TARGET, check_result
 from tests.faults.cluster import Cluster
 from tests.faults.cluster_state import PartitionState, Quorum, View, why_quorum_unhealthy, why_view_unhealthy
-from tests.faults.fault_run import Run, check, nodes_logged_to
+from tests.faults.fault_run import Run, nodes_logged_to
 from tests.faults.faults import FAULTS
 from tests.faults.network import why_no_namespaces
 from tests.support.seeds import seed_of
@@ -53,7 +53,7 @@ def write_histories(folder: Path, carried: list[str]) -> None:
 
 def test_the_folder_of_a_correct_run_passes_the_check(tmp_path: Path) -> None:
     write_histories(tmp_path, ["<a>", "<b>", "<c>"])
-    check(tmp_path)
+    check_result(tmp_path)
 
 
 @pytest.mark.parametrize("carried", [["<a>", "<c>"], ["<b>", "<a>", "<c>"], ["<a>", "<b>", "<b>", "<c>"]])
@@ -61,7 +61,7 @@ def test_a_target_that_differs_from_its_source_fails_the_check(tmp_path: Path, c
     """A missing, a reordered and a duplicate record."""
     write_histories(tmp_path, carried)
     with pytest.raises(AssertionError):
-        check(tmp_path)
+        check_result(tmp_path)
 
 
 def test_a_lost_write_fails_the_check(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_lost_write_fails_the_check(tmp_path: Path) -> None:
     other.note("committed", "s")
     other.close()
     with pytest.raises(AssertionError, match="unseen: s of s"):
-        check(tmp_path)
+        check_result(tmp_path)
 
 
 NODES = {1: "one", 2: "two", 3: "three"}

@@ -1,4 +1,4 @@
-"""The harness itself: links that are cut or impaired, disks that are full or fail, power loss, clocks."""
+"""The harness itself: links that are cut or impaired, disks that are full or fail, power loss,"""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import clocks, disks
+from tests.faults import disks
 from tests.faults.machines import OUTSIDE
 from tests.faults.network import Network, of_clients, why_no_namespaces
-from tests.faults.preload import environment, libraries
+from tests.faults.preload import environment, libraries, restore_clock, shift_clock
 from tests.support.batches import batch, with_fields
 from tests.support.waiting import until
 
@@ -50,7 +50,9 @@ def echo_address(network: Network) -> Iterator[tuple[str, int]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        yield network.address(1), 7
+        where = network.address(1), 7
+        until(lambda: echoes(where) == [b"0"], "the echo answers")
+        yield where
         process.kill()
 
 
@@ -70,49 +72,41 @@ def echoes(where: tuple[str, int], count: int = 1, within_s: float = 0.3) -> lis
 
 @needs_machines
 def test_a_link_is_cut_in_one_direction_or_both_and_restored(network: Network, echo_address: tuple[str, int]) -> None:
-    until(lambda: echoes(echo_address) == [b"0"], "the echo answers")
     for ways in ([(OUTSIDE, 1)], [(1, OUTSIDE)], list(of_clients([1]))):
-        network.cut("test", ways)
-        assert echoes(echo_address) == []
-        network.restore("test")
+        with network.cut(ways):
+            assert echoes(echo_address) == []
         until(lambda: echoes(echo_address) == [b"0"], "the echo answers again")
 
 
 @needs_machines
 def test_a_link_is_cut_for_one_port(network: Network, echo_address: tuple[str, int]) -> None:
     """In either direction."""
-    until(lambda: echoes(echo_address) == [b"0"], "the echo answers")
     for link in ((OUTSIDE, 1), (1, OUTSIDE)):
-        network.cut("test", [link], 8)
-        until(lambda: echoes(echo_address) == [b"0"], "the echo answers still")
-        network.cut("test", [link], 7)
-        assert echoes(echo_address) == []
-        network.restore("test")
+        with network.cut([link], 8):
+            until(lambda: echoes(echo_address) == [b"0"], "the echo answers still")
+        with network.cut([link], 7):
+            assert echoes(echo_address) == []
 
 
 @needs_machines
 def test_an_intermittent_link_loses_and_delivers_in_turns(network: Network, echo_address: tuple[str, int]) -> None:
-    until(lambda: echoes(echo_address) == [b"0"], "the echo answers")
-    network.degrade("test", [(OUTSIDE, 1)], turns_s=1.0)
-    for is_there in (True, False, True):
-        until(lambda is_there=is_there: (echoes(echo_address) == [b"0"]) == is_there, "its turn")
-    network.restore("test")
+    with network.degrade([(OUTSIDE, 1)], turns_s=1.0):
+        for is_there in (True, False, True):
+            until(lambda is_there=is_there: (echoes(echo_address) == [b"0"]) == is_there, "its turn")
 
 
 @needs_machines
 def test_a_bad_link_loses_duplicates_and_reorders_packets(network: Network, echo_address: tuple[str, int]) -> None:
-    until(lambda: echoes(echo_address) == [b"0"], "the echo answers")
-    network.degrade("test", [(OUTSIDE, 1)], loss=0.5)
-    until(lambda: 0 < len(echoes(echo_address, 200)) < 200, "some are lost")
-    network.degrade("test", [(OUTSIDE, 1)], twice=0.5, jitter_s=0.05)
+    with network.degrade([(OUTSIDE, 1)], loss=0.5):
+        until(lambda: 0 < len(echoes(echo_address, 200)) < 200, "some are lost")
 
     def all_came_twice_and_late() -> bool:
         back = echoes(echo_address, 100)
         is_all = set(back) == {b"%d" % number for number in range(100)}
         return is_all and len(back) > 100 and back != sorted(back, key=int)
 
-    until(all_came_twice_and_late, "all come, some twice, in another order")
-    network.restore("test")
+    with network.degrade([(OUTSIDE, 1)], twice=0.5, jitter_s=0.05):
+        until(all_came_twice_and_late, "all come, some twice, in another order")
 
 
 @needs_machines
@@ -191,11 +185,11 @@ def test_only_the_wall_clock_is_shifted(tmp_path: Path, built: list[Path]) -> No
         return day - time.time(), count - time.monotonic()
 
     for seconds in (1_000_000, -1_000_000):
-        clocks.shift_clock(tmp_path, seconds)
+        shift_clock(tmp_path, seconds)
         day, count = wrong_by()
         assert round(day / seconds, 2) == 1
         assert round(count / seconds, 2) == 0
-    clocks.restore_clock(tmp_path)
+    restore_clock(tmp_path)
     assert round(wrong_by()[0] / 1_000_000, 2) == 0
 
 

@@ -17,8 +17,6 @@ FLOORS = ("protocol", "storage", "replication", "broker")
 PRODUCT = (*FLOORS, "barnabas")
 PACKAGES = (*PRODUCT, "tests")
 
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-
 
 class Module(NamedTuple):
     """A parsed file."""

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable, Iterable
 from functools import cache
+
+import pytest
 
 from tests.house.sources import ROOT, prose
 
@@ -47,59 +50,33 @@ def names_of(path: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def test_paths_in_prose_exist() -> None:
-    missing = sorted(
-        {
-            f"{place}: {match[1]}"
-            for place, text in prose()
-            for match in PATH.finditer(text)
-            if not (ROOT / match[1]).exists()
-        }
-    )
-    assert not missing, "\n".join(missing)
+@cache
+def decisions() -> list[str]:
+    """The numbers of the pages of decisions."""
+    return [path.name[:4] for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md")]
 
 
-def test_files_named_without_a_folder_exist() -> None:
-    missing = sorted(
-        {
-            f"{place}: {match[1]}"
-            for place, text in prose()
-            for match in BARE.finditer(text)
-            if match[1] not in file_names()
-        }
-    )
-    assert not missing, "\n".join(missing)
+def is_undefined(path: str, name: str | None) -> bool:
+    """Whether a file is said to define a name that it does not define."""
+    return bool(name) and path.endswith(".py") and (ROOT / path).exists() and name not in names_of(path)
 
 
-def test_names_in_files_exist() -> None:
-    missing = sorted(
-        {
-            f"{place}: {match[0]}"
-            for place, text in prose()
-            for match in PATH.finditer(text)
-            if match[2]
-            and match[1].endswith(".py")
-            and (ROOT / match[1]).exists()
-            and match[2] not in names_of(match[1])
-        }
-    )
-    assert not missing, "\n".join(missing)
+FALSE_REFERENCES: dict[str, Callable[[str], Iterable[str]]] = {
+    "a path that does not exist": lambda text: [m[1] for m in PATH.finditer(text) if not (ROOT / m[1]).exists()],
+    "a file that no folder has": lambda text: [m[1] for m in BARE.finditer(text) if m[1] not in file_names()],
+    "a name that its file does not define": lambda text: [
+        m[0] for m in PATH.finditer(text) if is_undefined(m[1], m[2])
+    ],
+    "a decision without a page": lambda text: {m[1] or m[2] for m in DECISION.finditer(text)}.difference(decisions()),
+    "a document outside the repository": lambda text: [m[0] for m in OUTSIDE.finditer(text)],
+}
 
 
-def test_decisions_exist_once() -> None:
-    numbers = [path.name[:4] for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md")]
-    assert len(numbers) == len(set(numbers))
-    missing = sorted(
-        {
-            f"{place}: {number}"
-            for place, text in prose()
-            for match in DECISION.finditer(text)
-            if (number := match[1] or match[2]) not in numbers
-        }
-    )
-    assert not missing, missing
-
-
-def test_nothing_refers_outside_the_repository() -> None:
-    found = sorted({f"{place}: {match[0]}" for place, text in prose() for match in OUTSIDE.finditer(text)})
+@pytest.mark.parametrize("kind", FALSE_REFERENCES)
+def test_prose_never_refers_to(kind: str) -> None:
+    found = sorted({f"{place}: {reference}" for place, text in prose() for reference in FALSE_REFERENCES[kind](text)})
     assert not found, "\n".join(found)
+
+
+def test_decisions_have_unique_numbers() -> None:
+    assert len(decisions()) == len(set(decisions()))

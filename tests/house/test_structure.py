@@ -28,7 +28,7 @@ FOLDER_MODULES = 20
 LONG_FILES: dict[str, str] = {
     "broker/server.py": "one class that creates, starts and stops everything in one visible order",
     "replication/partition/replica_manager.py": "one class: appends, reads and their waits share the state of the partitions",
-    "storage/directories/log_manager.py": "one class: creation, deletion and recovery share the map of logs",
+    "storage/segments/segment.py": "one class: a log file and its indexes are opened, published and rebuilt together",
     "storage/segments/segment_engine.py": "one class that implements the storage engine contract over a list of segments",
 }
 """Files of more than 600 lines, with the reason: one subject that reads worse in two files."""
@@ -51,6 +51,10 @@ ENTRY_POINTS = {
     "barnabas.cluster_command": "imported for the verb cluster",
     "barnabas.health": "imported for the verb health",
     "barnabas.pipeline.command": "imported for the verb pipeline",
+    **{
+        f"barnabas.pipeline.jobs.{name}": "a job, which barnabas.pipeline looks up"
+        for name in ("aggregate.aggregate", "archive.archive", "audit.audit", "replay", "search", "stats", "table")
+    },
     "barnabas.pipeline.progress_listener": "imported by programs that show Spark streams as consumer groups",
     "barnabas.pipeline.sources.segments": "imported by programs that read log directories, and by Spark's workers",
     "barnabas.pytest_plugin": "pytest's entry point",

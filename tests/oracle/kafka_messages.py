@@ -10,7 +10,6 @@ import atexit
 import base64
 import functools
 import json
-import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from protocol.messages.headers import RequestHeader, ResponseHeader
 from protocol.schema import Message
 from replication.metadata.metadata_records import RECORD_TYPES
 from tests.support.kafka import tool_command
+from tests.support.line_process import LineProcess
 
 _REQUESTS_AND_RESPONSES = {message for api in APIS.values() for message in api} | {RequestHeader, ResponseHeader}
 
@@ -39,28 +39,13 @@ class KafkaMessages:
     """The Java process."""
 
     def __init__(self) -> None:
-        source = Path(__file__).with_name("KafkaMessages.java")
-        self._process = subprocess.Popen(
-            tool_command(str(source)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        atexit.register(self.stop)
-
-    def stop(self) -> None:
-        """Ends the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(10)
+        self._process = LineProcess(tool_command(str(Path(__file__).with_name("KafkaMessages.java"))))
+        atexit.register(self._process.stop)
 
     def read(self, cls: type[Message], version: int, frame: bytes) -> Reading:
         """Decodes a frame with Kafka's class; raises KafkaRefuses if that fails."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        request_line = f"{java_name(cls)} {version} {base64.b64encode(frame).decode()}\n"
-        self._process.stdin.write(request_line.encode())
-        self._process.stdin.flush()
-        response_line = self._process.stdout.readline().decode()
-        assert response_line, "the Java process has ended"
-        status, rest = response_line.split(" ", maxsplit=1)
+        line = f"{java_name(cls)} {version} {base64.b64encode(frame).decode()}"
+        status, rest = self._process.ask(line).split(" ", maxsplit=1)
         if status == "no":
             raise KafkaRefuses(rest)
         written, left_over, values = rest.split(" ", maxsplit=2)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 from protocol.codec import encode
-from protocol.schema import Message, Wire, fields_of
+from protocol.schema import Message
 from tests.oracle.values import is_flexible
+from tests.support.sample_requests import Drawer
 
 _LENGTH_BOMBS = (
     b"\x7f\xff\xff\xff",  # as an int32 or a varint: larger than any frame
@@ -25,39 +25,23 @@ _LENGTH_BOMBS = (
 )
 
 
+class _Messages(Drawer):
+    """Random requests, responses and records, some with unknown tagged fields."""
+
+    def __init__(self, rng: random.Random, *, is_flexible: bool) -> None:
+        super().__init__(rng)
+        self._is_flexible = is_flexible
+
+    def message(self, cls: type[Message], version: int) -> Message:
+        made = super().message(cls, version)
+        if self._is_flexible and self.rng.random() < 0.1:
+            made.unknown_tagged_fields = {self.rng.randrange(50, 1000): self.rng.randbytes(3)}
+        return made
+
+
 def valid_frame(cls: type[Message], version: int, rng: random.Random) -> bytes:
     """An encoded message with random values."""
-    return encode(_message(cls, version, is_flexible(cls, version), rng), version)
-
-
-def _message(cls: type[Message], version: int, flexible: bool, rng: random.Random) -> Message:
-    values: dict[str, Any] = {}
-    for field in fields_of(cls):
-        if field.is_in(version):
-            may_be_none = field.is_nullable_in(version) or (field.tag is not None and field.wire.kind == "struct")
-            is_none = may_be_none and rng.random() < 0.3
-            values[field.name] = None if is_none else _value(field.wire, version, flexible, rng)
-    message = cls(**values)
-    message.unknown_tagged_fields = None
-    if flexible and rng.random() < 0.1:
-        message.unknown_tagged_fields = {rng.randrange(50, 1000): rng.randbytes(3)}
-    return message
-
-
-def _value(wire: Wire, version: int, flexible: bool, rng: random.Random) -> Any:
-    if wire.kind == "fixed":
-        if wire.code == "16s":
-            return rng.randbytes(16)
-        return rng.randrange(2) if wire.code == "?" else rng.choice((0, 1, 5, 100))
-    if wire.kind in ("string", "legacy_string"):
-        return rng.choice(("", "a", "topic", "é", "x" * 130))
-    if wire.kind in ("bytes", "records"):
-        return rng.randbytes(rng.choice((0, 3, 61, 130)))
-    if wire.kind == "array":
-        assert wire.element is not None
-        return [_value(wire.element, version, flexible, rng) for _ in range(rng.choice((0, 1, 1, 2, 3)))]
-    assert wire.message is not None
-    return _message(wire.message, version, flexible, rng)
+    return encode(_Messages(rng, is_flexible=is_flexible(cls, version)).message(cls, version), version)
 
 
 def damaged(frame: bytes, rng: random.Random) -> bytes:

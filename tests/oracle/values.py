@@ -6,7 +6,7 @@ import functools
 import importlib
 import pkgutil
 import string
-from typing import Any
+from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -16,18 +16,8 @@ from protocol.messages import stored_records
 from protocol.schema import Field, Message, Wire, blank, fields_of
 
 _BITS = {"b": 8, "h": 16, "i": 32, "q": 64}
-_LENGTHS = (
-    0,
-    1,
-    126,
-    127,
-    128,
-    255,
-    256,
-    16_382,
-    16_383,
-    32_767,
-)  # around the lengths whose encoding needs another byte
+# Around the lengths whose encoding needs another byte.
+_LENGTHS = (0, 1, 126, 127, 128, 255, 256, 16_382, 16_383, 32_767)
 _OF_A_LATER_RELEASE = {stored_records.UnregisterControllerRecord}  # than the jars of the tests
 CLASSES: list[type[Message]] = [
     cls
@@ -45,22 +35,13 @@ def version_id(value: object) -> str:
     return value.__name__ if isinstance(value, type) else str(value)
 
 
-class Limits:
-    """Restrictions for implementations that do not support all values.
+class Limits(NamedTuple):
+    """Restrictions for implementations that do not support all values."""
 
-    `error_codes` and `times` restrict error codes and timestamps; `with_unknown_tags` adds unknown tagged fields.
-    """
-
-    def __init__(
-        self,
-        error_codes: tuple[int, ...] | None = None,
-        times: tuple[int, int] | None = None,
-        *,
-        with_unknown_tags: bool = True,
-    ) -> None:
-        self.error_codes = error_codes
-        self.times = times
-        self.with_unknown_tags = with_unknown_tags
+    error_codes: tuple[int, ...] | None = None
+    times: tuple[int, int] | None = None
+    """Of timestamps."""
+    with_unknown_tags: bool = True
 
 
 NO_LIMITS = Limits()

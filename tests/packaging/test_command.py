@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,41 +34,43 @@ def test_a_repository_runs_its_own_daemon_files() -> None:
     assert daemon_folder() == str(ROOT)
 
 
-def pipeline(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "barnabas", "pipeline", *args],
+@pytest.mark.parametrize(
+    ("args", "path", "message"),
+    [
+        pytest.param(
+            (), "{tmp}", "^Error: Spark needs Java and there is none on the path: install a JDK 17", id="missing Java"
+        ),
+        pytest.param(
+            (),
+            "{tmp}/old:/usr/bin:/bin",
+            "Spark needs Java 17 and {tmp}/old/java is Java 11: install a JDK 17",
+            id="old Java",
+        ),
+        pytest.param(
+            ("--bootstrap", "127.0.0.1:1"),
+            os.environ["PATH"],
+            "No broker answers at 127.0.0.1:1",
+            id="unreachable address",
+        ),
+    ],
+)
+def test_the_demo_reports_what_is_missing(args: tuple[str, ...], path: str, message: str, tmp_path: Path) -> None:
+    """One line with the remedy or the address, before anything is started."""
+    pytest.importorskip("pyspark")
+    java = tmp_path / "old" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    java.chmod(0o755)
+    variables = {"PATH": path.format(tmp=tmp_path)} | ({} if args else {"JAVA_HOME": ""})
+    outcome = subprocess.run(
+        [sys.executable, "-m", "barnabas", "pipeline", "demo", "--output", str(tmp_path), *args],
         cwd=ROOT,
-        env={**os.environ, **environment},
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-
-
-def test_the_demo_reports_missing_java(tmp_path: Path) -> None:
-    """One line with the remedy, before anything is started."""
-    pytest.importorskip("pyspark")
-    outcome = pipeline("demo", "--output", str(tmp_path), PATH=str(tmp_path), JAVA_HOME="")
     assert outcome.returncode == 1
-    assert outcome.stderr.startswith("Error: Spark needs Java and there is none on the path: install a JDK 17")
+    assert re.search(message.format(tmp=tmp_path), outcome.stderr)
     assert outcome.stdout == ""
-
-
-def test_the_demo_reports_old_java(tmp_path: Path) -> None:
-    """Java 8 and 11 are refused."""
-    pytest.importorskip("pyspark")
-    java = tmp_path / "java"
-    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
-    java.chmod(0o755)
-    outcome = pipeline("demo", "--output", str(tmp_path), PATH=f"{tmp_path}:/usr/bin:/bin", JAVA_HOME="")
-    assert outcome.returncode == 1
-    assert f"Spark needs Java 17 and {java} is Java 11: install a JDK 17" in outcome.stderr
-
-
-def test_the_demo_reports_an_unreachable_address(tmp_path: Path) -> None:
-    """One line with the address."""
-    pytest.importorskip("pyspark")
-    outcome = pipeline("demo", "--output", str(tmp_path), "--bootstrap", "127.0.0.1:1")
-    assert outcome.returncode == 1
-    assert "No broker answers at 127.0.0.1:1" in outcome.stderr

@@ -34,6 +34,7 @@ DOCKER = ROOT / "docker"
 FILES = sorted(DOCKER.glob("*.yml"))
 DOCKERFILE = (DOCKER / "Dockerfile").read_text()
 DOCKERFILES = sorted(DOCKER.glob("*Dockerfile"))
+MOUNTED = "#listeners=A://:1\nadvertised.listeners=A://elsewhere:2\nlisteners = A://0.0.0.0:29092,C://:3\n"
 CLIENT = """
 import json, sys
 from confluent_kafka import Consumer, Producer
@@ -156,28 +157,25 @@ def test_the_spark_jobs_have_valid_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "address"),
+    ("variables", "mounted", "address"),
     [
-        ({}, ("127.0.0.1", 9092)),
-        ({"KAFKA_LISTENERS": "PLAINTEXT://:19092,CONTROLLER://:9093"}, ("127.0.0.1", 19092)),
-        ({"KAFKA_LISTENERS": "PLAINTEXT://kafka-1:19092"}, ("kafka-1", 19092)),
-        ({"KAFKA_ADVERTISED_LISTENERS": "A://elsewhere:29092"}, ("127.0.0.1", 29092)),
+        ({}, "", ("127.0.0.1", 9092)),
+        ({"KAFKA_LISTENERS": "PLAINTEXT://:19092,CONTROLLER://:9093"}, "", ("127.0.0.1", 19092)),
+        ({"KAFKA_LISTENERS": "PLAINTEXT://kafka-1:19092"}, "", ("kafka-1", 19092)),
+        ({"KAFKA_ADVERTISED_LISTENERS": "A://elsewhere:29092"}, "", ("127.0.0.1", 29092)),
+        ({}, MOUNTED, ("127.0.0.1", 29092)),
+        ({"KAFKA_ADVERTISED_LISTENERS": "A://elsewhere:2"}, MOUNTED, ("127.0.0.1", 29092)),
+        ({"KAFKA_LISTENERS": "A://kafka:4"}, MOUNTED, ("kafka", 4)),
     ],
 )
-def test_a_health_check_uses_the_nodes_listener(variables: dict[str, str], address: tuple[str, int]) -> None:
-    """It has the same variables as the node."""
-    assert health.address([], variables) == address
-
-
-def test_a_health_check_reads_the_mounted_settings(tmp_path: Path) -> None:
-    """The listener of the config file, unless a variable overrides it."""
-    mounted = tmp_path / "server.properties"
-    mounted.write_text(
-        "#listeners=A://:1\nadvertised.listeners=A://elsewhere:2\nlisteners = A://0.0.0.0:29092,C://:3\n"
-    )
-    assert health.address([], {}, mounted) == ("127.0.0.1", 29092)
-    assert health.address([], {"KAFKA_ADVERTISED_LISTENERS": "A://elsewhere:2"}, mounted) == ("127.0.0.1", 29092)
-    assert health.address([], {"KAFKA_LISTENERS": "A://kafka:4"}, mounted) == ("kafka", 4)
+def test_a_health_check_uses_the_nodes_listener(
+    tmp_path: Path, variables: dict[str, str], mounted: str, address: tuple[str, int]
+) -> None:
+    """It has the same variables as the node, which override the mounted settings."""
+    file = tmp_path / "server.properties"
+    if mounted:
+        file.write_text(mounted)
+    assert health.address([], variables, file) == address
 
 
 @pytest.mark.parametrize("text", ["nonsense", "127.0.0.1:x", "127.0.0.1:70000"])
@@ -208,33 +206,20 @@ class Networks:
         self._made: list[str] = []
 
     def __enter__(self) -> Self:
-        _ip("netns", "add", self._own("hub"))
+        _ip(f"netns add {self._own('hub')}")
         self._made.append("hub")
-        _ip("-n", self._own("hub"), "link", "add", "switch", "type", "bridge")
-        _ip("-n", self._own("hub"), "link", "set", "switch", "up")
+        _ip(f"-n {self._own('hub')} link add switch type bridge")
+        _ip(f"-n {self._own('hub')} link set switch up")
         hosts = "127.0.0.1 localhost\n"
         for number, name in enumerate(self._names, 1):
-            _ip("netns", "add", self._own(name))
+            _ip(f"netns add {self._own(name)}")
             self._made.append(name)
             wire = f"w{number}"
-            _ip(
-                "-n",
-                self._own("hub"),
-                "link",
-                "add",
-                wire,
-                "type",
-                "veth",
-                "peer",
-                "name",
-                "eth0",
-                "netns",
-                self._own(name),
-            )
-            _ip("-n", self._own("hub"), "link", "set", wire, "master", "switch", "up")
-            _ip("-n", self._own(name), "address", "add", f"10.99.0.{number}/24", "dev", "eth0")
+            _ip(f"-n {self._own('hub')} link add {wire} type veth peer name eth0 netns {self._own(name)}")
+            _ip(f"-n {self._own('hub')} link set {wire} master switch up")
+            _ip(f"-n {self._own(name)} address add 10.99.0.{number}/24 dev eth0")
             for device in ("lo", "eth0"):
-                _ip("-n", self._own(name), "link", "set", device, "up")
+                _ip(f"-n {self._own(name)} link set {device} up")
             hosts += f"10.99.0.{number} {name}\n"
         for name in self._names:
             folder = Path("/etc/netns") / self._own(name)
@@ -244,7 +229,7 @@ class Networks:
 
     def __exit__(self, *_: object) -> None:
         for name in self._made:
-            _ip("netns", "delete", self._own(name))
+            _ip(f"netns delete {self._own(name)}")
             shutil.rmtree(Path("/etc/netns") / self._own(name), ignore_errors=True)
 
     def command(self, name: str, *command: str) -> list[str]:
@@ -256,8 +241,8 @@ class Networks:
         return self._prefix + name
 
 
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+def _ip(command: str) -> None:
+    subprocess.run(["ip", *command.split()], check=True, capture_output=True, text=True)
 
 
 def barnabas(words: list[str]) -> list[str]:

@@ -12,11 +12,12 @@ import pytest
 def java() -> None:
     """Skips tests without a suitable Java."""
     pytest.importorskip("pyspark")
-    from barnabas.pipeline.session import NoJava, java_version
+    from barnabas.pipeline.errors import JobError
+    from barnabas.pipeline.session import java_version
 
     try:
         java_version()
-    except NoJava as missing:
+    except JobError as missing:
         pytest.skip(str(missing))
 
 

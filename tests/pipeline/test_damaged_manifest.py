@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from functools import reduce
+from operator import getitem
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.store.manifest import Contents, DataFile, Entry, Range, read_manifest, write_entry
-
-Fields = dict[str, Any]
 
 
 def entry(sequence: int) -> Entry:
@@ -73,59 +71,48 @@ def test_binary_content_and_folders_are_refused(folder: Path) -> None:
         read_manifest(folder / "nowhere")
 
 
-def changed(path: str, value: Any) -> Callable[[Fields], None]:
-    """Sets the value at a path like ranges.0.start."""
-
-    def change(fields: Fields) -> None:
-        *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
-        at: Any = fields
-        for part in parents:
-            at = at[part]
-        at[last] = value
-
-    return change
-
-
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("path", "value", "sentence"),
     [
-        (changed("sequence", 2), "says that it is entry 2"),
-        (changed("sequence", "1"), "sequence is '1'"),
-        (changed("kind", "delete"), "no kind delete"),
-        (changed("unknown", 1), "unexpected keyword argument 'unknown'"),
-        (changed("ranges.0.start", 9), "entry 1: of t-0 it does not go on"),
-        (changed("ranges.0.start", 11), "entry 1: of t-0 it does not go on"),
-        (changed("ranges.0.end", 21), "entry 2: of t-0 it does not go on"),
-        (changed("ranges.0.end", 19), "entry 1: of t-0 it has 10 records from 10 to 19"),
-        (changed("ranges.0.count", -1), "entry 1: of t-0 it has -1 records from 10 to 20"),
-        (changed("ranges.0.count", 9), "entry 1: of t-0 its files and its ranges do not add up"),
-        (changed("ranges.0.checksum", 8), "entry 1: of t-0 its files and its ranges do not add up"),
-        (changed("files.0.contents.0.checksum", 8), "entry 1: of t-0 its files and its ranges do not add up"),
-        (changed("files.0.contents.0.partition", 1), "entry 1: of t-0 its files and its ranges do not add up"),
-        (changed("files.0.contents.0.last", 20), "entry 1: .* goes beyond what was read of t-0"),
-        (changed("files.0.contents.0.first", 9), "entry 1: .* goes beyond what was read of t-0"),
-        (changed("malformed", 11), "entry 1: 11 of its records are malformed"),
-        (changed("malformed", -1), "entry 1: -1 of its records are malformed"),
-        (changed("letters_topic", "x"), "entry 1: it has no letters, and they are in x"),
-        (changed("dead_letters", 1), "entry 1: it has 1 letters for 0 malformed records"),
-        (changed("ranges.0.end", 3), "entry 1: of t-0 it does not go on"),
-        (changed("ranges.0.lost_before", 4), "entry 1: of t-0 it does not go on"),
-        (changed("ranges.0.topic_id", "other"), "entry 1: of t-0 it does not go on"),
-        (changed("ranges.0.end", "20"), "end is '20'"),
-        (changed("ranges.0.checksum", None), "checksum is None"),
-        (changed("ranges.0", 5), "is damaged"),
-        (changed("files.0.contents.0.count", 1.5), "count is 1.5"),
-        (changed("files.0.path", entry(0).files[0].path), "entry 1: .* is there already"),
-        (changed("files.0.path", "../../etc/passwd.parquet"), "no path of a data file"),
-        (changed("files.0.path", "/tmp/topic=t/date=2026-01-01/x.parquet"), "no path of a data file"),
-        (changed("replaces", ["topic=t/date=2026-01-01/x.parquet"]), "entry 1: .* is replaced, and it was not there"),
-        (changed("replaces", ["../x"]), "no path of a data file"),
-        (changed("replaces", [7]), "is damaged"),
+        ("sequence", 2, "says that it is entry 2"),
+        ("sequence", "1", "sequence is '1'"),
+        ("kind", "delete", "no kind delete"),
+        ("unknown", 1, "unexpected keyword argument 'unknown'"),
+        ("ranges.0.start", 9, "entry 1: of t-0 it does not go on"),
+        ("ranges.0.start", 11, "entry 1: of t-0 it does not go on"),
+        ("ranges.0.end", 21, "entry 2: of t-0 it does not go on"),
+        ("ranges.0.end", 19, "entry 1: of t-0 it has 10 records from 10 to 19"),
+        ("ranges.0.count", -1, "entry 1: of t-0 it has -1 records from 10 to 20"),
+        ("ranges.0.count", 9, "entry 1: of t-0 its files and its ranges do not add up"),
+        ("ranges.0.checksum", 8, "entry 1: of t-0 its files and its ranges do not add up"),
+        ("files.0.contents.0.checksum", 8, "entry 1: of t-0 its files and its ranges do not add up"),
+        ("files.0.contents.0.partition", 1, "entry 1: of t-0 its files and its ranges do not add up"),
+        ("files.0.contents.0.last", 20, "entry 1: .* goes beyond what was read of t-0"),
+        ("files.0.contents.0.first", 9, "entry 1: .* goes beyond what was read of t-0"),
+        ("malformed", 11, "entry 1: 11 of its records are malformed"),
+        ("malformed", -1, "entry 1: -1 of its records are malformed"),
+        ("letters_topic", "x", "entry 1: it has no letters, and they are in x"),
+        ("dead_letters", 1, "entry 1: it has 1 letters for 0 malformed records"),
+        ("ranges.0.end", 3, "entry 1: of t-0 it does not go on"),
+        ("ranges.0.lost_before", 4, "entry 1: of t-0 it does not go on"),
+        ("ranges.0.topic_id", "other", "entry 1: of t-0 it does not go on"),
+        ("ranges.0.end", "20", "end is '20'"),
+        ("ranges.0.checksum", None, "checksum is None"),
+        ("ranges.0", 5, "is damaged"),
+        ("files.0.contents.0.count", 1.5, "count is 1.5"),
+        ("files.0.path", entry(0).files[0].path, "entry 1: .* is there already"),
+        ("files.0.path", "../../etc/passwd.parquet", "no path of a data file"),
+        ("files.0.path", "/tmp/topic=t/date=2026-01-01/x.parquet", "no path of a data file"),
+        ("replaces", ["topic=t/date=2026-01-01/x.parquet"], "entry 1: .* is replaced, and it was not there"),
+        ("replaces", ["../x"], "no path of a data file"),
+        ("replaces", [7], "is damaged"),
     ],
 )
-def test_an_inconsistent_entry_is_refused(folder: Path, change: Callable[[Fields], None], sentence: str) -> None:
+def test_an_inconsistent_entry_is_refused(folder: Path, path: str, value: object, sentence: str) -> None:
+    """`path` leads to the changed field, as in ranges.0.start."""
     fields = json.loads((folder / name(1)).read_text())
-    change(fields)
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    reduce(getitem, parents, fields)[last] = value
     (folder / name(1)).write_text(json.dumps(fields))
     with pytest.raises(JobError, match=sentence):
         read_manifest(folder)

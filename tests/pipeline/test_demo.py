@@ -59,40 +59,42 @@ def test_correct_figures_agree(job: Demo, tmp_path: Path, capsys: pytest.Capture
     assert (tmp_path / "delays.png").exists()
 
 
-def test_one_wrong_figure_of_spark_fails_the_demo(
-    job: Demo, figures: Delays, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def one_delay_more(figures: Delays) -> Delays:
     right = figures["UA", 1]
-    wrong = {**figures, ("UA", 1): Delay(right.flights, right.departures, right.delay_minutes + 1)}
-    monkeypatch.setattr(demo, "read_batch", lambda *_: wrong)
+    return {**figures, ("UA", 1): Delay(right.flights, right.departures, right.delay_minutes + 1)}
+
+
+def one_record_less(report: Any) -> Any:
+    return report._replace(records=report.records - 1, checksum=report.checksum - 1)
+
+
+def one_offset_early(answer: Any) -> Any:
+    partition, offset = next((partition, offset) for partition, offset in answer.offsets.items() if offset)
+    return answer._replace(offsets={**answer.offsets, partition: offset - 1})
+
+
+@pytest.mark.parametrize(
+    ("step", "change", "disagreements"),
+    [
+        pytest.param("read_batch", one_delay_more, ["figures of Spark's batch"], id="a wrong figure of Spark"),
+        pytest.param(
+            "read_with_group",
+            one_record_less,
+            ["flights read by the group", "checksum of what the group read"],
+            id="a record missed by the group",
+        ),
+        pytest.param(
+            "seek_by_time", one_offset_early, ["first offsets at or after the moment"], id="a wrong look-up by time"
+        ),
+    ],
+)
+def test_one_wrong_result_fails_the_demo(
+    job: Demo, step: str, change: Any, disagreements: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = getattr(demo, step)
+    monkeypatch.setattr(demo, step, lambda *args: change(really(*args)))
     assert not job.run()
-    assert job.disagreements == ["figures of Spark's batch"]
-    assert "1 of " in capsys.readouterr().out
-
-
-def test_a_record_missed_by_the_group_fails_the_demo(job: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
-    really = demo.read_with_group
-
-    def one_less(*args: Any) -> Any:
-        report = really(*args)
-        return report._replace(records=report.records - 1, checksum=report.checksum - 1)
-
-    monkeypatch.setattr(demo, "read_with_group", one_less)
-    assert not job.run()
-    assert job.disagreements == ["flights read by the group", "checksum of what the group read"]
-
-
-def test_a_wrong_look_up_by_time_fails_the_demo(job: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
-    really = demo.seek_by_time
-
-    def one_early(*args: Any) -> Any:
-        answer = really(*args)
-        partition, offset = next((partition, offset) for partition, offset in answer.offsets.items() if offset)
-        return answer._replace(offsets={**answer.offsets, partition: offset - 1})
-
-    monkeypatch.setattr(demo, "seek_by_time", one_early)
-    assert not job.run()
-    assert job.disagreements == ["first offsets at or after the moment"]
+    assert job.disagreements == disagreements
 
 
 def test_no_member_leaves_the_group_before_all_have_committed(job: Demo, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,8 @@ from barnabas import Broker
 from barnabas.pipeline import session
 from barnabas.pipeline.command import main
 from barnabas.pipeline.demo.flights import read_flights
-from barnabas.pipeline.demo.produce import create_topic, produce_flights
+from barnabas.pipeline.demo.produce import PARTITIONS, produce_flights
+from tests.pipeline.topics import create
 
 pytestmark = pytest.mark.long
 
@@ -117,7 +118,7 @@ def test_the_python_blocks_of_the_docs_run(spark: Any, tmp_path: Path, monkeypat
     monkeypatch.setattr(type(spark.streams), "addListener", lambda _, follower: followers.append(follower))
     names: dict[str, Any] = {}
     with Broker(data_dir=tmp_path / "logs", settings={"group.initial.rebalance.delay.ms": 0}) as broker:
-        create_topic(broker.bootstrap, "flights")
+        create(broker.bootstrap, "flights", PARTITIONS)
         produce_flights(broker.bootstrap, "flights", read_flights(100), lambda _: None)
         code = "".join(blocks)
         for original, replacement in (

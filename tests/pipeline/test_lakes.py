@@ -1,4 +1,4 @@
-"""Archives in Delta and Iceberg tables: every record once, after a crash in any step of a round."""
+"""Archives in Delta and Iceberg tables: every record once, after a crash in any step of a round, also of an empty one."""
 
 from __future__ import annotations
 
@@ -37,15 +37,17 @@ def table_rows(spark: Any, kind: str, folder: Path) -> list[tuple[int, int, byte
     return sorted((row.partition, row.offset, row.value and bytes(row.value)) for row in rows)
 
 
+def finding_of(spark: Any, settings: ArchiveSettings) -> Any:
+    return audit(spark, AuditSettings(bootstrap=settings.bootstrap, archive=settings.into))
+
+
 def expected_rows(count: int) -> list[tuple[int, int, bytes | None]]:
     records = minutes(count, PARTITIONS)
     return sorted((r["partition"], number // PARTITIONS, r["value"]) for number, r in enumerate(records))
 
 
-@pytest.mark.parametrize(
-    ("kind", "decode"),
-    [pytest.param("delta", "raw", marks=pytest.mark.long), pytest.param("iceberg", "json", marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "decode"), [("delta", "raw"), ("iceberg", "json")])
 def test_a_round_interrupted_at_any_step_is_appended_once(
     spark: Any, kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, decode: str
 ) -> None:
@@ -81,8 +83,34 @@ def test_a_round_interrupted_at_any_step_is_appended_once(
             "none of them is JSON"
         )
     assert table_rows(spark, kind, settings.into) == expected_rows(120)
-    finding = audit(spark, AuditSettings(bootstrap=kafka_broker.bootstrap, archive=settings.into))
+    finding = finding_of(spark, settings)
     assert (finding.agrees, finding.records) == (True, 120)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_an_interrupted_empty_round_does_not_hide_later_records(
+    spark: Any, kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A table accepts a round number once; the number of an empty round is used again."""
+    needs_jars(kind)
+    topic = f"empty-{tmp_path.name}"
+    create(kafka_broker.bootstrap, topic, PARTITIONS)
+    settings = ArchiveSettings(bootstrap=kafka_broker.bootstrap, into=tmp_path / "a", topic=(topic,), format=kind)
+    with monkeypatch.context() as patched:
+        patched.setattr(sinks.TableSink, "commit", crash)
+        with pytest.raises(Crash):
+            archive(spark, settings)
+    send(kafka_broker.bootstrap, topic, minutes(20, PARTITIONS))
+    assert archive(spark, settings).records == 20
+    assert table_rows(spark, kind, settings.into) == expected_rows(20)
+    second = f"joined-{tmp_path.name}"
+    create(kafka_broker.bootstrap, second, PARTITIONS)
+    both = ArchiveSettings(bootstrap=kafka_broker.bootstrap, into=tmp_path / "a", topic=(topic, second))
+    assert (archive(spark, both).rounds, archive(spark, both).rounds) == (1, 0)
+    assert read_archive(spark, settings.into).count() == 20
+    finding = finding_of(spark, settings)
+    assert (finding.agrees, finding.records) == (True, 20)
 
 
 @pytest.fixture
@@ -101,10 +129,6 @@ def lake(spark: Any, kafka_broker: Any, tmp_path: Path, request: pytest.FixtureR
         send(kafka_broker.bootstrap, topic, half)
         assert archive(spark, settings).records == 10
     return settings
-
-
-def finding_of(spark: Any, settings: ArchiveSettings) -> Any:
-    return audit(spark, AuditSettings(bootstrap=settings.bootstrap, archive=settings.into))
 
 
 def faults(report: Any) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def literal(spark: Any, *records: tuple[bytes | None, bytes | None, Any]) -> Any
     ("conditions", "offsets"),
     [
         ({"key": "ab"}, [0]),
-        ({"key_pattern": "^a"}, [0, 1]),
+        ({"key_pattern": r"^\p{Lower}[bc]"}, [0, 1]),
         ({"contains": "delay"}, [0, 1, 2]),
         ({"header": ("kind",)}, [1, 2]),
         ({"header": ("kind=late",)}, [1]),
@@ -85,6 +85,11 @@ def test_a_record_in_topic_and_archive_is_found_once(spark: Any, kafka_broker: A
     assert (few.lines, few.is_all, few.found) == (report.lines[:5], False, 5)
     live = search(spark, replace(everywhere, archive=None))
     assert 0 < live.found < report.found, "20 records of partition 0 are gone there"
+    with pytest.raises(JobError, match="no regular expression"):
+        search(spark, replace(everywhere, key_pattern="(a"))
+    create(kafka_broker.bootstrap, f"other-{topic}")
+    with pytest.raises(JobError, match="holds none of these topics"):
+        search(spark, replace(everywhere, topic=(f"other-{topic}",)))
     late = search(spark, replace(everywhere, start_time=str(START_MS + 130 * MINUTE_MS)))
     assert late.found == sum(row["timestamp"] >= START_MS + 130 * MINUTE_MS for row in expected)
 

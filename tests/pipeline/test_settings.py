@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,60 +116,64 @@ def test_a_line_without_a_name_is_refused() -> None:
         parse_pairs("kafka", ["a.b"])
 
 
-def test_a_failure_of_spark_is_one_sentence() -> None:
-    full = "Job aborted.\nCaused by: java.io.IOException: No space left on device\n\tat x"
-    assert describe_failure(RuntimeError(full)).startswith("The disk is full")
-    unknown = (
-        "An error occurred while calling o1.\norg.apache.X: Job aborted\nCaused by: a.b.OddException: too odd\n\tat y"
-    )
-    assert describe_failure(RuntimeError(unknown)) == "Spark failed with OddException: too odd"
-    without_cause = "An error occurred while calling o1.\n: a.b.OddException: [ODD] too odd\n\tat y"
-    assert describe_failure(RuntimeError(without_cause)) == "Spark failed with OddException: [ODD] too odd"
+GATEWAY_EXITED = "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."
+STOPPED = "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext."
+JVM_ENDED = r"Spark's JVM ended, killed or out of memory: run the job again\."
 
 
 @pytest.mark.parametrize(
-    "failure",
+    ("failure", "log", "sentence"),
     [
-        ConnectionRefusedError(111, "Connection refused"),
-        RuntimeError("An error occurred while calling o38.sc"),
-        RuntimeError("Error while sending or receiving"),
-        RuntimeError("Answer from Java side is empty"),
-    ],
-    ids=str,
-)
-def test_a_lost_jvm_is_one_sentence(failure: Exception) -> None:
-    assert describe_failure(failure) == "Spark's JVM ended, killed or out of memory: run the job again."
-
-
-def test_a_missing_java_method_is_not_a_lost_jvm() -> None:
-    failure = RuntimeError(
-        "An error occurred while calling o1.x. Trace:\npy4j.Py4JException: Method x([]) does not exist"
-    )
-    assert describe_failure(failure) == "Spark failed with Py4JException: Method x([]) does not exist"
-
-
-def test_the_reason_for_a_stopped_context_is_read_from_the_log() -> None:
-    failure = RuntimeError("java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.")
-    log = "ERROR StandaloneSchedulerBackend: Application has been killed. Reason: All masters are unresponsive! Giving up."
-    assert describe_failure(failure, log) == "No Spark master answers at the address given with --master."
-    assert "stopped SparkContext" in describe_failure(failure, "something else")
-
-
-@pytest.mark.parametrize(
-    ("log", "sentence"),
-    [
+        ("Job aborted.\nCaused by: java.io.IOException: No space left on device\n\tat x", "", "The disk is full: .*"),
         (
-            "Invalid maximum heap size: -Xmxlots\nError: Could not create the Java Virtual Machine.\n",
-            "Invalid maximum heap",
+            "An error occurred while calling o1.\norg.apache.X: Job aborted\nCaused by: a.b.OddException: too odd\n\tat y",
+            "",
+            "Spark failed with OddException: too odd",
         ),
-        ("WARNING: Using incubator modules\n\t::  UNRESOLVED DEPENDENCIES  ::\n", "Spark's jars are missing"),
-        ('Exception in thread "main" a.b.SparkException: Cluster mode is odd.\n\tat x', "start: Cluster mode is odd."),
-        ("", "Spark did not start: its JVM ended at once."),
+        (
+            "An error occurred while calling o1.\n: a.b.OddException: [ODD] too odd\n\tat y",
+            "",
+            r"Spark failed with OddException: \[ODD\] too odd",
+        ),
+        (ConnectionRefusedError(111, "Connection refused"), "", JVM_ENDED),
+        ("An error occurred while calling o38.sc", "", JVM_ENDED),
+        ("Error while sending or receiving", "", JVM_ENDED),
+        ("Answer from Java side is empty", "", JVM_ENDED),
+        (
+            "An error occurred while calling o1.x. Trace:\npy4j.Py4JException: Method x([]) does not exist",
+            "",
+            r"Spark failed with Py4JException: Method x\(\[\]\) does not exist",
+        ),
+        (
+            STOPPED,
+            "ERROR StandaloneSchedulerBackend: Application has been killed. Reason: All masters are unresponsive! Giving up.",
+            r"No Spark master answers at the address given with --master\.",
+        ),
+        (STOPPED, "something else", ".*stopped SparkContext.*"),
+        (
+            GATEWAY_EXITED,
+            "Invalid maximum heap size: -Xmxlots\nError: Could not create the Java Virtual Machine.\n",
+            r"Spark did not start: Invalid maximum heap size: -Xmxlots\.",
+        ),
+        (
+            GATEWAY_EXITED,
+            "WARNING: Using incubator modules\n\t::  UNRESOLVED DEPENDENCIES  ::\n",
+            r"Spark's jars are missing and could not be downloaded: see docs/pipeline.md\.",
+        ),
+        (
+            GATEWAY_EXITED,
+            'Exception in thread "main" a.b.SparkException: Cluster mode is odd.\n\tat x',
+            r"Spark did not start: .*Cluster mode is odd\.",
+        ),
+        (GATEWAY_EXITED, "", r"Spark did not start: its JVM ended at once\."),
+    ],
+    ids=[
+        *("a full disk", "an unknown cause", "an exception without a cause", "a refused connection to the JVM"),
+        *("a call of a lost JVM", "a lost JVM", "a JVM without an answer", "a missing Java method"),
+        *("a stopped context, whose log has the reason", "a stopped context without a reason"),
+        *("a JVM option", "missing jars", "an exception before Spark's start", "no reason in the log"),
     ],
 )
-def test_the_reason_for_a_jvm_that_did_not_start_is_read_from_the_log(log: str, sentence: str) -> None:
-    failure = RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.")
-    loaded = describe_failure(failure, log)
-    assert sentence in loaded
-    assert loaded.endswith(".")
-    assert "JAVA_GATEWAY" not in loaded
+def test_a_failure_of_spark_is_one_sentence(failure: str | Exception, log: str, sentence: str) -> None:
+    error = RuntimeError(failure) if isinstance(failure, str) else failure
+    assert re.fullmatch(sentence, describe_failure(error, log))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from barnabas.pipeline.signals import Stopped, StopSignals
-from tests.pipeline.killing.job import QUICK_JVM, ROOT
-from tests.pipeline.killing.topics import Record, create_topic, send
-from tests.support.child_process import mortal
+from tests.pipeline.killing.job import Job
+from tests.pipeline.topics import create, minutes, send
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
@@ -93,53 +91,32 @@ def test_without_a_signal_failures_and_handlers_are_unchanged() -> None:
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
-class Running:
-    """A job in its own process group, together with its JVM."""
+class Running(Job):
+    """A job that is watched together with its JVM."""
 
-    def __init__(self, folder: Path, *words: str, program: tuple[str, ...] = ("-m", "barnabas")) -> None:
-        self._stdout, self._stderr = folder / "out", folder / "err"
-        (folder / "scratch").mkdir()
+    def __init__(self, folder: Path, *words: str, program: tuple[str, ...] = ()) -> None:
         self.scratch = folder / "scratch"
-        with self._stdout.open("wb") as out, self._stderr.open("wb") as errors:
-            self._process = subprocess.Popen(
-                mortal([sys.executable, *program, "pipeline", *words, "--json", "--master", "local[1]"]),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=errors,
-                cwd=ROOT,
-                env={**os.environ, **QUICK_JVM, "TMPDIR": str(self.scratch)},
-                start_new_session=True,
-            )
+        self.scratch.mkdir()
+        where = {"TMPDIR": str(self.scratch)}
+        super().__init__([*words, "--master", "local[1]"], folder / "job", environment=where, program=program)
 
     def await_jvm(self) -> None:
-        until(lambda: self._process.poll() is not None or self._others(), "Spark starts", LIMIT_S)
+        until(lambda: self.is_over or self._others(), "Spark starts", LIMIT_S)
 
     def await_steps(self) -> None:
-        until(lambda: self._process.poll() is not None or self._stdout.stat().st_size, "the job works", LIMIT_S)
+        until(lambda: self.is_over or self._stdout.stat().st_size, "the job works", LIMIT_S)
 
-    def stop(self, number: signal.Signals, *, to_all: bool) -> tuple[int, list[str]]:
+    def stop(self, number: signal.Signals, *, to_all: bool) -> tuple[int, str]:
         """Sends the signal; returns exit code and standard error once all processes have ended."""
-        assert self._process.poll() is None, self._stderr.read_text()
+        assert not self.is_over, self.stderr
         (os.killpg if to_all else os.kill)(self._process.pid, number)
-        code = self._process.wait(LIMIT_S)
-        until(lambda: not self._others(), "all of it has ended", LIMIT_S)
-        return code, self._stderr.read_text().splitlines()
-
-    def kill_jvm(self) -> tuple[int, str]:
-        """Kills all processes but Python; returns exit code and standard error."""
-        for pid in self._others():
-            os.kill(pid, signal.SIGKILL)
         return self.ended()
 
     def ended(self) -> tuple[int, str]:
         """Returns exit code and standard error once all processes have ended."""
         code = self._process.wait(LIMIT_S)
         until(lambda: not self._others(), "all of it has ended", LIMIT_S)
-        return code, self._stderr.read_text()
-
-    def kill(self) -> None:
-        if self._others():
-            os.killpg(self._process.pid, signal.SIGKILL)
+        return code, self.stderr
 
     def _others(self) -> list[int]:
         """The other processes of its process group."""
@@ -157,8 +134,8 @@ def _group_of(pid: int) -> int:
 def words(java: None, kafka_broker: Any, tmp_path: Path) -> list[str]:
     """The command line of an archive with small rounds."""
     topic = f"stopped-{tmp_path.name}"
-    create_topic(kafka_broker.bootstrap, topic, 1)
-    send(kafka_broker.bootstrap, topic, ((0, Record(b"k", b"v", 1_767_225_600_000 + ms)) for ms in range(2_000)))
+    create(kafka_broker.bootstrap, topic, 1)
+    send(kafka_broker.bootstrap, topic, minutes(2_000, 1))
     where = ["--bootstrap", kafka_broker.bootstrap, "--topic", topic, "--into", str(tmp_path / "archive")]
     return ["archive", *where, "--max-offsets-per-trigger", "10"]
 
@@ -175,46 +152,35 @@ def words(java: None, kafka_broker: Any, tmp_path: Path) -> list[str]:
 def test_a_stopped_job_prints_one_sentence_and_leaves_nothing(
     number: signal.Signals, to_all: bool, is_at_work: bool, code: int, words: list[str], tmp_path: Path
 ) -> None:
-    job = Running(tmp_path, *words)
-    try:
+    with contextlib.closing(Running(tmp_path, *words)) as job:
         (job.await_steps if is_at_work else job.await_jvm)()
-        sentence = f"archive: stopped by {'Ctrl-C' if number == signal.SIGINT else number.name}"
-        assert job.stop(number, to_all=to_all) == (code, [sentence])
+        sentence = f"archive: stopped by {'Ctrl-C' if number == signal.SIGINT else number.name}\n"
+        assert job.stop(number, to_all=to_all) == (code, sentence)
         assert not list(job.scratch.iterdir()), "nothing is left on the disk"
-    finally:
-        job.kill()
 
 
 def test_a_continuous_archive_ends_normally_when_its_jvm_is_stopped_too(words: list[str], tmp_path: Path) -> None:
-    job = Running(tmp_path, *words, "--continuous")
-    try:
+    with contextlib.closing(Running(tmp_path, *words, "--continuous")) as job:
         job.await_steps()
-        assert job.stop(signal.SIGTERM, to_all=True) == (0, [])
+        assert job.stop(signal.SIGTERM, to_all=True) == (0, "")
         assert not list(job.scratch.iterdir())
-    finally:
-        job.kill()
 
 
 def test_a_killed_jvm_is_reported_in_one_sentence(words: list[str], tmp_path: Path) -> None:
-    job = Running(tmp_path, *words)
-    try:
+    with contextlib.closing(Running(tmp_path, *words)) as job:
         job.await_steps()
-        code, stderr = job.kill_jvm()
+        job.kill_jvm()
+        code, stderr = job.ended()
         assert code == 1
         assert stderr.startswith("Error: Spark's JVM ended, killed or out of memory: run the job again.")
         assert stderr.count("\n") == 1
         assert [path.name for path in job.scratch.iterdir()] == [f"barnabas-archive-spark-{os.getuid()}.log"]
-    finally:
-        job.kill()
 
 
 def test_a_jvm_killed_while_it_returns_rows_fails_the_job(words: list[str], tmp_path: Path) -> None:
     again = [*words[:5], "--to", f"{words[4]}-again"]
-    job = Running(tmp_path, "replay", *again[1:], program=("-c", CUT))
-    try:
+    with contextlib.closing(Running(tmp_path, "replay", *again[1:], program=("-c", CUT))) as job:
         code, stderr = job.ended()
         assert code == 1
         assert stderr.startswith("Error: Spark's JVM ended")
         assert stderr.count("\n") == 1, "no other output"
-    finally:
-        job.kill()

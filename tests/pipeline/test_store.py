@@ -10,7 +10,7 @@ import pytest
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.store import publish as publishing
 from barnabas.pipeline.store.folder import ArchiveFolder
-from barnabas.pipeline.store.manifest import Contents, DataFile, Entry, Range, read_manifest
+from barnabas.pipeline.store.manifest import Contents, DataFile, Entry, Range
 from barnabas.pipeline.store.publish import publish, recover, staging_of
 from tests.pipeline.crashes import Crash, crash_before
 
@@ -91,19 +91,6 @@ def test_metadata_without_a_valid_decoding_is_damaged(folder: ArchiveFolder, dec
     file.write_text(json.dumps({**json.loads(file.read_text()), "decoding": decoding}))
     with pytest.raises(JobError, match=r"archive.json is damaged"):
         folder.metadata()
-
-
-def test_a_damaged_or_missing_entry_is_an_error(folder: ArchiveFolder) -> None:
-    for sequence in (0, 1):
-        publish(folder, folder.manifest(), staged_entry(folder, sequence))
-    path = folder.manifest_folder / f"{0:012d}.json"
-    text = path.read_text()
-    path.write_text(text[:20])
-    with pytest.raises(JobError, match="is damaged"):
-        read_manifest(folder.manifest_folder)
-    path.unlink()
-    with pytest.raises(JobError, match="one is missing"):
-        read_manifest(folder.manifest_folder)
 
 
 def test_publishing_never_replaces_a_foreign_file(folder: ArchiveFolder) -> None:

@@ -116,7 +116,7 @@ def test_every_record_has_one_outcome(spark: Any) -> None:
         "data.who = 'x'",
     )
     outcomes = {row.outcome: row.records for row in sum_round(classify(records, spec), spec).collect()}
-    assert outcomes == {"counted": 1, "malformed": 1, "left out": 2, "timeless": 1}
+    assert outcomes == {"counted": 1, "malformed": 1, "left_out": 2, "timeless": 1}
 
 
 def test_merged_sums_of_several_rounds_equal_those_of_one(spark: Any) -> None:

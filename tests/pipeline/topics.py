@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -66,22 +66,29 @@ def minutes(count: int, partitions: int = 2, start: int = 0) -> list[dict[str, A
 
 def read_all(bootstrap: str, topic: str, partitions: int = 2) -> dict[int, list[Any]]:
     """Returns every committed record, by partition."""
-    brokers = Brokers(BrokerSettings(bootstrap=bootstrap))
-    ends = brokers.ends([(topic, number) for number in range(partitions)])  # type: ignore[list-item]
     found: dict[int, list[Any]] = {number: [] for number in range(partitions)}
-    settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": "read_committed"}
-    consumer = Consumer({**settings, "enable.partition.eof": True, "enable.auto.commit": False, "log_level": 0})
+    for message in read_from(bootstrap, topic, dict.fromkeys(found, 0)):
+        found[message.partition()].append(message)
+    return found
+
+
+def read_from(bootstrap: str, topic: str, offsets: dict[int, int], isolation: str = "read_committed") -> Iterator[Any]:
+    """Yields the messages from these offsets of partitions to their ends, and advances the offsets."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": isolation}
+    settings |= {"auto.offset.reset": "earliest", "enable.auto.commit": "false", "enable.partition.eof": "true"}
+    consumer = Consumer({**settings, "log_level": 0})
     try:
-        consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-        open_partitions = {tp.partition for tp, end in ends.items() if end}
+        consumer.assign([TopicPartition(topic, number, offset) for number, offset in offsets.items()])
+        open_partitions = set(offsets)
         while open_partitions:
-            message = consumer.poll(20)
-            assert message is not None, f"no message from {open_partitions}"
+            message = consumer.poll(30)
+            assert message is not None, f"no message from {topic} {open_partitions}"
             if message.error():
+                assert message.error().name() == "_PARTITION_EOF", message.error()
                 open_partitions.discard(message.partition())
-            else:
-                found[message.partition()].append(message)
-        return found
+                continue
+            offsets[message.partition()] = message.offset() + 1
+            yield message
     finally:
         consumer.close()
 

@@ -116,7 +116,3 @@ class AcknowledgedState:
         self.topics: dict[str, dict[str, str] | None] = {}
         """Configs of created and deleted topics; None: deleted; missing: unknown."""
         self.failures: list[str] = []
-
-    def ledger(self, topic: str, partition: int) -> PartitionRecords:
-        """The known records of a partition."""
-        return self.ledgers[topic, partition]

@@ -109,6 +109,7 @@ class KafkaDumpLog:
     def __call__(self) -> None:
         """Reads all files of a stopped broker; fails on any complaint."""
         files = {file: _state(file) for path in self._paths for file in Path(path).glob("*-*/*") if _is_read(file)}
+        assert files
         new = [file for file, state in files.items() if self._read.get(file) != state]
         for at in range(0, len(new), _AT_A_TIME):
             names = ",".join(str(file) for file in new[at : at + _AT_A_TIME])
@@ -120,9 +121,9 @@ class KafkaDumpLog:
 
 
 def _is_read(file: Path) -> bool:
-    folder = file.parent.name
-    is_partition = "." not in folder and not folder.startswith("__")
-    return is_partition and file.suffix in {".log", ".index", ".timeindex"} and file.stat().st_size > 0
+    """Whether it is a file of a partition that is not being moved or deleted."""
+    suffixes = {".log", ".index", ".timeindex"}
+    return "." not in file.parent.name and file.suffix in suffixes and file.stat().st_size > 0
 
 
 def _state(file: Path) -> tuple[int, int, int]:

@@ -11,12 +11,11 @@ RULES    1. A trial stops a node, cleanly or not, damages some of its files, run
          4. A start checks what a crash may have damaged; damage elsewhere is served, as in Apache Kafka, and found by the
             client's CRC check. The doctor has reported it.
          5. The doctor predicts whether a start refuses. After `--repair` the directory starts, unless the doctor reported that
-            a repair is not possible.
+            a repair is not possible; after a complete repair it finds nothing.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import re
@@ -32,20 +31,14 @@ import confluent_kafka
 from barnabas import Broker
 from barnabas.embedded import BrokerError
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.produce_fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
-from protocol.records import BatchBuilder, crc_is_valid, headers, records
+from protocol.messages.produce_fetch import ListOffsetsRequest
+from protocol.records import crc_is_valid, headers, records
 from tests.process.killing import committed_offsets
 from tests.support.data_directory import PARTITIONS, damage, make_data_directory
-from tests.support.loading import produce_request
-from tests.support.logs import NOW_MS
+from tests.support.loading import append_one, fetch_request
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
+from tests.support.seeds import run_options
 from tests.support.waiting import until
 
 SENTENCE = re.compile(r"^barnabas: .*\.$")
@@ -84,10 +77,7 @@ class Failed(AssertionError):
 
 def served_by(bootstrap: str) -> dict[TopicPartition, Served]:
     """All records, with CRCs checked."""
-    found = {}
-    for place in PARTITIONS:
-        found[place] = _partition(bootstrap, place)
-    return found
+    return {place: _partition(bootstrap, place) for place in PARTITIONS}
 
 
 def _partition(bootstrap: str, place: TopicPartition) -> Served:
@@ -96,13 +86,7 @@ def _partition(bootstrap: str, place: TopicPartition) -> Served:
     offset = 0
     with RawClient(bootstrap) as client:
         while True:
-            wanted = FetchPartition(partition=place[1], fetch_offset=offset, partition_max_bytes=_MAX_BYTES)
-            request = FetchRequest(
-                max_wait_ms=0,
-                min_bytes=0,
-                max_bytes=_MAX_BYTES,
-                topics=[FetchTopic(topic=place[0], partitions=[wanted])],
-            )
+            request = fetch_request(_VERSION, {(place[0], b"", place[1]): offset}, max_bytes=_MAX_BYTES)
             (data,) = client.ask(request, _VERSION).responses[0].partitions
             if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and not offset and (offset := _start(client, place)):
                 continue
@@ -128,8 +112,8 @@ def _partition(bootstrap: str, place: TopicPartition) -> Served:
 
 
 def _start(client: RawClient, place: TopicPartition) -> int:
-    wanted = ListOffsetsPartition(partition_index=place[1], timestamp=_EARLIEST)
-    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=place[0], partitions=[wanted])])
+    wanted = {"name": place[0], "partitions": [{"partition_index": place[1], "timestamp": _EARLIEST}]}
+    request = message(ListOffsetsRequest, replica_id=-1, topics=[wanted])
     offset: int = client.ask(request, 5).topics[0].partitions[0].offset
     return offset
 
@@ -138,18 +122,20 @@ def _bytes(data: Any) -> bytes | None:
     return None if data is None else bytes(data)
 
 
-def write_to_all(bootstrap: str) -> dict[TopicPartition, str]:
-    """Writes a record to every partition; returns the results."""
-    builder = BatchBuilder()
-    builder.append(NOW_MS, None, b"written after the damage")
-    output = {}
+def fetch_committed(bootstrap: str) -> None:
+    """Fetches committed records from many offsets, whatever the responses are."""
     with RawClient(bootstrap) as client:
         for topic, partition in PARTITIONS:
-            request = produce_request({topic: [bytes(builder.build())]})
-            request.topic_data[0].partition_data[0].index = partition
-            (answer,) = client.ask(request, 9).responses[0].partition_responses
-            output[topic, partition] = ErrorCode(answer.error_code).name
-    return output
+            for offset in range(0, 61, 7):
+                request = fetch_request(_VERSION, {(topic, b"", partition): offset})
+                request.isolation_level = 1
+                client.ask(request, _VERSION)
+
+
+def write_to_all(bootstrap: str) -> dict[TopicPartition, str]:
+    """Writes a record to every partition; returns the results."""
+    with RawClient(bootstrap) as client:
+        return {place: append_one(client, *place, b"written after the damage") for place in PARTITIONS}
 
 
 def commit(bootstrap: str) -> None:
@@ -192,19 +178,12 @@ class Trial:
             self._start_and_use(foreseen)
         finally:
             self.broker.close()
-        if not self._cannot_be_helped(mended):
-            self._repair(mended)
+        visit = doctor(mended, "--repair")
+        self._no_fault(visit.stderr, "the repair")
+        if not ("refuses" in visit.stdout or "a repair is not possible" in visit.stdout or visit.returncode == 2):
+            self._start_repaired(mended, is_healthy=visit.returncode == 0)
         shutil.rmtree(mended)
         shutil.rmtree(self.path)
-
-    def _cannot_be_helped(self, path: Path) -> bool:
-        """Runs the repair; returns whether it is not possible."""
-        visit = doctor(path, "--repair")
-        self._no_fault(visit.stderr, "the repair")
-        return "refuses" in visit.stdout or "a repair is not possible" in visit.stdout or visit.returncode == 2
-
-    def _problem(self, text: str) -> None:
-        self.problems.append(text)
 
     def _foreseen(self) -> str:
         """The predicted effect of the start: "" or the reason of the refusal."""
@@ -212,7 +191,7 @@ class Trial:
         self._no_fault(visit.stderr, "the doctor")
         if visit.returncode == 2:
             if not re.fullmatch(r"barnabas: .*\.\n", visit.stderr):
-                self._problem(f"the doctor said {visit.stderr!r}")
+                self.problems.append(f"the doctor said {visit.stderr!r}")
             return visit.stderr
         output = [json.loads(line) for line in visit.stdout.splitlines()]
         self.losses = " ".join(line["path"] for line in output if line.get("severity") == "loss")
@@ -220,7 +199,7 @@ class Trial:
 
     def _no_fault(self, text: str, process: str) -> None:
         if FAULT.search(text):
-            self._problem(f"{process} had an internal error: {text[-3000:]}")
+            self.problems.append(f"{process} had an internal error: {text[-3000:]}")
 
     def _start_and_use(self, foreseen: str) -> None:
         try:
@@ -229,29 +208,29 @@ class Trial:
             self.outcome = f"refused: {error}"
             sentences = [line for line in self.broker.log().splitlines() if SENTENCE.match(line)]
             if len(sentences) != 1:
-                self._problem(f"no start, and {len(sentences)} sentences: {error}")
+                self.problems.append(f"no start, and {len(sentences)} sentences: {error}")
             if not foreseen:
-                self._problem(f"the doctor did not foresee: {error}")
+                self.problems.append(f"the doctor did not foresee: {error}")
             self._no_fault(self.broker.log(), "the broker")
             return
         if foreseen:
-            self._problem(f"it starts, and the doctor foresaw {foreseen}")
+            self.problems.append(f"it starts, and the doctor foresaw {foreseen}")
         try:
             first = self._use()
             self.broker.stop()
         except (BrokerError, OSError, EOFError, confluent_kafka.KafkaException) as error:
-            self._problem(f"it ended later: {error!r}\n{self.broker.log()[-2000:]}")
+            self.problems.append(f"it ended later: {error!r}\n{self.broker.log()[-2000:]}")
             self.outcome = "ended later"
         else:
             self._again(first)
         self._no_fault(self.broker.log(), "the broker")
 
     def _use(self) -> dict[TopicPartition, Served]:
-        first = served_by(self.broker.bootstrap)
-        self._compare(first)
+        self._compare(served_by(self.broker.bootstrap))
+        fetch_committed(self.broker.bootstrap)
         for place, code in write_to_all(self.broker.bootstrap).items():
             if code != "NONE":
-                self._problem(f"a record to {place} is answered with {code}")
+                self.problems.append(f"a record to {place} is answered with {code}")
         if not UNLOADABLE.search(self.broker.log()):
             commit(self.broker.bootstrap)
         return served_by(self.broker.bootstrap)
@@ -262,16 +241,16 @@ class Trial:
             is_known = f"/{place[0]}-{place[1]}/" in self.losses
             for error in sorted(errors):
                 if not (is_known and error.startswith("CRC")):
-                    self._problem(f"{place}: {error}")
+                    self.problems.append(f"{place}: {error}")
             truth = self.truth[place]
             wrong = [offset for offset, record in content.items() if truth.get(offset) != record]
             if wrong:
-                self._problem(f"{place}: something else at {wrong[:3]}: {content[wrong[0]]}")
+                self.problems.append(f"{place}: something else at {wrong[:3]}: {content[wrong[0]]}")
             lost += len([offset for offset in truth.keys() - content.keys() if offset >= STARTS.get(place, 0)])
         if lost:
             self.outcome = f"served without {lost} records"
             if not self.losses and not WORDS.search(self.broker.log()):
-                self._problem(f"{lost} records are missing without a message: {self.broker.log()}")
+                self.problems.append(f"{lost} records are missing without a message: {self.broker.log()}")
 
     def _again(self, first: dict[TopicPartition, Served]) -> None:
         self.broker.start()
@@ -279,17 +258,25 @@ class Trial:
         self.broker.stop()
         for place, (content, _) in first.items():
             if content != second[place].content:
-                self._problem(f"{place}: a second start serves something else")
+                self.problems.append(f"{place}: a second start serves something else")
 
-    def _repair(self, path: Path) -> None:
+    def _start_repaired(self, path: Path, *, is_healthy: bool) -> None:
+        self._check_healthy(path, is_healthy=is_healthy)
         with Broker(path, settings=SETTINGS) as broker:
             found = served_by(broker.bootstrap)
             broker.stop()
             self._no_fault(broker.log(), "the broker after the repair")
+        self._check_healthy(path, is_healthy=is_healthy)
         for place, (content, errors) in found.items():
             wrong = [offset for offset, record in content.items() if self.truth[place].get(offset) != record]
             if errors or wrong:
-                self._problem(f"after the repair {place}: {errors} {wrong[:3]}")
+                self.problems.append(f"after the repair {place}: {errors} {wrong[:3]}")
+
+    def _check_healthy(self, path: Path, *, is_healthy: bool) -> None:
+        """After a complete repair the doctor finds nothing."""
+        visit = doctor(path) if is_healthy else None
+        if visit is not None and visit.returncode:
+            self.problems.append(f"after the repair the doctor finds {visit.stdout[-2000:]}")
 
 
 def written_to(path: Path) -> dict[TopicPartition, Content]:
@@ -307,10 +294,7 @@ def written_to(path: Path) -> dict[TopicPartition, Content]:
 
 def main() -> None:
     """Runs trials, prints the results."""
-    parser = argparse.ArgumentParser(description="Random damage to a stopped node.")
-    parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=random.randrange(2**32))
-    options = parser.parse_args()
+    options = run_options("Random damage to a stopped node.", count=100)
     with tempfile.TemporaryDirectory(prefix="barnabas-damaged-") as folder:
         make_data_directory(Path(folder, "whole"))
         truth = written_to(Path(folder, "whole"))

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from time import time
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from protocol.errors import ErrorCode
 from protocol.messages.logs import DescribeLogDirsRequest
@@ -22,22 +21,14 @@ from protocol.messages.metadata import (
     MetadataRequestTopic,
     TopicRequest,
 )
-from protocol.records import BatchBuilder, headers, records
-from tests.support.loading import fetch_request, produce_request
+from protocol.records import headers, records
+from tests.support.loading import append_one, fetch_request
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
 TOPIC: Final = "t"
 PARTITIONS: Final = 6
 FIRST, FAILING, THIRD = "first", "failing", "third"
-
-
-class Node(Protocol):
-    """Either broker."""
-
-    @property
-    def bootstrap(self) -> str:
-        """The bootstrap server."""
 
 
 class PartitionStatus(NamedTuple):
@@ -64,14 +55,10 @@ class FailingClient:
     def write(self, client: RawClient, index: int) -> str:
         """Appends one record; returns the error's name."""
         value = b"%d of %d" % (len(self.acknowledged[index]), index)
-        builder = BatchBuilder()
-        builder.append(int(time() * 1000), None, value)
-        request = produce_request({self._topic: [bytes(builder.build())]})
-        request.topic_data[0].partition_data[0].index = index
-        code = client.ask(request, 9).responses[0].partition_responses[0].error_code
-        if code == ErrorCode.NONE:
+        code = append_one(client, self._topic, index, value)
+        if code == "NONE":
             self.acknowledged[index].append(value)
-        return ErrorCode(code).name
+        return code
 
     def log_dirs(self, client: RawClient) -> dict[str, tuple[str, list[int]]]:
         """The error's name and the topic's partitions of each log directory."""

@@ -14,9 +14,7 @@ RULES    1. The peers run random acts of `malicious_peer.py` beside the clients 
 
 from __future__ import annotations
 
-import argparse
 import os
-import random
 import re
 import statistics
 import sys
@@ -29,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from barnabas.embedded import Broker
-from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, DeleteTopicsRequest
+from protocol.messages.admin import DeleteTopicsRequest
 from protocol.messages.groups import DeleteGroupsRequest, ListGroupsRequest
 from protocol.messages.metadata import (
     ApiVersionsRequest,
@@ -46,6 +44,7 @@ from tests.support.follower import Follower
 from tests.support.loading import create
 from tests.support.raw_client import RawClient
 from tests.support.sample_requests import OFFSETS_TOPIC, TOPICS
+from tests.support.seeds import run_options
 from tests.support.waiting import until
 
 LAST_WORDS = 4000
@@ -54,14 +53,15 @@ SWEEP_S = 2.0
 WARM_UP = 0.3
 """The part of the samples that may grow: code is compiled, tables find their size."""
 
-GROWTH_LIMIT_BYTES = 32 * 1024 * 1024
+MIB = 1024 * 1024
+GROWTH_LIMIT_BYTES = 32 * MIB
 """Of the daemon's own memory, from the middle of the run to its end, whatever its length. What malloc keeps of large
 buffers that were freed moves by a dozen MiB; a hundred bytes for each connection of five minutes would be as much."""
 
 ENOUGH_SAMPLES = 30
 """With fewer the run is all warm-up, and only the ceiling is held against it."""
 
-CEILING_BYTES = 192 * 1024 * 1024
+CEILING_BYTES = 192 * MIB
 RECKLESS_REQUESTS = 500
 OFFSETS_PARTITIONS = 4
 FOUND = (("plain", "delete"), ("compacted", "compact"))
@@ -86,31 +86,6 @@ class Sample(NamedTuple):
     own_bytes: int
     files: int
     sockets: int
-
-
-class Report(NamedTuple):
-    """The results of a run."""
-
-    seed: int
-    acts: dict[str, int]
-    records: dict[str, int]
-    samples: list[Sample]
-    log_lines: int
-
-    def __str__(self) -> str:
-        first, last = self.samples[0], self.samples[-1]
-        acts = ", ".join(f"{count} {name}" for name, count in sorted(self.acts.items()))
-        records = ", ".join(f"{count} {name}" for name, count in self.records.items())
-        memory = " ".join(
-            f"{sample.own_bytes / 1024 / 1024:.1f}" for sample in self.samples[:: len(self.samples) // 20 + 1]
-        )
-        lines = [
-            f"seed {self.seed}, {last.second:.0f} s, {sum(self.acts.values())} acts: {acts}",
-            f"records of each partition, written and read: {records}; {self.log_lines} lines of log",
-            f"own memory, MiB: {memory}; from the middle to the end {growth(self.samples) / 1024:+.0f} KiB",
-            f"files {first.files} at first, {last.files} at the end; sockets {first.sockets} and {last.sockets}",
-        ]
-        return "\n".join(lines)
 
 
 def open_in(pid: int) -> list[str]:
@@ -188,9 +163,18 @@ class Run:
         assert max(sample.own_bytes for sample in self.samples) <= CEILING_BYTES, self.report()
         assert len(self.samples) < ENOUGH_SAMPLES or growth(self.samples) <= GROWTH_LIMIT_BYTES, self.report()
 
-    def report(self) -> Report:
+    def report(self) -> str:
         """The results so far."""
-        return Report(self.seed, dict(self.acts), self.records, self.samples, self.broker.log().count("\n"))
+        first, last = self.samples[0], self.samples[-1]
+        acts = ", ".join(f"{count} {name}" for name, count in sorted(self.acts.items()))
+        records = ", ".join(f"{count} {name}" for name, count in self.records.items())
+        memory = " ".join(f"{sample.own_bytes / MIB:.1f}" for sample in self.samples[:: len(self.samples) // 20 + 1])
+        return "\n".join((
+            f"seed {self.seed}, {last.second:.0f} s, {self.acts.total()} acts: {acts}",
+            f"records of each partition, written and read: {records}; {self.broker.log().count(chr(10))} lines of log",
+            f"own memory, MiB: {memory}; from the middle to the end {growth(self.samples) / 1024:+.0f} KiB",
+            f"files {first.files} at first, {last.files} at the end; sockets {first.sockets} and {last.sockets}",
+        ))  # fmt: skip
 
     # ------------------------------------------------------------ the clients and the peers
     def _start(self, pool: ThreadPoolExecutor) -> dict[str, Future[int]]:
@@ -249,16 +233,7 @@ class Run:
         groups = {group.group_id for group in admin.ask(ListGroupsRequest(), 4).groups}
         mine = {f"group-of-{topic}" for topic in self.own_topics}
         admin.ask(DeleteGroupsRequest(groups_names=sorted(groups - mine)), 2)
-        found = [
-            CreatableTopic(
-                name=name,
-                num_partitions=2,
-                replication_factor=1,
-                configs=[CreatableTopicConfig(name="cleanup.policy", value=policy)],
-            )
-            for name, policy in FOUND
-        ]
-        ids = [topic.topic_id for topic in admin.ask(CreateTopicsRequest(topics=found), 7).topics]
+        ids = [create(admin, name, partitions=2, cleanup_policy=policy)[0] for name, policy in FOUND]
         for peer in self.peers:
             peer.drawer.topic_ids = [bytes(16), *ids]
 
@@ -282,8 +257,8 @@ def end_of(directory: Path) -> int:
     return end
 
 
-def run(broker: Broker, seed: int, seconds: float) -> Report:
-    """Runs on a started broker, and stops it."""
+def run(broker: Broker, seed: int, seconds: float) -> str:
+    """Runs on a started broker, and stops it; returns the results."""
     this = Run(broker, seed)
     try:
         this.go(seconds)
@@ -308,11 +283,7 @@ def run(broker: Broker, seed: int, seconds: float) -> Report:
 
 def main() -> None:
     """Runs for some minutes, prints the results."""
-    parser = argparse.ArgumentParser(description="Rude peers beside working clients.")
-    parser.add_argument("--minutes", type=float, default=5)
-    parser.add_argument("--seed", type=int, default=random.randrange(2**32))
-    options = parser.parse_args()
-    print(f"seed {options.seed}", flush=True)
+    options = run_options("Malicious peers beside working clients.", minutes=5.0)
     with Broker(settings=SETTINGS) as broker:
         try:
             print(run(broker, options.seed, options.minutes * 60))

@@ -27,8 +27,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from kafka.errors import KafkaError
 
 from protocol.errors import ErrorCode
-from protocol.messages.logs import AlterReplicaLogDir, AlterReplicaLogDirsRequest, AlterReplicaLogDirTopic
+from protocol.messages.logs import AlterReplicaLogDirsRequest
 from tests.process.acknowledged_state import AcknowledgedState, ReadRecord, key_of, value_of
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 
 QUICK = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 100, "retry.backoff.ms": 20, "log_level": 0}
@@ -125,7 +126,7 @@ class Writer(Client):
         try:
             assert error is None, f"{self.name} was refused: {error}"
             with self.memory.lock:
-                ledger = self.memory.ledger(message.topic(), message.partition())
+                ledger = self.memory.ledgers[message.topic(), message.partition()]
                 if message.offset() >= 0:  # of a repeated batch the client may not know it
                     ledger.acknowledge(message.offset(), message.value())
         except AssertionError as failure:
@@ -157,7 +158,7 @@ class PythonWriter(Client):
             self.over.wait(0.1)
             return
         with self.memory.lock:
-            self.memory.ledger(topic, partition).acknowledge(received.offset, value)
+            self.memory.ledgers[topic, partition].acknowledge(received.offset, value)
         self.number += 1
 
     def finish(self) -> None:
@@ -196,15 +197,15 @@ class GroupReader(Client):
 
     def step(self) -> None:
         """Reads and commits some records."""
-        messages = self.consumer.consume(500, 0.1)
-        for message in messages:
-            if message.error() is not None:
-                assert explained(message.error()), message.error()
+        received = self.consumer.consume(500, 0.1)
+        for record in received:
+            if record.error() is not None:
+                assert explained(record.error()), record.error()
                 continue
             with self.memory.lock:
-                ledger = self.memory.ledger(message.topic(), message.partition())
-                ledger.see(ReadRecord(message.offset(), message.key(), message.value()))
-        if messages:
+                ledger = self.memory.ledgers[record.topic(), record.partition()]
+                ledger.see(ReadRecord(record.offset(), record.key(), record.value()))
+        if received:
             self._commit()
 
     def _commit(self) -> None:
@@ -282,7 +283,7 @@ class Administrator(Client):
 
     def _trim(self) -> None:
         with self.memory.lock:
-            offsets = self.memory.ledger(self.trimmed, 0).acknowledged
+            offsets = self.memory.ledgers[self.trimmed, 0].acknowledged
             end = max(offsets, default=0)
         if end > 100:
             place = confluent_kafka.TopicPartition(self.trimmed, 0, end - 100)
@@ -293,10 +294,8 @@ class Administrator(Client):
                     raise
 
     def _move(self) -> None:
-        wanted = AlterReplicaLogDir(
-            path=self.rng.choice(self.directories), topics=[AlterReplicaLogDirTopic(name=self.moving, partitions=[0])]
-        )
+        wanted = {"path": self.rng.choice(self.directories), "topics": [{"name": self.moving, "partitions": [0]}]}
         with RawClient(self.bootstrap, _ANSWER_S) as client:
-            answer = client.ask(AlterReplicaLogDirsRequest(dirs=[wanted]), 2)
+            answer = client.ask(message(AlterReplicaLogDirsRequest, dirs=[wanted]), 2)
         code = answer.results[0].partitions[0].error_code
         assert code in {ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR}, code

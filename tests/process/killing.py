@@ -14,7 +14,6 @@ RULES    1. The clients of `killed_clients.py` run all the time. A turn waits, k
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import re
@@ -43,6 +42,7 @@ from tests.process.acknowledged_state import AcknowledgedState, PartitionRecords
 from tests.process.crash_readers import KafkaDumpLog, read_back
 from tests.process.killed_clients import QUICK, Administrator, Client, GroupReader, PythonWriter, Writer
 from tests.support.kafka import ApacheKafka, why_no_kafka
+from tests.support.seeds import run_options
 from tests.support.waiting import until
 
 SMALL = {"internal.segment.bytes": "20000", "index.interval.bytes": "300"}
@@ -203,10 +203,9 @@ class Run:
             topics = dict(self.memory.topics)
         self._look_at_topics(where, topics)
         self._look_at_groups(where, committed)
-        self.look_at_records(where, is_thorough=is_thorough)
+        self._look_at_records(where, is_thorough=is_thorough)
 
-    def look_at_records(self, where: str, *, is_thorough: bool) -> None:
-        """The same for records only."""
+    def _look_at_records(self, where: str, *, is_thorough: bool) -> None:
         with self.memory.lock:
             acknowledged = {place: set(ledger.acknowledged) for place, ledger in self.memory.ledgers.items()}
         begins = {place: 0 if is_thorough else max(0, self.ends.get(place, 0) - _BEHIND) for place in acknowledged}
@@ -322,11 +321,7 @@ def run(root: Path, seed: int, count: int, *, with_kafka: bool) -> Counter[str]:
 
 def main() -> None:
     """Runs a number of kills, prints what was done."""
-    parser = argparse.ArgumentParser(description="SIGKILL at random moments under load.")
-    parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=random.randrange(2**32))
-    options = parser.parse_args()
-    print(f"seed {options.seed}", flush=True)
+    options = run_options("SIGKILL at random moments under load.", count=100)
     with tempfile.TemporaryDirectory(prefix="barnabas-killing-") as folder:
         print(dict(run(Path(folder), options.seed, options.count, with_kafka=why_no_kafka() is None)))
 

@@ -6,18 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from protocol.errors import ErrorCode
-from protocol.messages.cluster import (
-    DescribeQuorumRequest,
-    QuorumPartition,
-    QuorumTopic,
-    RemoveRaftVoterRequest,
-)
+from protocol.messages.cluster import DescribeQuorumRequest, RemoveRaftVoterRequest
 from tests.support.cluster import Cluster
 from tests.support.feature_cases import KRAFT, UP, updates
+from tests.support.librdkafka import create_topic, read_to_end
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -56,30 +53,9 @@ class Writer:
             self.acknowledged[message.partition(), message.offset()] = message.value()
 
 
-def read_all(cluster: Cluster, topic: str, **settings: Any) -> dict[tuple[int, int], bytes]:
-    """Every record of a topic, up to its current end offsets."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": cluster.bootstrap,
-            "group.id": f"reader-of-{topic}",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            **settings,
-        }
-    )
-    consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
-    found: dict[tuple[int, int], bytes] = {}
-    ended: set[int] = set()
-    while len(ended) < PARTITIONS:
-        message = consumer.poll(30)
-        assert message is not None, "nothing came for half a minute"
-        if message.error() is not None:
-            ended.add(message.partition())
-        else:
-            found[message.partition(), message.offset()] = message.value()
-    consumer.close()
-    return found
+def read_all(cluster: Cluster, topic: str) -> dict[tuple[int, int], bytes]:
+    """Every record of a topic by partition and offset."""
+    return {(record.partition(), record.offset()): record.value() for record in read_to_end(cluster.bootstrap, topic)}
 
 
 @pytest.fixture
@@ -89,10 +65,9 @@ def cluster() -> Iterator[Cluster]:
 
 
 def create(cluster: Cluster, topic: str) -> AdminClient:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(30)
+    create_topic(cluster.bootstrap, topic, PARTITIONS, 3)
     cluster.wait_until_known(topic)
-    return admin
+    return AdminClient({"bootstrap.servers": cluster.bootstrap})
 
 
 def leaders(admin: AdminClient, topic: str) -> dict[int, tuple[int, list[int]]]:
@@ -154,16 +129,16 @@ def test_transactions_span_all_brokers(cluster: Cluster) -> None:
                 writer.producer.abort_transaction(30)
             else:
                 writer.producer.commit_transaction(30)
-    found = read_all(cluster, "paid", **{"isolation.level": "read_committed"})
+    found = read_to_end(cluster.bootstrap, "paid", "read_committed")
     committed = [number for number in range(240) if number // 60 % 2 == 0]
-    assert sorted(int(value) for value in found.values()) == sorted(3 * committed)
+    assert sorted(int(record.value()) for record in found) == sorted(3 * committed)
 
 
 def voters(cluster: Cluster) -> dict[int, bytes]:
     """Voters and their directory ids according to node 1."""
-    requested = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])
+    requested = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
     with RawClient(cluster.nodes[1].bootstrap) as client:
-        (partition,) = client.ask(DescribeQuorumRequest(topics=[requested]), 2).topics[0].partitions
+        (partition,) = client.ask(message(DescribeQuorumRequest, topics=[requested]), 2).topics[0].partitions
     return {voter.replica_id: voter.replica_directory_id for voter in partition.current_voters}
 
 

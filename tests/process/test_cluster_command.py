@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -15,10 +14,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from barnabas import Cluster
 from barnabas.embedded import MAIN, BrokerError
+from tests.support.librdkafka import create_topic
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
@@ -59,8 +59,8 @@ def in_sync(admin: AdminClient) -> list[int]:
 def test_one_command_runs_three_nodes_whose_data_survive(tmp_path: Path) -> None:
     with command(tmp_path) as (process, bootstrap):
         assert len(bootstrap.split(",")) == 3
+        create_topic(bootstrap, "kept", 3, -1)
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        admin.create_topics([NewTopic("kept", 3)])["kept"].result(30)
         until(lambda: in_sync(admin) == [3, 3, 3], "every replica is made")
         running = nodes(process)
         process.send_signal(signal.SIGINT)
@@ -100,26 +100,21 @@ def test_no_node_outlives_the_command(tmp_path: Path) -> None:
         until(lambda: not running["1"].is_running(), "the node has ended")
 
 
-def test_a_folder_of_another_cluster_is_not_touched(tmp_path: Path) -> None:
-    Cluster(1, data_dir=tmp_path).close()
-    before = (tmp_path / "cluster.json").read_text()
-    with pytest.raises(
-        BrokerError, match="holds a cluster of 1 brokers and 0 nodes that are controllers only, not of 3"
-    ):
-        Cluster(3, data_dir=tmp_path)
-    assert (tmp_path / "cluster.json").read_text() == before
-    assert list(json.loads(before)["nodes"]) == ["1"]
-
-
-def test_a_folder_keeps_its_addresses(tmp_path: Path) -> None:
+def test_a_folder_keeps_the_size_and_the_addresses_of_its_cluster(tmp_path: Path) -> None:
     first = Cluster(1, data_dir=tmp_path, host="localhost")
     first.close()
-    with pytest.raises(BrokerError, match=rf"holds a cluster on {first.bootstrap}, and its addresses cannot change"):
-        Cluster(1, data_dir=tmp_path, port=int(first.bootstrap.rpartition(":")[2]) - 1)
-    with pytest.raises(BrokerError, match="its addresses cannot change"):
-        Cluster(1, data_dir=tmp_path, host="127.0.0.1")
+    before = (tmp_path / "cluster.json").read_text()
+    port = int(first.bootstrap.rpartition(":")[2])
+    for brokers, other, words in (
+        (3, {}, "holds a cluster of 1 brokers and 0 nodes that are controllers only, not of 3"),
+        (1, {"port": port - 1}, rf"holds a cluster on {first.bootstrap}, and its addresses cannot change"),
+        (1, {"host": "127.0.0.1"}, "its addresses cannot change"),
+    ):
+        with pytest.raises(BrokerError, match=words):
+            Cluster(brokers, data_dir=tmp_path, **other)
+    assert (tmp_path / "cluster.json").read_text() == before
     again = Cluster(1, data_dir=tmp_path)
-    assert (again.bootstrap, again.nodes[1].host) == (first.bootstrap, "localhost")
+    assert (again.bootstrap, again.nodes[1].host, list(again.nodes)) == (first.bootstrap, "localhost", [1])
     again.close()
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from barnabas.embedded import Broker
 from protocol.messages.produce_fetch import FetchRequest
-from protocol.records import BatchBuilder, headers
+from protocol.records import headers
 from storage.io.page_cache import PageCache
-from tests.support.loading import create, fetch_request, load
+from tests.support.loading import create, fetch_request, load, one_record
 from tests.support.raw_client import RawClient
 from tests.support.timestamps import RECENT_MS
 
@@ -24,20 +24,13 @@ VERSION = 11
 BATCHES = 40
 
 
-def batch_of(number: int) -> bytes:
-    """One record of nearly 1 MiB."""
-    builder = BatchBuilder()
-    builder.append(RECENT_MS + number, None, bytes([number]) * (MIB - 200))
-    return bytes(builder.build())
-
-
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker with 40 MiB in segments of 8 MiB."""
     with Broker(tmp_path_factory.mktemp("cold") / "data") as running:
         with RawClient(running.bootstrap) as client:
             create(client, "t", segment_bytes=8 * MIB)
-            load(client, "t", [batch_of(number) for number in range(BATCHES)])
+            load(client, "t", [one_record(bytes([n]) * (MIB - 200), RECENT_MS + n) for n in range(BATCHES)])
         yield running
 
 

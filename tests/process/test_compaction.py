@@ -10,20 +10,14 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
 import psutil
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-)
+from confluent_kafka.admin import ResourceType
 
 from barnabas import Broker
 from broker.io.compaction_main import NICENESS
@@ -31,6 +25,7 @@ from broker.io.compaction_process import _ROOT, _START, CleanerProcess
 from storage.compaction.cleaner_job import CleanerResources, CleaningFailed, CleaningResult, Replacement
 from storage.log.log import Log
 from tests.support.compaction import COMPACTED, closed, job_for, kept, put
+from tests.support.librdkafka import create_topic, read_to_end, set_configs
 from tests.support.logs import NOW_MS, log_at
 from tests.support.waiting import until
 
@@ -205,13 +200,13 @@ async def test_stop_does_not_wait_for_a_slow_compaction(tmp_path: Path) -> None:
 
 def create(bootstrap: str) -> None:
     """A compacted topic of small segments."""
-    settings = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"}
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(TOPIC, 1, config=settings)])[TOPIC].result(30)
+    configs = {"cleanup_policy": "compact", "segment_bytes": "1048576", "min_cleanable_dirty_ratio": "0.01"}
+    create_topic(bootstrap, TOPIC, **configs)
 
 
-def produce(bootstrap: str) -> dict[bytes, bytes]:
-    """Many values of few keys; returns the last value of each."""
+def create_and_produce(bootstrap: str) -> dict[bytes, bytes]:
+    """Many values of few keys in a compacted topic; returns the last value of each."""
+    create(bootstrap)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "enable.idempotence": True})
     last = {}
     for number in range(RECORDS):
@@ -226,23 +221,9 @@ def produce(bootstrap: str) -> dict[bytes, bytes]:
 
 def consumed(bootstrap: str) -> tuple[int, dict[bytes | None, bytes | None]]:
     """The number of records, and the last value of each key."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True})
-    consumer.assign([TopicPartition(TOPIC, 0, 0)])
-    last: dict[bytes | None, bytes | None] = {}
-    count, before = 0, -1
-    while True:
-        message = consumer.poll(10)
-        assert message is not None
-        error, offset = message.error(), message.offset()
-        if error is not None:
-            assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF
-            consumer.close()
-            return count, last
-        assert offset is not None
-        assert offset > before
-        before = offset
-        count += 1
-        last[message.key()] = message.value()
+    found = read_to_end(bootstrap, TOPIC)
+    assert all(one.offset() < other.offset() for one, other in pairwise(found))
+    return len(found), {record.key(): record.value() for record in found}
 
 
 def size_of(directory: Path, name: str) -> int:
@@ -257,8 +238,7 @@ def size_of(directory: Path, name: str) -> int:
 def test_a_served_topic_is_compacted_to_its_last_values(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Broker(data, settings=SETTINGS) as broker:
-        create(broker.bootstrap)
-        last = produce(broker.bootstrap)
+        last = create_and_produce(broker.bootstrap)
         until(lambda: size_of(data, f"{TOPIC}-0") < 1_300_000, "compacted")
         count, found = consumed(broker.bootstrap)
         assert found == last
@@ -275,13 +255,9 @@ def test_a_changed_throttle_applies_to_a_running_compaction(tmp_path: Path) -> N
     data = tmp_path / "data"
     pace = "log.cleaner.io.max.bytes.per.second"
     with Broker(data, settings={**SETTINGS, pace: 100}) as broker:
-        create(broker.bootstrap)
-        last = produce(broker.bootstrap)
+        last = create_and_produce(broker.bootstrap)
         until(lambda: psutil.Process(broker.pid).children(), "a helper is at work")
-        wish = ConfigEntry(pace, "1e9", incremental_operation=AlterConfigOpType.SET)
-        itself = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[wish])
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.incremental_alter_configs([itself])[itself].result(30)
+        set_configs(broker.bootstrap, ResourceType.BROKER, "1", {pace: "1e9"})
         until(lambda: size_of(data, f"{TOPIC}-0") < 1_300_000, "compacted")
         assert consumed(broker.bootstrap)[1] == last
 
@@ -289,8 +265,7 @@ def test_a_changed_throttle_applies_to_a_running_compaction(tmp_path: Path) -> N
 def test_a_broker_killed_during_a_compaction_loses_nothing(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Broker(data, settings={**SETTINGS, "log.cleaner.io.max.bytes.per.second": 500_000}) as broker:
-        create(broker.bootstrap)
-        last = produce(broker.bootstrap)
+        last = create_and_produce(broker.bootstrap)
         process = psutil.Process(broker.pid)
         until(lambda: list((data / f"{TOPIC}-0").glob("*.cleaned")), "a compaction is under way", every_s=0.005)
         helpers = process.children()

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from barnabas import Broker
 from barnabas.cluster import free_ports, new_id
+from tests.support.librdkafka import create_topic, produce
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
@@ -65,27 +65,20 @@ def serve(nodes: list[Broker], brokers: list[Broker]) -> None:
         for node in nodes:
             node.wait_until_ready()
         bootstrap = ",".join(broker.bootstrap for broker in brokers)
+        create_topic(bootstrap, "t", -1, -1)
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        admin.create_topics([NewTopic("t")])["t"].result(30)
 
         def replicas() -> list[int]:
             topic = admin.list_topics("t", timeout=30).topics["t"]
             return [len(partition.replicas) for partition in topic.partitions.values()]
 
         until(lambda: replicas() == [3, 3, 3], "all brokers know the topic")
-        producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
-        producer.produce("t", b"v")
-        assert producer.flush(30) == 0
+        produce(bootstrap, "t", [b"v"], acks="all")
 
 
-def test_three_nodes_start_from_combined_properties(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_combined", [True, False], ids=["combined.properties", "controller and broker.properties"])
+def test_nodes_start_from_the_example_settings(tmp_path: Path, *, is_combined: bool) -> None:
     site = Site(tmp_path, 3, 3)
-    nodes = [site.node("combined", number) for number in (1, 2, 3)]
-    serve(nodes, nodes)
-
-
-def test_six_nodes_start_from_controller_and_broker_properties(tmp_path: Path) -> None:
-    site = Site(tmp_path, 3, 3)
-    controllers = [site.node("controller", number) for number in (1, 2, 3)]
-    brokers = [site.node("broker", number) for number in (11, 12, 13)]
-    serve([*controllers, *brokers], brokers)
+    controllers = [site.node("combined" if is_combined else "controller", number) for number in (1, 2, 3)]
+    brokers = controllers if is_combined else [site.node("broker", number) for number in (11, 12, 13)]
+    serve(list(dict.fromkeys([*controllers, *brokers])), brokers)

@@ -19,7 +19,6 @@ from tests.process.failing import (
     THIRD,
     TOPIC,
     FailingClient,
-    Node,
     PartitionStatus,
     directories,
 )
@@ -78,7 +77,12 @@ def tables(failed: list[int]) -> dict[int, PartitionStatus]:
 
 
 def use_directory(
-    kind: str, broker: Node, client: RawClient, failing: FailingClient, disk: FaultyDirectory, index: int
+    kind: str,
+    broker: Broker | ApacheKafka,
+    client: RawClient,
+    failing: FailingClient,
+    disk: FaultyDirectory,
+    index: int,
 ) -> None:
     """Makes the broker use the failing directory."""
     if kind == "read":
@@ -94,6 +98,17 @@ def use_directory(
         assert failing.write(client, index) == "KAFKA_STORAGE_ERROR"
 
 
+def wait_until_offline(client: RawClient, failing: FailingClient, failed: list[int]) -> None:
+    until(lambda: failing.log_dirs(client)[FAILING] == STORAGE_ERROR, "the directory is offline")
+    until(lambda: failing.table(client) == tables(failed), "all requests report it")
+
+
+def check_served(broker: Broker, failing: FailingClient) -> None:
+    with RawClient(broker.bootstrap) as client:
+        until(lambda: failing.table(client) == tables([]), "every partition is served again")
+        failing.check_no_loss(client)
+
+
 @pytest.mark.parametrize("kind", ["write", "sync", "read", "rename", "list", "everything"])
 def test_a_failed_directory_goes_offline_alone_and_loses_nothing(
     kind: str, tmp_path: Path, disk: FaultyDirectory
@@ -104,15 +119,13 @@ def test_a_failed_directory_goes_offline_alone_and_loses_nothing(
             failed = create_topics(client, failing)
             disk.fail(kind)
             use_directory(kind, broker, client, failing, disk, failed[0])
-            until(lambda: failing.log_dirs(client)[FAILING] == STORAGE_ERROR, "the directory is offline")
-            until(lambda: failing.table(client) == tables(failed), "all requests report it")
+            wait_until_offline(client, failing, failed)
             assert broker.log().count(f"{tmp_path / FAILING} is offline") == 1
         if kind in ("write", "everything"):
             broker.restart()
             with RawClient(broker.bootstrap) as client:
                 use_directory(kind, broker, client, failing, disk, failed[0])
-                until(lambda: failing.log_dirs(client)[FAILING] == STORAGE_ERROR, "the directory is offline")
-                until(lambda: failing.table(client) == tables(failed), "all requests report it")
+                wait_until_offline(client, failing, failed)
                 create(client, "new", partitions=2)
                 until(
                     lambda: FailingClient("new", 2).table(client) == dict.fromkeys(range(2), SERVED),
@@ -121,9 +134,7 @@ def test_a_failed_directory_goes_offline_alone_and_loses_nothing(
         disk.fail()
         disk.forget_cache()
         broker.restart()
-        with RawClient(broker.bootstrap) as client:
-            until(lambda: failing.table(client) == tables([]), "it is served again")
-            failing.check_no_loss(client)
+        check_served(broker, failing)
         assert "Traceback" not in broker.log()
 
 
@@ -136,8 +147,7 @@ def test_an_unmounted_directory_goes_offline_and_its_replicas_are_not_created_ag
         with RawClient(broker.bootstrap) as client:
             failed = create_topics(client, failing)
             disk.unmount()
-            until(lambda: failing.log_dirs(client)[FAILING] == STORAGE_ERROR, "the directory is offline")
-            until(lambda: failing.table(client) == tables(failed), "all requests report it")
+            wait_until_offline(client, failing, failed)
             assert list((tmp_path / FAILING).iterdir()) == []
         broker.restart()
         with RawClient(broker.bootstrap) as client:
@@ -148,9 +158,7 @@ def test_an_unmounted_directory_goes_offline_and_its_replicas_are_not_created_ag
         shutil.rmtree(tmp_path / FAILING)
         shutil.copytree(tmp_path / "backing", tmp_path / FAILING)
         broker.start()
-        with RawClient(broker.bootstrap) as client:
-            until(lambda: failing.table(client) == tables([]), "all requests report it")
-            failing.check_no_loss(client)
+        check_served(broker, failing)
 
 
 def test_a_directory_replaced_by_another_clusters_is_not_written_to(tmp_path: Path) -> None:
@@ -163,8 +171,7 @@ def test_a_directory_replaced_by_another_clusters_is_not_written_to(tmp_path: Pa
             (tmp_path / FAILING).rename(tmp_path / "away")
             (tmp_path / "other").rename(tmp_path / FAILING)
             before = sorted((tmp_path / FAILING).rglob("*"))
-            until(lambda: failing.log_dirs(client)[FAILING] == STORAGE_ERROR, "the directory is offline")
-            until(lambda: failing.table(client) == tables(failed), "all requests report it")
+            wait_until_offline(client, failing, failed)
         broker.stop()
         assert sorted((tmp_path / FAILING).rglob("*")) == before
         with pytest.raises(BrokerError, match="belong to different clusters"):
@@ -172,9 +179,7 @@ def test_a_directory_replaced_by_another_clusters_is_not_written_to(tmp_path: Pa
         (tmp_path / FAILING).rename(tmp_path / "other")
         (tmp_path / "away").rename(tmp_path / FAILING)
         broker.start()
-        with RawClient(broker.bootstrap) as client:
-            until(lambda: failing.table(client) == tables([]), "all requests report it")
-            failing.check_no_loss(client)
+        check_served(broker, failing)
 
 
 @pytest.mark.parametrize("only", [True, False])
@@ -217,7 +222,6 @@ def test_apache_kafka_does_the_same(tmp_path: Path, disk: FaultyDirectory) -> No
             until(lambda: failing.table(client) == tables([]), "it is ready")
             disk.fail("sync")
             use_directory("sync", kafka, client, failing, disk, failed[0])
-            until(lambda: failing.log_dirs(client)[FAILING] == STORAGE_ERROR, "the directory is offline")
-            until(lambda: failing.table(client) == tables(failed), "all requests report it")
+            wait_until_offline(client, failing, failed)
             assert failing.log_dirs(client)[THIRD][0] == "NONE"
         kafka.kill()

@@ -8,22 +8,14 @@ from pathlib import Path
 import pytest
 
 from barnabas.embedded import Broker
-from protocol.messages.produce_fetch import ProduceRequest
-from tests.support.loading import create, produce_request
+from tests.support.loading import append_request, create, one_record
 from tests.support.raw_client import RawClient
-from tests.support.replica_harness import batch
 from tests.support.system_calls import Call, needs_strace, watched
 
 WRITE, SYNC, BEGIN_SYNCS, END_SYNCS = "pwrite64", "fdatasync", "io_submit", "io_getevents"
 SENDS = ("sendto", "sendmsg")
 ROUNDS = 20
 _LOG = re.compile(r"\d+<([^>]+\.log)>")
-
-
-def request(topic: str, partition: int) -> ProduceRequest:
-    made = produce_request({topic: [bytes(batch())]})
-    made.topic_data[0].partition_data[0].index = partition
-    return made
 
 
 def synced_before_answered(calls: list[Call], answer_size: int) -> list[tuple[int, int]]:
@@ -58,7 +50,7 @@ def synced_before_answered(calls: list[Call], answer_size: int) -> list[tuple[in
 def test_every_response_is_sent_after_the_sync_of_its_records(tmp_path: Path, partitions: int) -> None:
     with Broker(tmp_path / "data") as broker, RawClient(broker.bootstrap) as client:
         create(client, "t", partitions=partitions, flush_messages=1)
-        requests = [request("t", partition) for partition in range(partitions)]
+        requests = [append_request("t", partition, one_record(b"x" * 10)) for partition in range(partitions)]
         for one in requests:
             client.ask(one, 9)
         names = (WRITE, SYNC, BEGIN_SYNCS, END_SYNCS, *SENDS)

@@ -7,27 +7,18 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, NewTopic, ResourceType
 
 from barnabas.embedded import Broker, BrokerError
-from protocol.errors import ErrorCode
-from protocol.records import BatchBuilder
 from tests.process.acknowledged_state import name_of
 from tests.process.killing import Run
-from tests.support.loading import produce_request
+from tests.support.librdkafka import create_topic, produce, set_configs
+from tests.support.loading import append_one
 from tests.support.raw_client import RawClient
 from tests.support.seeds import seed_of
 from tests.support.waiting import until
@@ -79,15 +70,15 @@ def test_a_full_disk_refuses_appends_serves_reads_and_recovers_by_itself(small_d
         filler = fill(small_disk)
         until(lambda: "is full: appends are rejected until space is freed" in broker.log(), "the log reports it")
         run.clients[0].over.wait(SECONDS)
-        assert append_error(broker.bootstrap) == ErrorCode.KAFKA_STORAGE_ERROR
+        with RawClient(broker.bootstrap) as client:
+            assert append_one(client, "plain", 0, b"refused") == "KAFKA_STORAGE_ERROR"
         assert broker.is_running
         assert len(read_some(broker.bootstrap)) == MANY
         filler.unlink()
         until(lambda: "has space again" in broker.log(), "the log reports it")
         before = len(writers)
         until(lambda: len(writers) > before + 100, "records are written")
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic("afterwards", 1)])["afterwards"].result(20)
+        create_topic(broker.bootstrap, "afterwards")
         run.end(with_kafka=False)
         broker.start()
         run.look(is_thorough=True)
@@ -112,31 +103,27 @@ def test_deletions_run_while_writes_wait_for_space(
         "log.flush.interval.ms": 200,
     }
     with Broker(small_disk / "data", settings=settings) as broker:
-        servers = {"bootstrap.servers": broker.bootstrap}
-        producer = confluent_kafka.Producer({**servers, "batch.size": 200_000, "retry.backoff.max.ms": 100})
-        admin = AdminClient(servers)
+        quick = {"batch.size": 200_000, "retry.backoff.max.ms": 100}
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, **quick})
         delivered: list[int | None] = []
         refused: list[object] = []
 
         def note(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
             (delivered.append(message.offset()) if error is None else refused.append(error))
 
-        def produce(count: int) -> None:
+        def write(count: int) -> None:
             for number in range(count):
                 producer.produce("t", os.urandom(100_000), str(number), 0, on_delivery=note)
 
-        produce(60)
+        write(60)
         assert producer.flush(30) == 0
         fill(small_disk)
-        produce(20)
+        write(20)
         until(lambda: producer.poll(0.05) or "is full: appends are rejected" in broker.log(), "the log reports it")
         if by == "retention":
-            setting = ConfigEntry("retention.bytes", "2097152", incremental_operation=AlterConfigOpType.SET)
-            resource = ConfigResource(ResourceType.TOPIC, "t", incremental_configs=[setting])
-            admin.incremental_alter_configs([resource])[resource].result(20)
+            set_configs(broker.bootstrap, ResourceType.TOPIC, "t", {"retention.bytes": "2097152"})
         else:
-            (deleted,) = admin.delete_records([confluent_kafka.TopicPartition("t", 0, 40)]).values()
-            assert deleted.result(20).low_watermark == 40
+            delete_before(broker.bootstrap, 40)
         assert producer.flush(40) == 0
         assert "has space again" in broker.log()
         assert refused == []
@@ -146,11 +133,8 @@ def test_deletions_run_while_writes_wait_for_space(
 def test_other_requests_time_out_on_a_full_disk_and_succeed_later(small_disk: Path) -> None:
     with Broker(small_disk / "data", settings={"offsets.commit.timeout.ms": 500}) as broker:
         bootstrap = broker.bootstrap
-        producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+        produce(bootstrap, "t", [b"x" * 1000] * 10)
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        for _ in range(10):
-            producer.produce("t", b"x" * 1000)
-        assert producer.flush(20) == 0
         consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "g"})
         offset_3 = confluent_kafka.TopicPartition("t", 0, 3)
         consumer.commit(offsets=[offset_3], asynchronous=False)
@@ -165,15 +149,20 @@ def test_other_requests_time_out_on_a_full_disk_and_succeed_later(small_disk: Pa
         )
         assert errors[-1] == "COORDINATOR_NOT_AVAILABLE"
         assert created == "REQUEST_TIMED_OUT", "after its timeout of one second"
-        other = AdminClient({"bootstrap.servers": bootstrap})
-        (deleted,) = other.delete_records([confluent_kafka.TopicPartition("t", 0, 5)]).values()
-        assert deleted.result(20).low_watermark == 5
+        delete_before(bootstrap, 5)
         filler.unlink()
         until(lambda: "has space again" in broker.log(), "the log reports it")
         consumer.commit(offsets=[offset_3], asynchronous=False)
         assert consumer.committed([offset_3], timeout=60)[0].offset == 4
         until(lambda: "new" in admin.list_topics(timeout=60).topics, "the topic is created")
         consumer.close()
+
+
+def delete_before(bootstrap: str, offset: int) -> None:
+    """Deletes the records of a partition below an offset."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (deleted,) = admin.delete_records([confluent_kafka.TopicPartition("t", 0, offset)]).values()
+    assert deleted.result(20).low_watermark == offset
 
 
 def error_name(ask: Callable[[], object]) -> str:
@@ -196,16 +185,7 @@ def read_some(bootstrap: str) -> list[tuple[str, int]]:
     return found
 
 
-def append_error(bootstrap: str) -> int:
-    """The error of an append."""
-    with RawClient(bootstrap) as client:
-        builder = BatchBuilder()
-        builder.append(time.time_ns() // 1_000_000, None, b"refused")
-        request = produce_request({"plain": [bytes(builder.build())]})
-        code: int = client.ask(request, 9).responses[0].partition_responses[0].error_code
-    return code
-
-
+@pytest.mark.smoke
 def test_a_start_on_a_full_disk_is_a_sentence(small_disk: Path) -> None:
     filler = fill(small_disk)
     broker = Broker(small_disk / "data")
@@ -214,9 +194,7 @@ def test_a_start_on_a_full_disk_is_a_sentence(small_disk: Path) -> None:
     assert "Traceback" not in broker.log()
     filler.unlink()
     with broker:
-        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
-        producer.produce("t", b"x")
-        assert producer.flush(20) == 0
+        produce(broker.bootstrap, "t", [b"x"])
 
 
 def test_a_broker_with_a_full_disk_stops_without_waiting_for_space(small_disk: Path) -> None:

@@ -10,17 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from barnabas.embedded import Broker
 from broker.process.resource_limits import MAX_OPEN_FILES, RESERVED_DESCRIPTORS
-from tests.support.waiting import until
+from tests.support.librdkafka import create_topic, produce, read_to_end
 
 MOST_FILES = 100
 WIDTH = 400
 ROUNDS = 3
-PATIENCE_S = 60
 
 
 class Watch:
@@ -62,43 +59,22 @@ class Watch:
 def broker(tmp_path: Path) -> Iterator[Broker]:
     """With one topic."""
     with Broker(tmp_path / "data", settings={MAX_OPEN_FILES: MOST_FILES}) as running:
-        admin = AdminClient({"bootstrap.servers": running.bootstrap})
-        admin.create_topics([NewTopic("t", WIDTH, 1)])["t"].result(PATIENCE_S)
+        create_topic(running.bootstrap, "t", WIDTH)
         yield running
 
 
-def write(broker: Broker, number: int) -> None:
-    """One record to each partition."""
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "linger.ms": 5, "log_level": 2})
-    for partition in range(WIDTH):
-        producer.produce("t", b"%d" % number * 2000, partition=partition)
-    assert producer.flush(PATIENCE_S) == 0
-
-
-def read(broker: Broker, group: str) -> Counter[tuple[int, bytes]]:
-    """All records of all partitions."""
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, "log_level": 2})
-    consumer.assign([TopicPartition("t", partition, 0) for partition in range(WIDTH)])
-    found: Counter[tuple[int, bytes]] = Counter()
-
-    def read_on() -> bool:
-        for message in consumer.consume(1000, 0.2):
-            assert message.error() is None
-            found[message.partition(), message.value()[:1]] += 1
-        return found.total() >= ROUNDS * WIDTH
-
-    until(read_on, "everything is read", within_s=PATIENCE_S)
-    consumer.close()
-    return found
+def read(broker: Broker) -> Counter[tuple[int, bytes]]:
+    """The partition and the first byte of each record."""
+    return Counter((record.partition(), record.value()[:1]) for record in read_to_end(broker.bootstrap, "t"))
 
 
 def test_open_files_stay_below_the_limit(broker: Broker) -> None:
     watch = Watch(broker.pid, broker.data_dir)
     try:
         for number in range(ROUNDS):
-            write(broker, number)
+            produce(broker.bootstrap, "t", [b"%d" % number * 2000] * WIDTH, WIDTH, linger_ms=5)
         founds: list[Counter[tuple[int, bytes]]] = []
-        readers = [threading.Thread(target=lambda n=n: founds.append(read(broker, f"g{n}"))) for n in range(2)]
+        readers = [threading.Thread(target=lambda: founds.append(read(broker))) for _ in range(2)]
         for reader in readers:
             reader.start()
         for reader in readers:

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from barnabas.embedded import Broker
 from protocol.messages.metadata import MetadataRequest
-from tests.support.loading import create, fetch_request, produce_request
+from tests.support.loading import create, fetch_request, one_record, produce_request
 from tests.support.raw_client import RawClient
-from tests.support.replica_harness import batch
 from tests.support.system_calls import needs_strace, watched
 
 ACCEPTED, RECEIVED, SENT, WAITED = "accept4", "recvfrom", ("sendto", "sendmsg"), ("epoll_wait", "epoll_pwait")
@@ -20,7 +19,7 @@ def test_one_thread_handles_a_request_without_blocking(tmp_path: Path) -> None:
     with Broker(tmp_path / "data") as broker:
         with RawClient(broker.bootstrap) as client:
             create(client, "t")
-            produce = produce_request({"t": [bytes(batch())]})
+            produce = produce_request({"t": [one_record(b"x" * 10)]})
             client.ask(produce, 9)
         requests = [(produce, 9), (fetch_request(12, {("t", b"", 0): 0}), 12), (MetadataRequest(topics=None), 12)]
         names = (ACCEPTED, RECEIVED, *SENT, *WAITED)

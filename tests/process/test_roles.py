@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from barnabas import Broker, Cluster
 from barnabas.cluster import free_ports
 from tests.support.kafka import needs_kafka
 from tests.support.kafka_tools import KafkaTools
+from tests.support.librdkafka import create_topic, produce
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
@@ -40,29 +40,20 @@ def leader(cluster: Cluster) -> int:
     return newest[1]
 
 
-def write(cluster: Cluster, topic: str) -> None:
-    """One record with acks=all."""
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "message.timeout.ms": 30_000})
-    failed: list[object] = []
-    producer.produce(topic, b"v", on_delivery=lambda error, _: failed.append(error) if error else None)
-    assert producer.flush(30) == 0
-    assert failed == []
-
-
 def test_brokers_serve_with_another_controller_and_without_a_quorum(cluster: Cluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic("t", 2, 2)])["t"].result(30)
+    create_topic(cluster.bootstrap, "t", 2, 2)
     until(lambda: sorted(admin.list_topics(timeout=30).brokers) == [1, 2], "both brokers are registered")
     first = leader(cluster)
     cluster.nodes[first].kill()
-    admin.create_topics([NewTopic("later", 2, 2)])["later"].result(30)
+    create_topic(cluster.bootstrap, "later", 2, 2)
     second = leader(cluster)
     assert second != first
     cluster.nodes[second].kill()
-    write(cluster, "t")
+    produce(cluster.bootstrap, "t", [b"v"], acks="all")
     cluster.start()
-    admin.create_topics([NewTopic("last", 2, 2)])["last"].result(30)
-    write(cluster, "last")
+    create_topic(cluster.bootstrap, "last", 2, 2)
+    produce(cluster.bootstrap, "last", [b"v"], acks="all")
 
 
 def test_a_stopping_leader_of_the_quorum_resigns(cluster: Cluster) -> None:

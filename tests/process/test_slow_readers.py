@@ -12,11 +12,9 @@ import pytest
 
 from barnabas.embedded import Broker
 from protocol.messages.produce_fetch import FetchRequest
-from protocol.records import BatchBuilder
-from tests.support.loading import ask_for, create, fetch_request, load
+from tests.support.loading import ask_for, create, fetch_request, load, one_record
 from tests.support.raw_client import RawClient
 from tests.support.system_calls import SENDS, needs_strace, watched
-from tests.support.timestamps import RECENT_MS
 from tests.support.waiting import until
 
 pytestmark = [
@@ -34,13 +32,6 @@ LARGEST_PACKET_BYTES = 65_536
 DESCRIPTORS_BESIDE = 300
 
 
-def batch_of(size: int) -> bytes:
-    """One record of a given size."""
-    builder = BatchBuilder()
-    builder.append(RECENT_MS, None, bytes(size))
-    return bytes(builder.build())
-
-
 @contextlib.contextmanager
 def holding_much(data_dir: Path, **settings: object) -> Iterator[Broker]:
     """A broker with a topic `t` of 52 MiB, and `small` with one batch."""
@@ -49,8 +40,8 @@ def holding_much(data_dir: Path, **settings: object) -> Iterator[Broker]:
     with Broker(data_dir, settings=names) as broker:
         with RawClient(broker.bootstrap) as client:
             create(client, "t", "small", segment_bytes=100 * MIB)
-            load(client, "t", [batch_of(MIB - 200)] * 52)
-            load(client, "small", [batch_of(10_000)])
+            load(client, "t", [one_record(bytes(MIB - 200))] * 52)
+            load(client, "small", [one_record(bytes(10_000))])
         yield broker
 
 

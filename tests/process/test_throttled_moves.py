@@ -11,24 +11,18 @@ import pytest
 
 from barnabas.embedded import Broker
 from protocol.messages.admin import (
-    AlterableConfig,
-    AlterConfigsResource,
-    CreatableReplicaAssignment,
-    CreatableTopic,
     CreateTopicsRequest,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from protocol.messages.cluster import (
-    AlterPartitionReassignmentsRequest,
-    ListPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
+from protocol.messages.cluster import AlterPartitionReassignmentsRequest, ListPartitionReassignmentsRequest
+from tests.support.admin_cases import topic as topic_of
 from tests.support.batches import batch
 from tests.support.cluster import Cluster
+from tests.support.config_cases import BROKER, DELETE_SETTING, SET, TOPIC, resource
 from tests.support.loading import load
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -41,8 +35,6 @@ ONE_FETCH = 2 * MIB
 """More than one answer brings of a partition (replica.fetch.max.bytes), which may go beyond the rate."""
 SEEN = 3 * MIB
 FROM, TO = 1, 2
-_TOPIC, _BROKER = 2, 4
-_SET, _DELETE = 0, 1
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +52,7 @@ def client(cluster: Cluster) -> Iterator[RawClient]:
 
 def fill(client: RawClient, topic: str) -> None:
     """A topic with data on one broker."""
-    placed = [CreatableReplicaAssignment(partition_index=0, broker_ids=[FROM])]
-    wanted = CreatableTopic(name=topic, num_partitions=-1, replication_factor=-1, assignments=placed)
+    wanted = topic_of(topic, -1, -1, assignments=[(0, [FROM])])
     made = client.ask(CreateTopicsRequest(topics=[wanted], timeout_ms=30_000), 7)
     assert [one.error_code for one in made.topics] == [0]
     value, now_ms = random.Random(1).randbytes(64 * 1024), time.time_ns() // 1_000_000
@@ -74,25 +65,17 @@ def reassignments() -> ListPartitionReassignmentsRequest:
 
 def move(client: RawClient, topic: str) -> None:
     """Reassigns it to another broker."""
-    wanted = ReassignableTopic(name=topic, partitions=[ReassignablePartition(partition_index=0, replicas=[TO])])
-    answer = client.ask(AlterPartitionReassignmentsRequest(timeout_ms=30_000, topics=[wanted]), 0)
+    wanted = {"name": topic, "partitions": [{"partition_index": 0, "replicas": [TO]}]}
+    answer = client.ask(message(AlterPartitionReassignmentsRequest, timeout_ms=30_000, topics=[wanted]), 0)
     assert [one.error_code for one in answer.responses[0].partitions] == [0]
 
 
 def throttle(node: Broker, topic: str, side: str, rate: int | None) -> None:
     """Throttles all replicas of a topic on one side of a broker; None: no throttle."""
-    how = _DELETE if rate is None else _SET
-    settings = {
-        (_TOPIC, topic): (f"{side}.replication.throttled.replicas", "*"),
-        (_BROKER, str(node.settings["node.id"])): (f"{side}.replication.throttled.rate", str(rate)),
-    }
+    how, text = (DELETE_SETTING, None) if rate is None else (SET, str(rate))
     resources = [
-        AlterConfigsResource(
-            resource_type=kind,
-            resource_name=name,
-            configs=[AlterableConfig(name=key, config_operation=how, value=None if rate is None else value)],
-        )
-        for (kind, name), (key, value) in settings.items()
+        resource(TOPIC, topic, (f"{side}.replication.throttled.replicas", how, text and "*")),
+        resource(BROKER, str(node.settings["node.id"]), (f"{side}.replication.throttled.rate", how, text)),
     ]
     with RawClient(node.bootstrap) as client:
         answer = client.ask(IncrementalAlterConfigsRequest(resources=resources, validate_only=False), 1)
@@ -103,7 +86,7 @@ def rate_at(node: Broker, side: str) -> str | None:
     """The rate that a broker applies."""
     with RawClient(node.bootstrap) as client:
         number, name = node.settings["node.id"], f"{side}.replication.throttled.rate"
-        requested = DescribeConfigsResource(resource_type=_BROKER, resource_name=str(number), configuration_keys=[name])
+        requested = DescribeConfigsResource(resource_type=BROKER, resource_name=str(number), configuration_keys=[name])
         (answer,) = client.ask(DescribeConfigsRequest(resources=[requested]), 4).results
     return answer.configs[0].value if answer.configs else None
 

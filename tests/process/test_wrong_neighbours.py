@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,10 +77,3 @@ def test_a_node_whose_controllers_do_not_accept_connections_ends(tmp_path: Path)
         assert "no controller that leads this cluster was found within 1.5 s" in start_error(
             new_broker(tmp_path, 3, f"{host}:{port}", new_id())
         )
-
-
-def test_a_node_whose_port_is_in_use_ends(cluster: Cluster, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        message = start_error(new_broker(tmp_path, 3, *identity(cluster), listeners=f"PLAINTEXT://127.0.0.1:{port}"))
-    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in message

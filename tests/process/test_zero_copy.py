@@ -17,7 +17,7 @@ from barnabas.embedded import Broker
 from protocol.records import BATCH_OVERHEAD, BatchBuilder, crc_is_valid, headers
 from tests.support.controller_listener import WITH_CONTROLLER, controller_of
 from tests.support.follower import Client, Follower
-from tests.support.loading import CONSUMER, ask_for, create, end_offset, fetch_request, load, produce
+from tests.support.loading import CONSUMER, ask_for, create, end_offset, fetch_request, load, one_record, produce
 from tests.support.raw_client import RawClient
 from tests.support.system_calls import READS, SENDS, needs_strace, total, watched
 from tests.support.timestamps import RECENT_MS
@@ -136,65 +136,41 @@ def value_of(topic: str, index: int) -> bytes:
     return f"{topic}-{index} ".encode() * (1 + (index * 7 + len(topic)) % 40)
 
 
-def received_in_pieces(client: RawClient, rng: random.Random) -> bytes:
-    """One frame, read in pieces of random size."""
-    data = bytearray()
-    while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
-        piece = client.socket.recv(rng.choice([1, 2, 10, 100, 3000]))
-        assert piece, f"the broker hung up after {len(data)} bytes"
-        data += piece
-    return bytes(data[4:])
-
-
-class Wide(NamedTuple):
-    """A broker with 50 topics of 20 partitions, a record in each."""
-
-    broker: Broker
-    names: list[str]
-    ids: list[bytes]
-
-
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wide]:
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, dict[str, bytes]]]:
+    """A broker with 50 topics of 20 partitions, a record in each, and their ids by name."""
     names = [f"topic-{number}" for number in range(TOPICS)]
     settings = {"socket.send.buffer.bytes": 2048}
     with Broker(tmp_path_factory.mktemp("wide") / "data", settings=settings) as broker:
         with RawClient(broker.bootstrap) as client:
             ids = create(client, *names, partitions=PARTITIONS)
-            produce(client, {name: [batch_of(name, index) for index in range(PARTITIONS)] for name in names})
-        yield Wide(broker, names, ids)
+            produce(
+                client, {name: [one_record(value_of(name, index)) for index in range(PARTITIONS)] for name in names}
+            )
+        yield broker, dict(zip(names, ids, strict=True))
 
 
 @pytest.mark.parametrize("version", [4, 12, 18])
-def test_a_thousand_partitions_are_sent_in_order_through_a_tiny_window(wide: Wide, version: int) -> None:
+def test_a_thousand_partitions_are_sent_in_order_through_a_tiny_window(
+    wide: tuple[Broker, dict[str, bytes]], version: int
+) -> None:
     """A receive buffer of 1 KiB would make the kernel's window fall below a segment: a fetch would take two minutes."""
-    rng = random.Random(version)
-    _, names, ids = wide
-    places = [(name, topic_id, index) for name, topic_id in zip(names, ids, strict=True) for index in range(PARTITIONS)]
-    rng.shuffle(places)
-    with RawClient(wide.broker.bootstrap, receive_buffer_bytes=4096) as client:
-        request = fetch_request(version, dict.fromkeys(places, 0), max_bytes=50 * MIB)
-        client.send(request, version)
-        answer = client.decode(received_in_pieces(client, rng), request, version)
-    topic_of = {topic_id: name for name, topic_id in zip(names, ids, strict=True)}
+    broker, ids = wide
+    places = [(name, topic_id, index) for name, topic_id in ids.items() for index in range(PARTITIONS)]
+    random.Random(version).shuffle(places)
+    request = fetch_request(version, dict.fromkeys(places, 0), max_bytes=50 * MIB)
+    with RawClient(broker.bootstrap, receive_buffer_bytes=4096) as client:
+        answer = client.ask(request, version)
+    name_of = {topic_id: name for name, topic_id in ids.items()}
     found = [
-        (topic.topic or topic_of[topic.topic_id], partition.partition_index, bytes(partition.records))
+        (topic.topic or name_of[topic.topic_id], partition.partition_index, bytes(partition.records))
         for topic in answer.responses
         for partition in topic.partitions
     ]
     assert [(name, index) for name, index, _ in found] == [
-        (topic.topic or topic_of[topic.topic_id], partition.partition)
-        for topic in request.topics
-        for partition in topic.partitions
+        (topic.topic, partition.partition) for topic in request.topics for partition in topic.partitions
     ]
     for name, index, records in found:
         ((_, header),) = headers(records)
-        assert crc_is_valid(records, 0, header), f"seed {version}"
-        assert value_of(name, index) in records, f"seed {version}"
-
-
-def batch_of(topic: str, index: int) -> bytes:
-    """One record."""
-    builder = BatchBuilder()
-    builder.append(RECENT_MS, None, value_of(topic, index))
-    return bytes(builder.build())
+        assert crc_is_valid(records, 0, header)
+        assert value_of(name, index) in records

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from threading import Event
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Union
 
 import confluent_kafka
 import kafka
@@ -41,17 +41,8 @@ class Record(NamedTuple):
     value: bytes
 
 
-class Client(Protocol):
-    """The operations of a round."""
-
-    def write(self, values: Sequence[Sequence[bytes]]) -> None:
-        """Writes values to each partition, and waits until they are acknowledged."""
-
-    def read(self) -> list[Record]:
-        """Some more records in order."""
-
-    def close(self) -> None:
-        """Closes the client."""
+Client = Union["Librdkafka", "KafkaPython", "Raw"]
+"""`write` gets values for each partition and waits for their acknowledgement; `read` returns some more records in order."""
 
 
 class Librdkafka:

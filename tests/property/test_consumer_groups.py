@@ -7,11 +7,8 @@ import random
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages.consumer_groups import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatRequestTopicPartitions,
-)
 from tests.support.group_harness import LocalGroupHarness, local_world
+from tests.support.group_requests import consumer_heartbeat
 
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
@@ -19,7 +16,6 @@ SETTINGS = {
     "offsets.topic.num.partitions": 1,
 }
 TOPICS = ("one", "two", "three")
-GROUP = "g"
 
 
 class Client:
@@ -40,16 +36,12 @@ class Client:
         by_topic: dict[bytes, list[int]] = {}
         for topic_id, partition in sorted(self.owned):
             by_topic.setdefault(topic_id, []).append(partition)
-        request = ConsumerGroupHeartbeatRequest(
-            group_id=GROUP,
-            member_id=self.member_id,
-            member_epoch=self.epoch,
+        request = consumer_heartbeat(
+            self.member_id,
+            self.epoch,
+            owned=by_topic,
             rebalance_timeout_ms=60_000,
             subscribed_topic_names=self.topics,
-            topic_partitions=[
-                ConsumerGroupHeartbeatRequestTopicPartitions(topic_id=topic_id, partitions=partitions)
-                for topic_id, partitions in by_topic.items()
-            ],
         )
         answer = self.harness.ask(request, 1)
         if loses_answer:
@@ -65,8 +57,7 @@ class Client:
 
     def leave(self) -> None:
         """Leave the group."""
-        request = ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id=self.member_id, member_epoch=-1)
-        self.harness.ask(request, 1)
+        self.harness.ask(consumer_heartbeat(self.member_id, -1), 1)
 
 
 @pytest.mark.parametrize("seed", range(25))

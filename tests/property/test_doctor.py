@@ -19,7 +19,7 @@ from protocol.records import BATCH_OVERHEAD, LOG_OVERHEAD, crc_is_valid, headers
 from storage.directories.log_manager import LogManager
 from storage.inspection.issues import Severity
 from storage.log.log import Isolation
-from tests.support.data_directory import change_logs, copy_directory, damage, make_data_directory
+from tests.support.data_directory import change_logs, damage, make_data_directory
 from tests.support.logs import bytes_of
 
 SEEDS = 60
@@ -48,7 +48,7 @@ def looked_at(path: Path, *, repair: bool = False) -> DoctorResult:
 
 def test_nothing_is_wrong_with_a_directory_that_nobody_damaged(whole: Path, tmp_path: Path) -> None:
     """Not even after it was looked at, and nothing is changed by looking."""
-    path = copy_directory(whole, tmp_path / "data")
+    path = shutil.copytree(whole, tmp_path / "data")
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     outcome = looked_at(path)
     assert (outcome.before.findings, outcome.before.start.refusals, outcome.status) == ([], [], 0)
@@ -61,7 +61,7 @@ def test_nothing_is_wrong_with_a_directory_that_nobody_damaged(whole: Path, tmp_
 def test_random_damage_is_mended_or_refused_and_whole_batches_remain(whole: Path, tmp_path: Path) -> None:
     """After a repair nothing is left to be found, and readers get whole batches in the order of their offsets."""
     for seed in range(SEEDS):
-        path = copy_directory(whole, tmp_path / "data")
+        path = shutil.copytree(whole, tmp_path / "data")
         done = f"seed {seed}: {damage(path, random.Random(seed))}"
         before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and file.name != ".lock"}
         try:
@@ -98,7 +98,7 @@ def _read_everything(manager: LogManager) -> None:
 
 def test_every_byte_of_a_batch_that_is_changed_is_found(whole: Path, tmp_path: Path) -> None:
     """One bit of each byte of a batch in the middle of a segment, one after the other."""
-    path = copy_directory(whole, tmp_path / "data")
+    path = shutil.copytree(whole, tmp_path / "data")
     log = path / "split-0" / "00000000000000000014.log"
     content = log.read_bytes()
     size = int.from_bytes(content[8:12], "big") + LOG_OVERHEAD

@@ -15,7 +15,7 @@ from broker.handlers.records.fetch import FetchHandler
 from broker.handlers.request_dispatcher import Dispatcher
 from broker.handlers.router import FastPaths, Router
 from broker.network.exchange import CloseConnection
-from broker.security.authorizer import AllowAll
+from broker.security.authorizer import Operation, Resource
 from protocol.api import request_header_version
 from protocol.codec import encode
 from protocol.errors import MalformedRequest
@@ -24,19 +24,21 @@ from protocol.messages.produce_fetch import ForgottenTopic
 from protocol.records import ControlType, FileRegion, end_txn_marker
 from protocol.schema import Message
 from storage.log.log import AppendOrigin
+from tests.support.deny import Deny
 from tests.support.logs import append_records
 from tests.support.replica_harness import HeldIoExecutor, ReplicaHarness, batch, read_regions
 from tests.support.seeds import seed_of
 
 _PRODUCE, _FETCH = 0, 1
 _FORBIDDEN = "forbidden"
+_DENIED = Deny((Operation.READ, Resource.TOPIC, _FORBIDDEN), (Operation.WRITE, Resource.TOPIC, _FORBIDDEN))
 
 
-class DenyTopic(AllowAll):
-    """Denies access to one topic."""
+class StrictDispatcher(Dispatcher):
+    """Fails if a handler fails."""
 
-    def authorize(self, principal: str, operation: str, resource_type: str, resource_name: str) -> bool:
-        return resource_name != _FORBIDDEN
+    def _answer_fault(self, *_: Any) -> Message:
+        raise AssertionError("a handler failed")
 
 
 class DispatcherUnderTest:
@@ -45,7 +47,7 @@ class DispatcherUnderTest:
     def __init__(self, harness: ReplicaHarness, rows: Any, handler: Any, fast_paths: FastPaths | None) -> None:
         self.harness = harness
         self.answered: Counter[int] = Counter()
-        self.dispatcher = Dispatcher()
+        self.dispatcher = StrictDispatcher()
         self.dispatcher.serve(Router(rows(handler, None if fast_paths is None else self._counted(fast_paths))))
 
     def _counted(self, fast_paths: FastPaths) -> FastPaths:
@@ -73,7 +75,6 @@ class DispatcherUnderTest:
             answers.append(joined(answer))
         else:
             answer.deliver_to(lambda parts: answers.append(joined(parts)), lambda why: answers.append(f"closed: {why}"))
-        assert not self.dispatcher.handler_faults
         return answers
 
 
@@ -166,7 +167,7 @@ _TOPICS = ("t", "t", "t", "t", "quiet", "elsewhere", "unknown", _FORBIDDEN, "n" 
 
 
 def fetching_world(path: Any) -> ReplicaHarness:
-    harness = ReplicaHarness(path, authorizer=DenyTopic())
+    harness = ReplicaHarness(path, authorizer=_DENIED)
     harness.create("t", partitions=3)
     harness.create("quiet", partitions=3)
     harness.create("n" * 200, partitions=3)
@@ -242,7 +243,7 @@ _PLACES = ("t", "t", "t", "stamped", "replicated", "durable", "elsewhere", "unkn
 
 
 def producing_world(path: Any, *, is_held: bool) -> ReplicaHarness:
-    harness = ReplicaHarness(path, authorizer=DenyTopic(), worker=HeldIoExecutor() if is_held else None)
+    harness = ReplicaHarness(path, authorizer=_DENIED, worker=HeldIoExecutor() if is_held else None)
     harness.create("t", partitions=2)
     harness.create("stamped", partitions=2, message_timestamp_type="LogAppendTime")
     harness.create("replicated", partitions=2, replicas=(1, 2))

@@ -115,13 +115,6 @@ class LogMachine(RuleBasedStateMachine):
         assert last is not None
         return last._replace(sequence=last.sequence + len(records[-1].values))
 
-    def open_transactions(self) -> dict[int, int]:
-        return first_open_offsets(self.all_batches())
-
-    def aborted(self) -> list[tuple[int, int, int]]:
-        """Producer, first offset, marker's offset of each aborted transaction."""
-        return aborted(self.batches)
-
     def cut(self, end_offset: int) -> None:
         """Keep the whole batches below an offset."""
         self.batches = [batch for batch in self.batches if batch.next_offset <= end_offset]
@@ -186,10 +179,10 @@ class LogMachine(RuleBasedStateMachine):
             info = append_records(self.log, again, leader_epoch=self.epoch, wall_ms=self.clock)
             assert (info.duplicate, info.base_offset) == (True, batch.base_offset)
 
-    @precondition(lambda self: not self.under_way and self.open_transactions())
+    @precondition(lambda self: not self.under_way and first_open_offsets(self.all_batches()))
     @rule(kind=st.sampled_from([ControlType.ABORT, ControlType.COMMIT]))
     def end_transaction(self, kind: ControlType) -> None:
-        producer_id = next(iter(self.open_transactions()))
+        producer_id = next(iter(first_open_offsets(self.all_batches())))
         producer = ProducerInfo(producer_id, 0, -1, transactional=True)
         batch = Batch(self.end_offset, (), NOW_MS, self.epoch, producer, kind)
         append_records(
@@ -314,7 +307,7 @@ class LogMachine(RuleBasedStateMachine):
         log = self.log
         log.high_watermark = self.end_offset
         first = min(
-            (offset for offset in self.open_transactions().values() if offset < self.end_offset),
+            (offset for offset in first_open_offsets(self.all_batches()).values() if offset < self.end_offset),
             default=self.end_offset,
         )
         assert log.last_stable_offset == max(first, self.start_offset)
@@ -323,7 +316,7 @@ class LogMachine(RuleBasedStateMachine):
         received: list[AbortedTransaction] = self.log.open().aborted(self.start_offset, self.end_offset)
         known = [found[:3] for found in received]
         assert [found for found in known if found[1] >= self.start_offset] == [
-            found for found in self.aborted() if found[1] >= self.start_offset
+            found for found in aborted(self.batches) if found[1] >= self.start_offset
         ]
         for offset in {self.start_offset, self.end_offset}:
             info = self.log.read(offset, EVERYTHING, Isolation.LAST_STABLE)

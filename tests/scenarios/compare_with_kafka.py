@@ -16,6 +16,7 @@ import random
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 
 from tests.scenarios.kafka_brokers import Brokers, PatientGroupHarness
 from tests.scenarios.random_histories import KINDS, PARTITIONS, History
@@ -28,21 +29,17 @@ _NOT_COMPARED = re.compile(r" (error_message|leader)=('[^']*'|\"[^\"]*\")")
 
 def with_topics(bootstrap: str, names: Iterable[str]) -> Mapping[str, bytes]:
     """Create the topics of some histories; returns their ids after the coordinators know them."""
-    harness = SocketGroupHarness(bootstrap)
-    for name in names:
-        harness.create_topic(name, PARTITIONS)
-    harness.advance(SETTLE_MS)
-    harness.close()
+    with closing(SocketGroupHarness(bootstrap)) as harness:
+        for name in names:
+            harness.create_topic(name, PARTITIONS)
+        harness.advance(SETTLE_MS)
     return harness.topic_ids
 
 
 def play(text: str, bootstrap: str, topic_ids: Mapping[str, bytes]) -> str:
     """The transcript of a history on a broker with its topic."""
-    harness = PatientGroupHarness(bootstrap, topic_ids)
-    try:
+    with closing(PatientGroupHarness(bootstrap, topic_ids)) as harness:
         return harness.play(text)
-    finally:
-        harness.close()
 
 
 def comparable(text: str) -> list[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import ExitStack
-from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from contextlib import ExitStack, closing
+from types import MappingProxyType
+from typing import Any
 
 from protocol.schema import Message
 from tests.scenarios.run import Runner, settings_of
@@ -40,28 +40,17 @@ class PatientGroupHarness(SocketGroupHarness):
         return "\n".join(out)
 
 
-class Brokers:
+class Brokers(ExitStack):
     """Brokers that live as long as the `with` block."""
 
     def __init__(self) -> None:
-        self._stack = ExitStack()
+        super().__init__()
         self._brokers: dict[tuple[tuple[str, Any], ...], ApacheKafka] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
 
     def run(self, text: str) -> str:
         """The transcript of a scenario on a broker with its settings."""
-        harness = PatientGroupHarness(self.bootstrap(text))
-        try:
+        with closing(PatientGroupHarness(self.bootstrap(text))) as harness:
             return harness.play(text)
-        finally:
-            harness.close()
 
     def bootstrap(self, text: str) -> str:
         """The address of a broker with the scenario's settings."""
@@ -69,8 +58,7 @@ class Brokers:
         key = tuple(sorted(settings.items()))
         if key not in self._brokers:
             kafka = ApacheKafka({**settings, "auto.create.topics.enable": "false"})
-            self._brokers[key] = self._stack.enter_context(kafka)
-            harness = SocketGroupHarness(kafka.bootstrap)
-            harness.find_coordinator()
-            harness.close()
+            self._brokers[key] = self.enter_context(kafka)
+            with closing(SocketGroupHarness(kafka.bootstrap)) as harness:
+                harness.find_coordinator()
         return self._brokers[key].bootstrap

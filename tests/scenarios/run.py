@@ -32,7 +32,7 @@ from protocol.codec import encode
 from protocol.errors import ErrorCode
 from protocol.messages.groups import ConsumerProtocolAssignment, ConsumerProtocolSubscription, ListGroupsResponse
 from protocol.messages.transactions import ListTransactionsResponse
-from protocol.schema import EMPTY, Message, fields_of
+from protocol.schema import EMPTY, Message, blank, fields_of
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|^[0-9A-Za-z_][0-9A-Za-z_-]{21}$")
 _CLASSES = {api.request.__name__.removesuffix("Request"): api.request for api in APIS.values()}
@@ -313,13 +313,10 @@ def _build(cls: type[Message], values: dict[str, Any]) -> Message:
     """A message from plain values."""
     built: dict[str, Any] = {}
     for field in fields_of(cls):
-        if field.name not in values:
-            if not field.has_default:
-                built[field.name] = [] if field.wire.kind == "array" else field.wire.zero
-            continue
-        value = values[field.name]
-        nested = field.wire.element.message if field.wire.element is not None else None
-        if nested is not None and value is not None:
-            value = [_build(nested, item) for item in value]
-        built[field.name] = value
-    return cls(**built)
+        if field.name in values:
+            value = values[field.name]
+            nested = field.wire.element.message if field.wire.element is not None else None
+            if nested is not None and value is not None:
+                value = [_build(nested, item) for item in value]
+            built[field.name] = value
+    return blank(cls, **built)

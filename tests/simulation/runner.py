@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
+from inspect import isfunction
 from itertools import count
+from types import ModuleType
 from typing import NamedTuple
 
 from pytest import MonkeyPatch  # noqa: PT013
@@ -89,6 +91,11 @@ def check_new_seeds(simulate: Simulate, seconds: float, *, limit: int = 1_000_00
         check_seeds(simulate, [seed])
         if time.monotonic() > end:
             return
+
+
+def bugs_in(module: ModuleType) -> list[PlantedBug]:
+    """The planted bugs of a module: all functions that it defines."""
+    return [bug for bug in vars(module).values() if isfunction(bug) and bug.__module__ == module.__name__]
 
 
 def finds(simulate: Simulate, seeds: Iterable[int]) -> bool:

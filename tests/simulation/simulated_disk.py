@@ -11,7 +11,8 @@ RULES    1. Each changing call is one step. The process can end before any step 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 
@@ -36,11 +37,31 @@ class Fault:
     is_lasting: bool = False
 
 
-class SimulatedFile(File):
+@contextmanager
+def _reported(action: str, path: str) -> Iterator[None]:
+    """Report an OSError as the product does."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(action, path, error) from error
+
+
+class _SimulatedHandle(File):
+    """An open file or directory."""
+
+    __slots__ = ()
+    _disk: SimulatedDisk
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            self._disk.handle_closed(descriptor)
+
+
+class SimulatedFile(_SimulatedHandle):
     """An open file."""
 
     __slots__ = ("node",)
-    _disk: SimulatedDisk
 
     def __init__(self, disk: SimulatedDisk, path: str, node: FileNode) -> None:
         self.node = node
@@ -95,17 +116,11 @@ class SimulatedFile(File):
     def map(self, length: int) -> Mapping:
         return bytes(self.node.data[:length])  # type: ignore[return-value]
 
-    def close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            self._disk.handle_closed(descriptor)
 
-
-class SimulatedDirectory(File):
+class SimulatedDirectory(_SimulatedHandle):
     """An open directory."""
 
-    __slots__ = ("_file_system", "node")
-    _disk: SimulatedDisk
+    __slots__ = ("node",)
 
     def __init__(self, disk: SimulatedDisk, path: str, node: DirectoryNode) -> None:
         self.node = node
@@ -114,11 +129,6 @@ class SimulatedDirectory(File):
     def sync(self) -> None:
         self._disk.checked_step("sync", "sync the directory", self.path)
         self._disk.file_system.sync_directory(self.node)
-
-    def close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            self._disk.handle_closed(descriptor)
 
 
 class SimulatedDisk(Disk):
@@ -174,10 +184,8 @@ class SimulatedDisk(Disk):
 
     def checked_step(self, kind: str, action: str, path: str) -> None:
         """Like `step`, with a StorageError as the product reports it."""
-        try:
+        with _reported(action, path):
             self.step(kind, path)
-        except OSError as error:
-            raise StorageError(action, path, error) from error
 
     def _apply_fault(self, kind: str, path: str) -> None:
         fault = self.fault
@@ -197,7 +205,7 @@ class SimulatedDisk(Disk):
         raise NotImplementedError
 
     def open(self, path: str, *, write: bool, create: bool = False) -> File:
-        try:
+        with _reported("open", path):
             node = self.file_system.find(path)
             if node is None and create:
                 self.step("make", path)
@@ -205,15 +213,11 @@ class SimulatedDisk(Disk):
                 node.modified_ms = self.now_ms
             if not isinstance(node, FileNode):
                 raise fail(errno.ENOENT if node is None else errno.EISDIR)
-        except OSError as error:
-            raise StorageError("open", path, error) from error
         return SimulatedFile(self, path, node)
 
     def open_directory(self, path: str) -> File:
-        try:
+        with _reported("open the directory", path):
             return SimulatedDirectory(self, path, self.file_system.directory(path))
-        except OSError as error:
-            raise StorageError("open the directory", path, error) from error
 
     def exists(self, path: str) -> bool:
         return self.file_system.find(path) is not None
@@ -225,11 +229,9 @@ class SimulatedDisk(Disk):
         return isinstance(self.file_system.find(path), DirectoryNode)
 
     def listdir(self, path: str) -> list[str]:
-        try:
+        with _reported("list", path):
             self.before_read(path)
             names = list(self.file_system.directory(path).names)
-        except OSError as error:
-            raise StorageError("list", path, error) from error
         self.random.shuffle(names)
         return names
 
@@ -256,29 +258,21 @@ class SimulatedDisk(Disk):
             self._do("unlink", "delete", path, lambda: self.file_system.remove(path))
 
     def size(self, path: str) -> int:
-        try:
+        with _reported("ask the size of", path):
             return len(self.file_system.file(path).data)
-        except OSError as error:
-            raise StorageError("ask the size of", path, error) from error
 
     def modified_ms(self, path: str) -> int:
-        try:
+        with _reported("ask the age of", path):
             return self.file_system.file(path).modified_ms
-        except OSError as error:
-            raise StorageError("ask the age of", path, error) from error
 
     def set_modified_ms(self, path: str, wall_ms: int) -> None:
-        try:
+        with _reported("set the age of", path):
             self.file_system.file(path).modified_ms = wall_ms
-        except OSError as error:
-            raise StorageError("set the age of", path, error) from error
 
     def read(self, path: str) -> bytes:
-        try:
+        with _reported("read", path):
             self.before_read(path)
             return bytes(self.file_system.file(path).data)
-        except OSError as error:
-            raise StorageError("read", path, error) from error
 
     def sync_all(self, path: str, write_out: Callable[[], None]) -> None:
         """Call `write_out`, then make everything durable."""
@@ -299,8 +293,6 @@ class SimulatedDisk(Disk):
         return 1 << 40
 
     def _do(self, kind: str, action: str, path: str, change: Callable[[], None]) -> None:
-        try:
+        with _reported(action, path):
             self.step(kind, path)
             change()
-        except OSError as error:
-            raise StorageError(action, path, error) from error

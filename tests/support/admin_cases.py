@@ -14,19 +14,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode
-from protocol.messages.admin import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreatePartitionsAssignment,
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    DeleteTopicState,
-)
+from protocol.messages.admin import CreatableTopic, CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from protocol.primitives import ZERO_UUID
 from protocol.schema import Message
+from tests.support.messages import message
 
 Answer = list[tuple[str, ErrorCode, str | None]]
 
@@ -98,12 +89,13 @@ def topic(
     assignments: Sequence[tuple[int, list[int]]] = (),
     configs: Sequence[tuple[str, str | None]] = (),
 ) -> CreatableTopic:
-    return CreatableTopic(
+    return message(
+        CreatableTopic,
         name=name,
         num_partitions=partitions,
         replication_factor=replication_factor,
-        assignments=[CreatableReplicaAssignment(partition_index=i, broker_ids=b) for i, b in assignments],
-        configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs],
+        assignments=[{"partition_index": i, "broker_ids": b} for i, b in assignments],
+        configs=[{"name": key, "value": value} for key, value in configs],
     )
 
 
@@ -116,9 +108,12 @@ def _row_named(name: str, code: ErrorCode, message: str | None) -> Case:
 
 
 def _manual(
-    *assignments: tuple[int, list[int]], code: ErrorCode, message: str | None, count: int = -1, factor: int = -1
-) -> Case:
-    return _create(topic("as", count, factor, list(assignments)), answer=[("as", code, message)])
+    *assignments: tuple[int, list[int]], code: ErrorCode = INVALID_ASSIGNMENT, message: str | None = None,
+    count: int = -1, factor: int = -1,
+) -> Case:  # fmt: skip
+    """A manual assignment; `code` is the error's if there is a message."""
+    answer = [("as", code if message else NONE, message)]
+    return _create(topic("as", count, factor, list(assignments)), answer=answer)
 
 
 def _with(*configs: tuple[str, str | None], message: str | None) -> Case:
@@ -126,12 +121,10 @@ def _with(*configs: tuple[str, str | None], message: str | None) -> Case:
     return _create(topic("cf", configs=list(configs)), answer=[("cf", code, message)])
 
 
-def _bad(name: str, value: str, reason: str) -> Case:
-    return _with((name, value), message=f"Invalid value {value} for configuration {name}: {reason}")
-
-
 CHARACTERS = "contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
 _NO_SUCH_BROKER = "The manual partition assignment includes broker {}, but no such broker is registered."
+_NO_REPLICAS = "The manual partition assignment includes an empty replica list."
+_TWICE = "The manual partition assignment includes the broker 1 more than once."
 _SEQUENCE = "partitions should be a consecutive 0-based integer sequence"
 _BAD_FACTOR = "Replication factor must be larger than 0, or -1 to use the default value."
 _TOO_FEW_BROKERS = (
@@ -145,16 +138,15 @@ _DUPLICATE_NAME = "Duplicate topic name."
 CREATE = [
     _row_named("fresh", NONE, None),
     _row_named("x" * 249, NONE, None),
-    _row_named("", INVALID_NAME, "Topic name is invalid: the empty string is not allowed"),
-    _row_named(".", INVALID_NAME, "Topic name is invalid: '.' is not allowed"),
-    _row_named("..", INVALID_NAME, "Topic name is invalid: '..' is not allowed"),
-    _row_named("a b", INVALID_NAME, f"Topic name is invalid: 'a b' {CHARACTERS}"),
-    _row_named("a/b", INVALID_NAME, f"Topic name is invalid: 'a/b' {CHARACTERS}"),
-    _row_named("ä", INVALID_NAME, f"Topic name is invalid: 'ä' {CHARACTERS}"),
-    _row_named(
-        LONG_NAME,
-        INVALID_NAME,
-        f"Topic name is invalid: the length of '{LONG_NAME}' is longer than the max allowed length 249",
+    *(
+        _row_named(name, INVALID_NAME, f"Topic name is invalid: {reason}")
+        for name, reason in (
+            ("", "the empty string is not allowed"),
+            (".", "'.' is not allowed"),
+            ("..", "'..' is not allowed"),
+            *((name, f"'{name}' {CHARACTERS}") for name in ("a b", "a/b", "ä")),
+            (LONG_NAME, f"the length of '{LONG_NAME}' is longer than the max allowed length 249"),
+        )
     ),
     _row_named("__cluster_metadata", INVALID_REQUEST, "Creation of internal topic __cluster_metadata is prohibited."),
     _row_named("t1", ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 't1' already exists."),
@@ -179,16 +171,13 @@ CREATE = [
         ],
     ),
     # The first error of several.
-    _create(
-        topic("t1", 0, 5, configs=[("nope", "1")]),
-        answer=[("t1", ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 't1' already exists.")],
-    ),
-    _create(
-        topic("a b", 0, 5, configs=[("nope", "1")]),
-        answer=[("a b", INVALID_NAME, f"Topic name is invalid: 'a b' {CHARACTERS}")],
-    ),
-    _create(
-        topic("cf", 0, 5, configs=[("nope", "1")]), answer=[("cf", INVALID_CONFIG, "Unknown topic config name: nope")]
+    *(
+        _create(topic(name, 0, 5, configs=[("nope", "1")]), answer=[(name, code, sentence)])
+        for name, code, sentence in (
+            ("t1", ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 't1' already exists."),
+            ("a b", INVALID_NAME, f"Topic name is invalid: 'a b' {CHARACTERS}"),
+            ("cf", INVALID_CONFIG, "Unknown topic config name: nope"),
+        )
     ),
     _create(
         topic("bad", configs=[("nope", "1")]),
@@ -200,32 +189,21 @@ CREATE = [
     _create(topic("p", 6_000), topic("q", 6_000), answer=[("p", POLICY, _TOO_MANY), ("q", POLICY, _TOO_MANY)]),
     _create(topic("p", 10_000), answer=[("p", POLICY, "Unable to perform excessively large batch operation.")]),
     # Manual assignments.
-    _manual((0, [1]), code=NONE, message=None),
-    _manual((0, [1]), (1, [1]), code=NONE, message=None),
-    _manual((1, [1]), (0, [1]), code=NONE, message=None),
+    _manual((0, [1])),
+    _manual((0, [1]), (1, [1])),
+    _manual((1, [1]), (0, [1])),
     _manual((0, [1]), count=1, code=INVALID_REQUEST, message=BY_HAND.format("numPartitions")),
     _manual((0, [1]), factor=1, code=INVALID_REQUEST, message=BY_HAND.format("replication factor")),
     _manual((0, [1]), count=1, factor=1, code=INVALID_REQUEST, message=BY_HAND.format("replication factor")),
-    _manual((0, [2]), code=INVALID_ASSIGNMENT, message=_NO_SUCH_BROKER.format(2)),
-    _manual((0, [-1]), code=INVALID_ASSIGNMENT, message=_NO_SUCH_BROKER.format(-1)),
-    _manual((0, [1]), (1, [1, 2]), code=INVALID_ASSIGNMENT, message=_NO_SUCH_BROKER.format(2)),
-    _manual(
-        (0, []), code=INVALID_ASSIGNMENT, message="The manual partition assignment includes an empty replica list."
-    ),
-    _manual(
-        (0, [1, 1]),
-        code=INVALID_ASSIGNMENT,
-        message="The manual partition assignment includes the broker 1 more than once.",
-    ),
-    _manual((1, [1]), code=INVALID_ASSIGNMENT, message=_SEQUENCE),
-    _manual((-1, [1]), code=INVALID_ASSIGNMENT, message=_SEQUENCE),
-    _manual((0, [1]), (2, [1]), code=INVALID_ASSIGNMENT, message=_SEQUENCE),
-    _manual(
-        (0, [1]),
-        (0, [1]),
-        code=INVALID_ASSIGNMENT,
-        message="Found multiple manual partition assignments for partition 0",
-    ),
+    _manual((0, [2]), message=_NO_SUCH_BROKER.format(2)),
+    _manual((0, [-1]), message=_NO_SUCH_BROKER.format(-1)),
+    _manual((0, [1]), (1, [1, 2]), message=_NO_SUCH_BROKER.format(2)),
+    _manual((0, []), message=_NO_REPLICAS),
+    _manual((0, [1, 1]), message=_TWICE),
+    _manual((1, [1]), message=_SEQUENCE),
+    _manual((-1, [1]), message=_SEQUENCE),
+    _manual((0, [1]), (2, [1]), message=_SEQUENCE),
+    _manual((0, [1]), (0, [1]), message="Found multiple manual partition assignments for partition 0"),
     # Settings.
     _with(("retention.ms", "5"), message=None),
     _with(("retention.ms", "5"), ("retention.ms", "6"), message=None),
@@ -235,30 +213,35 @@ CREATE = [
     _with(("internal.segment.bytes", "100"), message=None),
     _with(("nope", "1"), message="Unknown topic config name: nope"),
     _with(("nope", "1"), ("retention.ms", "x"), message="Unknown topic config name: nope"),
-    _bad("retention.ms", "abc", "Not a number of type LONG"),
-    _bad("retention.ms", "", "Not a number of type LONG"),
-    _bad("retention.ms", "-5", "Value must be at least -1"),
+    *(
+        _with((name, value), message=f"Invalid value {value} for configuration {name}: {reason}")
+        for name, value, reason in (
+            ("retention.ms", "abc", "Not a number of type LONG"),
+            ("retention.ms", "", "Not a number of type LONG"),
+            ("retention.ms", "-5", "Value must be at least -1"),
+            ("cleanup.policy", "foo", "String must be one of: compact, delete"),
+            ("segment.bytes", "1", "Value must be at least 1048576"),
+            ("segment.bytes", "9999999999", "Not a number of type INT"),
+            ("min.insync.replicas", "0", "Value must be at least 1"),
+            ("compression.type", "lzo", "String must be one of: uncompressed, zstd, lz4, snappy, gzip, producer"),
+            ("compression.gzip.level", "15", "Value must be between 1 and 9 or equal to -1"),
+            ("message.timestamp.type", "x", "String must be one of: CreateTime, LogAppendTime"),
+            ("preallocate", "maybe", "Expected value to be either true or false"),
+            ("max.message.bytes", "3000000000", "Not a number of type INT"),
+        )
+    ),
     _with(("retention.ms", None), message="Null value not supported for topic configs: retention.ms"),
     _with(
         ("retention.ms", None), ("nope", None), message="Null value not supported for topic configs: retention.ms,nope"
     ),
-    _bad("cleanup.policy", "foo", "String must be one of: compact, delete"),
     _with(
         ("cleanup.policy", "delete,none"),
         message="Invalid value none for configuration cleanup.policy: String must be one of: compact, delete",
     ),
-    _bad("segment.bytes", "1", "Value must be at least 1048576"),
-    _bad("segment.bytes", "9999999999", "Not a number of type INT"),
-    _bad("min.insync.replicas", "0", "Value must be at least 1"),
-    _bad("compression.type", "lzo", "String must be one of: uncompressed, zstd, lz4, snappy, gzip, producer"),
-    _bad("compression.gzip.level", "15", "Value must be between 1 and 9 or equal to -1"),
-    _bad("message.timestamp.type", "x", "String must be one of: CreateTime, LogAppendTime"),
-    _bad("preallocate", "maybe", "Expected value to be either true or false"),
     _with(
         ("min.cleanable.dirty.ratio", "2"),
         message="Invalid value 2.0 for configuration min.cleanable.dirty.ratio: Value must be no more than 1",
     ),
-    _bad("max.message.bytes", "3000000000", "Not a number of type INT"),
     _with(
         ("leader.replication.throttled.replicas", "a"),
         message="Invalid value [a] for configuration leader.replication.throttled.replicas: "
@@ -277,23 +260,26 @@ CREATE = [
 
 
 def _delete(*topics: tuple[str | None, bytes], answer: Answer) -> Case:
-    states = [DeleteTopicState(name=name, topic_id=topic_id) for name, topic_id in topics]
-    return Case(DeleteTopicsRequest(topics=states, timeout_ms=10_000), answer)
+    states = [{"name": name, "topic_id": topic_id} for name, topic_id in topics]
+    return Case(message(DeleteTopicsRequest, topics=states, timeout_ms=10_000), answer)
 
 
 _NO_NAME = "This server does not host this topic-partition."
 _NO_ID = "This server does not host this topic ID."
 
 DELETE = [
-    _delete(("nope", ZERO_UUID), answer=[("nope", UNKNOWN_TOPIC, _NO_NAME)]),
-    _delete(("a b", ZERO_UUID), answer=[("a b", UNKNOWN_TOPIC, _NO_NAME)]),
-    _delete(("", ZERO_UUID), answer=[("", UNKNOWN_TOPIC, _NO_NAME)]),
-    _delete(("__cluster_metadata", ZERO_UUID), answer=[("__cluster_metadata", UNKNOWN_TOPIC, _NO_NAME)]),
-    _delete((None, SOME_ID), answer=[(SOME_ID.hex(), ErrorCode.UNKNOWN_TOPIC_ID, _NO_ID)]),
-    _delete(
-        (None, ZERO_UUID), answer=[(ZERO_UUID.hex(), INVALID_REQUEST, "Neither topic name nor id were specified.")]
+    *(
+        _delete((name, ZERO_UUID), answer=[(name, UNKNOWN_TOPIC, _NO_NAME)])
+        for name in ("nope", "a b", "", "__cluster_metadata")
     ),
-    _delete(("t1", SOME_ID), answer=[("t1", INVALID_REQUEST, "You may not specify both topic name and topic id.")]),
+    *(
+        _delete((name, topic_id), answer=[(name or topic_id.hex(), code, sentence)])
+        for name, topic_id, code, sentence in (
+            (None, SOME_ID, ErrorCode.UNKNOWN_TOPIC_ID, _NO_ID),
+            (None, ZERO_UUID, INVALID_REQUEST, "Neither topic name nor id were specified."),
+            ("t1", SOME_ID, INVALID_REQUEST, "You may not specify both topic name and topic id."),
+        )
+    ),
     _delete(
         ("nope", ZERO_UUID),
         ("nope", ZERO_UUID),
@@ -308,47 +294,44 @@ DELETE = [
 
 
 def _grow(
-    *topics: tuple[str, int, list[list[int]] | None], answer: Answer, ours: Answer | None = None, why: str = ""
+    *topics: tuple[str, int, Sequence[list[int]] | None], answer: Answer, ours: Answer | None = None, why: str = ""
 ) -> Case:
     wanted = [
-        CreatePartitionsTopic(
-            name=name,
-            count=count,
-            assignments=None if hands is None else [CreatePartitionsAssignment(broker_ids=hand) for hand in hands],
-        )
+        {
+            "name": name,
+            "count": count,
+            "assignments": None if hands is None else [{"broker_ids": hand} for hand in hands],
+        }
         for name, count, hands in topics
     ]
-    return Case(CreatePartitionsRequest(topics=wanted, timeout_ms=10_000, validate_only=True), answer, ours, why)
+    request = message(CreatePartitionsRequest, topics=wanted, timeout_ms=10_000, validate_only=True)
+    return Case(request, answer, ours, why)
 
 
-def _grow_t1(count: int, hands: list[list[int]] | None, code: ErrorCode, message: str | None) -> Case:
-    return _grow(("t1", count, hands), answer=[("t1", code, message)])
-
+_OTHER_COUNT = "Attempted to add 1 additional partition(s), but only {} assignment(s) were specified."
 
 GROW = [
-    _grow_t1(4, None, NONE, None),
-    _grow_t1(4, [[1]], NONE, None),
-    _grow_t1(3, None, INVALID_PARTITIONS, "Topic already has 3 partition(s)."),
-    _grow_t1(2, None, INVALID_PARTITIONS, "The topic t1 currently has 3 partition(s); 2 would not be an increase."),
-    _grow_t1(-1, None, INVALID_PARTITIONS, "The topic t1 currently has 3 partition(s); -1 would not be an increase."),
-    _grow_t1(
-        4,
-        [],
-        INVALID_ASSIGNMENT,
-        "Attempted to add 1 additional partition(s), but only 0 assignment(s) were specified.",
+    *(_grow(("t1", 4, hands), answer=[("t1", NONE, None)]) for hands in (None, [[1]])),
+    *(
+        _grow(("t1", count, None), answer=[("t1", INVALID_PARTITIONS, sentence)])
+        for count, sentence in (
+            (3, "Topic already has 3 partition(s)."),
+            (2, "The topic t1 currently has 3 partition(s); 2 would not be an increase."),
+            (-1, "The topic t1 currently has 3 partition(s); -1 would not be an increase."),
+        )
     ),
-    _grow_t1(
-        4,
-        [[1], [1]],
-        INVALID_ASSIGNMENT,
-        "Attempted to add 1 additional partition(s), but only 2 assignment(s) were specified.",
+    *(
+        _grow(("t1", 4, hands), answer=[("t1", INVALID_ASSIGNMENT, sentence)])
+        for hands, sentence in (
+            ([], _OTHER_COUNT.format(0)),
+            ([[1], [1]], _OTHER_COUNT.format(2)),
+            ([[2]], _NO_SUCH_BROKER.format(2)),
+            ([[1, 2]], _NO_SUCH_BROKER.format(2)),
+            ([[]], _NO_REPLICAS),
+            ([[1, 1]], _TWICE),
+        )
     ),
-    _grow_t1(4, [[2]], INVALID_ASSIGNMENT, _NO_SUCH_BROKER.format(2)),
-    _grow_t1(4, [[1, 2]], INVALID_ASSIGNMENT, _NO_SUCH_BROKER.format(2)),
-    _grow_t1(4, [[]], INVALID_ASSIGNMENT, "The manual partition assignment includes an empty replica list."),
-    _grow_t1(4, [[1, 1]], INVALID_ASSIGNMENT, "The manual partition assignment includes the broker 1 more than once."),
-    _grow(("nope", 3, None), answer=[("nope", UNKNOWN_TOPIC, None)]),
-    _grow(("a b", 3, None), answer=[("a b", UNKNOWN_TOPIC, None)]),
+    *(_grow((name, 3, None), answer=[(name, UNKNOWN_TOPIC, None)]) for name in ("nope", "a b")),
     _grow(
         ("t1", 4, None),
         ("t1", 5, None),

@@ -6,22 +6,7 @@ Rows are named by topic-partition, user, or the parts of an entity; a row withou
 from __future__ import annotations
 
 from protocol.errors import ErrorCode
-from protocol.messages.cluster import (
-    AlterPartitionReassignmentsRequest,
-    ElectedPartitions,
-    ElectLeadersRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-    UnregisterBrokerRequest,
-)
-from protocol.messages.quotas_scram import (
-    AlterClientQuotasRequest,
-    AlteredQuotas,
-    AlterUserScramCredentialsRequest,
-    QuotaChange,
-    ScramCredentialDeletion,
-    ScramCredentialUpsertion,
-)
+from protocol.messages import cluster, quotas_scram
 from protocol.messages.stored_records import EntityData
 from tests.support.admin_cases import INVALID_ASSIGNMENT, INVALID_REQUEST, NONE, UNKNOWN_TOPIC, Answer, Case
 
@@ -33,8 +18,8 @@ _NOT_NEEDED = "Leader election not needed for topic partition."
 
 
 def _elect(wanted: dict[str, list[int]] | None, kind: int, answer: Answer) -> Case:
-    topics = None if wanted is None else [ElectedPartitions(topic=t, partitions=p) for t, p in wanted.items()]
-    return Case(ElectLeadersRequest(election_type=kind, topic_partitions=topics), answer)
+    topics = None if wanted is None else [cluster.ElectedPartitions(topic=t, partitions=p) for t, p in wanted.items()]
+    return Case(cluster.ElectLeadersRequest(election_type=kind, topic_partitions=topics), answer)
 
 
 ELECT = [
@@ -59,12 +44,14 @@ _NO_BROKER = "The manual partition assignment includes broker {}, but no such br
 
 def _reassign(wanted: dict[str, list[tuple[int, list[int] | None]]], answer: Answer, *, may_grow: bool = True) -> Case:
     topics = [
-        ReassignableTopic(
-            name=name, partitions=[ReassignablePartition(partition_index=i, replicas=r) for i, r in partitions]
+        cluster.ReassignableTopic(
+            name=name, partitions=[cluster.ReassignablePartition(partition_index=i, replicas=r) for i, r in partitions]
         )
         for name, partitions in wanted.items()
     ]
-    return Case(AlterPartitionReassignmentsRequest(topics=topics, allow_replication_factor_change=may_grow), answer)
+    return Case(
+        cluster.AlterPartitionReassignmentsRequest(topics=topics, allow_replication_factor_change=may_grow), answer
+    )
 
 
 def _move(replicas: list[int] | None, code: ErrorCode, sentence: str | None) -> Case:
@@ -89,7 +76,7 @@ REASSIGN = [
 ]  # fmt: skip
 
 UNREGISTER = [
-    Case(UnregisterBrokerRequest(broker_id=number),
+    Case(cluster.UnregisterBrokerRequest(broker_id=number),
          [("", E.BROKER_ID_NOT_REGISTERED, f"Broker ID {number} is not currently registered")])
     for number in (9, -1)
 ]  # fmt: skip
@@ -100,11 +87,11 @@ _RATE, _CONNECTIONS = "producer_byte_rate", "connection_creation_rate"
 Parts = dict[str, str | None]
 
 
-def altered(entity: Parts, *changes: tuple[str, float | None]) -> AlteredQuotas:
+def altered(entity: Parts, *changes: tuple[str, float | None]) -> quotas_scram.AlteredQuotas:
     """Changes of an entity's quotas; None deletes one."""
-    return AlteredQuotas(
+    return quotas_scram.AlteredQuotas(
         entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()],
-        ops=[QuotaChange(key=key, value=value or 0.0, remove=value is None) for key, value in changes],
+        ops=[quotas_scram.QuotaChange(key=key, value=value or 0.0, remove=value is None) for key, value in changes],
     )
 
 
@@ -117,7 +104,7 @@ def _quota(
 ) -> Case:
     in_order = {kind: entity[kind] for kind in ("client-id", "user", "ip", "x") if kind in entity}
     name = ",".join(f"{kind}={text}" for kind, text in in_order.items())
-    request = AlterClientQuotasRequest(entries=[altered(entity, *changes)], validate_only=True)
+    request = quotas_scram.AlterClientQuotasRequest(entries=[altered(entity, *changes)], validate_only=True)
     answer = [(name, INVALID_REQUEST if message else NONE, message)]
     return Case(request, answer, [(name, INVALID_REQUEST, ours)] if ours else None, why)
 
@@ -155,20 +142,22 @@ QUOTAS = [
 # ---- AlterUserScramCredentials ---------------------------------------------------------------------------
 
 
-def credential(name: str, mechanism: int = 1, iterations: int = 4096) -> ScramCredentialUpsertion:
-    return ScramCredentialUpsertion(
+def credential(name: str, mechanism: int = 1, iterations: int = 4096) -> quotas_scram.ScramCredentialUpsertion:
+    return quotas_scram.ScramCredentialUpsertion(
         name=name, mechanism=mechanism, iterations=iterations, salt=b"s" * 8, salted_password=b"p" * 32
     )
 
 
-def gone(name: str, mechanism: int = 1) -> ScramCredentialDeletion:
-    return ScramCredentialDeletion(name=name, mechanism=mechanism)
+def gone(name: str, mechanism: int = 1) -> quotas_scram.ScramCredentialDeletion:
+    return quotas_scram.ScramCredentialDeletion(name=name, mechanism=mechanism)
 
 
-def _scram(*changes: ScramCredentialDeletion | ScramCredentialUpsertion, answer: Answer) -> Case:
-    request = AlterUserScramCredentialsRequest(
-        deletions=[change for change in changes if isinstance(change, ScramCredentialDeletion)],
-        upsertions=[change for change in changes if isinstance(change, ScramCredentialUpsertion)],
+def _scram(
+    *changes: quotas_scram.ScramCredentialDeletion | quotas_scram.ScramCredentialUpsertion, answer: Answer
+) -> Case:
+    request = quotas_scram.AlterUserScramCredentialsRequest(
+        deletions=[change for change in changes if isinstance(change, quotas_scram.ScramCredentialDeletion)],
+        upsertions=[change for change in changes if isinstance(change, quotas_scram.ScramCredentialUpsertion)],
     )
     return Case(request, answer)
 

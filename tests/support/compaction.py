@@ -5,7 +5,7 @@ NOT HERE The broker's compactor (tests/unit/replication/partition/test_compactor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from protocol.compression import Compression
@@ -24,7 +24,7 @@ from storage.compaction.cleaner_job import (
 )
 from storage.io.disk import Disk, StorageError
 from storage.log.log import Log
-from tests.support.logs import EVERYTHING, NOW_MS, SMALL, ProducerInfo, append_records, builder_of, bytes_of
+from tests.support.logs import EVERYTHING, NOW_MS, SMALL, ProducerInfo, append_records, builder_of, bytes_of, flush
 
 COMPACTED = replace(SMALL, cleanup_policy=frozenset({"compact"}), delete_retention_ms=1000)
 
@@ -56,14 +56,7 @@ def put(log: Log, *pairs: Pair, **options: object) -> int:
 def closed(log: Log) -> None:
     """Start a new segment after a flush, so that all before it can be compacted."""
     log.roll(NOW_MS)
-    synced(log)
-
-
-def synced(log: Log) -> None:
-    """Flush a log."""
-    end_offset = log.log_end_offset
-    log.sync_work()()
-    log.flushed(end_offset)
+    flush(log)
 
 
 def compact(
@@ -84,6 +77,14 @@ def compact(
             log.first_dirty_offset = step.next_dirty_offset
             return step
     raise AssertionError("a cleaning ends with Cleaned")
+
+
+def cleaned(log: Log, *batches: Sequence[Pair], wall_ms: int = NOW_MS) -> CleaningResult | None:
+    """Append keyed batches, close their segment and compact the log."""
+    for pairs in batches:
+        put(log, *pairs)
+    closed(log)
+    return compact(log, wall_ms)
 
 
 def job_for(log: Log, wall_ms: int = NOW_MS, resources: CleanerResources = CleanerResources()) -> CleanerJob:  # noqa: B008

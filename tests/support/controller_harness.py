@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from broker.config.broker_config import BrokerConfig
@@ -17,9 +18,8 @@ from broker.handlers.router import ConnectionInfo, Pending, RequestContext
 from broker.security.authorizer import AllowAll
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import stored_records
-from protocol.messages.admin import AlterConfigsRequest, IncrementalAlterConfigsRequest
-from protocol.messages.quorum import BrokerHeartbeatRequest, BrokerRegistrationRequest
-from protocol.messages.stored_records import BrokerEndpoint, BrokerFeature
+from protocol.messages.admin import AlterConfigsRequest, CreateTopicsRequest, IncrementalAlterConfigsRequest
+from protocol.messages.quorum import AlterPartitionRequest, BrokerHeartbeatRequest, BrokerRegistrationRequest
 from protocol.schema import Message
 from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
 from replication.controller.controller import Controller, LocalController
@@ -27,8 +27,9 @@ from replication.controller.decision_context import DecisionContext
 from replication.controller.periodic_tasks import TaskIntervals
 from replication.io_executor import Begin, IoCallback, Run
 from replication.kraft_node import Dependencies, KRaftNode
-from replication.metadata.feature_levels import features_for
-from replication.metadata.image import Endpoint, MetadataDelta, MetadataImage
+from replication.metadata.feature_levels import SUPPORTED_FEATURES, features_for
+from replication.metadata.image import Endpoint, MetadataDelta, MetadataImage, PartitionState
+from replication.metadata.image_records import stored_endpoints, stored_features
 from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.metadata.metadata_records import MetadataBatch, read_batches
 from replication.metadata_log.formatting import (
@@ -49,6 +50,7 @@ from storage.config.log_config import LogConfig
 from storage.engine import Engine
 from storage.io.disk import Disk, StorageError
 from storage.segments.segment_engine import SegmentEngine
+from tests.support.messages import message
 
 SESSION_MS = 9_000
 NEVER = TaskIntervals(None, None, None)
@@ -76,13 +78,9 @@ class HeldExecutor:
             self.complete_write()
 
     def read(self, directory: str, run: Run, done: IoCallback) -> None:
-        raise AssertionError("the metadata log is open")
+        raise AssertionError("the metadata log is open, exists since the startup, and submits no background work")
 
-    def directory_op(self, directory: str, run: Run, done: IoCallback) -> None:
-        raise AssertionError("the metadata log is created at startup")
-
-    def background(self, directory: str, run: Run, done: IoCallback) -> None:
-        raise AssertionError("the metadata log submits no background work")
+    directory_op = background = read
 
     def sync(self, directory: str, begin: Begin, done: IoCallback) -> None:
         self.syncs.append((begin(), done))
@@ -108,17 +106,18 @@ class HeldExecutor:
         done(error)
 
 
-class HarnessClock:
-    """The clocks of a harness."""
-
-    def __init__(self, harness: ControllerHarness) -> None:
-        self._harness = harness
-
-    def mono_ms(self) -> int:
-        return self._harness.mono_ms
-
-    def wall_ms(self) -> int:
-        return WALL_MS
+def registration(broker_id: int = 2, incarnation: bytes = b"I" * 16, **changes: Any) -> BrokerRegistrationRequest:
+    """The registration of a broker with one log directory that supports all features."""
+    fields: dict[str, Any] = {
+        "broker_id": broker_id,
+        "cluster_id": CLUSTER_ID,
+        "incarnation_id": incarnation,
+        "listeners": [{"name": "PLAINTEXT", "host": "h", "port": 9, "security_protocol": 0}],
+        "features": stored_features(SUPPORTED_FEATURES),
+        "rack": "r",
+        "log_dirs": [b"%d" % broker_id * 16],
+    }
+    return message(BrokerRegistrationRequest, **{**fields, **changes})
 
 
 def _no_peer(peer: int, address: ListenerAddress | None, request: Message, answered: ResponseCallback) -> None:
@@ -192,12 +191,8 @@ class ControllerHarness:
         fresh = new_uuid(random.Random(f"{self.log.next_offset}").randbytes)  # a new id for each start
         self.incarnation = self.incarnations.popleft() if self.incarnations else fresh
         self.heartbeat_tracker = BrokerHeartbeatTracker(self.timers, SESSION_MS)
-        self.heartbeat_tracker.on_session_expired = lambda broker: self.controller.fence_expired_broker(
-            broker, wall_ms=WALL_MS
-        )
-        dependencies = Dependencies(
-            self.disk, self.worker, self.timers, HarnessClock(self), self.dice.randrange, _no_peer
-        )
+        clock: Any = SimpleNamespace(mono_ms=lambda: self.mono_ms, wall_ms=lambda: WALL_MS)
+        dependencies = Dependencies(self.disk, self.worker, self.timers, clock, self.dice.randrange, _no_peer)
         local = LocalController(self.incarnation, CONTROLLER_ENDPOINTS)
         self.node = KRaftNode(
             dependencies,
@@ -217,41 +212,72 @@ class ControllerHarness:
     def start(self, *, previous_epoch: int = -1) -> ControllerHarness:
         """Open the log, become the leader, and register and unfence the local broker."""
         self.lead()
-        answer = self.register(self.registration(previous_epoch))
+        answer = self.ask(self.registration(previous_epoch))
         if answer.error_code:
             raise KafkaError(ErrorCode(answer.error_code))
-        self.heartbeat(self.local_heartbeat())
+        self.local_heartbeat()
         self.publisher.start()
         return self
 
     def registration(self, previous_epoch: int = -1) -> BrokerRegistrationRequest:
         """The registration of the local broker."""
-        levels = features_for(self.image.features)
-        return BrokerRegistrationRequest(
-            broker_id=1,
-            cluster_id=self.identity.cluster_id,
-            incarnation_id=self.incarnation,
-            listeners=[
-                BrokerEndpoint(name=e.listener, host=e.host, port=e.port, security_protocol=0) for e in ENDPOINTS
-            ],
-            features=[
-                BrokerFeature(name=n, min_supported_version=a, max_supported_version=z) for n, (a, z) in levels.items()
-            ],
+        return registration(
+            1,
+            self.incarnation,
+            listeners=stored_endpoints(ENDPOINTS),
+            features=stored_features(features_for(self.image.features)),
             rack=None,
             log_dirs=list(self.identity.directory_ids.values()),
             previous_broker_epoch=previous_epoch,
         )
 
-    def local_heartbeat(self, **wanted: Any) -> BrokerHeartbeatRequest:
-        """A heartbeat of the local broker."""
-        fields = {"want_fence": False, "want_shut_down": False, "cordoned_log_dirs": [], **wanted}
-        return BrokerHeartbeatRequest(
-            broker_id=1, broker_epoch=self.broker_epoch, current_metadata_offset=self.image.offset, **fields
-        )
+    def local_heartbeat(self, **wanted: Any) -> Any:
+        """Send a heartbeat of the local broker."""
+        fields = {"current_metadata_offset": self.image.offset, "cordoned_log_dirs": [], **wanted}
+        return self.heartbeat(self.broker_epoch, 1, **fields)
+
+    def heartbeat(self, epoch: int, broker_id: int = 2, **wanted: Any) -> Any:
+        """Send a heartbeat, caught up and unfenced unless `wanted` overrides it."""
+        fields = {"current_metadata_offset": 2**40, "want_fence": False, "want_shut_down": False, **wanted}
+        return self.ask(BrokerHeartbeatRequest(broker_id=broker_id, broker_epoch=epoch, **fields))
+
+    def activate_broker(self, broker_id: int = 2) -> int:
+        """Register and unfence another broker; returns its epoch."""
+        epoch: int = self.ask(registration(broker_id)).broker_epoch
+        assert not self.heartbeat(epoch, broker_id).is_fenced
+        return epoch
 
     def stop_broker(self) -> None:
         """Shut down the local broker in a controlled way."""
-        self.heartbeat(self.local_heartbeat(want_shut_down=True))
+        self.local_heartbeat(want_shut_down=True)
+
+    def create(self, *replicas: list[int]) -> bytes:
+        """Create topic t with these replicas; returns its id."""
+        assignments = [{"partition_index": index, "broker_ids": ids} for index, ids in enumerate(replicas)]
+        topic = {"name": "t", "num_partitions": -1, "replication_factor": -1, "assignments": assignments}
+        (made,) = self.ask(message(CreateTopicsRequest, topics=[topic], timeout_ms=1)).topics
+        assert made.error_code == ErrorCode.NONE, made
+        return made.topic_id  # type: ignore[no-any-return]
+
+    def partition(self, topic_id: bytes, index: int = 0) -> PartitionState:
+        """The published state of a partition."""
+        return self.image.topics_by_id[topic_id].partitions[index]
+
+    def alter_partition(
+        self, topic_id: bytes, broker_id: int, *isr: int, partition_epochs: Sequence[int] = (-1,)
+    ) -> Any:
+        """Request an ISR, as the leader of the first partitions; a partition epoch of -1 is the current one."""
+        members = [{"broker_id": member, "broker_epoch": self.image.brokers[member].epoch} for member in isr]
+        partitions = []
+        for index, epoch in enumerate(partition_epochs):
+            state = self.partition(topic_id, index)
+            partition_epoch = state.partition_epoch if epoch < 0 else epoch
+            wanted = {"partition_index": index, "leader_epoch": state.leader_epoch, "partition_epoch": partition_epoch}
+            partitions.append({**wanted, "new_isr_with_epochs": members})
+        topics = [{"topic_id": topic_id, "partitions": partitions}]
+        broker_epoch = self.image.brokers[broker_id].epoch
+        request = message(AlterPartitionRequest, broker_id=broker_id, broker_epoch=broker_epoch, topics=topics)
+        return self.ask(request).topics[0].partitions
 
     @property
     def broker_epoch(self) -> int:
@@ -274,10 +300,13 @@ class ControllerHarness:
             random_below=self.dice.randrange,
         )
 
+    def submit(self, request: Message, reply: Callable[[Any], None]) -> None:
+        self.controller.submit(request, wall_ms=WALL_MS, reply=reply)
+
     def ask(self, request: Message) -> Any:
         """Submit a request that is answered at once."""
         replies: list[Any] = []
-        self.controller.submit(request, wall_ms=WALL_MS, reply=replies.append)
+        self.submit(request, replies.append)
         assert len(replies) == 1, "one immediate response"
         return replies[0]
 
@@ -306,18 +335,6 @@ class ControllerHarness:
         (answer,) = answers
         return answer
 
-    def register(self, request: BrokerRegistrationRequest) -> Any:
-        """Register a broker."""
-        replies: list[Any] = []
-        self.controller.register_broker(request, wall_ms=WALL_MS, reply=replies.append)
-        return replies[0]
-
-    def heartbeat(self, request: BrokerHeartbeatRequest) -> Any:
-        """Send a broker heartbeat."""
-        replies: list[Any] = []
-        self.controller.heartbeat(request, wall_ms=WALL_MS, mono_ms=self.mono_ms, reply=replies.append)
-        return replies[0]
-
     def wait(self, milliseconds: int) -> None:
         """Advance the time."""
         self.mono_ms += milliseconds
@@ -340,8 +357,3 @@ class ControllerHarness:
     def records(self, since: int = 0) -> list[Message]:
         """The data records from an offset on."""
         return [m for b in self.batches() if b.base_offset >= since and not b.is_control for m in b.messages]
-
-
-def partition_changes(records: list[Message]) -> list[stored_records.PartitionChangeRecord]:
-    """The partition changes among the records."""
-    return [record for record in records if isinstance(record, stored_records.PartitionChangeRecord)]

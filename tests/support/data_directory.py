@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,11 +90,6 @@ def _log(manager: LogManager, topic: str, partition: int) -> Log:
     assert log is not None
     log.update_config(SMALL_SEGMENTS if topic in {"split", "trimmed"} else LogConfig())
     return log
-
-
-def copy_directory(source: Path, target: Path) -> Path:
-    shutil.copytree(source, target)
-    return target
 
 
 def damage(path: Path, dice: random.Random) -> list[str]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import subprocess
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from broker.config.broker_config import BrokerConfig
@@ -19,7 +17,7 @@ from protocol.messages import admin, cluster, quorum, stored_records
 from protocol.schema import Message
 from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
 from replication.controller.brokers.broker_heartbeats import BrokerControlState, fence, heartbeat
-from replication.controller.brokers.registration import register, registration_from, unregister
+from replication.controller.brokers.registration import register, unregister
 from replication.controller.configs.config_changes import incremental_alter_configs
 from replication.controller.decision_context import DecisionContext
 from replication.controller.partitions.alter_partition import alter_partitions
@@ -33,6 +31,7 @@ from replication.metadata.metadata_records import Versioned, decode_record, enco
 from replication.state_machine import Decision
 from replication.timer_queue import TimerQueue
 from tests.support.kafka import compile_java, tool_command
+from tests.support.line_process import LineProcess
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 SOURCE = Path(__file__).parents[1] / "conformance" / "java" / "Decisions.java"
@@ -101,10 +100,10 @@ class OurDecisions:
     def _decide(self, request: Message) -> Decision[Any]:
         image, context = self.image, self._decision_context
         if isinstance(request, quorum.BrokerRegistrationRequest):
-            made = register(image, context, registration_from(request), next_offset=self.offset)
-            self._heartbeat_tracker.register(request.broker_id, made.reply, self.offset + len(made.records) - 1)
-            answer = quorum.BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=made.reply)
-            return Decision(made.records, answer)
+            made = register(image, context, request, next_offset=self.offset)
+            last_offset = self.offset + len(made.records) - 1
+            self._heartbeat_tracker.register(request.broker_id, made.reply.broker_epoch, last_offset)
+            return made
         if isinstance(request, quorum.BrokerHeartbeatRequest):
             return self._heard(request)
         if isinstance(request, cluster.ListPartitionReassignmentsRequest):
@@ -136,17 +135,11 @@ class KafkaDecisions:
 
     def __enter__(self) -> Self:
         classes = compile_java(SOURCE)
-        command = tool_command("org.apache.kafka.controller.Decisions", classes=classes)
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        self._process = LineProcess(tool_command("org.apache.kafka.controller.Decisions", classes=classes))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._process:
-            self._process.kill()
+    def __exit__(self, *_: object) -> None:
+        self._process.stop()
 
     def begin(self, min_isr: int, levels: Mapping[str, int]) -> None:
         """Start a new cluster."""
@@ -170,13 +163,7 @@ class KafkaDecisions:
         return Decided(code, None if code else answer, records)
 
     def _tell(self, line: str) -> list[str]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline().split()
-        assert answer, "the JVM ended"
-        return answer
+        return self._process.ask(line).split()
 
 
 def _read(value: bytes) -> Versioned:

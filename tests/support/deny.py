@@ -1,4 +1,4 @@
-"""An authorizer for tests that denies some operations."""
+"""Authorizers for tests that deny some or all operations."""
 
 from __future__ import annotations
 
@@ -17,3 +17,15 @@ class Deny:
             (operation, resource_type),
         }
         return not self._denied & rules
+
+
+class DenyingAuthorizer:
+    """Refuses everything once it `is_strict`; records (operation, resource type, name)."""
+
+    def __init__(self) -> None:
+        self.is_strict = False
+        self.asked: list[tuple[str, str, str]] = []
+
+    def authorize(self, principal: str, operation: str, resource_type: str, resource_name: str) -> bool:
+        self.asked.append((operation, resource_type, resource_name))
+        return not self.is_strict

@@ -12,41 +12,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from protocol.messages.admin import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-)
-from protocol.messages.metadata import (
-    DescribeClusterRequest,
-    DescribeTopicPartitionsRequest,
-    MetadataRequest,
-    TopicRequest,
-)
-from protocol.messages.produce_fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-    PartitionData,
-    PartitionProduceData,
-    ProduceRequest,
-    ReplicaState,
-    TopicProduceData,
-)
-from protocol.messages.quorum import (
-    AlterPartitionRequest,
-    AlterPartitionRequestPartition,
-    AlterPartitionRequestTopic,
-    AlterPartitionResponsePartition,
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-    BrokerState,
-)
+from protocol.messages import admin, metadata, quorum
+from protocol.messages.produce_fetch import FetchRequest, PartitionData
 from protocol.messages.stored_records import BrokerEndpoint, BrokerFeature
 from replication.metadata.feature_levels import SUPPORTED_FEATURES
+from replication.metadata.image_records import stored_features
+from tests.support.loading import Place, fetch_request, produce_request
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -73,16 +44,19 @@ class Client:
 
     def create(self, name: str, *replicas: list[int], **settings: object) -> bytes:
         """Create a topic with these replicas; returns its id."""
-        request = CreateTopicsRequest(
+        request = admin.CreateTopicsRequest(
             topics=[
-                CreatableTopic(
+                admin.CreatableTopic(
                     name=name,
                     num_partitions=-1,
                     replication_factor=-1,
                     assignments=[
-                        CreatableReplicaAssignment(partition_index=i, broker_ids=b) for i, b in enumerate(replicas)
+                        admin.CreatableReplicaAssignment(partition_index=i, broker_ids=b)
+                        for i, b in enumerate(replicas)
                     ],
-                    configs=[CreatableTopicConfig(name=n.replace("_", "."), value=str(v)) for n, v in settings.items()],
+                    configs=[
+                        admin.CreatableTopicConfig(name=n.replace("_", "."), value=str(v)) for n, v in settings.items()
+                    ],
                 )
             ],
             timeout_ms=30_000,
@@ -95,7 +69,9 @@ class Client:
 
     def describe(self, name: str, index: int = 0) -> PartitionView | None:
         """A partition in this broker's metadata."""
-        request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name)], response_partition_limit=100)
+        request = metadata.DescribeTopicPartitionsRequest(
+            topics=[metadata.TopicRequest(name=name)], response_partition_limit=100
+        )
         (topic,) = self.raw.ask(request, 0).topics
         if topic.error_code or index >= len(topic.partitions):
             return None
@@ -105,29 +81,21 @@ class Client:
 
     def brokers(self) -> list[int]:
         """The brokers in client metadata."""
-        return sorted(broker.node_id for broker in self.raw.ask(MetadataRequest(topics=[]), 12).brokers)
+        return sorted(broker.node_id for broker in self.raw.ask(metadata.MetadataRequest(topics=[]), 12).brokers)
 
     def cluster_id(self) -> str:
         """The cluster id."""
-        return self.raw.ask(DescribeClusterRequest(), 1).cluster_id  # type: ignore[no-any-return]
+        return self.raw.ask(metadata.DescribeClusterRequest(), 1).cluster_id  # type: ignore[no-any-return]
 
     def produce(self, name: str, batch: bytes, acks: int, *, timeout_ms: int = 20_000) -> Callable[[], int]:
         """Send a batch to partition 0; the result waits for the error code."""
-        partition = PartitionProduceData(index=0, records=batch)
-        request = ProduceRequest(
-            transactional_id=None,
-            acks=acks,
-            timeout_ms=timeout_ms,
-            topic_data=[TopicProduceData(name=name, partition_data=[partition])],
-        )
+        request = produce_request({name: [batch]}, acks=acks, timeout_ms=timeout_ms)
         self.raw.send(request, 9)
         return lambda: self.raw.receive(request, 9).responses[0].partition_responses[0].error_code
 
     def fetch(self, name: str, offset: int) -> tuple[int, int, bytes]:
         """Error code, high watermark and records of a consumer's fetch that does not wait."""
-        partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
-        request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic=name, partitions=[partition])])
-        (found,) = self.raw.ask(request, 12).responses[0].partitions
+        (found,) = self.raw.ask(fetch_request(12, {(name, b"", 0): offset}), 12).responses[0].partitions
         return found.error_code, found.high_watermark, bytes(found.records or b"")
 
 
@@ -155,7 +123,7 @@ class Follower:
         self.controller.close()
 
     # ------------------------------------------------------------ registration
-    def register(self, version: int = 4, **changes: Any) -> BrokerRegistrationResponse:
+    def register(self, version: int = 4, **changes: Any) -> quorum.BrokerRegistrationResponse:
         """Register; `changes` override request fields."""
         fields: dict[str, Any] = {
             "broker_id": self.broker_id,
@@ -166,13 +134,13 @@ class Follower:
             "rack": None,
             "log_dirs": [self.directory],
         }
-        answer = self.controller.ask(BrokerRegistrationRequest(**{**fields, **changes}), version)
-        assert isinstance(answer, BrokerRegistrationResponse)
+        answer = self.controller.ask(quorum.BrokerRegistrationRequest(**{**fields, **changes}), version)
+        assert isinstance(answer, quorum.BrokerRegistrationResponse)
         if not answer.error_code:
             self.epoch = answer.broker_epoch
         return answer
 
-    def heartbeat(self, version: int = 2, **changes: Any) -> BrokerHeartbeatResponse:
+    def heartbeat(self, version: int = 2, **changes: Any) -> quorum.BrokerHeartbeatResponse:
         """Send a heartbeat, caught up and unfenced unless `changes` override it."""
         fields: dict[str, Any] = {
             "broker_id": self.broker_id,
@@ -181,16 +149,16 @@ class Follower:
             "want_fence": False,
             "want_shut_down": False,
         }
-        answer = self.controller.ask(BrokerHeartbeatRequest(**{**fields, **changes}), version)
-        assert isinstance(answer, BrokerHeartbeatResponse)
+        answer = self.controller.ask(quorum.BrokerHeartbeatRequest(**{**fields, **changes}), version)
+        assert isinstance(answer, quorum.BrokerHeartbeatResponse)
         return answer
 
     def alter_partition(
         self, topic_id: bytes, isr: list[int], leader_epoch: int, partition_epoch: int, version: int = 3, **changes: Any
-    ) -> AlterPartitionResponsePartition:
+    ) -> quorum.AlterPartitionResponsePartition:
         """Request an ISR of partition 0; `changes`: broker_epoch, epochs (of the members), recovery, index."""
         epochs = changes.get("epochs", {})
-        partition = AlterPartitionRequestPartition(
+        partition = quorum.AlterPartitionRequestPartition(
             partition_index=changes.get("index", 0),
             leader_epoch=leader_epoch,
             partition_epoch=partition_epoch,
@@ -199,15 +167,17 @@ class Follower:
         if version < 3:
             partition.new_isr = isr
         else:
-            partition.new_isr_with_epochs = [BrokerState(broker_id=b, broker_epoch=epochs.get(b, -1)) for b in isr]
-        request = AlterPartitionRequest(
+            partition.new_isr_with_epochs = [
+                quorum.BrokerState(broker_id=b, broker_epoch=epochs.get(b, -1)) for b in isr
+            ]
+        request = quorum.AlterPartitionRequest(
             broker_id=self.broker_id,
             broker_epoch=changes.get("broker_epoch", self.epoch),
-            topics=[AlterPartitionRequestTopic(topic_id=topic_id, partitions=[partition])],
+            topics=[quorum.AlterPartitionRequestTopic(topic_id=topic_id, partitions=[partition])],
         )
         answer = self.controller.ask(request, version)
         if answer.error_code:
-            return AlterPartitionResponsePartition(partition_index=-1, error_code=answer.error_code)
+            return quorum.AlterPartitionResponsePartition(partition_index=-1, error_code=answer.error_code)
         return answer.topics[0].partitions[0]  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------ fetching
@@ -223,8 +193,9 @@ class Follower:
         max_wait_ms: int = 0,
     ) -> PartitionData:
         """Fetch partition 0 outside of any session."""
-        request = self._request(version, broker_epoch, max_wait_ms)
-        request.topics = [_fetch_topic(topic, version, offset, leader_epoch, last_epoch)]
+        epochs = {"current_leader_epoch": leader_epoch, "last_fetched_epoch": last_epoch}
+        request = self._request(version, {(*topic, 0): offset}, epochs, broker_epoch)
+        request.max_wait_ms = max_wait_ms
         answer = self.leader.ask(request, version)
         assert answer.error_code == 0, answer
         return answer.responses[0].partitions[0]  # type: ignore[no-any-return]
@@ -233,43 +204,27 @@ class Follower:
         self, topic: tuple[str, bytes] | None, offset: int = 0, *, version: int = NEWEST_FETCH
     ) -> PartitionData | None:
         """Fetch partition 0 in the session, which is created if needed; None: the response does not contain it."""
-        request = self._request(version, None, 0)
+        request = self._request(version, {} if topic is None else {(*topic, 0): offset})
         request.session_id, request.session_epoch = self.session_id, self.session_epoch
-        request.topics = [] if topic is None else [_fetch_topic(topic, version, offset, -1, -1)]
         answer = self.leader.ask(request, version)
         assert answer.error_code == 0, answer
         self.session_id = answer.session_id
         self.session_epoch += 1
         return answer.responses[0].partitions[0] if answer.responses else None
 
-    def _request(self, version: int, broker_epoch: int | None, max_wait_ms: int) -> FetchRequest:
-        request = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=[])
-        if version < 15:
-            request.replica_id = self.broker_id
-        else:
-            epoch = self.epoch if broker_epoch is None else broker_epoch
-            request.replica_state = ReplicaState(replica_id=self.broker_id, replica_epoch=epoch)
-        return request
-
-
-def _fetch_topic(topic: tuple[str, bytes], version: int, offset: int, leader_epoch: int, last_epoch: int) -> FetchTopic:
-    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
-    if version >= 9:
-        partition.current_leader_epoch = leader_epoch
-    if version >= 12:
-        partition.last_fetched_epoch = last_epoch
-    name, topic_id = topic
-    return (
-        FetchTopic(topic_id=topic_id, partitions=[partition])
-        if version >= 13
-        else FetchTopic(topic=name, partitions=[partition])
-    )
+    def _request(
+        self,
+        version: int,
+        positions: dict[Place, int],
+        epochs: dict[str, int] | None = None,
+        broker_epoch: int | None = None,
+    ) -> FetchRequest:
+        epoch = self.epoch if broker_epoch is None else broker_epoch
+        return fetch_request(version, positions, replica_id=self.broker_id, replica_epoch=epoch, partition=epochs)
 
 
 def features(**changes: tuple[int, int]) -> list[BrokerFeature]:
     """The features of a Kafka 4.3 broker; dots are written as underscores."""
-    levels = {**SUPPORTED_FEATURES, **{name.replace("_", "."): levels for name, levels in changes.items()}}
-    return [
-        BrokerFeature(name=name, min_supported_version=lowest, max_supported_version=highest)
-        for name, (lowest, highest) in levels.items()
-    ]
+    return stored_features(
+        {**SUPPORTED_FEATURES, **{name.replace("_", "."): levels for name, levels in changes.items()}}
+    )

@@ -97,22 +97,19 @@ class FollowerHarness:
         """Send heartbeats and fetches until the ISR is this one."""
 
         def look() -> PartitionView | None:
-            self.follower.heartbeat()
             self.follower.fetch(topic, offset, **how)
-            seen = self.describe(topic)
-            return seen if seen.isr == isr else None
+            return self._heartbeat_and_describe(topic, isr)
 
         return until(look, f"the ISR of {topic[0]} is {isr}")
 
     def heartbeat_until(self, topic: tuple[str, bytes], isr: list[int]) -> PartitionView:
         """Send heartbeats, but no fetches, until the ISR is this one."""
+        return until(lambda: self._heartbeat_and_describe(topic, isr), f"the ISR of {topic[0]} is {isr}")
 
-        def look() -> PartitionView | None:
-            self.follower.heartbeat()
-            seen = self.describe(topic)
-            return seen if seen.isr == isr else None
-
-        return until(look, f"the ISR of {topic[0]} is {isr}")
+    def _heartbeat_and_describe(self, topic: tuple[str, bytes], isr: list[int]) -> PartitionView | None:
+        self.follower.heartbeat()
+        seen = self.describe(topic)
+        return seen if seen.isr == isr else None
 
     def produced(self, topic: tuple[str, bytes], acks: int = 1) -> int:
         """Produce three records; returns the error code."""

@@ -9,18 +9,18 @@ NOT HERE The language of scenarios (`tests/scenarios/run.py`).
 from __future__ import annotations
 
 import select
-import socket
-import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from broker.coordinators.classic.classic_protocol import GroupSettings
-from broker.coordinators.consumer_group_config import ConsumerGroupSettings, GroupConfigManager, MigrationPolicy
+from broker.config.broker_config import BrokerConfig
+from broker.coordinators.factory import group_settings, transaction_settings
+from broker.coordinators.group_config import GroupConfigManager, GroupSettings
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
 from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
+from broker.coordinators.transactions.remote_verification import RemoteVerification
 from broker.coordinators.transactions.transaction import TopicPartition
 from broker.coordinators.transactions.transaction_coordinator import (
     TRANSACTIONS_TOPIC,
@@ -42,22 +42,36 @@ from broker.handlers.transactions.transactions import TransactionHandlers
 from broker.handlers.transactions.txn_offset_commit import TxnOffsetCommitHandler
 from broker.peers.endpoints import AdvertisedEndpoints
 from broker.security.authorizer import ANONYMOUS, AllowAll, Authorizer
-from protocol.api import APIS, request_header_version, response_header_version
 from protocol.codec import decode, encode
 from protocol.errors import ErrorCode
-from protocol.messages.admin import CreatableTopic, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
-from protocol.messages.headers import RequestHeader, ResponseHeader
+from protocol.messages.admin import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+)
+from protocol.messages.groups import DescribeGroupsRequest
+from protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest, MetadataRequestTopic
 from protocol.messages.quorum import AllocateProducerIdsResponse
+from protocol.messages.transactions import DescribeTransactionsRequest
 from protocol.records import ControlType, end_txn_marker, headers, patch
 from protocol.schema import Message
 from replication.metadata.image import BrokerImage, Endpoint, MetadataDelta, MetadataImage, PartitionState, TopicImage
 from replication.timer_queue import TimerQueue
 from storage.io.would_block import WouldBlock
+from tests.support.group_requests import consumer_heartbeat, init_request
+from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
 NODE = 1
 START_WALL_MS = 1_700_000_000_000
 TRANSACTIONS_PARTITIONS = 5
+
+
+def no_other_broker(_broker_id: int, request: Message, _answered: Callable[[Message | None], None]) -> None:
+    """The requests that this broker would send to others."""
+    raise AssertionError(f"there is no other broker for {request}")
 
 
 class FakeClock:
@@ -110,13 +124,17 @@ class FakeLog:
         if self.refusal is not None:
             done(self.refusal)
             return
-        patch(batch, 0, self.end_offset, 0)
-        self.batches.append(bytes(batch))
-        self.end_offset = headers(batch)[0][1].next_offset
+        self.store(batch)
         if self.is_holding:
             self.held.append(done)
         else:
             done(ErrorCode.NONE)
+
+    def store(self, batch: bytearray) -> None:
+        """Write a batch at the end."""
+        patch(batch, 0, self.end_offset, 0)
+        self.batches.append(bytes(batch))
+        self.end_offset = headers(batch)[0][1].next_offset
 
     def release(self, error: ErrorCode = ErrorCode.NONE) -> None:
         """Complete all held commits."""
@@ -258,7 +276,8 @@ class LocalGroupHarness:
         def image() -> MetadataImage:
             return self.holder.image
 
-        verification = TransactionVerification(self.data, self.transactions, self.clock.timers, self.clock)  # type: ignore[arg-type]
+        remote = RemoteVerification(NODE, image, no_other_broker)
+        verification = TransactionVerification(self.data, self.transactions, self.clock.timers, self.clock, remote)  # type: ignore[arg-type]
         topics = {
             GROUP: CreatableTopic(name=OFFSETS_TOPIC, num_partitions=len(self.logs), replication_factor=1),
             TRANSACTION: CreatableTopic(
@@ -389,45 +408,19 @@ class LocalGroupHarness:
 
 def local_world(settings: Mapping[str, Any]) -> LocalGroupHarness:
     """A harness in memory with Kafka's setting names and the internal topics."""
-    harness = LocalGroupHarness(
-        GroupSettings(
-            min_session_timeout_ms=settings["group.min.session.timeout.ms"],
-            initial_rebalance_delay_ms=settings["group.initial.rebalance.delay.ms"],
-            max_size=settings.get("group.max.size", GroupSettings().max_size),
-            consumer=_consumer_settings(settings),
-        ),
-        settings["offsets.topic.num.partitions"],
-        TransactionSettings(
-            abort_interval_ms=settings.get(
-                "transaction.abort.timed.out.transaction.cleanup.interval.ms", TransactionSettings().abort_interval_ms
-            )
-        ),
-    )
-    harness.create_topic(OFFSETS_TOPIC, settings["offsets.topic.num.partitions"])
+    config = BrokerConfig({name: str(value) for name, value in settings.items()})
+    offsets_partitions = config.number("offsets.topic.num.partitions")
+    harness = LocalGroupHarness(group_settings(config), offsets_partitions, transaction_settings(config))
+    harness.create_topic(OFFSETS_TOPIC, offsets_partitions)
     harness.create_topic(TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS)
     return harness
-
-
-def _consumer_settings(settings: Mapping[str, Any]) -> ConsumerGroupSettings:
-    """The settings with the prefix group.consumer."""
-    known = ConsumerGroupSettings()
-    names = {
-        "session_timeout_ms": "session.timeout.ms",
-        "heartbeat_interval_ms": "heartbeat.interval.ms",
-        "assignment_interval_ms": "assignment.interval.ms",
-        "max_size": "max.size",
-    }
-    values = {field: settings.get(f"group.consumer.{name}", getattr(known, field)) for field, name in names.items()}
-    policy = MigrationPolicy(settings.get("group.consumer.migration.policy", known.migration_policy.value))
-    return known._replace(**values, migration_policy=policy)
 
 
 class SocketGroupHarness:
     """The same API over sockets, for any broker, also Apache Kafka."""
 
     def __init__(self, bootstrap: str) -> None:
-        host, port = bootstrap.rsplit(":", 1)
-        self._address = (host, int(port))
+        self._bootstrap = bootstrap
         self._connections: dict[str, _Connection] = {}
         self.topic_ids: dict[str, bytes] = {}
 
@@ -436,20 +429,17 @@ class SocketGroupHarness:
         topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
         answer = self.ask(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 7, actor="admin")
         assert answer.topics[0].error_code in {0, ErrorCode.TOPIC_ALREADY_EXISTS}, answer
-        from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+        requested = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
 
-        while True:
-            requested = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
+        def is_usable() -> bool:
             found = self.ask(requested, 12, actor="admin").topics[0]
-            if found.error_code == 0 and len(found.partitions) == partitions:
-                self.topic_ids[name] = found.topic_id
-                return
-            time.sleep(0.05)
+            self.topic_ids[name] = found.topic_id
+            return found.error_code == 0 and len(found.partitions) == partitions
+
+        until(is_usable, f"the topic {name}", every_s=0.05)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic; the coordinator notices a little later."""
-        from protocol.messages.admin import DeleteTopicsRequest
-
         answer = self.ask(DeleteTopicsRequest(topic_names=[name], timeout_ms=30_000), 5, actor="admin")
         assert answer.responses[0].error_code == 0, answer
         time.sleep(0.5)
@@ -462,8 +452,8 @@ class SocketGroupHarness:
         """Send a request."""
         connection = self._connections.get(actor)
         if connection is None or connection.is_closed:
-            connection = self._connections[actor] = _Connection(self._address, actor)
-        connection.send(request, version)
+            connection = self._connections[actor] = _Connection(self._bootstrap, actor)
+        connection.expect(request, version)
 
     def take(self, actor: str, patience_ms: int) -> Message | None:
         """The next response to an actor, if it arrives in time."""
@@ -479,44 +469,32 @@ class SocketGroupHarness:
 
     def find_coordinator(self) -> None:
         """Wait until the internal topics exist and are loaded."""
-        from protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
-        from protocol.messages.groups import DescribeGroupsRequest
-        from protocol.messages.metadata import FindCoordinatorRequest
-        from protocol.messages.transactions import DescribeTransactionsRequest, InitProducerIdRequest
-
         keys = [f"any-{number}" for number in range(100)]
+
+        def codes(request: Message, version: int, results: str = "") -> set[int]:
+            answer = self.ask(request, version, actor="admin")
+            return {one.error_code for one in (getattr(answer, results) if results else [answer])}
 
         def coordinators(key_type: int) -> bool:
             requested = FindCoordinatorRequest(key_type=key_type, coordinator_keys=keys)
-            return not any(one.error_code for one in self.ask(requested, 4, actor="admin").coordinators)
-
-        def groups() -> bool:
-            requested = DescribeGroupsRequest(groups=keys)
-            return not any(one.error_code for one in self.ask(requested, 5, actor="admin").groups)
+            return codes(requested, 4, "coordinators") == {0}
 
         def consumer_groups() -> bool:
             # A JVM broker's first heartbeat takes longer than a scenario waits.
-            join = ConsumerGroupHeartbeatRequest(group_id="any", member_id="any", member_epoch=0)
-            join.rebalance_timeout_ms, join.subscribed_topic_names, join.topic_partitions = 1000, [], []
-            leave = ConsumerGroupHeartbeatRequest(group_id="any", member_id="any", member_epoch=-1)
-            return not any(self.ask(beat, 1, actor="admin").error_code for beat in (join, leave))
+            join = consumer_heartbeat("any", 0, "any", owned={}, rebalance_timeout_ms=1000, subscribed_topic_names=[])
+            return codes(join, 1) | codes(consumer_heartbeat("any", -1, "any"), 1) == {0}
 
         def transactions() -> bool:
-            received = self.ask(DescribeTransactionsRequest(transactional_ids=keys), 0, actor="admin")
-            codes = {one.error_code for one in received.transaction_states}
-            return codes == {ErrorCode.TRANSACTIONAL_ID_NOT_FOUND}
-
-        def producer_ids() -> bool:
-            begin = InitProducerIdRequest(transactional_id="any", transaction_timeout_ms=1000)
-            return not self.ask(begin, 4, actor="admin").error_code
+            requested = DescribeTransactionsRequest(transactional_ids=keys)
+            return codes(requested, 0, "transaction_states") == {ErrorCode.TRANSACTIONAL_ID_NOT_FOUND}
 
         for look, what in (
             (lambda: coordinators(GROUP), "coordinators of groups"),
-            (groups, "groups that are loaded"),
+            (lambda: codes(DescribeGroupsRequest(groups=keys), 5, "groups") == {0}, "groups that are loaded"),
             (consumer_groups, "consumer groups"),
             (lambda: coordinators(TRANSACTION), "coordinators of transactions"),
             (transactions, "transactions that are loaded"),
-            (producer_ids, "producer ids"),
+            (lambda: codes(init_request("any"), 4) == {0}, "producer ids"),
         ):
             until(look, what, within_s=60, every_s=0.1)
 
@@ -534,47 +512,25 @@ class SocketGroupHarness:
             connection.close()
 
 
-class _Connection:
-    def __init__(self, address: tuple[str, int], client_id: str) -> None:
-        self._socket = socket.create_connection(address, timeout=30)
-        self._client_id = client_id
-        self._expected: list[tuple[type[Message], int]] = []
+class _Connection(RawClient):
+    """A connection of an actor, whose name is its client id."""
+
+    def __init__(self, bootstrap: str, client_id: str) -> None:
+        super().__init__(bootstrap, client_id=client_id)
+        self._expected: list[tuple[Message, int]] = []
         self.is_closed = False
 
-    def send(self, request: Message, version: int) -> None:
-        key = type(request).API_KEY
-        header = RequestHeader(
-            request_api_key=key, request_api_version=version, correlation_id=7, client_id=self._client_id
-        )
-        frame = encode(header, request_header_version(key, version)) + encode(request, version)
-        self._socket.sendall(struct.pack(">i", len(frame)) + frame)
-        self._expected.append((type(request), version))
+    def expect(self, request: Message, version: int) -> None:
+        self.send(request, version)
+        self._expected.append((request, version))
 
     def take(self, patience_s: float) -> Message | None:
-        if self.is_closed or not self._expected:
-            return None
-        if not select.select([self._socket], [], [], patience_s)[0]:
+        """The next response, if it arrives in time and the broker has not closed the connection."""
+        if self.is_closed or not self._expected or not select.select([self.socket], [], [], patience_s)[0]:
             return None
         try:
-            (length,) = struct.unpack(">i", self._read(4))
-            frame = self._read(length)
+            response: Message = self.receive(*self._expected.pop(0))
         except EOFError:
             self.is_closed = True
             return None
-        cls, version = self._expected.pop(0)
-        key = cls.API_KEY
-        header_version = response_header_version(key, version)
-        start = len(encode(decode(ResponseHeader, header_version, frame), header_version))
-        return decode(APIS[key].response, version, frame, start)
-
-    def _read(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            piece = self._socket.recv(count - len(data))
-            if not piece:
-                raise EOFError
-            data += piece
-        return data
-
-    def close(self) -> None:
-        self._socket.close()
+        return response

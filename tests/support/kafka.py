@@ -25,7 +25,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import pytest
@@ -153,6 +152,19 @@ def free_port() -> int:
     return port
 
 
+def combined_node(client: str, controller: str) -> dict[str, object]:
+    """The roles and listeners of a broker and controller with these addresses."""
+    listeners = f"PLAINTEXT://{client},CONTROLLER://{controller}"
+    return {
+        "process.roles": "broker,controller",
+        "listeners": listeners,
+        "advertised.listeners": listeners,
+        "inter.broker.listener.name": "PLAINTEXT",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    }
+
+
 class ApacheKafka:
     """One node of Apache Kafka, broker and controller, during a `with` block.
 
@@ -209,9 +221,7 @@ class ApacheKafka:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
         self._temporary.cleanup()
 
@@ -267,14 +277,9 @@ class ApacheKafka:
 
     def _write_properties(self) -> Path:
         settings: dict[str, object] = {
-            "process.roles": "broker,controller",
+            **combined_node(self.bootstrap, self.controller),
             "node.id": 1,
             **self._quorum(),
-            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{self.controller}",
-            "advertised.listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{self.controller}",
-            "inter.broker.listener.name": "PLAINTEXT",
-            "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
             "log.dirs": self.data_dir,
             "offsets.topic.replication.factor": 1,
             "offsets.topic.num.partitions": 5,

@@ -8,11 +8,10 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from barnabas.cluster import free_ports
 from tests.support.cluster import CLUSTER_ID, Cluster
-from tests.support.kafka import compile_java, tool_command
+from tests.support.kafka import combined_node, compile_java, tool_command
 from tests.support.kafka_tools import SOURCE, KafkaTools
 
 SMALL = {
@@ -47,10 +46,8 @@ class ApacheCluster(KafkaTools):
     def folder(self) -> Path:
         return Path(self._folder.name)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
         self._folder.cleanup()
 
     def stop(self, node: int) -> None:
@@ -66,19 +63,12 @@ class ApacheCluster(KafkaTools):
         return [java, f"-Dcluster.id={CLUSTER_ID}", *rest]
 
     def _written(self, node: int) -> Path:
-        listeners = (
-            f"PLAINTEXT://127.0.0.1:{self.clients[node - 1]},CONTROLLER://127.0.0.1:{self._controllers[node - 1]}"
-        )
+        client, controller = self.clients[node - 1], self._controllers[node - 1]
         voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(self._controllers, 1))
         settings = {
-            "process.roles": "broker,controller",
+            **combined_node(f"127.0.0.1:{client}", f"127.0.0.1:{controller}"),
             "node.id": node,
             "controller.quorum.voters": voters,
-            "listeners": listeners,
-            "advertised.listeners": listeners,
-            "inter.broker.listener.name": "PLAINTEXT",
-            "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
             "log.dirs": self._directories / str(node),
             **self._settings,
         }

@@ -6,20 +6,13 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
+from protocol.errors import ErrorCode
+from protocol.messages import produce_fetch
 from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from protocol.messages.produce_fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-    PartitionProduceData,
-    ProduceRequest,
-    ReplicaState,
-    TopicProduceData,
-)
+from protocol.messages.produce_fetch import FetchRequest, ProduceRequest
+from protocol.records import BatchBuilder
 from tests.support.raw_client import RawClient
+from tests.support.timestamps import RECENT_MS
 
 CONSUMER = -1
 _IN_FLIGHT = 32
@@ -42,21 +35,43 @@ def create(client: RawClient, *names: str, partitions: int = 1, **configs: objec
     return [ids[name] for name in names]
 
 
-def produce_request(records: Mapping[str, list[bytes]]) -> ProduceRequest:
+def produce_request(records: Mapping[str, list[bytes]], *, acks: int = 1, timeout_ms: int = 30_000) -> ProduceRequest:
     """A request with a batch for each of the first partitions of each topic."""
     return ProduceRequest(
-        acks=1,
-        timeout_ms=30_000,
+        acks=acks,
+        timeout_ms=timeout_ms,
         topic_data=[
-            TopicProduceData(
+            produce_fetch.TopicProduceData(
                 name=topic,
                 partition_data=[
-                    PartitionProduceData(index=index, records=memoryview(data)) for index, data in enumerate(batches)
+                    produce_fetch.PartitionProduceData(index=index, records=memoryview(data))
+                    for index, data in enumerate(batches)
                 ],
             )
             for topic, batches in records.items()
         ],
     )
+
+
+def one_record(value: bytes, timestamp_ms: int = RECENT_MS) -> bytes:
+    """A batch of one record without a key."""
+    builder = BatchBuilder()
+    builder.append(timestamp_ms, None, value)
+    return bytes(builder.build())
+
+
+def append_request(topic: str, partition: int, data: bytes) -> ProduceRequest:
+    """A request with a batch for one partition."""
+    request = produce_request({topic: [data]})
+    request.topic_data[0].partition_data[0].index = partition
+    return request
+
+
+def append_one(client: RawClient, topic: str, partition: int, value: bytes) -> str:
+    """Append one record; returns the error's name."""
+    request = append_request(topic, partition, one_record(value))
+    (answer,) = client.ask(request, 9).responses[0].partition_responses
+    return ErrorCode(answer.error_code).name
 
 
 def produce(client: RawClient, records: Mapping[str, list[bytes]]) -> None:
@@ -84,8 +99,12 @@ def end_offset(client: RawClient, topic: str) -> int:
 
 def end_offsets(client: RawClient, topic: str, partitions: int = 1) -> list[int]:
     """The end offsets of the first partitions."""
-    requested = [ListOffsetsPartition(partition_index=index, timestamp=_LATEST) for index in range(partitions)]
-    request = ListOffsetsRequest(replica_id=CONSUMER, topics=[ListOffsetsTopic(name=topic, partitions=requested)])
+    requested = [
+        produce_fetch.ListOffsetsPartition(partition_index=index, timestamp=_LATEST) for index in range(partitions)
+    ]
+    request = produce_fetch.ListOffsetsRequest(
+        replica_id=CONSUMER, topics=[produce_fetch.ListOffsetsTopic(name=topic, partitions=requested)]
+    )
     found = sorted(client.ask(request, 7).topics[0].partitions, key=lambda partition: int(partition.partition_index))
     assert {partition.error_code for partition in found} == {0}
     return [int(partition.offset) for partition in found]
@@ -96,24 +115,30 @@ def fetch_request(
     positions: Mapping[Place, int],
     *,
     replica_id: int = CONSUMER,
+    replica_epoch: int = -1,
     max_bytes: int = 1 << 20,
-    max_wait_ms: int = 0,
+    partition: Mapping[str, Any] | None = None,
+    **fields: Any,
 ) -> FetchRequest:
-    """A Fetch from these offsets, with topic names or ids as the version requires."""
-    topics: dict[tuple[str, bytes], list[FetchPartition]] = {}
+    """A Fetch from these offsets, with topic names or ids as the version requires.
+
+    `partition` are further fields of each partition, `fields` those of the request.
+    """
+    topics: dict[tuple[str, bytes], list[produce_fetch.FetchPartition]] = {}
     for (name, topic_id, index), offset in positions.items():
-        partition = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=max_bytes)
-        topics.setdefault((name, topic_id), []).append(partition)
+        made = produce_fetch.FetchPartition(
+            **{"partition": index, "fetch_offset": offset, "partition_max_bytes": max_bytes, **(partition or {})}
+        )
+        topics.setdefault((name, topic_id), []).append(made)
     request = FetchRequest(
-        max_wait_ms=max_wait_ms,
-        min_bytes=1,
-        max_bytes=max_bytes,
+        **{"max_wait_ms": 0, "min_bytes": 1, "max_bytes": max_bytes, **fields},
         topics=[
-            FetchTopic(topic=name, topic_id=topic_id, partitions=parts) for (name, topic_id), parts in topics.items()
+            produce_fetch.FetchTopic(topic=name, topic_id=topic_id, partitions=parts)
+            for (name, topic_id), parts in topics.items()
         ],
     )
     if version >= _FIRST_VERSION_WITH_REPLICA_STATE:
-        request.replica_state = ReplicaState(replica_id=replica_id)
+        request.replica_state = produce_fetch.ReplicaState(replica_id=replica_id, replica_epoch=replica_epoch)
     else:
         request.replica_id = replica_id
     return request

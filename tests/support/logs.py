@@ -5,7 +5,6 @@ NOT HERE Batches with offsets, for engines (`tests/support/segments.py`); invali
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -23,6 +22,7 @@ from storage.log.log import AppendInfo, Checkpoint, Isolation, Log
 from storage.log.log_validator import AppendOrigin
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.scattered_engine import Store
+from tests.support.segments import region_bytes
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))
@@ -151,10 +151,25 @@ def append_as_follower(log: Log, data: Buffer, *, leader_epoch: int = UNDEFINED)
     return log.commit(prepared, NOW_MS)
 
 
-def fill(log: Log, count: int, value: str = BIG, epoch: int = 0, step_ms: int = 0) -> None:
-    """Append batches of one record, `step_ms` apart."""
+def fill(
+    log: Log, count: int, value: str = BIG, *, epoch: int = 0, step_ms: int = 0, producer_id: int | None = None
+) -> None:
+    """Append batches of one record, `step_ms` apart; of a producer, with sequences from 0 on."""
     for number in range(count):
-        append(log, value, epoch=epoch, timestamp_ms=NOW_MS + number * step_ms)
+        producer = None if producer_id is None else ProducerInfo(producer_id, 0, number)
+        append(log, value, epoch=epoch, timestamp_ms=NOW_MS + number * step_ms, producer=producer)
+
+
+def flush(log: Log) -> None:
+    """Make a log durable up to its current end."""
+    end_offset = log.log_end_offset
+    log.sync_work()()
+    log.flushed(end_offset)
+
+
+def snapshots(root: Path) -> list[int]:
+    """The offsets of the producer snapshots of t-0."""
+    return sorted(int(path.stem) for path in (root / "t-0").glob("*.snapshot"))
 
 
 def refused(code: ErrorCode, act: Callable[[], object]) -> KafkaError:
@@ -166,17 +181,20 @@ def refused(code: ErrorCode, act: Callable[[], object]) -> KafkaError:
 
 
 def bytes_of(log: Log, offset: int | None = None, isolation: Isolation = Isolation.LOG_END) -> bytes:
-    """All readable bytes, over several reads."""
+    """All readable bytes, over several reads of whole batches."""
     at = log.log_start_offset if offset is None else offset
     found = b""
     while True:
         info = log.read(at, EVERYTHING, isolation)
-        data = b"".join(os.pread(r.file.fileno(), r.length, r.position) for r in info.regions)
-        assert len(data) == info.size
+        data = region_bytes(info.regions)
+        assert len(data) == info.size, f"{info.size} bytes were promised at {at}, {len(data)} are there"
         if not data:
             return found
         found += data
-        at = headers(data)[-1][1].next_offset
+        position, last = headers(data)[-1]
+        assert position + last.size == len(data), f"the region at {at} ends inside of a batch"
+        assert last.next_offset > at, f"a read at {at} led back"
+        at = last.next_offset
 
 
 def records_of(log: Log, offset: int | None = None, isolation: Isolation = Isolation.LOG_END) -> list[Record]:

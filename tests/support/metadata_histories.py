@@ -1,18 +1,50 @@
-"""Random histories of a cluster as metadata records."""
+"""Batches of metadata records, and random histories of a cluster."""
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from protocol.messages import stored_records
-from protocol.records import BatchBuilder
-from protocol.schema import Message
+from protocol.records import BatchBuilder, ControlType
+from protocol.schema import Message, fields_of
 from replication.metadata.feature_levels import partition_version, registration_version
 from replication.metadata.image import MetadataImage, ResourceType
-from replication.metadata.metadata_records import Versioned, encode_record
+from replication.metadata.metadata_records import Versioned, control_records, encode_record, snapshot
+from tests.support.controller_harness import WALL_MS
+from tests.support.sample_requests import Drawer
 
 LEVELS = (7, 8, 14, 15, 17, 20, 22, 23, 30, 33)
+
+
+def feature_level(level: int, name: str = "metadata.version") -> stored_records.FeatureLevelRecord:
+    return stored_records.FeatureLevelRecord(name=name, feature_level=level)
+
+
+METADATA_VERSION = feature_level(30)
+
+
+def topic_record(name: str) -> stored_records.TopicRecord:
+    return stored_records.TopicRecord(name=name, topic_id=name.encode().ljust(16, b"\1"))
+
+
+def batch(*messages: Message, offset: int = 0, epoch: int = 1) -> bytearray:
+    """A batch of the metadata log with data records of version 0."""
+    versioned = [(message, 0) for message in messages]
+    return data_batch(versioned, base_offset=offset, leader_epoch=epoch, timestamp_ms=WALL_MS)
+
+
+def control_batch(*messages: tuple[ControlType, Message], offset: int = 0) -> bytearray:
+    """A batch of the metadata log with control records."""
+    return control_records(messages, base_offset=offset, leader_epoch=1, timestamp_ms=WALL_MS)
+
+
+def snapshot_of(*messages: Message, epoch: int = 0, control: Sequence[tuple[ControlType, Message]] = ()) -> bytes:
+    """A snapshot file with data records of version 0."""
+    versioned = [(message, 0) for message in messages]
+    return snapshot(control, versioned, leader_epoch=epoch, timestamp_ms=WALL_MS, last_contained_ms=WALL_MS)
 
 
 def data_batch(messages: Iterable[Versioned], *, base_offset: int, leader_epoch: int, timestamp_ms: int) -> bytearray:
@@ -32,9 +64,34 @@ def random_history(rng: random.Random, steps: int) -> list[Versioned]:
     return history.records
 
 
+_REMOVALS: dict[type[Message], type[Message]] = {
+    stored_records.ClientQuotaRecord: stored_records.ClientQuotaRecord,
+    stored_records.AccessControlEntryRecord: stored_records.RemoveAccessControlEntryRecord,
+    stored_records.UserScramCredentialRecord: stored_records.RemoveUserScramCredentialRecord,
+    stored_records.DelegationTokenRecord: stored_records.RemoveDelegationTokenRecord,
+}
+"""The opaque records, and what removes them."""
+
+
+class _SmallVocabulary(Drawer):
+    """Draws records that often replace each other; the parts of a quota's entity differ in their types."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self._entity_types = itertools.cycle(("user", "client-id", "ip"))
+
+    def number(self, name: str, code: str) -> Any:
+        value = self.rng.randint(0, 1)
+        return {"16s": bytes([value]) * 16, "?": value == 1}.get(code, value)
+
+    def text(self, name: str) -> str:
+        return next(self._entity_types) if name == "entity_type" else self.rng.choice("ab")
+
+
 class _History:
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
+        self._opaque = _SmallVocabulary(rng)
         self.records: list[Versioned] = []
         self._image = MetadataImage("cluster")
         self._level = rng.choice(LEVELS)
@@ -194,51 +251,11 @@ class _History:
         )
 
     def _add_opaque_record(self) -> None:
-        rng = self._rng
-        user = rng.choice(("a", "b", None))
-        entity = [
-            stored_records.EntityData(entity_type=kind, entity_name=user) for kind in rng.sample(("user", "ip"), 2)
-        ]
-        quota = stored_records.ClientQuotaRecord(
-            entity=entity[: rng.randint(1, 2)],
-            key=rng.choice(("producer_byte_rate", "request_percentage")),
-            value=rng.random(),
-            remove=rng.random() < 0.3,
-        )
-        entry = stored_records.AccessControlEntryRecord(
-            id=bytes([rng.randint(0, 3)]) * 16,
-            resource_type=2,
-            resource_name="t",
-            pattern_type=3,
-            principal="User:a",
-            host="*",
-            operation=rng.randint(2, 9),
-            permission_type=3,
-        )
-        credential = stored_records.UserScramCredentialRecord(
-            name=user or "",
-            mechanism=rng.randint(1, 2),
-            salt=rng.randbytes(4),
-            stored_key=b"k",
-            server_key=b"s",
-            iterations=4096,
-        )
-        token = stored_records.DelegationTokenRecord(
-            owner="User:a",
-            requester="User:b",
-            renewers=["User:c"],
-            issue_timestamp=1,
-            max_timestamp=rng.randint(2, 9),
-            expiration_timestamp=2,
-            token_id=rng.choice("xyz"),
-        )
-        self._add(rng.choice((quota, entry, credential, token)))
+        self._add(self._opaque.message(self._rng.choice(list(_REMOVALS)), 0))
 
     def _remove_opaque_record(self) -> None:
-        rng = self._rng
-        removals = (
-            stored_records.RemoveAccessControlEntryRecord(id=bytes([rng.randint(0, 3)]) * 16),
-            stored_records.RemoveUserScramCredentialRecord(name=rng.choice("ab"), mechanism=rng.randint(1, 2)),
-            stored_records.RemoveDelegationTokenRecord(token_id=rng.choice("xyz")),
-        )
-        self._add(rng.choice(removals))
+        if self._image.opaque_records:
+            kept = self._rng.choice(list(self._image.opaque_records.values()))
+            removal = _REMOVALS[type(kept)]
+            fields = {field.name: getattr(kept, field.name) for field in fields_of(removal)}
+            self._add(removal(**{**fields, **({"remove": True} if "remove" in fields else {})}))

@@ -16,6 +16,7 @@ from storage.log.log_validator import AppendOrigin
 
 SELF = 1
 LAG_MS = 30_000
+CONSUMER = Reader(-1, Isolation.HIGH_WATERMARK)
 
 
 class NumbersLog:
@@ -91,7 +92,12 @@ class Rig:
     """A leader, and its callbacks."""
 
     def __init__(
-        self, replicas: tuple[int, ...] = (1,), isr: tuple[int, ...] | None = None, epoch: int = 0, **log: int
+        self,
+        replicas: tuple[int, ...] = (1,),
+        isr: tuple[int, ...] | None = None,
+        epoch: int = 0,
+        appended: int = 0,
+        **log: int,
     ) -> None:
         self.log = NumbersLog(**log)
         self.woken: list[Key] = []
@@ -100,6 +106,8 @@ class Rig:
         self.partition.make_leader(state(epoch=epoch, replicas=replicas, isr=isr), 0)
         self.woken.clear()
         self.acks: list[tuple[Any, ErrorCode]] = []
+        if appended:
+            self.append(appended)
 
     def append(self, count: int = 1, acks: int = ACKS_ALL) -> None:
         """Append records; `acks` collects (base offset, error code)."""
@@ -119,6 +127,12 @@ class Rig:
         """Make all appended records durable."""
         self.log.flushed_end_offset = self.log.log_end_offset
         self.partition.update_durable_end_offset()
+
+    def read(
+        self, offset: int = 0, leader_epoch: int = -1, last_fetched_epoch: int = -1, reader: Reader = CONSUMER
+    ) -> Any:
+        position = FetchPosition(offset, leader_epoch, last_fetched_epoch)
+        return self.partition.read(position, 100, reader, min_one_batch=True)
 
     def fetch(self, replica: int, offset: int, mono_ms: int = 0, epoch: int = 0, broker_epoch: int = -1) -> None:
         """A follower fetches from `offset`."""

@@ -18,7 +18,9 @@ M = TypeVar("M", bound=Message)
 class RawClient:
     """A client with this project's codec."""
 
-    def __init__(self, bootstrap: str, timeout_s: float = 30, *, receive_buffer_bytes: int | None = None) -> None:
+    def __init__(
+        self, bootstrap: str, timeout_s: float = 30, *, receive_buffer_bytes: int | None = None, client_id: str = "raw"
+    ) -> None:
         """Connects; `receive_buffer_bytes` limits what the kernel receives ahead."""
         host, port = bootstrap.rsplit(":", 1)
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -28,6 +30,7 @@ class RawClient:
         self.socket.connect((host, int(port)))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation_id = 0
+        self._client_id = client_id
 
     def __enter__(self) -> Self:
         return self
@@ -46,7 +49,10 @@ class RawClient:
         key = type(request).API_KEY
         assert key is not None
         header = RequestHeader(
-            request_api_key=key, request_api_version=version, correlation_id=self._correlation_id, client_id="raw"
+            request_api_key=key,
+            request_api_version=version,
+            correlation_id=self._correlation_id,
+            client_id=self._client_id,
         )
         self.send_frame(encode(header, request_header_version(key, version)) + encode(request, version))
         return self._correlation_id
@@ -57,8 +63,7 @@ class RawClient:
 
     def receive_frame(self) -> bytes:
         """The next frame, without its length; EOFError if the broker has closed the connection."""
-        (length,) = struct.unpack(">i", self._receive(4))
-        return self._receive(length)
+        return receive_frame(self.socket)
 
     def receive(self, request: Message, version: int) -> Any:
         """The response to a request that was sent."""
@@ -79,11 +84,18 @@ class RawClient:
         self.send(request, version)
         return self.receive(request, version)
 
-    def _receive(self, count: int) -> bytes:
-        data = bytearray()
-        while len(data) < count:
-            piece = self.socket.recv(count - len(data))
-            if not piece:
-                raise EOFError(f"the broker hung up with {count - len(data)} of {count} bytes missing")
-            data += piece
-        return bytes(data)
+
+def receive_frame(connection: socket.socket) -> bytes:
+    """The next frame of a connection, without its length; EOFError if the peer has closed it."""
+    (length,) = struct.unpack(">i", _receive(connection, 4))
+    return _receive(connection, length)
+
+
+def _receive(connection: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        piece = connection.recv(min(count - len(data), 1 << 20))
+        if not piece:
+            raise EOFError(f"the peer hung up with {count - len(data)} of {count} bytes missing")
+        data += piece
+    return bytes(data)

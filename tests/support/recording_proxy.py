@@ -22,6 +22,7 @@ from protocol.codec import decode, encode
 from protocol.messages.headers import RequestHeader, ResponseHeader
 from protocol.messages.produce_fetch import FetchRequest, FetchResponse
 from protocol.records import BatchHeader, headers
+from tests.support.raw_client import receive_frame
 
 _READ = frozenset({ApiKey.FETCH, ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.DESCRIBE_CLUSTER})
 _KEY_AND_VERSION = struct.Struct(">hh")
@@ -104,7 +105,8 @@ class WatchingProxy:
 
     def _pass_requests(self, client: socket.socket, broker: socket.socket, requested: deque[_Asked]) -> None:
         with _both(client, broker):
-            while frame := _receive_frame(client):
+            while True:
+                frame = receive_frame(client)
                 api_key, version = _KEY_AND_VERSION.unpack_from(frame)
                 request = _request_in(frame, api_key, version) if api_key in _READ else None
                 requested.append(_Asked(api_key, version, request, time.monotonic()))
@@ -112,15 +114,12 @@ class WatchingProxy:
 
     def _pass_answers(self, client: socket.socket, broker: socket.socket, requested: deque[_Asked]) -> None:
         with _both(client, broker):
-            while frame := _receive_frame(broker):
+            while True:
+                frame = receive_frame(broker)
                 question = requested.popleft()
-                self._is_answered(question.api_key)
                 if question.request is not None:
                     frame = self._look_at(question, frame)
                 client.sendall(_LENGTH.pack(len(frame)) + frame)
-
-    def _is_answered(self, api_key: int) -> None:
-        """A response was received; it is forwarded afterwards."""
 
     def _look_at(self, question: _Asked, frame: bytes) -> bytes:
         """Records a Fetch; replaces addresses by the proxy's."""
@@ -149,7 +148,7 @@ class WatchingProxy:
 def _both(client: socket.socket, broker: socket.socket) -> Any:
     """Closes both sides when one is closed."""
     try:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, EOFError):
             yield
     finally:
         for connection in (client, broker):
@@ -161,19 +160,3 @@ def _request_in(frame: bytes, api_key: int, version: int) -> Any:
     header_version = request_header_version(api_key, version)
     header = decode(RequestHeader, header_version, frame)
     return decode(APIS[api_key].request, version, frame, len(encode(header, header_version)))
-
-
-def _receive_frame(connection: socket.socket) -> bytes:
-    """A frame without its length; empty if the peer has closed the connection."""
-    prefix = _receive(connection, _LENGTH.size)
-    return _receive(connection, _LENGTH.unpack(prefix)[0]) if prefix else b""
-
-
-def _receive(connection: socket.socket, count: int) -> bytes:
-    data = bytearray()
-    while len(data) < count:
-        piece = connection.recv(min(count - len(data), 1 << 20))
-        if not piece:
-            return b""
-        data += piece
-    return bytes(data)

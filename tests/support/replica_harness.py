@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import random
+from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
@@ -18,39 +19,31 @@ from broker.handlers.router import CloseConnection, ConnectionInfo, Pending, Req
 from broker.security.authorizer import AllowAll, Authorizer
 from protocol.codec import decode, encode
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import stored_records
-from protocol.messages.produce_fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    ForgottenTopic,
-    PartitionData,
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    ReplicaState,
-    TopicProduceData,
-)
+from protocol.messages import produce_fetch, stored_records
+from protocol.messages.produce_fetch import FetchRequest, PartitionData, PartitionProduceResponse, ProduceRequest
 from protocol.primitives import ZERO_UUID
 from protocol.records import BatchBuilder, headers
 from protocol.schema import Message
 from replication.io_executor import Begin, InlineIoExecutor, IoCallback, IoExecutor, Run
 from replication.metadata.image import MetadataImage, ResourceType
+from replication.partition.follower_progress import FetchPosition
 from replication.partition.log_dir_moves import LogDirMoves
-from replication.partition.partition import Partition
-from replication.partition.replica_manager import ReplicaManager
+from replication.partition.partition import Partition, Reader
+from replication.partition.replica_manager import AppendCallback, ReplicaManager
 from replication.purgatory import Purgatory
 from replication.timer_queue import TimerQueue
 from storage.config.log_config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.io.disk import Disk, StorageError
 from storage.io.would_block import WouldBlock
+from storage.log.log import ReadInfo
+from tests.support.loading import Place, fetch_request
 
 SELF = 1
 T = TypeVar("T")
 NOW_MS = 1_700_000_000_000
+_PARTITION_FIELDS = ("partition_max_bytes", "last_fetched_epoch", "log_start_offset")
+"""Fields of a partition in a Fetch request; further keywords are fields of the request."""
 
 
 class HeldIoExecutor:
@@ -101,6 +94,37 @@ class HeldIoExecutor:
         if error is None:
             run()
         done(error)
+
+
+class QueuedWork(NamedTuple):
+    """Work of an executor: what kind, in which log directory."""
+
+    kind: str
+    directory: str
+    run: Run
+    done: IoCallback
+
+
+class QueuedIoExecutor:
+    """Queues everything; a subclass runs it."""
+
+    def __init__(self) -> None:
+        self.work: deque[QueuedWork] = deque()
+
+    def write(self, directory: str, size: int, run: Run, done: IoCallback) -> None:
+        self.work.append(QueuedWork("write", directory, run, done))
+
+    def sync(self, directory: str, begin: Begin, done: IoCallback) -> None:
+        self.work.append(QueuedWork("sync", directory, begin(), done))
+
+    def read(self, directory: str, run: Run, done: IoCallback) -> None:
+        self.work.append(QueuedWork("read", directory, run, done))
+
+    def directory_op(self, directory: str, run: Run, done: IoCallback) -> None:
+        self.work.append(QueuedWork("name", directory, run, done))
+
+    def background(self, directory: str, run: Run, done: IoCallback) -> None:
+        self.work.append(QueuedWork("background", directory, run, done))
 
 
 def with_disk_reads(look_up: Callable[[], T]) -> T:
@@ -282,6 +306,25 @@ class ReplicaHarness:
     def partition(self, name: str = "t", index: int = 0) -> Partition:
         return self.replicas.partitions[name, index]
 
+    def append(
+        self, done: AppendCallback, name: str = "t", index: int = 0, records: Any = None, **options: Any
+    ) -> None:
+        """Append a batch; `done` receives the result. The default is acks=all."""
+        made = batch() if records is None else records
+        options = {"acks": -1, "wall_ms": self.wall_ms, **options}
+        self.replicas.append(name, index, made, done=done, **options)
+
+    def read(
+        self, reader: Reader, name: str = "t", offset: int = 0, epoch: int = -1, fetched_mono_ms: int | None = None
+    ) -> ReadInfo:
+        """Read partition 0, waiting for the disk."""
+        position = FetchPosition(offset, epoch)
+        return with_disk_reads(
+            lambda: self.replicas.read(
+                name, 0, position, 1 << 20, reader, min_one_batch=True, fetched_mono_ms=fetched_mono_ms
+            )
+        )
+
     # ------------------------------------------------------------ time
     def pass_time(self, milliseconds: int) -> None:
         self.mono_ms += milliseconds
@@ -301,13 +344,13 @@ class ReplicaHarness:
         self, batches: list[tuple[str, int, Any]], *, acks: int = -1, timeout_ms: int = 1000,
         transactional_id: str | None = None, version: int = 12,
     ) -> ProduceRequest:  # fmt: skip
-        topics: list[TopicProduceData] = []
+        topics: list[produce_fetch.TopicProduceData] = []
         for name, index, records in batches:
-            data = PartitionProduceData(index=index, records=records)
+            data = produce_fetch.PartitionProduceData(index=index, records=records)
             if not topics or topics[-1].name != name:
                 known = self.image.topics_by_name.get(name)
                 topic_id = known.topic_id if known is not None and version >= 13 else ZERO_UUID
-                topics.append(TopicProduceData(name=name, topic_id=topic_id, partition_data=[]))
+                topics.append(produce_fetch.TopicProduceData(name=name, topic_id=topic_id, partition_data=[]))
             topics[-1].partition_data.append(data)
         return ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=topics)
 
@@ -319,10 +362,10 @@ class ReplicaHarness:
         try:
             answer = self.producing.handle(ctx, made)
         except CloseConnection as close:
-            closed = Answer(None, ProduceResponse, version)
+            closed = Answer(None, produce_fetch.ProduceResponse, version)
             closed.closed = str(close)
             return closed
-        return Answer(answer, ProduceResponse, version)
+        return Answer(answer, produce_fetch.ProduceResponse, version)
 
     def produce(self, name: str = "t", index: int = 0, records: Any = None, **request: Any) -> Answer:
         return self.produce_all([(name, index, batch() if records is None else records)], **request)
@@ -338,49 +381,39 @@ class ReplicaHarness:
         positions: dict[tuple[str, int], int],
         *,
         version: int = 12,
-        max_wait_ms: int = 500,
-        min_bytes: int = 1,
-        max_bytes: int = 2**31 - 1,
-        partition_max_bytes: int = 1 << 20,
         isolation: int = 0,
         replica: int = -1,
         leader_epoch: int = -1,
-        last_fetched_epoch: int = -1,
-        log_start_offset: int = -1,
         session: tuple[int, int] = (0, -1),
         rack: str = "",
         forgotten: tuple[tuple[str, int], ...] = (),
+        **fields: Any,
     ) -> FetchRequest:
-        topics: list[FetchTopic] = []
+        partition = {name: fields.pop(name) for name in _PARTITION_FIELDS if name in fields}
+        places: dict[Place, int] = {}
         for (name, index), offset in positions.items():
-            if not topics or topics[-1].topic != name:
-                known = self.image.topics_by_name.get(name)
-                topic_id = ZERO_UUID if version < 13 else known.topic_id if known is not None else b"?" * 16
-                topics.append(FetchTopic(topic=name, topic_id=topic_id, partitions=[]))
-            topics[-1].partitions.append(
-                FetchPartition(
-                    partition=index, fetch_offset=offset, partition_max_bytes=partition_max_bytes,
-                    current_leader_epoch=leader_epoch, last_fetched_epoch=last_fetched_epoch,
-                    log_start_offset=log_start_offset,
-                )
-            )  # fmt: skip
-        request = FetchRequest(
-            max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, isolation_level=isolation,
-            session_id=session[0], session_epoch=session[1], topics=topics, rack_id=rack,
-            forgotten_topics_data=[ForgottenTopic(topic=name, partitions=[index]) for name, index in forgotten],
-        )  # fmt: skip
-        if version >= 15:
-            request.replica_state = ReplicaState(replica_id=replica, replica_epoch=-1 if replica < 0 else 100 + replica)
-        else:
-            request.replica_id = replica
-        if version >= 13:
-            for topic in request.topics:
-                topic.topic = ""
-        return request
+            known = self.image.topics_by_name.get(name)
+            topic_id = b"?" * 16 if known is None else known.topic_id
+            places["" if version >= 13 else name, topic_id if version >= 13 else ZERO_UUID, index] = offset
+        return fetch_request(
+            version,
+            places,
+            replica_id=replica,
+            replica_epoch=-1 if replica < 0 else 100 + replica,
+            partition={"partition_max_bytes": 1 << 20, "current_leader_epoch": leader_epoch, **partition},
+            isolation_level=isolation,
+            session_id=session[0],
+            session_epoch=session[1],
+            rack_id=rack,
+            forgotten_topics_data=[
+                produce_fetch.ForgottenTopic(topic=name, partitions=[index]) for name, index in forgotten
+            ],
+            **{"max_wait_ms": 500, "max_bytes": 2**31 - 1, **fields},
+        )
 
     def fetch_all(self, positions: dict[tuple[str, int], int], *, version: int = 12, **request: Any) -> Answer:
         made = self.fetch_request(positions, version=version, **request)
-        return Answer(self.fetching.handle(self.context(1, version), made), FetchResponse, version)
+        return Answer(self.fetching.handle(self.context(1, version), made), produce_fetch.FetchResponse, version)
 
     def fetch(self, name: str = "t", index: int = 0, offset: int = 0, **request: Any) -> Answer:
         return self.fetch_all({(name, index): offset}, **request)

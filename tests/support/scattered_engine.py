@@ -1,26 +1,27 @@
 """A small engine with all partitions in one file: a second implementation for the engine contract.
 
 FORMAT   one file of entries of all partitions, in the order of their reservation:
-             u8 kind, u16 length of the partition's name, u32 length of the body, i64 number, u32 CRC-32C of
-             the kind, name, number and batch table, then the name, and per kind
-             RECORDS   number: how many batches; a table of (u32 size, i64 base offset, i64 last offset, i64 max
-                       timestamp, i32 leader epoch), then the batches
-             ROLL, TRUNCATE, RESET, TRIM   number: the offset
-             ABORTED   number: 1; a table of one row of four i64
-             VOID      abandoned: to be skipped
+             u8 1, or 0 if it is abandoned, u32 length of the head, u32 length of the payload, u32 CRC-32C of the head;
+             the head, as JSON: the partition's name, the kind, and per kind
+             records    whether they start a segment; size, base offset, last offset, max timestamp and leader epoch of
+                        each batch in the payload
+             roll, truncate, reset, trim   the offset
+             aborted    the transaction
 RULES    1. An entry's head is written at its reservation, its batches later: after a crash a hole in one
             partition is skipped for the others.
-         2. A partition's state is in memory, read in one pass over the heads when the file is first needed.
+         2. A partition's state is in memory, read in one pass over the heads when it is opened.
          3. A read returns one region per batch.
 NOT HERE Speed, and reclaiming trimmed space.
 """
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from struct import Struct
+from typing import Any
 
 from crc32c import crc32c
 
@@ -42,23 +43,17 @@ from storage.engine import (
 from storage.io.deferred_file_ops import Submit, run_now
 from storage.io.disk import Disk, File
 
-RECORDS, FIRST_RECORDS, ROLL, TRUNCATE, RESET, TRIM, ABORTED, VOID = range(8)
-
-_HEAD = Struct(">BHIqI")
-_BATCH = Struct(">Iqqqi")
-_ABORTED = Struct(">qqqq")
+_HEAD = Struct(">?III")
 
 
 class Store:
-    """The file and the state of its partitions."""
+    """The file of all partitions."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self.disk = disk
         self.path = path
-        self.end = 0
-        self.contents: dict[str, list[tuple[int, int, list[BatchInfo] | AbortedTransaction]]] = {}
+        self._end = 0
         self._file: File | None = None
-        self._is_walked = False
 
     @property
     def file(self) -> File:
@@ -70,53 +65,33 @@ class Store:
         """The engine factory."""
         return ScatteredEngine(self, directory, config)
 
-    def add(self, kind: int, name: str, number: int, table: bytes = b"", payload: int = 0) -> tuple[int, int]:
+    def add(self, name: str, kind: str, values: Sequence[Any], payload: int = 0) -> tuple[int, int]:
         """Append an entry's head; returns its position and its payload's."""
-        encoded = name.encode()
-        crc = crc32c(table, crc32c(encoded, crc32c(bytes([kind]) + number.to_bytes(8, "big", signed=True))))
-        head = _HEAD.pack(kind, len(encoded), len(table) + payload, number, crc) + encoded + table
-        position = self.end
-        self.file.pwrite(head, position)
-        self.end = position + len(head) + payload
-        return position, position + len(head)
+        head = json.dumps([name, kind, values]).encode()
+        position = self._end
+        self.file.pwrite(_HEAD.pack(True, len(head), payload, crc32c(head)) + head, position)
+        start = position + _HEAD.size + len(head)
+        self._end = start + payload
+        return position, start
 
     def void(self, position: int) -> None:
         """Mark an entry as abandoned."""
-        self.file.pwrite(bytes([VOID]), position)
+        self.file.pwrite(b"\0", position)
 
-    def walk(self) -> None:
-        """Read the state of all partitions (rule 2)."""
-        if self._is_walked:
-            return
-        self._is_walked = True
-        data = memoryview(self.file.pread(self.file.size(), 0))
-        while len(data) - self.end >= _HEAD.size:
-            kind, name_length, length, number, crc = _HEAD.unpack_from(data, self.end)
-            start = self.end + _HEAD.size + name_length
-            name = bytes(data[start - name_length : start])
-            if start + length > len(data) and kind not in {RECORDS, FIRST_RECORDS}:
+    def entries(self, name: str) -> Iterator[tuple[str, list[Any], int]]:
+        """Kind, values and position of the payload of a partition's entries."""
+        data = self.file.pread(self.file.size(), 0)
+        self._end = 0
+        while len(data) - self._end >= _HEAD.size:
+            is_valid, length, payload, crc = _HEAD.unpack_from(data, self._end)
+            start = self._end + _HEAD.size + length
+            head = data[start - length : start]
+            if not head or crc32c(head) != crc:
                 break
-            rows = number if kind in {RECORDS, FIRST_RECORDS} else 0
-            table_size = rows * _BATCH.size if rows else _ABORTED.size if kind == ABORTED else 0
-            table = bytes(data[start : start + table_size])
-            sign = bytes([kind]) + number.to_bytes(8, "big", signed=True)
-            if kind != VOID:
-                if crc32c(table, crc32c(name, crc32c(sign))) != crc:
-                    break
-                self._learn(kind, name.decode(), number, table, start + table_size)
-            self.end = start + length
-
-    def _learn(self, kind: int, name: str, number: int, table: bytes, position: int) -> None:
-        content: list[BatchInfo] | AbortedTransaction = []
-        if kind == ABORTED:
-            content = AbortedTransaction(*_ABORTED.unpack(table))
-        elif kind in {RECORDS, FIRST_RECORDS}:
-            batches = []
-            for size, base, last, timestamp, epoch in _BATCH.iter_unpack(table):
-                batches.append(BatchInfo(position, size, base, last, timestamp, epoch))
-                position += size
-            content = batches
-        self.contents.setdefault(name, []).append((kind, number, content))
+            self._end = start + payload
+            owner, kind, values = json.loads(head)
+            if is_valid and owner == name:
+                yield kind, values, start
 
 
 class ScatteredReservation(Reservation):
@@ -138,87 +113,45 @@ class ScatteredEngine:
         self._name = directory
         self._config = config
         self._batches: list[BatchInfo] = []
-        self._lasts: list[int] = []  # last offset of each batch
         self._bases: list[int] = [0]
         self._aborted: list[AbortedTransaction] = []
         self._end = 0
         self._flushed = 0
         self._outstanding: deque[ScatteredReservation] = deque()
-        self._reserved_bytes = 0
-        self._first_times: list[int] = [-1]  # the first max timestamp of each segment
         self._syncing: list[list[int]] = []
 
     # ---- life --------------------------------------------------------------------------------------------
 
     def open(self, recovery_point: int | None, names: Sequence[str] | None = None) -> int | None:
-        self._store.walk()
-        for kind, number, content in self._store.contents.pop(self._name, []):
-            self._replay(kind, number, content)
+        for kind, values, position in self._store.entries(self._name):
+            self._replay(kind, values, position)
         self._flushed = self._end if recovery_point is None else min(recovery_point, self._end)
         if recovery_point is None or not self._batches:
             return None
         return self._bases[max(bisect_right(self._bases, recovery_point) - 1, 0)]
 
-    def _replay(self, kind: int, number: int, content: list[BatchInfo] | AbortedTransaction) -> None:
-        if isinstance(content, AbortedTransaction):
-            if content not in self._aborted:
-                self._aborted.append(content)
-        elif kind in {RECORDS, FIRST_RECORDS}:
-            if kind == FIRST_RECORDS:
-                self._begin(content[0].base_offset)
-            for batch in content:
-                self._add(batch)
-        elif kind == ROLL:
-            self._begin(number)
-        elif kind == TRUNCATE:
-            self._cut(number)
-        elif kind == RESET:
-            self._restart(number)
-        elif kind == TRIM:
-            self._drop(number)
-
     def bytes_to_recover(self, start_offset: int) -> int:
         return sum(batch.size for batch in self._batches if batch.base_offset >= start_offset)
 
     def recover(self, start_offset: int, on_batch: OnBatch) -> None:
-        slot = bisect_right(self._lasts, start_offset - 1)
-        doubted, self._batches[slot:], self._lasts[slot:] = self._batches[slot:], [], []
-        bases = self._bases
+        unchecked = self._from(start_offset)
+        del self._batches[len(self._batches) - len(unchecked) :]
         end, self._end = self._end, start_offset
-        file = self._store.file
-        for batch in doubted:
-            data = file.pread(batch.size, batch.position)
-            try:
-                header = parse_header(data)
-            except KafkaError:
-                break
-            if len(data) < header.size or header[:1] != batch[2:3] or not crc_is_valid(data, 0, header):
+        for batch in unchecked:
+            data = self._store.file.pread(batch.size, batch.position)
+            if not _is_valid(data, batch):
+                self._change("truncate", self._end)
                 break
             self._add(batch)
-            on_batch(data, 0, header)
+            on_batch(data, 0, parse_header(data))
         else:
             self._end = max(self._end, end)
-        self._bases = bases
-        if self._end < end:
-            cut = self._end
-            self._store.add(TRUNCATE, self._name, cut)
-            self._cut(cut)
         self._flushed = min(self._flushed, self._end)
 
-    def close(self, *, sync: bool = False) -> None:
-        """Leave the state to the next engine of the same store; another store reads the file."""
-        replay: list[tuple[int, int, list[BatchInfo] | AbortedTransaction]] = [(RESET, self._bases[0], [])]
-        bases = self._bases[1:]
-        for batch in self._batches:
-            while bases and bases[0] <= batch.base_offset:
-                replay.append((ROLL, bases.pop(0), []))
-            replay.append((RECORDS, 1, [batch]))
-        replay += [(ROLL, base, []) for base in bases]
-        replay += [(ABORTED, 1, aborted) for aborted in self._aborted]
-        self._store.contents[self._name] = replay
+    def close(self, *, sync: bool = False) -> None: ...
 
     def delete(self) -> None:
-        self._store.add(RESET, self._name, 0)
+        self._store.add(self._name, "reset", [0])
 
     def register_files(self) -> None: ...
 
@@ -230,16 +163,15 @@ class ScatteredEngine:
     # ---- append ------------------------------------------------------------------------------------------
 
     def reserve(self, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> ScatteredReservation:
-        active = sum(batch.size for batch in self._batches if batch.base_offset >= self._bases[-1])
-        reserved = sum(waiting.size for waiting in self._outstanding)
-        first_time = self._first_times[-1]
-        rolled = active + reserved > 0 and (
-            active + reserved + size > self._config.segment_bytes
+        active = [batch for batch in self._batches if batch.base_offset >= self._bases[-1]]
+        used = sum(batch.size for batch in active) + sum(waiting.size for waiting in self._outstanding)
+        first_time = active[0].max_timestamp if active else -1
+        rolled = used > 0 and (
+            used + size > self._config.segment_bytes
             or (first_time >= 0 and batches[-1].max_timestamp - first_time > self._config.segment_ms)
         )
-        table = b"".join(_BATCH.pack(batch.size, *batch[2:]) for batch in batches)
-        kind = FIRST_RECORDS if rolled else RECORDS
-        entry, position = self._store.add(kind, self._name, len(batches), table, size)
+        table = [(batch.size, *batch[2:]) for batch in batches]
+        entry, position = self._store.add(self._name, "records", [rolled, *table], size)
         reservation = ScatteredReservation(size, batches, rolled=rolled, entry=entry, position=position)
         self._outstanding.append(reservation)
         if rolled:
@@ -263,7 +195,6 @@ class ScatteredEngine:
             self._store.void(last.entry)
             if last.rolled:
                 self._bases.pop()
-                self._first_times.pop()
 
     # ---- read --------------------------------------------------------------------------------------------
 
@@ -295,19 +226,13 @@ class ScatteredEngine:
     def adopt_files(self, copy: Engine) -> None: ...
 
     def locate(
-        self,
-        offset: int,
-        max_bytes: int,
-        max_offset: int,
-        *,
-        min_one_batch: bool,
-        may_block: bool = True,
+        self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool, may_block: bool = True
     ) -> LocatedBatches:
         regions: list[FileRegion] = []
         size = 0
         end_offset = offset
-        slot = bisect_right(self._lasts, offset - 1)
-        for batch in self._batches[slot:]:
+        batches = self._from(offset)
+        for batch in batches:
             if batch.last_offset >= max_offset:
                 break
             if size + batch.size > max_bytes and (regions or not min_one_batch):
@@ -315,9 +240,7 @@ class ScatteredEngine:
             regions.append(FileRegion(self._store.file, batch.position, batch.size))
             size += batch.size
             end_offset = batch.last_offset + 1
-        where = None
-        if slot < len(self._batches):
-            where = OffsetPosition(0, self._batches[slot].position)
+        where = OffsetPosition(0, batches[0].position) if batches else None
         return LocatedBatches(tuple(regions), size, end_offset, where)
 
     def read_batches(self, offset: int, max_bytes: int) -> Buffer:
@@ -325,10 +248,7 @@ class ScatteredEngine:
         return b"".join(self._store.file.pread(region.length, region.position) for region in found.regions)
 
     def find_timestamp(self, target_ms: int, offset: int) -> int | None:
-        for batch in self._batches:
-            if batch.last_offset >= offset and batch.max_timestamp >= target_ms:
-                return batch.base_offset
-        return None
+        return next((batch.base_offset for batch in self._from(offset) if batch.max_timestamp >= target_ms), None)
 
     def max_timestamp(self) -> tuple[int, int] | None:
         if not self._batches:
@@ -354,43 +274,29 @@ class ScatteredEngine:
     def add_aborted(self, transaction: AbortedTransaction) -> None:
         if transaction not in self._aborted:  # recovery tells again what is known
             self._aborted.append(transaction)
-            self._store.add(ABORTED, self._name, 1, _ABORTED.pack(*transaction))
+            self._store.add(self._name, "aborted", transaction)
 
-    def aborted(
-        self,
-        start_offset: int,
-        end_offset: int,
-        *,
-        may_block: bool = True,
-    ) -> list[AbortedTransaction]:
-        return [
-            aborted
-            for aborted in self._aborted
-            if aborted.last_offset >= start_offset and aborted.first_offset < end_offset
-        ]
+    def aborted(self, start_offset: int, end_offset: int, *, may_block: bool = True) -> list[AbortedTransaction]:
+        return [a for a in self._aborted if a.last_offset >= start_offset and a.first_offset < end_offset]
 
     # ---- cutting -----------------------------------------------------------------------------------------
 
     def roll(self, wall_ms: int) -> bool:
         if not self.segments()[-1].size:
             return False
-        self._store.add(ROLL, self._name, self._end)
-        self._begin(self._end)
+        self._change("roll", self._end)
         return True
 
     def truncate(self, offset: int) -> None:
         if offset < self._end:
-            self._store.add(TRUNCATE, self._name, offset)
-            self._cut(offset)
+            self._change("truncate", offset)
 
     def reset(self, offset: int) -> None:
-        self._store.add(RESET, self._name, offset)
-        self._restart(offset)
+        self._change("reset", offset)
 
-    def trim(self, offset: int, ahead: Submit | None = None) -> list[str]:
+    def trim(self, offset: int, submit_first: Submit | None = None) -> list[str]:
         if len(self._bases) > 1 and self._bases[1] <= offset:
-            self._store.add(TRIM, self._name, offset)
-            self._drop(offset)
+            self._change("trim", offset)
         return []
 
     # ---- durability --------------------------------------------------------------------------------------
@@ -408,46 +314,65 @@ class ScatteredEngine:
 
     # ---- inside ------------------------------------------------------------------------------------------
 
+    def _change(self, kind: str, offset: int) -> None:
+        self._store.add(self._name, kind, [offset])
+        self._replay(kind, [offset])
+
+    def _replay(self, kind: str, values: list[Any], position: int = 0) -> None:
+        if kind == "aborted":
+            self._aborted.append(AbortedTransaction(*values))
+        elif kind == "records":
+            is_first, *table = values
+            if is_first:
+                self._begin(table[0][1])
+            for size, *rest in table:
+                self._add(BatchInfo(position, size, *rest))
+                position += size
+        else:
+            changes = {"roll": self._begin, "truncate": self._cut, "reset": self._restart, "trim": self._drop}
+            changes[kind](values[0])
+
+    def _from(self, offset: int) -> list[BatchInfo]:
+        """The batches that reach to an offset or above."""
+        return [batch for batch in self._batches if batch.last_offset >= offset]
+
     def _add(self, batch: BatchInfo) -> None:
         self._batches.append(batch)
-        self._lasts.append(batch.last_offset)
         self._end = batch.last_offset + 1
-        if self._first_times[-1] < 0:
-            self._first_times[-1] = batch.max_timestamp
 
     def _begin(self, base_offset: int) -> None:
         if base_offset > self._bases[-1]:
             self._bases.append(base_offset)
-            self._first_times.append(-1)
 
     def _cut(self, offset: int) -> None:
-        keep = bisect_right(self._lasts, offset - 1)
-        dropped = self._batches[keep:]
-        self._end = min(self._end, offset, *(batch.base_offset for batch in dropped))
-        del self._batches[keep:], self._lasts[keep:]
+        self._end = min([self._end, offset, *(batch.base_offset for batch in self._from(offset))])
+        self._batches = [batch for batch in self._batches if batch.last_offset < self._end]
         while len(self._bases) > 1 and self._bases[-1] > self._end:
             self._bases.pop()
-            self._first_times.pop()
-        if not any(batch.base_offset >= self._bases[-1] for batch in self._batches):
-            self._first_times[-1] = -1
         self._aborted = [aborted for aborted in self._aborted if aborted.last_offset < self._end]
         self._limit_flushed()
 
     def _restart(self, offset: int) -> None:
-        self._batches, self._lasts, self._bases, self._aborted = [], [], [offset], []
-        self._first_times = [-1]
+        self._batches, self._bases, self._aborted = [], [offset], []
         self._end = offset
         self._limit_flushed()
 
     def _drop(self, offset: int) -> None:
         while len(self._bases) > 1 and self._bases[1] <= offset:
-            del self._bases[0], self._first_times[0]
+            del self._bases[0]
         start = self._bases[0]
-        kept = [batch for batch in self._batches if batch.base_offset >= start]
-        self._batches, self._lasts = kept, [batch.last_offset for batch in kept]
+        self._batches = [batch for batch in self._batches if batch.base_offset >= start]
         self._aborted = [aborted for aborted in self._aborted if aborted.last_offset >= start]
 
     def _limit_flushed(self) -> None:
         self._flushed = min(self._flushed, self._end)
         for sync in self._syncing:
             sync[1] = min(sync[1], self._end)
+
+
+def _is_valid(data: bytes, batch: BatchInfo) -> bool:
+    try:
+        header = parse_header(data)
+    except KafkaError:
+        return False
+    return header.base_offset == batch.base_offset and len(data) >= header.size and crc_is_valid(data, 0, header)

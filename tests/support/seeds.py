@@ -8,6 +8,7 @@ RULES    1. A variable of the test, such as KILL_SEED, sets the seed.
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 
@@ -16,3 +17,14 @@ def seed_of(variable: str = "SEED") -> int:
     """The seed of a test with its own variable, or without."""
     output = os.environ.get(variable) or os.environ.get("SEED")
     return int(output) if output else random.randrange(2**32)
+
+
+def run_options(description: str, **numbers: float) -> argparse.Namespace:
+    """The options of a long run on the command line: these numbers with their defaults, and the seed, which is printed."""
+    parser = argparse.ArgumentParser(description=description)
+    for name, default in numbers.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default)
+    parser.add_argument("--seed", type=int, default=random.randrange(2**32))
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    return options

@@ -5,14 +5,13 @@ NOT HERE Client batches (`tests/support/batches.py`).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from protocol.records import BatchBuilder, headers
+from protocol.records import BatchBuilder, FileRegion, headers
 from storage.config.log_config import LogConfig
 from storage.engine import BatchInfo, Engine, Reservation
-from storage.io.disk import Disk
+from storage.io.disk import Disk, File
 from storage.segments.segment_engine import SegmentEngine
 
 NOW_MS = 1_700_000_000_000
@@ -45,7 +44,7 @@ def infos(data: bytes) -> tuple[BatchInfo, ...]:
     )
 
 
-def append(engine: SegmentEngine, data: bytes, *, wall_ms: int = NOW_MS) -> Reservation:
+def append(engine: Engine, data: bytes, *, wall_ms: int = NOW_MS) -> Reservation:
     """Reserve, write, publish."""
     reservation = engine.reserve(len(data), infos(data), wall_ms)
     engine.write(reservation, data)
@@ -83,18 +82,24 @@ def filled(
     return engine
 
 
-def bytes_of(regions: Iterable[object]) -> bytes:
+def region_bytes(regions: Iterable[FileRegion]) -> bytes:
     """The bytes of the regions."""
     data = b""
     for region in regions:
-        data += os.pread(region.file.fileno(), region.length, region.position)  # type: ignore[attr-defined]
+        assert isinstance(region.file, File)
+        data += region.file.pread(region.length, region.position)
     return data
 
 
 def read(engine: SegmentEngine, offset: int, max_bytes: int = 1 << 30, max_offset: int | None = None) -> bytes:
     """The bytes that `locate` finds."""
     end_offset = engine.end_offset if max_offset is None else max_offset
-    return bytes_of(engine.locate(offset, max_bytes, end_offset, min_one_batch=True).regions)
+    return region_bytes(engine.locate(offset, max_bytes, end_offset, min_one_batch=True).regions)
+
+
+def bases(engine: Engine) -> list[int]:
+    """The base offsets of all segments."""
+    return [segment.base_offset for segment in engine.segments()]
 
 
 def contents(directory: Path | str) -> dict[str, bytes]:

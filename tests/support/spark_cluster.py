@@ -45,21 +45,17 @@ class SparkCluster:
         self._folder = folder
         self._port, self._page, *pages = free_ports(2 + workers)
         self._pages = pages
+        self._url = f"spark://127.0.0.1:{self._port}"
         self._master: subprocess.Popen[bytes] | None = None
         self._workers: dict[int, subprocess.Popen[bytes]] = {}
         self._left: list[psutil.Process] = []
         """What workers had started that were killed alone."""
-        self.bare_python = folder / "python" / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+        self._bare_python = folder / "python" / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
 
     @property
-    def url(self) -> str:
-        """The value of `--master`."""
-        return f"spark://127.0.0.1:{self._port}"
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """Spark settings for this cluster: one executor with one core per worker."""
-        return {
+    def submit_words(self) -> list[str]:
+        """The options that make our commands use this cluster: one executor with one core per worker."""
+        settings = {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.executor.memory": EXECUTOR_MEMORY,
@@ -67,12 +63,8 @@ class SparkCluster:
             "spark.executor.extraJavaOptions": QUICK_JVM,
             "spark.sql.shuffle.partitions": "4",
         }
-
-    @property
-    def submit_words(self) -> list[str]:
-        """The options that make our commands use this cluster."""
-        words = ["--master", self.url, "--driver-memory", "512m"]
-        return words + [word for pair in self.settings.items() for word in ("--spark", "=".join(pair))]
+        words = ["--master", self._url, "--driver-memory", "512m"]
+        return words + [word for pair in settings.items() for word in ("--spark", "=".join(pair))]
 
     def __enter__(self) -> Self:
         try:
@@ -107,7 +99,7 @@ class SparkCluster:
         has = ("--cores", "1", "--memory", WORKER_MEMORY, "--work-dir", str(self._folder / f"work-{number}"))
         where = ("--host", "127.0.0.1", "--webui-port", str(self._pages[number]))
         self._workers[number] = self._start(
-            f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *where, *has, self.url
+            f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *where, *has, self._url
         )
 
     def await_workers(self) -> None:
@@ -175,7 +167,7 @@ class SparkCluster:
         environment = {name: os.environ[name] for name in ("JAVA_HOME", "HOME", "LANG") if name in os.environ}
         return {
             **environment,
-            "PATH": f"{self.bare_python.parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": f"{self._bare_python.parent}{os.pathsep}{os.environ['PATH']}",
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(self._folder / "scratch"),

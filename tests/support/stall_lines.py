@@ -32,12 +32,12 @@ class StallLines:
     def __init__(self) -> None:
         self.found: list[tuple[str, str]] = []
         """Test and line."""
-        self._end = Broker._end_process
+        self._patch = pytest.MonkeyPatch()
         self._seen: dict[str, int] = {}
 
     def attach(self) -> None:
         """Reads the log of every broker when its process ends."""
-        plugin, end = self, self._end
+        plugin, end = self, Broker._end_process
 
         def end_and_look(broker: Broker, *, kill: bool) -> None:
             was_running = broker.is_running
@@ -45,11 +45,11 @@ class StallLines:
             if was_running:
                 plugin.look(str(broker.log_path), broker.log())
 
-        setattr(Broker, "_end_process", end_and_look)  # noqa: B010  # mypy rejects the assignment
+        self._patch.setattr(Broker, "_end_process", end_and_look)
 
     def detach(self) -> None:
         """Restores `Broker`."""
-        setattr(Broker, "_end_process", self._end)  # noqa: B010
+        self._patch.undo()
 
     def look(self, path: str, log: str) -> None:
         """Adds the new lines of a broker's log."""

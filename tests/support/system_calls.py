@@ -63,20 +63,9 @@ def parse(text: str) -> Iterator[Call]:
 
 @contextlib.contextmanager
 def watched(pid: int, names: tuple[str, ...], output: Path, *, shown: int = 0) -> Iterator[list[Call]]:
-    """Trace these calls of all threads during the block; strings are truncated to `length`."""
-    command = [
-        "strace",
-        "-f",
-        "-y",
-        "-s",
-        str(shown),
-        "-e",
-        "trace=" + ",".join(names),
-        "-o",
-        str(output),
-        "-p",
-        str(pid),
-    ]
+    """Trace these calls of all threads during the block; strings are truncated to `shown` characters."""
+    trace = "trace=" + ",".join(names)
+    command = ["strace", "-f", "-y", "-s", str(shown), "-e", trace, "-o", str(output), "-p", str(pid)]
     calls: list[Call] = []
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
         assert tracer.stderr is not None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.support.kafka_tools import KafkaTools, run_in_own_jvm
@@ -109,3 +110,10 @@ def difference(line: str, theirs: ToolRunner, ours: ToolRunner) -> str:
             return ""
         if not READ_ONLY_WORDS & set(line.split()) or time.monotonic() > deadline:
             return f"{line}\nKafka ({code}):\n{text}\nwe ({our_code}):\n{our_text}"
+
+
+def write_json(folder: Path, files: Mapping[str, object]) -> Path:
+    """Writes files that commands name with {dir}; the folder."""
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+    return folder

@@ -17,6 +17,7 @@ from zlib import crc32
 
 from kafka import ConsumerRebalanceListener, KafkaConsumer, TopicPartition
 
+from barnabas.pipeline.brokers import Brokers
 from barnabas.pipeline.demo.produce import Produced
 
 LIMIT_S = 180.0
@@ -133,52 +134,34 @@ class _Member(Thread):
 
 
 def read_with_group(
-    bootstrap: str, topic: str, group: str, members: int, on_progress: Callable[[int], None]
+    brokers: Brokers, topic: str, group: str, members: int, on_progress: Callable[[int], None]
 ) -> GroupReport:
     """Let a group of consumers read all that is there, commit and leave."""
-    shared = _Shared(end_offsets(bootstrap, topic), members)
-    threads = [_Member(number, bootstrap, topic, group, shared, on_progress) for number in range(members)]
+    ends = brokers.ends(brokers.find_topics([topic])[topic].topic_partitions())
+    shared = _Shared({tp.partition: end for tp, end in ends.items()}, members)
+    threads = [_Member(number, brokers.bootstrap, topic, group, shared, on_progress) for number in range(members)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     if shared.failure is not None:
         raise shared.failure
+    committed = brokers.committed(group, ends)
     return GroupReport(
         [thread.records for thread in threads],
         shared.shares,
         sum(marks.count(1) for marks in shared.seen.values()),
         sum(thread.twice for thread in threads),
         sum(thread.checksum for thread in threads),
-        committed_offsets(bootstrap, topic, group),
+        {tp.partition: committed.get(tp, 0) for tp in ends},  # an empty partition may have no committed offset
     )
 
 
-def end_offsets(bootstrap: str, topic: str) -> dict[int, int]:
-    """Returns the end offset of each partition."""
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, **CONSUMER_SETTINGS)
-    try:
-        places = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
-        return {place.partition: end for place, end in consumer.end_offsets(places).items()}
-    finally:
-        consumer.close()
-
-
-def committed_offsets(bootstrap: str, topic: str, group: str) -> dict[int, int]:
-    """Returns the group's committed offset of each partition, or -1."""
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, **CONSUMER_SETTINGS)
-    try:
-        partitions = sorted(consumer.partitions_for_topic(topic) or ())
-        committed = {number: consumer.committed(TopicPartition(topic, number)) for number in partitions}
-        return {number: -1 if offset is None else offset for number, offset in committed.items()}
-    finally:
-        consumer.close()
-
-
-def seek_by_time(bootstrap: str, topic: str, moment_ms: int, on_progress: Callable[[int], None]) -> SeekReport:
+def seek_by_time(brokers: Brokers, topic: str, moment_ms: int, on_progress: Callable[[int], None]) -> SeekReport:
     """Looks up the first offset at or after a time in each partition, and reads from there to the end."""
-    ends = end_offsets(bootstrap, topic)
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, **CONSUMER_SETTINGS)
+    found = brokers.ends(brokers.find_topics([topic])[topic].topic_partitions())
+    ends = {tp.partition: end for tp, end in found.items()}
+    consumer = KafkaConsumer(bootstrap_servers=brokers.bootstrap, **CONSUMER_SETTINGS)
     try:
         answers = consumer.offsets_for_times({TopicPartition(topic, number): moment_ms for number in ends})
         offsets = {place.partition: answer.offset if answer else None for place, answer in answers.items()}

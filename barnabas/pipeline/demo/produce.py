@@ -2,7 +2,6 @@
 
 RULES    1. Every record is acknowledged by all in-sync replicas, in order (idempotent producer), or the run fails.
          2. Partition, timestamp and checksum of every record are kept in memory, to check the readers.
-NOT HERE Reading (`consume.py`, `spark_jobs.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from kafka import KafkaProducer
-from kafka.admin import KafkaAdminClient, NewTopic
 
 from barnabas.pipeline.demo.flights import Delays, Flight, count_delays
 
@@ -55,33 +53,6 @@ class Produced(NamedTuple):
 
 class ProduceError(Exception):
     """The broker rejected a record."""
-
-
-def create_topic(bootstrap: str, topic: str, replication_factor: int = 1) -> None:
-    """Creates a topic of six partitions without retention."""
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
-    try:
-        admin.create_topics(
-            [
-                NewTopic(
-                    name=topic,
-                    num_partitions=PARTITIONS,
-                    replication_factor=replication_factor,
-                    topic_configs=KEEP_FOR_EVER,
-                )
-            ]
-        )
-    finally:
-        admin.close()
-
-
-def delete_topic(bootstrap: str, topic: str) -> None:
-    """Deletes the topic."""
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
-    try:
-        admin.delete_topics([topic])
-    finally:
-        admin.close()
 
 
 def produce_flights(

@@ -2,7 +2,6 @@
 
 RULES    1. The table shows every figure: departures and their average delay for each carrier and month.
          2. Nothing is computed here, except rounding to a tenth of a minute.
-NOT HERE Checking (`demo.py`).
 """
 
 from __future__ import annotations

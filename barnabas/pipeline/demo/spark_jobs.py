@@ -1,22 +1,25 @@
-"""Reads a topic with Spark: as a batch, and as a stream that ends when it has caught up.
+"""Reads a topic with Spark and computes delays by carrier and month: as a batch, and as a stream that catches up.
 
 RULES    1. Lost data fail a job (`failOnDataLoss`); only committed records are read.
-         2. A restarted stream continues from its checkpoint.
-         3. A stream runs several triggers, so that its state passes from one to the next.
-NOT HERE The computation (`delays.py`).
+         2. A value that is not the JSON of a flight fails the job. Sums are integers (`flights.py`, rule 1).
+         3. A restarted stream continues from its checkpoint.
+         4. A stream runs several triggers, so that its state passes from one to the next.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
-from barnabas.pipeline.demo.delays import as_delays, delays_by_carrier_and_month, parse_flights
-from barnabas.pipeline.demo.flights import Delays
+from barnabas.pipeline.demo.flights import Delay, Delays
 
 TRIGGERS = 4
+FLIGHT_FIELDS = "carrier string, month int, dep_delay int"
+"""The fields that Spark parses."""
 
 
 class StreamReport(NamedTuple):
@@ -66,3 +69,32 @@ def read_stream(
     query.awaitTermination()
     reports: list[dict[str, Any]] = [progress for progress in query.recentProgress if progress["numInputRows"]]
     return StreamReport(latest["delays"], sum(report["numInputRows"] for report in reports), len(reports))
+
+
+def parse_flights(records: DataFrame) -> DataFrame:
+    """Returns one row per record: partition, offset, timestamp, key and the parsed fields."""
+    flight = f.from_json(f.col("value").cast("string"), FLIGHT_FIELDS, {"mode": "FAILFAST"})
+    return records.select(
+        "partition", "offset", "timestamp", f.col("key").cast("string").alias("key"), flight.alias("flight")
+    ).select("partition", "offset", "timestamp", "key", "flight.*")
+
+
+def delays_by_carrier_and_month(flights: DataFrame) -> DataFrame:
+    """Returns flights, departures, minutes of delay and their average, by carrier (the key) and month."""
+    return flights.groupBy(f.col("key").alias("carrier"), "month").agg(
+        f.count("*").alias("flights"),
+        f.count("dep_delay").alias("departures"),
+        f.coalesce(f.sum("dep_delay"), f.lit(0)).alias("delay_minutes"),
+        f.avg("dep_delay").alias("average_delay"),
+    )
+
+
+def as_delays(rows: Iterable[Any]) -> Delays:
+    """Converts rows to figures. Raises ValueError if an average is not the quotient of its sums."""
+    delays: Delays = {}
+    for row in rows:
+        delay = Delay(row["flights"], row["departures"], row["delay_minutes"])
+        if row["average_delay"] != delay.average:
+            raise ValueError(f"Spark's average of {row['carrier']} in month {row['month']} is not its sum by its count")
+        delays[row["carrier"], row["month"]] = delay
+    return delays

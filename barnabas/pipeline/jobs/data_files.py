@@ -4,7 +4,6 @@ RULES    1. A file holds one topic and one day (of the record's timestamp, UTC),
          2. Counts and checksums for the manifest are computed from the written files.
          3. Each attempt writes to a new folder: after a crash of the driver, late writes of its JVM and workers reach no later
             attempt.
-NOT HERE Publishing files (`store/publish.py`).
 """
 
 from __future__ import annotations
@@ -89,10 +88,18 @@ def finalize_staged_files(spark: SparkSession, staged: Path, sequence: int) -> S
 
 
 def contents_by_file(records: DataFrame) -> FileContents:
-    """Returns the contents of files."""
+    """Returns the contents of the files that these records were read from."""
     found: dict[str, list[Contents]] = {}
     malformed, misplaced = 0, set()
-    for row in sorted(collect_rows(contents_of_files(records)), key=lambda row: (row["path"], row["partition"])):
+    hashed = records.select(path_inside(), "partition", "offset", "error", is_misplaced(), record_hash().alias("hash"))
+    grouped = hashed.groupBy("path", "partition").agg(
+        f.min("offset").alias("first"),
+        f.max("offset").alias("last"),
+        f.count("error").alias("malformed"),
+        f.count_if("is_elsewhere").alias("elsewhere"),
+        *sums("hash"),
+    )
+    for row in sorted(collect_rows(grouped), key=lambda row: (row["path"], row["partition"])):
         contents = Contents(row["partition"], row["count"], row["first"], row["last"], combine_sums(row))
         found.setdefault(row["path"], []).append(contents)
         malformed += row["malformed"]
@@ -104,21 +111,6 @@ def contents_by_file(records: DataFrame) -> FileContents:
 def path_inside() -> Column:
     """Returns a column with the path of a record's file inside the archive."""
     return f.element_at(f.split(f.col("_metadata.file_path"), "/(?=topic=)"), -1).alias("path")
-
-
-def contents_of_files(records: DataFrame) -> DataFrame:
-    """Aggregates records by file and partition."""
-    return (
-        records.select(path_inside(), "partition", "offset", "error", is_misplaced(), record_hash().alias("hash"))
-        .groupBy("path", "partition")
-        .agg(
-            f.min("offset").alias("first"),
-            f.max("offset").alias("last"),
-            f.count("error").alias("malformed"),
-            f.count_if("is_elsewhere").alias("elsewhere"),
-            *sums("hash"),
-        )
-    )
 
 
 def is_misplaced() -> Column:

@@ -6,7 +6,6 @@ RULES    1. A replay is identified by its name; the default name is a hash of so
          3. A target that would change or delete the records is refused: too few partitions, LogAppendTime, or a retention
             that deletes them at once. A missing target is created with the source's partitions.
          4. Records keep their old timestamps in the target.
-NOT HERE Sending once (`barnabas/pipeline/kafka/sender.py`).
 """
 
 from __future__ import annotations

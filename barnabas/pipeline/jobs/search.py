@@ -6,7 +6,6 @@ RULES    1. Each record is found once: the archive is read up to its end, the to
          3. Results are ordered by time, topic, partition and offset, and cut at the limit.
          4. A time range uses each record's timestamp: at or after its start, before its end. The broker's time index gives the
             first offset to read.
-NOT HERE Timestamps (`barnabas/pipeline/datetimes.py`), the segment source (`barnabas/pipeline/sources/`).
 """
 
 from __future__ import annotations

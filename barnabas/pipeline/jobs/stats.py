@@ -5,7 +5,6 @@ RULES    1. Each figure is a function from DataFrame to DataFrame, over the Kafk
          3. Lag is computed from `__consumer_offsets` (committed offset and time of each group) and the topic's timestamps.
             Commits that compaction removed are unknown; the newest commit of each group and partition remains.
          4. With a log directory everything is read from files, without a broker.
-NOT HERE The plots (`stats_plots.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
@@ -222,13 +221,8 @@ def lags(records: DataFrame, commits: DataFrame, width_ms: int) -> DataFrame:
 # --- input -----------------------------------------------------------------------------------------------------------
 
 
-class _Sources(NamedTuple):
-    records: DataFrame
-    commits: DataFrame | None
-    """None if no group has committed offsets."""
-
-
-def _sources(spark: SparkSession, settings: StatsSettings) -> _Sources:
+def _sources(spark: SparkSession, settings: StatsSettings) -> tuple[DataFrame, DataFrame | None]:
+    """The records, and the committed offsets if there are any."""
     if settings.log_dir is not None:
         register(spark)
 
@@ -236,11 +230,11 @@ def _sources(spark: SparkSession, settings: StatsSettings) -> _Sources:
             return spark.read.format(NAME).option("subscribe", topics).load(str(settings.log_dir))
 
         has_commits = any(settings.log_dir.glob(f"{OFFSETS_TOPIC}-*"))
-        return _Sources(read(",".join(settings.topic)), read(OFFSETS_TOPIC) if has_commits else None)
+        return read(",".join(settings.topic)), read(OFFSETS_TOPIC) if has_commits else None
     brokers = Brokers(settings)
     found = brokers.find_topics(settings.topic).values()
     records = read_spans(spark, settings, brokers.spans(found))
-    return _Sources(records, _commits(spark, brokers) if brokers.exists(OFFSETS_TOPIC) else None)
+    return records, _commits(spark, brokers) if brokers.exists(OFFSETS_TOPIC) else None
 
 
 def _commits(spark: SparkSession, brokers: Brokers) -> DataFrame:

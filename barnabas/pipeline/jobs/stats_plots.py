@@ -6,8 +6,9 @@ RULES    1. Equal figures give equal plots. A plot without data is not drawn.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,16 @@ def draw(report: Any, folder: Path) -> list[Path]:
     except OSError as failure:
         raise JobError(f"The plots cannot be written to {folder}: {failure.strerror}.") from failure
     pictures: dict[str, tuple[list[dict[str, Any]], Callable[[Any, Any], None]]] = {
-        "rates": (report.rates, _rates),
+        "rates": (
+            report.rates,
+            partial(_over_time, ("topic",), "records_per_s", "records a second", "Records, by their own timestamps"),
+        ),
         "sizes": (report.lines, _sizes),
         "keys": (report.keys, _keys),
-        "lag": (report.lags, _lag),
+        "lag": (
+            report.lags,
+            partial(_over_time, ("group", "topic"), "lag", "records behind", "Lag of consumer groups"),
+        ),
     }
     drawn = []
     for name, (figures, onto) in pictures.items():
@@ -47,10 +54,18 @@ def draw(report: Any, folder: Path) -> list[Path]:
     return drawn
 
 
-def _rates(field: Any, figures: list[dict[str, Any]]) -> None:
-    for name, rows in _lines(figures, "topic").items():
-        field.step(_moments(rows), [row["records_per_s"] for row in rows], where="post", label=name)
-    _over_time(field, "records a second", "Records, by their own timestamps")
+def _over_time(
+    names: Sequence[str], column: str, label: str, title: str, field: Any, figures: list[dict[str, Any]]
+) -> None:
+    """Draws a column over time, with a line for each value of the named columns."""
+    for name, rows in _lines(figures, *names).items():
+        moments = [datetime.fromtimestamp(row["window_ms"] / 1000, UTC) for row in rows]
+        field.step(moments, [row[column] for row in rows], where="post", label=name)
+    field.set_ylabel(label)
+    field.set_ylim(bottom=0)
+    field.set_title(title, loc="left")
+    field.tick_params(axis="x", rotation=20)
+    field.legend(frameon=False)
 
 
 def _sizes(field: Any, figures: list[dict[str, Any]]) -> None:
@@ -77,27 +92,9 @@ def _keys(field: Any, figures: list[dict[str, Any]]) -> None:
     field.legend(frameon=False)
 
 
-def _lag(field: Any, figures: list[dict[str, Any]]) -> None:
-    for name, rows in _lines(figures, "group", "topic").items():
-        field.step(_moments(rows), [row["lag"] for row in rows], where="post", label=name)
-    _over_time(field, "records behind", "Lag of consumer groups")
-
-
 def _lines(figures: list[dict[str, Any]], *names: str) -> dict[str, list[dict[str, Any]]]:
     """Groups rows into lines; keeps the longest ones."""
     lines: dict[str, list[dict[str, Any]]] = {}
     for row in figures:
         lines.setdefault(" of ".join(row[name] for name in names), []).append(row)
     return dict(sorted(lines.items(), key=lambda line: -len(line[1]))[:MOST_LINES])
-
-
-def _moments(rows: list[dict[str, Any]]) -> list[datetime]:
-    return [datetime.fromtimestamp(row["window_ms"] / 1000, UTC) for row in rows]
-
-
-def _over_time(field: Any, label: str, title: str) -> None:
-    field.set_ylabel(label)
-    field.set_ylim(bottom=0)
-    field.set_title(title, loc="left")
-    field.tick_params(axis="x", rotation=20)
-    field.legend(frameon=False)

@@ -13,17 +13,13 @@ NOT HERE Verifying (`audit.py`).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
 
 from barnabas.pipeline.brokers import Brokers, Topic, TopicPartition
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.store.durable_write import write_durably
 from barnabas.pipeline.store.folder import ArchiveFolder
 from barnabas.pipeline.store.manifest import Manifest
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,24 +42,19 @@ def write_verified(folder: ArchiveFolder, when: str, verified: list[Verified], r
         raise JobError(f"The result cannot be written to {folder.audit_file}: {failure.strerror}.") from failure
 
 
-def read_verified(folder: ArchiveFolder) -> list[Verified]:
-    """Returns what the last audit verified; empty without an audit."""
-    return _read(folder, "verified", lambda found: [Verified(**one) for one in found], [])
+def read_verified(folder: ArchiveFolder) -> tuple[list[Verified], dict[str, int]]:
+    """Returns what the last audit verified, and the largest ends that audits found (rule 4); empty without an audit.
 
-
-def read_reached(folder: ArchiveFolder) -> dict[str, int]:
-    """Returns the largest archived ends that audits found (rule 4)."""
-    return _read(folder, "reached", lambda found: {str(tp): int(end) for tp, end in found.items()}, {})
-
-
-def _read(folder: ArchiveFolder, field: str, parse: Callable[[Any], T], default: T) -> T:
-    """Parses a field of this archive's last audit. Raises JobError if the file is damaged."""
+    Raises JobError if the file is damaged.
+    """
     try:
         if not folder.audit_file.exists():
-            return default
+            return [], {}
         document = json.loads(folder.audit_file.read_text())
-        is_known = document.get("archive") == folder.metadata().id and field in document
-        return parse(document[field]) if is_known else default
+        if document.get("archive") != folder.metadata().id:
+            return [], {}
+        reached = {str(tp): int(end) for tp, end in document.get("reached", {}).items()}
+        return [Verified(**one) for one in document.get("verified", ())], reached
     except (OSError, ValueError, TypeError, AttributeError) as failure:
         raise JobError(f"{folder.audit_file} is damaged: {failure}; remove it, and run an audit again.") from failure
 
@@ -74,7 +65,7 @@ def trim(
     """Deletes the verified records; returns the new log start offsets. Raises JobError if files changed."""
     verified = {
         TopicPartition(partition.topic, partition.partition): partition.end
-        for partition in read_verified(folder)
+        for partition in read_verified(folder)[0]
         if partition.topic in topics and topics[partition.topic].id == partition.topic_id
     }
     if not verified:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from barnabas.pipeline.errors import JobError
@@ -16,20 +17,15 @@ T = TypeVar("T")
 
 def call_with_timeout(seconds: float, call: Callable[[], T], message: str) -> T:
     """Returns or raises the call's result; raises JobError(message) after the timeout."""
-    ended = threading.Event()
-    answers: list[T] = []
-    failures: list[BaseException] = []
+    result: Future[T] = Future()
 
     def run() -> None:
         try:
-            answers.append(call())
+            result.set_result(call())
         except BaseException as failure:  # noqa: BLE001 - it is the caller's
-            failures.append(failure)
-        ended.set()
+            result.set_exception(failure)
 
     threading.Thread(target=run, daemon=True).start()
-    if not ended.wait(seconds):
+    if not wait([result], seconds).done:
         raise JobError(message)
-    if failures:
-        raise failures[0]
-    return answers[0]
+    return result.result()

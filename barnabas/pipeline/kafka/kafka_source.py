@@ -27,12 +27,13 @@ def read_spans(
     non_empty = {tp: span for tp, span in spans.items() if span.start < span.end}
     if not non_empty:
         return no_records(spark).select(*COLUMNS)
+    starts = _by_topic({tp: span.start for tp, span in non_empty.items()})
     options = {
         "kafka.bootstrap.servers": settings.bootstrap,
         **{f"kafka.{name}": value for name, value in settings.client_settings().items()},
         "kafka.isolation.level": isolation,
-        "assign": json.dumps(_by_topic({tp: tp.partition for tp in non_empty}, as_list=True)),
-        "startingOffsets": json.dumps(_by_topic({tp: span.start for tp, span in non_empty.items()})),
+        "assign": json.dumps({topic: sorted(map(int, offsets)) for topic, offsets in starts.items()}),
+        "startingOffsets": json.dumps(starts),
         "endingOffsets": json.dumps(_by_topic({tp: span.end for tp, span in non_empty.items()})),
         "includeHeaders": "true",
         "failOnDataLoss": "true",
@@ -41,8 +42,8 @@ def read_spans(
     return spark.read.format("kafka").options(**options).load().select(*COLUMNS)
 
 
-def _by_topic(numbers: Mapping[TopicPartition, int], *, as_list: bool = False) -> dict[str, object]:
+def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     topics: dict[str, dict[str, int]] = {}
-    for tp, number in numbers.items():
-        topics.setdefault(tp.topic, {})[str(tp.partition)] = number
-    return {topic: sorted(table.values()) for topic, table in topics.items()} if as_list else dict(topics)
+    for tp, offset in offsets.items():
+        topics.setdefault(tp.topic, {})[str(tp.partition)] = offset
+    return topics

@@ -94,7 +94,8 @@ class _PartitionSender:
                 [self._client.TopicPartition(*self._offset_partition)], timeout=TIMEOUT_S
             )
             unsent = itertools.dropwhile(self._skip_sent_before(committed.offset), rows)
-            return sum(self._transaction(part) for part in _transactions(unsent, self._rate_limiter())), self._skipped
+            parts = _transactions(unsent, RateLimiter(self._options.rate))
+            return sum(self._transaction(part) for part in parts), self._skipped
         finally:
             self._reader.close()
 
@@ -108,9 +109,6 @@ class _PartitionSender:
 
         return was_sent
 
-    def _rate_limiter(self) -> RateLimiter:
-        return RateLimiter(self._options.rate)
-
     def _transaction(self, rows: Iterable[Any]) -> int:
         self._producer.begin_transaction()
         count, last = 0, -1
@@ -118,16 +116,16 @@ class _PartitionSender:
             self._produce(row)
             count, last = count + 1, row.offset
         tp = self._client.TopicPartition(*self._offset_partition, last + 1)
+        group = self._reader.consumer_group_metadata()
         call_with_timeout(
-            2 * TIMEOUT_S, lambda: self._add_offset(tp), f"The broker did not accept the offset of {self._name}."
+            2 * TIMEOUT_S,
+            lambda: self._producer.send_offsets_to_transaction([tp], group, TIMEOUT_S),
+            f"The broker did not accept the offset of {self._name}.",
         )
         self._producer.commit_transaction(TIMEOUT_S)
         if self._failures:
             raise RuntimeError(self._failures[0])
         return count
-
-    def _add_offset(self, tp: Any) -> None:
-        self._producer.send_offsets_to_transaction([tp], self._reader.consumer_group_metadata(), TIMEOUT_S)
 
     def _produce(self, row: Any) -> None:
         headers = None if row.headers is None else [(header["key"], _bytes(header["value"])) for header in row.headers]

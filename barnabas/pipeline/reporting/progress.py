@@ -3,7 +3,6 @@
 RULES    1. The rate is the records of all steps divided by their seconds. The remaining time is the lag divided by the rate.
          2. The metrics are written at the start, after each step, and at the end with the result.
          3. If the file cannot be written, a warning is logged; the job continues.
-NOT HERE The output lines (`reporter.py`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ RULES    1. With --json standard output has JSON lines only: one for each step, 
             report.
          2. Without it steps go to standard error and the report to standard output.
          3. On a terminal, steps with a lag update one progress bar instead of printing lines.
-NOT HERE The content (`jobs/`), rate and remaining time (`progress.py`).
 """
 
 from __future__ import annotations

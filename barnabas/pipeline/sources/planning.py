@@ -79,7 +79,12 @@ def _parts(
 ) -> list[tuple[SegmentRead, ReadRequest]]:
     start = log.start_offset if broker_extent is None else max(broker_extent.start, log.bases[0])
     log = log._replace(start_offset=start)
-    end = _end_of(log, options) if broker_extent is None else broker_extent.end
+    if broker_extent is not None:
+        end = broker_extent.end
+    elif options.is_bounded and log.known_end is not None:
+        end = log.known_end
+    else:
+        end = log.written_end()
     transactions = transactions_of(log, end) if options.is_committed else Transactions((), end)
     stable_end = (
         min(transactions.last_stable_offset, broker_extent.stable_end)
@@ -111,12 +116,6 @@ def _parts(
         aborted = tuple(one for one in transactions.aborted if one.first_offset < until and one.last_offset >= begin)
         found.append((segment, ReadRequest(log.topic, log.partition, begin, until, options.columns, aborted)))
     return found
-
-
-def _end_of(log: PartitionLog, options: SegmentOptions) -> int:
-    if not options.is_bounded or log.known_end is None:
-        return log.written_end()
-    return log.known_end
 
 
 def _first(log: PartitionLog, options: SegmentOptions, extent: Extent) -> int:

@@ -256,11 +256,11 @@ def headers_column(records: Records) -> Any:
         raise DamagedBatch("a header reaches beyond its batch") from None
     if (keys.lengths < 0).any() or (at != records.ends).any():
         raise DamagedBatch("a record's headers are not as long as they say")
-    parse_pairs = pa.StructArray.from_arrays(
+    pairs = pa.StructArray.from_arrays(
         [_as_text(binary_column(records.data, keys)), binary_column(records.data, values)], names=["key", "value"]
     )
     bounds = pa.array(np.append(first, total).astype(np.int32))
-    return pa.ListArray.from_arrays(bounds, parse_pairs, mask=pa.array(counts == 0)).cast(HEADERS_TYPE)
+    return pa.ListArray.from_arrays(bounds, pairs, mask=pa.array(counts == 0)).cast(HEADERS_TYPE)
 
 
 def _as_text(column: Any) -> Any:

@@ -103,12 +103,12 @@ def parse_options(given: Mapping[str, str]) -> SegmentOptions:
         _assigned(values.get("assign")),
         _bound(values, "starting", EARLIEST),
         _bound(values, "ending", LATEST),
-        _word(values, "startingOffsetsByTimestampStrategy", ("error", "latest")) == "latest",
+        _word(values, "startingOffsetsByTimestampStrategy", ("error", "latest"), "error") == "latest",
         _columns(values),
         isolation == "read_committed",
         _flag(values, "failOnDataLoss", default=True),
         client,
-        _word(values, "until", ("committed", "written")) == "committed",
+        _word(values, "until", ("committed", "written"), "committed") == "committed",
     )
 
 
@@ -184,17 +184,14 @@ def _columns(values: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _flag(values: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = values.get(name.lower(), str(default)).lower()
-    if text not in {"true", "false"}:
-        raise BadOption(f"{name} is true or false, not {text!r}.")
-    return text == "true"
+    return _word(values, name, ("true", "false"), str(default)) == "true"
 
 
-def _word(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    text = values.get(name.lower(), choices[0])
-    if text not in choices:
+def _word(values: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:
+    text = values.get(name.lower(), default)
+    if text.lower() not in choices:
         raise BadOption(f"{name} is {' or '.join(choices)}, not {text!r}.")
-    return text
+    return text.lower()
 
 
 def _number(name: str, text: str) -> int:

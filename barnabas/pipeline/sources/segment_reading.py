@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -63,17 +62,16 @@ def scan_headers(file: BinaryIO, position: int = 0) -> Iterator[tuple[int, Batch
 
 def read_segment(segment: SegmentRead, request: ReadRequest) -> Iterator[Any]:
     """Yields the records as Arrow batches. Raises DamagedLog or MissingRecords."""
-    with ExitStack() as held:
-        opened = _open(segment)
-        if opened is None:
-            path = path_of(segment.directory, segment.base, ".log")
-            message = f"{path} is missing, and with it offsets from {segment.start_offset} on"
-            if segment.fail_on_data_loss:
-                raise MissingRecords(f"{message}; failOnDataLoss=false skips them.")
-            log.warning("%s.", message)
-            return
-        file, base = opened
-        held.enter_context(file)
+    opened = _open(segment)
+    if opened is None:
+        path = path_of(segment.directory, segment.base, ".log")
+        message = f"{path} is missing, and with it offsets from {segment.start_offset} on"
+        if segment.fail_on_data_loss:
+            raise MissingRecords(f"{message}; failOnDataLoss=false skips them.")
+        log.warning("%s.", message)
+        return
+    file, base = opened
+    with file:
         position = position_before(segment.directory, base, segment.start_offset) if segment.start_offset > base else 0
         yield from _Reading(file, segment, request).run(verified_position(file, position, base, segment.start_offset))
 

@@ -27,7 +27,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from barnabas.pipeline.brokers import TopicPartition
 from barnabas.pipeline.checksums import add_checksums
@@ -50,6 +50,13 @@ class Contents:
     first: int
     last: int
     checksum: int
+
+
+class Total(NamedTuple):
+    """Number of records of a partition, and their checksum."""
+
+    records: int = 0
+    checksum: int = 0
 
 
 @dataclass(frozen=True)
@@ -201,13 +208,6 @@ class Manifest:
         return {tp.topic: ranges[-1].topic_id for tp, ranges in self.ranges.items()}
 
 
-def contents_of(files: Iterable[DataFile], tp: TopicPartition) -> list[Contents]:
-    """Returns the contents of these files for one partition."""
-    return [
-        part for file in files if file.topic == tp.topic for part in file.contents if part.partition == tp.partition
-    ]
-
-
 def topic_of(path: str) -> str:
     """Returns the topic of a data file's path."""
     return path.partition("/")[0].partition("=")[2]
@@ -238,10 +238,9 @@ def _inconsistency(entry: Entry, old: Iterable[DataFile]) -> str:
         return f"it has no letters, and they are in {entry.letters_topic}"
     if not entry.files:
         return ""
-    expected = (
-        _sums(old) if entry.replaces else {tp: (one.count, one.checksum) for tp, one in read.items() if one.count}
-    )
-    present = _sums(entry.files)
+    appended = {tp: (one.count, one.checksum) for tp, one in read.items() if one.count}
+    expected = totals_of(old) if entry.replaces else appended
+    present = totals_of(entry.files)
     for tp in sorted(expected.keys() | present.keys()):
         if expected.get(tp) != present.get(tp):
             return f"of {tp} its files and its ranges do not add up"
@@ -253,14 +252,14 @@ def _inconsistency(entry: Entry, old: Iterable[DataFile]) -> str:
     return ""
 
 
-def _sums(files: Iterable[DataFile]) -> dict[TopicPartition, tuple[int, int]]:
-    """Number of records and checksum of each partition."""
-    found: dict[TopicPartition, tuple[int, int]] = {}
+def totals_of(files: Iterable[DataFile]) -> dict[TopicPartition, Total]:
+    """Returns the number of records in these files and their checksum, by partition."""
+    found: dict[TopicPartition, Total] = {}
     for file in files:
         for part in file.contents:
             tp = TopicPartition(file.topic, part.partition)
-            count, checksum = found.get(tp, (0, 0))
-            found[tp] = count + part.count, add_checksums((checksum, part.checksum))
+            before = found.get(tp, Total())
+            found[tp] = Total(before.records + part.count, add_checksums((before.checksum, part.checksum)))
     return found
 
 

@@ -12,13 +12,20 @@ NOT HERE The protocol (`classic_protocol.py`), committed offsets (`offset_manage
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from struct import Struct, error
 from typing import Final
 
 from broker.coordinators.runtime.java_compat import hash_map_order
-from protocol.errors import ErrorCode
-from protocol.messages.groups import JoinGroupResponse, JoinGroupResponseMember, SyncGroupResponse
+from protocol.codec import decode
+from protocol.errors import ErrorCode, MalformedRequest
+from protocol.messages.groups import (
+    ConsumerProtocolSubscription,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    SyncGroupResponse,
+)
 from replication.timer_queue import Timer
 
 CONSUMER_PROTOCOL: Final = "consumer"
@@ -30,7 +37,6 @@ JoinReply = Callable[[JoinGroupResponse], None]
 SyncReply = Callable[[SyncGroupResponse], None]
 
 _I16 = Struct(">h")
-_I32 = Struct(">i")
 
 
 class State(Enum):
@@ -52,41 +58,24 @@ _VALID_PREVIOUS_STATES: Final = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class Member:
     """A member; `join_reply` and `sync_reply` are set while that request waits."""
 
-    __slots__ = (
-        "assignment", "client_host", "client_id", "deadline", "expires_at_mono_ms", "instance_id", "is_new",
-        "join_reply", "member_id", "protocol_type", "protocols", "rebalance_timeout_ms", "session_timeout_ms",
-        "sync_reply",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        client_id: str,
-        client_host: str,
-        rebalance_timeout_ms: int,
-        session_timeout_ms: int,
-        protocol_type: str,
-        protocols: Protocols,
-        assignment: bytes = b"",
-    ) -> None:
-        self.member_id = member_id
-        self.instance_id = instance_id
-        self.client_id = client_id
-        self.client_host = client_host
-        self.rebalance_timeout_ms = rebalance_timeout_ms
-        self.session_timeout_ms = session_timeout_ms
-        self.protocol_type = protocol_type
-        self.protocols = protocols
-        self.assignment = assignment
-        self.join_reply: JoinReply | None = None
-        self.sync_reply: SyncReply | None = None
-        self.is_new = False
-        self.deadline: Timer | None = None
-        self.expires_at_mono_ms = 0
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocol_type: str
+    protocols: Protocols
+    assignment: bytes = b""
+    join_reply: JoinReply | None = None
+    sync_reply: SyncReply | None = None
+    is_new: bool = False
+    deadline: Timer | None = None
+    expires_at_mono_ms: int = 0
 
     def metadata(self, protocol_name: str | None) -> bytes:
         """The member's metadata for a protocol."""
@@ -105,36 +94,31 @@ class Member:
         return not self.is_new and (self.join_reply is not None or self.sync_reply is not None)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ClassicGroup:
     """A classic group; `classic_protocol.py` changes its state."""
 
-    __slots__ = (
-        "awaiting_join", "current_state_wall_ms", "generation", "group_id", "join_deadline", "leader_id", "members",
-        "new_member_added", "pending_joins", "pending_syncs", "previous_state", "protocol_counts", "protocol_name",
-        "protocol_type", "state", "static_members", "subscribed_topics", "sync_deadline",
-    )  # fmt: skip
-
-    def __init__(self, group_id: str, wall_ms: int) -> None:
-        self.group_id = group_id
-        self.state = State.EMPTY
-        self.previous_state = State.DEAD
-        self.current_state_wall_ms = wall_ms  # -1: not in an old record
-        self.generation = 0
-        self.protocol_type: str | None = None
-        self.protocol_name: str | None = None
-        self.leader_id: str | None = None
-        self.members: dict[str, Member] = {}
-        self.static_members: dict[str, str] = {}
-        self.pending_joins: dict[str, Timer] = {}
-        """Member ids returned with MEMBER_ID_REQUIRED and not used yet."""
-        self.pending_syncs: set[str] = set()
-        self.protocol_counts: dict[str, int] = {}
-        self.awaiting_join = 0
-        self.new_member_added = False
-        """Whether a member joined since the initial delay was last extended."""
-        self.subscribed_topics: frozenset[str] | None = None
-        self.join_deadline: Timer | None = None
-        self.sync_deadline: Timer | None = None
+    group_id: str
+    current_state_wall_ms: int
+    """When the state last changed; -1: not in an old record."""
+    state: State = State.EMPTY
+    previous_state: State = State.DEAD
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader_id: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)
+    pending_joins: dict[str, Timer] = field(default_factory=dict)
+    """Member ids returned with MEMBER_ID_REQUIRED and not used yet."""
+    pending_syncs: set[str] = field(default_factory=set)
+    protocol_counts: dict[str, int] = field(default_factory=dict)
+    awaiting_join: int = 0
+    new_member_added: bool = False
+    """Whether a member joined since the initial delay was last extended."""
+    subscribed_topics: frozenset[str] | None = None
+    join_deadline: Timer | None = None
+    sync_deadline: Timer | None = None
 
     def __repr__(self) -> str:
         return f"ClassicGroup({self.group_id!r}, {self.state.value}, {self.generation}, {list(self.members)})"
@@ -202,16 +186,14 @@ class ClassicGroup:
     def replace_static(self, member: Member, member_id: str) -> Member:
         """Replace a static member's member id; position, leadership and assignment are kept."""
         assert member.instance_id is not None, "only a static member is replaced"
-        new = Member(
-            member_id,
-            member.instance_id,
-            member.client_id,
-            member.client_host,
-            member.rebalance_timeout_ms,
-            member.session_timeout_ms,
-            member.protocol_type,
-            member.protocols,
-            member.assignment,
+        new = replace(
+            member,
+            member_id=member_id,
+            join_reply=None,
+            sync_reply=None,
+            is_new=False,
+            deadline=None,
+            expires_at_mono_ms=0,
         )
         if member.deadline is not None:
             member.deadline.cancel()
@@ -371,24 +353,13 @@ class ClassicGroup:
 
 
 def parse_subscription(metadata: bytes) -> list[str] | None:
-    """The topics of a consumer subscription, of any version: they are the first field."""
+    """The topics of a consumer subscription, read as version 0 as in Kafka; None if it is malformed."""
     try:
-        if _I16.unpack_from(metadata, 0)[0] < 0:
+        if _I16.unpack_from(metadata)[0] < 0:
             return None
-        (count,) = _I32.unpack_from(metadata, 2)
-        if count < 0 or count > len(metadata):
-            return None
-        topics, position = [], 6
-        for _ in range(count):
-            (length,) = _I16.unpack_from(metadata, position)
-            position += 2
-            if length < 0 or position + length > len(metadata):
-                return None
-            topics.append(metadata[position : position + length].decode())
-            position += length
-    except (error, UnicodeDecodeError):
+        return decode(ConsumerProtocolSubscription, 0, metadata, _I16.size).topics
+    except (error, MalformedRequest):
         return None
-    return topics
 
 
 # ---- answers that show a group

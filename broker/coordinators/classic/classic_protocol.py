@@ -12,7 +12,7 @@ NOT HERE Data of a group (`classic_group.py`), session timeouts (`heartbeat_time
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from broker.coordinators.classic.classic_group import (
@@ -32,7 +32,7 @@ from broker.coordinators.classic.classic_group import (
 )
 from broker.coordinators.classic.group_records import empty_group_record, group_record
 from broker.coordinators.classic.heartbeat_timeouts import HeartbeatTimeouts
-from broker.coordinators.consumer_group_config import ConsumerGroupSettings
+from broker.coordinators.group_config import GroupSettings
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, ShardContext, coordinator_error
 from protocol.errors import ErrorCode
 from protocol.messages.groups import (
@@ -58,19 +58,6 @@ Decision = CoordinatorDecision[None]
 EMPTY_DECISION: Final[Decision] = CoordinatorDecision((), None)
 
 _NONE: Final = ErrorCode.NONE
-
-
-class GroupSettings(NamedTuple):
-    """Settings of groups and offsets, with Kafka's defaults."""
-
-    min_session_timeout_ms: int = 6_000
-    max_session_timeout_ms: int = 1_800_000
-    initial_rebalance_delay_ms: int = 3_000
-    max_size: int = 0x7FFFFFFF
-    offset_metadata_max_size: int = 4096
-    offsets_retention_ms: int = 7 * 24 * 60 * 60 * 1000
-    offsets_retention_check_interval_ms: int = 600_000
-    consumer: ConsumerGroupSettings = ConsumerGroupSettings()
 
 
 class ClientInfo(NamedTuple):
@@ -106,8 +93,7 @@ class ClassicProtocol:
         is_new = group is None
         if group is None:
             if member_id != NO_MEMBER_ID:
-                reply(join_error(member_id, ErrorCode.UNKNOWN_MEMBER_ID))
-                return EMPTY_DECISION
+                return _reject(reply, member_id, ErrorCode.UNKNOWN_MEMBER_ID)
             group = self._groups[request.group_id] = ClassicGroup(request.group_id, self._context.wall_ms())
         decision = self._join_group(group, client, request, reply)
         if is_new and not decision.records:
@@ -134,22 +120,18 @@ class ClassicProtocol:
         protocols = tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
         if not self._accepts_joining_member(group, member_id):
             group.remove(member_id)
-            reply(join_error(NO_MEMBER_ID, ErrorCode.GROUP_MAX_SIZE_REACHED))
-            return EMPTY_DECISION
+            return _reject(reply, NO_MEMBER_ID, ErrorCode.GROUP_MAX_SIZE_REACHED)
         if not group.supports(request.protocol_type, protocols):
-            reply(join_error(member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
-            return EMPTY_DECISION
+            return _reject(reply, member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if member_id == NO_MEMBER_ID:
             return self._join_new_member(group, client, request, protocols, reply)
         if member_id in group.pending_joins:
             if request.group_instance_id is not None:  # Kafka fails with an IllegalStateException here
-                reply(join_error(NO_MEMBER_ID, ErrorCode.UNKNOWN_SERVER_ERROR))
-                return EMPTY_DECISION
+                return _reject(reply, NO_MEMBER_ID, ErrorCode.UNKNOWN_SERVER_ERROR)
             return self._add_and_rebalance(group, client, request, protocols, member_id, reply)
         error = group.validate_member(member_id, request.group_instance_id)
         if error is not _NONE:
-            reply(join_error(member_id, error))
-            return EMPTY_DECISION
+            return _reject(reply, member_id, error)
         return self._join_existing_member(group, group.members[member_id], request, protocols, reply)
 
     def _accepts_joining_member(self, group: ClassicGroup, member_id: str) -> bool:
@@ -178,8 +160,7 @@ class ClassicProtocol:
             group.pending_joins[member_id] = self._context.schedule(
                 request.session_timeout_ms, lambda: self._expire_pending_member(group, member_id)
             )
-            reply(join_error(member_id, ErrorCode.MEMBER_ID_REQUIRED))
-            return EMPTY_DECISION
+            return _reject(reply, member_id, ErrorCode.MEMBER_ID_REQUIRED)
         return self._add_and_rebalance(group, client, request, protocols, member_id, reply)
 
     def _add_and_rebalance(
@@ -213,8 +194,7 @@ class ClassicProtocol:
     ) -> Decision:
         state = group.state
         if state is State.EMPTY:
-            reply(join_error(member.member_id, ErrorCode.UNKNOWN_MEMBER_ID))
-            return EMPTY_DECISION
+            return _reject(reply, member.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         is_leader = group.leader_id == member.member_id
         has_news = state is State.PREPARING_REBALANCE or protocols != member.protocols
         # A leader that rejoins a stable group requests a rebalance, for example because of new partitions.
@@ -480,7 +460,6 @@ class ClassicProtocol:
         """A member id from MEMBER_ID_REQUIRED was not used in time."""
         if group.state is State.DEAD or group.pending_joins.pop(member_id, None) is None:
             return EMPTY_DECISION
-        group.remove(member_id)
         if group.state is State.PREPARING_REBALANCE and group.has_all_joined:
             return self._complete_join(group)
         return EMPTY_DECISION
@@ -504,25 +483,23 @@ class ClassicProtocol:
     def leave(self, request: LeaveGroupRequest) -> CoordinatorDecision[LeaveGroupResponse]:
         """Handle LeaveGroup in the form of version 3 and later, with a non-empty group id."""
         group = self._groups.get(request.group_id)
-        if group is None:
-            return CoordinatorDecision(
-                (), LeaveGroupResponse(error_code=_NONE, members=_unknown_members(request.members))
-            )
         answers = [self._leave_member(group, identity) for identity in request.members]
         response = LeaveGroupResponse(error_code=_NONE, members=answers)
         removed_ids = [answer.member_id for answer in answers if answer.error_code == _NONE]
         decision = EMPTY_DECISION
-        if removed_ids:
+        if group is not None and removed_ids:
             if group.state in {State.STABLE, State.COMPLETING_REBALANCE}:
                 decision = self._rebalance_or_complete_join(group, f"{', '.join(removed_ids)} left", None)
             else:
                 decision = self._maybe_complete_join_phase(group)
         return CoordinatorDecision(decision.records, response, on_complete=decision.on_complete)
 
-    def _leave_member(self, group: ClassicGroup, identity: MemberIdentity) -> MemberResponse:
+    def _leave_member(self, group: ClassicGroup | None, identity: MemberIdentity) -> MemberResponse:
         member_id, instance_id = identity.member_id, identity.group_instance_id
         error = _NONE
-        if member_id in group.pending_joins:
+        if group is None:
+            error = ErrorCode.UNKNOWN_MEMBER_ID
+        elif member_id in group.pending_joins:
             group.remove(member_id)
         else:
             leaving_id = member_id
@@ -553,32 +530,27 @@ class ClassicProtocol:
         group.transition_to(State.DEAD, self._context.wall_ms())
 
 
+def _reject(reply: JoinReply, member_id: str, error: ErrorCode) -> Decision:
+    reply(join_error(member_id, error))
+    return EMPTY_DECISION
+
+
 def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
     error = group.validate_member(request.member_id, request.group_instance_id)
     if error is not _NONE:
         return error
     if request.generation_id != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
-    if _differs(request.protocol_type, group.protocol_type) or _differs(request.protocol_name, group.protocol_name):
+    if differs(request.protocol_type, group.protocol_type) or differs(request.protocol_name, group.protocol_name):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if group.state is State.PREPARING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS
     return _NONE
 
 
-def _differs(given: str | None, current: str | None) -> bool:
+def differs(given: str | None, current: str | None) -> bool:
+    """Whether a name in a request differs from the group's; an unknown name does not."""
     return given is not None and current is not None and given != current
-
-
-def _unknown_members(identities: Iterable[MemberIdentity]) -> list[MemberResponse]:
-    return [
-        MemberResponse(
-            member_id=identity.member_id,
-            group_instance_id=identity.group_instance_id,
-            error_code=ErrorCode.UNKNOWN_MEMBER_ID,
-        )
-        for identity in identities
-    ]
 
 
 def cancel(deadline: Timer | None) -> None:

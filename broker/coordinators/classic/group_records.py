@@ -17,7 +17,7 @@ from struct import Struct, error
 from typing import Final, NamedTuple
 
 from broker.coordinators.classic.classic_group import ClassicGroup, Member, State
-from broker.coordinators.runtime.coordinator_runtime import StoredRecord
+from broker.coordinators.runtime.coordinator_runtime import StoredRecord, version_of
 from protocol.codec import decode, encode
 from protocol.errors import MalformedRequest
 from protocol.messages.stored_records import (
@@ -150,16 +150,6 @@ def read_commit_value(value: bytes) -> OffsetAndMetadata:
     )
 
 
-def version_of(value: bytes, highest: int) -> int:
-    """The version at the start of a value."""
-    if len(value) < 2:
-        raise MalformedRequest("a stored value has no version")
-    (version,) = _I16.unpack_from(value)
-    if not 0 <= version <= highest:
-        raise MalformedRequest(f"a stored value has version {version}; the highest known is {highest}")
-    return int(version)
-
-
 # ---- groups
 
 
@@ -228,15 +218,7 @@ def group_record(group: ClassicGroup, assignments: dict[str, bytes]) -> StoredRe
 
 def empty_group_record(group: ClassicGroup) -> StoredRecord:
     """The record of a new group without a generation."""
-    value = GroupMetadataValue(
-        protocol_type="",
-        generation=0,
-        protocol=None,
-        leader=None,
-        current_state_timestamp=group.current_state_wall_ms,
-        members=[],
-    )
-    return StoredRecord(GroupMetadataKey(group=group.group_id), value, GROUP_VALUE_VERSION)
+    return group_record(ClassicGroup(group.group_id, group.current_state_wall_ms), {})
 
 
 def group_tombstone(group_id: str) -> StoredRecord:

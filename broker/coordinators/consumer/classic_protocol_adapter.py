@@ -23,9 +23,10 @@ from broker.coordinators.classic.classic_group import (
     SyncReply,
     join_error,
 )
-from broker.coordinators.classic.classic_protocol import EMPTY_DECISION, ClientInfo, Decision
+from broker.coordinators.classic.classic_protocol import EMPTY_DECISION, ClientInfo, Decision, differs
 from broker.coordinators.consumer.consumer_group import ClassicMemberInfo, ConsumerGroup, ConsumerMember, MemberState
 from broker.coordinators.consumer.consumer_group_heartbeat import ConsumerProtocol, find_member
+from broker.coordinators.consumer.dependencies import GroupDependencies
 from broker.coordinators.consumer.embedded_protocol import by_topic_id, read_subscription, write_assignment
 from broker.coordinators.consumer.group_upgrade import GroupUpgrade
 from broker.coordinators.consumer.target_assignment_updater import (
@@ -33,13 +34,8 @@ from broker.coordinators.consumer.target_assignment_updater import (
     TargetAssignmentUpdater,
     invalidate_metadata_check,
 )
-from broker.coordinators.consumer_group_config import MigrationPolicy
-from broker.coordinators.runtime.coordinator_runtime import (
-    CoordinatorDecision,
-    ShardContext,
-    StoredRecord,
-    coordinator_error,
-)
+from broker.coordinators.group_config import MigrationPolicy
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, StoredRecord, coordinator_error
 from protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from protocol.messages.groups import (
     ConsumerProtocolSubscription,
@@ -53,7 +49,6 @@ from protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from replication.metadata.image import MetadataImage
 
 _log = logging.getLogger("barnabas.groups")
 
@@ -67,18 +62,12 @@ class ClassicProtocolAdapter:
 
     def __init__(
         self,
-        context: ShardContext,
-        policy: MigrationPolicy,
-        image: Callable[[], MetadataImage],
-        new_uuid: Callable[[], str],
+        deps: GroupDependencies,
         consumer_protocol: ConsumerProtocol,
         target_updater: TargetAssignmentUpdater,
         group_upgrade: GroupUpgrade,
     ) -> None:
-        self._context = context
-        self._policy = policy
-        self._image = image
-        self._new_uuid = new_uuid
+        self._deps = deps
         self._consumer_protocol = consumer_protocol
         self._target_updater = target_updater
         self._group_upgrade = group_upgrade
@@ -94,9 +83,9 @@ class ClassicProtocolAdapter:
             return EMPTY_DECISION
 
     def _join(self, group: ConsumerGroup, client: ClientInfo, request: JoinGroupRequest, reply: JoinReply) -> Decision:
-        if self._policy is MigrationPolicy.DISABLED:
+        if self._deps.settings.consumer.migration_policy is MigrationPolicy.DISABLED:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        member_id = request.member_id or self._new_uuid()
+        member_id = request.member_id or self._deps.new_uuid()
         protocols = tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
         self._consumer_protocol.check_max_size(group, member_id)
         if request.protocol_type != CONSUMER_PROTOCOL or not _supports(group, protocols):
@@ -122,7 +111,7 @@ class ClassicProtocolAdapter:
         """Update and reconcile the member; `before` is the previous member with the instance id."""
         records: list[StoredRecord] = []
         update = self._target_updater.update_member(group, joining, new, None, records)
-        owned = by_topic_id(subscription.owned_partitions, self._image())
+        owned = by_topic_id(subscription.owned_partitions, self._deps.image())
         if before is not None and self._group_upgrade.may_downgrade(group, {before.member_id}, is_replaced=True):
             is_stale = update.epoch > group.assignment_epoch
             if not is_stale:
@@ -145,7 +134,7 @@ class ClassicProtocolAdapter:
     def _settled(self, records: list[StoredRecord], on_complete: Callable[[ErrorCode], None]) -> Decision:
         """A decision whose `on_complete` is called also without records."""
         if not records:
-            self._context.execute(EMPTY_DECISION).then(on_complete)
+            self._deps.context.execute(EMPTY_DECISION).then(on_complete)
             return EMPTY_DECISION
         return CoordinatorDecision(records, None, on_complete=on_complete)
 
@@ -196,7 +185,7 @@ class ClassicProtocolAdapter:
             error_code=_NONE,
             protocol_type=request.protocol_type,
             protocol_name=request.protocol_name,
-            assignment=write_assignment(member.assigned, protocols[0][1], self._image()),
+            assignment=write_assignment(member.assigned, protocols[0][1], self._deps.image()),
         )
 
         def on_complete(error: ErrorCode) -> None:
@@ -208,15 +197,11 @@ class ClassicProtocolAdapter:
         return self._settled([], on_complete)
 
     def _syncing(self, group: ConsumerGroup, request: SyncGroupRequest) -> ConsumerMember:
-        """The member that may get its assignment.
-
-        Raises:
-            KafkaError: it may not.
-        """
+        """The member that may get its assignment; raises KafkaError if it may not."""
         member = _in_generation(group, request.member_id, request.group_instance_id, request.generation_id)
         assert member.classic is not None, "a classic member"
         name = member.classic.protocols[0][0]
-        if _differs(request.protocol_type, CONSUMER_PROTOCOL) or _differs(request.protocol_name, name):
+        if differs(request.protocol_type, CONSUMER_PROTOCOL) or differs(request.protocol_name, name):
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if group.assignment_epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
             self._expect_join(group, member)
@@ -276,11 +261,7 @@ class ClassicProtocolAdapter:
 
 
 def _in_generation(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> ConsumerMember:
-    """The classic member, if it is in this generation.
-
-    Raises:
-        KafkaError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or ILLEGAL_GENERATION.
-    """
+    """The classic member, if it is in this generation; else raises KafkaError."""
     member = find_member(group, member_id, instance_id)
     if member.classic is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -356,7 +337,3 @@ def _leaving(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerMember:
     if instance_id is not None and member_id == NO_MEMBER_ID:  # an administrator removes a static member
         member_id = group.static_members.get(instance_id, NO_MEMBER_ID)
     return find_member(group, member_id, instance_id)
-
-
-def _differs(given: str | None, existing: str) -> bool:
-    return given is not None and given != existing

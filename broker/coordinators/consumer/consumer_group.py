@@ -11,11 +11,14 @@ NOT HERE The protocol (`consumer_group_heartbeat.py`), records (`consumer_group_
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from broker.coordinators.classic.classic_group import Protocols
 from broker.coordinators.consumer.assignors import Partitions, TopicPartition
+from replication.metadata.image import MetadataImage
 
 JOIN_GROUP_MEMBER_EPOCH: Final = 0
 LEAVE_GROUP_MEMBER_EPOCH: Final = -1
@@ -98,31 +101,26 @@ class ResolvedRegex(NamedTuple):
     wall_ms: int
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ConsumerGroup:
     """A consumer group; changed by records only."""
 
-    __slots__ = (
-        "assignment_epoch", "assignment_wall_ms", "checked_topics", "epoch", "group_id", "is_resolving", "members",
-        "metadata_hash", "owners", "regexes", "resolved_topics", "static_members", "targets",
-    )  # fmt: skip
-
-    def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.epoch = 1
-        self.metadata_hash = 0
-        self.assignment_epoch = 0
-        self.assignment_wall_ms = 0
-        self.members: dict[str, ConsumerMember] = {}
-        self.static_members: dict[str, str] = {}
-        self.targets: dict[str, Partitions] = {}
-        self.owners: dict[TopicPartition, str] = {}
-        self.regexes: dict[str, ResolvedRegex] = {}
-        self.checked_topics: object = None
-        """The topics for which the metadata hash was compared last."""
-        self.resolved_topics: object = None
-        """The topics for which the regular expressions were resolved last."""
-        self.is_resolving = False
-        """Whether a resolution is scheduled."""
+    group_id: str
+    epoch: int = 1
+    metadata_hash: int = 0
+    assignment_epoch: int = 0
+    assignment_wall_ms: int = 0
+    members: dict[str, ConsumerMember] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)
+    targets: dict[str, Partitions] = field(default_factory=dict)
+    owners: dict[TopicPartition, str] = field(default_factory=dict)
+    regexes: dict[str, ResolvedRegex] = field(default_factory=dict)
+    checked_topics: object = None
+    """The topics for which the metadata hash was compared last."""
+    resolved_topics: object = None
+    """The topics for which the regular expressions were resolved last."""
+    is_resolving: bool = False
+    """Whether a resolution is scheduled."""
 
     def __repr__(self) -> str:
         return f"ConsumerGroup({self.group_id!r}, {self.state.value}, {self.epoch}, {list(self.members)})"
@@ -215,3 +213,15 @@ def preferred_assignor(members: Iterable[ConsumerMember], known: tuple[str, ...]
         if member.assignor in votes:
             votes[member.assignor] += 1
     return max(votes, key=votes.__getitem__)
+
+
+def metadata_hash(group: ConsumerGroup, members: Mapping[str, ConsumerMember], image: MetadataImage) -> int:
+    """A hash of the subscribed topics and their partition counts."""
+    topics = image.topics_by_name
+    found = [topics[name] for name in sorted(group.subscribed_topics(members.values())) if name in topics]
+    if not found:
+        return 0
+    digest = blake2b(digest_size=8)
+    for topic in found:
+        digest.update(b"%b%d " % (topic.topic_id, len(topic.partitions)))
+    return int.from_bytes(digest.digest(), "big", signed=True)

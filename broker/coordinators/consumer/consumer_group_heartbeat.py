@@ -12,11 +12,11 @@ NOT HERE Data of a group (`consumer_group.py`), classic members (`classic_protoc
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from broker.coordinators.classic.classic_group import ClassicGroup, State, fail_pending_requests
+from broker.coordinators.classic.classic_group import State, fail_pending_requests
 from broker.coordinators.classic.group_records import group_tombstone
 from broker.coordinators.consumer import consumer_group_records as stored
 from broker.coordinators.consumer.consumer_group import (
@@ -28,17 +28,16 @@ from broker.coordinators.consumer.consumer_group import (
     MemberState,
 )
 from broker.coordinators.consumer.consumer_requests import check_epoch, check_heartbeat, owned_by
+from broker.coordinators.consumer.dependencies import GroupDependencies
 from broker.coordinators.consumer.group_upgrade import GroupUpgrade
 from broker.coordinators.consumer.member_timeouts import MemberTimeouts
 from broker.coordinators.consumer.target_assignment_updater import (
     JoiningMember,
     TargetAssignmentUpdater,
     invalidate_metadata_check,
-    next_epoch_record,
 )
 from broker.coordinators.consumer.topic_regexes import MayDescribe
-from broker.coordinators.consumer_group_config import ConsumerGroupSettings, GroupConfigManager
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, ShardContext, StoredRecord
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, StoredRecord
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
@@ -46,7 +45,6 @@ from protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatResponseAssignment,
     ConsumerGroupHeartbeatResponseTopicPartitions,
 )
-from replication.metadata.image import MetadataImage
 
 _log = logging.getLogger("barnabas.groups")
 
@@ -70,24 +68,10 @@ class ConsumerProtocol:
     """The consumer protocol for the groups of one shard."""
 
     def __init__(
-        self,
-        groups: Mapping[str, ConsumerGroup],
-        classic_groups: Mapping[str, ClassicGroup],
-        context: ShardContext,
-        broker: ConsumerGroupSettings,
-        settings: GroupConfigManager,
-        image: Callable[[], MetadataImage],
-        new_uuid: Callable[[], str],
-        target_updater: TargetAssignmentUpdater,
-        group_upgrade: GroupUpgrade,
+        self, deps: GroupDependencies, target_updater: TargetAssignmentUpdater, group_upgrade: GroupUpgrade
     ) -> None:
-        self._groups = groups
-        self._classic_groups = classic_groups
-        self._context = context
-        self._broker = broker
-        self._settings = settings
-        self._image = image
-        self._new_uuid = new_uuid
+        context = deps.context
+        self._deps = deps
         self._target_updater = target_updater
         self._group_upgrade = group_upgrade
         self.session_timeouts = MemberTimeouts(context, partial(self.fence, reason="its session has expired"))
@@ -103,7 +87,7 @@ class ConsumerProtocol:
     def heartbeat(self, client: HeartbeatClientInfo, request: ConsumerGroupHeartbeatRequest) -> Decision:
         """Handle ConsumerGroupHeartbeat."""
         try:
-            check_heartbeat(request, client.api_version, self._broker.assignors)
+            check_heartbeat(request, client.api_version, self._deps.settings.consumer.assignors)
             if request.member_epoch in {LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH}:
                 return self._leave(request)
             return self._handle_heartbeat(client, request)
@@ -124,14 +108,14 @@ class ConsumerProtocol:
         if reconciled != new:
             self.update_revocation_timeout(group, reconciled)
         self.session_timeouts.start(
-            group.group_id, reconciled.member_id, self._settings.session_timeout_ms(group.group_id)
+            group.group_id, reconciled.member_id, self._deps.configs.session_timeout_ms(group.group_id)
         )
         response = self._response(request, old, reconciled)
         return CoordinatorDecision(records, response, on_complete=lambda error: invalidate_metadata_check(group, error))
 
     def _close_classic_group(self, group_id: str) -> None:
         """The classic group is upgraded: its waiting members must rejoin."""
-        classic = self._classic_groups.get(group_id)
+        classic = self._deps.classic_groups.get(group_id)
         if classic is not None:
             _log.info("group %s is upgraded to a consumer group", group_id)
             fail_pending_requests(classic, ErrorCode.REBALANCE_IN_PROGRESS)
@@ -147,7 +131,7 @@ class ConsumerProtocol:
             error_code=ErrorCode.NONE,
             member_id=reconciled.member_id,
             member_epoch=reconciled.epoch,
-            heartbeat_interval_ms=self._settings.heartbeat_interval_ms(request.group_id),
+            heartbeat_interval_ms=self._deps.configs.heartbeat_interval_ms(request.group_id),
         )
         has_topics = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
         is_full = request.rebalance_timeout_ms != -1 and has_topics and request.topic_partitions is not None
@@ -165,10 +149,10 @@ class ConsumerProtocol:
     def _find_group(self, request: ConsumerGroupHeartbeatRequest) -> tuple[ConsumerGroup, list[StoredRecord]]:
         """The group, or a new one, and the records to write before those of the first member."""
         group_id = request.group_id
-        group = self._groups.get(group_id)
+        group = self._deps.consumer_groups.get(group_id)
         if group is not None:
             return group, []
-        classic = self._classic_groups.get(group_id)
+        classic = self._deps.classic_groups.get(group_id)
         if request.member_epoch != JOIN_GROUP_MEMBER_EPOCH:
             what = f"Consumer group {group_id} not found." if classic is None else _not_consumer(group_id)
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, what)
@@ -179,12 +163,8 @@ class ConsumerProtocol:
         return self._group_upgrade.upgrade(classic)
 
     def check_max_size(self, group: ConsumerGroup, member_id: str) -> None:
-        """Check the group's size before a join.
-
-        Raises:
-            KafkaError: GROUP_MAX_SIZE_REACHED.
-        """
-        limit = self._broker.max_size
+        """Check the group's size before a join; raises KafkaError: GROUP_MAX_SIZE_REACHED."""
+        limit = self._deps.settings.consumer.max_size
         if len(group.members) >= limit and member_id not in group.members:
             raise KafkaError(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
@@ -192,7 +172,7 @@ class ConsumerProtocol:
             )
 
     def _find_member(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> JoiningMember:
-        member_id = request.member_id or self._new_uuid()
+        member_id = request.member_id or self._deps.new_uuid()
         if request.member_epoch == JOIN_GROUP_MEMBER_EPOCH:
             if request.instance_id is not None:
                 return self._join_as_static(group, member_id, request.instance_id)
@@ -217,9 +197,9 @@ class ConsumerProtocol:
 
     def _leave(self, request: ConsumerGroupHeartbeatRequest) -> Decision:
         group_id = request.group_id
-        group = self._groups.get(group_id)
+        group = self._deps.consumer_groups.get(group_id)
         if group is None:
-            is_classic = group_id in self._classic_groups
+            is_classic = group_id in self._deps.classic_groups
             raise KafkaError(
                 ErrorCode.GROUP_ID_NOT_FOUND, _not_consumer(group_id) if is_classic else f"Group {group_id} not found."
             )
@@ -255,7 +235,7 @@ class ConsumerProtocol:
         return [
             *(record for member_id in leaving_ids for record in stored.member_tombstones(group.group_id, member_id)),
             *(stored.regex_tombstone(group.group_id, regex) for regex in group.regexes if regex not in used),
-            next_epoch_record(group, remaining, self._image()),
+            stored.next_epoch_record(group, remaining, self._deps.image()),
         ]
 
     # ---- deadlines
@@ -264,7 +244,7 @@ class ConsumerProtocol:
         """Start the timeouts of all members after loading."""
         for member in group.members.values():
             classic = member.classic
-            session_timeout_ms = self._settings.session_timeout_ms(group.group_id)
+            session_timeout_ms = self._deps.configs.session_timeout_ms(group.group_id)
             timeout_ms = session_timeout_ms if classic is None else classic.session_timeout_ms
             self.session_timeouts.start(group.group_id, member.member_id, timeout_ms)
             self.update_revocation_timeout(group, member)
@@ -278,7 +258,7 @@ class ConsumerProtocol:
 
     def fence(self, group_id: str, member_id: str, reason: str) -> CoordinatorDecision[None] | None:
         """Remove a member after a timeout."""
-        group = self._groups.get(group_id)
+        group = self._deps.consumer_groups.get(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is None or member is None:
             return None
@@ -321,11 +301,7 @@ def _updated_member(
 
 
 def find_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
-    """The member with this member id; an instance id must belong to the same member.
-
-    Raises:
-        KafkaError: UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
-    """
+    """The member with these ids, which must belong together; raises KafkaError: UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
     if instance_id is None:
         member = group.members.get(member_id)
         if member is None:

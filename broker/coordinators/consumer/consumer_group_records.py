@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from broker.coordinators.classic.group_records import version_of
 from broker.coordinators.consumer.assignors import Partitions
 from broker.coordinators.consumer.consumer_group import (
     AssignedPartitions,
@@ -24,8 +23,9 @@ from broker.coordinators.consumer.consumer_group import (
     ConsumerMember,
     MemberState,
     ResolvedRegex,
+    metadata_hash,
 )
-from broker.coordinators.runtime.coordinator_runtime import StoredRecord
+from broker.coordinators.runtime.coordinator_runtime import StoredRecord, version_of
 from protocol.codec import decode
 from protocol.messages.stored_records import (
     ClassicMemberMetadata,
@@ -46,8 +46,7 @@ from protocol.messages.stored_records import (
     TargetAssignmentTopicPartition,
 )
 from protocol.schema import Message
-
-CONSUMER_GROUP_PARTITION_METADATA: Final = 4
+from replication.metadata.image import MetadataImage
 
 _STATES: Final[Mapping[int, MemberState]] = {state.value: state for state in MemberState}
 
@@ -76,12 +75,19 @@ def read(record_type: int, key: bytes, value: bytes | None) -> StoredRecord:
 # ---- records of a group
 
 
-def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> StoredRecord:
+def epoch_record(group_id: str, epoch: int, hash_of_metadata: int) -> StoredRecord:
     """The group epoch."""
     return StoredRecord(
         ConsumerGroupMetadataKey(group_id=group_id),
-        ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
+        ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=hash_of_metadata),
     )
+
+
+def next_epoch_record(
+    group: ConsumerGroup, members: Mapping[str, ConsumerMember], image: MetadataImage
+) -> StoredRecord:
+    """The record that bumps the group epoch with these members."""
+    return epoch_record(group.group_id, group.epoch + 1, metadata_hash(group, members, image))
 
 
 def metadata_hash_of(record: StoredRecord) -> int:

@@ -62,11 +62,7 @@ def _invalid(message: str) -> KafkaError:
 
 
 def check_epoch(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> None:
-    """Validate the member epoch; after a lost response the previous epoch is accepted.
-
-    Raises:
-        KafkaError: FENCED_MEMBER_EPOCH.
-    """
+    """Validate the member epoch or, after a lost response, the previous one; raises KafkaError: FENCED_MEMBER_EPOCH."""
     epoch = request.member_epoch
     if epoch in {JOIN_GROUP_MEMBER_EPOCH, member.epoch}:
         return

@@ -36,21 +36,13 @@ def version_of(data: bytes, highest: int) -> int:
 
 
 def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
-    """Decode a subscription.
-
-    Raises:
-        MalformedRequest: it is malformed.
-    """
+    """Decode a subscription; raises MalformedRequest."""
     version = version_of(metadata, ConsumerProtocolSubscription.MAX_VERSION)
     return decode(ConsumerProtocolSubscription, version, metadata, _I16.size)
 
 
 def read_assignment(assignment: bytes) -> ConsumerProtocolAssignment:
-    """Decode an assignment; empty bytes are an empty assignment.
-
-    Raises:
-        MalformedRequest: it is malformed.
-    """
+    """Decode an assignment; empty bytes are an empty assignment. Raises MalformedRequest."""
     if not assignment:
         return ConsumerProtocolAssignment(assigned_partitions=[])
     version = version_of(assignment, ConsumerProtocolAssignment.MAX_VERSION)
@@ -58,11 +50,7 @@ def read_assignment(assignment: bytes) -> ConsumerProtocolAssignment:
 
 
 def write_assignment(assigned: Mapping[bytes, Collection[int]], metadata: bytes, image: MetadataImage) -> bytes:
-    """Encode an assignment in the version of the member's subscription.
-
-    Raises:
-        MalformedRequest: the subscription has no version.
-    """
+    """Encode an assignment in the version of the member's subscription; MalformedRequest if that has none."""
     version = version_of(metadata, ConsumerProtocolAssignment.MAX_VERSION)
     topics = image.topics_by_id
     partitions = [

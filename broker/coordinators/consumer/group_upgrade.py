@@ -14,23 +14,24 @@ NOT HERE Classic members of a consumer group (`classic_protocol_adapter.py`), gr
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 from broker.coordinators.classic.classic_group import CONSUMER_PROTOCOL, ClassicGroup, State
 from broker.coordinators.classic.classic_group import Member as ClassicMember
-from broker.coordinators.classic.classic_protocol import ClassicProtocol, GroupSettings
+from broker.coordinators.classic.classic_protocol import ClassicProtocol
 from broker.coordinators.classic.group_records import group_record, group_tombstone
 from broker.coordinators.consumer import consumer_group_records as stored
 from broker.coordinators.consumer.assignors import Partitions
-from broker.coordinators.consumer.consumer_group import ClassicMemberInfo, ConsumerGroup, ConsumerMember
+from broker.coordinators.consumer.consumer_group import ClassicMemberInfo, ConsumerGroup, ConsumerMember, metadata_hash
+from broker.coordinators.consumer.dependencies import GroupDependencies
 from broker.coordinators.consumer.embedded_protocol import (
     by_topic_id,
     read_assignment,
     read_subscription,
     write_assignment,
 )
-from broker.coordinators.consumer.target_assignment_updater import metadata_hash
-from broker.coordinators.runtime.coordinator_runtime import ShardContext, StoredRecord
+from broker.coordinators.group_config import DOWNGRADES, UPGRADES
+from broker.coordinators.runtime.coordinator_runtime import StoredRecord
 from protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from replication.metadata.image import MetadataImage
 
@@ -40,38 +41,23 @@ _log = logging.getLogger("barnabas.groups")
 class GroupUpgrade:
     """Upgrades and downgrades of one shard's groups."""
 
-    def __init__(
-        self,
-        classic_groups: dict[str, ClassicGroup],
-        consumer_groups: Mapping[str, ConsumerGroup],
-        classic_protocol: ClassicProtocol,
-        context: ShardContext,
-        settings: GroupSettings,
-        image: Callable[[], MetadataImage],
-    ) -> None:
-        self._classic_groups = classic_groups
-        self._consumer_groups = consumer_groups
+    def __init__(self, deps: GroupDependencies, classic_protocol: ClassicProtocol) -> None:
+        self._deps = deps
         self._classic_protocol = classic_protocol
-        self._context = context
-        self._settings = settings
-        self._image = image
 
     # ---- upgrade
 
     def upgrade(self, classic: ClassicGroup) -> tuple[ConsumerGroup, list[StoredRecord]]:
-        """The consumer group for a classic group, and the records of the upgrade.
-
-        Raises:
-            KafkaError: GROUP_ID_NOT_FOUND if the upgrade is impossible.
-        """
+        """The consumer group for a classic group, and the records; raises KafkaError: GROUP_ID_NOT_FOUND if impossible."""
         self._check_upgrade(classic)
-        image = self._image()
+        image = self._deps.image()
         group = ConsumerGroup(classic.group_id)
         group.epoch = group.assignment_epoch = classic.generation
         try:
             for member in _consumer_members(classic, image):
                 group.update_member(member)
-                group.targets[member.member_id] = _target_of(member)
+                target = {topic_id: frozenset(partitions) for topic_id, partitions in member.assigned.items()}
+                group.targets[member.member_id] = target
         except MalformedRequest as error:
             _log.warning(
                 "group %s cannot be upgraded, malformed subscription or assignment: %s", classic.group_id, error
@@ -81,8 +67,8 @@ class GroupUpgrade:
         return group, [group_tombstone(classic.group_id), *stored.group_records(group)]
 
     def _check_upgrade(self, classic: ClassicGroup) -> None:
-        settings = self._settings.consumer
-        if not settings.migration_policy.allows_upgrades:
+        settings = self._deps.settings.consumer
+        if settings.migration_policy not in UPGRADES:
             raise _upgrade_error(classic, "online upgrade is disabled")
         if classic.protocol_type != CONSUMER_PROTOCOL:
             raise _upgrade_error(classic, "the group does not use the consumer embedded protocol")
@@ -100,18 +86,14 @@ class GroupUpgrade:
             size > 0
             and all(member.classic is not None for member in remaining)
             and not (is_replaced and any(member.classic is not None for member in leaving_members))
-            and self._settings.consumer.migration_policy.allows_downgrades
-            and size <= self._settings.max_size
+            and self._deps.settings.consumer.migration_policy in DOWNGRADES
+            and size <= self._deps.settings.max_size
         )
 
     def downgrade(
         self, group: ConsumerGroup, leaving: Collection[str], joining: ConsumerMember | None = None
     ) -> tuple[ClassicGroup, list[StoredRecord]]:
-        """The classic group for the remaining members, and the records of the downgrade (rule 4).
-
-        Raises:
-            KafkaError: GROUP_ID_NOT_FOUND if the downgrade is impossible.
-        """
+        """The classic group of the remaining members, and the records (rule 4); raises KafkaError: GROUP_ID_NOT_FOUND."""
         members = [member for member_id, member in group.members.items() if member_id not in leaving]
         targets = dict(group.targets)
         tombstones = stored.group_tombstones(group)
@@ -129,14 +111,14 @@ class GroupUpgrade:
             ) from None
         _log.info("group %s is downgraded to a classic group", group.group_id)
         record = group_record(classic, {member.member_id: member.assignment for member in classic.members.values()})
-        self._classic_groups[group.group_id] = classic
+        self._deps.classic_groups[group.group_id] = classic
         for member in classic.members.values():
             self._classic_protocol.heartbeat_timeouts.restart(classic, member, member.session_timeout_ms)
         return classic, [*tombstones, record]
 
     def on_downgrade_committed(self, classic: ClassicGroup, error: ErrorCode) -> None:
         """The records are committed, or failed: then the classic group is removed."""
-        if error is not ErrorCode.NONE and classic.group_id in self._consumer_groups:
+        if error is not ErrorCode.NONE and classic.group_id in self._deps.consumer_groups:
             self._classic_protocol.remove_group(classic)
 
     def rebalance(self, classic: ClassicGroup, what: str) -> None:
@@ -147,8 +129,8 @@ class GroupUpgrade:
     def _classic_group(
         self, group: ConsumerGroup, members: Collection[ConsumerMember], targets: Mapping[str, Partitions]
     ) -> ClassicGroup:
-        image = self._image()
-        classic = ClassicGroup(group.group_id, self._context.wall_ms())
+        image = self._deps.image()
+        classic = ClassicGroup(group.group_id, self._deps.context.wall_ms())
         classic.state = State.STABLE
         classic.generation = group.epoch
         for member in members:
@@ -202,10 +184,6 @@ def _consumer_member(
         previous_epoch=generation,
         assigned={topic_id: dict.fromkeys(partitions, generation) for topic_id, partitions in owned.items()},
     )
-
-
-def _target_of(member: ConsumerMember) -> Partitions:
-    return {topic_id: frozenset(partitions) for topic_id, partitions in member.assigned.items()}
 
 
 def _classic_member(member: ConsumerMember) -> ClassicMember:

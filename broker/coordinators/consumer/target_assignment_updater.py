@@ -12,20 +12,17 @@ NOT HERE The requests (`consumer_group_heartbeat.py`, `classic_protocol_adapter.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from hashlib import blake2b
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from broker.coordinators.consumer import consumer_group_records as stored
 from broker.coordinators.consumer.assignors import ASSIGNORS, Partitions, Subscriber
-from broker.coordinators.consumer.consumer_group import ConsumerGroup, ConsumerMember, preferred_assignor
+from broker.coordinators.consumer.consumer_group import ConsumerGroup, ConsumerMember, metadata_hash, preferred_assignor
+from broker.coordinators.consumer.dependencies import GroupDependencies
 from broker.coordinators.consumer.reconciliation import Owned, build_current_assignment
 from broker.coordinators.consumer.topic_regexes import MayDescribe, RegexUpdate, TopicRegexes
-from broker.coordinators.consumer_group_config import GroupConfigManager
 from broker.coordinators.runtime.coordinator_runtime import StoredRecord
 from protocol.errors import ErrorCode
-from replication.metadata.image import MetadataImage
-from replication.timer_queue import Clock
 
 _log = logging.getLogger("barnabas.groups")
 
@@ -48,18 +45,8 @@ class GroupUpdate(NamedTuple):
 class TargetAssignmentUpdater:
     """Epochs, targets and assignments of one shard's consumer groups."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        assignors: tuple[str, ...],
-        settings: GroupConfigManager,
-        image: Callable[[], MetadataImage],
-        regexes: TopicRegexes,
-    ) -> None:
-        self._clock = clock
-        self._assignors = assignors
-        self._settings = settings
-        self._image = image
+    def __init__(self, deps: GroupDependencies, regexes: TopicRegexes) -> None:
+        self._deps = deps
         self._regexes = regexes
 
     # ---- subscription and group epoch
@@ -72,11 +59,7 @@ class TargetAssignmentUpdater:
         may_describe: MayDescribe | None,
         records: list[StoredRecord],
     ) -> GroupUpdate:
-        """Write the member's subscription, and bump the group epoch if needed.
-
-        Raises:
-            KafkaError: INVALID_REGULAR_EXPRESSION.
-        """
+        """Write the member's subscription, and bump the epoch if needed; raises KafkaError: INVALID_REGULAR_EXPRESSION."""
         old, replaced = joining
         if replaced is not None:
             records += _replacement(group, replaced, old)
@@ -100,7 +83,7 @@ class TargetAssignmentUpdater:
         *,
         must_bump: bool,
     ) -> int:
-        image = self._image()
+        image = self._deps.image()
         if not must_bump and group.checked_topics is image.topics_by_name:
             return group.epoch
         group.checked_topics = image.topics_by_name
@@ -141,7 +124,7 @@ class TargetAssignmentUpdater:
             return new
         replaced = joining.replaced
         member_ids = {None, new.member_id, None if replaced is None else replaced.member_id}
-        topics = self._image().topics_by_name
+        topics = self._deps.image().topics_by_name
         reconciled = build_current_assignment(
             new,
             target_epoch,
@@ -164,8 +147,8 @@ class TargetAssignmentUpdater:
         records: list[StoredRecord],
     ) -> tuple[int, Partitions]:
         """The member's target, and the assignment epoch."""
-        wall_ms = self._clock.wall_ms()
-        interval_ms = self._settings.assignment_interval_ms(group.group_id)
+        wall_ms = self._deps.context.wall_ms()
+        interval_ms = self._deps.configs.assignment_interval_ms(group.group_id)
         interval_passed = (
             not group.assignment_wall_ms or not interval_ms or wall_ms >= group.assignment_wall_ms + interval_ms
         )
@@ -184,8 +167,8 @@ class TargetAssignmentUpdater:
     def _assign(
         self, group: ConsumerGroup, members: Mapping[str, ConsumerMember], owned: Mapping[str, Partitions]
     ) -> dict[str, Partitions]:
-        topics = self._image().topics_by_name
-        name = preferred_assignor(members.values(), self._assignors)
+        topics = self._deps.image().topics_by_name
+        name = preferred_assignor(members.values(), self._deps.settings.consumer.assignors)
         read: dict[frozenset[str], frozenset[bytes]] = {}
         counts: dict[bytes, int] = {}
         subscribers = []
@@ -201,25 +184,6 @@ class TargetAssignmentUpdater:
             "group %s: assignor %s assigned %d topics to %d members", group.group_id, name, len(counts), len(members)
         )
         return ASSIGNORS[name](subscribers, counts)
-
-
-def metadata_hash(group: ConsumerGroup, members: Mapping[str, ConsumerMember], image: MetadataImage) -> int:
-    """A hash of the subscribed topics and their partition counts."""
-    topics = image.topics_by_name
-    found = [topics[name] for name in sorted(group.subscribed_topics(members.values())) if name in topics]
-    if not found:
-        return 0
-    digest = blake2b(digest_size=8)
-    for topic in found:
-        digest.update(b"%b%d " % (topic.topic_id, len(topic.partitions)))
-    return int.from_bytes(digest.digest(), "big", signed=True)
-
-
-def next_epoch_record(
-    group: ConsumerGroup, members: Mapping[str, ConsumerMember], image: MetadataImage
-) -> StoredRecord:
-    """The record that bumps the group epoch with these members."""
-    return stored.epoch_record(group.group_id, group.epoch + 1, metadata_hash(group, members, image))
 
 
 def invalidate_metadata_check(group: ConsumerGroup, error: ErrorCode) -> None:

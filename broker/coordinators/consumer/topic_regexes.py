@@ -11,15 +11,15 @@ NOT HERE The rebalance (`consumer_group_heartbeat.py`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final
 
 from broker.coordinators.consumer import consumer_group_records as stored
 from broker.coordinators.consumer.consumer_group import ConsumerGroup, ConsumerMember, ResolvedRegex
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, ShardContext, StoredRecord
+from broker.coordinators.consumer.dependencies import GroupDependencies
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, StoredRecord
 from protocol.errors import ErrorCode, KafkaError
-from replication.metadata.image import MetadataImage
 from replication.re2_patterns import BadRegex, Matches, compile_regex
 
 _log = logging.getLogger("barnabas.groups")
@@ -39,7 +39,6 @@ _RE2J_MESSAGES: Final = {
 
 MayDescribe = Callable[[str], bool]
 """Whether the client may describe a topic."""
-NextEpoch = Callable[[ConsumerGroup, Mapping[str, ConsumerMember], MetadataImage], StoredRecord]
 
 
 class RegexUpdate(Enum):
@@ -54,19 +53,8 @@ class RegexUpdate(Enum):
 class TopicRegexes:
     """The regular expressions of one shard's groups."""
 
-    def __init__(
-        self,
-        groups: dict[str, ConsumerGroup],
-        context: ShardContext,
-        refresh_interval_ms: int,
-        image: Callable[[], MetadataImage],
-        next_epoch_record: NextEpoch,
-    ) -> None:
-        self._groups = groups
-        self._context = context
-        self._refresh_interval_ms = refresh_interval_ms
-        self._image = image
-        self._next_epoch = next_epoch_record
+    def __init__(self, deps: GroupDependencies) -> None:
+        self._deps = deps
 
     def update_regexes(
         self,
@@ -107,15 +95,15 @@ class TopicRegexes:
         last = group.last_resolved
         if last is None:
             return True
-        elapsed_ms = self._context.wall_ms() - last.wall_ms
+        elapsed_ms = self._deps.context.wall_ms() - last.wall_ms
         if elapsed_ms <= MIN_RESOLVE_INTERVAL_MS:
             return False
-        has_other_topics = group.resolved_topics is not self._image().topics_by_name
+        has_other_topics = group.resolved_topics is not self._deps.image().topics_by_name
         return (
             is_new
             or len(subscribed_regexes) != len(group.regexes)
             or has_other_topics
-            or elapsed_ms > self._refresh_interval_ms
+            or elapsed_ms > self._deps.settings.consumer.regex_refresh_interval_ms
         )
 
     def _resolve_later(self, group: ConsumerGroup, may_describe: MayDescribe) -> None:
@@ -125,24 +113,23 @@ class TopicRegexes:
 
         def event() -> CoordinatorDecision[None] | None:
             group.is_resolving = False
-            current_group = self._groups.get(group_id)
+            current_group = self._deps.consumer_groups.get(group_id)
             return None if current_group is None else self._resolve(current_group, may_describe)
 
-        self._context.schedule(0, event)
+        self._deps.context.schedule(0, event)
 
     def _resolve(self, group: ConsumerGroup, may_describe: MayDescribe) -> CoordinatorDecision[None]:
-        image = self._image()
+        image = self._deps.image()
         group.resolved_topics = image.topics_by_name
-        wall_ms = self._context.wall_ms()
+        wall_ms = self._deps.context.wall_ms()
         records: list[StoredRecord] = []
-        schedule = ConsumerGroup(group.group_id)
-        schedule.epoch, schedule.regexes = group.epoch, dict(group.regexes)
+        schedule = ConsumerGroup(group.group_id, group.epoch, regexes=dict(group.regexes))
         for regex in group.regex_counts():
             topics = frozenset(name for name in matching(regex, image.topics_by_name) if may_describe(name))
             schedule.regexes[regex] = ResolvedRegex(topics, image.offset, wall_ms)
             records.append(stored.regex_record(group.group_id, regex, schedule.regexes[regex]))
         before = {regex: one.topics for regex, one in group.regexes.items()}
-        epoch = self._next_epoch(schedule, group.members, image)
+        epoch = stored.next_epoch_record(schedule, group.members, image)
         has_other_topics = any(one.topics != before.get(regex, frozenset()) for regex, one in schedule.regexes.items())
         if has_other_topics or stored.metadata_hash_of(epoch) != group.metadata_hash:
             _log.info("group %s: the topics of its regular expressions have changed", group.group_id)
@@ -151,11 +138,7 @@ class TopicRegexes:
 
 
 def compile_subscription(text: str) -> Matches:
-    """The matcher of a regular expression.
-
-    Raises:
-        KafkaError: INVALID_REGULAR_EXPRESSION.
-    """
+    """The matcher of a regular expression; raises KafkaError: INVALID_REGULAR_EXPRESSION."""
     try:
         return compile_regex(text)
     except BadRegex as error:

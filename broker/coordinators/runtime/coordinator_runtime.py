@@ -432,6 +432,16 @@ def encode_record(record: StoredRecord) -> tuple[bytes, bytes | None]:
     return encoded, None if value is None else _I16.pack(version) + encode(value, version)
 
 
+def version_of(value: bytes, highest: int) -> int:
+    """The version at the start of a value."""
+    if len(value) < 2:
+        raise MalformedRequest("a stored value has no version")
+    (version,) = _I16.unpack_from(value)
+    if not 0 <= version <= highest:
+        raise MalformedRequest(f"a stored value has version {version}; the highest known is {highest}")
+    return int(version)
+
+
 def _batches(
     to_write: Sequence[StoredRecord], wall_ms: int, limit: int, decision: CoordinatorDecision[Any]
 ) -> list[tuple[bytearray, Sequence[StoredRecord]]]:

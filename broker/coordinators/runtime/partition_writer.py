@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from protocol.errors import ErrorCode, KafkaError
+from protocol.errors import ErrorCode
 from replication.partition.partition import ACKS_ALL
 from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import Clock
 from storage.io.would_block import WouldBlock
-from storage.log.log import AppendInfo, Log
+from storage.log.log import Log
 from storage.log.log_validator import AppendOrigin
 
 
@@ -47,17 +47,13 @@ class PartitionWriter:
 
     def append(self, batch: bytearray, done: Callable[[ErrorCode], None]) -> None:
         """Append; `done` is called when every in-sync replica has the batch, or with the error."""
-
-        def report(code: ErrorCode, _info: AppendInfo | None, _error: KafkaError | None) -> None:
-            done(code)
-
         self._replicas.append(
             self._topic,
             self._partition,
             batch,
             acks=ACKS_ALL,
             wall_ms=self._clock.wall_ms(),
-            done=report,
+            done=lambda code, _info, _error: done(code),
             origin=AppendOrigin.COORDINATOR,
         )
 

@@ -20,7 +20,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, ShardContext, StoredRecord
+from broker.coordinators.runtime.coordinator_runtime import (
+    CoordinatorDecision,
+    Reply,
+    ShardContext,
+    StoredRecord,
+)
 from broker.coordinators.transactions.transaction import (
     LAST_EPOCH,
     NO_EPOCH,
@@ -115,9 +120,8 @@ class TransactionCoordinator:
     ) -> None:
         """Create a coordinator without transactions; `version` returns the cluster's transaction version."""
         self.transactions: dict[str, TransactionMetadata] = {}
-        self._remaining_partitions: dict[
-            str, set[TopicPartition]
-        ] = {}  # partitions of prepared ones that have no marker yet
+        self._remaining_partitions: dict[str, set[TopicPartition]] = {}
+        """The partitions of prepared transactions that have no marker yet."""
         self._context = context
         self._settings = settings
         self._markers = markers
@@ -244,11 +248,9 @@ class TransactionCoordinator:
         )
         return self._prepare(prepared, ProducerIdResult(_NONE))
 
-    def _prepare(self, prepared: TransactionMetadata, reply: ProducerIdResult) -> TransactionDecision:
+    def _prepare(self, prepared: TransactionMetadata, reply: Reply) -> CoordinatorDecision[Reply]:
         """Write the Prepare record; the markers follow after its commit."""
-        return CoordinatorDecision(
-            [self._record(prepared)], reply, on_complete=lambda error: self._on_prepared(prepared, error)
-        )
+        return CoordinatorDecision([self._record(prepared)], reply, on_complete=partial(self._on_prepared, prepared))
 
     def _on_prepared(self, prepared: TransactionMetadata, error: ErrorCode) -> None:
         if self.transactions.get(prepared.transactional_id) is not prepared:
@@ -267,8 +269,7 @@ class TransactionCoordinator:
         """Write the Prepare record again (rule 5)."""
         if self.transactions.get(prepared.transactional_id) is not prepared:
             return None
-        on_complete = partial(self._on_prepared, prepared)
-        return CoordinatorDecision([self._record(prepared)], None, on_complete=on_complete)
+        return self._prepare(prepared, None)
 
     # ---- markers
 
@@ -287,9 +288,8 @@ class TransactionCoordinator:
                 prepared.transactional_id,
             )
             return
-        if (
-            error is ErrorCode.INVALID_PRODUCER_EPOCH
-        ):  # an administrator ended it in this partition (kafka-transactions.sh)
+        if error is ErrorCode.INVALID_PRODUCER_EPOCH:
+            # An administrator ended it in this partition (kafka-transactions.sh).
             _log.warning(
                 "marker skipped: %s-%d has a later producer epoch than the transaction of %s",
                 *partition,

@@ -9,10 +9,12 @@ NOT HERE When a record is written (`transaction_coordinator.py`).
 
 from __future__ import annotations
 
-from struct import Struct, error
+from itertools import groupby
+from operator import itemgetter
+from struct import Struct
 from typing import Final
 
-from broker.coordinators.runtime.coordinator_runtime import StoredRecord
+from broker.coordinators.runtime.coordinator_runtime import StoredRecord, version_of
 from broker.coordinators.transactions.transaction import State, TopicPartition, TransactionMetadata
 from protocol.codec import decode
 from protocol.errors import MalformedRequest
@@ -66,25 +68,12 @@ def read_transactional_id(key: bytes) -> str:
 
 def is_known_version(value: bytes) -> bool:
     """Whether the version is known (rule 1); for a truncated value `read_transaction` raises."""
-    return len(value) < _I16.size or _is_known(*_I16.unpack_from(value))
-
-
-def _is_known(version: int) -> bool:
-    return TransactionLogValue.MIN_VERSION <= version <= TransactionLogValue.MAX_VERSION
+    return len(value) < _I16.size or 0 <= _I16.unpack_from(value)[0] <= TransactionLogValue.MAX_VERSION
 
 
 def read_transaction(transactional_id: str, value: bytes) -> TransactionMetadata:
-    """Decode a value.
-
-    Raises:
-        MalformedRequest: the value is truncated or unknown.
-    """
-    try:
-        (version,) = _I16.unpack_from(value)
-    except error:
-        raise MalformedRequest("truncated value of a transaction") from None
-    if not _is_known(version):
-        raise MalformedRequest(f"unknown version {version} of a transaction's value")
+    """Decode a value; raises MalformedRequest: the value is truncated or unknown."""
+    version = version_of(value, TransactionLogValue.MAX_VERSION)
     stored = decode(TransactionLogValue, version, value, _I16.size)
     try:
         state = State(stored.transaction_status)
@@ -108,9 +97,7 @@ def read_transaction(transactional_id: str, value: bytes) -> TransactionMetadata
 
 
 def _grouped(partitions: frozenset[TopicPartition]) -> list[TransactionPartitions]:
-    topics: dict[str, TransactionPartitions] = {}
-    for topic, index in sorted(partitions):
-        if topic not in topics:
-            topics[topic] = TransactionPartitions(topic=topic, partition_ids=[])
-        topics[topic].partition_ids.append(index)
-    return list(topics.values())
+    return [
+        TransactionPartitions(topic=topic, partition_ids=[index for _, index in of_topic])
+        for topic, of_topic in groupby(sorted(partitions), key=itemgetter(0))
+    ]

@@ -90,7 +90,7 @@ class TransactionVerification:
         coordinator: CoordinatorRuntime[TransactionCoordinator],
         timers: TimerQueue,
         clock: Clock,
-        remote: RemoteVerification | None = None,
+        remote: RemoteVerification,
         *,
         is_enabled: bool = True,
         retry_ms: int = 20,
@@ -98,8 +98,8 @@ class TransactionVerification:
     ) -> None:
         """Verify partitions of `replicas`.
 
-        Without `remote` all coordinators are local. Without `is_enabled` producers of old versions are not
-        verified. CONCURRENT_TRANSACTIONS is retried every `retry_ms` for at most `max_wait_ms` (version 2).
+        Without `is_enabled` producers of old versions are not verified. CONCURRENT_TRANSACTIONS is retried
+        every `retry_ms` for at most `max_wait_ms` (version 2).
         """
         self._replicas = replicas
         self._coordinator = coordinator
@@ -163,10 +163,9 @@ class TransactionVerification:
 
     def _query(self, pending: _PendingVerification) -> None:
         pending.with_marker.clear()  # earlier markers do not affect this query
-        remote = self._remote
-        remote_id = -1 if remote is None else remote.coordinator_of(pending.transactional_id)
-        if remote is not None and remote_id >= 0:
-            self._query_remote(remote, remote_id, pending)
+        remote_id = self._remote.coordinator_of(pending.transactional_id)
+        if remote_id >= 0:
+            self._query_remote(remote_id, pending)
             return
         shard = self._coordinator.find(pending.transactional_id)
         if not isinstance(shard, Shard):
@@ -179,7 +178,7 @@ class TransactionVerification:
         decision = shard.coordinator.add(name, producer, partitions, TV_2)
         shard.execute(decision).then(lambda error: self._on_added(pending, decision.reply, error))
 
-    def _query_remote(self, remote: RemoteVerification, coordinator_id: int, pending: _PendingVerification) -> None:
+    def _query_remote(self, coordinator_id: int, pending: _PendingVerification) -> None:
         """Query a coordinator on another broker."""
         adds = pending.support is TransactionSupport.ADD_PARTITION
 
@@ -187,7 +186,7 @@ class TransactionVerification:
             if not adds or not self._schedules_retry(pending, results.values()):
                 self._complete(pending, results)
 
-        remote.verify(
+        self._remote.verify(
             coordinator_id, pending.transactional_id, pending.producer, pending.partitions, on_response, adds=adds
         )
 
@@ -264,10 +263,8 @@ def _client_error(result: ErrorCode, support: TransactionSupport) -> KafkaError:
     """The error for the client (rule 4)."""
     if result is ErrorCode.PRODUCER_FENCED:
         return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
-    is_retriable = result in _RETRIABLE
-    if result is ErrorCode.CONCURRENT_TRANSACTIONS and support is TransactionSupport.ADD_PARTITION:
-        is_retriable = False
-    if is_retriable:
+    adds = support is TransactionSupport.ADD_PARTITION
+    if result in _RETRIABLE and not (adds and result is ErrorCode.CONCURRENT_TRANSACTIONS):
         text = f"Unable to verify the partition has been added to the transaction. Underlying error: {result.name}"
         return KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, text)
     if result is ErrorCode.TRANSACTION_ABORTABLE and support is TransactionSupport.DEFAULT_ERROR:

@@ -25,7 +25,6 @@ from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import Clock
 from storage.io.disk import StorageError
 from storage.io.would_block import WouldBlock
-from storage.log.log import AppendInfo
 from storage.log.log_validator import AppendOrigin
 
 OnWritten = Callable[[ErrorCode], None]
@@ -86,11 +85,13 @@ class TxnMarkerWriter:
         )
 
     def _append(self, batch: bytearray, key: TopicPartition, done: OnWritten) -> None:
-        def report(code: ErrorCode, _info: AppendInfo | None, _error: KafkaError | None) -> None:
-            done(code)
-
         self._replicas.append(
-            *key, batch, acks=ACKS_ALL, wall_ms=self._clock.wall_ms(), done=report, origin=AppendOrigin.COORDINATOR
+            *key,
+            batch,
+            acks=ACKS_ALL,
+            wall_ms=self._clock.wall_ms(),
+            done=lambda code, _info, _error: done(code),
+            origin=AppendOrigin.COORDINATOR,
         )
 
     def _end_in_group(self, marker: Marker, batch: bytearray, index: int, done: OnWritten) -> None:

@@ -13,36 +13,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from broker.handlers.authorization import NOT_AUTHORIZED, ForwardingHandlers, authorization_error
 from broker.handlers.deferred import ControllerTimeout, submit
 from broker.handlers.router import Pending, RequestContext, Route
-from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
+from broker.security.authorizer import Authorizer, Operation
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages.cluster import (
-    AddRaftVoterRequest,
-    AddRaftVoterResponse,
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    DescribedQuorum,
-    DescribedQuorumTopic,
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    QuorumTopic,
-    ReassignablePartitionResponse,
-    ReassignableTopicResponse,
-    RemoveRaftVoterRequest,
-    RemoveRaftVoterResponse,
-    UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
+from protocol.messages import cluster
 from protocol.primitives import ZERO_UUID
-from protocol.schema import Message, carries
+from protocol.schema import Message, blank, carries
 from replication.controller.configs.features import UpgradeType
 from replication.controller.controller_client import Controller
 from replication.controller.partitions.elect_leaders import error_response
@@ -52,7 +31,6 @@ from replication.timer_queue import TimerQueue
 METADATA_TOPIC = "__cluster_metadata"
 
 _AUTHORIZATION_ERROR = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-_NOT_AUTHORIZED = "Cluster authorization failed."
 _TIMED_OUT = ErrorCode.REQUEST_TIMED_OUT
 _TIMED_OUT_TEXT = "The request timed out."
 _WITH_DIRECTORIES = 2
@@ -61,12 +39,11 @@ _NOT_HERE = "This server does not host this topic-partition."
 M = TypeVar("M", bound=Message)
 
 
-class ClusterHandlers:
+class ClusterHandlers(ForwardingHandlers):
     """The handlers of cluster administration."""
 
     def __init__(self, controller: Controller, authorizer: Authorizer, timers: TimerQueue) -> None:
-        self._controller = controller
-        self._authorizer = authorizer
+        super().__init__(controller, authorizer)
         self._timers = timers
 
     def routes(self) -> list[Route]:
@@ -77,84 +54,59 @@ class ClusterHandlers:
             Route(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, self.list_reassignments),
             Route(ApiKey.DESCRIBE_QUORUM, 0, 2, self.describe_quorum),
             Route(ApiKey.UPDATE_FEATURES, 0, 2, self.update_features),
-            Route(ApiKey.UNREGISTER_BROKER, 0, 0, self.unregister_broker),
-            Route(ApiKey.ADD_RAFT_VOTER, 0, 1, self.add_voter),
-            Route(ApiKey.REMOVE_RAFT_VOTER, 0, 0, self.remove_voter),
+            Route(ApiKey.UNREGISTER_BROKER, 0, 0, self.alter),
+            Route(ApiKey.ADD_RAFT_VOTER, 0, 1, self.alter),
+            Route(ApiKey.REMOVE_RAFT_VOTER, 0, 0, self.alter),
         ]
 
     # ------------------------------------------------------------ partitions
-    def elect_leaders(self, context: RequestContext, request: ElectLeadersRequest) -> Pending | ElectLeadersResponse:
+    def elect_leaders(
+        self, context: RequestContext, request: cluster.ElectLeadersRequest
+    ) -> Pending | cluster.ElectLeadersResponse:
         """Handle ElectLeaders."""
         if not self._is_authorized(context, Operation.ALTER):
-            return _for_version(context.api_version, error_response(request, _AUTHORIZATION_ERROR, _NOT_AUTHORIZED))
+            return _for_version(context.api_version, error_response(request, _AUTHORIZATION_ERROR, NOT_AUTHORIZED))
         return self._submit(
             context, request, request.timeout_ms, lambda: error_response(request, _TIMED_OUT, _TIMED_OUT_TEXT)
         )
 
     def alter_reassignments(
-        self, context: RequestContext, request: AlterPartitionReassignmentsRequest
-    ) -> Pending | AlterPartitionReassignmentsResponse:
+        self, context: RequestContext, request: cluster.AlterPartitionReassignmentsRequest
+    ) -> Pending | cluster.AlterPartitionReassignmentsResponse:
         """Handle AlterPartitionReassignments."""
         if not self._is_authorized(context, Operation.ALTER):
-            return _reassignment_error(request, _AUTHORIZATION_ERROR, _NOT_AUTHORIZED)
+            return _reassignment_error(request, _AUTHORIZATION_ERROR, NOT_AUTHORIZED)
         timed_out = partial(_reassignment_error, request, _TIMED_OUT, _TIMED_OUT_TEXT)
         return self._submit(context, request, request.timeout_ms, timed_out)
 
     def list_reassignments(
-        self, context: RequestContext, request: ListPartitionReassignmentsRequest
-    ) -> ListPartitionReassignmentsResponse:
+        self, context: RequestContext, request: cluster.ListPartitionReassignmentsRequest
+    ) -> Message:
         """Handle ListPartitionReassignments."""
         if not self._is_authorized(context, Operation.DESCRIBE):
-            return ListPartitionReassignmentsResponse(
-                error_code=_AUTHORIZATION_ERROR, error_message=_NOT_AUTHORIZED, topics=[]
-            )
+            return authorization_error(context)
         return list_reassignments(self._controller.image, request)
 
-    # ------------------------------------------------------------ features
-    def update_features(
-        self, context: RequestContext, request: UpdateFeaturesRequest
-    ) -> Pending | UpdateFeaturesResponse:
+    # ------------------------------------------------------------ features and nodes
+    def update_features(self, context: RequestContext, request: cluster.UpdateFeaturesRequest) -> Pending | Message:
         """Handle UpdateFeatures; version 0 has only allow_downgrade."""
-        if not self._is_authorized(context, Operation.ALTER):
-            return UpdateFeaturesResponse(error_code=_AUTHORIZATION_ERROR, error_message=_NOT_AUTHORIZED)
         if context.api_version == 0:
             for update in request.feature_updates:
                 update.upgrade_type = UpgradeType.SAFE_DOWNGRADE if update.allow_downgrade else UpgradeType.UPGRADE
-        return submit(self._controller, context, request)
+        return self.alter(context, request)
 
-    # ------------------------------------------------------------ nodes
-    def unregister_broker(
-        self, context: RequestContext, request: UnregisterBrokerRequest
-    ) -> Pending | UnregisterBrokerResponse:
-        """Handle UnregisterBroker."""
-        if not self._is_authorized(context, Operation.ALTER):
-            return UnregisterBrokerResponse(error_code=_AUTHORIZATION_ERROR, error_message=_NOT_AUTHORIZED)
-        return submit(self._controller, context, request)
+    def alter(self, context: RequestContext, request: Message) -> Pending | Message:
+        """Handle UnregisterBroker, AddRaftVoter and RemoveRaftVoter."""
+        return self._forward(context, request, Operation.ALTER)
 
-    def add_voter(self, context: RequestContext, request: AddRaftVoterRequest) -> Pending | AddRaftVoterResponse:
-        """Handle AddRaftVoter."""
-        if not self._is_authorized(context, Operation.ALTER):
-            return AddRaftVoterResponse(error_code=_AUTHORIZATION_ERROR, error_message=_NOT_AUTHORIZED)
-        return submit(self._controller, context, request)
-
-    def remove_voter(
-        self, context: RequestContext, request: RemoveRaftVoterRequest
-    ) -> Pending | RemoveRaftVoterResponse:
-        """Handle RemoveRaftVoter."""
-        if not self._is_authorized(context, Operation.ALTER):
-            return RemoveRaftVoterResponse(error_code=_AUTHORIZATION_ERROR, error_message=_NOT_AUTHORIZED)
-        return submit(self._controller, context, request)
-
-    def describe_quorum(
-        self, context: RequestContext, request: DescribeQuorumRequest
-    ) -> Pending | DescribeQuorumResponse:
+    def describe_quorum(self, context: RequestContext, request: cluster.DescribeQuorumRequest) -> Pending | Message:
         """Handle DescribeQuorum."""
         if not self._is_authorized(context, Operation.DESCRIBE):
-            return DescribeQuorumResponse(error_code=_AUTHORIZATION_ERROR, error_message=_NOT_AUTHORIZED, topics=[])
+            return authorization_error(context)
         requested = [(topic.topic_name, [p.partition_index for p in topic.partitions]) for topic in request.topics]
         if requested != [(METADATA_TOPIC, [0])]:
             topics = [_unknown_topic(topic) for topic in request.topics]
-            return DescribeQuorumResponse(error_code=ErrorCode.NONE, error_message="", topics=topics)
+            return cluster.DescribeQuorumResponse(error_code=ErrorCode.NONE, error_message="", topics=topics)
         amend = _clear_directories if context.api_version < _WITH_DIRECTORIES else None
         return submit(self._controller, context, request, amend)
 
@@ -163,9 +115,6 @@ class ClusterHandlers:
     ) -> Pending:
         timeout = ControllerTimeout(self._timers, timeout_ms, timed_out)
         return submit(self._controller, context, request, partial(_for_version, context.api_version), timeout)
-
-    def _is_authorized(self, context: RequestContext, operation: str) -> bool:
-        return self._authorizer.authorize(context.principal, operation, Resource.CLUSTER, CLUSTER_NAME)
 
 
 def _for_version(version: int, answer: M) -> M:
@@ -176,14 +125,14 @@ def _for_version(version: int, answer: M) -> M:
 
 
 def _reassignment_error(
-    request: AlterPartitionReassignmentsRequest, code: ErrorCode, sentence: str
-) -> AlterPartitionReassignmentsResponse:
+    request: cluster.AlterPartitionReassignmentsRequest, code: ErrorCode, sentence: str
+) -> cluster.AlterPartitionReassignmentsResponse:
     """The same error for all partitions."""
     topics = [
-        ReassignableTopicResponse(
+        cluster.ReassignableTopicResponse(
             name=topic.name,
             partitions=[
-                ReassignablePartitionResponse(
+                cluster.ReassignablePartitionResponse(
                     partition_index=partition.partition_index, error_code=code, error_message=sentence
                 )
                 for partition in topic.partitions
@@ -191,10 +140,10 @@ def _reassignment_error(
         )
         for topic in request.topics
     ]
-    return AlterPartitionReassignmentsResponse(error_code=code, error_message=sentence, responses=topics)
+    return cluster.AlterPartitionReassignmentsResponse(error_code=code, error_message=sentence, responses=topics)
 
 
-def _clear_directories(answer: DescribeQuorumResponse) -> None:
+def _clear_directories(answer: cluster.DescribeQuorumResponse) -> None:
     """Before version 2 the response has no nodes and directories."""
     answer.nodes = []
     for topic in answer.topics:
@@ -203,18 +152,10 @@ def _clear_directories(answer: DescribeQuorumResponse) -> None:
                 replica.replica_directory_id = ZERO_UUID
 
 
-def _unknown_topic(topic: QuorumTopic) -> DescribedQuorumTopic:
+def _unknown_topic(topic: cluster.QuorumTopic) -> cluster.DescribedQuorumTopic:
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     partitions = [
-        DescribedQuorum(
-            partition_index=partition.partition_index,
-            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            error_message=_NOT_HERE,
-            leader_id=0,
-            leader_epoch=0,
-            high_watermark=0,
-            current_voters=[],
-            observers=[],
-        )
-        for partition in topic.partitions
+        blank(cluster.DescribedQuorum, partition_index=one.partition_index, error_code=code, error_message=_NOT_HERE)
+        for one in topic.partitions
     ]
-    return DescribedQuorumTopic(topic_name=topic.topic_name, partitions=partitions)
+    return cluster.DescribedQuorumTopic(topic_name=topic.topic_name, partitions=partitions)

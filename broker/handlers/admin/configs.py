@@ -19,6 +19,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.config_definitions import BROKER_SETTINGS, INTERNAL_SETTINGS
 from broker.config.dynamic_configs import DYNAMIC, DYNAMIC_ONLY
 from broker.config.ignored_configs import ignored_configs
+from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import RequestContext, Route
 from broker.process.log_levels import log_levels
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
@@ -67,11 +68,6 @@ class _ConfigValue(NamedTuple):
 _Layers = list[tuple[int, Mapping[str, str]]]
 """A broker's configs by source, in order of precedence."""
 
-_REFUSALS = {
-    Resource.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-    Resource.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
-    Resource.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-}
 _LISTED = [
     ResourceType.GROUP,
     ResourceType.CLIENT_METRICS,
@@ -82,13 +78,13 @@ _LISTED = [
 _HIDDEN = frozenset({"internal.segment.bytes"})
 
 
-class ConfigHandlers:
+class ConfigHandlers(AuthorizingHandlers):
     """The handlers of DescribeConfigs and ListConfigResources."""
 
     def __init__(self, image: Callable[[], MetadataImage], config: BrokerConfig, authorizer: Authorizer) -> None:
         self._image = image
         self._config = config
-        self._authorizer = authorizer
+        super().__init__(authorizer)
 
     def routes(self) -> list[Route]:
         """The routes of this module."""
@@ -101,9 +97,7 @@ class ConfigHandlers:
         self, context: RequestContext, request: ListConfigResourcesRequest
     ) -> ListConfigResourcesResponse:
         """Handle ListConfigResources; version 0 lists client metrics subscriptions only."""
-        if not self._authorizer.authorize(
-            context.principal, Operation.DESCRIBE_CONFIGS, Resource.CLUSTER, CLUSTER_NAME
-        ):
+        if not self._is_authorized(context, Operation.DESCRIBE_CONFIGS):
             return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, config_resources=[])
         requested_types = (
             [ResourceType.CLIENT_METRICS] if context.api_version == 0 else request.resource_types or _LISTED
@@ -171,9 +165,9 @@ class ConfigHandlers:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
 
     def _require(self, context: RequestContext, resource_type: str, name: str) -> None:
-        if self._authorizer.authorize(context.principal, Operation.DESCRIBE_CONFIGS, resource_type, name):
-            return
-        raise KafkaError(_REFUSALS[resource_type], None)
+        code = self._denial(context, Operation.DESCRIBE_CONFIGS, resource_type, name)
+        if code:
+            raise KafkaError(code)
 
     # ------------------------------------------------------------ topics
     def _topic(self, name: str) -> list[DescribeConfigsResourceResult]:

@@ -16,11 +16,12 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.peers.endpoints import AdvertisedEndpoints
-from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
-from broker.security.operations import NOT_REQUESTED, authorized_operations
-from protocol.api import ApiKey
+from broker.security.authorizer import Authorizer, Operation, Resource
+from broker.security.operations import NOT_REQUESTED
+from protocol.api import ApiKey, error_response
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from protocol.messages.metadata import (
@@ -40,13 +41,15 @@ from protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from protocol.primitives import ZERO_UUID
+from protocol.schema import Message
 from replication.cooperative_tasks import STEPS_PER_SLICE, CallSoon, run_in_slices
 from replication.metadata.image import MetadataImage, PartitionState, TopicImage
 from replication.metadata.topic_names import INTERNAL_TOPICS, check_topic_name
 
 _log = logging.getLogger("barnabas.metadata")
 
-_BROKERS, _CONTROLLERS = 1, 2
+BROKERS, CONTROLLERS = 1, 2
+_ENDPOINT_NAMES = {BROKERS: "BROKER", CONTROLLERS: "CONTROLLER"}
 _CREATION_TIMEOUT_MS = 30_000  # no client waits for auto-creation
 MAX_PARTITIONS_AT_ONCE: Final = 4 * STEPS_PER_SLICE
 """Larger responses are created in slices; this many partitions take one or two milliseconds."""
@@ -55,7 +58,7 @@ CreateTopics = Callable[[CreateTopicsRequest, int, Callable[[CreateTopicsRespons
 """Creates topics at the controller: (request, wall_ms, reply)."""
 
 
-class MetadataHandlers:
+class MetadataHandlers(AuthorizingHandlers):
     """The handlers of this module."""
 
     def __init__(
@@ -72,7 +75,7 @@ class MetadataHandlers:
     ) -> None:
         self._image = image
         self._addresses = addresses
-        self._authorizer = authorizer
+        super().__init__(authorizer)
         self._create_topics = create_topics
         self._auto_create = auto_create
         self._internal_topics = internal_topics
@@ -96,7 +99,7 @@ class MetadataHandlers:
             topics = [
                 self._topic(context, request, topic)
                 for name, topic in image.topics_by_name.items()
-                if self._is_authorized(context, Operation.DESCRIBE, name)
+                if self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, name)
             ]
             return self._metadata_answer(context, request, image, topics)
         if version < 12 and any(
@@ -121,13 +124,14 @@ class MetadataHandlers:
             return []
         assert request.topics is not None
         names = {
-            requested.name
-            for requested in request.topics
-            if requested.name is not None and requested.name not in image.topics_by_name
-            and _unknown_topic_error(requested.name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            and self._is_authorized(context, Operation.DESCRIBE, requested.name) and self._is_create_authorized(context,
-            requested.name)
-        }  # fmt: skip
+            name
+            for name in (requested.name for requested in request.topics)
+            if name is not None
+            and name not in image.topics_by_name
+            and _unknown_topic_error(name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            and self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, name)
+            and self._is_create_authorized(context, name)
+        }
         return [
             self._internal_topics(name) or CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
             for name in sorted(names)
@@ -152,14 +156,14 @@ class MetadataHandlers:
         if requested.topic_id != ZERO_UUID or requested.name is None:
             topic = image.topics_by_id.get(requested.topic_id)
             code = ErrorCode.UNKNOWN_TOPIC_ID
-            if topic is not None and not self._is_authorized(context, Operation.DESCRIBE, topic.name):
+            if topic is not None and not self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic.name):
                 topic, code = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
             if topic is None:
                 return MetadataResponseTopic(error_code=code, name=None, topic_id=requested.topic_id)
             return self._topic(context, request, topic)
         name = requested.name
         is_internal = name in INTERNAL_TOPICS
-        if not self._is_authorized(context, Operation.DESCRIBE, name):
+        if not self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, name):
             return MetadataResponseTopic(
                 error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name, is_internal=is_internal
             )
@@ -175,7 +179,7 @@ class MetadataHandlers:
         """A topic without its partitions, which are added later."""
         operations = NOT_REQUESTED
         if request.include_topic_authorized_operations:
-            operations = authorized_operations(self._authorizer, context.principal, Resource.TOPIC, topic.name)
+            operations = self._authorized_operations(context, Resource.TOPIC, topic.name)
         return MetadataResponseTopic(
             error_code=0,
             name=topic.name,
@@ -234,21 +238,12 @@ class MetadataHandlers:
                 yield
 
     # ------------------------------------------------------------ DescribeCluster
-    def describe_cluster(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
+    def describe_cluster(self, context: RequestContext, request: DescribeClusterRequest) -> Message:
         """Handle DescribeCluster for brokers; controllers are described on their own listener."""
+        if request.endpoint_type != BROKERS:
+            return error_response(context.api_key, *endpoint_error(request.endpoint_type, BROKERS))
         image = self._image()
         answer = DescribeClusterResponse(error_code=0, cluster_id=image.cluster_id, brokers=[])
-        if request.endpoint_type != _BROKERS:
-            is_known = request.endpoint_type == _CONTROLLERS
-            code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if is_known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
-            answer.error_code = code
-            answer.cluster_id = ""
-            answer.error_message = (
-                "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
-                if is_known
-                else f"Unsupported endpoint type {request.endpoint_type}"
-            )
-            return answer
         for broker_id, broker in sorted(image.brokers.items()):
             address = self._addresses.of(broker, context.connection)
             if address is not None and (request.include_fenced_brokers or not broker.is_fenced):
@@ -300,7 +295,9 @@ class MetadataHandlers:
         requested_names = {topic.name for topic in request.topics}
         if not requested_names:
             requested_names = {
-                name for name in image.topics_by_name if self._is_authorized(context, Operation.DESCRIBE, name)
+                name
+                for name in image.topics_by_name
+                if self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, name)
             }
         names = sorted(requested_names)
         cursor = request.cursor
@@ -314,16 +311,14 @@ class MetadataHandlers:
         self, context: RequestContext, name: str, topic: TopicImage | None
     ) -> DescribeTopicPartitionsResponseTopic:
         described = DescribeTopicPartitionsResponseTopic(error_code=0, name=name, is_internal=name in INTERNAL_TOPICS)
-        if not self._is_authorized(context, Operation.DESCRIBE, name):
+        if not self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, name):
             described.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return described
         if topic is None:
             described.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
             described.topic_id = topic.topic_id
-        described.topic_authorized_operations = authorized_operations(
-            self._authorizer, context.principal, Resource.TOPIC, name
-        )
+        described.topic_authorized_operations = self._authorized_operations(context, Resource.TOPIC, name)
         return described
 
     # ------------------------------------------------------------ helpers
@@ -331,18 +326,26 @@ class MetadataHandlers:
         """The brokers with an endpoint for clients of this listener."""
         return frozenset(address.node_id for address in self._addresses.all(image, context.connection))
 
-    def _is_authorized(self, context: RequestContext, operation: str, topic: str) -> bool:
-        return self._authorizer.authorize(context.principal, operation, Resource.TOPIC, topic)
-
     def _is_create_authorized(self, context: RequestContext, topic: str) -> bool:
-        return self._authorizer.authorize(
-            context.principal, Operation.CREATE, Resource.CLUSTER, CLUSTER_NAME
-        ) or self._is_authorized(context, Operation.CREATE, topic)
+        return self._is_authorized(context, Operation.CREATE) or self._is_authorized(
+            context, Operation.CREATE, Resource.TOPIC, topic
+        )
 
     def _cluster_operations(self, context: RequestContext, *, requested: bool) -> int:
         if not requested:
             return NOT_REQUESTED
-        return authorized_operations(self._authorizer, context.principal, Resource.CLUSTER, CLUSTER_NAME)
+        return self._authorized_operations(context)
+
+
+def endpoint_error(requested: int, served: int) -> tuple[ErrorCode, str]:
+    """Code and message of a DescribeCluster for endpoints that this listener does not serve."""
+    if requested not in _ENDPOINT_NAMES:
+        return ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {requested}"
+    sentence = (
+        f"The request was sent to an endpoint of type {_ENDPOINT_NAMES[served]}, "
+        f"but we wanted an endpoint of type {_ENDPOINT_NAMES[requested]}"
+    )
+    return ErrorCode.MISMATCHED_ENDPOINT_TYPE, sentence
 
 
 def _complete_after(pending: Pending, answer: MetadataResponse, steps: Iterator[None]) -> Iterator[None]:

@@ -7,38 +7,27 @@ NOT HERE The controller's decisions (`replication/controller/configs/quotas.py`,
 
 from __future__ import annotations
 
+from typing import Any, Final
+
+from broker.handlers.authorization import NOT_AUTHORIZED, ForwardingHandlers, authorization_error
 from broker.handlers.deferred import submit
 from broker.handlers.router import Pending, RequestContext, Route
-from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
+from broker.security.authorizer import Operation
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages.quotas_scram import (
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
-    AlteredQuotasResult,
-    AlteredScramUser,
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-    DescribedScramUser,
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
-)
+from protocol.messages import quotas_scram
+from protocol.schema import Message
 from replication.controller.configs.quotas import describe_quotas
 from replication.controller.configs.scram_credentials import describe_credentials
-from replication.controller.controller_client import Controller
 
-_AUTHORIZATION_ERROR = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-_NOT_AUTHORIZED = "Cluster authorization failed."
+_DENIED: Final[dict[str, Any]] = {
+    "error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    "error_message": NOT_AUTHORIZED,
+}
 
 
-class QuotaAndScramHandlers:
+class QuotaAndScramHandlers(ForwardingHandlers):
     """The handlers of quotas and credentials."""
-
-    def __init__(self, controller: Controller, authorizer: Authorizer) -> None:
-        self._controller = controller
-        self._authorizer = authorizer
 
     def routes(self) -> list[Route]:
         """The routes of this module."""
@@ -50,59 +39,41 @@ class QuotaAndScramHandlers:
         ]
 
     # ------------------------------------------------------------ quotas
-    def describe_quotas(
-        self, context: RequestContext, request: DescribeClientQuotasRequest
-    ) -> DescribeClientQuotasResponse:
+    def describe_quotas(self, context: RequestContext, request: quotas_scram.DescribeClientQuotasRequest) -> Message:
         """Handle DescribeClientQuotas."""
         if not self._is_authorized(context, Operation.DESCRIBE_CONFIGS):
-            return DescribeClientQuotasResponse(
-                error_code=_AUTHORIZATION_ERROR, error_message=_NOT_AUTHORIZED, entries=None
-            )
+            return authorization_error(context)
         return describe_quotas(self._controller.image, request)
 
     def alter_quotas(
-        self, context: RequestContext, request: AlterClientQuotasRequest
-    ) -> Pending | AlterClientQuotasResponse:
+        self, context: RequestContext, request: quotas_scram.AlterClientQuotasRequest
+    ) -> Pending | quotas_scram.AlterClientQuotasResponse:
         """Handle AlterClientQuotas."""
         if self._is_authorized(context, Operation.ALTER_CONFIGS):
             return submit(self._controller, context, request)
-        entries = [
-            AlteredQuotasResult(error_code=_AUTHORIZATION_ERROR, error_message=_NOT_AUTHORIZED, entity=entry.entity)
-            for entry in request.entries
-        ]
-        return AlterClientQuotasResponse(entries=entries)
+        entries = [quotas_scram.AlteredQuotasResult(entity=entry.entity, **_DENIED) for entry in request.entries]
+        return quotas_scram.AlterClientQuotasResponse(entries=entries)
 
     # ------------------------------------------------------------ credentials
     def describe_credentials(
-        self, context: RequestContext, request: DescribeUserScramCredentialsRequest
-    ) -> DescribeUserScramCredentialsResponse:
+        self, context: RequestContext, request: quotas_scram.DescribeUserScramCredentialsRequest
+    ) -> quotas_scram.DescribeUserScramCredentialsResponse:
         """Handle DescribeUserScramCredentials."""
         if not self._is_authorized(context, Operation.DESCRIBE):
             results = [
-                DescribedScramUser(
-                    user=user.name, error_code=_AUTHORIZATION_ERROR, error_message=_NOT_AUTHORIZED, credential_infos=[]
-                )
+                quotas_scram.DescribedScramUser(user=user.name, credential_infos=[], **_DENIED)
                 for user in request.users or ()
             ]
-            return DescribeUserScramCredentialsResponse(
-                error_code=_AUTHORIZATION_ERROR, error_message=_NOT_AUTHORIZED, results=results
-            )
+            return quotas_scram.DescribeUserScramCredentialsResponse(results=results, **_DENIED)
         return describe_credentials(self._controller.image, request)
 
     def alter_credentials(
-        self, context: RequestContext, request: AlterUserScramCredentialsRequest
-    ) -> Pending | AlterUserScramCredentialsResponse:
+        self, context: RequestContext, request: quotas_scram.AlterUserScramCredentialsRequest
+    ) -> Pending | quotas_scram.AlterUserScramCredentialsResponse:
         """Handle AlterUserScramCredentials."""
         if self._is_authorized(context, Operation.ALTER):
             return submit(self._controller, context, request)
-        users = dict.fromkeys(
-            [*(deletion.name for deletion in request.deletions), *(upsertion.name for upsertion in request.upsertions)]
-        )
-        results = [
-            AlteredScramUser(user=user, error_code=_AUTHORIZATION_ERROR, error_message=_NOT_AUTHORIZED)
-            for user in users
-        ]
-        return AlterUserScramCredentialsResponse(results=results)
-
-    def _is_authorized(self, context: RequestContext, operation: str) -> bool:
-        return self._authorizer.authorize(context.principal, operation, Resource.CLUSTER, CLUSTER_NAME)
+        changes: list[Any] = [*request.deletions, *request.upsertions]
+        users = dict.fromkeys(change.name for change in changes)
+        results = [quotas_scram.AlteredScramUser(user=user, **_DENIED) for user in users]
+        return quotas_scram.AlterUserScramCredentialsResponse(results=results)

@@ -10,51 +10,37 @@ NOT HERE The decisions (`replication/controller`), describing configs (`configs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 from broker.handlers.admin.broker_config_validation import BrokerConfigValidator
+from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.deferred import ControllerTimeout, submit
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.process.log_levels import change_log_levels
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
-from protocol.api import ApiKey
+from protocol.api import APIS, ApiKey
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.admin import (
-    AlterConfigsRequest,
-    AlterConfigsResource,
-    AlterConfigsResourceResponse,
-    CreatableTopic,
-    CreatableTopicResult,
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopic,
-    CreatePartitionsTopicResult,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeletableTopicResult,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DeleteTopicState,
-    IncrementalAlterConfigsRequest,
-    ReplacedConfigsResource,
-)
+from protocol.messages import admin
 from protocol.primitives import ZERO_UUID
-from protocol.schema import Message
+from protocol.schema import Message, blank
 from replication.controller.configs.config_changes import validate_changes
 from replication.controller.controller_client import ControllerClient
 from replication.metadata.image import MetadataImage, ResourceType
 from replication.timer_queue import TimerQueue
 
 _TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-_TIMED_OUT = ErrorCode.REQUEST_TIMED_OUT
-_TIMED_OUT_TEXT = "The request timed out."
+_TIMEOUT = ErrorCode.REQUEST_TIMED_OUT, "The request timed out."
+_AUTHORIZED_BY_NAME = {ResourceType.TOPIC: Resource.TOPIC, ResourceType.GROUP: Resource.GROUP}
+"""Resource types whose configs are authorized by resource; the others by the cluster."""
 
-T = TypeVar("T", CreatableTopic, CreatePartitionsTopic)
-R = TypeVar("R", AlterConfigsResource, ReplacedConfigsResource)
+T = TypeVar("T", admin.CreatableTopic, admin.CreatePartitionsTopic)
+M = TypeVar("M", bound=Message)
+R = TypeVar("R", admin.AlterConfigsResource, admin.ReplacedConfigsResource)
 
 
-class TopicHandlers:
+class TopicHandlers(AuthorizingHandlers):
     """The handlers of topic and config changes."""
 
     def __init__(
@@ -73,7 +59,7 @@ class TopicHandlers:
         self._own_settings = broker_config_validator
         self._controller = controller
         self._image = image
-        self._authorizer = authorizer
+        super().__init__(authorizer)
         self._deletion_enabled = deletion_enabled
         self._timers = timers
 
@@ -88,35 +74,25 @@ class TopicHandlers:
         ]
 
     # ------------------------------------------------------------ topics
-    def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> Pending:
+    def create_topics(self, context: RequestContext, request: admin.CreateTopicsRequest) -> Pending:
         """Handle CreateTopics."""
-        denied: list[CreatableTopic] = []
-        if not self._is_authorized(context, Operation.CREATE, Resource.CLUSTER, CLUSTER_NAME):
+        denied: list[admin.CreatableTopic] = []
+        if not self._is_authorized(context, Operation.CREATE):
             request.topics, denied = self._split(context, Operation.CREATE, request.topics)
-        failed = [
-            CreatableTopicResult(name=topic.name, error_code=_TOPIC_DENIED, error_message="Authorization failed.")
-            for topic in denied
-        ]
+        failed = _results(admin.CreatableTopicResult, denied, _TOPIC_DENIED, "Authorization failed.")
+        timed_out = partial(_results, admin.CreatableTopicResult, request.topics, *_TIMEOUT)
+        return self._submit(context, request, "topics", failed, timed_out)
 
-        def timed_out() -> CreateTopicsResponse:
-            results = [
-                CreatableTopicResult(name=topic.name, error_code=_TIMED_OUT, error_message=_TIMED_OUT_TEXT)
-                for topic in request.topics
-            ]
-            return CreateTopicsResponse(topics=results)
-
-        return self._submit(
-            context, request, lambda response: response.topics.extend(failed), request.timeout_ms, timed_out
-        )
-
-    def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> Pending | DeleteTopicsResponse:
+    def delete_topics(
+        self, context: RequestContext, request: admin.DeleteTopicsRequest
+    ) -> Pending | admin.DeleteTopicsResponse:
         """Handle DeleteTopics, by name or from version 6 on by id."""
         if context.api_version < 6:
-            request.topics = [DeleteTopicState(name=name) for name in request.topic_names]
+            request.topics = [admin.DeleteTopicState(name=name) for name in request.topic_names]
             request.topic_names = []
         if not self._deletion_enabled:
             code = ErrorCode.INVALID_REQUEST if context.api_version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
-            return DeleteTopicsResponse(responses=[_delete_result(topic, code) for topic in request.topics])
+            return admin.DeleteTopicsResponse(responses=[_delete_result(topic, code) for topic in request.topics])
         failed, allowed = [], []
         for topic in request.topics:
             code = self._delete_error(context, topic)
@@ -125,48 +101,35 @@ class TopicHandlers:
             else:
                 failed.append(_delete_result(topic, code))
         request.topics = allowed
-
-        def timed_out() -> DeleteTopicsResponse:
-            return DeleteTopicsResponse(responses=[_delete_result(topic, _TIMED_OUT) for topic in request.topics])
-
         return self._submit(
-            context, request, lambda response: response.responses.extend(failed), request.timeout_ms, timed_out
+            context, request, "responses", failed, lambda: [_delete_result(topic, _TIMEOUT[0]) for topic in allowed]
         )
 
-    def _delete_error(self, context: RequestContext, topic: DeleteTopicState) -> ErrorCode:
+    def _delete_error(self, context: RequestContext, topic: admin.DeleteTopicState) -> ErrorCode:
         name = topic.name
         if topic.topic_id != ZERO_UUID and name is None:
             topic_image = self._image().topics_by_id.get(topic.topic_id)
             if topic_image is None:
                 return ErrorCode.NONE  # the controller returns UNKNOWN_TOPIC_ID
             name = topic_image.name
-        if name is not None and not self._is_authorized(context, Operation.DELETE, Resource.TOPIC, name):
-            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        return ErrorCode.NONE
+        return ErrorCode.NONE if name is None else self._denial(context, Operation.DELETE, Resource.TOPIC, name)
 
-    def create_partitions(self, context: RequestContext, request: CreatePartitionsRequest) -> Pending:
+    def create_partitions(self, context: RequestContext, request: admin.CreatePartitionsRequest) -> Pending:
         """Handle CreatePartitions."""
         request.topics, denied = self._split(context, Operation.ALTER, request.topics)
-        failed = [CreatePartitionsTopicResult(name=topic.name, error_code=_TOPIC_DENIED) for topic in denied]
-
-        def timed_out() -> CreatePartitionsResponse:
-            results = [
-                CreatePartitionsTopicResult(name=topic.name, error_code=_TIMED_OUT, error_message=_TIMED_OUT_TEXT)
-                for topic in request.topics
-            ]
-            return CreatePartitionsResponse(results=results)
-
-        return self._submit(
-            context, request, lambda response: response.results.extend(failed), request.timeout_ms, timed_out
-        )
+        failed = _results(admin.CreatePartitionsTopicResult, denied, _TOPIC_DENIED)
+        timed_out = partial(_results, admin.CreatePartitionsTopicResult, request.topics, *_TIMEOUT)
+        return self._submit(context, request, "results", failed, timed_out)
 
     # ------------------------------------------------------------ configs
-    def alter_configs(self, context: RequestContext, request: AlterConfigsRequest) -> Pending:
+    def alter_configs(self, context: RequestContext, request: admin.AlterConfigsRequest) -> Pending:
         """Handle AlterConfigs."""
         request.resources, failed = self._allowed_resources(context, request.resources)
-        return self._submit(context, request, lambda response: response.responses.extend(failed))
+        return self._submit(context, request, "responses", failed)
 
-    def incremental_alter_configs(self, context: RequestContext, request: IncrementalAlterConfigsRequest) -> Pending:
+    def incremental_alter_configs(
+        self, context: RequestContext, request: admin.IncrementalAlterConfigsRequest
+    ) -> Pending:
         """Handle IncrementalAlterConfigs, including log levels."""
         allowed, responses = self._allowed_resources(context, request.resources)
         counts = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
@@ -179,12 +142,12 @@ class TopicHandlers:
                 )
             else:
                 request.resources.append(resource)
-        return self._submit(context, request, lambda response: response.responses.extend(responses))
+        return self._submit(context, request, "responses", responses)
 
     def _alter_loggers(
-        self, resource: AlterConfigsResource, *, is_repeated: bool, validate_only: bool
-    ) -> AlterConfigsResourceResponse:
-        response = AlterConfigsResourceResponse(
+        self, resource: admin.AlterConfigsResource, *, is_repeated: bool, validate_only: bool
+    ) -> admin.AlterConfigsResourceResponse:
+        response = admin.AlterConfigsResourceResponse(
             error_code=ErrorCode.NONE, resource_type=resource.resource_type, resource_name=resource.resource_name
         )
         try:
@@ -196,7 +159,7 @@ class TopicHandlers:
 
     def _allowed_resources(
         self, context: RequestContext, resources: list[R]
-    ) -> tuple[list[R], list[AlterConfigsResourceResponse]]:
+    ) -> tuple[list[R], list[admin.AlterConfigsResourceResponse]]:
         failed, allowed = [], []
         counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
         for resource in resources:
@@ -211,36 +174,38 @@ class TopicHandlers:
                 allowed.append(resource)
             else:
                 failed.append(
-                    AlterConfigsResourceResponse(
+                    admin.AlterConfigsResourceResponse(
                         error_code=code, error_message=sentence, resource_type=kind, resource_name=name
                     )
                 )
         return allowed, failed
 
     def _alter_error(
-        self, context: RequestContext, resource: AlterConfigsResource | ReplacedConfigsResource
+        self, context: RequestContext, resource: admin.AlterConfigsResource | admin.ReplacedConfigsResource
     ) -> ErrorCode:
-        kind, name = resource.resource_type, resource.resource_name
-        if kind == ResourceType.TOPIC:
-            is_allowed = self._is_authorized(context, Operation.ALTER_CONFIGS, Resource.TOPIC, name)
-            return ErrorCode.NONE if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        if kind == ResourceType.GROUP:
-            is_allowed = self._is_authorized(context, Operation.ALTER_CONFIGS, Resource.GROUP, name)
-            return ErrorCode.NONE if is_allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
-        is_allowed = self._is_authorized(context, Operation.ALTER_CONFIGS, Resource.CLUSTER, CLUSTER_NAME)
-        return ErrorCode.NONE if is_allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        resource_type = _AUTHORIZED_BY_NAME.get(resource.resource_type)
+        if resource_type is None:
+            return self._denial(context, Operation.ALTER_CONFIGS, Resource.CLUSTER, CLUSTER_NAME)
+        return self._denial(context, Operation.ALTER_CONFIGS, resource_type, resource.resource_name)
 
     def _submit(
         self,
         context: RequestContext,
-        request: Message,
-        add_failed: Callable[[Any], None],
-        timeout_ms: int = 0,
-        timed_out: Callable[[], Message] | None = None,
+        request: Any,
+        field: str,
+        failed: list[Any],
+        timed_out: Callable[[], list[Any]] | None = None,
     ) -> Pending:
-        """Submit the authorized part; `add_failed` adds the rest to the response."""
-        timeout = None if timed_out is None else ControllerTimeout(self._timers, timeout_ms, timed_out)
-        return submit(self._controller, context, request, add_failed, timeout)
+        """Submit the authorized part; `failed` is added to the results, the response's `field`."""
+        timeout = None
+        if timed_out is not None:
+            response = APIS[context.api_key].response
+            timeout = ControllerTimeout(
+                self._timers, request.timeout_ms, lambda: blank(response, **{field: timed_out()})
+            )
+        return submit(
+            self._controller, context, request, lambda response: getattr(response, field).extend(failed), timeout
+        )
 
     def _split(self, context: RequestContext, operation: str, topics: list[T]) -> tuple[list[T], list[T]]:
         """The authorized topics, and the others."""
@@ -251,12 +216,14 @@ class TopicHandlers:
             (allowed if is_allowed else denied).append(topic)
         return allowed, denied
 
-    def _is_authorized(self, context: RequestContext, operation: str, resource_type: str, name: str) -> bool:
-        return self._authorizer.authorize(context.principal, operation, resource_type, name)
+
+def _results(cls: type[M], topics: Iterable[Any], code: ErrorCode, message: str | None = None) -> list[M]:
+    """The same error for all topics."""
+    return [cls(name=topic.name, error_code=code, error_message=message) for topic in topics]
 
 
-def _delete_result(topic: DeleteTopicState, code: ErrorCode) -> DeletableTopicResult:
-    messages = {ErrorCode.TOPIC_DELETION_DISABLED: "Topic deletion is disabled.", _TIMED_OUT: _TIMED_OUT_TEXT}
-    return DeletableTopicResult(
+def _delete_result(topic: admin.DeleteTopicState, code: ErrorCode) -> admin.DeletableTopicResult:
+    messages = {_TIMEOUT[0]: _TIMEOUT[1], ErrorCode.TOPIC_DELETION_DISABLED: "Topic deletion is disabled."}
+    return admin.DeletableTopicResult(
         name=topic.name, topic_id=topic.topic_id, error_code=code, error_message=messages.get(code)
     )

@@ -16,10 +16,10 @@ from broker.coordinators.classic.classic_group import join_error
 from broker.coordinators.classic.classic_protocol import ClientInfo
 from broker.coordinators.group_coordinator import GroupCoordinator
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime, Shard, coordinator_error
-from broker.handlers.deferred import when_all, when_committed
+from broker.handlers.authorization import AuthorizingHandlers
+from broker.handlers.deferred import set_describe_error, when_all, when_committed
 from broker.handlers.router import Pending, RequestContext, Route
-from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
-from broker.security.operations import authorized_operations
+from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.groups import (
@@ -46,12 +46,12 @@ from protocol.messages.groups import (
 _NONE: Final = ErrorCode.NONE
 
 
-class ClassicGroupHandlers:
+class ClassicGroupHandlers(AuthorizingHandlers):
     """The handlers of the classic group APIs."""
 
     def __init__(self, runtime: CoordinatorRuntime[GroupCoordinator], authorizer: Authorizer) -> None:
         self._runtime = runtime
-        self._authorizer = authorizer
+        super().__init__(authorizer)
 
     def routes(self) -> list[Route]:
         """The routes of this module."""
@@ -65,12 +65,9 @@ class ClassicGroupHandlers:
             Route(ApiKey.DELETE_GROUPS, 0, 2, self.delete_groups),
         ]
 
-    def _is_authorized(self, context: RequestContext, operation: str, group_id: str) -> bool:
-        return self._authorizer.authorize(context.connection.principal, operation, Resource.GROUP, group_id)
-
     def _find_shard(self, context: RequestContext, group_id: str) -> Shard[GroupCoordinator] | ErrorCode:
         """The shard of a group that the client may read, or the error of the request."""
-        if not self._is_authorized(context, Operation.READ, group_id):
+        if not self._is_authorized(context, Operation.READ, Resource.GROUP, group_id):
             return ErrorCode.GROUP_AUTHORIZATION_FAILED
         return self._runtime.find(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
 
@@ -136,16 +133,14 @@ class ClassicGroupHandlers:
         groups, commits = [], []
         for group_id in request.groups:
             shard = self._runtime.find(group_id)
-            if not self._is_authorized(context, Operation.DESCRIBE, group_id):
+            if not self._is_authorized(context, Operation.DESCRIBE, Resource.GROUP, group_id):
                 described = DescribedGroup(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, group_id=group_id)
             elif isinstance(shard, Shard):
                 described = shard.coordinator.describe(group_id, context.api_version)
                 if request.include_authorized_operations and described.error_code == _NONE:
-                    described.authorized_operations = authorized_operations(
-                        self._authorizer, context.connection.principal, Resource.GROUP, group_id
-                    )
+                    described.authorized_operations = self._authorized_operations(context, Resource.GROUP, group_id)
                 commits.append(shard.last_commit())
-                commits[-1].then(partial(_set_describe_error, described))
+                commits[-1].then(partial(set_describe_error, described))
             else:
                 described = DescribedGroup(error_code=shard, group_id=group_id)
             groups.append(described)
@@ -160,9 +155,12 @@ class ClassicGroupHandlers:
         groups: list[ListedGroup] = []
         for shard in self._runtime.active_shards:
             groups += shard.coordinator.list_groups(states, types)
-        principal = context.connection.principal
-        if not self._authorizer.authorize(principal, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME):
-            groups = [group for group in groups if self._is_authorized(context, Operation.DESCRIBE, group.group_id)]
+        if not self._is_authorized(context, Operation.DESCRIBE):
+            groups = [
+                group
+                for group in groups
+                if self._is_authorized(context, Operation.DESCRIBE, Resource.GROUP, group.group_id)
+            ]
         commits = [shard.last_commit() for shard in self._runtime.active_shards]
 
         def to_response() -> ListGroupsResponse:
@@ -180,7 +178,7 @@ class ClassicGroupHandlers:
         results: list[DeletableGroupResult] = []
         for group_id in dict.fromkeys(request.groups_names):
             shard = self._runtime.find(group_id)
-            if not self._is_authorized(context, Operation.DELETE, group_id):
+            if not self._is_authorized(context, Operation.DELETE, Resource.GROUP, group_id):
                 error = ErrorCode.GROUP_AUTHORIZATION_FAILED
                 failed.append(DeletableGroupResult(group_id=group_id, error_code=error))
             elif isinstance(shard, Shard):
@@ -205,12 +203,6 @@ def _for_version(response: JoinGroupResponse, version: int) -> JoinGroupResponse
     if version < 7 and response.protocol_name is None:
         response.protocol_name = ""
     return response
-
-
-def _set_describe_error(described: DescribedGroup, error: ErrorCode) -> None:
-    """The described state may not have been committed."""
-    if error is not _NONE:
-        described.error_code, described.members = coordinator_error(error), []
 
 
 def _set_delete_error(deleted: list[DeletableGroupResult], error: ErrorCode) -> None:

@@ -16,10 +16,10 @@ from broker.coordinators.consumer.consumer_group_heartbeat import HeartbeatClien
 from broker.coordinators.consumer.describe import describe_error, topics_in
 from broker.coordinators.group_coordinator import GroupCoordinator
 from broker.coordinators.runtime.coordinator_runtime import Commit, CoordinatorRuntime, Shard, coordinator_error
-from broker.handlers.deferred import when_all, when_committed
+from broker.handlers.authorization import AuthorizingHandlers
+from broker.handlers.deferred import set_describe_error, when_all, when_committed
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
-from broker.security.operations import authorized_operations
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.consumer_groups import (
@@ -36,7 +36,7 @@ GROUP_VERSION: Final = "group.version"
 _NONE: Final = ErrorCode.NONE
 
 
-class ConsumerGroupHandlers:
+class ConsumerGroupHandlers(AuthorizingHandlers):
     """The handlers of the consumer group APIs."""
 
     def __init__(
@@ -44,7 +44,7 @@ class ConsumerGroupHandlers:
     ) -> None:
         self._runtime = runtime
         self._image = image
-        self._authorizer = authorizer
+        super().__init__(authorizer)
 
     def routes(self) -> list[Route]:
         """The routes of this module."""
@@ -56,9 +56,6 @@ class ConsumerGroupHandlers:
     @property
     def _is_enabled(self) -> bool:
         return self._image().features.get(GROUP_VERSION, 0) >= 1
-
-    def _is_authorized(self, context: RequestContext, operation: str, kind: str, name: str) -> bool:
-        return self._authorizer.authorize(context.connection.principal, operation, kind, name)
 
     # ---- heartbeat
 
@@ -128,18 +125,10 @@ class ConsumerGroupHandlers:
                 "The group has described topic(s) that the client is not authorized to describe.",
             )
         if with_operations and described.error_code == _NONE:
-            described.authorized_operations = authorized_operations(
-                self._authorizer, context.connection.principal, Resource.GROUP, group_id
-            )
+            described.authorized_operations = self._authorized_operations(context, Resource.GROUP, group_id)
         commits.append(shard.last_commit())
-        commits[-1].then(partial(_set_describe_error, described))
+        commits[-1].then(partial(set_describe_error, described))
         return described
-
-
-def _set_describe_error(described: ConsumerGroupDescribeResponseGroup, error: ErrorCode) -> None:
-    """The described state may not have been committed."""
-    if error is not _NONE:
-        described.error_code, described.members = coordinator_error(error), []
 
 
 def _error_response(error: ErrorCode, message: str | None = None) -> ConsumerGroupHeartbeatResponse:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from broker.coordinators.runtime.java_compat import abs_hash
+from broker.handlers.admin.metadata import CreateTopics
+from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.peers.endpoints import AdvertisedEndpoints
 from broker.security.authorizer import Authorizer, Operation, Resource
@@ -24,9 +26,6 @@ from protocol.messages.metadata import Coordinator, FindCoordinatorRequest, Find
 from replication.metadata.image import MetadataImage
 
 _log = logging.getLogger("barnabas.coordinators")
-
-CreateTopics = Callable[[CreateTopicsRequest, int, Callable[[CreateTopicsResponse], None]], None]
-"""Creates topics at the controller: (request, wall_ms, reply)."""
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -49,7 +48,7 @@ _REPLICATION_FACTOR_SETTING: Final = {
 }
 
 
-class FindCoordinatorHandler:
+class FindCoordinatorHandler(AuthorizingHandlers):
     """Handles FindCoordinator."""
 
     def __init__(
@@ -63,7 +62,7 @@ class FindCoordinatorHandler:
         """`topics`: the internal topic of each key type."""
         self._image = image
         self._addresses = addresses
-        self._authorizer = authorizer
+        super().__init__(authorizer)
         self._create_topics = create_topics
         self._topics = topics
         self._waiting_for_topic: dict[int, list[Callable[[str | None], None]]] = {kind: [] for kind in topics}
@@ -126,7 +125,7 @@ class FindCoordinatorHandler:
         if internal_topic is None:
             return _error_coordinator(key, ErrorCode.INVALID_REQUEST, "There are no coordinators of this type here.")
         resource, denied, message = _AUTHORIZATION[kind]
-        if not self._authorizer.authorize(context.connection.principal, Operation.DESCRIBE, resource, key):
+        if not self._is_authorized(context, Operation.DESCRIBE, resource, key):
             return _error_coordinator(key, denied, message)
         image = self._image()
         topic = image.topics_by_name.get(internal_topic.name)

@@ -9,27 +9,25 @@ NOT HERE Members of groups (`classic_groups.py`), storage of offsets (`coordinat
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
-from broker.coordinators.group_coordinator import GroupCoordinator, commit_error_response
+from broker.coordinators.offset_manager import commit_response, partition_errors
 from broker.coordinators.runtime.coordinator_runtime import (
     Commit,
     CoordinatorDecision,
-    CoordinatorRuntime,
     Shard,
     coordinator_error,
 )
 from broker.handlers.deferred import when_all, when_committed
+from broker.handlers.groups.offset_handlers import OffsetHandlers, with_failed_topics
 from broker.handlers.router import Pending, RequestContext, Route
-from broker.security.authorizer import Authorizer, Operation, Resource
+from broker.security.authorizer import Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.groups import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
-    OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -41,23 +39,13 @@ from protocol.messages.groups import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from protocol.messages.transactions import TxnOffsetCommitResponseTopic
 from replication.metadata.image import MetadataImage, TopicImage
 
 _NONE: Final = ErrorCode.NONE
 
-T = TypeVar("T", OffsetCommitResponseTopic, TxnOffsetCommitResponseTopic)
 
-
-class GroupOffsetsHandlers:
+class GroupOffsetsHandlers(OffsetHandlers):
     """The handlers of OffsetCommit and OffsetFetch."""
-
-    def __init__(
-        self, runtime: CoordinatorRuntime[GroupCoordinator], image: Callable[[], MetadataImage], authorizer: Authorizer
-    ) -> None:
-        self._runtime = runtime
-        self._image = image
-        self._authorizer = authorizer
 
     def routes(self) -> list[Route]:
         """The routes of this module."""
@@ -66,21 +54,18 @@ class GroupOffsetsHandlers:
             Route(ApiKey.OFFSET_FETCH, 1, 10, self.offset_fetch),
         ]
 
-    def _is_group_authorized(self, context: RequestContext, operation: str, group_id: str) -> bool:
-        return self._authorizer.authorize(context.connection.principal, operation, Resource.GROUP, group_id)
-
     # ------------------------------------------------------------ commit
     def offset_commit(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse | Pending:
         """Handle OffsetCommit."""
-        if not self._is_group_authorized(context, Operation.READ, request.group_id):
-            return commit_error_response(request, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        if not self._is_authorized(context, Operation.READ, Resource.GROUP, request.group_id):
+            return commit_response(request, ErrorCode.GROUP_AUTHORIZATION_FAILED)
         failed: list[OffsetCommitResponseTopic] = []
-        request.topics = [topic for topic in request.topics if self._keep_valid_partitions(context, topic, failed)]
+        request.topics = [topic for topic in request.topics if self._keep_valid_commits(context, topic, failed)]
         if not request.topics:
             return OffsetCommitResponse(topics=failed)
         shard = self._runtime.find(request.group_id)
         if not isinstance(shard, Shard):
-            response = commit_error_response(request, shard)
+            response = commit_response(request, shard)
             return OffsetCommitResponse(topics=with_failed_topics(failed, response.topics))
         decision = shard.coordinator.commit(request, context.api_version, context.mono_ms, context.wall_ms)
         commit = shard.execute(decision)
@@ -90,12 +75,12 @@ class GroupOffsetsHandlers:
         def answer(error: ErrorCode) -> OffsetCommitResponse:
             response = decision.reply
             if error is not _NONE:
-                response = commit_error_response(request, coordinator_error(error))
+                response = commit_response(request, coordinator_error(error))
             return OffsetCommitResponse(topics=with_failed_topics(failed, response.topics))
 
         return when_committed(commit, answer)
 
-    def _keep_valid_partitions(
+    def _keep_valid_commits(
         self, context: RequestContext, topic: OffsetCommitRequestTopic, failed: list[OffsetCommitResponseTopic]
     ) -> bool:
         """Move invalid partitions of a topic to `failed`; returns whether valid ones are left. Sets name and id."""
@@ -104,7 +89,7 @@ class GroupOffsetsHandlers:
         error = _NONE
         if topic_image is None and context.api_version >= 10:
             error = ErrorCode.UNKNOWN_TOPIC_ID
-        elif not self._is_topic_authorized(context, Operation.READ, topic.name):
+        elif not self._is_authorized(context, Operation.READ, Resource.TOPIC, topic.name):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif topic_image is None:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -117,9 +102,7 @@ class GroupOffsetsHandlers:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
             missing, topic.partitions = topic.partitions, []
-        results = [
-            OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=error) for one in missing
-        ]
+        results = partition_errors(missing, error)
         failed.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=results))
         return bool(topic.partitions)
 
@@ -136,9 +119,6 @@ class GroupOffsetsHandlers:
             if topic_image is not None:
                 topic.topic_id = topic_image.topic_id
         return topic_image
-
-    def _is_topic_authorized(self, context: RequestContext, operation: str, topic: str) -> bool:
-        return self._authorizer.authorize(context.connection.principal, operation, Resource.TOPIC, topic)
 
     # ------------------------------------------------------------ fetch
     def offset_fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse | Pending:
@@ -160,7 +140,7 @@ class GroupOffsetsHandlers:
     ) -> tuple[OffsetFetchResponseGroup, Commit | None]:
         """The result of one group, and the commit to wait for."""
         group_id = group.group_id
-        if not self._is_group_authorized(context, Operation.DESCRIBE, group_id):
+        if not self._is_authorized(context, Operation.DESCRIBE, Resource.GROUP, group_id):
             return _error_group(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED), None
         shard = self._runtime.find(group_id)
         if not isinstance(shard, Shard):
@@ -173,7 +153,9 @@ class GroupOffsetsHandlers:
         answer = shard.coordinator.fetch(group, is_stable=is_stable)
         if group.topics is None:
             answer.topics = [
-                topic for topic in answer.topics if self._is_topic_authorized(context, Operation.DESCRIBE, topic.name)
+                topic
+                for topic in answer.topics
+                if self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic.name)
             ]
             if has_ids:
                 answer.topics = [topic for topic in answer.topics if _set_topic_id(topic, image)]
@@ -191,7 +173,7 @@ class GroupOffsetsHandlers:
         topic_image = self._resolve_topic(context, topic, image)
         if topic_image is None and context.api_version >= 10:
             error = ErrorCode.UNKNOWN_TOPIC_ID
-        elif not self._is_topic_authorized(context, Operation.DESCRIBE, topic.name):
+        elif not self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic.name):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         else:
             return True
@@ -211,19 +193,6 @@ class GroupOffsetsHandlers:
 
 
 # ---- responses
-
-
-def with_failed_topics(failed: list[T], topics: list[T]) -> list[T]:
-    """The failed topics first, then the others; the partitions of a topic in both lists are merged."""
-    by_name = {topic.name: topic for topic in failed}
-    merged = list(failed)
-    for topic in topics:
-        failed_topic = by_name.get(topic.name)
-        if failed_topic is None:
-            merged.append(topic)
-        else:
-            failed_topic.partitions += topic.partitions
-    return merged
 
 
 def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:

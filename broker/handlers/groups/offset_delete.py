@@ -7,37 +7,22 @@ NOT HERE Which offsets can be deleted (`coordinators/group_coordinator.py`), del
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
-from broker.coordinators.group_coordinator import GroupCoordinator
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime, Shard, coordinator_error
+from broker.coordinators.runtime.coordinator_runtime import Shard, coordinator_error
 from broker.handlers.deferred import when_committed
+from broker.handlers.groups.offset_handlers import OffsetHandlers
 from broker.handlers.router import Pending, RequestContext, Route
-from broker.security.authorizer import Authorizer, Operation, Resource
+from broker.security.authorizer import Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages.groups import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestTopic,
-    OffsetDeleteResponse,
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
-)
-from replication.metadata.image import MetadataImage
+from protocol.messages.groups import OffsetDeleteRequest, OffsetDeleteResponse, TxnOffsetCommitResponseTopic
 
 _NONE: Final = ErrorCode.NONE
 
 
-class OffsetDeleteHandler:
+class OffsetDeleteHandler(OffsetHandlers):
     """Handles OffsetDelete."""
-
-    def __init__(
-        self, runtime: CoordinatorRuntime[GroupCoordinator], image: Callable[[], MetadataImage], authorizer: Authorizer
-    ) -> None:
-        self._runtime = runtime
-        self._image = image
-        self._authorizer = authorizer
 
     def routes(self) -> list[Route]:
         """The routes of this module."""
@@ -45,10 +30,9 @@ class OffsetDeleteHandler:
 
     def offset_delete(self, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse | Pending:
         """Handle OffsetDelete."""
-        principal = context.connection.principal
-        if not self._authorizer.authorize(principal, Operation.DELETE, Resource.GROUP, request.group_id):
+        if not self._is_authorized(context, Operation.DELETE, Resource.GROUP, request.group_id):
             return OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        failed: list[OffsetDeleteResponseTopic] = []
+        failed: list[TxnOffsetCommitResponseTopic] = []
         request.topics = [topic for topic in request.topics if self._keep_valid_partitions(context, topic, failed)]
         shard = self._runtime.find(request.group_id) if request.group_id else ErrorCode.INVALID_GROUP_ID
         if not isinstance(shard, Shard):
@@ -62,27 +46,8 @@ class OffsetDeleteHandler:
 
         return when_committed(shard.execute(decision), answer)
 
-    def _keep_valid_partitions(
-        self, context: RequestContext, topic: OffsetDeleteRequestTopic, failed: list[OffsetDeleteResponseTopic]
-    ) -> bool:
-        """Move invalid partitions of a topic to `failed`; returns whether valid ones are left."""
-        topic_image = self._image().topics_by_name.get(topic.name)
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if not self._authorizer.authorize(context.connection.principal, Operation.READ, Resource.TOPIC, topic.name):
-            topic_image, error = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        existing = () if topic_image is None else topic_image.partitions
-        results = [
-            OffsetDeleteResponsePartition(partition_index=one.partition_index, error_code=error)
-            for one in topic.partitions
-            if one.partition_index not in existing
-        ]
-        if results:
-            failed.append(OffsetDeleteResponseTopic(name=topic.name, partitions=results))
-        topic.partitions = [one for one in topic.partitions if one.partition_index in existing]
-        return bool(topic.partitions)
 
-
-def _merge_failed(failed: list[OffsetDeleteResponseTopic], response: OffsetDeleteResponse) -> OffsetDeleteResponse:
+def _merge_failed(failed: list[TxnOffsetCommitResponseTopic], response: OffsetDeleteResponse) -> OffsetDeleteResponse:
     """The response with the failed topics first; the partitions of a topic in both are merged."""
     if response.error_code != _NONE:
         return response

@@ -16,9 +16,10 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
+from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.network.exchange import ConnectionInfo
-from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
+from broker.security.authorizer import Authorizer, Operation
 from protocol.api import APIS, ApiKey, request_header_version, response_header_version
 from protocol.codec import decode, decoder, encode
 from protocol.errors import ErrorCode, KafkaError, MalformedRequest
@@ -44,13 +45,13 @@ FORWARDED: Final = frozenset(
 _PRINCIPAL_VERSION: Final = b"\0\0"
 
 
-class EnvelopeHandler:
+class EnvelopeHandler(AuthorizingHandlers):
     """Unwraps envelopes and handles the requests in them."""
 
     def __init__(self, served: Iterable[Route], authorizer: Authorizer) -> None:
         """`served`: the routes of this listener."""
         self._routes = {route.api_key: route for route in served if route.api_key in FORWARDED}
-        self._authorizer = authorizer
+        super().__init__(authorizer)
 
     def routes(self) -> list[Route]:
         """The routes of this module."""
@@ -58,8 +59,7 @@ class EnvelopeHandler:
 
     def handle(self, context: RequestContext, envelope: EnvelopeRequest) -> EnvelopeResponse | Pending:
         """Handle the request in an envelope."""
-        principal, operation = context.principal, Operation.CLUSTER_ACTION
-        if not self._authorizer.authorize(principal, operation, Resource.CLUSTER, CLUSTER_NAME):
+        if not self._is_authorized(context, Operation.CLUSTER_ACTION):
             return EnvelopeResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         try:
             route, inner, request = self._open(context, envelope)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import Pending, RequestContext, Route
-from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
+from broker.security.authorizer import Authorizer, Operation
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.produce_fetch import FetchResponse, PartitionData
@@ -19,12 +20,12 @@ from replication.metadata_log.kraft_replica import KRaftReplica
 from replication.raft.rpc_messages import error_response
 
 
-class RaftHandlers:
+class RaftHandlers(AuthorizingHandlers):
     """The handlers of the Raft APIs."""
 
     def __init__(self, quorum: KRaftReplica, authorizer: Authorizer) -> None:
         self._quorum = quorum
-        self._authorizer = authorizer
+        super().__init__(authorizer)
 
     def routes(self) -> list[Route]:
         """The routes of this module; a Fetch before version 12 lacks required fields and gets INVALID_REQUEST."""
@@ -39,7 +40,7 @@ class RaftHandlers:
 
     def receive(self, context: RequestContext, request: Message) -> Pending | Message:
         """Pass a request to the Raft replica."""
-        if not self._authorizer.authorize(context.principal, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME):
+        if not self._is_authorized(context, Operation.CLUSTER_ACTION):
             return error_response(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         pending = Pending()
 

@@ -10,6 +10,7 @@ NOT HERE Deleting files (`storage/log/log.py`).
 
 from __future__ import annotations
 
+from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
@@ -30,13 +31,13 @@ _NO_LOW_WATERMARK = -1
 _Key = tuple[str, int]
 
 
-class DeleteRecordsHandler:
+class DeleteRecordsHandler(AuthorizingHandlers):
     """Answers DeleteRecords requests."""
 
     def __init__(self, replicas: ReplicaManager, purgatory: Purgatory, authorizer: Authorizer) -> None:
         self._replicas = replicas
         self._purgatory = purgatory
-        self._authorizer = authorizer
+        super().__init__(authorizer)
 
     def routes(self) -> list[Route]:
         """The rows of this module."""
@@ -61,8 +62,9 @@ class DeleteRecordsHandler:
         return deletion.pending
 
     def _authorization_error(self, ctx: RequestContext, topic: str) -> ErrorCode:
-        if not self._authorizer.authorize(ctx.principal, Operation.DELETE, Resource.TOPIC, topic):
-            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        denial = self._denial(ctx, Operation.DELETE, Resource.TOPIC, topic)
+        if denial:
+            return denial
         if topic in INTERNAL_TOPICS and topic in self._replicas.image.topics_by_name:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         return ErrorCode.NONE

@@ -223,7 +223,6 @@ class FetchSessions:
         self.sends_high_watermarks = False
         """Whether followers get a new high watermark at once."""
         self._by_id: dict[int, FetchSession] = {}  # least recently used first
-        self.evictions = 0
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -331,5 +330,4 @@ class FetchSessions:
             if (is_follower, size, NO_SESSION) < victim.eviction_order:
                 return False
         self.remove(victim.session_id)
-        self.evictions += 1
         return True

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import Pending, RequestContext, Route
-from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
+from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.produce_fetch import (
@@ -55,12 +56,12 @@ _FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE: Final = 5
 _NEVER: Final = 0x7FFF
 
 
-class ListOffsetsHandler:
+class ListOffsetsHandler(AuthorizingHandlers):
     """Handles ListOffsets and OffsetForLeaderEpoch."""
 
     def __init__(self, replicas: ReplicaManager, authorizer: Authorizer) -> None:
         self._replicas = replicas
-        self._authorizer = authorizer
+        super().__init__(authorizer)
 
     # ------------------------------------------------------------ ListOffsets
     def list_offsets(self, ctx: RequestContext, request: ListOffsetsRequest) -> Message | Pending:
@@ -74,7 +75,7 @@ class ListOffsetsHandler:
         lookups = _OffsetLookups(self._replicas, response)
         for topic in request.topics:
             refusal = ErrorCode.NONE
-            if not self._can_describe(ctx, topic.name):
+            if not self._is_authorized(ctx, Operation.DESCRIBE, Resource.TOPIC, topic.name):
                 refusal = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             answers = []
             for requested in topic.partitions:
@@ -93,11 +94,11 @@ class ListOffsetsHandler:
     # ------------------------------------------------------------ OffsetForLeaderEpoch
     def offset_for_leader_epoch(self, ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> Message | Pending:
         """Handle OffsetForLeaderEpoch; brokers may query every topic, clients the topics that they may describe."""
-        is_broker = self._authorizer.authorize(ctx.principal, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
+        is_broker = self._is_authorized(ctx, Operation.CLUSTER_ACTION)
         response = OffsetForLeaderEpochResponse(topics=[])
         lookups = _OffsetLookups(self._replicas, response)
         for topic in request.topics:
-            is_allowed = is_broker or self._can_describe(ctx, topic.topic)
+            is_allowed = is_broker or self._is_authorized(ctx, Operation.DESCRIBE, Resource.TOPIC, topic.topic)
             answers = []
             for requested in topic.partitions:
                 answer = OffsetForLeaderEpochEpochEndOffset(error_code=0, partition=requested.partition)
@@ -113,9 +114,6 @@ class ListOffsetsHandler:
                     answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
         return lookups.finish()
-
-    def _can_describe(self, ctx: RequestContext, topic: str) -> bool:
-        return self._authorizer.authorize(ctx.principal, Operation.DESCRIBE, Resource.TOPIC, topic)
 
 
 class _OffsetLookups:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import Pending, RequestContext, Route
-from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
+from broker.security.authorizer import Authorizer, Operation
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.logs import (
@@ -38,7 +39,7 @@ from storage.log.log import Log
 _Requested = set[tuple[str, int]]
 
 
-class LogDirsHandler:
+class LogDirsHandler(AuthorizingHandlers):
     """Answers DescribeLogDirs requests."""
 
     def __init__(
@@ -53,7 +54,7 @@ class LogDirsHandler:
         self._log_manager = log_manager
         self._replicas = replicas
         self._worker = worker
-        self._authorizer = authorizer
+        super().__init__(authorizer)
 
     def routes(self) -> list[Route]:
         """The rows of this module."""
@@ -64,7 +65,7 @@ class LogDirsHandler:
 
     def alter(self, ctx: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
         """Handle AlterReplicaLogDirs."""
-        is_allowed = self._authorizer.authorize(ctx.principal, Operation.ALTER, Resource.CLUSTER, CLUSTER_NAME)
+        is_allowed = self._is_authorized(ctx, Operation.ALTER)
         target_paths = {
             (topic.name, index): directory.path
             for directory in request.dirs
@@ -82,7 +83,7 @@ class LogDirsHandler:
 
     def describe(self, ctx: RequestContext, request: DescribeLogDirsRequest) -> Pending | DescribeLogDirsResponse:
         """Handle DescribeLogDirs."""
-        if not self._authorizer.authorize(ctx.principal, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME):
+        if not self._is_authorized(ctx, Operation.DESCRIBE):
             return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, results=[])
         return _DescribeLogDirs(self._log_manager, self._replicas, self._worker, _requested(request)).begin()
 

@@ -12,17 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
+from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
-
-NO_PRODUCER_ID = -1
-NO_PRODUCER_EPOCH = -1
+from protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 
-class ProducerIdsHandler:
+class ProducerIdsHandler(AuthorizingHandlers):
     """Handles InitProducerId."""
 
     def __init__(
@@ -34,7 +33,7 @@ class ProducerIdsHandler:
         """`init_transactional` handles requests with a transactional id."""
         self._producer_ids = producer_ids
         self._init_transactional = init_transactional
-        self._authorizer = authorizer
+        super().__init__(authorizer)
 
     def handle(self, ctx: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse | Pending:
         """Handle InitProducerId."""
@@ -56,11 +55,12 @@ class ProducerIdsHandler:
 
     def _request_error(self, ctx: RequestContext, request: InitProducerIdRequest) -> ErrorCode | None:
         name = request.transactional_id
-        if name is not None:
-            if not self._authorizer.authorize(ctx.principal, Operation.WRITE, Resource.TRANSACTIONAL_ID, name):
-                return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        elif not self._authorizer.authorize(ctx.principal, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME):
-            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        if name is None:
+            denial = self._denial(ctx, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME)
+        else:
+            denial = self._denial(ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, name)
+        if denial:
+            return denial
         if (request.producer_id == NO_PRODUCER_ID) is not (request.producer_epoch == NO_PRODUCER_EPOCH):
             return ErrorCode.INVALID_REQUEST
         return ErrorCode.INVALID_REQUEST if name == "" else None  # null: no transactions

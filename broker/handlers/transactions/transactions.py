@@ -33,9 +33,10 @@ from broker.coordinators.transactions.transaction_coordinator import (
     TransactionCoordinator,
     TransactionDecision,
 )
+from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.deferred import when_all, when_committed
 from broker.handlers.router import Pending, RequestContext, Route
-from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
+from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.transactions import (
@@ -60,6 +61,7 @@ from protocol.messages.transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
+from protocol.schema import blank
 from replication.metadata.image import MetadataImage
 from replication.metadata.topic_names import INTERNAL_TOPICS
 from replication.re2_patterns import BadRegex, compile_regex
@@ -73,7 +75,7 @@ _FIRST_BROKER_VERSION: Final = 4
 _FIRST_END_VERSION_TV2: Final = 5
 
 
-class TransactionHandlers:
+class TransactionHandlers(AuthorizingHandlers):
     """The handlers of the transaction APIs."""
 
     def __init__(
@@ -91,7 +93,7 @@ class TransactionHandlers:
         self._groups = groups
         self._image = image
         self._generate_producer_id = generate_producer_id
-        self._authorizer = authorizer
+        super().__init__(authorizer)
         self._offsets_partitions = offsets_partitions
         self._max_timeout_ms = max_timeout_ms
 
@@ -104,9 +106,6 @@ class TransactionHandlers:
             Route(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, self.describe),
             Route(ApiKey.LIST_TRANSACTIONS, 0, 2, self.list_transactions),
         ]
-
-    def _is_authorized(self, context: RequestContext, operation: str, kind: str, name: str) -> bool:
-        return self._authorizer.authorize(context.connection.principal, operation, kind, name)
 
     def _find_shard(self, context: RequestContext, transactional_id: str) -> TransactionShard | ErrorCode:
         """The shard of a transactional id that the client may use, or the error of the request."""
@@ -188,7 +187,7 @@ class TransactionHandlers:
     def _add_for_brokers(
         self, context: RequestContext, request: AddPartitionsToTxnRequest
     ) -> AddPartitionsToTxnResponse | Pending:
-        if not self._is_authorized(context, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME):
+        if not self._is_authorized(context, Operation.CLUSTER_ACTION):
             return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         answer = AddPartitionsToTxnResponse(results_by_transaction=[])
         commits: list[Commit] = []
@@ -344,7 +343,7 @@ class TransactionHandlers:
             return answer
         pattern = request.transactional_id_pattern
         try:
-            matches = compile_regex(pattern) if pattern else _everything
+            matches = compile_regex(pattern) if pattern else lambda _: True
         except BadRegex:
             answer.error_code = ErrorCode.INVALID_REGULAR_EXPRESSION
             return answer
@@ -367,10 +366,6 @@ class TransactionHandlers:
                 )
             ]
         return answer
-
-
-def _everything(_: str) -> bool:
-    return True
 
 
 # ---- responses
@@ -422,16 +417,7 @@ def _same_error(topics: Iterable[AddPartitionsToTxnTopic], error: ErrorCode) -> 
 
 
 def _describe_error(name: str, error: ErrorCode) -> DescribedTransaction:
-    return DescribedTransaction(
-        error_code=error,
-        transactional_id=name,
-        transaction_state="",
-        transaction_timeout_ms=0,
-        transaction_start_time_ms=0,
-        producer_id=0,
-        producer_epoch=0,
-        topics=[],
-    )
+    return blank(DescribedTransaction, error_code=error, transactional_id=name)
 
 
 def _matches_filters(

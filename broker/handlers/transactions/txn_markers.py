@@ -15,22 +15,13 @@ from typing import Final
 from broker.coordinators.transactions.transaction import TopicPartition
 from broker.coordinators.transactions.transaction_coordinator import Marker
 from broker.coordinators.transactions.txn_marker_writer import TxnMarkerWriter, with_open_log
+from broker.handlers.authorization import AuthorizingHandlers
+from broker.handlers.deferred import countdown
 from broker.handlers.router import Pending, RequestContext, Route
-from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
+from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.transactions import (
-    DescribedProducer,
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    DescribeProducersResponsePartition,
-    DescribeProducersResponseTopic,
-    WritableTxnMarkerPartitionResult,
-    WritableTxnMarkerResult,
-    WritableTxnMarkerTopicResult,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
+from protocol.messages import transactions
 from replication.metadata.topic_names import check_topic_name
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
@@ -39,13 +30,13 @@ _NONE: Final = ErrorCode.NONE
 _NOT_HERE: Final = "This server does not host this topic-partition."
 
 
-class TxnMarkersHandler:
+class TxnMarkersHandler(AuthorizingHandlers):
     """The handlers of WriteTxnMarkers and DescribeProducers."""
 
     def __init__(self, replicas: ReplicaManager, markers: TxnMarkerWriter, authorizer: Authorizer) -> None:
         self._replicas = replicas
         self._markers = markers
-        self._authorizer = authorizer
+        super().__init__(authorizer)
 
     def routes(self) -> list[Route]:
         """The routes of this module."""
@@ -56,15 +47,14 @@ class TxnMarkersHandler:
 
     # ------------------------------------------------------------ WriteTxnMarkers
     def write_markers(
-        self, context: RequestContext, request: WriteTxnMarkersRequest
-    ) -> WriteTxnMarkersResponse | Pending:
+        self, context: RequestContext, request: transactions.WriteTxnMarkersRequest
+    ) -> transactions.WriteTxnMarkersResponse | Pending:
         """Handle WriteTxnMarkers."""
         is_allowed = any(
-            self._authorizer.authorize(context.connection.principal, operation, Resource.CLUSTER, CLUSTER_NAME)
-            for operation in (Operation.CLUSTER_ACTION, Operation.ALTER)
+            self._is_authorized(context, operation) for operation in (Operation.CLUSTER_ACTION, Operation.ALTER)
         )
-        response = WriteTxnMarkersResponse(markers=[])
-        waiting: list[tuple[Marker, TopicPartition, WritableTxnMarkerPartitionResult]] = []
+        response = transactions.WriteTxnMarkersResponse(markers=[])
+        waiting: list[tuple[Marker, TopicPartition, transactions.WritableTxnMarkerPartitionResult]] = []
         for entry in request.markers:
             marker = Marker(
                 entry.producer_id,
@@ -73,33 +63,30 @@ class TxnMarkersHandler:
                 entry.coordinator_epoch,
                 entry.transaction_version,
             )
-            result = WritableTxnMarkerResult(producer_id=entry.producer_id, topics=[])
+            result = transactions.WritableTxnMarkerResult(producer_id=entry.producer_id, topics=[])
             response.markers.append(result)
             for topic in entry.topics:
                 refusal = ErrorCode.UNKNOWN_SERVER_ERROR if is_allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
                 partitions = [
-                    WritableTxnMarkerPartitionResult(partition_index=index, error_code=refusal)
+                    transactions.WritableTxnMarkerPartitionResult(partition_index=index, error_code=refusal)
                     for index in topic.partition_indexes
                 ]
-                result.topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions))
+                result.topics.append(transactions.WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions))
                 if is_allowed and marker.producer_id >= 0 and marker.epoch >= 0:
                     waiting += [(marker, (topic.name, result.partition_index), result) for result in partitions]
         return self._write(response, waiting)
 
     def _write(
         self,
-        response: WriteTxnMarkersResponse,
-        waiting: list[tuple[Marker, TopicPartition, WritableTxnMarkerPartitionResult]],
-    ) -> WriteTxnMarkersResponse | Pending:
-        remaining = len(waiting)
+        response: transactions.WriteTxnMarkersResponse,
+        waiting: list[tuple[Marker, TopicPartition, transactions.WritableTxnMarkerPartitionResult]],
+    ) -> transactions.WriteTxnMarkersResponse | Pending:
         pending = Pending()
+        on_done = countdown(len(waiting), lambda: pending.complete(response))
 
-        def on_written(result: WritableTxnMarkerPartitionResult, error: ErrorCode) -> None:
-            nonlocal remaining
+        def on_written(result: transactions.WritableTxnMarkerPartitionResult, error: ErrorCode) -> None:
             result.error_code = error
-            remaining -= 1
-            if not remaining:
-                pending.complete(response)
+            on_done()
 
         for marker, partition, result in waiting:
             self._markers.write_one(marker, partition, partial(on_written, result))
@@ -107,15 +94,15 @@ class TxnMarkersHandler:
 
     # ------------------------------------------------------------ DescribeProducers
     def describe_producers(
-        self, context: RequestContext, request: DescribeProducersRequest
-    ) -> DescribeProducersResponse | Pending:
+        self, context: RequestContext, request: transactions.DescribeProducersRequest
+    ) -> transactions.DescribeProducersResponse | Pending:
         """Handle DescribeProducers."""
-        response = DescribeProducersResponse(topics=[])
-        waiting: list[tuple[TopicPartition, DescribeProducersResponsePartition]] = []
+        response = transactions.DescribeProducersResponse(topics=[])
+        waiting: list[tuple[TopicPartition, transactions.DescribeProducersResponsePartition]] = []
         for topic in request.topics:
             refusal = self._topic_error(context, topic.name)
             partitions = [
-                DescribeProducersResponsePartition(
+                transactions.DescribeProducersResponsePartition(
                     partition_index=index,
                     error_code=_NONE if refusal is None else refusal.code,
                     error_message=None if refusal is None else refusal.message,
@@ -123,18 +110,15 @@ class TxnMarkersHandler:
                 )
                 for index in topic.partition_indexes
             ]
-            response.topics.append(DescribeProducersResponseTopic(name=topic.name, partitions=partitions))
+            response.topics.append(transactions.DescribeProducersResponseTopic(name=topic.name, partitions=partitions))
             if refusal is None:
                 waiting += [((topic.name, result.partition_index), result) for result in partitions]
-        remaining = len(waiting)
         pending = Pending()
+        on_done = countdown(len(waiting), lambda: pending.complete(response))
 
-        def on_open(result: DescribeProducersResponsePartition, partition: Partition | ErrorCode) -> None:
-            nonlocal remaining
+        def on_open(result: transactions.DescribeProducersResponsePartition, partition: Partition | ErrorCode) -> None:
             _describe(result, partition)
-            remaining -= 1
-            if not remaining:
-                pending.complete(response)
+            on_done()
 
         for key, result in waiting:
             with_open_log(self._replicas, key, partial(on_open, result))
@@ -146,19 +130,19 @@ class TxnMarkersHandler:
             check_topic_name(topic)
         except KafkaError as error:
             return error
-        if not self._authorizer.authorize(context.connection.principal, Operation.READ, Resource.TOPIC, topic):
+        if not self._is_authorized(context, Operation.READ, Resource.TOPIC, topic):
             return KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
         if topic not in self._replicas.image.topics_by_name:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NOT_HERE)
         return None
 
 
-def _describe(result: DescribeProducersResponsePartition, partition: Partition | ErrorCode) -> None:
+def _describe(result: transactions.DescribeProducersResponsePartition, partition: Partition | ErrorCode) -> None:
     if not isinstance(partition, Partition):
         result.error_code = partition
     else:
         result.active_producers = [
-            DescribedProducer(
+            transactions.DescribedProducer(
                 producer_id=producer_id,
                 producer_epoch=producer.epoch,
                 last_sequence=producer.last_sequence,

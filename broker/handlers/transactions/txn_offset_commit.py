@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator, txn_commit_error_response
+from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
+from broker.coordinators.offset_manager import txn_commit_response
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime, Shard, coordinator_error
 from broker.coordinators.transactions.transaction import ProducerIdAndEpoch
 from broker.coordinators.transactions.transaction_verification import (
@@ -19,18 +20,13 @@ from broker.coordinators.transactions.transaction_verification import (
     TransactionSupport,
     TransactionVerification,
 )
-from broker.handlers.groups.group_offsets import with_failed_topics
+from broker.handlers.groups.offset_handlers import OffsetHandlers, with_failed_topics
 from broker.handlers.router import Pending, RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages.transactions import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
-)
+from protocol.messages.groups import TxnOffsetCommitResponseTopic
+from protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from protocol.records import NO_SEQUENCE
 from replication.metadata.image import MetadataImage
 
@@ -39,7 +35,7 @@ _FIRST_VERSION_WITH_ABORTABLE: Final = 4
 _FIRST_VERSION_ADDING_PARTITIONS: Final = 5
 
 
-class TxnOffsetCommitHandler:
+class TxnOffsetCommitHandler(OffsetHandlers):
     """Handles TxnOffsetCommit."""
 
     def __init__(
@@ -49,10 +45,8 @@ class TxnOffsetCommitHandler:
         image: Callable[[], MetadataImage],
         authorizer: Authorizer,
     ) -> None:
-        self._runtime = runtime
+        super().__init__(runtime, image, authorizer)
         self._verification = verification
-        self._image = image
-        self._authorizer = authorizer
 
     def routes(self) -> list[Route]:
         """The routes of this module."""
@@ -62,14 +56,14 @@ class TxnOffsetCommitHandler:
         """Handle TxnOffsetCommit."""
         error = self._request_error(context, request)
         if error is not _NONE:
-            return txn_commit_error_response(request, error)
+            return txn_commit_response(request, error)
         failed: list[TxnOffsetCommitResponseTopic] = []
         request.topics = [topic for topic in request.topics if self._keep_valid_partitions(context, topic, failed)]
         if not request.topics:
             return TxnOffsetCommitResponse(topics=failed)
         shard = self._runtime.find(request.group_id)
         if not isinstance(shard, Shard):
-            response = txn_commit_error_response(request, shard)
+            response = txn_commit_response(request, shard)
             return TxnOffsetCommitResponse(topics=with_failed_topics(failed, response.topics))
         pending = Pending()
 
@@ -90,33 +84,14 @@ class TxnOffsetCommitHandler:
         return pending
 
     def _request_error(self, context: RequestContext, request: TxnOffsetCommitRequest) -> ErrorCode:
-        principal, may = context.connection.principal, self._authorizer.authorize
-        if not may(principal, Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
-            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        if not may(principal, Operation.READ, Resource.GROUP, request.group_id):
-            return ErrorCode.GROUP_AUTHORIZATION_FAILED
+        denial = self._denial(
+            context, Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id
+        ) or self._denial(context, Operation.READ, Resource.GROUP, request.group_id)
+        if denial:
+            return denial
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
         return _NONE if request.transactional_id else ErrorCode.INVALID_REQUEST
-
-    def _keep_valid_partitions(
-        self, context: RequestContext, topic: TxnOffsetCommitRequestTopic, failed: list[TxnOffsetCommitResponseTopic]
-    ) -> bool:
-        """Move invalid partitions of a topic to `failed`; returns whether valid ones are left."""
-        topic_image = self._image().topics_by_name.get(topic.name)
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if not self._authorizer.authorize(context.connection.principal, Operation.READ, Resource.TOPIC, topic.name):
-            topic_image, error = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        exists = frozenset() if topic_image is None else topic_image.partitions.keys()
-        missing = [one for one in topic.partitions if one.partition_index not in exists]
-        topic.partitions = [one for one in topic.partitions if one.partition_index in exists]
-        if missing:
-            results = [
-                TxnOffsetCommitResponsePartition(partition_index=one.partition_index, error_code=error)
-                for one in missing
-            ]
-            failed.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=results))
-        return bool(topic.partitions)
 
     def _commit(
         self,
@@ -127,11 +102,11 @@ class TxnOffsetCommitHandler:
     ) -> None:
         """The transaction is verified: let the group decide."""
         for verification_error in errors.values():
-            reply(txn_commit_error_response(request, coordinator_error(verification_error.code)))
+            reply(txn_commit_response(request, coordinator_error(verification_error.code)))
             return
         shard = self._runtime.find(request.group_id)
         if not isinstance(shard, Shard):
-            reply(txn_commit_error_response(request, shard))
+            reply(txn_commit_response(request, shard))
             return
         topics = self._image().topics_by_name
         request.topics = [
@@ -143,7 +118,7 @@ class TxnOffsetCommitHandler:
         def on_commit(error: ErrorCode) -> None:
             response = decision.reply
             if error is not _NONE:
-                response = txn_commit_error_response(request, coordinator_error(error))
+                response = txn_commit_response(request, coordinator_error(error))
             reply(response)
 
         shard.execute(decision).then(on_commit)

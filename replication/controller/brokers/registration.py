@@ -12,7 +12,6 @@ NOT HERE Heartbeats (`broker_heartbeats.py`), elections (`elections.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import quorum, stored_records
@@ -22,13 +21,13 @@ from replication.controller.decision_context import DecisionContext
 from replication.controller.partitions.elections import broker_fenced, broker_restarted
 from replication.metadata.feature_levels import (
     METADATA_VERSION,
-    SUPPORTED_FEATURES,
     WITH_CONTROLLERS,
     WITH_DIRECTORIES,
     features_for,
     registration_version,
 )
-from replication.metadata.image import BrokerImage, Endpoint, MetadataImage, PartitionState
+from replication.metadata.image import Endpoint, MetadataImage, PartitionState
+from replication.metadata.image_records import stored_endpoints, stored_features
 from replication.metadata.metadata_records import Versioned
 from replication.state_machine import Decision
 
@@ -38,81 +37,57 @@ MAX_PRODUCER_ID = 2**63 - 1
 _RESERVED_IDS = 100
 
 
-class Registration(NamedTuple):
-    """The content of a BrokerRegistration request."""
-
-    broker_id: int
-    cluster_id: str
-    incarnation_id: bytes
-    endpoints: tuple[Endpoint, ...]
-    directories: tuple[bytes, ...]
-    rack: str | None = None
-    features: Mapping[str, tuple[int, int]] = SUPPORTED_FEATURES
-    previous_epoch: int = -1
-    """The broker epoch at the last clean shutdown; -1 if unknown."""
-    is_migrating: bool = False
-    """Whether the broker migrates from ZooKeeper."""
-
-
-def registration_from(request: quorum.BrokerRegistrationRequest) -> Registration:
-    """The registration in a request."""
-    return Registration(
-        broker_id=request.broker_id,
-        cluster_id=request.cluster_id,
-        incarnation_id=request.incarnation_id,
-        endpoints=tuple(Endpoint(e.name, e.host, e.port, e.security_protocol) for e in request.listeners),
-        directories=tuple(request.log_dirs),
-        rack=request.rack,
-        features={f.name: (f.min_supported_version, f.max_supported_version) for f in request.features},
-        previous_epoch=request.previous_broker_epoch,
-        is_migrating=request.is_migrating_zk_broker,
-    )
-
-
 def register(
     image: MetadataImage,
     context: DecisionContext,
-    registration: Registration,
+    request: quorum.BrokerRegistrationRequest,
     *,
     next_offset: int,
     is_alive: bool = False,
-) -> Decision[int]:
-    """Decide on a registration; the reply is the broker epoch.
+) -> Decision[quorum.BrokerRegistrationResponse]:
+    """Decide on a registration.
 
     Args:
         image: the newest image.
         context: the inputs of decisions.
-        registration: the broker's registration.
+        request: the broker's registration.
         next_offset: the offset of the first record.
         is_alive: whether the registered broker with this id has a session.
 
     Raises:
         KafkaError: the registration is rejected.
     """
-    broker_id = registration.broker_id
-    before = image.brokers.get(broker_id)
-    is_same = before is not None and before.incarnation_id == registration.incarnation_id
-    was_clean_shutdown = before is not None and before.epoch == registration.previous_epoch
-    _check(image, registration, is_duplicate=is_alive and not is_same and not was_clean_shutdown)
+    before = image.brokers.get(request.broker_id)
+    is_same = before is not None and before.incarnation_id == request.incarnation_id
+    was_clean_shutdown = before is not None and before.epoch == request.previous_broker_epoch
+    _check(image, request, is_duplicate=is_alive and not is_same and not was_clean_shutdown)
     records: list[Versioned] = []
     if not is_same:
         records += broker_restarted(
-            image, context, broker_id, registration.directories, was_clean_shutdown=was_clean_shutdown
+            image, context, request.broker_id, request.log_dirs, was_clean_shutdown=was_clean_shutdown
         )
         before = None
-    epoch = next_offset if before is None else before.epoch
-    record = _registration_record(registration, epoch, before)
-    if image.metadata_version < WITH_DIRECTORIES:
-        record.log_dirs = []
+    record = stored_records.RegisterBrokerRecord(
+        broker_id=request.broker_id,
+        incarnation_id=request.incarnation_id,
+        broker_epoch=next_offset if before is None else before.epoch,
+        end_points=request.listeners,
+        features=request.features,
+        rack=request.rack,
+        fenced=before is None or before.is_fenced,
+        in_controlled_shutdown=before is not None and before.is_shutting_down,
+        log_dirs=sorted(request.log_dirs) if image.metadata_version >= WITH_DIRECTORIES else [],
+    )
     records.append((record, registration_version(image.metadata_version)))
-    return Decision(records, epoch, is_atomic=False)
+    response = quorum.BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=record.broker_epoch)
+    return Decision(records, response, is_atomic=False)
 
 
-def _check(image: MetadataImage, registration: Registration, *, is_duplicate: bool) -> None:
-    if registration.cluster_id != image.cluster_id:
+def _check(image: MetadataImage, request: quorum.BrokerRegistrationRequest, *, is_duplicate: bool) -> None:
+    if request.cluster_id != image.cluster_id:
         raise KafkaError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
-            f"Expected cluster ID {image.cluster_id}, but got cluster ID {registration.cluster_id}",
+            f"Expected cluster ID {image.cluster_id}, but got cluster ID {request.cluster_id}",
         )
     if is_duplicate:
         raise KafkaError(
@@ -120,17 +95,16 @@ def _check(image: MetadataImage, registration: Registration, *, is_duplicate: bo
             "Another broker is registered with that broker id. If the broker was recently restarted this should "
             "self-resolve once the heartbeat manager expires the broker's session.",
         )
-    if registration.is_migrating:
+    if request.is_migrating_zk_broker:
         message = "Controller does not support registering ZK brokers."
         raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
-    problem = _directory_problem(image, registration)
+    problem = _directory_problem(image, request.broker_id, request.log_dirs)
     if problem is not None and image.metadata_version >= WITH_DIRECTORIES:
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, problem)
-    _check_features(image, registration.features)
+    _check_features(image, {f.name: (f.min_supported_version, f.max_supported_version) for f in request.features})
 
 
-def _directory_problem(image: MetadataImage, registration: Registration) -> str | None:
-    directories = registration.directories
+def _directory_problem(image: MetadataImage, broker_id: int, directories: list[bytes]) -> str | None:
     if not directories:
         return "No directories specified in request"
     if any(int.from_bytes(directory, "big") < _RESERVED_IDS for directory in directories):
@@ -138,7 +112,7 @@ def _directory_problem(image: MetadataImage, registration: Registration) -> str 
     if len(set(directories)) < len(directories):
         return "Duplicate directory ID in request"
     for other in image.brokers.values():
-        shared = set(other.directories) & set(directories) if other.broker_id != registration.broker_id else set()
+        shared = set(other.directories) & set(directories) if other.broker_id != broker_id else set()
         if shared:
             return f"Broker {other.broker_id} is already registered with directory {uuid_text(min(shared))}"
     return None
@@ -163,37 +137,6 @@ def _check_feature(name: str, level: int, lowest: int, highest: int) -> None:
             f"Unable to register because the broker does not support finalized version {level} of {name}. "
             f"The broker wants a version between {lowest} and {highest}, inclusive.",
         )
-
-
-def _registration_record(
-    registration: Registration, epoch: int, before: BrokerImage | None
-) -> stored_records.RegisterBrokerRecord:
-    """The record; `before` is the previous registration of the same process."""
-    return stored_records.RegisterBrokerRecord(
-        broker_id=registration.broker_id,
-        incarnation_id=registration.incarnation_id,
-        broker_epoch=epoch,
-        end_points=_endpoints(registration.endpoints),
-        features=_features(registration.features),
-        rack=registration.rack,
-        fenced=before is None or before.is_fenced,
-        in_controlled_shutdown=before is not None and before.is_shutting_down,
-        log_dirs=sorted(registration.directories),
-    )
-
-
-def _endpoints(endpoints: tuple[Endpoint, ...]) -> list[stored_records.BrokerEndpoint]:
-    return [
-        stored_records.BrokerEndpoint(name=e.listener, host=e.host, port=e.port, security_protocol=e.security_protocol)
-        for e in endpoints
-    ]
-
-
-def _features(features: Mapping[str, tuple[int, int]]) -> list[stored_records.BrokerFeature]:
-    return [
-        stored_records.BrokerFeature(name=name, min_supported_version=lowest, max_supported_version=highest)
-        for name, (lowest, highest) in features.items()
-    ]
 
 
 def register_controller(
@@ -222,8 +165,8 @@ def controller_registration_request(
     return quorum.ControllerRegistrationRequest(
         controller_id=controller_id,
         incarnation_id=incarnation_id,
-        listeners=_endpoints(endpoints),
-        features=_features(features_for(levels)),
+        listeners=stored_endpoints(endpoints),
+        features=stored_features(features_for(levels)),
     )
 
 

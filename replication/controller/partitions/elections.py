@@ -142,7 +142,7 @@ def _begin_new_epochs(image: MetadataImage, broker_id: int, directories: Sequenc
     version = partition_version(image.metadata_version)
     return [
         (PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=broker_id), version)
-        for topic, index, state in _partitions(image)
+        for topic, index, state in partitions_of(image)
         if state.replicas == (broker_id,)
         and state.leader == broker_id
         and state.is_in_directories(broker_id, directories)
@@ -162,7 +162,7 @@ def has_leaderships(image: MetadataImage, context: DecisionContext, broker_id: i
     """Whether a broker leads partitions that other brokers could lead."""
     return any(
         state.leader == broker_id and not _is_kept_over_restart(image, context, broker_id, state)
-        for _, _, state in _partitions(image)
+        for _, _, state in partitions_of(image)
     )
 
 
@@ -177,7 +177,8 @@ def _others(image: MetadataImage, broker_id: int) -> LeaderFilter:
     return lambda other: other != broker_id and _is_active(image, other)
 
 
-def _partitions(image: MetadataImage) -> Iterator[tuple[TopicImage, int, PartitionState]]:
+def partitions_of(image: MetadataImage) -> Iterator[tuple[TopicImage, int, PartitionState]]:
+    """All partitions, with their topic and index."""
     for topic in image.topics_by_id.values():
         for index, state in topic.partitions.items():
             yield topic, index, state

@@ -2,7 +2,7 @@
 
 RULES    1. Work runs in its own process until its stop event is set.
          2. Each kind exists twice: requests to the broker, and the reference, which does the broker's disk accesses
-            without a broker.
+            without a broker, in a directory of its own.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from threading import Thread
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from protocol.messages.groups import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from protocol.messages.groups import OffsetCommitRequest
 from tests.benchmark.load import raw
 from tests.benchmark.load.raw import Peer, batch, fetch_frame, produce_frame
 from tests.support.loading import create, load
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 
 MIB: Final = 1 << 20
@@ -29,15 +31,13 @@ COLD_BATCH: Final = MIB - 200
 SEGMENT_BYTES: Final = 256 * MIB
 SYNCING: Final = 4
 SLOW_BATCH: Final = 64 << 10
+FILES: Final = "other-program"
 _PATIENCE_S: Final = 120.0
 _CONTEXT = get_context("fork")
 
 
-class Task(NamedTuple):
-    """Work that runs until the event is set."""
-
-    run: Callable[..., None]
-    arguments: tuple[Any, ...]
+Task = Callable[[Event], None]
+"""Work that runs until the event is set."""
 
 
 @contextlib.contextmanager
@@ -47,7 +47,7 @@ def running_task(task: Task | None) -> Iterator[None]:
         yield
         return
     stop = _CONTEXT.Event()
-    process = _CONTEXT.Process(target=task.run, args=(*task.arguments, stop))
+    process = _CONTEXT.Process(target=task, args=(stop,))
     process.start()
     try:
         yield
@@ -58,7 +58,7 @@ def running_task(task: Task | None) -> Iterator[None]:
             process.kill()
             process.join()
     if process.exitcode:
-        raise RuntimeError(f"{task.run.__name__} ended with {process.exitcode}")
+        raise RuntimeError(f"{task} ended with {process.exitcode}")
 
 
 # ---------------------------------------------------------------- preparing
@@ -98,12 +98,15 @@ def delete_topic(bootstrap: str, topic: str) -> None:
         raw.delete_topic(client, topic)
 
 
-def remove(path: Path) -> None:
-    """Removes a file, or a directory of files."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+@contextlib.contextmanager
+def own_folder(directory: Path) -> Iterator[Path]:
+    """A folder on the same file system as the broker's directory; removed after the block."""
+    folder = directory.parent / FILES if not directory.is_mount() else directory / f".{FILES}"
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
 
 
 # ---------------------------------------------------------------- cold reading
@@ -137,20 +140,16 @@ def scan_files(directory: Path, stop: Event) -> None:
 def produce_synced(bootstrap: str, topic: str, stop: Event) -> None:
     """Some producers require every record on disk before its acknowledgement."""
     request = produce_frame(topic, batch(1, 1024))
-    _run_threads(SYNCING, lambda _: _produce(bootstrap, request, stop))
+    _run_threads(*[partial(_produce, bootstrap, request, stop)] * SYNCING)
 
 
 def write_synced(directory: Path, stop: Event) -> None:
     """Another program writes as much and syncs as often."""
     block = batch(1, 1024)
-
-    def append(number: int) -> None:
-        with (directory / f"synced-{number}").open("wb", 0) as file:
-            while not stop.is_set():
-                file.write(block)
-                os.fdatasync(file.fileno())
-
-    _run_threads(1, append)  # a broker groups waiting writes
+    with own_folder(directory) as folder, (folder / "synced").open("wb", 0) as file:
+        while not stop.is_set():  # one thread: a broker groups waiting writes
+            file.write(block)
+            os.fdatasync(file.fileno())
 
 
 def _produce(bootstrap: str, request: bytes, stop: Event, pause_s: float = 0.0) -> None:
@@ -161,8 +160,8 @@ def _produce(bootstrap: str, request: bytes, stop: Event, pause_s: float = 0.0) 
                 time.sleep(pause_s)
 
 
-def _run_threads(count: int, work: Callable[[int], None]) -> None:
-    threads = [Thread(target=work, args=(number,)) for number in range(count)]
+def _run_threads(*works: Callable[[], None]) -> None:
+    threads = [Thread(target=work) for work in works]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -202,32 +201,24 @@ def create_directories(directory: Path, partitions: int, stop: Event) -> None:
     """Another program creates and removes such directories."""
     stop.wait(0.5)
     while not stop.is_set():
-        made = [directory / f"many-{number}" for number in range(partitions)]
-        for path in made:
-            path.mkdir()
-            (path / "partition.metadata").write_bytes(b"version: 0\n")
-        stop.wait(1)
-        for path in made:
-            (path / "partition.metadata").unlink()
-            path.rmdir()
+        with own_folder(directory) as folder:
+            for number in range(partitions):
+                path = folder / f"many-{number}"
+                path.mkdir()
+                (path / "partition.metadata").write_bytes(b"version: 0\n")
+            stop.wait(1)
         stop.wait(1)
 
 
 # ---------------------------------------------------------------- a slow directory
 def use_slow_directory(bootstrap: str, busy: str, sleepy: str, stop: Event) -> None:
     """Uses topics in a slow directory in every way: appends and rolls, writes after a pause, commits, creates, deletes."""
-    large = produce_frame(busy, batch(1, SLOW_BATCH))
+    large, small = produce_frame(busy, batch(1, SLOW_BATCH)), produce_frame(sleepy, batch(1, 100))
     _run_threads(
-        7,
-        lambda number: (
-            _produce(bootstrap, large, stop)
-            if number < 4
-            else _produce(bootstrap, produce_frame(sleepy, batch(1, 100)), stop, 1.0)
-            if number == 4
-            else _commit(bootstrap, stop)
-            if number == 5
-            else _create_and_delete(bootstrap, stop)
-        ),
+        *[partial(_produce, bootstrap, large, stop)] * 4,
+        partial(_produce, bootstrap, small, stop, 1.0),
+        partial(_commit, bootstrap, stop),
+        partial(_create_and_delete, bootstrap, stop),
     )
 
 
@@ -235,9 +226,10 @@ def _commit(bootstrap: str, stop: Event) -> None:
     with RawClient(bootstrap, _PATIENCE_S) as client:
         while not stop.is_set():
             for number in range(8):
-                partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
-                topics = [OffsetCommitRequestTopic(name="elsewhere", partitions=[partition])]
-                client.ask(OffsetCommitRequest(group_id=f"group-{number}", member_id="", topics=topics), 5)
+                partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+                topics = [{"name": "elsewhere", "partitions": [partition]}]
+                request = message(OffsetCommitRequest, group_id=f"group-{number}", member_id="", topics=topics)
+                client.ask(request, 5)
             stop.wait(0.2)
 
 
@@ -255,9 +247,10 @@ def write_slow_directory(directory: Path, stop: Event) -> None:
     """Another program writes in the slow directory, with as many threads."""
     block = batch(1, SLOW_BATCH)
 
-    def append(number: int) -> None:
-        with (directory / f"other-{number}").open("wb", 0) as file:
+    def append(path: Path) -> None:
+        with path.open("wb", 0) as file:
             while not stop.is_set():
                 file.write(block)
 
-    _run_threads(7, append)
+    with own_folder(directory) as folder:
+        _run_threads(*(partial(append, folder / f"other-{number}") for number in range(7)))

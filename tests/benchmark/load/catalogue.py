@@ -91,8 +91,7 @@ def one_partition(*, with_java: bool) -> Group:
     ]
     for label, client in _clients(with_java=with_java):
         for value_bytes, size in ((1024, "1 KiB"), (100, "100 B")):
-            loads.append(Load(f"{label} produce {size}", partial(_client_produce, client, value_bytes)))
-            loads.append(Load(f"{label} consume {size}", partial(_client_consume, client, value_bytes)))
+            loads += _client_loads(label, client, value_bytes, size)
     return Group(_prepare_one, loads)
 
 
@@ -123,50 +122,56 @@ def _clients(*, with_java: bool) -> list[tuple[str, ModuleType]]:
     return [("librdkafka", librdkafka), *([("Java", java)] if with_java else [])]
 
 
-def _client_produce(client: ModuleType, value_bytes: int, broker: RunningBroker, scale: Scale) -> Outcome:
-    """To a new topic, which the consumer then reads."""
-    topic = _client_topic(client, value_bytes)
-    with RawClient(broker.bootstrap) as admin:
-        with contextlib.suppress(AssertionError):  # does not exist the first time
-            raw.delete_topic(admin, topic)
-        raw.create_topic(admin, topic)
-    outcome: Outcome = client.produce(broker, topic, _count(value_bytes, scale), value_bytes)
-    return outcome
+def _client_loads(label: str, client: ModuleType, value_bytes: int, size: str) -> list[Load]:
+    """Records to a new topic, and from it."""
+    topic = f"records-{label}-{value_bytes}"
 
+    def count(scale: Scale) -> int:
+        return scale.value_bytes // max(value_bytes, 256)
 
-def _client_consume(client: ModuleType, value_bytes: int, broker: RunningBroker, scale: Scale) -> Outcome:
-    topic = _client_topic(client, value_bytes)
-    outcome: Outcome = client.consume(broker, topic, _count(value_bytes, scale), value_bytes)
-    return outcome
+    def produce(broker: RunningBroker, scale: Scale) -> Outcome:
+        with RawClient(broker.bootstrap) as admin:
+            with contextlib.suppress(AssertionError):  # does not exist the first time
+                raw.delete_topic(admin, topic)
+            raw.create_topic(admin, topic)
+        outcome: Outcome = client.produce(broker, topic, count(scale), value_bytes)
+        return outcome
 
-
-def _client_topic(client: ModuleType, value_bytes: int) -> str:
-    return f"records-{client.__name__.rpartition('.')[2]}-{value_bytes}"
-
-
-def _count(value_bytes: int, scale: Scale) -> int:
-    return scale.value_bytes // max(value_bytes, 256)
+    return [
+        Load(f"{label} produce {size}", produce),
+        Load(f"{label} consume {size}", lambda broker, scale: client.consume(broker, topic, count(scale), value_bytes)),
+    ]
 
 
 # ---------------------------------------------------------------- many partitions
 def many_partitions(*, with_java: bool) -> Group:
     """Requests over all partitions of wide topics; the preparation has written the records that are read."""
-    loads = []
-    for width in _WIDTHS:
-        name = f"{width:,} partitions"
-        loads += [
-            Load(f"{name}: Produce 1 KiB to each", partial(_wide_produce, width)),
-            Load(f"{name}: Fetch 4 KiB of each", partial(_wide_fetch, width)),
-            Load(f"{name}: parked Fetch woken", partial(_wide_wake, width)),
-            Load(f"{name}: librdkafka produce", partial(_wide_client_produce, librdkafka, width)),
-            Load(f"{name}: librdkafka consume", partial(_wide_client_consume, librdkafka, width)),
-        ]
-        if with_java:
-            loads += [
-                Load(f"{name}: Java produce", partial(_wide_client_produce, java, width)),
-                Load(f"{name}: Java consume", partial(_wide_client_consume, java, width)),
-            ]
-    return Group(_prepare_many, loads)
+    clients = _clients(with_java=with_java)
+    return Group(_prepare_many, [load for width in _WIDTHS for load in _wide_loads(width, clients)])
+
+
+def _wide_loads(width: int, clients: list[tuple[str, ModuleType]]) -> list[Load]:
+    topic, name = _wide(width), f"{width:,} partitions"
+
+    def fetch(broker: RunningBroker, scale: Scale) -> Outcome:
+        return sessions.fetch(broker, topic, width, _WIDE_RECORDS, 2 * scale.wide_bytes)
+
+    loads = [
+        Load(
+            f"{name}: Produce 1 KiB to each",
+            lambda broker, scale: raw.produce(broker, topic, 1024, scale.wide_bytes, width),
+        ),
+        Load(f"{name}: Fetch 4 KiB of each", fetch),
+        Load(f"{name}: parked Fetch woken", lambda broker, scale: sessions.wake(broker, topic, width, scale.wakes)),
+    ]
+    for label, client in clients:
+        for verb, run in (("produce", client.produce), ("consume", client.consume)):
+            loads.append(Load(f"{name}: {label} {verb}", partial(_client_wide, run, topic)))
+    return loads
+
+
+def _client_wide(run: Callable[..., Outcome], topic: str, broker: RunningBroker, scale: Scale) -> Outcome:
+    return run(broker, topic, scale.wide_bytes // 1024, 1024)
 
 
 def _prepare_many(broker: RunningBroker, scale: Scale) -> None:
@@ -178,25 +183,3 @@ def _prepare_many(broker: RunningBroker, scale: Scale) -> None:
 
 def _wide(width: int) -> str:
     return f"wide-{width}"
-
-
-def _wide_produce(width: int, broker: RunningBroker, scale: Scale) -> Outcome:
-    return raw.produce(broker, _wide(width), 1024, scale.wide_bytes, width)
-
-
-def _wide_fetch(width: int, broker: RunningBroker, scale: Scale) -> Outcome:
-    return sessions.fetch(broker, _wide(width), width, _WIDE_RECORDS, 2 * scale.wide_bytes)
-
-
-def _wide_wake(width: int, broker: RunningBroker, scale: Scale) -> Outcome:
-    return sessions.wake(broker, _wide(width), width, scale.wakes)
-
-
-def _wide_client_produce(client: ModuleType, width: int, broker: RunningBroker, scale: Scale) -> Outcome:
-    outcome: Outcome = client.produce(broker, _wide(width), scale.wide_bytes // 1024, 1024)
-    return outcome
-
-
-def _wide_client_consume(client: ModuleType, width: int, broker: RunningBroker, scale: Scale) -> Outcome:
-    outcome: Outcome = client.consume(broker, _wide(width), scale.wide_bytes // 1024, 1024)
-    return outcome

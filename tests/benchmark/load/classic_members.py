@@ -10,24 +10,15 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Any, Final
 
 from protocol.codec import encode
 from protocol.errors import ErrorCode
-from protocol.messages.groups import (
-    ConsumerProtocolSubscription,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    LeaveGroupRequest,
-    MemberIdentity,
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-)
+from protocol.messages import groups
 from protocol.schema import Message
 from tests.benchmark.load.running_broker import RunningBroker
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 
 JOIN, SYNC, HEARTBEAT, LEAVE = 5, 3, 3, 3
@@ -63,24 +54,21 @@ class _Member:
         """Whether a response is outstanding."""
         return self._sent is not None
 
-    def _send(self, request: Message, version: int) -> None:
-        self._sent = request, version
-        self.client.send(request, version)
+    def _send(self, version: int, cls: type[Message], **fields: Any) -> None:
+        self._sent = message(cls, group_id=self._group, **fields), version
+        self.client.send(*self._sent)
 
     def join(self) -> None:
         self.phase, self.seen = _Phase.JOINING, 0
         self.joins += 1
-        subscription = encode(ConsumerProtocolSubscription(topics=[self._group]), 1)
-        protocol = JoinGroupRequestProtocol(name="range", metadata=b"\0\1" + subscription)
-        request = JoinGroupRequest(
-            group_id=self._group, session_timeout_ms=60_000, rebalance_timeout_ms=60_000, member_id=self.id,
-            protocol_type="consumer", protocols=[protocol],
+        subscription = encode(groups.ConsumerProtocolSubscription(topics=[self._group]), 1)
+        self._send(
+            JOIN, groups.JoinGroupRequest, session_timeout_ms=60_000, rebalance_timeout_ms=60_000, member_id=self.id,
+            protocol_type="consumer", protocols=[{"name": "range", "metadata": b"\0\1" + subscription}],
         )  # fmt: skip
-        self._send(request, JOIN)
 
     def heartbeat(self) -> None:
-        request = HeartbeatRequest(group_id=self._group, generation_id=self.generation, member_id=self.id)
-        self._send(request, HEARTBEAT)
+        self._send(HEARTBEAT, groups.HeartbeatRequest, generation_id=self.generation, member_id=self.id)
 
     def receive(self) -> None:
         """Reads a response and reacts as a client does."""
@@ -103,13 +91,9 @@ class _Member:
         if self.phase is _Phase.JOINING:
             self.id, self.generation, self.phase = answer.member_id, answer.generation_id, _Phase.SYNCING
             self.seen = len(answer.members)
-            given = [
-                SyncGroupRequestAssignment(member_id=one.member_id, assignment=ASSIGNMENT) for one in answer.members
-            ]
-            request = SyncGroupRequest(
-                group_id=self._group, generation_id=self.generation, member_id=self.id, assignments=given
-            )
-            self._send(request, SYNC)
+            given = [{"member_id": one.member_id, "assignment": ASSIGNMENT} for one in answer.members]
+            identity = {"generation_id": self.generation, "member_id": self.id}
+            self._send(SYNC, groups.SyncGroupRequest, **identity, assignments=given)
             return
         if self.phase is _Phase.SYNCING:
             assert bytes(answer.assignment) == ASSIGNMENT, "not its share"
@@ -119,8 +103,8 @@ class _Member:
     def leave(self) -> None:
         if self._sent is not None:
             self.client.receive(*self._sent)
-        request = LeaveGroupRequest(group_id=self._group, members=[MemberIdentity(member_id=self.id)])
-        self.client.ask(request, LEAVE)
+        leave = message(groups.LeaveGroupRequest, group_id=self._group, members=[{"member_id": self.id}])
+        self.client.ask(leave, LEAVE)
         self.client.close()
 
 
@@ -147,9 +131,7 @@ class ClassicGroup:
             if member.generation < 0 and not member.is_waiting:
                 member.join()
         began_s = time.monotonic()
-        for (
-            member
-        ) in self._members:  # existing members learn soon of the rebalance, whenever their heartbeat would be due
+        for member in self._members:  # existing members learn soon of the rebalance
             member.next_heartbeat_s = began_s + FIRST_HEARTBEAT_S
         ends_s = began_s + LIMIT_S
         while not self._is_stable():
@@ -166,7 +148,7 @@ class ClassicGroup:
                 member.heartbeat()
 
     def _is_stable(self) -> bool:
-        members: Sequence[_Member] = self._members
+        members = self._members
         return (
             all(member.phase is _Phase.STABLE for member in members)
             and len({member.generation for member in members}) == 1

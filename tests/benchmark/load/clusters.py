@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Self
 
-from protocol.messages.cluster import DescribeQuorumRequest, QuorumPartition, QuorumTopic
+from protocol.messages.cluster import DescribeQuorumRequest
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.benchmark.load import raw
 from tests.benchmark.load.meter import Outcome, cpu_seconds
@@ -15,6 +16,7 @@ from tests.benchmark.load.running_broker import Node, RunningBroker
 from tests.benchmark.report.rows import OURS, THEIRS
 from tests.support import cluster as ours
 from tests.support.kafka import STOCK_JVM, ApacheKafka, free_port
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -63,7 +65,7 @@ class ThreeNodes:
             for one in [pool.submit(node.start) for node in stopped]:
                 one.result()
         for node in stopped:
-            until(lambda node=node: self._names_all(node), f"{self.name} names all its brokers", within_s=_LIMIT_S)
+            until(partial(self._names_all, node), f"{self.name} names all its brokers", within_s=_LIMIT_S)
         return Outcome({"s": time.monotonic() - started, "CPU s": sum(cpu_seconds(node.pid) for node in stopped)})
 
     def _names_all(self, node: Node) -> bool:
@@ -78,8 +80,8 @@ class ThreeNodes:
         return RunningBroker(self.name, node.bootstrap, node.pid, others)
 
     def controller(self) -> int:
-        query = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])
-        request = DescribeQuorumRequest(topics=[query])
+        topics = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
+        request = message(DescribeQuorumRequest, topics=topics)
         with RawClient(self.nodes[1].bootstrap) as client:
             leader: int = client.ask(request, 1).topics[0].partitions[0].leader_id
             return leader
@@ -91,25 +93,19 @@ class ThreeNodes:
             found = client.ask(request, _METADATA_VERSION).topics[0].partitions
         return {partition.partition_index: partition for partition in found}
 
-    def create_unreplicated(self, topic: str, node: int) -> None:
-        with RawClient(self.nodes[node].bootstrap, _LIMIT_S) as client:
-            raw.create_topic(client, topic, 1, (node,), **{"min.insync.replicas": 1})
-
     def create(self, topic: str, leader: int, partitions: int = 1, **configs: object) -> None:
         """A topic led by one node, with all replicas in sync."""
-        replicas = (leader, *(number for number in NODES if number != leader))
-        with RawClient(self.nodes[leader].bootstrap, _LIMIT_S) as client:
-            raw.create_topic(client, topic, partitions, replicas, **configs)
+        self.create_on((leader, *(number for number in NODES if number != leader)), topic, partitions, **configs)
         self.await_all_in_sync(topic)
+
+    def create_on(self, replicas: tuple[int, ...], topic: str, partitions: int = 1, **configs: object) -> None:
+        with RawClient(self.nodes[replicas[0]].bootstrap, _LIMIT_S) as client:
+            raw.create_topic(client, topic, partitions, replicas, **configs)
 
     def await_all_in_sync(self, topic: str) -> None:
         """Waits until every node's metadata has all replicas in sync."""
         for node in self.nodes.values():
-            until(
-                lambda node=node: self._knows_all_in_sync(node, topic),
-                f"all replicas of {topic} are in sync",
-                within_s=_LIMIT_S,
-            )
+            until(partial(self._knows_all_in_sync, node, topic), f"all replicas of {topic} are in sync", _LIMIT_S)
 
     def _knows_all_in_sync(self, node: Node, topic: str) -> bool:
         found = self.partitions(node, topic).values()

@@ -12,11 +12,12 @@ import time
 from typing import Final
 
 from protocol.errors import ErrorCode
-from protocol.messages.groups import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from protocol.messages.groups import OffsetFetchRequest
 from tests.benchmark.load.groups import await_coordinator, commit_frame
 from tests.benchmark.load.meter import Outcome, cpu_seconds
 from tests.benchmark.load.raw import Peer, create_topic
 from tests.benchmark.load.running_broker import Node, RunningBroker, start
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -51,8 +52,8 @@ def _served(name: str, node: Node, topic: str) -> dict[str, float]:
 
 
 def _has_offsets(client: RawClient, group: str) -> bool:
-    query = OffsetFetchRequestTopics(name=group, partition_indexes=[PARTITIONS - 1])
-    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=[query])])
+    topics = [{"name": group, "partition_indexes": [PARTITIONS - 1]}]
+    request = message(OffsetFetchRequest, groups=[{"group_id": group, "topics": topics}])
     error = client.ask(request, _FETCH).groups[0].error_code
     assert error in {0, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}, ErrorCode(error).name
     return not error

@@ -13,24 +13,16 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from struct import Struct
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from protocol.messages.consumer_groups import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatRequestTopicPartitions,
-)
-from protocol.messages.groups import (
-    DescribeGroupsRequest,
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
+from protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
+from protocol.messages.groups import DescribeGroupsRequest, OffsetCommitRequest
 from protocol.messages.metadata import FindCoordinatorRequest
-from protocol.schema import Message
 from tests.benchmark.load.classic_members import ClassicGroup
 from tests.benchmark.load.meter import Meter, Outcome
 from tests.benchmark.load.raw import Peer, frame
 from tests.benchmark.load.running_broker import RunningBroker
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -65,12 +57,11 @@ def commits(broker: RunningBroker, topic: str, count: int, at_a_time: int, parti
 
 def commit_frame(group: str, topic: str, partitions: Sequence[int]) -> bytes:
     """A commit of one offset for each of some partitions, without a member id."""
-    positions = [
-        OffsetCommitRequestPartition(partition_index=index, committed_offset=index, committed_metadata="")
-        for index in partitions
+    committed = [
+        {"partition_index": index, "committed_offset": index, "committed_metadata": ""} for index in partitions
     ]
-    named = OffsetCommitRequestTopic(name=topic, partitions=positions)
-    return frame(OffsetCommitRequest(group_id=group, member_id="", topics=[named]), _COMMIT)
+    topics = [{"name": topic, "partitions": committed}]
+    return frame(message(OffsetCommitRequest, group_id=group, member_id="", topics=topics), _COMMIT)
 
 
 def _commit_all(broker: RunningBroker, requests: Sequence[bytes], count: int) -> list[float]:
@@ -131,77 +122,57 @@ def _time_to_settle_classic(broker: RunningBroker, group: ClassicGroup) -> Outco
 # ---- members of the consumer protocol (KIP-848)
 
 
-class Connections:
-    """The connections of a group's members."""
-
-    def __init__(self, broker: RunningBroker, count: int) -> None:
-        self._stack = ExitStack()
-        self._clients = [self._stack.enter_context(RawClient(broker.bootstrap, _LIMIT_S)) for _ in range(count)]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def ask(self, requests: Sequence[Message], version: int, first: int = 0) -> list[Any]:
-        """The responses to one request of each member from `first` on, all sent at the same time."""
-        query = list(zip(self._clients[first:], requests, strict=False))
-        for client, request in query:
-            client.send(request, version)
-        return [client.receive(request, version) for client, request in query]
-
-
 def consumer(broker: RunningBroker, topic: str, size: int) -> dict[str, Outcome]:
     """Members join a new group with one more partition than members; then another one joins, and one leaves.
 
     The clock runs until all are in the same epoch and all partitions are assigned.
     """
     await_coordinator(broker, topic)
-    with Connections(broker, size + 1) as connections:
-        members = [_ConsumerMember(topic, number) for number in range(size)]
-        found = {"come": _time_to_settle(broker, connections, members, size + 1)}
-        members.append(_ConsumerMember(topic, size))
-        found["one more comes"] = _time_to_settle(broker, connections, members, size + 1)
-        connections.ask([members.pop().leave_request()], _HEARTBEAT, size)
-        found["one goes"] = _time_to_settle(broker, connections, members, size + 1)
+    with ExitStack() as held:
+        clients = [held.enter_context(RawClient(broker.bootstrap, _LIMIT_S)) for _ in range(size + 1)]
+        members = [_ConsumerMember(client, topic, number) for number, client in enumerate(clients)]
+        found = {"come": _time_to_settle(broker, members[:-1], size + 1)}
+        found["one more comes"] = _time_to_settle(broker, members, size + 1)
+        members.pop().leave()
+        found["one goes"] = _time_to_settle(broker, members, size + 1)
     return found
 
 
-def _time_to_settle(
-    broker: RunningBroker, connections: Connections, members: Sequence[_ConsumerMember], partitions: int
-) -> Outcome:
+def _time_to_settle(broker: RunningBroker, members: Sequence[_ConsumerMember], partitions: int) -> Outcome:
     with Meter(broker.pid) as meter:
-        rounds = _until_settled(connections, members, partitions)
+        rounds = _until_settled(members, partitions)
     return Outcome({"ms": meter.wall_s * 1e3, "CPU ms": meter.cpu_s * 1e3, "rounds of heartbeats": rounds})
 
 
 class _ConsumerMember:
     """One member, as a client implements it."""
 
-    def __init__(self, topic: str, number: int) -> None:
-        self._topic, self._id = topic, f"member-{number:04}"
+    def __init__(self, client: RawClient, topic: str, number: int) -> None:
+        self._client, self._topic, self._id = client, topic, f"member-{number:04}"
         self.epoch = 0
         self.owned: dict[bytes, list[int]] = {}
         self._assignment_changed = False
+        self._sent = self._request(-1)
 
-    def request(self) -> ConsumerGroupHeartbeatRequest:
-        request = ConsumerGroupHeartbeatRequest(group_id=self._topic, member_id=self._id, member_epoch=self.epoch)
+    def _request(self, epoch: int, **fields: Any) -> ConsumerGroupHeartbeatRequest:
+        common = {"group_id": self._topic, "member_id": self._id, "member_epoch": epoch}
+        return message(ConsumerGroupHeartbeatRequest, **common, **fields)
+
+    def send(self) -> None:
+        fields: dict[str, Any] = {}
         if self.epoch == 0:
-            request.rebalance_timeout_ms = 60_000
-            request.subscribed_topic_names, request.topic_partitions = [self._topic], []
+            fields = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": [self._topic], "topic_partitions": []}
         elif self._assignment_changed:
-            request.topic_partitions = [
-                ConsumerGroupHeartbeatRequestTopicPartitions(topic_id=topic_id, partitions=partitions)
-                for topic_id, partitions in self.owned.items()
-            ]
+            fields["topic_partitions"] = [{"topic_id": one, "partitions": owned} for one, owned in self.owned.items()]
         self._assignment_changed = False
-        return request
+        self._sent = self._request(self.epoch, **fields)
+        self._client.send(self._sent, _HEARTBEAT)
 
-    def leave_request(self) -> ConsumerGroupHeartbeatRequest:
-        return ConsumerGroupHeartbeatRequest(group_id=self._topic, member_id=self._id, member_epoch=-1)
+    def leave(self) -> None:
+        self._client.ask(self._request(-1), _HEARTBEAT)
 
-    def apply_response(self, answer: Any) -> None:
+    def receive(self) -> None:
+        answer = self._client.receive(self._sent, _HEARTBEAT)
         assert not answer.error_code, answer
         self.epoch = answer.member_epoch
         if answer.assignment is not None:
@@ -209,12 +180,13 @@ class _ConsumerMember:
             self._assignment_changed = True
 
 
-def _until_settled(connections: Connections, members: Sequence[_ConsumerMember], partitions: int) -> int:
+def _until_settled(members: Sequence[_ConsumerMember], partitions: int) -> int:
     rounds, ends_s = 0, time.monotonic() + _LIMIT_S
     while not _is_settled(members, partitions):
-        answers = connections.ask([one.request() for one in members], _HEARTBEAT)
-        for one, answer in zip(members, answers, strict=True):
-            one.apply_response(answer)
+        for one in members:
+            one.send()
+        for one in members:
+            one.receive()
         rounds += 1
         assert time.monotonic() < ends_s, "the group does not become stable"
         time.sleep(_PACE_S)

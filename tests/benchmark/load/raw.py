@@ -14,21 +14,16 @@ from typing import Any
 
 from protocol.api import request_header_version
 from protocol.codec import encode
-from protocol.messages.admin import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-)
+from protocol.messages.admin import CreateTopicsRequest, DeleteTopicsRequest
 from protocol.messages.headers import RequestHeader
 from protocol.messages.metadata import ApiVersionsRequest
-from protocol.messages.produce_fetch import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.messages.produce_fetch import ProduceRequest
 from protocol.records import BatchBuilder
 from protocol.schema import Message
 from tests.benchmark.load.meter import Meter, Outcome
 from tests.benchmark.load.running_broker import RunningBroker
 from tests.support.loading import end_offset, end_offsets, fetch_request, produce_request
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -65,16 +60,12 @@ def batch(records: int, value_bytes: int, ahead_ms: int = 0) -> bytes:
 
 def produce_frame(topic: str, records: bytes, acks: int = 1, partitions: int = 1) -> bytes:
     """A Produce of one batch to each of the first partitions."""
-    request: ProduceRequest = produce_request({topic: [records] * partitions})
-    request.acks = acks
-    return frame(request, PRODUCE_VERSION)
+    return frame(produce_request({topic: [records] * partitions}, acks=acks), PRODUCE_VERSION)
 
 
 def fetch_frame(topic: str, offset: int, max_bytes: int, max_wait_ms: int) -> bytes:
-    request = fetch_request(
-        FETCH_VERSION, {(topic, _TOPIC_ID, 0): offset}, max_bytes=max_bytes, max_wait_ms=max_wait_ms
-    )
-    return frame(request, FETCH_VERSION)
+    positions = {(topic, _TOPIC_ID, 0): offset}
+    return frame(fetch_request(FETCH_VERSION, positions, max_bytes=max_bytes, max_wait_ms=max_wait_ms), FETCH_VERSION)
 
 
 class Peer:
@@ -128,18 +119,13 @@ def create_topic(
 
     `replicas` are those of every partition, the leader first, which gets the request; without them there is one broker.
     """
+    topic: dict[str, Any] = {"name": name, "num_partitions": partitions, "replication_factor": 1}
+    if replicas:
+        assigned = [{"partition_index": index, "broker_ids": list(replicas)} for index in range(partitions)]
+        topic |= {"num_partitions": -1, "replication_factor": -1, "assignments": assigned}
     settings = {"file.delete.delay.ms": 1000, **configs}
-    topic = CreatableTopic(
-        name=name,
-        num_partitions=-1 if replicas else partitions,
-        replication_factor=-1 if replicas else 1,
-        assignments=[
-            CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
-            for index in range(partitions if replicas else 0)
-        ],
-        configs=[CreatableTopicConfig(name=key, value=str(value)) for key, value in settings.items()],
-    )
-    answer = client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 5)
+    topic["configs"] = [{"name": key, "value": str(value)} for key, value in settings.items()]
+    answer = client.ask(message(CreateTopicsRequest, topics=[topic], timeout_ms=30_000), 5)
     assert answer.topics[0].error_code == 0, answer
     touch(client, name, partitions)
 
@@ -158,9 +144,8 @@ def touch(client: RawClient, topic: str, partitions: int) -> None:
 def write(client: RawClient, topic: str, partitions: Iterable[int], acks: int = 1) -> set[int]:
     """A record to each of some partitions; returns those that accepted it."""
     record = memoryview(batch(1, 100))
-    data = [PartitionProduceData(index=index, records=record) for index in sorted(partitions)]
-    topic_data = [TopicProduceData(name=topic, partition_data=data)]
-    answer = client.ask(ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=topic_data), PRODUCE_VERSION)
+    data = {"name": topic, "partition_data": [{"index": index, "records": record} for index in sorted(partitions)]}
+    answer = client.ask(message(ProduceRequest, acks=acks, timeout_ms=30_000, topic_data=[data]), PRODUCE_VERSION)
     return {part.index for part in answer.responses[0].partition_responses if part.error_code == 0}
 
 
@@ -220,20 +205,25 @@ def wake(broker: RunningBroker, count: int, topic: str) -> Outcome:
     """A parked Fetch is answered after a Produce over another connection: the time between that request and this response."""
     with RawClient(broker.bootstrap) as client:
         offset = end_offset(client, topic)
-    producer, consumer = Peer(broker.bootstrap), Peer(broker.bootstrap)
     request = produce_frame(topic, batch(1, 100))
+    fetches = (fetch_frame(topic, offset + number, _BUFFER_BYTES, 5000) for number in range(count))
+    return time_to_wake(broker, Peer(broker.bootstrap), ((fetch, request) for fetch in fetches))
+
+
+def time_to_wake(broker: RunningBroker, consumer: Peer, requests: Iterable[tuple[bytes, bytes]]) -> Outcome:
+    """The times between each Produce and the response to the parked Fetch before it."""
+    producer = Peer(broker.bootstrap)
     clock = time.perf_counter
     elapsed = []
     with Meter(broker.pid) as meter:
-        for _ in range(count):
-            consumer.send(fetch_frame(topic, offset, _BUFFER_BYTES, 5000))
+        for fetch, produce in requests:
+            consumer.send(fetch)
             time.sleep(0.001)  # time to be parked
             started = clock()
-            producer.send(request)
+            producer.send(produce)
             consumer.answer()
             elapsed.append(clock() - started)
             producer.answer()
-            offset += 1
     producer.close()
     consumer.close()
     return meter.each(elapsed)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 import psutil
 
 from barnabas.embedded import Broker
 from protocol.messages.metadata import MetadataRequest
-from tests.benchmark.load.meter import Outcome, cpu_seconds
+from tests.benchmark.load.meter import Meter, Outcome, cpu_seconds
 from tests.benchmark.report.rows import OURS, THEIRS
 from tests.support.kafka import STOCK_JVM, ApacheKafka
 from tests.support.raw_client import RawClient
@@ -23,6 +23,7 @@ _OURS = {"group.initial.rebalance.delay.ms": 0}
 """As in `ApacheKafka`: otherwise a new classic group waits this long."""
 
 Node = Broker | ApacheKafka
+T = TypeVar("T")
 
 
 class RunningBroker(NamedTuple):
@@ -37,6 +38,11 @@ class RunningBroker(NamedTuple):
     def pids(self) -> tuple[int, ...]:
         """All processes that a load uses."""
         return (self.pid, *self.followers)
+
+
+def in_turn(brokers: Iterable[T], turn: int) -> list[T]:
+    """The brokers in alternating order."""
+    return list(brokers)[:: 1 if turn % 2 else -1]
 
 
 @contextlib.contextmanager
@@ -79,14 +85,17 @@ def at_rest(brokers: Sequence[RunningBroker], settle_s: float, watch_s: float) -
     Memory is private memory, and the share of shared memory (PSS).
     """
     time.sleep(settle_s)
-    before = [cpu_seconds(broker.pid) for broker in brokers]
-    time.sleep(watch_s)
+    meters = [Meter(*broker.pids) for broker in brokers]
+    with contextlib.ExitStack() as held:
+        for meter in meters:
+            held.enter_context(meter)
+        time.sleep(watch_s)
     return {
         broker.name: Outcome(
             {
-                "memory MiB": psutil.Process(broker.pid).memory_full_info().pss / 2**20,
-                "CPU %": 100 * (cpu_seconds(broker.pid) - spent) / watch_s,
+                "memory MiB": sum(psutil.Process(pid).memory_full_info().pss for pid in broker.pids) / 2**20,
+                "CPU %": 100 * meter.cpu_s / meter.wall_s,
             }
         )
-        for broker, spent in zip(brokers, before, strict=True)
+        for broker, meter in zip(brokers, meters, strict=True)
     }

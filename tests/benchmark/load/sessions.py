@@ -5,15 +5,13 @@ The first request of a session has every partition; later requests have only tho
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from struct import Struct
 
-from protocol.messages.produce_fetch import FetchRequest
 from tests.benchmark.load.meter import Meter, Outcome
-from tests.benchmark.load.raw import FETCH_VERSION, PRODUCE_VERSION, Peer, batch, frame
+from tests.benchmark.load.raw import FETCH_VERSION, PRODUCE_VERSION, Peer, batch, frame, time_to_wake
 from tests.benchmark.load.running_broker import RunningBroker
-from tests.support.loading import end_offsets, fetch_request, produce_request
+from tests.support.loading import append_request, end_offsets, fetch_request
 from tests.support.raw_client import RawClient
 
 _MAX_BYTES = 50 << 20
@@ -38,11 +36,16 @@ class Session:
     def request(self, positions: Mapping[int, int], max_wait_ms: int = 0, max_bytes: int = _MAX_BYTES) -> bytes:
         """The next request, with the positions that changed."""
         topic_partitions = {(self._topic, _NO_ID, index): offset for index, offset in positions.items()}
-        request: FetchRequest = fetch_request(
-            FETCH_VERSION, topic_partitions, max_bytes=self._partition_bytes, max_wait_ms=max_wait_ms
+        session = {"session_id": self._id, "session_epoch": self._epoch}
+        partition = {"partition_max_bytes": self._partition_bytes}
+        request = fetch_request(
+            FETCH_VERSION,
+            topic_partitions,
+            max_bytes=max_bytes,
+            max_wait_ms=max_wait_ms,
+            partition=partition,
+            **session,
         )
-        request.max_bytes = max_bytes
-        request.session_id, request.session_epoch = self._id, self._epoch
         self._epoch += 1
         return frame(request, FETCH_VERSION)
 
@@ -74,25 +77,15 @@ def wake(broker: RunningBroker, topic: str, partitions: int, count: int) -> Outc
     with RawClient(broker.bootstrap) as client:
         offsets = dict(enumerate(end_offsets(client, topic, partitions)))
     record = batch(1, 100)
-    session, producer = Session(broker, topic, offsets, 1 << 20), Peer(broker.bootstrap)
-    moved: dict[int, int] = {}
-    clock = time.perf_counter
-    elapsed = []
-    with Meter(broker.pid) as meter:
+    session = Session(broker, topic, offsets, 1 << 20)
+
+    def requests() -> Iterator[tuple[bytes, bytes]]:
+        moved: dict[int, int] = {}
         for number in range(count):
             index = number % partitions
-            session.peer.send(session.request(moved, _PARKED_MS))
-            produce = produce_request({topic: [record]})
-            produce.topic_data[0].partition_data[0].index = index
-            request = frame(produce, PRODUCE_VERSION)
-            time.sleep(0.001)  # time to be parked
-            started = clock()
-            producer.send(request)
-            session.peer.answer()
-            elapsed.append(clock() - started)
-            producer.answer()
+            produce = frame(append_request(topic, index, record), PRODUCE_VERSION)
+            yield session.request(moved, _PARKED_MS), produce
             offsets[index] += 1
             moved = {index: offsets[index]}
-    producer.close()
-    session.peer.close()
-    return meter.each(elapsed)
+
+    return time_to_wake(broker, session.peer, requests())

@@ -1,6 +1,6 @@
 """The scenarios of `stalls`: paced producers next to the broker's own work, and next to another program with the same work.
 
-RULES    1. A scenario prepares before its producers start, and cleans up afterwards.
+RULES    1. A scenario prepares before its producers start.
          2. The producers' topic is in the quick log directory. The second log directory is our own file system
             (tests/support/faulty_directory.py), which is quick until a scenario slows it down.
 """
@@ -10,20 +10,23 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.benchmark.load import background_work, raw
+from protocol.messages.logs import AlterReplicaLogDirsRequest
+from tests.benchmark.load import background_work as work
 from tests.benchmark.load.background_work import Task
 from tests.support.faulty_directory import FaultyDirectory
 from tests.support.loading import create
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
+from tests.support.waiting import until
 
 QUIET: Final = "quiet"
 COLD, SYNCED, BUSY, SLEEPY = "cold", "synced", "busy", "sleepy"
 DELAY_S: Final = 0.2
 GIB: Final = 2**30
-_FILES: Final = "other-program"
 
 
 class Scale(NamedTuple):
@@ -48,7 +51,8 @@ class BrokerUnderLoad(NamedTuple):
     log: Callable[[], str]
 
 
-Work = Callable[[BrokerUnderLoad, Scale], contextlib.AbstractContextManager[Task | None]]
+Work = Callable[[BrokerUnderLoad, Scale], Task | None]
+"""Prepares the work, and returns it."""
 
 
 class Scenario(NamedTuple):
@@ -56,8 +60,9 @@ class Scenario(NamedTuple):
 
     name: str
     broker_work: Work
-    reference_work: Work | None
-    needs_slow_directory: bool = False
+    reference_work: Work | None = None
+    is_slow: bool = False
+    """Whether the second directory is slow meanwhile."""
 
 
 def prepare(broker: BrokerUnderLoad, scale: Scale) -> None:
@@ -69,115 +74,69 @@ def prepare(broker: BrokerUnderLoad, scale: Scale) -> None:
         if broker.slow is not None:
             _create_in(client, BUSY, broker.slow.path, segment_bytes=1 << 20)
             _create_in(client, SLEEPY, broker.slow.path)
-    background_work.fill_existing(broker.bootstrap, COLD, scale.cold_bytes)
+    work.fill_existing(broker.bootstrap, COLD, scale.cold_bytes)
 
 
 def _create_in(client: RawClient, name: str, directory: Path, **configs: int) -> None:
-    """Brokers choose the directory with the fewest partitions, so this creates others until the topic is in the wanted one."""
-    configs.setdefault("segment_bytes", background_work.SEGMENT_BYTES)
-    for attempt in range(9):
-        create(client, name, **configs)
-        if (directory / f"{name}-0").is_dir():
-            return
-        raw.delete_topic(client, name)
-        create(client, f"filler-{name}-{attempt}")
-    raise RuntimeError(f"{name} was never placed in {directory}")
+    """Creates a topic in this directory: brokers remember it although the topic does not exist yet."""
+    wanted = {"path": str(directory), "topics": [{"name": name, "partitions": [0]}]}
+    client.ask(message(AlterReplicaLogDirsRequest, dirs=[wanted]), 2)
+    create(client, name, **{"segment_bytes": work.SEGMENT_BYTES, **configs})
+    until((directory / f"{name}-0").is_dir, f"{name} is in {directory}")
 
 
-@contextlib.contextmanager
-def nothing(_: BrokerUnderLoad, __: Scale) -> Iterator[Task | None]:
-    yield None
-
-
-@contextlib.contextmanager
-def scan(broker: BrokerUnderLoad, _: Scale) -> Iterator[Task]:
-    yield Task(background_work.scan_topic, (broker.bootstrap, COLD, broker.quick / f"{COLD}-0"))
-
-
-@contextlib.contextmanager
-def scan_reference(broker: BrokerUnderLoad, _: Scale) -> Iterator[Task]:
-    yield Task(background_work.scan_files, (broker.quick / f"{COLD}-0",))
-
-
-@contextlib.contextmanager
-def sync(broker: BrokerUnderLoad, _: Scale) -> Iterator[Task]:
-    yield Task(background_work.produce_synced, (broker.bootstrap, SYNCED))
-
-
-@contextlib.contextmanager
-def sync_reference(broker: BrokerUnderLoad, _: Scale) -> Iterator[Task]:
-    with _folder(broker.quick) as folder:
-        yield Task(background_work.write_synced, (folder,))
-
-
-@contextlib.contextmanager
-def delete(broker: BrokerUnderLoad, scale: Scale) -> Iterator[Task]:
+def delete(broker: BrokerUnderLoad, scale: Scale) -> Task:
     topic = f"deleted-{time.monotonic_ns()}"
     with RawClient(broker.bootstrap, 60) as client:
         _create_in(client, topic, broker.quick)
-    background_work.fill_existing(broker.bootstrap, topic, scale.deleted_bytes)
-    yield Task(background_work.delete_topic_later, (broker.bootstrap, topic))
+    work.fill_existing(broker.bootstrap, topic, scale.deleted_bytes)
+    return partial(work.delete_topic_later, broker.bootstrap, topic)
 
 
-@contextlib.contextmanager
-def delete_reference(broker: BrokerUnderLoad, scale: Scale) -> Iterator[Task]:
-    folder = broker.quick.parent / _FILES
-    background_work.write_files(folder, scale.deleted_bytes)
-    yield Task(background_work.delete_files, (folder,))
+def delete_reference(broker: BrokerUnderLoad, scale: Scale) -> Task:
+    folder = broker.quick.parent / work.FILES
+    work.write_files(folder, scale.deleted_bytes)
+    return partial(work.delete_files, folder)
 
 
-@contextlib.contextmanager
-def partitions(broker: BrokerUnderLoad, scale: Scale) -> Iterator[Task]:
-    yield Task(background_work.create_partitions, (broker.bootstrap, scale.partitions))
-
-
-@contextlib.contextmanager
-def partitions_reference(broker: BrokerUnderLoad, scale: Scale) -> Iterator[Task]:
-    with _folder(broker.quick) as folder:
-        yield Task(background_work.create_directories, (folder, scale.partitions))
-
-
-@contextlib.contextmanager
-def slow(broker: BrokerUnderLoad, _: Scale) -> Iterator[Task]:
-    with _slowed(broker):
-        yield Task(background_work.use_slow_directory, (broker.bootstrap, BUSY, SLEEPY))
-
-
-@contextlib.contextmanager
-def slow_reference(broker: BrokerUnderLoad, _: Scale) -> Iterator[Task]:
+def write_slowly(broker: BrokerUnderLoad, _: Scale) -> Task:
     assert broker.slow is not None
-    with _folder(broker.slow.path) as folder, _slowed(broker):
-        yield Task(background_work.write_slow_directory, (folder,))
+    return partial(work.write_slow_directory, broker.slow.path)
 
 
 SCENARIOS: Final = (
-    Scenario("nothing else", nothing, None),
-    Scenario("cold scan", scan, scan_reference),
-    Scenario("syncs before acknowledgement", sync, sync_reference),
+    Scenario("nothing else", lambda *_: None),
+    Scenario(
+        "cold scan",
+        lambda broker, _: partial(work.scan_topic, broker.bootstrap, COLD, broker.quick / f"{COLD}-0"),
+        lambda broker, _: partial(work.scan_files, broker.quick / f"{COLD}-0"),
+    ),
+    Scenario(
+        "syncs before acknowledgement",
+        lambda broker, _: partial(work.produce_synced, broker.bootstrap, SYNCED),
+        lambda broker, _: partial(work.write_synced, broker.quick),
+    ),
     Scenario("deletion of a large topic", delete, delete_reference),
-    Scenario("topics of many partitions", partitions, partitions_reference),
-    Scenario("a slow directory", slow, slow_reference, needs_slow_directory=True),
+    Scenario(
+        "topics of many partitions",
+        lambda broker, scale: partial(work.create_partitions, broker.bootstrap, scale.partitions),
+        lambda broker, scale: partial(work.create_directories, broker.quick, scale.partitions),
+    ),
+    Scenario(
+        "a slow directory",
+        lambda broker, _: partial(work.use_slow_directory, broker.bootstrap, BUSY, SLEEPY),
+        write_slowly,
+        is_slow=True,
+    ),
 )
 
 
 @contextlib.contextmanager
-def _slowed(broker: BrokerUnderLoad) -> Iterator[None]:
+def slowed(broker: BrokerUnderLoad) -> Iterator[None]:
+    """The second directory is slow during the block."""
     assert broker.slow is not None
     broker.slow.slow_down(DELAY_S)
     try:
         yield
     finally:
         broker.slow.slow_down(0.0)
-
-
-@contextlib.contextmanager
-def _folder(directory: Path) -> Iterator[Path]:
-    """A folder on the same file system as the broker's directory; removed after the block."""
-    folder = directory.parent / _FILES if not directory.is_mount() else directory / f".{_FILES}"
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        for path in folder.glob("*"):
-            background_work.remove(path)
-        folder.rmdir()

@@ -15,18 +15,13 @@ from typing import Any, Final, NamedTuple
 
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import FindCoordinatorRequest
-from protocol.messages.produce_fetch import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.messages.transactions import (
-    EndTxnRequest,
-    InitProducerIdRequest,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-)
+from protocol.messages.produce_fetch import ProduceRequest
+from protocol.messages.transactions import EndTxnRequest, InitProducerIdRequest, TxnOffsetCommitRequest
 from protocol.records import BatchBuilder
 from tests.benchmark.load.meter import Meter, Outcome
 from tests.benchmark.load.raw import Peer, frame
 from tests.benchmark.load.running_broker import RunningBroker
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -73,17 +68,13 @@ class Transactor:
         builder = BatchBuilder(producer_id=producer_id, producer_epoch=epoch, base_sequence=0, transactional=True)
         builder.append(time.time_ns() // 1_000_000, None, _VALUE)
         batch = memoryview(builder.build())
-        data = [PartitionProduceData(index=index, records=batch) for index in range(partitions)]
-        produce = ProduceRequest(
-            transactional_id=self._name, acks=-1, timeout_ms=30_000,
-            topic_data=[TopicProduceData(name=topic, partition_data=data)],
-        )  # fmt: skip
-        partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=epoch, committed_metadata="")
-        offsets = TxnOffsetCommitRequest(
-            transactional_id=self._name, group_id=f"group of {self._name}", producer_id=producer_id,
-            producer_epoch=epoch, topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=[partition])],
-        )  # fmt: skip
-        end = EndTxnRequest(transactional_id=self._name, producer_id=producer_id, producer_epoch=epoch, committed=True)
+        data = {"name": topic, "partition_data": [{"index": index, "records": batch} for index in range(partitions)]}
+        produce = message(ProduceRequest, transactional_id=self._name, acks=-1, timeout_ms=30_000, topic_data=[data])
+        producer = {"transactional_id": self._name, "producer_id": producer_id, "producer_epoch": epoch}
+        partition = {"partition_index": 0, "committed_offset": epoch, "committed_metadata": ""}
+        commit = {"group_id": f"group of {self._name}", "topics": [{"name": topic, "partitions": [partition]}]}
+        offsets = message(TxnOffsetCommitRequest, **producer, **commit)
+        end = message(EndTxnRequest, **producer, committed=True)
         to_partitions = _HEAD + 1 + 1 + len(topic) + 1 + 4
         yield _Step(frame(produce, _PRODUCE), to_partitions, partitions, tail=6 - 4)
         yield _Step(frame(offsets, _OFFSETS), _HEAD + 4 + 1 + 1 + len(topic) + 1 + 4)
@@ -127,13 +118,9 @@ def _init_producer(bootstrap: str, name: str) -> tuple[int, int]:
 
 def transactions(broker: RunningBroker, topic: str, partitions: int, count: int, at_a_time: int = 1) -> Outcome:
     """Transactions of each of some transactional ids: a record to each partition, an offset, the end."""
-    warm_up = [
-        Transactor(broker.bootstrap, f"{topic}-{number}", topic, partitions, count // 10) for number in range(at_a_time)
-    ]
-    _run(warm_up)
-    working = [
-        Transactor(broker.bootstrap, f"{topic}-{number}", topic, partitions, count) for number in range(at_a_time)
-    ]
+    names = [f"{topic}-{number}" for number in range(at_a_time)]
+    _run([Transactor(broker.bootstrap, name, topic, partitions, count // 10) for name in names])
+    working = [Transactor(broker.bootstrap, name, topic, partitions, count) for name in names]
     with Meter(broker.pid) as meter:
         _run(working)
     took_s = sorted(elapsed for one in working for elapsed in one.took_s)

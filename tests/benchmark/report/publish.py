@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.benchmark.report import plots, tables
 from tests.benchmark.report.rows import Results
-from tests.benchmark.report.terminal import show_progress
+from tests.benchmark.report.terminal import Wanted, parse_arguments, results_name, show_progress
 
 FOLDER = Path("build/bench")
 FIGURES = Path("docs/figures")
+
+
+def compare(parser: argparse.ArgumentParser, measure: Callable[[Results, Wanted], None]) -> int:
+    """The main function of a comparison with Apache Kafka; 1 if a row misses its aim."""
+    wanted = parse_arguments(parser)
+    results = Results(results_name(parser.prog, wanted), {"rounds": wanted.rounds})
+    return measured(results, lambda: measure(results, wanted), docs=wanted.docs)
 
 
 def measured(results: Results, measure: Callable[[], None], *, docs: bool) -> int:

@@ -7,6 +7,7 @@ import os
 import platform
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -33,16 +34,14 @@ class Spread(NamedTuple):
         return cls(min(values), statistics.median(values), max(values))
 
 
+@dataclass
 class Row:
     """One figure of one load: all rounds of both brokers, paired."""
 
-    def __init__(
-        self, load: str, figure: str, aim: float | None, samples: Mapping[str, Sequence[float]] | None = None
-    ) -> None:
-        self.load = load
-        self.figure = figure
-        self.aim = aim
-        self.samples = {name: list((samples or {}).get(name, ())) for name in (OURS, THEIRS)}
+    load: str
+    figure: str
+    aim: float | None
+    samples: dict[str, list[float]] = field(default_factory=lambda: {OURS: [], THEIRS: []})
 
     @property
     def is_rate(self) -> bool:
@@ -102,10 +101,7 @@ class Results:
     def write(self, path: Path) -> None:
         """Writes every sample, with a description of the machine."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [
-            {"load": row.load, "figure": row.figure, "aim": row.aim, "samples": row.samples, "ratio": row.ratio}
-            for row in self.rows
-        ]
+        rows = [{**vars(row), "ratio": row.ratio} for row in self.rows]
         path.write_text(json.dumps({**vars(self), "rows": rows}, indent=1) + "\n")
 
     @classmethod

@@ -10,37 +10,49 @@ from tests.support.kafka import why_no_kafka
 ROUNDS = 3
 
 
+class Wanted(argparse.Namespace):
+    """The arguments of a comparison with Apache Kafka."""
+
+    quick: bool
+    alone: bool
+    docs: bool
+    rounds: int
+    only: list[str]
+
+    def wants(self, name: str) -> bool:
+        return not self.only or any(text.lower() in name.lower() for text in self.only)
+
+
 def options(prog: str, description: str | None) -> argparse.ArgumentParser:
-    """The options of a comparison with Apache Kafka; the description explains them."""
+    """The options of a comparison with Apache Kafka."""
     parser = argparse.ArgumentParser(
-        prog=prog, description=description, formatter_class=argparse.RawTextHelpFormatter, usage=argparse.SUPPRESS
+        prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=argparse.SUPPRESS)
-    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--docs", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--quick", action="store_true", help="shorter or smaller loads")
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, metavar="N", help=f"number of rounds; {ROUNDS} by default"
+    )
+    only = "loads whose name contains TEXT; may be repeated"
+    parser.add_argument("--only", action="append", default=[], metavar="TEXT", help=only)
+    parser.add_argument("--alone", action="store_true", help="Barnabas only, without Apache Kafka")
+    docs = "the plots into docs/figures too, and the table in Markdown on the terminal"
+    parser.add_argument("--docs", action="store_true", help=docs)
     return parser
 
 
-def only(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Adds --only TEXT, for the loads whose names contain it; may be repeated."""
-    parser.add_argument("--only", action="append", default=[], help=argparse.SUPPRESS)
-    return parser
-
-
-def results_name(prog: str, wanted: argparse.Namespace) -> str:
-    """The name of the results, such that those of a part do not overwrite those of all loads."""
-    is_part = wanted.alone or wanted.only
-    return f"{prog}{'-quick' if wanted.quick else ''}{'-part' if is_part else ''}"
-
-
-def parse_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
+def parse_arguments(parser: argparse.ArgumentParser) -> Wanted:
     """The arguments; with --alone if Kafka is not available."""
-    wanted = parser.parse_args()
+    wanted = parser.parse_args(namespace=Wanted())
     if not wanted.alone and (reason := why_no_kafka()) is not None:
         print(f"Nothing to compare with, so Barnabas alone: {reason}")
         wanted.alone = True
     return wanted
+
+
+def results_name(prog: str, wanted: Wanted, *, is_part: bool = False) -> str:
+    """The name of the results, such that those of a part do not overwrite those of all loads."""
+    is_part = is_part or wanted.alone or bool(wanted.only)
+    return f"{prog}{'-quick' if wanted.quick else ''}{'-part' if is_part else ''}"
 
 
 def show_progress(what: str) -> None:

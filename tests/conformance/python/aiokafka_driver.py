@@ -20,16 +20,7 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-from tests.conformance.python.driver import (
-    WAIT_S,
-    Failure,
-    JsonRecord,
-    KeywordDriver,
-    Settings,
-    keyword_settings,
-    polled_records,
-    send_arguments,
-)  # fmt: skip
+from tests.conformance.python import driver
 
 NOT_IN_ADMIN = "AIOKafkaAdminClient has no such call"
 
@@ -50,11 +41,13 @@ class Blocking:
             result = method(*args, **keywords)
             return await result if inspect.iscoroutine(result) else result
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(2 * WAIT_S)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(2 * driver.WAIT_S)
 
 
-class AioKafka(KeywordDriver):
+class AioKafka(driver.KeywordDriver):
+    VERSION = aiokafka.__version__
     TOPIC_PARTITION = TopicPartition
+    ERRORS = errors
     ASSIGNORS: ClassVar = {
         "range": [RangePartitionAssignor],
         "roundrobin": [RoundRobinPartitionAssignor],
@@ -72,11 +65,8 @@ class AioKafka(KeywordDriver):
         self._admin.start()
 
     def close_admin(self) -> None:
-        self._admin.close()
+        super().close_admin()
         self._loop.call_soon_threadsafe(self._loop.stop)
-
-    def hello(self) -> dict[str, Any]:
-        return {"version": aiokafka.__version__}
 
     # ---- administration
 
@@ -86,13 +76,6 @@ class AioKafka(KeywordDriver):
 
     def delete_topic(self, topic: str) -> None:
         _raise_errors(self._admin.delete_topics([topic]).topic_error_codes)
-
-    def list_topics(self) -> dict[str, Any]:
-        return {"topics": self._admin.list_topics()}
-
-    def describe_topic(self, topic: str) -> dict[str, Any]:
-        (described,) = self._admin.describe_topics([topic])
-        return {"partitions": len(described["partitions"])}
 
     def create_partitions(self, topic: str, count: int) -> None:
         self._admin.create_partitions({topic: NewPartitions(count)})
@@ -111,9 +94,6 @@ class AioKafka(KeywordDriver):
         cluster = self._admin.describe_cluster()
         brokers = [broker["node_id"] for broker in cluster["brokers"]]
         return {"controller": cluster["controller_id"], "brokers": brokers}
-
-    def cluster_id(self) -> dict[str, Any]:
-        return {"id": self._admin.describe_cluster()["cluster_id"]}
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         self._admin.delete_records({TopicPartition(topic, partition): RecordsToDelete(before)})
@@ -148,8 +128,8 @@ class AioKafka(KeywordDriver):
 
     # ---- clients
 
-    def new_producer(self, settings: Settings) -> Blocking:
-        keywords = keyword_settings(settings)
+    def new_producer(self, settings: driver.Settings) -> Blocking:
+        keywords = driver.keyword_settings(settings)
         producer = Blocking(
             self._loop, lambda: aiokafka.AIOKafkaProducer(bootstrap_servers=self._bootstrap, **keywords)
         )
@@ -159,18 +139,18 @@ class AioKafka(KeywordDriver):
     def close_producer(self, producer: Blocking) -> None:
         producer.stop()
 
-    def send_records(self, producer: Blocking, topic: str, records: list[JsonRecord]) -> list[int]:
-        arguments = send_arguments(records)
+    def send_records(self, producer: Blocking, topic: str, records: list[driver.JsonRecord]) -> list[int]:
+        arguments = driver.send_arguments(records)
 
         async def send() -> list[int]:
             futures = [await producer.client.send(topic, **one) for one in arguments]
-            found = [await asyncio.wait_for(future, WAIT_S) for future in futures]
+            found = [await asyncio.wait_for(future, driver.WAIT_S) for future in futures]
             return [-1 if one is None else one.offset for one in found]
 
-        return asyncio.run_coroutine_threadsafe(send(), self._loop).result(2 * WAIT_S)
+        return asyncio.run_coroutine_threadsafe(send(), self._loop).result(2 * driver.WAIT_S)
 
-    def new_consumer(self, settings: Settings, topics: Iterable[str] = ()) -> Blocking:
-        keywords = keyword_settings(settings)
+    def new_consumer(self, settings: driver.Settings, topics: Iterable[str] = ()) -> Blocking:
+        keywords = driver.keyword_settings(settings)
         return Blocking(
             self._loop, lambda: aiokafka.AIOKafkaConsumer(*topics, bootstrap_servers=self._bootstrap, **keywords)
         )
@@ -178,8 +158,8 @@ class AioKafka(KeywordDriver):
     def start_consumer(self, consumer: Blocking) -> None:
         consumer.start()
 
-    def poll(self, consumer: Blocking, timeout_s: float, limit: int) -> list[JsonRecord]:
-        return polled_records(consumer.getmany(timeout_ms=int(timeout_s * 1000), max_records=limit))
+    def poll(self, consumer: Blocking, timeout_s: float, limit: int) -> list[driver.JsonRecord]:
+        return driver.polled_records(consumer.getmany(timeout_ms=int(timeout_s * 1000), max_records=limit))
 
     def close_consumer(self, consumer: Blocking) -> None:
         consumer.stop()
@@ -188,14 +168,10 @@ class AioKafka(KeywordDriver):
         positions = {TopicPartition(topic, int(index)): at for index, at in offsets.items()}
         self._producers[producer].send_offsets_to_transaction(positions, group)
 
-    def failure_of(self, error: BaseException) -> Failure | None:
+    def failure_of(self, error: BaseException) -> driver.Failure | None:
         if isinstance(error, errors.ProducerFenced):
-            return Failure("fenced", str(error))
-        if isinstance(error, errors.BrokerResponseError):
-            return Failure(error.errno, str(error))
-        if isinstance(error, errors.KafkaError):
-            return Failure(type(error).__name__, str(error))
-        return None
+            return driver.Failure("fenced", str(error))
+        return super().failure_of(error)
 
 
 def _raise_errors(outcomes: Iterable[Any]) -> None:

@@ -7,33 +7,22 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import confluent_kafka
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewPartitions,
-    NewTopic,
-    OffsetSpec,
-)
+from confluent_kafka import TopicPartition, admin
 
-from tests.conformance.python.driver import (
-    WAIT_S,
-    Driver,
-    Failure,
-    JsonRecord,
-    Settings,
-    decoded,
-    headers_of,
-    json_record,
-)  # fmt: skip
+from tests.conformance.python import driver
+from tests.conformance.suite.steps import decoded
 
-RENAMED = {"max.request.size": "message.max.bytes", "metadata.max.age.ms": "topic.metadata.refresh.interval.ms"}
+RENAMED = {
+    "max.request.size": "message.max.bytes",
+    "metadata.max.age.ms": "topic.metadata.refresh.interval.ms",
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "request.timeout.ms": "socket.timeout.ms",
+}
 """Settings for which librdkafka has another name."""
 
 
-class Confluent(Driver):
+class Confluent(driver.Driver):
+    VERSION = f"{confluent_kafka.__version__} (librdkafka {confluent_kafka.libversion()[0]})"
     ASSIGNORS: ClassVar = {name: name for name in ("range", "roundrobin", "cooperative-sticky")}
     NO_ASSIGNOR = "librdkafka has no assignor {}"
     PROTOCOLS = ("classic", "consumer")
@@ -42,44 +31,46 @@ class Confluent(Driver):
     def __init__(self, bootstrap: str) -> None:
         super().__init__()
         self._settings = {"bootstrap.servers": bootstrap}
-        self._admin = AdminClient(self._settings)
-
-    def hello(self) -> dict[str, Any]:
-        return {"version": f"{confluent_kafka.__version__} (librdkafka {confluent_kafka.libversion()[0]})"}
+        self._admin = admin.AdminClient(self._settings)
 
     # ---- administration
 
     def create_topic(self, topic: str, count: int, configs: dict[str, str]) -> None:
-        _result(self._admin.create_topics([NewTopic(topic, count, 1, config=configs)]))
+        _result(self._admin.create_topics([admin.NewTopic(topic, count, 1, config=configs)]))
 
     def delete_topic(self, topic: str) -> None:
         _result(self._admin.delete_topics([topic]))
 
     def list_topics(self) -> dict[str, Any]:
-        return {"topics": list(self._admin.list_topics(timeout=WAIT_S).topics)}
+        return {"topics": list(self._admin.list_topics(timeout=driver.WAIT_S).topics)}
 
     def describe_topic(self, topic: str) -> dict[str, Any]:
         described = _result(self._admin.describe_topics(confluent_kafka.TopicCollection([topic])))
         return {"partitions": len(described.partitions)}
 
     def create_partitions(self, topic: str, count: int) -> None:
-        _result(self._admin.create_partitions([NewPartitions(topic, count)]))
+        _result(self._admin.create_partitions([admin.NewPartitions(topic, count)]))
 
     def describe_configs(self, kind: str, name: str) -> dict[str, Any]:
-        entries = _result(self._admin.describe_configs([ConfigResource(kind, name)]))
+        entries = _result(self._admin.describe_configs([admin.ConfigResource(kind, name)]))
         return {"configs": {entry.name: entry.value for entry in entries.values()}}
 
     def alter_configs(self, kind: str, name: str, set: dict[str, str], delete: list[str]) -> None:  # noqa: A002
-        entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in set.items()]
-        entries += [ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in delete]
-        _result(self._admin.incremental_alter_configs([ConfigResource(kind, name, incremental_configs=entries)]))
+        entries = [
+            admin.ConfigEntry(key, value, incremental_operation=admin.AlterConfigOpType.SET)
+            for key, value in set.items()
+        ]
+        entries += [
+            admin.ConfigEntry(key, None, incremental_operation=admin.AlterConfigOpType.DELETE) for key in delete
+        ]
+        _result(self._admin.incremental_alter_configs([admin.ConfigResource(kind, name, incremental_configs=entries)]))
 
     def describe_cluster(self) -> dict[str, Any]:
-        cluster = self._admin.describe_cluster().result(WAIT_S)
+        cluster = self._admin.describe_cluster().result(driver.WAIT_S)
         return {"controller": cluster.controller.id, "brokers": [node.id for node in cluster.nodes]}
 
     def cluster_id(self) -> dict[str, Any]:
-        return {"id": self._admin.describe_cluster().result(WAIT_S).cluster_id}
+        return {"id": self._admin.describe_cluster().result(driver.WAIT_S).cluster_id}
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         _result(self._admin.delete_records([TopicPartition(topic, partition, before)]))
@@ -87,8 +78,8 @@ class Confluent(Driver):
     def list_offsets(
         self, topic: str, partition: int, at: str, time: int = 0, isolation: str = "read_uncommitted"
     ) -> dict[str, Any]:
-        specs = {"earliest": OffsetSpec.earliest, "latest": OffsetSpec.latest}
-        spec = OffsetSpec.for_timestamp(time) if at == "time" else specs[at]()
+        specs = {"earliest": admin.OffsetSpec.earliest, "latest": admin.OffsetSpec.latest}
+        spec = admin.OffsetSpec.for_timestamp(time) if at == "time" else specs[at]()
         found = _result(
             self._admin.list_offsets(
                 {TopicPartition(topic, partition): spec},
@@ -98,7 +89,7 @@ class Confluent(Driver):
         return {"offset": found.offset}
 
     def list_groups(self) -> dict[str, Any]:
-        listed = self._admin.list_consumer_groups().result(WAIT_S)
+        listed = self._admin.list_consumer_groups().result(driver.WAIT_S)
         return {"groups": [group.group_id for group in listed.valid]}
 
     def describe_group(self, group: str) -> dict[str, Any]:
@@ -122,19 +113,21 @@ class Confluent(Driver):
 
     # ---- clients
 
-    def _translated(self, settings: Settings) -> Settings:
+    def _translated(self, settings: driver.Settings) -> driver.Settings:
         return {**self._settings, **{RENAMED.get(name, name): value for name, value in settings.items()}}
 
-    def new_producer(self, settings: Settings) -> confluent_kafka.Producer:
+    def new_producer(self, settings: driver.Settings) -> confluent_kafka.Producer:
         producer = confluent_kafka.Producer(self._translated(settings))
         if "transactional.id" in settings:
-            producer.init_transactions(WAIT_S)
+            producer.init_transactions(driver.WAIT_S)
         return producer
 
     def close_producer(self, producer: confluent_kafka.Producer) -> None:
         """librdkafka closes a producer when it is garbage-collected."""
 
-    def send_records(self, producer: confluent_kafka.Producer, topic: str, records: list[JsonRecord]) -> list[int]:
+    def send_records(
+        self, producer: confluent_kafka.Producer, topic: str, records: list[driver.JsonRecord]
+    ) -> list[int]:
         offsets: dict[int, int] = {}
         errors: list[confluent_kafka.KafkaError] = []
 
@@ -151,17 +144,17 @@ class Confluent(Driver):
                 topic,
                 value=decoded(record["value"]),
                 key=decoded(record["key"]),
-                headers=headers_of(record),
+                headers=driver.headers_of(record),
                 partition=record["partition"],
                 timestamp=record["timestamp"] or 0,
                 on_delivery=on_delivery(number),
             )
-        producer.flush(WAIT_S)
+        producer.flush(driver.WAIT_S)
         if errors:
             raise confluent_kafka.KafkaException(errors[0])
         return [offsets[number] for number in range(len(records))]
 
-    def new_consumer(self, settings: Settings, topics: Iterable[str] = ()) -> confluent_kafka.Consumer:
+    def new_consumer(self, settings: driver.Settings, topics: Iterable[str] = ()) -> confluent_kafka.Consumer:
         consumer = confluent_kafka.Consumer({"group.id": "unused", **self._translated(settings)})
         if topics:
             consumer.subscribe(topics)
@@ -171,7 +164,7 @@ class Confluent(Driver):
         start = confluent_kafka.OFFSET_BEGINNING if offset is None else offset
         consumer.assign([TopicPartition(topic, partition, start) for partition in partitions])
 
-    def poll(self, consumer: confluent_kafka.Consumer, timeout_s: float, limit: int) -> list[JsonRecord]:
+    def poll(self, consumer: confluent_kafka.Consumer, timeout_s: float, limit: int) -> list[driver.JsonRecord]:
         messages = consumer.consume(limit, timeout=timeout_s)
         for message in messages:
             error = message.error()
@@ -179,7 +172,7 @@ class Confluent(Driver):
                 raise confluent_kafka.KafkaException(error)
         return _records_in(messages)
 
-    def poll_member(self, consumer: confluent_kafka.Consumer) -> list[JsonRecord]:
+    def poll_member(self, consumer: confluent_kafka.Consumer) -> list[driver.JsonRecord]:
         return _records_in(consumer.consume(500, timeout=0.05))
 
     def assignment(self, consumer: confluent_kafka.Consumer) -> list[tuple[str, int]]:
@@ -188,33 +181,24 @@ class Confluent(Driver):
     def commit_positions(self, consumer: confluent_kafka.Consumer) -> None:
         consumer.commit(asynchronous=False)
 
-    def close_consumer(self, consumer: confluent_kafka.Consumer) -> None:
-        consumer.close()
-
     def send_offsets(self, producer: str, group: str, member: str, topic: str, offsets: dict[str, int]) -> None:
         positions = [TopicPartition(topic, int(partition), offset) for partition, offset in offsets.items()]
         polling = self._members[member]
         metadata = polling.call(polling.consumer.consumer_group_metadata)
-        self._producers[producer].send_offsets_to_transaction(positions, metadata, WAIT_S)
+        self._producers[producer].send_offsets_to_transaction(positions, metadata, driver.WAIT_S)
 
-    def commit_transaction(self, producer: str) -> None:
-        self._producers[producer].commit_transaction(WAIT_S)
-
-    def abort_transaction(self, producer: str) -> None:
-        self._producers[producer].abort_transaction(WAIT_S)
-
-    def failure_of(self, error: BaseException) -> Failure | None:
+    def failure_of(self, error: BaseException) -> driver.Failure | None:
         if not isinstance(error, confluent_kafka.KafkaException):
             return None
         reason = error.args[0]
         if reason.code() == confluent_kafka.KafkaError._FENCED:
-            return Failure("fenced", reason.str())
-        return Failure(reason.code() if reason.code() >= -1 else reason.name(), reason.str())
+            return driver.Failure("fenced", reason.str())
+        return driver.Failure(reason.code() if reason.code() >= -1 else reason.name(), reason.str())
 
 
-def _records_in(messages: Iterable[confluent_kafka.Message]) -> list[JsonRecord]:
+def _records_in(messages: Iterable[confluent_kafka.Message]) -> list[driver.JsonRecord]:
     return [
-        json_record(
+        driver.json_record(
             message.partition(), message.offset(), message.timestamp()[1], message.key(), message.value(),
             message.headers() or (),
         )
@@ -225,7 +209,7 @@ def _records_in(messages: Iterable[confluent_kafka.Message]) -> list[JsonRecord]
 
 def _result(futures: dict[Any, Any]) -> Any:
     (future,) = futures.values()
-    return future.result(WAIT_S)
+    return future.result(driver.WAIT_S)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ RULES    1. A verb without a method is unsupported, for the reason in `MISSING`.
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
 from abc import ABC, abstractmethod
@@ -17,6 +16,7 @@ from time import monotonic
 from typing import Any, ClassVar, NamedTuple
 
 from tests.conformance.python.polling_consumer import PollingConsumer
+from tests.conformance.suite.steps import decoded, encoded
 
 WAIT_S = 30.0
 NO_SUCH_CALL = "the client has no such call"
@@ -42,6 +42,7 @@ class Driver(ABC):
     """The verbs that are alike for every library, built on a few calls that each library implements."""
 
     ASSIGNORS: ClassVar[dict[str, Any]]
+    VERSION: ClassVar[str]
     NO_ASSIGNOR = "no assignor {}"
     PROTOCOLS: ClassVar[tuple[str, ...]] = ("classic",)
     MISSING: ClassVar[dict[str, str]] = {}
@@ -56,8 +57,8 @@ class Driver(ABC):
     def new_producer(self, settings: Settings) -> Any:
         """A connected producer; with a transactional id its transactions are initialised."""
 
-    @abstractmethod
-    def close_producer(self, producer: Any) -> None: ...
+    def close_producer(self, producer: Any) -> None:
+        producer.close()
 
     @abstractmethod
     def send_records(self, producer: Any, topic: str, records: list[JsonRecord]) -> list[int]:
@@ -87,8 +88,8 @@ class Driver(ABC):
     @abstractmethod
     def commit_positions(self, consumer: Any) -> None: ...
 
-    @abstractmethod
-    def close_consumer(self, consumer: Any) -> None: ...
+    def close_consumer(self, consumer: Any) -> None:
+        consumer.close()
 
     def close_admin(self) -> None:  # noqa: B027 - librdkafka's has no close
         ...
@@ -134,6 +135,9 @@ class Driver(ABC):
         self.reset()
         self.close_admin()
 
+    def hello(self) -> Answer:
+        return {"version": self.VERSION}
+
     # ---- records
 
     def produce(
@@ -172,6 +176,7 @@ class Driver(ABC):
         self, member: str, group: str, topics: list[str], reset: str, commit: str, protocol: str = "classic",
         assignor: str = "range", instance: str | None = None, isolation: str = UNCOMMITTED, session_ms: int = 10_000,
         refresh_ms: int = 300_000, transactional_id: str | None = None, producer: str | None = None,
+        remote_assignor: str | None = None,
     ) -> None:  # fmt: skip
         if protocol not in self.PROTOCOLS:
             raise Unsupported("no consumer protocol (KIP-848)")
@@ -186,15 +191,11 @@ class Driver(ABC):
             settings |= {"session.timeout.ms": session_ms, "heartbeat.interval.ms": 200}
         else:
             settings["group.protocol"] = protocol
+            if remote_assignor is not None:
+                settings["group.remote.assignor"] = remote_assignor
         if instance is not None:
             settings["group.instance.id"] = instance
-        consumer = self.new_consumer(settings, topics)
-        self._members[member] = PollingConsumer(
-            consumer,
-            lambda: self.start_consumer(consumer),
-            lambda: self.poll_member(consumer),
-            lambda: self.close_consumer(consumer),
-        )
+        self._members[member] = PollingConsumer(self, self.new_consumer(settings, topics))
 
     def member(self, member: str) -> Answer:
         polling = self._members[member]
@@ -228,14 +229,6 @@ class Driver(ABC):
         self._producers[producer].abort_transaction()
 
 
-def decoded(text: str | None) -> bytes | None:
-    return None if text is None else base64.b64decode(text)
-
-
-def encoded(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode()
-
-
 def headers_of(record: JsonRecord) -> list[tuple[str, bytes | None]]:
     """A record's headers as the libraries expect them."""
     return [(name, decoded(value)) for name, value in record["headers"]]
@@ -259,6 +252,22 @@ class KeywordDriver(Driver):
     """A driver of kafka-python or aiokafka."""
 
     TOPIC_PARTITION: ClassVar[type]
+    ERRORS: ClassVar[Any]
+    """The library's module of exceptions."""
+    _admin: Any
+
+    def close_admin(self) -> None:
+        self._admin.close()
+
+    def list_topics(self) -> Answer:
+        return {"topics": self._admin.list_topics()}
+
+    def describe_topic(self, topic: str) -> Answer:
+        (described,) = self._admin.describe_topics([topic])
+        return {"partitions": len(described["partitions"])}
+
+    def cluster_id(self) -> Answer:
+        return {"id": self._admin.describe_cluster()["cluster_id"]}
 
     def assign(self, consumer: Any, topic: str, partitions: list[int], offset: int | None) -> None:
         assigned = [self.TOPIC_PARTITION(topic, partition) for partition in partitions]
@@ -274,6 +283,13 @@ class KeywordDriver(Driver):
 
     def commit_positions(self, consumer: Any) -> None:
         consumer.commit()
+
+    def failure_of(self, error: BaseException) -> Failure | None:
+        if isinstance(error, self.ERRORS.BrokerResponseError):
+            return Failure(error.errno, str(error))
+        if isinstance(error, self.ERRORS.KafkaError):
+            return Failure(type(error).__name__, str(error))
+        return None
 
 
 def keyword_settings(settings: Settings) -> Settings:

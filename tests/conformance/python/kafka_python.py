@@ -20,20 +20,13 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-from tests.conformance.python.driver import (
-    WAIT_S,
-    Failure,
-    JsonRecord,
-    KeywordDriver,
-    Settings,
-    keyword_settings,
-    polled_records,
-    send_arguments,
-)  # fmt: skip
+from tests.conformance.python import driver
 
 
-class KafkaPython(KeywordDriver):
+class KafkaPython(driver.KeywordDriver):
+    VERSION = kafka.__version__
     TOPIC_PARTITION = TopicPartition
+    ERRORS = errors
     ASSIGNORS: ClassVar = {
         "range": [RangePartitionAssignor],
         "roundrobin": [RoundRobinPartitionAssignor],
@@ -46,12 +39,6 @@ class KafkaPython(KeywordDriver):
         self._bootstrap = bootstrap
         self._admin = KafkaAdminClient(bootstrap_servers=bootstrap)
 
-    def close_admin(self) -> None:
-        self._admin.close()
-
-    def hello(self) -> dict[str, Any]:
-        return {"version": kafka.__version__}
-
     # ---- administration
 
     def create_topic(self, topic: str, count: int, configs: dict[str, str]) -> None:
@@ -59,13 +46,6 @@ class KafkaPython(KeywordDriver):
 
     def delete_topic(self, topic: str) -> None:
         self._admin.delete_topics([topic])
-
-    def list_topics(self) -> dict[str, Any]:
-        return {"topics": self._admin.list_topics()}
-
-    def describe_topic(self, topic: str) -> dict[str, Any]:
-        (described,) = self._admin.describe_topics([topic])
-        return {"partitions": len(described["partitions"])}
 
     def create_partitions(self, topic: str, count: int) -> None:
         self._admin.create_partitions({topic: count})
@@ -89,9 +69,6 @@ class KafkaPython(KeywordDriver):
             "controller": cluster["controller_id"],
             "brokers": [broker["broker_id"] for broker in cluster["brokers"]],
         }
-
-    def cluster_id(self) -> dict[str, Any]:
-        return {"id": self._admin.describe_cluster()["cluster_id"]}
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         (deleted,) = self._admin.delete_records({TopicPartition(topic, partition): before}).values()
@@ -131,45 +108,32 @@ class KafkaPython(KeywordDriver):
 
     # ---- clients
 
-    def new_producer(self, settings: Settings) -> kafka.KafkaProducer:
-        producer = kafka.KafkaProducer(bootstrap_servers=self._bootstrap, **keyword_settings(settings))
+    def new_producer(self, settings: driver.Settings) -> kafka.KafkaProducer:
+        producer = kafka.KafkaProducer(bootstrap_servers=self._bootstrap, **driver.keyword_settings(settings))
         if "transactional.id" in settings:
             producer.init_transactions()
         return producer
 
-    def close_producer(self, producer: kafka.KafkaProducer) -> None:
-        producer.close()
+    def send_records(self, producer: kafka.KafkaProducer, topic: str, records: list[driver.JsonRecord]) -> list[int]:
+        futures = [producer.send(topic, **arguments) for arguments in driver.send_arguments(records)]
+        producer.flush(driver.WAIT_S)
+        return [future.get(driver.WAIT_S).offset for future in futures]
 
-    def send_records(self, producer: kafka.KafkaProducer, topic: str, records: list[JsonRecord]) -> list[int]:
-        futures = [producer.send(topic, **arguments) for arguments in send_arguments(records)]
-        producer.flush(WAIT_S)
-        return [future.get(WAIT_S).offset for future in futures]
-
-    def new_consumer(self, settings: Settings, topics: Iterable[str] = ()) -> kafka.KafkaConsumer:
-        consumer = kafka.KafkaConsumer(bootstrap_servers=self._bootstrap, **keyword_settings(settings))
+    def new_consumer(self, settings: driver.Settings, topics: Iterable[str] = ()) -> kafka.KafkaConsumer:
+        consumer = kafka.KafkaConsumer(bootstrap_servers=self._bootstrap, **driver.keyword_settings(settings))
         if topics:
             consumer.subscribe(topics)
         for topic in topics:
             consumer.partitions_for_topic(topic)
         return consumer
 
-    def poll(self, consumer: kafka.KafkaConsumer, timeout_s: float, limit: int) -> list[JsonRecord]:
-        return polled_records(consumer.poll(int(timeout_s * 1000), max_records=limit))
-
-    def close_consumer(self, consumer: kafka.KafkaConsumer) -> None:
-        consumer.close()
+    def poll(self, consumer: kafka.KafkaConsumer, timeout_s: float, limit: int) -> list[driver.JsonRecord]:
+        return driver.polled_records(consumer.poll(int(timeout_s * 1000), max_records=limit))
 
     def send_offsets(self, producer: str, group: str, member: str, topic: str, offsets: dict[str, int]) -> None:
         polling = self._members[member]
         metadata = polling.call(polling.consumer.group_metadata)
         self._producers[producer].send_offsets_to_transaction(_offsets_and_metadata(topic, offsets), metadata)
-
-    def failure_of(self, error: BaseException) -> Failure | None:
-        if isinstance(error, errors.BrokerResponseError):
-            return Failure(error.errno, str(error))
-        if isinstance(error, errors.KafkaError):
-            return Failure(type(error).__name__, str(error))
-        return None
 
 
 def _offsets_and_metadata(topic: str, offsets: dict[str, int]) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -6,7 +6,10 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.conformance.python.driver import Driver
 
 CALL_LIMIT_S = 60.0
 
@@ -14,13 +17,10 @@ CALL_LIMIT_S = 60.0
 class PollingConsumer:
     """Only the thread touches the consumer, from its start to its close."""
 
-    def __init__(
-        self, consumer: Any, start: Callable[[], None], poll: Callable[[], list[dict[str, Any]]],
-        close: Callable[[], None],
-    ) -> None:  # fmt: skip
+    def __init__(self, driver: Driver, consumer: Any) -> None:
         self.consumer = consumer
         self.records: list[dict[str, Any]] = []
-        self._start, self._poll, self._close = start, poll, close
+        self._driver = driver
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -38,13 +38,13 @@ class PollingConsumer:
         self._thread.join(CALL_LIMIT_S)
 
     def _run(self) -> None:
-        self._start()
+        self._driver.start_consumer(self.consumer)
         while not self._stop.is_set():
-            self.records += self._poll()
+            self.records += self._driver.poll_member(self.consumer)
             while not self._calls.empty():
                 function, result = self._calls.get()
                 try:
                     result.set_result(function())
                 except Exception as error:  # noqa: BLE001 - the caller raises it
                     result.set_exception(error)
-        self._close()
+        self._driver.close_consumer(self.consumer)

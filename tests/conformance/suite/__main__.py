@@ -17,10 +17,10 @@ from pathlib import Path
 
 from barnabas import Broker
 from tests.conformance.suite import compatibility_page, matrix
-from tests.conformance.suite.clients import CLIENTS, Client, ToolchainMissing
+from tests.conformance.suite.clients import CLIENTS, available
 from tests.conformance.suite.player import FAILED, Outcome, Player
 from tests.conformance.suite.steps import Scenario
-from tests.conformance.suite.tables.all_scenarios import FLAKY, KNOWN_FAILURES, SCENARIOS
+from tests.conformance.suite.tables.all_scenarios import CLIENT_FAULTS, SCENARIOS
 from tests.support.kafka import KAFKA_VERSION, ApacheKafka
 
 PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     clients = [one for one in CLIENTS if not options.client or one.name in options.client]
     scenarios = [one for one in SCENARIOS if options.only in f"{one.subject}: {one.name}"]
     is_whole = len(clients) == len(CLIENTS) and len(scenarios) == len(SCENARIOS)
-    commands, absent = build(clients)
+    commands, absent = available(clients)
     with _broker(options) as (bootstrap, broker):
         outcomes, versions = _play(commands, scenarios, bootstrap)
         cells = matrix.fill(commands, bootstrap) if is_whole else {}
@@ -49,17 +49,6 @@ def main(arguments: Sequence[str]) -> int:
     failures = results.failures()
     print("\n".join([*failures, f"{len(outcomes)} played, {len(failures)} failed"]))
     return 1 if failures else 0
-
-
-def build(clients: Sequence[Client]) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """The commands of the available clients, and the reasons why the others are unavailable."""
-    commands, absent = {}, {}
-    for client in clients:
-        try:
-            commands[client.name] = client.command()
-        except ToolchainMissing as why:
-            absent[client.name] = str(why)
-    return commands, absent
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -94,9 +83,7 @@ def _play(
             versions[name] = player.ask("hello")["version"]
             for scenario in scenarios:
                 outcome = outcomes[name, scenario.name] = player.play(scenario)
-                is_new_failure = (
-                    outcome.state == FAILED and (name, scenario.name) not in KNOWN_FAILURES.keys() | FLAKY.keys()
-                )
+                is_new_failure = outcome.state == FAILED and (name, scenario.name) not in CLIENT_FAULTS
                 print(
                     f"{outcome.seconds:6.1f} s  {name:15} {outcome.state:11} {scenario.subject}: {scenario.name}"
                     + (f"\n    {outcome.reason}" if is_new_failure else ""),

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,8 +37,8 @@ class Client(NamedTuple):
 class ToolchainMissing(RuntimeError): ...
 
 
-def _python(module: str) -> Callable[[], list[str]]:
-    return lambda: [sys.executable, "-m", f"tests.conformance.python.{module}"]
+def _python(module: str) -> list[str]:
+    return [sys.executable, "-m", f"tests.conformance.python.{module}"]
 
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "barnabas" / "conformance"
@@ -67,29 +68,23 @@ def _run(command: list[str], where: Path, **environment: str) -> None:
         raise RuntimeError(f"{' '.join(command)} failed in {where}:\n{output}")
 
 
-def _go(client: str) -> Callable[[], list[str]]:
-    def command() -> list[str]:
-        program = CACHE / "go-driver"
-        _run([_tool("go", "Go 1.26"), "build", "-o", str(program), "."], HERE / "go")
-        return [str(program), client]
-
-    return command
+def _go(client: str) -> list[str]:
+    program = CACHE / "go-driver"
+    _run([_tool("go", "Go 1.26"), "build", "-o", str(program), "."], HERE / "go")
+    return [str(program), client]
 
 
-def _java(version: str) -> Callable[[], list[str]]:
-    def command() -> list[str]:
-        if (reason := why_no_kafka()) is not None:
-            raise ToolchainMissing(reason)
-        compiler = _tool("javac", "a JDK 17")
-        jars = _jars(version)
-        sources = sorted((HERE / "java" / "driver").glob("*.java"))
-        classes = CACHE / f"java-{version}-{_digest(sources)}"
-        if not classes.exists():
-            with _atomic_folder(classes) as folder:
-                _run([compiler, "-nowarn", "-d", str(folder), "-cp", jars, *map(str, sources)], HERE)
-        return [str(java_command()), *QUICK_JVM, "-cp", f"{classes}:{jars}", "Driver"]
-
-    return command
+def _java(version: str) -> list[str]:
+    if (reason := why_no_kafka()) is not None:
+        raise ToolchainMissing(reason)
+    compiler = _tool("javac", "a JDK 17")
+    jars = _jars(version)
+    sources = sorted((HERE / "java" / "driver").glob("*.java"))
+    classes = CACHE / f"java-{version}-{_digest(sources)}"
+    if not classes.exists():
+        with _atomic_folder(classes) as folder:
+            _run([compiler, "-nowarn", "-d", str(folder), "-cp", jars, *map(str, sources)], HERE)
+    return [str(java_command()), *QUICK_JVM, "-cp", f"{classes}:{jars}", "Driver"]
 
 
 def _jars(version: str) -> str:
@@ -106,19 +101,16 @@ def _jars(version: str) -> str:
     return ":".join([str(older / "*"), *map(str, sorted(libs.glob("jackson-*.jar")))])
 
 
-def _node(program: str) -> Callable[[], list[str]]:
-    def command() -> list[str]:
-        node, npm = _tool("node", "Node 20"), _tool("npm", "npm")
-        files = sorted([*(HERE / "node").glob("*.mjs"), HERE / "node" / "package.json"])
-        made = CACHE / f"node-{_digest(files)}"
-        if not made.exists():
-            with _atomic_folder(made) as folder:
-                for file in files:
-                    shutil.copy(file, folder)
-                _run([npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock"], folder)
-        return [node, str(made / program)]
-
-    return command
+def _node(program: str) -> list[str]:
+    node, npm = _tool("node", "Node 20"), _tool("npm", "npm")
+    files = sorted([*(HERE / "node").glob("*.mjs"), HERE / "node" / "package.json"])
+    made = CACHE / f"node-{_digest(files)}"
+    if not made.exists():
+        with _atomic_folder(made) as folder:
+            for file in files:
+                shutil.copy(file, folder)
+            _run([npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock"], folder)
+    return [node, str(made / program)]
 
 
 def _rust() -> list[str]:
@@ -157,13 +149,24 @@ def _digest(files: Iterable[Path]) -> str:
 
 
 CLIENTS = (
-    Client("kafka-python", "Python", _python("kafka_python")),
-    Client("aiokafka", "Python", _python("aiokafka_driver")),
-    Client("confluent-kafka", "Python", _python("confluent")),
-    Client("kafka-clients 4.3", "Java", _java(KAFKA_VERSION)),
-    Client("kafka-clients 3.9", "Java", _java("3.9.1")),
-    Client("kafkajs", "Node", _node("kafkajs.mjs")),
-    Client("franz-go", "Go", _go("franz-go")),
-    Client("sarama", "Go", _go("sarama")),
+    Client("kafka-python", "Python", partial(_python, "kafka_python")),
+    Client("aiokafka", "Python", partial(_python, "aiokafka_driver")),
+    Client("confluent-kafka", "Python", partial(_python, "confluent")),
+    Client("kafka-clients 4.3", "Java", partial(_java, KAFKA_VERSION)),
+    Client("kafka-clients 3.9", "Java", partial(_java, "3.9.1")),
+    Client("kafkajs", "Node", partial(_node, "kafkajs.mjs")),
+    Client("franz-go", "Go", partial(_go, "franz-go")),
+    Client("sarama", "Go", partial(_go, "sarama")),
     Client("rdkafka", "Rust", _rust, _is_rust_built),
 )
+
+
+def available(clients: Iterable[Client]) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """The commands of the available clients, and the reasons why the others are unavailable."""
+    commands, absent = {}, {}
+    for client in clients:
+        try:
+            commands[client.name] = client.command()
+        except ToolchainMissing as why:
+            absent[client.name] = str(why)
+    return commands, absent

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tests.conformance.suite.matrix import NOT_WRITTEN, Cell
 from tests.conformance.suite.player import FAILED, PASSED, Outcome
 from tests.conformance.suite.steps import Scenario
-from tests.conformance.suite.tables.all_scenarios import FLAKY, KNOWN_FAILURES, SCENARIOS
+from tests.conformance.suite.tables.all_scenarios import CLIENT_FAULTS, FLAKY, KNOWN_FAILURES, SCENARIOS
 from tests.conformance.suite.tables.records import CODECS
 
 
@@ -27,7 +27,7 @@ class Results(NamedTuple):
         found = [
             f"{client}: {name}: {outcome.reason}"
             for (client, name), outcome in self.outcomes.items()
-            if outcome.state == FAILED and (client, name) not in KNOWN_FAILURES.keys() | FLAKY.keys()
+            if outcome.state == FAILED and (client, name) not in CLIENT_FAULTS
         ]
         found += [
             f"{client}: {name}: it passes, and is listed as the client's own fault: take it from the list"

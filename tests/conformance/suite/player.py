@@ -14,7 +14,6 @@ import contextlib
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from protocol.errors import ErrorCode
@@ -51,9 +50,7 @@ class Player:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop_all()
 
     def play(self, scenario: Scenario) -> Outcome:

@@ -32,9 +32,9 @@ class Record(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         return {
             "partition": self.partition,
-            "key": _encoded(self.key),
-            "value": _encoded(self.value),
-            "headers": [[name, _encoded(value)] for name, value in self.headers],
+            "key": encoded(self.key),
+            "value": encoded(self.value),
+            "headers": [[name, encoded(value)] for name, value in self.headers],
             "timestamp": self.timestamp,
         }
 
@@ -42,9 +42,9 @@ class Record(NamedTuple):
     def from_json(cls, response: Mapping[str, Any]) -> Record:
         return cls(
             response["partition"],
-            _decoded(response["key"]),
-            _decoded(response["value"]),
-            tuple((name, _decoded(value)) for name, value in response["headers"]),
+            decoded(response["key"]),
+            decoded(response["value"]),
+            tuple((name, decoded(value)) for name, value in response["headers"]),
             response["timestamp"],
             response["offset"],
         )
@@ -58,11 +58,11 @@ class Record(NamedTuple):
         )  # fmt: skip
 
 
-def _encoded(data: bytes | None) -> str | None:
+def encoded(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
 
 
-def _decoded(text: str | None) -> bytes | None:
+def decoded(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text)
 
 
@@ -173,10 +173,6 @@ def at_least(all_: frozenset[bytes]) -> Matcher:
 
 def one_of(*values: Any) -> Matcher:
     return Matcher(f"one of {values}", lambda found: found in values)
-
-
-def satisfying(says: str, holds: Callable[[Any], bool]) -> Matcher:
-    return Matcher(says, holds)
 
 
 def all_of(topic: str, partitions: int) -> list[list[Any]]:

@@ -37,57 +37,6 @@ KILLS_PER_RUN = 8
 SETTINGS = {"offsets.topic.num.partitions": 5, "transaction.state.log.num.partitions": 5}
 
 
-class Run:
-    """Runs scenarios on one broker, and perhaps one Spark cluster."""
-
-    def __init__(
-        self,
-        folder: Path,
-        broker: Broker | ApacheKafka,
-        cluster: SparkCluster | None,
-        warm_driver: WarmDriver | None,
-        seconds: float,
-    ) -> None:
-        self._folder = folder
-        self._broker = broker
-        self._cluster = cluster
-        self._warm_driver = warm_driver
-        self._ends = time.monotonic() + seconds
-        self.kills: Counter[str] = Counter()
-        self.done: Counter[str] = Counter()
-
-    @property
-    def time_is_up(self) -> bool:
-        return time.monotonic() > self._ends
-
-    def run_with_kills(self, kind: type[Scenario], seed: int, kills: int) -> None:
-        """Runs a scenario until it has had the given number of kills."""
-        with self._kill_run(kind, seed) as kill_run:
-            while sum(kill_run.kills.values()) < kills and not (kill_run.is_done or self.time_is_up):
-                kill_run.run_job()
-            kill_run.finish()
-            self._count(kill_run)
-
-    def run_by_steps(self, kind: type[Scenario], seed: int, first: int) -> None:
-        """Kills each run one step of its commit later than the previous one, until a run has no step left."""
-        with self._kill_run(kind, seed) as kill_run:
-            step = first
-            while kill_run.kills["step"] == step - first and not self.time_is_up:
-                kill_run.run_job((), step)
-                step += 1
-            kill_run.finish()
-            print(f"{kind.name}: died before the steps {first} to {first + kill_run.kills['step'] - 1}", flush=True)
-            self._count(kill_run)
-
-    def _kill_run(self, kind: type[Scenario], seed: int) -> KillRun:
-        print(f"{kind.name}: seed {seed}", flush=True)
-        return KillRun(kind, self._folder / f"{kind.name}-{seed}", self._broker, seed, self._cluster, self._warm_driver)
-
-    def _count(self, kill_run: KillRun) -> None:
-        self.kills += kill_run.kills
-        self.done += Counter(runs_with_kills=1, runs=kill_run.runs, records=kill_run.records)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make kill-pipeline", description="Jobs of the pipeline that are killed.")
     parser.add_argument("--count", type=int, default=100, help="the number of kills")
@@ -118,17 +67,24 @@ def main() -> None:
         words = LOCAL if cluster is None else cluster.submit_words
         formats = [kind.format for kind in kinds if issubclass(kind, TableArchive)]
         warm_driver = None if options.cold else stack.enter_context(WarmDriver(words, formats))
-        run = Run(folder, broker, cluster, warm_driver, options.seconds)
+        ends = time.monotonic() + options.seconds
+        kills: Counter[str] = Counter()
+        done: Counter[str] = Counter()
         seed = options.seed
-        while not run.time_is_up and sum(run.kills.values()) < options.count:
-            kind = kinds[run.done["runs_with_kills"] % len(kinds)]
-            if options.steps is None or not kind.has_steps:
-                run.run_with_kills(kind, seed, min(KILLS_PER_RUN, options.count))
-            else:
-                run.run_by_steps(kind, seed, options.steps)
+        while time.monotonic() < ends and kills.total() < options.count:
+            kind = kinds[done["runs_with_kills"] % len(kinds)]
+            print(f"{kind.name}: seed {seed}", flush=True)
+            with KillRun(kind, folder / f"{kind.name}-{seed}", broker, seed, cluster, warm_driver) as kill_run:
+                if options.steps is None or not kind.has_steps:
+                    kill_run.run_with_kills(min(KILLS_PER_RUN, options.count), ends)
+                else:
+                    kill_run.run_by_steps(options.steps, ends)
+                kill_run.finish()
+            kills += kill_run.kills
+            done += Counter(runs_with_kills=1, runs=kill_run.runs, records=kill_run.records)
             seed = secrets.randbits(32)
         folder.rmdir()
-        print(f"kills {dict(run.kills)}, {dict(run.done)}", flush=True)
+        print(f"kills {dict(kills)}, {dict(done)}", flush=True)
 
 
 if __name__ == "__main__":

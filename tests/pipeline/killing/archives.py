@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tests.pipeline.killing.scenario import Scenario, Trigger, count_matches, headers_of
-from tests.pipeline.killing.topics import PARTITIONS, Position, Record, create_topic, high_watermarks, read_from, send
+from tests.pipeline.killing.topics import PARTITIONS, Position, Record, high_watermarks, read_from, send
 
 RECORDS = 900
 ROUND = 450
@@ -28,7 +28,6 @@ class Archive(Scenario):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.sent: dict[Position, Record] = {}
-        create_topic(self.bootstrap, self.topic)
 
     def send_more(self) -> None:
         portion = [(self.rng.randrange(PARTITIONS), self.record(self.next_ms())) for _ in range(RECORDS)]

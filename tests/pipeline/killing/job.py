@@ -36,13 +36,14 @@ class Job:
         kill_at: int = 0,
         below: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = (),
     ) -> None:
-        program = ["tests.pipeline.killing.driver", str(kill_at), str(below)]
+        program = program or ("-m", "tests.pipeline.killing.driver", str(kill_at), str(below))
         self._stdout = log.with_suffix(".out")
         self._stderr = log.with_suffix(".err")
         with self._stdout.open("wb") as out, self._stderr.open("wb") as errors:
             self._process = subprocess.Popen(
-                mortal([sys.executable, "-m", *program, "pipeline", *words, "--json"]),
+                mortal([sys.executable, *program, "pipeline", *words, "--json"]),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=errors,
@@ -87,3 +88,6 @@ class Job:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         return self._process.wait()
+
+    def close(self) -> None:
+        self.kill()

@@ -22,6 +22,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -66,14 +67,8 @@ class KillRun:
         self._orphans: list[Job] = []
         self.kills: Counter[str] = Counter()
         self.runs = 0
-        self._log(
-            {
-                "scenario": self._scenario.name,
-                "seed": seed,
-                "cluster": cluster is not None,
-                "warm": warm_driver is not None,
-            }
-        )
+        options = {"seed": seed, "cluster": cluster is not None, "warm": warm_driver is not None}
+        self._log({"scenario": self._scenario.name, **options})
 
     def __enter__(self) -> Self:
         return self
@@ -88,12 +83,21 @@ class KillRun:
             sys.stderr.write(f"The history and the logs are in {self._folder}.\n")
 
     @property
-    def is_done(self) -> bool:
-        return self._scenario.is_done
-
-    @property
     def records(self) -> int:
         return self._scenario.count
+
+    def run_with_kills(self, kills: int, ends: float) -> None:
+        """Runs the job until it has had the given number of kills, or until this time."""
+        while self.kills.total() < kills and not self._scenario.is_done and time.monotonic() < ends:
+            self.run_job()
+
+    def run_by_steps(self, first: int, ends: float) -> None:
+        """Kills each run one step of its commit later than the previous one, until a run has no step left."""
+        step = first
+        while self.kills["step"] == step - first and time.monotonic() < ends:
+            self.run_job((), step)
+            step += 1
+        print(f"{self._scenario.name}: died before the steps {first} to {first + self.kills['step'] - 1}", flush=True)
 
     def run_job(
         self, victims: tuple[str, ...] | None = None, kill_at: int = 0, trigger: str | None = None, portions: int = 1
@@ -105,7 +109,9 @@ class KillRun:
             victims = self._victims()
         if "step" in victims:
             kill_at = self._rng.randrange(1, MAX_STEPS)
-        job = self._start(kill_at)
+        self._end_orphans(but_last=True)
+        self.runs += 1
+        job = self._job(self._scenario.words(), f"run-{self.runs}", kill_at)
         try:
             killed = [victim for victim in victims if victim != "step" and self._kill_at_trigger(victim, job, trigger)]
             if not killed or killed[-1] not in DRIVERS:
@@ -129,25 +135,15 @@ class KillRun:
 
     # --- the runs ---
 
-    def _start(self, kill_at: int = 0) -> Job:
-        self._end_orphans(but_last=True)
-        self.runs += 1
-        return self._job(self._scenario.words(), f"run-{self.runs}", kill_at)
-
     def _job(self, words: list[str], name: str, kill_at: int = 0) -> Job:
-        return Job([*words, *self._where()], self._folder / name, kill_at, self._scenario.into, self._environment)
-
-    def _where(self) -> list[str]:
-        return LOCAL if self._cluster is None else self._cluster.submit_words
+        where = LOCAL if self._cluster is None else self._cluster.submit_words
+        return Job([*words, *where], self._folder / name, kill_at, self._scenario.into, self._environment)
 
     def _run_undisturbed(self, words: list[str], name: str) -> dict[str, Any]:
         self._end_orphans()
         self.runs += 1
-        job = self._job(words, name)
-        try:
+        with closing(self._job(words, name)) as job:
             assert job.wait() == 0, job.stderr
-        finally:
-            job.kill()
         report = job.report()
         self._log({"run": name, "report": {key: value for key, value in report.items() if key != "partitions"}})
         return report
@@ -214,16 +210,13 @@ class KillRun:
 
     def _kill_executor(self, job: Job) -> bool:
         assert self._cluster is not None, "an executor is of a cluster"
-        until(lambda: job.is_over or self._executors(), "an executor is there", TIMEOUT_S)
-        executors = self._executors()
+        cluster = self._cluster
+        until(lambda: job.is_over or cluster.executors(), "an executor is there", TIMEOUT_S)
+        executors = cluster.executors()
         if not executors:
             return False
         self._rng.choice(executors).kill()
         return True
-
-    def _executors(self) -> list[Any]:
-        assert self._cluster is not None, "an executor is of a cluster"
-        return self._cluster.executors()
 
     def _kill_worker(self, _job: Job) -> bool:
         return self._end_worker(whole=False)

@@ -6,12 +6,13 @@ RULES    1. At any time a partition of the target is a prefix of the source's pa
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 from barnabas.pipeline.kafka.sender import RECORDS_PER_TRANSACTION
 from tests.pipeline.killing.job import Job
 from tests.pipeline.killing.scenario import Scenario, Trigger, headers_of
-from tests.pipeline.killing.topics import PARTITIONS, Record, create_topic, high_watermarks, read_from, send
+from tests.pipeline.killing.topics import PARTITIONS, Record, high_watermarks, read_from, send
 
 RECORDS = 4 * RECORDS_PER_TRANSACTION
 """Per partition: several transactions. They span three days, so that their archive has few files."""
@@ -27,7 +28,6 @@ class Replay(Scenario):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        create_topic(self.bootstrap, self.topic)
         self.sent: dict[int, list[Record]] = {number: [] for number in range(PARTITIONS)}
         self._arrived = dict.fromkeys(range(PARTITIONS), 0)
         self._read = dict.fromkeys(range(PARTITIONS), 0)
@@ -86,9 +86,8 @@ class ArchiveReplay(Replay):
             return
         super().send_more()
         words = ["archive", "--bootstrap", self.bootstrap, "--topic", self.topic, "--into", str(self.into)]
-        job = Job([*words, "--master", "local[2]"], self.folder / "archive", environment=self.environment)
-        try:
+        with closing(
+            Job([*words, "--master", "local[2]"], self.folder / "archive", environment=self.environment)
+        ) as job:
             assert job.wait() == 0, job.stderr
-        finally:
-            job.kill()
         self.source = ("--archive", str(self.into))

@@ -10,10 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from tests.pipeline.killing.topics import brokers_of
-
-START_MS = 1_767_225_600_000
-MINUTE_MS = 60_000
+from tests.pipeline.killing.topics import PARTITIONS
+from tests.pipeline.topics import MINUTE_MS, START_MS, create
 
 
 class Trigger(NamedTuple):
@@ -42,7 +40,7 @@ class Scenario(ABC):
         """The environment for jobs that use a warm driver."""
         self.into = folder / "into"
         self.topic = f"killed-{self.name}-{secrets.token_hex(3)}"
-        self.brokers = brokers_of(bootstrap)
+        self.brokers = create(bootstrap, self.topic, PARTITIONS)
         self.count = 0
         """The number of records sent."""
 

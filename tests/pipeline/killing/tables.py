@@ -18,8 +18,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from tests.pipeline.killing.scenario import MINUTE_MS, Scenario, Trigger, count_matches
-from tests.pipeline.killing.topics import PARTITIONS, Position, Record, create_topic, send
+from tests.pipeline.killing.scenario import Scenario, Trigger, count_matches
+from tests.pipeline.killing.topics import PARTITIONS, Position, Record, send
+from tests.pipeline.topics import MINUTE_MS
 
 RECORDS = 900
 ROUND = 450
@@ -33,7 +34,6 @@ class VersionedFolder(Scenario):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.sent: dict[Position, Record] = {}
-        create_topic(self.bootstrap, self.topic)
 
     @abstractmethod
     def found(self, version: Path) -> dict[Any, Any]:

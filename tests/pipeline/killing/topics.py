@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka import Producer
 
 from barnabas.pipeline.brokers import Brokers, TopicPartition
-from barnabas.pipeline.settings import BrokerSettings
+from tests.pipeline import topics
 
 PARTITIONS = 3
 
@@ -29,15 +28,6 @@ class Record(NamedTuple):
 
 Position = tuple[int, int]
 """A partition and an offset."""
-
-
-def brokers_of(bootstrap: str) -> Brokers:
-    return Brokers(BrokerSettings(bootstrap=bootstrap))
-
-
-def create_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> None:
-    """Creates a topic without retention."""
-    brokers_of(bootstrap).create_topic(topic, partitions, 1, {"retention.ms": "-1"})
 
 
 def send(bootstrap: str, topic: str, records: Iterable[tuple[int, Record]]) -> dict[Position, Record]:
@@ -84,21 +74,6 @@ def high_watermarks(brokers: Brokers, topic: str, partitions: int = PARTITIONS) 
 
 def read_from(bootstrap: str, topic: str, next_offsets: dict[int, int]) -> Iterator[tuple[int, Record]]:
     """Yields the committed records from these offsets on, and advances the offsets."""
-    ends = brokers_of(bootstrap).ends([TopicPartition(topic, number) for number in next_offsets])
-    waiting = {position.partition for position, end in ends.items() if end > next_offsets[position.partition]}
-    settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": "read_committed"}
-    consumer = Consumer({**settings, "enable.partition.eof": True, "enable.auto.commit": False, "log_level": 0})
-    try:
-        consumer.assign([ClientPartition(topic, number, next_offsets[number]) for number in waiting])
-        while waiting:
-            message = consumer.poll(30)
-            assert message is not None, f"no message from {topic} {waiting}"
-            if message.error():
-                assert message.error().name() == "_PARTITION_EOF", message.error()
-                waiting.discard(message.partition())
-                continue
-            next_offsets[message.partition()] = message.offset() + 1
-            headers = tuple((name, value) for name, value in message.headers() or ())
-            yield message.partition(), Record(message.key(), message.value(), message.timestamp()[1], headers)
-    finally:
-        consumer.close()
+    for message in topics.read_from(bootstrap, topic, next_offsets):
+        headers = tuple((name, value) for name, value in message.headers() or ())
+        yield message.partition(), Record(message.key(), message.value(), message.timestamp()[1], headers)

@@ -18,7 +18,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tests.pipeline.killing.job import QUICK_JVM, ROOT
@@ -57,9 +56,7 @@ class WarmDriver:
         self.environment = json.loads(address_file.read_text())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -73,16 +70,9 @@ def serve_session(address_file: Path, formats: Sequence[str], words: Sequence[st
 
     given = dict(zip(words[::2], words[1::2], strict=True))
     more = tuple(value for name, value in zip(words[::2], words[1::2], strict=True) if name == "--spark")
-    session_settings = SessionSettings(
-        master=given["--master"], spark=more, driver_memory=given.get("--driver-memory", "1g")
-    )
-    spark, _ = start_session(
-        "warm",
-        address_file.parent,
-        address_file.parent / "spark.log",
-        session_settings=session_settings,
-        formats=formats,
-    )
+    settings = SessionSettings(master=given["--master"], spark=more, driver_memory=given.get("--driver-memory", "1g"))
+    folder = address_file.parent
+    spark, _ = start_session("warm", folder, folder / "spark.log", session_settings=settings, formats=formats)
     ship(spark)
     gateway: Any = spark.sparkContext._gateway
     address = {

@@ -23,7 +23,7 @@ import random
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry
 from confluent_kafka.admin._config import ConfigResource
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from barnabas import Broker
 from barnabas.pipeline.brokers import Brokers, TopicPartition
@@ -76,6 +76,9 @@ class Topic(NamedTuple):
     partitions: int
     is_compacted: bool
 
+    def topic_partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(self.name, number) for number in range(self.partitions)]
+
 
 class History:
     """Topics filled from one seed."""
@@ -84,10 +87,10 @@ class History:
         self.seed = seed
         self._looks_on = looks_on
         self._trimmed: set[str] = set()
-        self.random_source = random.Random(seed)
+        self.rng = random.Random(seed)
         self.bootstrap = bootstrap
         self.brokers = Brokers(BrokerSettings(bootstrap=bootstrap))
-        self.topics = [self._topic(number) for number in range(self.random_source.randint(2, 3))]
+        self.topics = [self._topic(number) for number in range(self.rng.randint(2, 3))]
         self.now = dict.fromkeys(self.topics, START_MS)
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         self._senders: dict[str, Producer] = {}
@@ -95,26 +98,23 @@ class History:
         self._number = 0
 
     def _topic(self, number: int) -> Topic:
-        random_source = self.random_source
+        rng = self.rng
         settings = {
             "retention.ms": "-1",
             "segment.ms": str(HOUR_MS),
             "segment.bytes": str(1 << 20),
-            "segment.index.bytes": str(random_source.choice([10 << 20, 120])),
-            "index.interval.bytes": str(random_source.choice([0, 500, 4096])),
-            "file.delete.delay.ms": str(random_source.choice([0, 60_000])),
-            "message.timestamp.type": random_source.choice(["CreateTime"] * 4 + ["LogAppendTime"]),
-            "compression.type": random_source.choice(["producer"] * 4 + list(CODECS[1:])),
+            "segment.index.bytes": str(rng.choice([10 << 20, 120])),
+            "index.interval.bytes": str(rng.choice([0, 500, 4096])),
+            "file.delete.delay.ms": str(rng.choice([0, 60_000])),
+            "message.timestamp.type": rng.choice(["CreateTime"] * 4 + ["LogAppendTime"]),
+            "compression.type": rng.choice(["producer"] * 4 + list(CODECS[1:])),
         }
-        is_compacted = random_source.random() < 0.35
+        is_compacted = rng.random() < 0.35
         if is_compacted:
             settings |= {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
-            settings["delete.retention.ms"] = random_source.choice(["0", "86400000"])
-        name = (
-            random_source.choice(["", "", "", "__"])
-            + f"h{self.seed}.{'compacted' if is_compacted else 'plain'}-{number}"
-        )
-        topic = Topic(name, random_source.randint(1, 3), is_compacted)
+            settings["delete.retention.ms"] = rng.choice(["0", "86400000"])
+        name = rng.choice(["", "", "", "__"]) + f"h{self.seed}.{'compacted' if is_compacted else 'plain'}-{number}"
+        topic = Topic(name, rng.randint(1, 3), is_compacted)
         self.brokers.create_topic(name, topic.partitions, 1, settings)
         return topic
 
@@ -125,8 +125,8 @@ class History:
         acts = [self._send] * 10 + [self._begin] * 3 + [self._send_in_transaction] * 5 + [self._end] * 3
         acts += [self._trim, self._change, self._send_something_big]
         for _ in range(STEPS):
-            self.random_source.choice(acts)()
-        while len(self._open) > self.random_source.randint(0, 1):
+            self.rng.choice(acts)()
+        while len(self._open) > self.rng.randint(0, 1):
             self._end()
 
     def _sender(self, codec: str) -> Producer:
@@ -135,47 +135,41 @@ class History:
         return self._senders[codec]
 
     def _settings(self, codec: str) -> dict[str, Any]:
-        linger = {"linger.ms": self.random_source.choice([1, 50])}
-        size = {"batch.num.messages": self.random_source.choice([1, 7, 10_000]), "message.max.bytes": 1_000_000}
+        linger = {"linger.ms": self.rng.choice([1, 50])}
+        size = {"batch.num.messages": self.rng.choice([1, 7, 10_000]), "message.max.bytes": 1_000_000}
         return {"bootstrap.servers": self.bootstrap, "log_level": 0, "compression.type": codec, **linger, **size}
 
     def _send(self) -> None:
-        self._fill(
-            self._sender(self.random_source.choice(CODECS)), self.random_source.choice(self.topics), self._count()
-        )
+        self._fill(self._sender(self.rng.choice(CODECS)), self.rng.choice(self.topics), self._count())
 
     def _count(self) -> int:
-        return self.random_source.choice([1, 2, 5, 30, 30, 200])
+        return self.rng.choice([1, 2, 5, 30, 30, 200])
 
     def _fill(self, producer: Producer, topic: Topic, count: int) -> None:
-        random_source = self.random_source
-        self.now[topic] += random_source.choice([0, 10, 1000, HOUR_MS // 2, HOUR_MS + 1, -5000, -2 * HOUR_MS])
-        partitions = random_source.choice([[random_source.randrange(topic.partitions)], range(topic.partitions)])
+        rng = self.rng
+        self.now[topic] += rng.choice([0, 10, 1000, HOUR_MS // 2, HOUR_MS + 1, -5000, -2 * HOUR_MS])
+        partitions = rng.choice([[rng.randrange(topic.partitions)], range(topic.partitions)])
         for _ in range(count):
             self._number += 1
-            self.now[topic] += random_source.choice([0, 1, 7, 900, -300])
+            self.now[topic] += rng.choice([0, 1, 7, 900, -300])
             producer.produce(
                 topic.name,
                 key=self._key(topic),
-                value=random_source.choice(
-                    [None, b"", b"%d" % self._number, random_source.randbytes(random_source.randrange(300)), b"x" * 700]
-                ),
-                headers=random_source.choice(
-                    [None, None, [], [("a", b"1"), ("a", None)], [("", b""), ("größer", b"\xff")]]
-                ),
-                partition=random_source.choice(partitions),
+                value=rng.choice([None, b"", b"%d" % self._number, rng.randbytes(rng.randrange(300)), b"x" * 700]),
+                headers=rng.choice([None, None, [], [("a", b"1"), ("a", None)], [("", b""), ("größer", b"\xff")]]),
+                partition=rng.choice(partitions),
                 timestamp=self.now[topic],
             )
         assert producer.flush(60) == 0
 
     def _key(self, topic: Topic) -> bytes | None:
-        kinds = [b"k%d" % self.random_source.randrange(30), b"%d" % self._number, b""]
-        return self.random_source.choice(kinds if topic.is_compacted else [*kinds, None])
+        kinds = [b"k%d" % self.rng.randrange(30), b"%d" % self._number, b""]
+        return self.rng.choice(kinds if topic.is_compacted else [*kinds, None])
 
     def _send_something_big(self) -> None:
-        topic = self.random_source.choice(self.topics)
-        value = self.random_source.choice([self.random_source.randbytes(900_000), b"big " * 200_000])
-        producer = self._sender(self.random_source.choice(CODECS))
+        topic = self.rng.choice(self.topics)
+        value = self.rng.choice([self.rng.randbytes(900_000), b"big " * 200_000])
+        producer = self._sender(self.rng.choice(CODECS))
         producer.produce(topic.name, key=b"big", value=value, partition=0, timestamp=self.now[topic])
         assert producer.flush(60) == 0
 
@@ -183,46 +177,43 @@ class History:
         if len(self._open) < 3:
             self._number += 1
             patient = {"transactional.id": f"h{self.seed}-{self._number}", "transaction.timeout.ms": 900_000}
-            producer = Producer({**self._settings(self.random_source.choice(CODECS)), **patient})
+            producer = Producer({**self._settings(self.rng.choice(CODECS)), **patient})
             producer.init_transactions(60)
             producer.begin_transaction()
-            self._open.append((producer, self.random_source.choice(self.topics)))
+            self._open.append((producer, self.rng.choice(self.topics)))
             self._fill(*self._open[-1], self._count())
 
     def _send_in_transaction(self) -> None:
         if self._open:
-            self._fill(*self.random_source.choice(self._open), self._count())
+            self._fill(*self.rng.choice(self._open), self._count())
 
     def _end(self) -> None:
         if self._open:
-            producer, topic = self._open.pop(self.random_source.randrange(len(self._open)))
-            self.random_source.choice([producer.commit_transaction, producer.abort_transaction])(60)
-            if self.random_source.random() < 0.5:  # the next one of the same producer
+            producer, topic = self._open.pop(self.rng.randrange(len(self._open)))
+            self.rng.choice([producer.commit_transaction, producer.abort_transaction])(60)
+            if self.rng.random() < 0.5:  # the next one of the same producer
                 producer.begin_transaction()
                 self._open.append((producer, topic))
                 self._fill(producer, topic, self._count())
 
     def _trim(self) -> None:
-        topic = self.random_source.choice(self.topics)
+        topic = self.rng.choice(self.topics)
         if not topic.is_compacted:  # of these a broker does not delete records
-            topic_partitions = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+            topic_partitions = topic.topic_partitions()
             starts, ends = self.brokers.starts(topic_partitions), self.brokers.high_watermarks(topic_partitions)
-            cuts = {
-                tp: starts[tp] + (ends[tp] - starts[tp]) * self.random_source.randrange(6) // 10
-                for tp in topic_partitions
-            }
+            cuts = {tp: starts[tp] + (ends[tp] - starts[tp]) * self.rng.randrange(6) // 10 for tp in topic_partitions}
             self.brokers.delete_records(cuts)
             self._trimmed.add(topic.name)
 
     def _change(self) -> None:
-        topic = self.random_source.choice(self.topics)
-        name, value = self.random_source.choice(
+        topic = self.rng.choice(self.topics)
+        name, value = self.rng.choice(
             [
                 ("message.timestamp.type", "LogAppendTime"),
                 ("message.timestamp.type", "CreateTime"),
-                ("compression.type", self.random_source.choice(CODECS[1:])),
+                ("compression.type", self.rng.choice(CODECS[1:])),
                 ("compression.type", "producer"),
-                ("index.interval.bytes", str(self.random_source.choice([0, 4096, 100_000]))),
+                ("index.interval.bytes", str(self.rng.choice([0, 4096, 100_000]))),
             ]
         )
         entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
@@ -237,25 +228,20 @@ class History:
             topic_partitions, which = self._which()
             yield {
                 **which,
-                "kafka.isolation.level": self.random_source.choice(LEVELS),
+                "kafka.isolation.level": self.rng.choice(LEVELS),
                 **self._bound("starting", topic_partitions),
                 **self._bound("ending", topic_partitions),
-                "failOnDataLoss": self.random_source.choice(["true", "true", "false"]),
-                "includeHeaders": self.random_source.choice(["true", "false"]),
+                "failOnDataLoss": self.rng.choice(["true", "true", "false"]),
+                "includeHeaders": self.rng.choice(["true", "false"]),
             }
 
     def _which(self) -> tuple[list[TopicPartition], dict[str, str]]:
-        random_source = self.random_source
-        topics = random_source.sample(self.topics, random_source.randint(1, len(self.topics)))
-        topic_partitions = [
-            TopicPartition(topic.name, number) for topic in topics for number in range(topic.partitions)
-        ]
-        match random_source.randrange(4):
+        rng = self.rng
+        topics = rng.sample(self.topics, rng.randint(1, len(self.topics)))
+        topic_partitions = [tp for topic in topics for tp in topic.topic_partitions()]
+        match rng.randrange(4):
             case 0:
-                everything = [
-                    TopicPartition(one.name, number) for one in self.topics for number in range(one.partitions)
-                ]
-                pattern, is_it = random_source.choice(
+                pattern, is_it = rng.choice(
                     [
                         (f"h{self.seed}", lambda _: True),
                         (f"^h{self.seed}.*", lambda name: not name.startswith("_")),
@@ -263,49 +249,45 @@ class History:
                         (f"_*h{self.seed}\\.compacted-[0-9]$", lambda name: "compacted" in name),
                     ]
                 )
-                matching = [tp for tp in everything if is_it(tp.topic)]
+                matching = [tp for topic in self.topics for tp in topic.topic_partitions() if is_it(topic.name)]
                 if matching:  # the Kafka source finds no record where no topic matches; this one refuses
                     return matching, {"subscribePattern": pattern}
             case 1:
-                chosen = random_source.sample(topic_partitions, random_source.randint(1, len(topic_partitions)))
+                chosen = rng.sample(topic_partitions, rng.randint(1, len(topic_partitions)))
                 return chosen, {"assign": _json(dict.fromkeys(chosen, 0), list)}
         return topic_partitions, {"subscribe": ",".join(topic.name for topic in topics)}
 
     def _bound(self, which: str, topic_partitions: list[TopicPartition]) -> dict[str, str]:
-        random_source = self.random_source
+        rng = self.rng
         has_moments = self._looks_on or not self._trimmed & {tp.topic for tp in topic_partitions}
-        form = random_source.choice(
-            ["none", "none", "word", "offsets", "offsets", *(["time", "times"] if has_moments else [])]
-        )
+        form = rng.choice(["none", "none", "word", "offsets", "offsets", *(["time", "times"] if has_moments else [])])
         if form == "none" or not topic_partitions:
             return {}
         if form == "word":
             return {f"{which}Offsets": "earliest" if which == "starting" else "latest"}
         if form == "offsets":
             starts, ends = self.brokers.starts(topic_partitions), self.brokers.high_watermarks(topic_partitions)
-            special = random_source.choice([-2, -2, -2, -1] if which == "starting" else [-1, -1, -1, -2])
-            slack = random_source.choice([0, 0, 0, 3])
+            special = rng.choice([-2, -2, -2, -1] if which == "starting" else [-1, -1, -1, -2])
+            slack = rng.choice([0, 0, 0, 3])
             source_options = {
-                tp: random_source.choice(
-                    [special, *[random_source.randint(max(0, starts[tp] - slack), ends[tp] + slack)] * 3]
-                )
+                tp: rng.choice([special, *[rng.randint(max(0, starts[tp] - slack), ends[tp] + slack)] * 3])
                 for tp in topic_partitions
             }
-            if random_source.random() < 0.05:
-                source_options.pop(random_source.choice(topic_partitions))
+            if rng.random() < 0.05:
+                source_options.pop(rng.choice(topic_partitions))
             return {f"{which}Offsets": _json(source_options)}
         moments = {tp: self._moment(tp) for tp in topic_partitions}
-        strategy = {"startingOffsetsByTimestampStrategy": random_source.choice(["error", "latest"])}
+        strategy = {"startingOffsetsByTimestampStrategy": rng.choice(["error", "latest"])}
         if form == "time":
             found = {f"{which}Timestamp": str(next(iter(moments.values())))}
         else:
             found = {f"{which}OffsetsByTimestamp": _json(moments)}
-        return {**found, **strategy} if which == "starting" and random_source.random() < 0.7 else found
+        return {**found, **strategy} if which == "starting" and rng.random() < 0.7 else found
 
     def _moment(self, tp: TopicPartition) -> int:
         last = next(moment for topic, moment in self.now.items() if topic.name == tp.topic)
         span = range(START_MS - HOUR_MS, max(last, START_MS) + 2 * HOUR_MS)
-        return self.random_source.choice([0, 1 << 41, *[self.random_source.choice(span)] * 12])
+        return self.rng.choice([0, 1 << 41, *[self.rng.choice(span)] * 12])
 
 
 def _json(table: Mapping[TopicPartition, int], kind: type = dict) -> str:
@@ -340,9 +322,12 @@ def _plain(value: Any) -> Any:
 def through_the_broker(spark: SparkSession, bootstrap: str, options: Mapping[str, str]) -> Answer:
     """The result of Spark's Kafka source."""
     source_options = {"kafka.bootstrap.servers": bootstrap, **HASTY, **options}
+    return _answer(lambda: spark.read.format("kafka").options(**source_options).load().select(*columns_of(options)))
+
+
+def _answer(load: Callable[[], DataFrame]) -> Answer:
     try:
-        frame = spark.read.format("kafka").options(**source_options).load()
-        return rows_of(frame.select(*columns_of(options)).toArrow())
+        return rows_of(load().toArrow())
     except (PySparkException, Py4JJavaError) as failure:
         return f"error: {_innermost(failure)}"
 
@@ -367,10 +352,7 @@ def from_the_files(data_dir: Path, options: Mapping[str, str]) -> Answer:
 
 def within_spark(spark: SparkSession, data_dir: Path, options: Mapping[str, str]) -> Answer:
     """The result of the segment source in Spark."""
-    try:
-        return rows_of(spark.read.format(NAME).options(**options).load(str(data_dir)).toArrow())
-    except (PySparkException, Py4JJavaError) as failure:
-        return f"error: {_innermost(failure)}"
+    return _answer(lambda: spark.read.format(NAME).options(**options).load(str(data_dir)))
 
 
 def is_same(one: Answer, other: Answer) -> bool:

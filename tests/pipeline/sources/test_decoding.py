@@ -67,12 +67,12 @@ def decoded(data: bytes, **wanted: Any) -> list[Row]:
 
 def many(batches: int, count: int, codec: Compression = Compression.NONE, size: int = 20) -> bytes:
     """Consecutive batches with records of different lengths."""
-    random_source = random.Random(batches * count)
+    rng = random.Random(batches * count)
     data, offset = b"", 0
     for _ in range(batches):
         builder = BatchBuilder(offset, compression=codec)
         for number in range(count):
-            value = random_source.randbytes(random_source.randrange(size))
+            value = rng.randbytes(rng.randrange(size))
             builder.append(NOW_MS + number, b"%d" % number, value, [("h", value[:3])] if number % 3 == 0 else [])
         data += builder.build()
         offset = builder.next_offset

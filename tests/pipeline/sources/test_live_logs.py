@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer
-from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka import Producer
 
 from barnabas import Broker
 from barnabas.pipeline.brokers import Brokers, TopicPartition
@@ -23,9 +20,11 @@ from barnabas.pipeline.settings import BrokerSettings
 from barnabas.pipeline.sources.damage import MissingRecords
 from barnabas.pipeline.sources.decoding import COLUMN_TYPES
 from barnabas.pipeline.sources.planning import plan
-from barnabas.pipeline.sources.segment_files import bases_of, path_of, read_checkpoint
+from barnabas.pipeline.sources.segment_files import bases_of, read_checkpoint
 from barnabas.pipeline.sources.segment_options import parse_options
-from barnabas.pipeline.sources.segment_reading import read_segment, scan_headers
+from barnabas.pipeline.sources.segment_reading import read_segment
+from tests.pipeline.sources.random_comparison import CODECS, rows_of
+from tests.pipeline.topics import read_from
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.waiting import until
 
@@ -40,7 +39,6 @@ TOPICS = {
     COMPACTED: {**SMALL, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"},
 }
 SOON = {"log.cleaner.backoff.ms": 200, "log.initial.task.delay.ms": 200, "log.retention.check.interval.ms": 200}
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 SEED = 20261122
 
 
@@ -67,23 +65,23 @@ def fill(bootstrap: str) -> None:
     brokers = Brokers(BrokerSettings(bootstrap=bootstrap))
     for topic, settings in TOPICS.items():
         brokers.create_topic(topic, PARTITIONS, 1, settings)
-    random_source = random.Random(SEED)
+    rng = random.Random(SEED)
     for turn, codec in enumerate(CODECS):
         for topic in TOPICS:
-            send(producer(bootstrap, codec), random_source, 300 if topic == STAMPED else 1200, topic)
+            send(producer(bootstrap, codec), rng, 300 if topic == STAMPED else 1200, topic)
         for outcome in ("commit", "abort"):
             transactional = producer(bootstrap, codec, f"{outcome}-{turn}")
             transactional.init_transactions(30)
             transactional.begin_transaction()
             for topic in TOPICS:
-                send(transactional, random_source, 150, topic)
+                send(transactional, rng, 150, topic)
             transactional.commit_transaction(30) if outcome == "commit" else transactional.abort_transaction(30)
     left_open = producer(bootstrap, "zstd", "open")
     left_open.init_transactions(30)
     left_open.begin_transaction()
-    send(left_open, random_source, 40, TOPIC)
+    send(left_open, rng, 40, TOPIC)
     fill.left_open = left_open  # type: ignore[attr-defined]  # it must not be collected: it would abort
-    send(producer(bootstrap, "lz4"), random_source, 40, TOPIC)
+    send(producer(bootstrap, "lz4"), rng, 40, TOPIC)
 
 
 def producer(bootstrap: str, codec: str, transactional_id: str | None = None) -> Producer:
@@ -93,14 +91,10 @@ def producer(bootstrap: str, codec: str, transactional_id: str | None = None) ->
     return Producer(settings)
 
 
-def send(to: Producer, random_source: random.Random, count: int, topic: str) -> None:
+def send(to: Producer, rng: random.Random, count: int, topic: str) -> None:
     for number in range(count):
-        value = (
-            None
-            if number % 11 == 0
-            else random_source.randbytes(random_source.randrange(700)) + b"same" * random_source.randrange(150)
-        )
-        key = None if number % 7 == 0 and topic != COMPACTED else b"key-%d" % random_source.randrange(50)
+        value = None if number % 11 == 0 else rng.randbytes(rng.randrange(700)) + b"same" * rng.randrange(150)
+        key = None if number % 7 == 0 and topic != COMPACTED else b"key-%d" % rng.randrange(50)
         pairs = [("one", b"1"), ("one", None), ("größer", b"")] if number % 5 == 0 else []
         to.produce(
             topic, value, key, partition=number % PARTITIONS, headers=pairs, timestamp=1_700_000_000_000 + number
@@ -111,32 +105,12 @@ def send(to: Producer, random_source: random.Random, count: int, topic: str) -> 
 
 def through_the_broker(bootstrap: str, isolation: str, topic: str = TOPIC) -> list[Any]:
     """The records that a consumer reads."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "none",
-            "isolation.level": isolation,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "log_level": 0,
-        }
-    )
-    # An explicit start offset avoids waiting for the group coordinator.
-    consumer.assign([ClientPartition(topic, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
-    found, ended, deadline = [], 0, time.monotonic() + 60
-    while ended < PARTITIONS:
-        assert time.monotonic() < deadline, (
-            f"{ended} of {PARTITIONS} partitions reached their end, after {len(found)} records"
-        )
-        for message in consumer.consume(1000, 0.3):
-            if message.error():
-                ended += 1
-            else:
-                kind, moment = message.timestamp()
-                fields = (message.key(), message.value(), moment * 1000, kind - 1, message.headers())
-                found.append((message.partition(), message.offset(), *fields))
-    consumer.close()
+    found = []
+    for message in read_from(bootstrap, topic, dict.fromkeys(range(PARTITIONS), 0), isolation):
+        kind, moment = message.timestamp()
+        headers = message.headers() and tuple(message.headers())
+        fields = (message.key(), message.value(), moment * 1000, kind - 1, headers)
+        found.append((message.partition(), message.offset(), *fields))
     return sorted(found, key=lambda row: row[:2])
 
 
@@ -147,39 +121,27 @@ def from_the_files(data_dir: Path, parts: Any = None, **options: str) -> list[An
 
 
 def as_rows(batches: list[Any]) -> list[Any]:
-    table = pa.Table.from_batches(batches)
-    columns = [table[name] for name in ("partition", "offset", "key", "value")]
-    columns += [table["timestamp"].cast(pa.int64()), table["timestampType"], table["headers"]]
-    rows = zip(*(column.to_pylist() for column in columns), strict=True)
-    pairs = lambda headers: headers and [(one["key"], one["value"]) for one in headers]  # noqa: E731
-    return sorted(((*row[:-1], pairs(row[-1])) for row in rows), key=lambda row: row[:2])
+    columns = ["topic", "partition", "offset", "key", "value", "timestamp", "timestampType", "headers"]
+    return [row[1:] for row in rows_of(pa.Table.from_batches(batches).select(columns))]
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_files_and_broker_have_the_same_records(broker: Any, isolation: str) -> None:
-    options = {"kafka.bootstrap.servers": broker.bootstrap, "kafka.isolation.level": isolation}
-    expected = through_the_broker(broker.bootstrap, isolation)
-    assert len(expected) > 6000
-    assert len(list(broker.data_dir.glob(f"{TOPIC}-*/*.log"))) > 2 * PARTITIONS
-    assert from_the_files(broker.data_dir, **options) == expected
-
-
-@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_records_with_log_append_time_have_their_batchs_timestamp(broker: Any, isolation: str) -> None:
-    options = {"kafka.bootstrap.servers": broker.bootstrap, "kafka.isolation.level": isolation, "subscribe": STAMPED}
-    expected = through_the_broker(broker.bootstrap, isolation, STAMPED)
-    assert {row[5] for row in expected} == {1}
-    assert from_the_files(broker.data_dir, **options) == expected
-
-
-@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_a_compacted_topic_has_the_same_records(broker: Any, isolation: str) -> None:
-    directories = [broker.data_dir / f"{COMPACTED}-{number}" for number in range(PARTITIONS)]
-    until(lambda: all(is_compacted(one) for one in directories), "the cleaner", 60)
-    options = {"kafka.bootstrap.servers": broker.bootstrap, "kafka.isolation.level": isolation, "subscribe": COMPACTED}
-    expected = through_the_broker(broker.bootstrap, isolation, COMPACTED)
-    offsets = [row[1] for row in expected if row[0] == 0]
-    assert len(offsets) < offsets[-1] - offsets[0], "something is gone"
+@pytest.mark.parametrize("topic", TOPICS)
+def test_files_and_broker_have_the_same_records(broker: Any, topic: str, isolation: str) -> None:
+    directories = [broker.data_dir / f"{topic}-{number}" for number in range(PARTITIONS)]
+    if topic == COMPACTED:
+        until(lambda: all(is_compacted(one) for one in directories), "the cleaner", 60)
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "kafka.isolation.level": isolation, "subscribe": topic}
+    expected = through_the_broker(broker.bootstrap, isolation, topic)
+    assert {row[5] for row in expected} == {int(topic == STAMPED)}, (
+        "a record has its batch's timestamp with LogAppendTime"
+    )
+    if topic == COMPACTED:
+        offsets = [row[1] for row in expected if row[0] == 0]
+        assert len(offsets) < offsets[-1] - offsets[0], "something is gone"
+    if topic == TOPIC:
+        assert len(expected) > 6000
+        assert all(len(list(directory.glob("*.log"))) > 2 for directory in directories)
     assert from_the_files(broker.data_dir, **options) == expected
 
 
@@ -230,23 +192,3 @@ def test_segments_deleted_during_a_read(broker: Any) -> None:
     left = [row for row in expected if row[1] >= first_bases[row[0]]]
     assert 0 < len(left) < len(expected)
     assert from_the_files(broker.data_dir, lenient) == left == through_the_broker(broker.bootstrap, "read_committed")
-
-
-def test_the_checkpoints_of_a_stopped_broker_are_enough(broker: Any) -> None:
-    """Must run after the tests that need the broker."""
-    expected = {level: through_the_broker(broker.bootstrap, level) for level in ("read_committed", "read_uncommitted")}
-    broker.stop()
-    for level, rows in expected.items():
-        assert from_the_files(broker.data_dir, **{"kafka.isolation.level": level}) == rows
-
-
-def test_a_torn_batch_ends_the_log(broker: Any) -> None:
-    directory = broker.data_dir / f"{STAMPED}-0"
-    whole = from_the_files(broker.data_dir, assign=f'{{"{STAMPED}": [0]}}', subscribe="")
-    path = path_of(str(directory), bases_of(str(directory))[-1], ".log")
-    with path.open("rb") as file:
-        batches = [(at, head.base_offset) for at, head in scan_headers(file) if not head.is_control]
-    position, offset = batches[-1]
-    os.truncate(path, position + 70)
-    found = from_the_files(broker.data_dir, assign=f'{{"{STAMPED}": [0]}}', subscribe="")
-    assert found == [row for row in whole if row[1] < offset]

@@ -26,7 +26,7 @@ from tests.support.logs import NOW_MS, ProducerInfo, append, append_records, log
 Values = list[tuple[int, str]]
 
 
-def read(root: Path, parts: Any = None, **options: str) -> Values:
+def read(root: Path, parts: Any = None, **options: str | int) -> Values:
     """Offset and value of the requested records."""
     chosen = parts if parts is not None else planned(root, **options)
     found = [batch for part in chosen for batch in read_segment(*part)]
@@ -34,10 +34,13 @@ def read(root: Path, parts: Any = None, **options: str) -> Values:
     return [(row["offset"], (row["value"] or b"").decode()) for row in table.select(["offset", "value"]).to_pylist()]
 
 
-def planned(root: Path, **options: str) -> Any:
-    return plan(
-        parse_options({"path": str(root), "subscribe": "t", **{k.replace("_", "."): v for k, v in options.items()}})
-    )
+def planned(root: Path, **options: str | int) -> Any:
+    """The plan of a read; `_` in an option stands for a dot, and a number for the value of partition 0."""
+    texts = {
+        name.replace("_", "."): value if isinstance(value, str) else json.dumps({"t": {"0": value}})
+        for name, value in options.items()
+    }
+    return plan(parse_options({"path": str(root), "subscribe": "t", **texts}))
 
 
 def write_checkpoint(root: Path, name: str, offset: int, topic: str = "t") -> None:
@@ -82,23 +85,17 @@ def test_checkpoints_give_the_start_and_the_end_of_a_log(log: Log, tmp_path: Pat
 
 
 def test_offsets_are_chosen_as_for_the_kafka_source(log: Log, tmp_path: Path) -> None:
-    table = json.dumps
-    assert numbers(read(tmp_path, startingOffsets=table({"t": {"0": 7}}), endingOffsets=table({"t": {"0": 9}}))) == [
-        7,
-        8,
-    ]
-    assert numbers(read(tmp_path, startingOffsets=table({"t": {"0": -2}}))) == list(range(30))
-    assert read(tmp_path, startingOffsets=table({"t": {"0": 30}})) == []
+    assert numbers(read(tmp_path, startingOffsets=7, endingOffsets=9)) == [7, 8]
+    assert numbers(read(tmp_path, startingOffsets=-2)) == list(range(30))
+    assert read(tmp_path, startingOffsets=30) == []
     write_checkpoint(tmp_path, LOG_STARTS, 4)
     with pytest.raises(MissingRecords, match="goes from offset 4 to 30, and offset 2"):
-        planned(tmp_path, startingOffsets=table({"t": {"0": 2}}))
+        planned(tmp_path, startingOffsets=2)
     with pytest.raises(MissingRecords, match="offset 31"):
-        planned(tmp_path, endingOffsets=table({"t": {"0": 31}}))
-    lenient = {"startingOffsets": table({"t": {"0": 2}}), "endingOffsets": table({"t": {"0": 31}})}
-    assert numbers(read(tmp_path, failOnDataLoss="false", **lenient)) == list(range(4, 30))
-    for start, end in ((1, 3), (31, 40)):
-        outside = {"startingOffsets": table({"t": {"0": start}}), "endingOffsets": table({"t": {"0": end}})}
-        assert read(tmp_path, failOnDataLoss="false", **outside) == []
+        planned(tmp_path, endingOffsets=31)
+    for start, end, found in ((2, 31, range(4, 30)), (1, 3, ()), (31, 40, ())):
+        lenient = read(tmp_path, failOnDataLoss="false", startingOffsets=start, endingOffsets=end)
+        assert numbers(lenient) == list(found)
 
 
 @pytest.mark.parametrize("has_indexes", [True, False])
@@ -108,15 +105,14 @@ def test_a_timestamp_selects_the_first_record_at_least_as_late(log: Log, tmp_pat
         for path in (tmp_path / "t-0").glob("*.*index"):
             path.unlink()
 
-    def offsets(**options: str) -> list[int]:
+    def offsets(**options: str | int) -> list[int]:
         return numbers(read(tmp_path, **options))
 
     assert offsets(startingTimestamp=str(NOW_MS + 7000)) == list(range(7, 30))
     assert offsets(startingTimestamp=str(NOW_MS + 7001), endingTimestamp=str(NOW_MS + 9001)) == [8, 9]
     assert offsets(startingTimestamp="0") == list(range(30))
     assert offsets(endingTimestamp=str(NOW_MS + 10**9)) == list(range(30))
-    by_place = json.dumps({"t": {"0": NOW_MS + 29_000}})
-    assert offsets(startingOffsetsByTimestamp=by_place) == [29]
+    assert offsets(startingOffsetsByTimestamp=NOW_MS + 29_000) == [29]
     with pytest.raises(MissingRecords, match="no record at or after"):
         planned(tmp_path, startingTimestamp=str(NOW_MS + 29_001))
     assert offsets(startingTimestamp=str(NOW_MS + 29_001), startingOffsetsByTimestampStrategy="latest") == []
@@ -136,11 +132,11 @@ def test_segments_outside_the_request_are_not_opened(
         return really_open(path, *words, **more)
 
     monkeypatch.setattr(Path, "open", noting)
-    offsets = [json.dumps({"t": {"0": offset}}) for offset in (13, 17)]
-    for request_ in (
-        {"startingOffsets": offsets[0], "endingOffsets": offsets[1]},
+    requests: tuple[dict[str, str | int], ...] = (
+        {"startingOffsets": 13, "endingOffsets": 17},
         {"startingTimestamp": str(NOW_MS + 13_000), "endingTimestamp": str(NOW_MS + 17_000)},
-    ):
+    )
+    for request_ in requests:
         opened.clear()
         assert numbers(read(tmp_path, kafka_isolation_level=level, **request_)) == [13, 14, 15, 16]
         logs = {name for name in opened if name.endswith(".log")}
@@ -330,7 +326,7 @@ def test_a_wrong_index_entry_does_no_harm(log: Log, tmp_path: Path, entry: tuple
     log.close()
     index = segments(tmp_path)[0].with_suffix(".index")
     index.write_bytes(b"".join(number.to_bytes(4, "big") for number in entry))
-    assert numbers(read(tmp_path, startingOffsets='{"t": {"0": 2}}')) == list(range(2, 30))
+    assert numbers(read(tmp_path, startingOffsets=2)) == list(range(2, 30))
 
 
 def test_an_index_that_points_into_a_value_is_not_followed(tmp_path: Path) -> None:
@@ -344,8 +340,7 @@ def test_an_index_that_points_into_a_value_is_not_followed(tmp_path: Path) -> No
     path = segments(tmp_path)[0]
     position = path.read_bytes().index(disguised)
     path.with_suffix(".index").write_bytes((0).to_bytes(4, "big") + position.to_bytes(4, "big"))
-    options = {"startingOffsets": '{"t": {"0": 1}}'}
-    assert read(tmp_path, **options) == [(1, "1:"), (2, "2:")]
+    assert read(tmp_path, startingOffsets=1) == [(1, "1:"), (2, "2:")]
 
 
 def test_trailing_zeros_of_an_index_are_ignored(log: Log, tmp_path: Path) -> None:
@@ -355,7 +350,7 @@ def test_trailing_zeros_of_an_index_are_ignored(log: Log, tmp_path: Path) -> Non
         os.truncate(path, 10 << 20)
     for first in (10, 28):
         assert numbers(read(tmp_path, startingTimestamp=str(NOW_MS + 1000 * first))) == list(range(first, 30))
-        assert numbers(read(tmp_path, startingOffsets=f'{{"t": {{"0": {first}}}}}')) == list(range(first, 30))
+        assert numbers(read(tmp_path, startingOffsets=first)) == list(range(first, 30))
 
 
 # ---- which logs --------------------------------------------------------------------------------------------

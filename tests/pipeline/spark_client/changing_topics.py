@@ -8,23 +8,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from tests.pipeline.spark_client.data_loss import POLL, STRICTNESS
-from tests.pipeline.spark_client.rig import Answer, Rig, failure_of, numbered, rows, scenario
+from tests.pipeline.spark_client.rig import OFTEN, Answer, Rig, failure_of, numbered, rows, scenario
 from tests.pipeline.spark_client.streaming import all_rows
 from tests.support.waiting import until
-
-Change = Callable[[int], None]
-
-
-def taking(rig: Rig, frame: DataFrame, change: Change, **trigger: Any) -> tuple[Any, list[Any]]:
-    """A query that calls `change` with each batch, and its batches."""
-    batches: list[Any] = []
-
-    def take(batch: DataFrame, number: int) -> None:
-        batches.append(rows(batch))
-        change(number)
-
-    writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(rig.folder / "c"))
-    return writer.trigger(**trigger).start(), batches
 
 
 @scenario
@@ -34,12 +20,10 @@ def a_topic_that_grows_under_available_now(rig: Rig) -> Answer:
     found = []
     for run in (1, 2):
 
-        def more(number: int, run: int = run) -> None:
+        def more(_: DataFrame, number: int, run: int = run) -> None:
             rig.send(topic, numbered(2, 2, 100 * run + 10 * number))
 
-        query, batches = taking(rig, rig.stream(topic, maxOffsetsPerTrigger="4"), more, availableNow=True)
-        rig.await_end(query)
-        found.append(batches)
+        found.append(rig.read_available(rig.stream(topic, maxOffsetsPerTrigger="4"), on_batch=more))
     return found
 
 
@@ -48,19 +32,14 @@ def new_partitions_under_available_now(rig: Rig) -> Answer:
     """New partitions and a new topic of the pattern wait for the next run of AvailableNow."""
     topic = rig.topic(1, numbered(8))
 
-    def grow(number: int) -> None:
+    def grow(_: DataFrame, number: int) -> None:
         if number == 0:
             rig.grow(topic, 3)
             rig.send(topic, numbered(6, 3, 100))
             rig.topic(1, numbered(3))
 
     frame = rig.stream(None, subscribePattern=f"{rig.name}-.*", maxOffsetsPerTrigger="5")
-    found = []
-    for _ in range(2):
-        query, batches = taking(rig, frame, grow, availableNow=True)
-        rig.await_end(query)
-        found.append(all_rows(batches))
-    return found
+    return [all_rows(rig.read_available(frame, on_batch=grow)) for _ in range(2)]
 
 
 def under(rig: Rig, change: Callable[[str], None], wanted: int) -> Answer:
@@ -68,14 +47,13 @@ def under(rig: Rig, change: Callable[[str], None], wanted: int) -> Answer:
     found = []
     for strict in STRICTNESS:
         topic = rig.topic(1, numbered(10))
-        alone = Rig(rig.spark, rig.node, rig.folder / strict, rig.name)
 
-        def once(number: int, topic: str = topic) -> None:
+        def once(_: DataFrame, number: int, topic: str = topic) -> None:
             if number == 0:
                 change(topic)
 
         frame = rig.stream(topic, failOnDataLoss=strict, maxOffsetsPerTrigger="5", **POLL)
-        query, batches = taking(alone, frame, once, processingTime="100 milliseconds")
+        query, batches = rig.query(frame, strict, once, **OFTEN)
         try:
             until(
                 lambda query=query, batches=batches: not query.isActive or len(all_rows(batches)) >= wanted,
@@ -127,9 +105,7 @@ def a_failed_batch(rig: Rig) -> Answer:
 
     for _ in range(2):
         frame = rig.stream(source, maxOffsetsPerTrigger="4", **{"kafka.isolation.level": "read_committed"})
-        writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(rig.folder / "c"))
-        query = writer.trigger(availableNow=True).start()
-        failure_of(rig.await_end, query)
+        failure_of(rig.read_available, frame, on_batch=take)
         rig.send(source, numbered(4, 2, 100))
     return taken, rig.values(target)
 

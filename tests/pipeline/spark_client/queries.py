@@ -9,20 +9,11 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from tests.pipeline.spark_client.rig import Answer, Rig, failure_of, numbered, offsets, rows, scenario
+from tests.pipeline.spark_client.rig import OFTEN, Answer, Rig, failure_of, numbered, offsets, rows, scenario
 from tests.pipeline.spark_client.streaming import all_rows, await_rows
 from tests.pipeline.topics import MINUTE_MS, START_MS
 
 DEPRECATED = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
-
-
-def copy(rig: Rig, frame: DataFrame, topic: str | None, mode: str = "append", **options: str) -> Any:
-    """Streams a frame into the sink up to its end; returns the query."""
-    sink_options = {"kafka.bootstrap.servers": rig.bootstrap, **({} if topic is None else {"topic": topic}), **options}
-    writer = frame.writeStream.format("kafka").options(**sink_options).outputMode(mode)
-    query = writer.option("checkpointLocation", str(rig.folder / "c")).trigger(availableNow=True).start()
-    rig.await_end(query)
-    return query
 
 
 @scenario
@@ -53,8 +44,7 @@ def two_topics_in_foreach_batch(rig: Rig) -> Answer:
         batch.unpersist()
 
     for start in (10, 20):
-        writer = rig.stream(source, maxOffsetsPerTrigger="4").writeStream.foreachBatch(split)
-        rig.await_end(writer.option("checkpointLocation", str(rig.folder / "c")).trigger(availableNow=True).start())
+        rig.read_available(rig.stream(source, maxOffsetsPerTrigger="4"), on_batch=split)
         rig.send(source, numbered(10, 1, start))
     return rig.rows(even), rig.rows(odd)
 
@@ -109,13 +99,7 @@ def windows_into_a_topic(rig: Rig) -> Answer:
             result = counts.select(
                 "key", f.to_json(f.struct(f.col("window.start").cast("long"), "count")).alias("value")
             )
-            writer = (
-                result.writeStream.format("kafka")
-                .outputMode(mode)
-                .options(**{"kafka.bootstrap.servers": rig.bootstrap, "topic": target})
-            )
-            query = writer.option("checkpointLocation", str(rig.folder / mode)).trigger(availableNow=True).start()
-            rig.await_end(query)
+            rig.await_end(rig.sink(result, target, mode, mode))
             late = [{"key": b"late", "value": b"", "partition": 0, "timestamp": START_MS}]
             rig.send(source, [*late, *numbered(2, 2, 900)])
         found.append(sorted((row[3], row[4]) for row in rig.rows(target)))
@@ -127,7 +111,8 @@ def all_counts_of_every_trigger(rig: Rig) -> Answer:
     """Complete mode: each trigger writes the whole result to the sink."""
     source, target = rig.topic(1, numbered(12)), rig.topic(1)
     counts = rig.stream(source, maxOffsetsPerTrigger="5").groupBy("key").count()
-    copy(rig, counts.select("key", f.col("count").cast("string").alias("value")), target, "complete")
+    values = counts.select("key", f.col("count").cast("string").alias("value"))
+    rig.await_end(rig.sink(values, target, mode="complete"))
     return sorted((row[3], row[4]) for row in rig.rows(target))
 
 
@@ -139,10 +124,7 @@ def a_rate_into_partitions(rig: Rig) -> Answer:
         rig.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "10").option("numPartitions", "1").load()
     )
     frame = rate.select(f.col("value").cast("string"), (f.col("value") % 3).cast("int").alias("partition"))
-    writer = frame.writeStream.format("kafka").options(**{"kafka.bootstrap.servers": rig.bootstrap, "topic": topic})
-    query = (
-        writer.option("checkpointLocation", str(rig.folder / "c")).trigger(processingTime="100 milliseconds").start()
-    )
+    query = rig.sink(frame, topic, trigger=OFTEN)
     try:
         rig.await_values(topic, 60)
     finally:
@@ -156,9 +138,9 @@ def rows_choose_topics(rig: Rig) -> Answer:
     source, one, two = rig.topic(1, numbered(10)), rig.topic(1), rig.topic(1)
     name = f.when(f.col("offset") % 3 == 0, one).otherwise(two)
     frame = rig.stream(source).select("key", "value", name.alias("topic"))
-    copy(rig, frame, None)
+    rig.await_end(rig.sink(frame, None))
     rig.send(source, numbered(6, 1, 10))
-    copy(rig, frame, one)
+    rig.await_end(rig.sink(frame, one))
     return rig.rows(one), rig.rows(two)
 
 
@@ -242,7 +224,8 @@ def settings_that_the_sink_refuses(rig: Rig) -> Answer:
 def reports_of_a_copy(rig: Rig) -> Answer:
     """From topic to topic: input rows, output rows and the source's lag, trigger by trigger."""
     source, target = rig.topic(2, numbered(20, 2)), rig.topic(1)
-    query = copy(rig, rig.stream(source, maxOffsetsPerTrigger="8").select("key", "value"), target)
+    query = rig.sink(rig.stream(source, maxOffsetsPerTrigger="8").select("key", "value"), target)
+    rig.await_end(query)
     return [
         (one["numInputRows"], one["sink"]["numOutputRows"], [part["metrics"] for part in one["sources"]])
         for one in (json.loads(report.json) for report in query.recentProgress)

@@ -37,7 +37,12 @@ SETTINGS = {
 }
 """The settings of all nodes."""
 
+AVAILABLE: dict[str, Any] = {"availableNow": True}
+OFTEN: dict[str, Any] = {"processingTime": "100 milliseconds"}
+"""Triggers."""
+
 Answer = Any
+OnBatch = Callable[[DataFrame, int], None]
 Scenario = Callable[["Rig"], Answer]
 SCENARIOS: dict[str, Scenario] = {}
 """Scenarios for one node, by name."""
@@ -96,7 +101,7 @@ class Rig:
         until(lambda: self.brokers.exists(name), f"{name} is known")
 
     def delete(self, name: str) -> None:
-        self.admin.delete_topics([name])[name].result(LIMIT_S)
+        self.brokers.delete_topic(name)
         until(lambda: not self.brokers.exists(name), f"{name} is gone")
 
     def grow(self, name: str, partitions: int) -> None:
@@ -148,10 +153,7 @@ class Rig:
     @contextmanager
     def copying(self, source: str, target: str) -> Iterator[Any]:
         """A query that copies a topic ten times a second until the block ends."""
-        writer = self.stream(source).select("key", "value").writeStream.format("kafka")
-        writer = writer.options(**{"kafka.bootstrap.servers": self.bootstrap, "topic": target})
-        writer = writer.option("checkpointLocation", str(self.folder / "c"))
-        query = writer.trigger(processingTime="100 milliseconds").start()
+        query = self.sink(self.stream(source).select("key", "value"), target, trigger=OFTEN)
         try:
             yield query
         finally:
@@ -178,19 +180,24 @@ class Rig:
 
     # --- streams ---
 
-    def query(self, frame: DataFrame, checkpoint: str = "checkpoint", **trigger: Any) -> tuple[Any, list[Any]]:
-        """A running query, and a list that receives its batches."""
+    def query(
+        self, frame: DataFrame, checkpoint: str = "checkpoint", on_batch: OnBatch = lambda *_: None, **trigger: Any
+    ) -> tuple[Any, list[Any]]:
+        """A running query, and a list that receives its batches; `on_batch` is called after each."""
         batches: list[Any] = []
 
-        def take(batch: DataFrame, _number: int) -> None:
+        def take(batch: DataFrame, number: int) -> None:
             batches.append(rows(batch))
+            on_batch(batch, number)
 
         writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(self.folder / checkpoint))
         return writer.trigger(**trigger).start(), batches
 
-    def read_available(self, frame: DataFrame, checkpoint: str = "checkpoint") -> list[Any]:
+    def read_available(
+        self, frame: DataFrame, checkpoint: str = "checkpoint", on_batch: OnBatch = lambda *_: None
+    ) -> list[Any]:
         """The batches of a stream that ends with the current records."""
-        query, batches = self.query(frame, checkpoint, availableNow=True)
+        query, batches = self.query(frame, checkpoint, on_batch, **AVAILABLE)
         self.await_end(query)
         return batches
 
@@ -199,7 +206,7 @@ class Rig:
         self, frame: DataFrame, checkpoint: str = "checkpoint", **trigger: Any
     ) -> Iterator[tuple[Any, list[Any]]]:
         """A query that runs until the block ends."""
-        query, batches = self.query(frame, checkpoint, **(trigger or {"processingTime": "100 milliseconds"}))
+        query, batches = self.query(frame, checkpoint, **(trigger or OFTEN))
         commits = self.folder / checkpoint / "commits"
         try:
             yield query, batches
@@ -217,6 +224,21 @@ class Rig:
             raise AssertionError("the query did not end")
 
     # --- the sink ---
+
+    def sink(
+        self,
+        frame: DataFrame,
+        topic: str | None,
+        checkpoint: str = "c",
+        mode: str = "append",
+        trigger: Mapping[str, Any] = AVAILABLE,
+        **options: str,
+    ) -> Any:
+        """A query that streams a frame into the sink, by default up to its end."""
+        which = {} if topic is None else {"topic": topic}
+        writer = frame.writeStream.format("kafka").outputMode(mode)
+        writer = writer.options(**{"kafka.bootstrap.servers": self.bootstrap, **which, **options})
+        return writer.option("checkpointLocation", str(self.folder / checkpoint)).trigger(**trigger).start()
 
     def rows_to_send(self, columns: str, *values: tuple[Any, ...]) -> DataFrame:
         return self.spark.createDataFrame(list(values), columns)

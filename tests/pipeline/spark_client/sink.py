@@ -147,10 +147,7 @@ def from_topic_to_topic(rig: Rig) -> Answer:
     found = []
     for start in (10, 20):
         frame = rig.stream(source, includeHeaders="true", maxOffsetsPerTrigger="4")
-        writer = frame.select("key", "value", "headers", "partition").writeStream.format("kafka")
-        writer = writer.options(**{"kafka.bootstrap.servers": rig.bootstrap, "topic": target})
-        query = writer.option("checkpointLocation", str(rig.folder / "c")).trigger(availableNow=True).start()
-        rig.await_end(query)
+        rig.await_end(rig.sink(frame.select("key", "value", "headers", "partition"), target))
         found.append(read_back(rig, target))
         rig.send(source, numbered(10, 2, start))
     return found
@@ -164,9 +161,6 @@ def a_stream_that_the_sink_refuses(rig: Rig) -> Answer:
     found = []
     for size in (500, 50):
         frame = rig.stream(source).select(f.lit("x" * size).alias("value"))
-        writer = frame.writeStream.format("kafka")
-        writer = writer.options(**{"kafka.bootstrap.servers": rig.bootstrap, "topic": target, "kafka.batch.size": "1"})
-        query = writer.option("checkpointLocation", str(rig.folder / "c")).trigger(availableNow=True).start()
-        found.append(failure_of(rig.await_end, query))
+        found.append(failure_of(rig.await_end, rig.sink(frame, target, **{"kafka.batch.size": "1"})))
         found.append([len(value or b"") for value in rig.values(target)])
     return found

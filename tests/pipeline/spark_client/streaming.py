@@ -152,11 +152,7 @@ def continuous_processing(rig: Rig) -> Answer:
     found = []
     for start in (20, 40):
         frame = rig.stream(source).select("key", "value", "partition")
-        options = {"kafka.bootstrap.servers": rig.bootstrap, "topic": target}
-        writer = frame.writeStream.format("kafka").options(**options)
-        query = (
-            writer.option("checkpointLocation", str(rig.folder / "c")).trigger(continuous="200 milliseconds").start()
-        )
+        query = rig.sink(frame, target, trigger={"continuous": "200 milliseconds"})
         try:
             rig.send(source, numbered(20, 2, start))
             passed = rig.await_values(target, start + 20)

@@ -26,7 +26,6 @@ from replication.metadata_log.metadata_snapshots import MetadataSnapshots
 from replication.partition.follower_log import FollowerLog, WriteCallback
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
-from tests.simulation.runner import PlantedBug
 
 # ---- leaders of partitions -------------------------------------------------------------------------------
 
@@ -190,22 +189,3 @@ def snapshots_miss_the_last_record(patch: MonkeyPatch) -> None:
         return take(self, further, wall_ms)
 
     patch.setattr(MetadataSnapshots, "take", planted)
-
-
-PLANTED_BUGS: tuple[PlantedBug, ...] = (
-    the_high_watermark_ignores_followers,
-    the_high_watermark_ignores_joining_replicas,
-    an_isr_shrink_applies_before_the_commit,
-    replicas_join_the_isr_too_early,
-    records_count_before_they_are_durable,
-    fetch_epochs_are_not_compared,
-    followers_truncate_to_the_high_watermark,
-    followers_ignore_divergence,
-    alter_partition_ignores_epochs,
-    fenced_brokers_keep_leaderships,
-    an_unclean_restart_changes_nothing,
-    all_elections_are_unclean,
-    a_new_controller_ignores_uncommitted_records,
-    metadata_counts_before_it_is_durable,
-    snapshots_miss_the_last_record,
-)

@@ -30,14 +30,15 @@ from broker.peers.replica_fetchers import ReplicaFetcherManager
 from broker.security.authorizer import AllowAll
 from protocol.api import ApiKey
 from protocol.messages.produce_fetch import FetchRequest, ListOffsetsRequest
+from protocol.messages.quorum import BrokerRegistrationRequest
 from protocol.records import FileRegion
 from protocol.schema import Message
 from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
-from replication.controller.brokers.registration import Registration
 from replication.controller.controller import LocalController
 from replication.controller.decision_context import DecisionContext
 from replication.kraft_node import Dependencies, KRaftNode
 from replication.metadata.image import Endpoint, MetadataDelta, MetadataImage
+from replication.metadata.image_records import stored_endpoints
 from replication.metadata_log.formatting import ControllerEndpoint, format_directories, new_uuid, read_node_identity
 from replication.metadata_log.metadata_log_check import check_for_loss
 from replication.metadata_log.metadata_log_open import open_metadata_log
@@ -66,6 +67,9 @@ START_MS = 1_700_000_000_000
 HOST = "sim"
 CLIENTS_PORT, CONTROLLERS_PORT = 1000, 2000
 FETCH_VERSION, OFFSETS_VERSION = 18, 11
+
+
+Handler = Callable[["Process", Message, Reply], None]
 
 
 class Failed(Exception):
@@ -177,7 +181,6 @@ class Process:
         self.metadata_log = start.log
         start.log.on_failed = self._storage_failed
         heartbeat_tracker = BrokerHeartbeatTracker(self.timers, config.number("broker.session.timeout.ms"))
-        heartbeat_tracker.on_session_expired = self._on_session_expired
         self.incarnation_id = new_uuid(random.randbytes)
         endpoint = Endpoint(controller.listener, controller.host, controller.port, 0)
         node_specific = LocalController(self.incarnation_id, (endpoint,))
@@ -212,7 +215,7 @@ class Process:
     def _build_broker(self) -> None:
         config, clock = self.config, self
         self.purgatory = Purgatory(self.timers)
-        self.purgatory.on_wake = lambda: self._soon(self._drain_purgatory)
+        self.purgatory.on_wake = lambda: self._soon(self.purgatory.drain)
         self.replicas = ReplicaManager(
             self.log_manager,
             self._worker,
@@ -223,16 +226,18 @@ class Process:
             config.number("replica.lag.time.max.ms"),
         )
         self.replicas.on_directory_failed = lambda _, error: self._storage_failed(error)
-        registration = Registration(
+        registration = BrokerRegistrationRequest(
             broker_id=self.node_id,
             cluster_id=CLUSTER_ID,
             incarnation_id=self.incarnation_id,
-            endpoints=(Endpoint("PLAINTEXT", HOST, CLIENTS_PORT + self.node_id, 0),),
-            directories=tuple(home.directory_id for home in self.log_manager.directories.values()),
-            previous_epoch=self.log_manager.previous_broker_epoch,
+            listeners=stored_endpoints((Endpoint("PLAINTEXT", HOST, CLIENTS_PORT + self.node_id, 0),)),
+            features=[],
+            rack=None,
+            log_dirs=[home.directory_id for home in self.log_manager.directories.values()],
+            previous_broker_epoch=self.log_manager.previous_broker_epoch,
         )
-        interval_ms = config.number("broker.heartbeat.interval.ms")
-        self.lifecycle = lifecycle = BrokerLifecycle(self.channel, registration, self.timers, clock, interval_ms)
+        periods_ms = map(config.number, ("broker.heartbeat.interval.ms", "initial.broker.registration.timeout.ms"))
+        self.lifecycle = lifecycle = BrokerLifecycle(self.channel, registration, self.timers, clock, *periods_ms)
         lifecycle.on_failed = _fail
         lifecycle.on_active = self._on_active
         self._directories = AssignmentsManager(self.channel, lifecycle, self.log_manager, self.node_id, clock)
@@ -321,12 +326,6 @@ class Process:
         if leader_id == self.node_id:
             self._simulation.on_quorum_leader(self.node_id)
 
-    def _on_session_expired(self, broker_id: int) -> None:
-        self.node.controller.fence_expired_broker(broker_id, wall_ms=self.wall_ms())
-
-    def _drain_purgatory(self) -> None:
-        self.purgatory.drain()
-
     def _storage_failed(self, error: StorageError) -> None:
         raise Failed(f"error without an injected fault: {error}")
 
@@ -339,14 +338,19 @@ class Process:
     def _ask_controller(self, node_id: int, request: Message, on_response: ResponseCallback) -> None:
         waits_ms = request.max_wait_ms if isinstance(request, FetchRequest) else 0
         timeout_ms = self.config.number("controller.quorum.request.timeout.ms") + waits_ms
-        self._simulation.ask_controller(self.node_id, node_id, request, self._on_process(on_response), timeout_ms)
+        self._ask(node_id, request, on_response, timeout_ms, Process.ask_controller)
 
     def _ask_leader(self, broker_id: int, request: Message, on_response: ResponseCallback) -> None:
         timeout_ms = self.config.number("replica.socket.timeout.ms")
-        self._simulation.ask_broker(self.node_id, broker_id, request, self._on_process(on_response), timeout_ms)
+        self._ask(broker_id, request, on_response, timeout_ms, Process.ask_broker)
 
-    def _on_process(self, on_response: ResponseCallback) -> ResponseCallback:
-        return lambda message: self.do(lambda: on_response(message))
+    def _ask(
+        self, node_id: int, request: Message, on_response: ResponseCallback, timeout_ms: int, handler: Handler
+    ) -> None:
+        def respond(message: Message | None) -> None:
+            self.do(lambda: on_response(message))
+
+        self._simulation.ask(self.node_id, node_id, request, respond, timeout_ms, handler)
 
     # ------------------------------------------------------------ requests received
     def ask_controller(self, request: Message, reply: Reply) -> None:

@@ -25,7 +25,7 @@ from protocol.schema import Message
 from tests.simulation.cluster.faults import FaultInjector
 from tests.simulation.cluster.invariants import Invariants
 from tests.simulation.cluster.machine import Machine, node_config, random_configs
-from tests.simulation.cluster.process import Process
+from tests.simulation.cluster.process import Handler
 from tests.simulation.network import Network, Reply, ResponseCallback, Timeline
 from tests.simulation.runner import Failure, log_level
 from tests.simulation.simulated_disk import ProcessEnded
@@ -88,27 +88,16 @@ class Simulation:
             self.invariants.after_event([node_id])  # messages sent before the crash arrive
             self.crash(self.machines[node_id])
 
-    def ask_broker(
-        self, source: int, target: int, request: Message, on_response: ResponseCallback, timeout_ms: int
-    ) -> None:
-        """Send a request to a node's broker listener."""
-        self._ask(source, target, request, on_response, timeout_ms, Process.ask_broker)
-
-    def ask_controller(
-        self, source: int, target: int, request: Message, on_response: ResponseCallback, timeout_ms: int
-    ) -> None:
-        """Send a request to a node's controller listener."""
-        self._ask(source, target, request, on_response, timeout_ms, Process.ask_controller)
-
-    def _ask(
+    def ask(
         self,
         source: int,
         target: int,
         request: Message,
         on_response: ResponseCallback,
         timeout_ms: int,
-        handler: Callable[[Process, Message, Reply], None],
+        handler: Handler,
     ) -> None:
+        """Send a request to a node; `handler` is the listener."""
         request = self._transmit(request)
 
         def deliver(reply: Reply) -> bool:

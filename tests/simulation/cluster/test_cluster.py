@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from tests.simulation.cluster.planted_bugs import PLANTED_BUGS
+from tests.simulation.cluster import planted_bugs
 from tests.simulation.cluster.simulator import simulate
-from tests.simulation.runner import PlantedBug, check_new_seeds, check_seeds, finds
+from tests.simulation.runner import PlantedBug, bugs_in, check_new_seeds, check_seeds, finds
 
 FIXED_SEEDS = 45
 CHUNK = 15
@@ -61,7 +61,7 @@ def test_a_seed_determines_the_simulation_in_every_process() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("plant", PLANTED_BUGS, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize("plant", bugs_in(planted_bugs), ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: PlantedBug, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     assert finds(simulate, (FIRST_SEED.get(plant.__name__, 0), *range(SEEDS_PER_BUG)))

@@ -6,18 +6,21 @@ RULES    1. A client performs the next operation of its protocol, or a spontaneo
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
 from protocol.codec import encode
 from protocol.errors import ErrorCode
-from protocol.messages import consumer_groups, groups, transactions
+from protocol.messages import groups
 from tests.simulation.coordinators.invariants import Offsets
+from tests.support import group_requests
 from tests.support.group_harness import LocalGroupHarness
 
 TOPICS: Final = {"t": 3, "u": 2}
 _AGAIN = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.COORDINATOR_NOT_AVAILABLE}
 _TIMEOUT_MS = 900_000
+NO_PRODUCER: Final = (-1, -1)
 
 
 class Acknowledged:
@@ -46,50 +49,43 @@ class Acknowledged:
                 del known[key]
 
 
+@dataclass
 class Client:
     """One client."""
 
-    def __init__(
-        self, harness: LocalGroupHarness, random: Random, acknowledged: Acknowledged, name: str, group: str
-    ) -> None:
-        self.harness, self.random, self.acknowledged = harness, random, acknowledged
-        self.name, self.group = name, group
+    harness: LocalGroupHarness
+    random: Random
+    acknowledged: Acknowledged
+    name: str
+    group: str
+    instance: str | None = None
 
     def commit(self, member_id: str, generation: int) -> None:
-        topic = self.random.choice(list(TOPICS))
-        partition, offset = self.random.randrange(TOPICS[topic]), self.acknowledged.next_offset()
-        partition_data = groups.OffsetCommitRequestPartition(
-            partition_index=partition, committed_offset=offset, committed_metadata="n" * self.random.choice([0, 3])
-        )
-        request = groups.OffsetCommitRequest(
-            group_id=self.group, member_id=member_id, generation_id_or_member_epoch=generation,
-            topics=[groups.OffsetCommitRequestTopic(name=topic, partitions=[partition_data])],
+        topic, partition, offset = self.next_commit()
+        request = group_requests.commit_request(
+            offset, self.group, partition, member_id, generation,
+            topic=topic, metadata="n" * self.random.choice([0, 3]),
         )  # fmt: skip
-        answer = self.harness.ask(request, 9, self.name)
-        if not answer.topics[0].partitions[0].error_code:
+        if not group_requests.error_of(self.harness.ask(request, 9, self.name)):
             self.acknowledged.committed((self.group, topic, partition), offset)
+
+    def next_commit(self) -> tuple[str, int, int]:
+        """A topic, a partition and a new offset."""
+        topic = self.random.choice(list(TOPICS))
+        return topic, self.random.randrange(TOPICS[topic]), self.acknowledged.next_offset()
 
     def act(self) -> None:
         self.commit("", -1)  # as an administrator
 
 
+@dataclass
 class ClassicClient(Client):
     """A consumer with the classic protocol."""
 
-    def __init__(
-        self,
-        harness: LocalGroupHarness,
-        random: Random,
-        acknowledged: Acknowledged,
-        name: str,
-        group: str,
-        instance: str | None,
-    ) -> None:
-        super().__init__(harness, random, acknowledged, name, group)
-        self.instance = instance
-        self.member_id, self.generation = "", -1
-        self._must_sync = False
-        self._members: list[str] = []
+    member_id: str = ""
+    generation: int = -1
+    _must_sync: bool = False
+    _members: list[str] = field(default_factory=list)
 
     def act(self) -> None:
         """Handle a response, or join, sync, heartbeat, commit or leave."""
@@ -125,42 +121,31 @@ class ClassicClient(Client):
 
     def _join(self) -> None:
         topics = self.random.choice([["t"], ["t", "u"]])
-        metadata = b"\0\1" + encode(groups.ConsumerProtocolSubscription(topics=topics), 1)
-        request = groups.JoinGroupRequest(
-            group_id=self.group, session_timeout_ms=30_000, rebalance_timeout_ms=10_000, member_id=self.member_id,
-            group_instance_id=self.instance, protocol_type="consumer",
-            protocols=[groups.JoinGroupRequestProtocol(name="range", metadata=metadata)],
+        request = group_requests.join_request(
+            self.group, self.member_id, instance=self.instance, session_ms=30_000,
+            protocols=[("range", group_requests.subscription(1, *topics))],
         )  # fmt: skip
         self.harness.send(self.name, request, 5 if self.instance is not None else 3)
 
     def _sync(self) -> None:
-        request = groups.SyncGroupRequest(
-            group_id=self.group, generation_id=self.generation, member_id=self.member_id,
-            group_instance_id=self.instance,
-            assignments=[
-                groups.SyncGroupRequestAssignment(member_id=member_id, assignment=_assignment(number))
-                for number, member_id in enumerate(self._members)
-            ],
-        )  # fmt: skip
+        assignments = {member_id: _assignment(number) for number, member_id in enumerate(self._members)}
+        request = group_requests.sync_request(
+            self.member_id, self.group, self.generation, assignments, instance=self.instance
+        )
         self.harness.send(self.name, request, 3)
 
     def _do_member_operation(self) -> None:
         drawn = self.random.random()
         if drawn < 0.5:
-            request = groups.HeartbeatRequest(
-                group_id=self.group,
-                generation_id=self.generation,
-                member_id=self.member_id,
-                group_instance_id=self.instance,
-            )
+            request = group_requests.heartbeat_request(self.member_id, self.generation, self.group, self.instance)
             self._on_error(self.harness.ask(request, 3, self.name).error_code)
         elif drawn < 0.8:
             self.commit(self.member_id, self.generation)
         elif drawn < 0.9:
             self._join()
         else:
-            leaving = groups.MemberIdentity(member_id=self.member_id, group_instance_id=self.instance)
-            self.harness.ask(groups.LeaveGroupRequest(group_id=self.group, members=[leaving]), 3, self.name)
+            leaving = group_requests.leave_request(self.member_id, self.group, self.instance)
+            self.harness.ask(leaving, 3, self.name)
             self.member_id, self.generation = "", -1
 
 
@@ -170,24 +155,14 @@ def _assignment(number: int) -> bytes:
     return b"\0\1" + encode(groups.ConsumerProtocolAssignment(assigned_partitions=given), 1)
 
 
+@dataclass
 class ConsumerClient(Client):
     """A consumer with the consumer protocol."""
 
-    def __init__(
-        self,
-        harness: LocalGroupHarness,
-        random: Random,
-        acknowledged: Acknowledged,
-        name: str,
-        group: str,
-        instance: str | None,
-    ) -> None:
-        super().__init__(harness, random, acknowledged, name, group)
-        self.instance = instance
-        self.epoch = 0
-        self.held: set[tuple[bytes, int]] = set()
-        """The partitions that it was assigned and has not reported as revoked."""
-        self._owned: dict[bytes, list[int]] = {}
+    epoch: int = 0
+    held: set[tuple[bytes, int]] = field(default_factory=set)
+    """The partitions that it was assigned and has not reported as revoked."""
+    _owned: dict[bytes, list[int]] = field(default_factory=dict)
 
     @property
     def is_member(self) -> bool:
@@ -207,23 +182,19 @@ class ConsumerClient(Client):
             self._heartbeat(self.epoch)
 
     def _heartbeat(self, epoch: int) -> None:
-        request = consumer_groups.ConsumerGroupHeartbeatRequest(
-            group_id=self.group, member_id=self.name, member_epoch=epoch, instance_id=self.instance
-        )
+        fields: dict[str, Any] = {"instance_id": self.instance}
         if epoch == 0:
             self._owned = {}
-            request.rebalance_timeout_ms = 10_000
-            request.topic_partitions = []
+            fields["rebalance_timeout_ms"] = 10_000
             if self.random.random() < 0.2:
-                request.subscribed_topic_regex = self.random.choice(["t|u", "u", "x.*"])
+                fields["subscribed_topic_regex"] = self.random.choice(["t|u", "u", "x.*"])
             else:
-                request.subscribed_topic_names = self.random.choice([["t"], ["t", "u"]])
-        elif epoch > 0 and self.random.random() < 0.7:
-            request.topic_partitions = [
-                consumer_groups.ConsumerGroupHeartbeatRequestTopicPartitions(topic_id=topic_id, partitions=partitions)
-                for topic_id, partitions in self._owned.items()
-            ]
-        if request.topic_partitions is not None:
+                fields["subscribed_topic_names"] = self.random.choice([["t"], ["t", "u"]])
+        reports = epoch == 0 or (epoch > 0 and self.random.random() < 0.7)
+        request = group_requests.consumer_heartbeat(
+            self.name, epoch, self.group, owned=self._owned if reports else None, **fields
+        )
+        if reports:
             self.held = self._partitions()
         answer = self.harness.ask(request, 1, self.name)
         if answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE:
@@ -238,65 +209,51 @@ class ConsumerClient(Client):
         return {(topic_id, partition) for topic_id, partitions in self._owned.items() for partition in partitions}
 
 
+@dataclass
 class Transactor(Client):
     """A transactional producer that commits offsets (transaction version 2)."""
 
-    def __init__(
-        self, harness: LocalGroupHarness, random: Random, acknowledged: Acknowledged, name: str, group: str
-    ) -> None:
-        super().__init__(harness, random, acknowledged, name, group)
-        self._producer: tuple[int, int] | None = None
-        self._is_open = False
+    _producer: tuple[int, int] = NO_PRODUCER
+    _is_open: bool = False
 
     def act(self) -> None:
         """Begin a transaction, commit an offset in it, or end it."""
-        if self._producer is None:
+        if self._producer == NO_PRODUCER:
             self._begin()
         elif not self._is_open or self.random.random() < 0.6:
             self._add()
         else:
             self._end()
 
+    def _ask(self, request: Any) -> Any:
+        """The response, if it arrives within a second."""
+        self.harness.send(self.name, request, 5)
+        return self.harness.take(self.name, 1_000)
+
     def _begin(self) -> None:
         self.acknowledged.pending[self.name] = {}
         self._is_open = False
-        request = transactions.InitProducerIdRequest(transactional_id=self.name, transaction_timeout_ms=_TIMEOUT_MS)
-        self.harness.send(self.name, request, 5)
-        answer: Any = self.harness.take(self.name, 1_000)
+        answer = self._ask(group_requests.init_request(self.name, _TIMEOUT_MS))
         if answer is not None and not answer.error_code:
             self._producer = answer.producer_id, answer.producer_epoch
 
     def _add(self) -> None:
-        assert self._producer is not None
-        topic = self.random.choice(list(TOPICS))
-        partition, offset = self.random.randrange(TOPICS[topic]), self.acknowledged.next_offset()
-        partition_data = transactions.TxnOffsetCommitRequestPartition(
-            partition_index=partition, committed_offset=offset, committed_metadata=""
+        topic, partition, offset = self.next_commit()
+        request = group_requests.txn_commit_request(
+            self.name, self._producer, offset, self.group, partition, topic=topic
         )
-        request = transactions.TxnOffsetCommitRequest(
-            transactional_id=self.name, group_id=self.group, producer_id=self._producer[0],
-            producer_epoch=self._producer[1],
-            topics=[transactions.TxnOffsetCommitRequestTopic(name=topic, partitions=[partition_data])],
-        )  # fmt: skip
-        self.harness.send(self.name, request, 5)
-        answer: Any = self.harness.take(self.name, 1_000)
-        if answer is None or answer.topics[0].partitions[0].error_code:
-            self._producer = None
+        answer = self._ask(request)
+        if answer is None or group_requests.error_of(answer):
+            self._producer = NO_PRODUCER
         else:
             self._is_open = True
             self.acknowledged.pending[self.name][self.group, topic, partition] = offset
 
     def _end(self) -> None:
-        assert self._producer is not None
         is_commit = self.random.random() < 0.7
-        request = transactions.EndTxnRequest(
-            transactional_id=self.name, producer_id=self._producer[0], producer_epoch=self._producer[1],
-            committed=is_commit,
-        )  # fmt: skip
-        self.harness.send(self.name, request, 5)
-        answer: Any = self.harness.take(self.name, 1_000)
+        answer = self._ask(group_requests.end_request(self.name, self._producer, commit=is_commit))
         if answer is None or answer.error_code:
-            self._producer = None
+            self._producer = NO_PRODUCER
             return
         self._producer, self._is_open = (answer.producer_id, answer.producer_epoch), False
         if is_commit:

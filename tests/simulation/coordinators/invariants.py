@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from broker.coordinators.classic.classic_group import ClassicGroup, State
-from broker.coordinators.classic.group_records import to_offset_and_metadata
+from broker.coordinators.classic.group_records import CommitKey, OffsetAndMetadata, to_offset_and_metadata
 from broker.coordinators.transactions.transaction import PREPARED
 from tests.simulation.coordinators.journal import Boundary, Entry, Journal, durable_state
 from tests.support.group_harness import ImageHolder, LocalGroupHarness
@@ -37,9 +37,7 @@ def reloaded(entries: Sequence[Entry], boundary: Boundary, like: LocalGroupHarne
     for log in harness.transaction_logs:
         log.is_holding = True
     for (kind, index), batch in entries[: boundary.written]:
-        log = logs[kind][index]
-        log.batches.append(batch)
-        log.end_offset += int.from_bytes(batch[23:27], "big") + 1  # the last offset delta
+        logs[kind][index].store(bytearray(batch))
     harness.restart()
     return harness
 
@@ -112,20 +110,10 @@ def _check_owners(harness: LocalGroupHarness, where: str) -> None:
 def _check_decided(harness: LocalGroupHarness, where: str) -> None:
     """Prepared transactions complete as decided."""
     machines = [shard.coordinator for shard in harness.transactions.shards.values()]
-    decided = [
-        transaction
-        for coordinator in machines
-        for transaction in coordinator.transactions.values()
-        if transaction.state in PREPARED
-    ]
+    decided = [one for machine in machines for one in machine.transactions.values() if one.state in PREPARED]
     if not decided:
         return
-    pending = {
-        (producer, key): committed
-        for shard in harness.runtime.shards.values()
-        for producer, item in shard.coordinator.offsets.open_transactions.items()
-        for key, committed in item.items()
-    }
+    pending = _pending_offsets(harness)
     for log in harness.transaction_logs:
         log.is_holding = False
         log.release()
@@ -141,15 +129,20 @@ def _check_decided(harness: LocalGroupHarness, where: str) -> None:
                 assert stored == to_offset_and_metadata(committed), (
                     f"{where}: {key} of a committed transaction is {stored}"
                 )
-    remaining = {
-        producer
-        for shard in harness.runtime.shards.values()
-        for producer, item in shard.coordinator.offsets.open_transactions.items()
-        if item
-    }
+    remaining = {producer for producer, _ in _pending_offsets(harness)}
     assert not remaining & {transaction.producer_id for transaction in decided}, (
         f"{where}: offsets of an ended transaction still wait"
     )
+
+
+def _pending_offsets(harness: LocalGroupHarness) -> dict[tuple[int, CommitKey], OffsetAndMetadata | bytes | None]:
+    """The offsets of open transactions, by producer id and partition."""
+    return {
+        (producer, key): committed
+        for shard in harness.runtime.shards.values()
+        for producer, pending in shard.coordinator.offsets.open_transactions.items()
+        for key, committed in pending.items()
+    }
 
 
 def check_classic_groups(live: LocalGroupHarness, boundary: Boundary, entries: Sequence[Entry]) -> None:

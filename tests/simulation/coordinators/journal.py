@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from broker.coordinators.classic.group_records import to_offset_and_metadata
 from broker.coordinators.transactions.transaction import NO_EPOCH
 from protocol.errors import ErrorCode
-from protocol.records import headers, patch
 from replication.metadata.image import TopicImage
 from tests.support.group_harness import FakeLog, LocalGroupHarness
 
@@ -67,15 +66,13 @@ class JournalLog(FakeLog):
         self._name = name
 
     def append(self, batch: bytearray, done: Callable[[ErrorCode], None]) -> None:
-        if self.refusal is not None:
-            done(self.refusal)
-            return
-        self._journal.record_boundary()
-        patch(batch, 0, self.end_offset, 0)
-        self.batches.append(bytes(batch))
-        self.end_offset = headers(batch)[0][1].next_offset
+        if self.refusal is None:
+            self._journal.record_boundary()
+        super().append(batch, done)
+
+    def store(self, batch: bytearray) -> None:
+        super().store(batch)
         self._journal.entries.append(Entry(self._name, self.batches[-1]))
-        done(ErrorCode.NONE)
 
 
 def durable_state(harness: LocalGroupHarness) -> CoordinatorState:

@@ -20,11 +20,6 @@ from broker.coordinators.offset_manager import OffsetMetadataManager
 from broker.coordinators.runtime.coordinator_runtime import Shard, StoredRecord
 from broker.coordinators.transactions.transaction_coordinator import TransactionCoordinator
 from protocol.errors import ErrorCode
-from tests.simulation.runner import PlantedBug
-
-
-def _nothing(*_: object, **__: object) -> None:
-    """Do nothing."""
 
 
 def an_aborted_transaction_is_loaded_as_committed(monkeypatch: MonkeyPatch) -> None:
@@ -33,11 +28,11 @@ def an_aborted_transaction_is_loaded_as_committed(monkeypatch: MonkeyPatch) -> N
 
 
 def the_end_of_a_transaction_overwrites_a_later_commit(monkeypatch: MonkeyPatch) -> None:
-    monkeypatch.setattr(broker.coordinators.offset_manager, "_supersede_pending", _nothing)
+    monkeypatch.setattr(broker.coordinators.offset_manager, "_supersede_pending", lambda *_, **__: None)
 
 
 def a_prepared_transaction_is_not_completed(monkeypatch: MonkeyPatch) -> None:
-    monkeypatch.setattr(TransactionCoordinator, "_retry_prepare", _nothing)
+    monkeypatch.setattr(TransactionCoordinator, "_retry_prepare", lambda *_, **__: None)
 
 
 def offsets_survive_their_group(monkeypatch: MonkeyPatch) -> None:
@@ -89,17 +84,3 @@ def a_rejected_append_is_applied(monkeypatch: MonkeyPatch) -> None:
         return True
 
     monkeypatch.setattr(Shard, "_append", planted)
-
-
-PLANTED_BUGS: list[PlantedBug] = [
-    an_aborted_transaction_is_loaded_as_committed,
-    the_end_of_a_transaction_overwrites_a_later_commit,
-    a_prepared_transaction_is_not_completed,
-    offsets_survive_their_group,
-    a_deleted_offset_has_no_tombstone,
-    partitions_to_revoke_are_not_stored,
-    a_partition_is_assigned_before_it_is_revoked,
-    an_upgrade_keeps_the_classic_group,
-    the_generation_restarts_after_a_reload,
-    a_rejected_append_is_applied,
-]

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from broker.coordinators.classic.classic_protocol import GroupSettings
-from broker.coordinators.consumer_group_config import ConsumerGroupSettings
+from broker.coordinators.group_config import ConsumerGroupSettings, GroupSettings
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from broker.coordinators.transactions.transaction_coordinator import TRANSACTIONS_TOPIC
 from protocol.errors import ErrorCode
@@ -25,6 +24,7 @@ from tests.simulation.coordinators.invariants import Invariants, check_classic_g
 from tests.simulation.coordinators.journal import Journal
 from tests.simulation.runner import Failure, log_level
 from tests.support.group_harness import TRANSACTIONS_PARTITIONS, LocalGroupHarness
+from tests.support.messages import message
 
 GROUPS = ("g", "h")
 OFFSETS_PARTITIONS = 2
@@ -47,7 +47,7 @@ class Simulation:
             self.harness.create_topic(topic, partitions)
         self.acknowledged = Acknowledged()
         self._invariants = Invariants(self.journal, self.harness)
-        self._clients = list(self._make_clients())
+        self._clients = self._make_clients()
 
     def _make_clients(self) -> list[Client]:
         harness, random, acknowledged = self.harness, self._random, self.acknowledged
@@ -59,14 +59,11 @@ class Simulation:
             for number in range(random.randint(0, 3)):
                 instance = f"j{number}" if random.random() < 0.3 else None
                 actors.append(ConsumerClient(harness, random, acknowledged, f"m{number}{group}", group, instance))
-        count = random.randint(0, 3)
-        return [
-            *actors,
-            *(
-                Transactor(harness, random, acknowledged, f"tx{number}", random.choice(GROUPS))
-                for number in range(count)
-            ),
+        actors += [
+            Transactor(harness, random, acknowledged, f"tx{number}", random.choice(GROUPS))
+            for number in range(random.randint(0, 3))
         ]
+        return actors
 
     def run(self) -> None:
         """Run all steps and check the invariants after each."""
@@ -133,10 +130,9 @@ class Simulation:
 
     def _delete_offsets(self) -> None:
         group, topic = self._random.choice(GROUPS), self._random.choice(list(TOPICS))
-        partitions = [groups.OffsetDeleteRequestPartition(partition_index=index) for index in range(TOPICS[topic])]
-        request = groups.OffsetDeleteRequest(
-            group_id=group, topics=[groups.OffsetDeleteRequestTopic(name=topic, partitions=partitions)]
-        )
+        partitions = [{"partition_index": index} for index in range(TOPICS[topic])]
+        topics = [{"name": topic, "partitions": partitions}]
+        request = message(groups.OffsetDeleteRequest, group_id=group, topics=topics)
         answer: Any = self.harness.ask(request, 0)
         if not answer.error_code and not answer.topics[0].partitions[0].error_code:
             self.acknowledged.deleted(group, topic)

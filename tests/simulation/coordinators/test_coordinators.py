@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.coordinators.planted_bugs import PLANTED_BUGS
+from tests.simulation.coordinators import planted_bugs
 from tests.simulation.coordinators.simulator import simulate
-from tests.simulation.runner import PlantedBug, check_new_seeds, check_seeds, finds
+from tests.simulation.runner import PlantedBug, bugs_in, check_new_seeds, check_seeds, finds
 
 FIXED_SEEDS = 12
 NEW_S = 2.0
@@ -24,7 +24,7 @@ def test_the_invariants_hold_for_new_seeds() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("plant", PLANTED_BUGS, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize("plant", bugs_in(planted_bugs), ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: PlantedBug, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     assert finds(simulate, range(SEEDS_PER_BUG))

@@ -10,10 +10,11 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING
 
-from protocol.messages.cluster import AddRaftVoterRequest, RemoveRaftVoterRequest, VoterListener
+from protocol.messages.cluster import AddRaftVoterRequest
 from protocol.primitives import ZERO_UUID
 from protocol.schema import Message
-from replication.raft.voters import ReplicaKey, Voter, VoterSet
+from replication.raft.rpc_messages import add_voter_request, remove_voter_request
+from replication.raft.voters import Voter, VoterSet
 from tests.simulation.quorum.node import CLUSTER_ID, Node
 
 if TYPE_CHECKING:
@@ -28,16 +29,8 @@ FAULTS = (
     "cut", "cut one way", "cut the leader", "mend", "mend", "mend and crash the leader", "summarize",
 )  # fmt: skip
 CHANGES = (
-    "add",
-    "add",
-    "remove",
-    "remove the leader",
-    "change a leader that is cut off",
-    "upgrade",
-    "move",
-    "lose",
-    "lose",
-)
+    "add", "add", "remove", "remove the leader", "change a leader that is cut off", "upgrade", "move", "lose", "lose",
+)  # fmt: skip
 
 
 class FaultInjector:
@@ -108,7 +101,7 @@ class FaultInjector:
             lost = self._stale_voters(leader.raft.voters)
             self._last_change_ms = self._simulation.now_ms
             if lost:
-                self._request(leader, self._remove_request(lost[0].key))
+                self._request(leader, remove_voter_request(CLUSTER_ID, lost[0].key))
             elif fault == "upgrade":
                 leader.raft.upgrade_kraft_version(1)
                 leader.tick()
@@ -117,7 +110,7 @@ class FaultInjector:
             elif "cut" in fault:
                 self._change_isolated_leader(leader)
             elif len(leader.raft.voters) > 2:
-                self._request(leader, self._remove_request(node.key))
+                self._request(leader, remove_voter_request(CLUSTER_ID, node.key))
 
     def _change_isolated_leader(self, leader: Node) -> None:
         """Ask an isolated leader to remove voters."""
@@ -127,25 +120,15 @@ class FaultInjector:
         def remove() -> None:
             others = [voter.key for voter in leader.log.voters.latest if voter.key != leader.key]
             if leader.process == process and leader.is_leading and others:
-                self._request(leader, self._remove_request(simulation.random.choice(others)))
+                self._request(leader, remove_voter_request(CLUSTER_ID, simulation.random.choice(others)))
 
         for _ in range(4):
             simulation.after(simulation.random.randrange(1500), remove)
 
-    @staticmethod
-    def _remove_request(key: ReplicaKey) -> RemoveRaftVoterRequest:
-        return RemoveRaftVoterRequest(cluster_id=CLUSTER_ID, voter_id=key.node_id, voter_directory_id=key.directory_id)
-
     def _add_request(self, node: Node) -> AddRaftVoterRequest:
-        name, host, port = node.local.addresses[0]
-        return AddRaftVoterRequest(
-            cluster_id=CLUSTER_ID,
-            timeout_ms=1000,
-            voter_id=node.key.node_id,
-            voter_directory_id=node.key.directory_id,
-            listeners=[VoterListener(name=name, host=host, port=port)],
-            ack_when_committed=self._simulation.random.random() < 0.5,
-        )
+        request = add_voter_request(CLUSTER_ID, node.local, timeout_ms=1000)
+        request.ack_when_committed = self._simulation.random.random() < 0.5
+        return request
 
     @staticmethod
     def _request(leader: Node, request: Message) -> None:

@@ -15,20 +15,9 @@ from protocol.messages.cluster import AddRaftVoterRequest, RemoveRaftVoterReques
 from protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse, SupportedFeatureKey
 from protocol.messages.produce_fetch import FetchRequest
 from protocol.schema import Message
+from replication.raft import raft_log
 from replication.raft.quorum_state import QuorumTimes
 from replication.raft.raft import Raft
-from replication.raft.raft_log import (
-    AppendBatches,
-    AppendVoters,
-    BecomeLeader,
-    Effect,
-    ElectionState,
-    Persist,
-    SendRequest,
-    SendResponse,
-    Truncate,
-    WriteSnapshotChunk,
-)
 from replication.raft.roles import Leader
 from replication.raft.voters import ListenerAddress, ReplicaKey, Voter, VoterSet
 from tests.simulation.quorum.memory_log import Entry, MemoryLog
@@ -59,11 +48,11 @@ class Node:
         self._auto_join = auto_join
         self.local = local
         self.log = log
-        self.state = ElectionState()
+        self.state = raft_log.ElectionState()
         self.process = 0
         """The number of starts; callbacks of earlier processes are ignored."""
         self.raft: Raft | None = None
-        self._queue: deque[Effect | _QueuedResponse] = deque()
+        self._queue: deque[raft_log.Effect | _QueuedResponse] = deque()
         self._is_busy = False
         self._waiting_fetches: list[tuple[FetchRequest, Reply, int]] = []
         self.pending_responses: dict[int, tuple[Message, Reply]] = {}
@@ -101,7 +90,7 @@ class Node:
         """Crash and lose the disk (rule 3)."""
         self.crash()
         self.local = self.local._replace(key=ReplicaKey(self.key.node_id, directory_id))
-        self.log, self.state = MemoryLog(settings), ElectionState()
+        self.log, self.state = MemoryLog(settings), raft_log.ElectionState()
 
     def change_port(self, port: int) -> None:
         """Change the port; effective at the next start."""
@@ -191,14 +180,14 @@ class Node:
             effect = self._queue.popleft()
             if isinstance(effect, _QueuedResponse):
                 effect.reply(effect.message)
-            elif isinstance(effect, SendRequest):
+            elif isinstance(effect, raft_log.SendRequest):
                 self._send(effect)
-            elif isinstance(effect, SendResponse):
+            elif isinstance(effect, raft_log.SendResponse):
                 _, reply = self.pending_responses.pop(id(effect.request))
                 reply(effect.response)
-            elif isinstance(effect, AppendVoters):
+            elif isinstance(effect, raft_log.AppendVoters):
                 self._append_as_leader(effect.epoch, [Entry(effect.epoch, -2, effect)])
-            elif isinstance(effect, BecomeLeader):
+            elif isinstance(effect, raft_log.BecomeLeader):
                 append_voters = [] if effect.append_voters is None else [Entry(effect.epoch, -2, effect.append_voters)]
                 self._append_as_leader(effect.epoch, [Entry(effect.epoch, -1), *append_voters])
                 self._led_epoch = effect.epoch
@@ -219,21 +208,21 @@ class Node:
             random.choice((0, 1, 2, 5)) if random.random() < 0.95 else random.randrange(self._simulation.slow_disk_ms)
         )
 
-    def _on_disk_done(self, effect: Persist | AppendBatches | Truncate | WriteSnapshotChunk) -> None:
+    def _on_disk_done(self, effect: raft_log.Effect) -> None:
         """The disk completed an effect."""
         self._is_busy = False
         log = self.log
-        if isinstance(effect, Persist):
+        if isinstance(effect, raft_log.Persist):
             self.state = effect.state
             self._simulation.touched.add(self.key.node_id)
             self._run_effects()
             return
-        if isinstance(effect, AppendBatches):
+        if isinstance(effect, raft_log.AppendBatches):
             log.append(effect.records)
             log.flush(log.end.offset)
-        elif isinstance(effect, Truncate):
+        elif isinstance(effect, raft_log.Truncate):
             log.truncate(effect.offset)
-        else:
+        elif isinstance(effect, raft_log.WriteSnapshotChunk):
             log.write_snapshot_chunk(effect.snapshot, effect.position, effect.piece, is_last=effect.is_last)
         self._step(lambda raft: raft.on_written(self._simulation.now_ms))
 
@@ -248,7 +237,7 @@ class Node:
 
         self._after(self._disk_ms(), on_synced)
 
-    def _send(self, effect: SendRequest) -> None:
+    def _send(self, effect: raft_log.SendRequest) -> None:
         process = self.process
 
         def on_response(message: Any) -> None:

@@ -24,7 +24,6 @@ from replication.raft.voter_changes import VoterChanges
 from replication.raft.voters import VoterSet
 from tests.simulation.quorum.memory_log import MemoryLog
 from tests.simulation.quorum.node import Node
-from tests.simulation.runner import PlantedBug
 
 
 def votes_are_not_persisted(patch: MonkeyPatch) -> None:
@@ -189,21 +188,3 @@ def voter_changes_overlap(patch: MonkeyPatch) -> None:
 
     patch.setattr(VoterChanges, "_is_uncommitted", lambda self, role: self._is_appending_voters(role))
     patch.setattr(VoterChanges, "expire", expire)
-
-
-PLANTED_BUGS: tuple[PlantedBug, ...] = (
-    votes_are_not_persisted,
-    votes_are_sent_before_they_are_durable,
-    votes_are_granted_to_shorter_logs,
-    logs_are_compared_by_offset_only,
-    a_minority_elects,
-    a_minority_commits,
-    the_leader_counts_unflushed_records,
-    followers_fetch_before_they_flush,
-    epoch_ends_are_not_compared,
-    the_high_watermark_exceeds_the_log,
-    a_restarted_leader_keeps_its_epoch,
-    fetch_epochs_are_not_compared,
-    responses_to_earlier_requests_are_accepted,
-    voter_changes_overlap,
-)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.quorum.planted_bugs import PLANTED_BUGS
+from tests.simulation.quorum import planted_bugs
 from tests.simulation.quorum.simulator import simulate
-from tests.simulation.runner import PlantedBug, check_new_seeds, check_seeds, finds
+from tests.simulation.runner import PlantedBug, bugs_in, check_new_seeds, check_seeds, finds
 
 FIXED_SEEDS = 10
 NEW_S = 10.0
@@ -33,7 +33,7 @@ def test_the_invariants_hold_for_new_seeds() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("plant", PLANTED_BUGS, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize("plant", bugs_in(planted_bugs), ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: PlantedBug, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     assert finds(simulate, (FIRST_SEED.get(plant.__name__, 0), *range(SEEDS_PER_BUG)))

@@ -10,13 +10,13 @@ from errno import ENOSPC
 from typing import TYPE_CHECKING, NamedTuple
 
 from protocol.errors import KafkaError
-from storage.compaction.cleanable import bounds_of, last_records, make_job, measure
 from storage.compaction.cleaner import clean
 from storage.compaction.cleaner_job import CleanerJob, CleanerResources, CleaningResult, Replacement, Step
 from storage.compaction.offset_map import SLOT_BYTES
 from storage.io.disk import StorageError
 from storage.log.log import Log
 from tests.simulation.storage.model import CompactionRun, Partition
+from tests.support.compaction import job_for
 
 if TYPE_CHECKING:
     from tests.simulation.storage.simulator import Simulation
@@ -63,16 +63,11 @@ class Compaction:
         partition, log = found
         if not log.config.is_compacted or log.has_pending_file_ops:
             return
-        job = self._job(log)
+        job = job_for(log, self._simulation.now_ms, self._random.choice(RESOURCES))
         if job.first_dirty_offset < job.end_offset:
             partition.compactions.append(CompactionRun(job.end_offset, job.wall_ms, partition.end))
             log.is_being_cleaned = True
             self._run = Run(partition, log, log.truncation_count, job, clean(self._simulation.disk, job))
-
-    def _job(self, log: Log) -> CleanerJob:
-        now_ms, engine = self._simulation.now_ms, log.open()
-        dirt = measure(engine, bounds_of(log, now_ms))
-        return make_job(engine, log, dirt, last_records(log.producers), now_ms, self._random.choice(RESOURCES))
 
     def _advance(self, run: Run) -> None:
         try:

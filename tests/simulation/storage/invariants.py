@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from protocol.records import ControlType, FileRegion, headers, records
-from storage.io.disk import File
-from storage.log.log import Isolation, Log
+from protocol.records import ControlType, headers, records
+from storage.log.log import Log
 from tests.simulation.storage.model import Batch, Partition, Record
-
-_MUCH = 1 << 20
+from tests.support.compaction import committed_records
+from tests.support.logs import EVERYTHING, bytes_of
+from tests.support.segments import region_bytes
 
 
 def check_log(log: Log, partition: Partition) -> None:
@@ -45,36 +45,12 @@ def check_bounds(log: Log, partition: Partition) -> None:
         )
 
 
-def read_all(log: Log, offset: int) -> bytes:
-    """All bytes from an offset on."""
-    found = []
-    at, end = offset, log.log_end_offset
-    while at < end:
-        info = log.read(at, _MUCH, Isolation.LOG_END)
-        data = b"".join([bytes(_as_file(region).pread(region.length, region.position)) for region in info.regions])
-        assert len(data) == info.size, f"{info.size} bytes were promised at {at}, {len(data)} are there"
-        if not data:
-            break
-        found.append(data)
-        batches = headers(data)
-        assert batches, f"no whole batch at {at}"
-        assert batches[-1][0] + batches[-1][1].size == len(data), f"the region at {at} ends inside of a batch"
-        assert batches[-1][1].next_offset > at, f"a read at {at} led back"
-        at = batches[-1][1].next_offset
-    return b"".join(found)
-
-
-def _as_file(region: FileRegion) -> File:
-    assert isinstance(region.file, File)
-    return region.file
-
-
 # ---- logs without gaps -----------------------------------------------------------------------------------------
 
 
 def _check_bytes(log: Log, partition: Partition) -> None:
     expected = b"".join([batch.data for batch in partition.batches if batch.next_offset > partition.start])
-    found = read_all(log, partition.start)
+    found = bytes_of(log)
     if found != expected:
         raise AssertionError(
             f"read {_summary(found)} instead of {[(b.base_offset, len(b.data)) for b in partition.batches]}"
@@ -90,8 +66,7 @@ def _check_look_ups(log: Log, partition: Partition) -> None:
     for batch in partition.batches:
         if batch.next_offset > partition.start:
             for offset in {max(batch.base_offset, partition.start), batch.next_offset - 1}:
-                (region, *_), *_ = engine.locate(offset, 1, end, min_one_batch=True)
-                data = bytes(_as_file(region).pread(region.length, region.position))
+                data = region_bytes(engine.locate(offset, 1, end, min_one_batch=True).regions)
                 assert data == batch.data, f"offset {offset} leads to {_summary(data)}, not {batch.base_offset}"
 
 
@@ -123,7 +98,7 @@ def _check_times(log: Log, partition: Partition) -> None:
 
 
 def _check_compacted(log: Log, partition: Partition) -> None:
-    data = read_all(log, partition.start)
+    data = bytes_of(log)
     known: dict[int, Record] = {}
     markers = set()
     for batch in partition.batches:
@@ -138,7 +113,7 @@ def _check_compacted(log: Log, partition: Partition) -> None:
         if header.is_control:
             assert header.base_offset in markers, f"a marker at {header.base_offset} that was not written"
             continue
-        for record in records(data, position, header, max_bytes=_MUCH):
+        for record in records(data, position, header, max_bytes=EVERYTHING):
             read = Record(record.offset, record.key, record.value, record.timestamp_ms)
             assert known.get(record.offset) == read, f"{read} was never written"
             found[record.offset] = read
@@ -194,7 +169,7 @@ def aborted_offsets(batches: list[Batch]) -> set[int]:
 
 
 def _check_epochs(log: Log, partition: Partition) -> None:
-    data = read_all(log, partition.start) if partition.has_gaps else b""
+    data = bytes_of(log) if partition.has_gaps else b""
     left = {header.base_offset for _, header in headers(data)}
     for batch in partition.batches:
         if partition.has_gaps and batch.base_offset not in left:
@@ -260,27 +235,9 @@ def _check_transactions(log: Log, partition: Partition) -> None:
         )  # the rest of a compacted or deleted transaction
         assert begins == first or is_rest, f"{producer} has not aborted from {first} to {last}"
     if partition.has_gaps:
-        there = set(_committed_view(log, partition, result_arrived))
-        assert not there & aborted_offsets(partition.batches), "aborted records are read with read_committed"
+        committed = {record.offset for record in committed_records(log)}
+        assert not committed & aborted_offsets(partition.batches), "aborted records are read with read_committed"
     else:
         expected = [found for found in known if found[1] >= horizon]
         assert set(expected) <= set(result_arrived), f"aborted are said to be {result_arrived} instead of {expected}"
         assert result_arrived == sorted(result_arrived, key=lambda found: found[2])
-
-
-def _committed_view(log: Log, partition: Partition, result_arrived: list[tuple[int, int, int]]) -> list[int]:
-    """The offsets that a read_committed consumer returns."""
-    aborted = sorted(result_arrived, key=lambda found: found[1])
-    ignored: set[int] = set()
-    seen: list[int] = []
-    data = read_all(log, partition.start)
-    for position, header in headers(data):
-        if header.base_offset >= log.last_stable_offset:
-            break
-        while aborted and aborted[0][1] <= header.last_offset:
-            ignored.add(aborted.pop(0)[0])
-        if header.is_control:
-            ignored.discard(header.producer_id)
-        elif not (header.is_transactional and header.producer_id in ignored):
-            seen += [record.offset for record in records(data, position, header, max_bytes=_MUCH)]
-    return seen

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import BatchBuilder, ControlType, end_txn_marker, parse_header, patch
+from protocol.records import ControlType, end_txn_marker, parse_header, patch
 from storage.io.disk import StorageError
 from storage.log.log import AppendOrigin, Log
 from tests.simulation.simulated_disk import Fault
 from tests.simulation.storage.compaction import Compaction
 from tests.simulation.storage.invariants import check_bounds, check_log
 from tests.simulation.storage.model import Batch, Partition, Record
-from tests.support.logs import ProducerInfo, refused
+from tests.support.logs import ProducerInfo, builder_of, refused
 
 if TYPE_CHECKING:
     from tests.simulation.storage.simulator import Simulation
@@ -42,11 +42,18 @@ class Operations:
             self.truncate: 3, self.truncate_fully: 1, self.trim: 3, self.retain: 4, self.delete_files: 3,
             self.checkpoint: 6, self.compact: 10, self.change_settings: 2, self.close_idle: 2, self.release: 2,
             self.begin_epoch: 2, self.delete_topic: 1, self.move: 3, self.look: 4, self.wait: 4, self.inject_fault: 1,
-            self.stop: 2, self.crash: 4,
+            simulation.restart_cleanly: 2, simulation.crash: 4,
         }  # fmt: skip
         if simulation.is_compacting:
             weights.update(
-                {self.compact: 40, self.roll: 15, self.flush: 20, self.crash: 2, self.truncate_fully: 0, self.trim: 1}
+                {
+                    self.compact: 40,
+                    self.roll: 15,
+                    self.flush: 20,
+                    simulation.crash: 2,
+                    self.truncate_fully: 0,
+                    self.trim: 1,
+                }
             )
         if self._random.random() < 0.5:  # vary the weights, so that rare combinations occur
             weights = {step: weight * self._random.choice((0, 1, 1, 4)) for step, weight in weights.items()}
@@ -504,24 +511,11 @@ class Operations:
         path = self._random.choice(list(self._simulation.directories))
         return Fault(kind, path, number, self._random.randrange(20))
 
-    def stop(self) -> None:
-        self._simulation.restart_cleanly()
-
-    def crash(self) -> None:
-        self._simulation.crash()
-
 
 def _build_batch(
     records: tuple[Record, ...], producer: ProducerInfo | None, compression: Compression = Compression.NONE
 ) -> bytearray:
-    producer = producer or ProducerInfo(-1, -1, -1)
-    builder = BatchBuilder(
-        compression=compression,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.epoch,
-        base_sequence=producer.sequence,
-        transactional=producer.transactional,
-    )
+    builder = builder_of(producer, compression)
     for record in records:
         builder.append(record.timestamp_ms, record.key, record.value)
     return builder.build()

@@ -5,6 +5,7 @@ NOT HERE The number of seeds (test_storage.py).
 
 from __future__ import annotations
 
+from inspect import isfunction
 from typing import Any
 
 from pytest import MonkeyPatch  # noqa: PT013
@@ -13,7 +14,7 @@ import storage.compaction.cleanable
 import storage.directories.log_manager
 import storage.log.recovery
 import storage.segments.segment
-import tests.simulation.storage.compaction
+import tests.support.compaction
 from storage.compaction.cleaner import _Cleaner
 from storage.directories.log_directory import LogDirectory
 from storage.directories.log_manager import LogManager
@@ -32,11 +33,6 @@ def _nothing(*_: object, **__: object) -> None:
     """Do nothing."""
 
 
-def directories_are_not_synced(patch: MonkeyPatch) -> None:
-    """Syncing a directory does nothing."""
-    patch.setattr(SimulatedDirectory, "sync", _nothing)
-
-
 def the_log_counts_as_flushed_when_the_sync_starts(patch: MonkeyPatch) -> None:
     """The flushed offset moves before the sync returns."""
     collect = Durability.collect
@@ -53,11 +49,6 @@ def a_sync_skips_the_segments(patch: MonkeyPatch) -> None:
     """Only indexes and names are synced."""
     collect = Durability.collect
     patch.setattr(Durability, "collect", lambda self, path, end, _: collect(self, path, end, []))
-
-
-def corrupt_batches_are_accepted(patch: MonkeyPatch) -> None:
-    """Recovery does not compare checksums."""
-    patch.setattr(storage.segments.segment, "crc_is_valid", lambda *_: True)
 
 
 def indexes_are_trusted_after_a_crash(patch: MonkeyPatch) -> None:
@@ -85,11 +76,6 @@ def truncation_is_not_synced(patch: MonkeyPatch) -> None:
     patch.setattr(SegmentEngine, "truncate", planted)
 
 
-def truncation_keeps_the_recovery_point(patch: MonkeyPatch) -> None:
-    """The recovery point covers batches that are appended after a truncation."""
-    patch.setattr(LogManager, "_lower_checkpoint", _nothing)
-
-
 def compaction_swaps_unsynced_segments(patch: MonkeyPatch) -> None:
     """The old segments are deleted before the new one is durable."""
 
@@ -103,14 +89,7 @@ def compaction_swaps_unsynced_segments(patch: MonkeyPatch) -> None:
 def tombstones_are_removed_too_early(patch: MonkeyPatch) -> None:
     """The next compaction ignores `delete.retention.ms`."""
     make_job = storage.compaction.cleanable.make_job
-    patch.setattr(
-        tests.simulation.storage.compaction, "make_job", lambda *args: make_job(*args)._replace(delete_retention_ms=0)
-    )
-
-
-def compaction_removes_producer_state(patch: MonkeyPatch) -> None:
-    """The last batch of a producer is removed like any other."""
-    patch.setattr(_Cleaner, "_is_last_of_producer", lambda *_: False)
+    patch.setattr(tests.support.compaction, "make_job", lambda *args: make_job(*args)._replace(delete_retention_ms=0))
 
 
 def producer_snapshots_are_ahead_of_the_log(patch: MonkeyPatch) -> None:
@@ -126,11 +105,6 @@ def producer_snapshots_are_ahead_of_the_log(patch: MonkeyPatch) -> None:
     patch.setattr(AppendPipeline, "commit", planted)
 
 
-def the_epoch_cache_is_not_flushed(patch: MonkeyPatch) -> None:
-    """A flush does not write the leader epoch checkpoint."""
-    patch.setattr(LeaderEpochCache, "take_replacement", lambda _: [])
-
-
 def recovery_skips_aborted_transactions(patch: MonkeyPatch) -> None:
     """Recovery does not rebuild the transaction index."""
     replay = storage.log.recovery.replay
@@ -139,16 +113,6 @@ def recovery_skips_aborted_transactions(patch: MonkeyPatch) -> None:
         replay(*args)
 
     patch.setattr(storage.log.recovery, "replay", planted)
-
-
-def duplicate_batches_are_accepted(patch: MonkeyPatch) -> None:
-    """Sequence numbers are not checked."""
-    patch.setattr(ProducerState, "check", _nothing)
-
-
-def a_hole_counts_as_compaction(patch: MonkeyPatch) -> None:
-    """Batches after a lost one are served."""
-    patch.setattr(SegmentEngine, "_is_hole", lambda *_, **__: False)
 
 
 def a_clean_stop_does_not_sync_the_indexes(patch: MonkeyPatch) -> None:
@@ -167,11 +131,6 @@ def the_clean_shutdown_marker_comes_back(patch: MonkeyPatch) -> None:
             take(self)
 
     patch.setattr(LogDirectory, "_take_marker", planted)
-
-
-def a_new_topic_inherits_checkpoints(patch: MonkeyPatch) -> None:
-    """Checkpoints of the deleted topic with the same name stay."""
-    patch.setattr(LogManager, "_write_checkpoints", _nothing)
 
 
 def checkpoints_are_renamed_before_the_sync(patch: MonkeyPatch) -> None:
@@ -203,37 +162,30 @@ def look_ups_in_index_files_are_off_by_one(patch: MonkeyPatch) -> None:
     patch.setattr(SparseIndex, "_cold_floor", lambda self, *args: min_end_offset(self, *args) + 1)
 
 
-def truncation_keeps_the_epochs(patch: MonkeyPatch) -> None:
-    """Epochs that start after the new end stay."""
-    patch.setattr(LeaderEpochCache, "truncate", _nothing)
+def _replaced(name: str, owner: object, attribute: str, returned: object) -> PlantedBug:
+    """A bug that replaces a function by one that only returns a value."""
+
+    def plant(patch: MonkeyPatch) -> None:
+        patch.setattr(owner, attribute, lambda *_, **__: returned)
+
+    plant.__name__ = name
+    return plant
 
 
 PLANTED_BUGS: tuple[PlantedBug, ...] = (
-    directories_are_not_synced,
-    the_log_counts_as_flushed_when_the_sync_starts,
-    a_sync_skips_the_segments,
-    corrupt_batches_are_accepted,
-    indexes_are_trusted_after_a_crash,
-    truncation_keeps_the_indexes,
-    truncation_is_not_synced,
-    truncation_keeps_the_recovery_point,
-    compaction_swaps_unsynced_segments,
-    tombstones_are_removed_too_early,
-    compaction_removes_producer_state,
-    producer_snapshots_are_ahead_of_the_log,
-    the_epoch_cache_is_not_flushed,
-    recovery_skips_aborted_transactions,
-    duplicate_batches_are_accepted,
-    a_hole_counts_as_compaction,
-    a_clean_stop_does_not_sync_the_indexes,
-    the_clean_shutdown_marker_comes_back,
-    a_new_topic_inherits_checkpoints,
-    checkpoints_are_renamed_before_the_sync,
-    a_move_has_no_marker,
-    look_ups_in_index_files_are_off_by_one,
-    truncation_keeps_the_epochs,
+    _replaced("directories_are_not_synced", SimulatedDirectory, "sync", None),
+    _replaced("corrupt_batches_are_accepted", storage.segments.segment, "crc_is_valid", True),
+    _replaced("truncation_keeps_the_recovery_point", LogManager, "_lower_checkpoint", None),
+    _replaced("compaction_removes_producer_state", _Cleaner, "_is_last_of_producer", False),
+    _replaced("the_epoch_cache_is_not_flushed", LeaderEpochCache, "take_replacement", []),
+    _replaced("duplicate_batches_are_accepted", ProducerState, "check", None),
+    _replaced("a_hole_counts_as_compaction", SegmentEngine, "_is_hole", False),
+    _replaced("a_new_topic_inherits_checkpoints", LogManager, "_write_checkpoints", None),
+    _replaced("truncation_keeps_the_epochs", LeaderEpochCache, "truncate", None),
+    *(bug for name, bug in list(vars().items()) if isfunction(bug) and bug.__module__ == __name__ and name[0] != "_"),
 )
+"""With all functions above, which the tests name."""
 
 COMPACTION_BUGS = frozenset(
-    {compaction_swaps_unsynced_segments, tombstones_are_removed_too_early, compaction_removes_producer_state}
+    {"compaction_swaps_unsynced_segments", "tombstones_are_removed_too_early", "compaction_removes_producer_state"}
 )

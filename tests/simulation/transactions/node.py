@@ -7,7 +7,6 @@ RULES    1. The files survive; everything else starts again with `start`, in the
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from protocol.records import ControlType, control_type, headers, records
 from protocol.schema import Message
 from replication.metadata.image import MetadataDelta
 from tests.support.crashing_disk import CrashingDisk
+from tests.support.group_harness import no_other_broker
 from tests.support.replica_harness import ReplicaHarness
 
 TOPIC, PARTITIONS = "t", 2
@@ -40,10 +40,6 @@ _STEP_MS = 5
 _STEPS = 200
 _RESPONSE_TIMEOUT_MS = 3000
 _READ_BYTES = 1 << 24
-
-
-def _no_other_broker(broker_id: int, request: Message, answered: Callable[[Message | None], None]) -> None:
-    raise AssertionError("there is no other broker")
 
 
 class _Disk(CrashingDisk):
@@ -78,7 +74,7 @@ class Node:
         harness.image.features[TRANSACTION_VERSION] = self._transaction_version
         config = BrokerConfig({"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"})
         ids = ProducerIdManager(self, 1, lambda: 0)
-        self.coordinators = coordinators(config, harness.replicas, harness.timers, self, ids, _no_other_broker)
+        self.coordinators = coordinators(config, harness.replicas, harness.timers, self, ids, no_other_broker)
         self._route()
         file_operations = MetadataDelta()
         for topic in harness.image.topics_by_name.values():

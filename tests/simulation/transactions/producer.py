@@ -11,11 +11,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from protocol.errors import ErrorCode
-from protocol.messages import produce_fetch, transactions
+from protocol.messages.produce_fetch import ProduceRequest
 from protocol.records import BatchBuilder
 from protocol.schema import Message
 from tests.exactly_once.anomalies import Event
 from tests.simulation.transactions.node import TOPIC
+from tests.support import group_requests
+from tests.support.messages import message
 
 NAME, GROUP = "tx", "g"
 TIMEOUT_MS = 60_000
@@ -32,6 +34,11 @@ _TRIES = 100
 
 class RequestRejected(Exception):
     """The broker rejected a request."""
+
+
+def _error_code(answer: Any) -> int:
+    code: int = answer.error_code
+    return code
 
 
 class Producer:
@@ -53,11 +60,7 @@ class Producer:
         self._transaction_number = 0
         self._sequences: dict[int, int] = {}
         self._added: set[int] = set()
-        answer = self._retry(
-            lambda: transactions.InitProducerIdRequest(transactional_id=NAME, transaction_timeout_ms=TIMEOUT_MS),
-            5 if has_version_2 else 4,
-            lambda answer: answer.error_code,
-        )
+        answer = self._retry(lambda: group_requests.init_request(NAME, TIMEOUT_MS), 5, 4)
         self._producer = answer.producer_id, answer.producer_epoch
 
     @property
@@ -65,8 +68,12 @@ class Producer:
         """The name of the current or next transaction."""
         return f"{self._name}-{self._transaction_number}"
 
-    def _retry(self, make: Callable[[], Message], version: int, code_of: Callable[[Any], int]) -> Any:
-        """Send a request until the response is not retriable."""
+    def _retry(
+        self, make: Callable[[], Message], version: int, old_version: int, code_of: Callable[[Any], int] = _error_code
+    ) -> Any:
+        """Send a request, in the old version for transaction version 0, until the response is not retriable."""
+        if not self._has_version_2:
+            version = old_version
         for _ in range(_TRIES):
             answer = self._ask(make, version)
             code = ErrorCode(code_of(answer))
@@ -99,69 +106,34 @@ class Producer:
         builder.append(0, None, value.encode())
         batch = builder.build()
 
-        def make() -> Message:
-            data = produce_fetch.PartitionProduceData(
-                index=partition, records=bytearray(batch)
-            )  # the log modifies the batch
-            topics = [produce_fetch.TopicProduceData(name=TOPIC, partition_data=[data])]
-            return produce_fetch.ProduceRequest(transactional_id=NAME, acks=-1, timeout_ms=1000, topic_data=topics)
+        def make() -> Message:  # each with its own records: the log modifies the batch
+            topics = [{"name": TOPIC, "partition_data": [{"index": partition, "records": bytearray(batch)}]}]
+            return message(ProduceRequest, transactional_id=NAME, acks=-1, timeout_ms=1000, topic_data=topics)
 
         self._record("sends", partition, -1, value)
-        answer = self._retry(make, 12 if self._has_version_2 else 11, lambda answer: _produced(answer).error_code)
+        answer = self._retry(make, 12, 11, lambda answer: _produced(answer).error_code)
         self._sequences[partition] = sequence + 1
         self._record("sent", partition, _produced(answer).base_offset, value)
 
     def _add(self, partition: int) -> None:
-        producer_id, epoch = self._producer
-        topics = [transactions.AddPartitionsToTxnTopic(name=TOPIC, partitions=[partition])]
         self._retry(
-            lambda: transactions.AddPartitionsToTxnRequest(
-                v3_and_below_transactional_id=NAME,
-                v3_and_below_producer_id=producer_id,
-                v3_and_below_producer_epoch=epoch,
-                v3_and_below_topics=topics,
-            ),
-            3,
+            lambda: group_requests.add_request_v3(NAME, self._producer, partition, topic=TOPIC), 3, 3,
             lambda answer: answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code,
-        )
+        )  # fmt: skip
         self._added.add(partition)
 
     def commit_offset(self, offset: int) -> None:
-        producer_id, epoch = self._producer
         if not self._has_version_2:
-            self._retry(
-                lambda: transactions.AddOffsetsToTxnRequest(
-                    transactional_id=NAME, producer_id=producer_id, producer_epoch=epoch, group_id=GROUP
-                ),
-                3,
-                lambda answer: answer.error_code,
-            )
-        partition_data = transactions.TxnOffsetCommitRequestPartition(
-            partition_index=0, committed_offset=offset, committed_metadata=""
-        )
+            self._retry(lambda: group_requests.add_offsets_request(NAME, self._producer, GROUP), 3, 3)
         self._retry(
-            lambda: transactions.TxnOffsetCommitRequest(
-                transactional_id=NAME,
-                group_id=GROUP,
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                topics=[transactions.TxnOffsetCommitRequestTopic(name=TOPIC, partitions=[partition_data])],
-            ),
-            5 if self._has_version_2 else 3,
-            lambda answer: answer.topics[0].partitions[0].error_code,
-        )
+            lambda: group_requests.txn_commit_request(NAME, self._producer, offset, GROUP, topic=TOPIC), 5, 3,
+            group_requests.error_of,
+        )  # fmt: skip
 
     def end(self, *, commit: bool) -> None:
-        producer_id, epoch = self._producer
         if commit:
             self._record("commits")
-        answer = self._retry(
-            lambda: transactions.EndTxnRequest(
-                transactional_id=NAME, producer_id=producer_id, producer_epoch=epoch, committed=commit
-            ),
-            5 if self._has_version_2 else 4,
-            lambda answer: answer.error_code,
-        )
+        answer = self._retry(lambda: group_requests.end_request(NAME, self._producer, commit=commit), 5, 4)
         self._record("committed" if commit else "aborted")
         self.start_next_transaction()
         if self._has_version_2:

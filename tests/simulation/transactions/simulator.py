@@ -19,13 +19,13 @@ from typing import Any
 
 from broker.coordinators.transactions.transaction import LAST_EPOCH
 from protocol.errors import ErrorCode
-from protocol.messages.groups import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from protocol.schema import Message
 from tests.exactly_once.anomalies import Event, anomalies
 from tests.simulation.runner import Failure, log_level
 from tests.simulation.transactions.node import PARTITIONS, TOPIC, Node
 from tests.simulation.transactions.producer import GROUP, NAME, TIMEOUT_MS, Producer, RequestRejected
 from tests.support.crashing_disk import PowerLoss
+from tests.support.group_requests import fetch_request
 
 TRANSACTION_COUNT = 4
 MAX_KILLS = 4
@@ -165,10 +165,7 @@ class Simulation:
         assert self._committed_offset() == last, (self._offsets, last)
 
     def _committed_offset(self) -> int:
-        topics = [OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0])]
-        requested = OffsetFetchRequest(
-            require_stable=True, groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=topics)]
-        )
+        requested = fetch_request(GROUP, topic=TOPIC, is_stable=True)
         (one,) = self.node.ask(requested, 8).groups[0].topics[0].partitions
         assert one.error_code == 0, ErrorCode(one.error_code)
         offset: int = one.committed_offset

@@ -18,16 +18,13 @@ from protocol.messages.metadata import (
     MetadataRequestTopic,
 )
 from protocol.messages.produce_fetch import (
-    FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
-    PartitionData,
-    PartitionProduceData,
     ProduceRequest,
-    TopicProduceData,
 )
 from protocol.messages.stored_records import BrokerRegistrationChangeRecord, FeatureLevelRecord
 from protocol.primitives import uvarint
+from tests.support.messages import message
 
 
 class Region:
@@ -38,16 +35,19 @@ class Region:
 
 
 def produce_request(records: bytes) -> ProduceRequest:
-    data = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=records)])]
-    return ProduceRequest(acks=1, timeout_ms=1000, topic_data=data)
+    topics = [{"name": "t", "partition_data": [{"index": 0, "records": records}]}]
+    return message(ProduceRequest, acks=1, timeout_ms=1000, topic_data=topics)
 
 
 def fetch_response(*records: object) -> FetchResponse:
     partitions = [
-        PartitionData(partition_index=index, error_code=0, high_watermark=0, records=value)  # type: ignore[arg-type]
-        for index, value in enumerate(records)
+        {"partition_index": index, "error_code": 0, "high_watermark": 0, "records": None}
+        for index in range(len(records))
     ]
-    return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
+    response = message(FetchResponse, responses=[{"topic": "t", "partitions": partitions}])
+    for partition, value in zip(response.responses[0].partitions, records, strict=True):
+        partition.records = value  # type: ignore[assignment]
+    return response
 
 
 def test_records_are_a_writable_view_into_the_frame() -> None:

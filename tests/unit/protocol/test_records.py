@@ -11,15 +11,13 @@ import pytest
 from protocol.compression import Compression, decompress
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import varint
-from protocol.record_codec import check_first, encode_record, scan
+from protocol.record_codec import check_first, scan
 from protocol.records import (
     BATCH_OVERHEAD,
     HEADER,
-    LOG_OVERHEAD,
     BatchBuilder,
     BatchHeader,
     ControlType,
-    FileRegion,
     Record,
     TimestampType,
     control_batch,
@@ -257,17 +255,6 @@ def test_decompression_of_records_is_limited() -> None:
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_scan_returns_timestamp_deltas_and_keyless_records() -> None:
-    body = b""
-    for index, (delta, key) in enumerate(((0, b"k"), (-5, None), (2**40, b"x" * 100), (70, None), (9000, b""))):
-        encoded = encode_record(delta, index, key, b"v" * 200, (("h", None), ("i", b"j")))
-        body += varint(len(encoded)) + bytes(encoded)
-    assert scan(body, 5) == ([0, -5, 2**40, 70, 9000], [1, 3])
-    for count in (4, 6):
-        with pytest.raises(KafkaError):
-            scan(body, count)
-
-
 def test_extend_writes_the_same_bytes_as_append() -> None:
     """Including null and empty fields, and lengths and deltas of more than one byte."""
     pairs = [(None, b"v"), (b"k", None), (b"", b""), (b"k" * 70, b"v" * 9000), *[(b"k", b"v")] * 200]
@@ -373,11 +360,3 @@ def test_dump_log_segments_reads_our_batches_in_every_codec(tmp_path: Path) -> N
     assert [line.split("payload: ")[1].rstrip() for line in inner[80:120]] == [
         ("value " * n).rstrip() for n in range(40)
     ]
-
-
-def test_a_file_region_keeps_its_file() -> None:
-    with Path(__file__).open("rb") as file:
-        region = FileRegion(file, 5, 7)
-        assert (region.file.fileno(), region.position, region.length) == (file.fileno(), 5, 7)
-        assert "5, 7" in repr(region)
-    assert LOG_OVERHEAD == 12

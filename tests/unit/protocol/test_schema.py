@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Annotated
 
 import pytest
 
 from protocol.codec import decode, encode
 from protocol.schema import (
     EMPTY,
-    Annotated,
     Ignorable,
     Int8,
     Int32,
@@ -21,7 +21,6 @@ from protocol.schema import (
     Until,
     blank,
     carries,
-    fields_of,
 )
 
 
@@ -49,10 +48,6 @@ class Pouch(Message, versions=(0, 0)):
 
     pebble: Pebble
     label: str | None
-
-
-def test_a_class_knows_its_key_and_versions() -> None:
-    assert (Bag.API_KEY, Bag.MIN_VERSION, Bag.MAX_VERSION, Bag.FLEXIBLE_SINCE) == (7, 1, 4, 3)
 
 
 def test_the_constructor_takes_keywords_and_sets_defaults() -> None:
@@ -98,11 +93,6 @@ def test_repr_abbreviates_batches() -> None:
     assert repr(pebble) == "Pebble(weight=1, unknown_tagged_fields={9: b'x'})"
     pebble.weight = b"x" * 1000  # type: ignore[assignment]
     assert "<1000 bytes>" in repr(pebble)
-
-
-def test_fields_are_in_wire_order() -> None:
-    names = [field.name for field in fields_of(Bag)]
-    assert names == ["owner", "size", "pebbles", "label", "colour", "old", "first", "one"]
 
 
 def test_each_version_encodes_its_fields() -> None:

@@ -15,16 +15,18 @@ from replication.timer_queue import TimerQueue
 class CountingOperation(DelayedOperation):
     """Completes at the n-th try."""
 
-    __slots__ = ("needed", "on_try", "results", "tries")
+    __slots__ = ("deadline", "needed", "on_try", "results", "tries")
 
     def __init__(self, needed: int = 1) -> None:
         super().__init__()
         self.needed = needed
+        self.deadline = 0
         self.tries = 0
         self.results: list[str] = []
         self.on_try = lambda: None
 
     def try_complete(self) -> bool:
+        assert self.is_waiting, "an ended operation is not retried"
         self.tries += 1
         self.on_try()
         if self.tries < self.needed:
@@ -95,32 +97,6 @@ def test_operations_are_retried_in_the_order_in_which_they_were_added(purgatory)
     purgatory.wake("a")
     purgatory.drain()
     assert order == ["x", "y", "z"]
-
-
-def test_an_expired_operation_is_not_retried(purgatory):
-    operation = CountingOperation()
-    purgatory.park(operation, ["a"], 100)
-    purgatory.wake("a")
-    purgatory.timers.run_due(99)
-    assert operation.results == []
-    purgatory.timers.run_due(100)
-    assert operation.results == ["expired"]
-    purgatory.drain()
-    assert operation.tries == 0
-    assert is_empty(purgatory)
-
-
-def test_a_cancelled_operation_neither_completes_nor_expires(purgatory):
-    operation = CountingOperation()
-    purgatory.park(operation, ["a", "b"], 100)
-    purgatory.wake("a")
-    operation.cancel()
-    operation.cancel()
-    purgatory.drain()
-    purgatory.timers.run_due(1000)
-    assert operation.tries == 0
-    assert operation.results == []
-    assert is_empty(purgatory)
 
 
 def test_the_driver_is_notified_once_when_the_queue_becomes_non_empty(purgatory):
@@ -195,6 +171,7 @@ def test_an_operation_without_keys_can_wake_itself(purgatory):
 
 @given(st.integers(0, 2**32))
 def test_every_operation_ends_once_and_is_removed_in_any_order_of_events(seed):
+    """It completes, it expires at its deadline, or it is cancelled; it is not retried afterwards."""
     rng = random.Random(seed)
     purgatory = Purgatory(TimerQueue())
     parked: list[CountingOperation] = []
@@ -209,7 +186,8 @@ def test_every_operation_ends_once_and_is_removed_in_any_order_of_events(seed):
                 other = rng.randrange(5)
                 operation.on_try = lambda other=other: purgatory.wake(other)
             keys = {rng.randrange(5) for _ in range(rng.randrange(4))}
-            purgatory.park(operation, keys, now + rng.randrange(1, 20))
+            operation.deadline = now + rng.randrange(1, 20)
+            purgatory.park(operation, keys, operation.deadline)
             parked.append(operation)
             operations.append(operation)
         elif action == 2:
@@ -220,10 +198,13 @@ def test_every_operation_ends_once_and_is_removed_in_any_order_of_events(seed):
             operation = parked[rng.randrange(len(parked))]
             if operation.is_waiting:
                 operation.cancel()
+                operation.cancel()  # the second one has no effect
                 cancelled.add(operation)
         else:
             now += rng.randrange(5)
             purgatory.timers.run_due(now)
+            assert all(("expired" in one.results) <= (one.deadline <= now) for one in operations)
+            assert not any(one.is_waiting and one.deadline <= now for one in operations)
         parked = [operation for operation in parked if operation.is_waiting]
         assert len(purgatory) == len(parked) == len(purgatory.timers)
     purgatory.timers.run_due(now + 1000)

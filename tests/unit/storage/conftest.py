@@ -24,3 +24,9 @@ def make(tmp_path: Path, engines: Engines) -> MakeLog:
         return log_at(tmp_path, engines=engines, **options)  # type: ignore[arg-type]
 
     return made
+
+
+@pytest.fixture
+def log(make: MakeLog) -> Log:
+    """An empty log of t-0."""
+    return make()

@@ -23,7 +23,6 @@ from storage.log.log import AppendOrigin, Log
 from storage.segments.segment_engine import SegmentEngine
 from tests.simulation.file_system import FileSystem
 from tests.simulation.simulated_disk import ProcessEnded, SimulatedDisk
-from tests.simulation.storage.invariants import read_all
 from tests.support.compaction import COMPACTED, compact, put
 from tests.support.logs import (
     BIG,
@@ -34,6 +33,9 @@ from tests.support.logs import (
     append,
     append_as_follower,
     append_records,
+    bytes_of,
+    fill,
+    flush,
     marker,
 )
 
@@ -100,37 +102,46 @@ class Machine:
         for _, work in self.manager.checkpoint():
             work()
 
+    def lose_bytes(self, base_offset: int) -> None:
+        """Empty a segment's log durably and start a new process."""
+        self.files.file(f"/a/t-0/{base_offset:020d}.log").truncate(0)
+        self.files.sync_all()
+        self.start()
 
-def flush(log: Log) -> None:
-    end_offset = log.log_end_offset
-    log.sync_work()()
-    log.flushed(end_offset)
+    def new_copy(self, log: Log) -> Log:
+        """A future replica of a log in /b."""
+        copy, work = self.manager.new_future_log(log, "/b", 0)
+        work()
+        self.manager.add_future_log(copy)
+        return copy
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
 
 
 def bases(log: Log) -> list[int]:
     """Base offsets of the readable batches."""
-    return [header.base_offset for _, header in headers(read_all(log, log.log_start_offset))]
+    return [header.base_offset for _, header in headers(bytes_of(log))]
 
 
 def filled(machine: Machine, count: int, **options: Any) -> Log:
     """A log with `count` batches of one record, flushed and checkpointed."""
     log = machine.log(**options)
-    for number in range(count):
-        append(log, BIG, timestamp_ms=NOW_MS + number)
+    fill(log, count, step_ms=1)
     flush(log)
     machine.checkpoint()
     return log
 
 
-def test_a_truncation_is_durable_when_it_returns() -> None:
-    machine = Machine()
+def test_a_truncation_is_durable_when_it_returns(machine: Machine) -> None:
     machine.manager.truncate(filled(machine, 8), 1)
     machine.lose_power()
     assert bases(machine.log()) == [0]
 
 
-def test_a_full_truncation_is_durable_with_its_start_offset() -> None:
-    machine = Machine()
+def test_a_full_truncation_is_durable_with_its_start_offset(machine: Machine) -> None:
     log = filled(machine, 8)
     log.high_watermark = 8
     log.trim(6, NOW_MS)
@@ -156,61 +167,46 @@ def test_a_truncation_lowers_the_recovery_point_first() -> None:
     assert ends == {8, 2, 1}
 
 
-def test_data_deleted_by_a_recovery_do_not_reappear() -> None:
-    machine = Machine()
+def test_data_deleted_by_a_recovery_do_not_reappear(machine: Machine) -> None:
     log = machine.log()
     flush(log)
-    for _ in range(2):
-        append(log, BIG)
+    fill(log, 2)
     flush(log)
-    for _ in range(4):
-        append(log, BIG)
+    fill(log, 4)
     machine.files.sync_all()
-    machine.files.file("/a/t-0/00000000000000000002.log").truncate(0)  # a hole: the two segments behind it go
-    machine.files.sync_all()
-    machine.start()
+    machine.lose_bytes(2)  # a hole: the two segments behind it go
     log = machine.log()
     assert log.log_end_offset == 2
     machine.lose_power()
     assert "00000000000000000004.log" not in machine.disk.listdir("/a/t-0")
 
 
-def test_producers_of_a_restarted_log_do_not_reappear() -> None:
-    machine = Machine()
+def test_producers_of_a_restarted_log_do_not_reappear(machine: Machine) -> None:
     log = machine.log()
-    for number in range(7):
-        append(log, BIG, producer=ProducerInfo(7, 0, number))
+    fill(log, 7, producer_id=7)
     flush(log)
     log.high_watermark = 7
     log.trim(7, NOW_MS)
     machine.checkpoint()
-    machine.files.file("/a/t-0/00000000000000000006.log").truncate(0)
-    machine.files.sync_all()
-    machine.start()
+    machine.lose_bytes(6)
     assert (machine.log().log_start_offset, machine.log().producers.producers) == (7, {})
     machine.lose_power(OldNames())
     assert (machine.log().log_start_offset, machine.log().producers.producers) == (7, {})
 
 
-def test_a_snapshot_above_the_recovered_end_does_not_reappear() -> None:
-    machine = Machine()
+def test_a_snapshot_above_the_recovered_end_does_not_reappear(machine: Machine) -> None:
     log = machine.log()
-    for number in range(7):
-        append(log, BIG, producer=ProducerInfo(7, 0, number))
+    fill(log, 7, producer_id=7)
     log.close()
-    machine.files.file("/a/t-0/00000000000000000006.log").truncate(0)
-    machine.files.sync_all()
-    machine.start()
+    machine.lose_bytes(6)
     assert machine.log().log_end_offset == 6
     machine.lose_power(OldNames())
     assert "00000000000000000007.snapshot" not in machine.disk.listdir("/a/t-0")
 
 
-def test_a_reappeared_snapshot_below_the_first_segment_is_ignored() -> None:
-    machine = Machine()
+def test_a_reappeared_snapshot_below_the_first_segment_is_ignored(machine: Machine) -> None:
     log = machine.log()
-    for number in range(7):
-        append(log, BIG, producer=ProducerInfo(7, 0, number))
+    fill(log, 7, producer_id=7)
     flush(log)
     old = machine.disk.read("/a/t-0/00000000000000000002.snapshot")
     log.high_watermark = 7
@@ -227,8 +223,7 @@ def test_a_reappeared_snapshot_below_the_first_segment_is_ignored() -> None:
     assert machine.log().producers.producers == {}
 
 
-def test_an_unwritten_aborted_transaction_is_left_to_the_next_sync() -> None:
-    machine = Machine()
+def test_an_unwritten_aborted_transaction_is_left_to_the_next_sync(machine: Machine) -> None:
     log = machine.log(config=LogConfig())
     append(log, BIG)
     flush(log)
@@ -269,8 +264,7 @@ def test_the_recovery_point_covers_replaced_segments_until_the_names_are_durable
     assert log.offset_for_timestamp(NOW_MS + 3) == (NOW_MS + 3, 3, 0)
 
 
-def test_a_clean_shutdown_makes_indexes_durable() -> None:
-    machine = Machine()
+def test_a_clean_shutdown_makes_indexes_durable(machine: Machine) -> None:
     log = machine.log(config=replace(SMALL, segment_bytes=100_000))
     for number in range(5):
         append(log, BIG, timestamp_ms=NOW_MS + number, producer=ProducerInfo(7, 0, number, transactional=True))
@@ -283,8 +277,7 @@ def test_a_clean_shutdown_makes_indexes_durable() -> None:
     assert log.offset_for_timestamp(NOW_MS + 4) == (NOW_MS + 4, 4, 0)
 
 
-def test_a_clean_shutdown_makes_released_logs_durable() -> None:
-    machine = Machine()
+def test_a_clean_shutdown_makes_released_logs_durable(machine: Machine) -> None:
     log = filled(machine, 3, config=replace(SMALL, segment_bytes=100_000))
     assert log.release()
     machine.manager.shutdown()
@@ -317,9 +310,8 @@ def test_epochs_survive_a_loss_of_power_during_a_shutdown_with_syncfs(
     assert is_over
 
 
-def test_the_recovery_point_is_never_at_the_next_segment_start() -> None:
+def test_the_recovery_point_is_never_at_the_next_segment_start(machine: Machine) -> None:
     """The indexes of the finished segment would not be checked."""
-    machine = Machine()
     log = filled(machine, 2)
     assert log.checkpoint.recovery_point < log.log_end_offset
     append(log, BIG)  # begins a segment at 2
@@ -329,8 +321,7 @@ def test_the_recovery_point_is_never_at_the_next_segment_start() -> None:
     assert machine.log().offset_for_timestamp(NOW_MS + 1) == (NOW_MS + 1, 1, 0)
 
 
-def test_an_empty_log_ignores_indexes_of_lost_batches() -> None:
-    machine = Machine()
+def test_an_empty_log_ignores_indexes_of_lost_batches(machine: Machine) -> None:
     log = machine.log()
     append(log, BIG, timestamp_ms=NOW_MS + 9)
     log.close()
@@ -342,16 +333,14 @@ def test_an_empty_log_ignores_indexes_of_lost_batches() -> None:
     assert log.offset_for_timestamp(NOW_MS) == (NOW_MS + 1, 0, 0)
 
 
-def test_a_recreated_topic_inherits_no_checkpoint() -> None:
-    machine = Machine()
+def test_a_recreated_topic_inherits_no_checkpoint(machine: Machine) -> None:
     log = filled(machine, 4)
     log.high_watermark = 4
     log.trim(3, NOW_MS)
     machine.checkpoint()
     machine.manager.delete(log)
     log = machine.log(OTHER_ID)
-    for _ in range(4):
-        append(log, BIG)
+    fill(log, 4)
     machine.start()  # killed
     assert machine.log(OTHER_ID).log_start_offset == 0
     assert machine.manager.logs["t", 0].recovery_point == 0
@@ -368,8 +357,7 @@ def test_a_recreated_topic_uses_the_same_directory_and_the_old_one_does_not_reap
     assert not [name for name in machine.disk.listdir("/a") if name.endswith("-stray")]
 
 
-def test_directory_entries_of_a_killed_process_are_durable_after_the_next_flush() -> None:
-    machine = Machine()
+def test_directory_entries_of_a_killed_process_are_durable_after_the_next_flush(machine: Machine) -> None:
     append(machine.log(), BIG)
     machine.start()  # killed
     log = machine.log()
@@ -379,8 +367,7 @@ def test_directory_entries_of_a_killed_process_are_durable_after_the_next_flush(
     assert bases(machine.log()) == [0, 1]
 
 
-def test_the_topic_id_is_durable_after_the_next_flush_after_a_kill() -> None:
-    machine = Machine()
+def test_the_topic_id_is_durable_after_the_next_flush_after_a_kill(machine: Machine) -> None:
     append(machine.log(), BIG)
     machine.start()  # killed
     flush(machine.log())
@@ -388,15 +375,13 @@ def test_the_topic_id_is_durable_after_the_next_flush_after_a_kill() -> None:
     assert file.durable == file.data
 
 
-def test_the_topic_id_is_durable_after_a_full_truncation() -> None:
-    machine = Machine()
+def test_the_topic_id_is_durable_after_a_full_truncation(machine: Machine) -> None:
     machine.manager.truncate_fully(machine.log(), 5)
     file = machine.files.file(f"/a/t-0/{PARTITION_METADATA}")
     assert file.durable == file.data
 
 
-def test_the_topic_id_is_not_considered_durable_before_the_flush_has_run() -> None:
-    machine = Machine()
+def test_the_topic_id_is_not_considered_durable_before_the_flush_has_run(machine: Machine) -> None:
     log = machine.log()
     append(log, BIG)
     first, second = log.sync_work(), log.sync_work()
@@ -414,9 +399,7 @@ def test_a_moved_log_keeps_its_start_offset() -> None:
     log.high_watermark = 2
     log.trim(1, NOW_MS)
     machine.checkpoint()
-    copy, work = machine.manager.new_future_log(log, "/b", 0)
-    work()
-    machine.manager.add_future_log(copy)
+    copy = machine.new_copy(log)
     append_as_follower(copy, log.read_records(1, 1 << 20))
     flush(copy)
     copy.high_watermark = 2
@@ -434,9 +417,7 @@ def test_a_log_whose_move_failed_is_recovered_by_the_next_start() -> None:
     log = machine.manager.get_or_create("t", 0, TOPIC_ID, SMALL)
     append(log, BIG, producer=ProducerInfo(7, 0, 0))
     flush(log)
-    copy, work = machine.manager.new_future_log(log, "/b", 0)
-    work()
-    machine.manager.add_future_log(copy)
+    copy = machine.new_copy(log)
     copy.open()
     copy.release()
     machine.manager.submit_directory_op = lambda *_: None
@@ -457,9 +438,7 @@ def test_a_move_interrupted_twice_is_finished_by_the_next_start(killed: int, los
     log = machine.manager.get_or_create("t", 0, TOPIC_ID, SMALL)
     append(log, BIG)
     flush(log)
-    copy, work = machine.manager.new_future_log(log, "/b", 0)
-    work()
-    machine.manager.add_future_log(copy)
+    copy = machine.new_copy(log)
     append(copy, BIG)
     flush(copy)
     copy.release()
@@ -473,8 +452,7 @@ def test_a_move_interrupted_twice_is_finished_by_the_next_start(killed: int, los
     assert bases(manager.logs["t", 0]) == [0]
 
 
-def test_an_empty_segment_inside_the_previous_one_is_deleted() -> None:
-    machine = Machine()
+def test_an_empty_segment_inside_the_previous_one_is_deleted(machine: Machine) -> None:
     log = filled(machine, 2, config=replace(SMALL, segment_bytes=100_000))
     log.close()
     for suffix in (".log", ".index", ".timeindex"):
@@ -485,10 +463,9 @@ def test_an_empty_segment_inside_the_previous_one_is_deleted() -> None:
     assert "00000000000000000001.log" not in machine.disk.listdir("/a/t-0")
 
 
-def test_a_segment_with_offsets_of_the_previous_one_ends_the_log() -> None:
-    machine = Machine()
+def test_a_segment_with_offsets_of_the_previous_one_ends_the_log(machine: Machine) -> None:
     log = filled(machine, 2, config=replace(SMALL, segment_bytes=100_000))
-    data = read_all(log, 0)
+    data = bytes_of(log)
     log.close()
     second = data[len(data) // 2 :]
     for suffix in (".log", ".index", ".timeindex"):
@@ -499,8 +476,7 @@ def test_a_segment_with_offsets_of_the_previous_one_ends_the_log() -> None:
     assert (engine.size_bytes, engine.end_offset) == (len(data), 2)
 
 
-def test_late_checkpoint_work_writes_nothing_older() -> None:
-    machine = Machine()
+def test_late_checkpoint_work_writes_nothing_older(machine: Machine) -> None:
     files = CheckpointWriter(machine.disk, "/a", nullcontext())
     slow = files.update({"one": {("t", 0): 5}, "other": {("t", 0): 1}})
     quick = files.update({"one": {("t", 0): 3}})
@@ -522,26 +498,22 @@ def about_to_lower(machine: Machine) -> Log:
     return log
 
 
-def test_pending_checkpoint_work_runs_before_a_name_is_used_again() -> None:
-    machine = Machine()
+def test_pending_checkpoint_work_runs_before_a_name_is_used_again(machine: Machine) -> None:
     machine.manager.delete(about_to_lower(machine))
     machine.log(OTHER_ID)
     assert machine.disk.read(f"/a/{RECOVERY_POINTS}") == b"0\n1\nt 0 0\n"
 
 
-def test_pending_checkpoint_work_runs_before_a_truncation() -> None:
-    machine = Machine()
+def test_pending_checkpoint_work_runs_before_a_truncation(machine: Machine) -> None:
     machine.manager.truncate(about_to_lower(machine), 1)
     assert machine.disk.read(f"/a/{RECOVERY_POINTS}") == b"0\n1\nt 0 0\n"
 
 
-def test_a_segment_trimmed_before_its_sync_leaves_no_hole() -> None:
+def test_a_segment_trimmed_before_its_sync_leaves_no_hole(machine: Machine) -> None:
     """Its directory entry may reappear without its bytes."""
-    machine = Machine()
     log = machine.log()
     flush(log)
-    for _ in range(3):
-        append(log, BIG)
+    fill(log, 3)
     waiting: list[Any] = []
     log.submit = waiting.append
     log.high_watermark = 3

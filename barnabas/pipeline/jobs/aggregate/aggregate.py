@@ -9,7 +9,6 @@ RULES    1. A round reads fixed offsets. Its version is committed by one rename 
             counted, reported and stored separately.
          3. The first version fixes the computation: other windows, groups or measures need another folder. Only the allowed
             lateness may change.
-NOT HERE The steps (`windows.py`, `measures.py`), the watermark (`watermark.py`), the files (`aggregate_files.py`).
 """
 
 from __future__ import annotations
@@ -46,6 +45,8 @@ from barnabas.pipeline.store.folder_lock import local_folder, lock_folder
 from barnabas.pipeline.store.versions import INTERNAL, Versions
 
 SECOND_US = 1_000_000
+EXCEPTIONS = (MALFORMED, LEFT_OUT, TIMELESS, "late", "lost")
+"""Counts that a step reports only if they are not 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,11 +289,6 @@ class _Run:
 
     def _report_round(self, counts: Counter[str], behind: int, seconds: float) -> None:
         self.counts["rounds"] += 1
-        exceptions = {
-            name.replace(" ", "_"): counts[name]
-            for name in (MALFORMED, LEFT_OUT, TIMELESS, "late", "lost")
-            if counts[name]
-        }
         self.on_step(
             {
                 "version": self.state.version,
@@ -301,27 +297,17 @@ class _Run:
                 "final": self.state.final,
                 "seconds": round(seconds, 3),
                 "behind": behind,
-                **exceptions,
+                **{name: counts[name] for name in EXCEPTIONS if counts[name]},
             }
         )
 
     def _report(self) -> AggregateReport:
-        state, counts = self.state, self.counts
-        return AggregateReport(
-            aggregate=str(self.versions.folder),
-            version=state.version,
-            watermark=_iso_time(state.watermark_us),
-            windows=state.windows,
-            final=state.final,
-            rounds=counts["rounds"],
-            records=counts["records"],
-            malformed=counts[MALFORMED],
-            left_out=counts[LEFT_OUT],
-            timeless=counts[TIMELESS],
-            late=counts["late"],
-            late_ever=state.late,
-            lost=counts["lost"],
-        )
+        state = self.state
+        us = state.watermark_us
+        mark = None if us is None else datetime.fromtimestamp(us / SECOND_US, UTC).isoformat(timespec="seconds")
+        counts = {name: self.counts[name] for name in ("rounds", "records", *EXCEPTIONS)}
+        folder = str(self.versions.folder)
+        return AggregateReport(folder, state.version, mark, state.windows, state.final, late_ever=state.late, **counts)
 
 
 def _tally(sums: DataFrame, spec: WindowSpec, watermark_us: int | None) -> tuple[Counter[str], dict[int, int]]:
@@ -395,7 +381,3 @@ def _sample(spark: SparkSession, settings: AggregateSettings, source: InputSourc
 
 def _display(value: Any) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
-
-
-def _iso_time(us: int | None) -> str | None:
-    return None if us is None else datetime.fromtimestamp(us / SECOND_US, UTC).isoformat(timespec="seconds")

@@ -6,7 +6,6 @@ FORMAT   windows/final-<version>-<number>.parquet   windows that no longer chang
          sums/is_final=false/*.parquet              the sums of open windows, for the next round
 RULES    1. Final and late files are hard-linked into the next version. They are rewritten only to merge too many small files.
          2. `windows` and `late` always have a file, so that readers find the schema.
-NOT HERE Committing a version (`store/versions.py`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 RULES    1. Both have a cluster id, a topic with its id, and start and end offsets. A job may start with the archive and
             continue with the topic.
          2. Only a topic can show the job's progress, as a consumer group.
-NOT HERE The offsets of a round (`rounds.py`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ RULES    1. A measure is count, sum, min, max or avg of a Spark SQL expression o
          2. Each measure is stored as partials. Partials of the same window are merged, so several rounds give the same result
             as one round.
          3. A column's name is the alias after `as`, or the name of the plain column. Names are unique.
-NOT HERE Windows (`windows.py`).
 """
 
 from __future__ import annotations

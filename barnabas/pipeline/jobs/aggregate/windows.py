@@ -26,7 +26,7 @@ from pyspark.sql.types import DataType, DateType, NumericType, StringType, Times
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.aggregate.measures import Measure, Named
 
-COUNTED, MALFORMED, LEFT_OUT, TIMELESS = "counted", "malformed", "left out", "timeless"
+COUNTED, MALFORMED, LEFT_OUT, TIMELESS = "counted", "malformed", "left_out", "timeless"
 OWN_COLUMNS = ("window_start", "window_end", "records", "is_final", "came_in")
 _START, _OUTCOME, _TIME = "start_us", "outcome", "time_us"
 

@@ -5,7 +5,6 @@ RULES    1. A round reads fixed offsets, stages files, and commits files and off
          2. There is no checkpoint: the next round starts at the manifest's end offsets.
          3. An archive belongs to one cluster. Topics may be added. Each run must name all archived topics.
          4. Written records are read back. Their counts and checksums go into the manifest, for the audit.
-NOT HERE Decoding (`value_decoding.py`), writing a round (`sinks.py`), compaction (`compaction.py`), trimming (`trim.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from barnabas.pipeline.brokers import Brokers, Span, Topic, TopicPartition
 from barnabas.pipeline.datetimes import now
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.archive.compaction import compact
-from barnabas.pipeline.jobs.archive.sinks import Total, open_sink
+from barnabas.pipeline.jobs.archive.sinks import open_sink
 from barnabas.pipeline.jobs.data_files import isolated_session, with_day
 from barnabas.pipeline.jobs.dead_letters import send_dead_letters
 from barnabas.pipeline.jobs.rounds import RoundSettings, StartPosition, plan_round, start_positions
@@ -32,7 +31,7 @@ from barnabas.pipeline.spark.value_decoding import Decoding, choose_decoding, de
 from barnabas.pipeline.store.archive_reader import SCHEMA
 from barnabas.pipeline.store.folder import PARQUET, ArchiveFolder
 from barnabas.pipeline.store.lakes import SINK_FORMATS
-from barnabas.pipeline.store.manifest import Entry, Manifest, Range
+from barnabas.pipeline.store.manifest import Entry, Manifest, Range, Total
 from barnabas.pipeline.store.publish import recover
 
 

@@ -2,7 +2,6 @@
 
 RULES    1. Counts and checksums for the manifest are computed from the written records, read back.
          2. `write` commits nothing. `commit` is one atomic step.
-NOT HERE The steps of a commit (`store/publish.py`, `store/lakes.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from barnabas.pipeline.brokers import Span, TopicPartition
-from barnabas.pipeline.checksums import add_checksums, combine_sums, record_hash, sums
+from barnabas.pipeline.checksums import combine_sums, record_hash, sums
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.data_files import SCHEMA_WITH_ERROR, finalize_staged_files, ordered, write_files
 from barnabas.pipeline.jobs.rounds import StartPosition
@@ -22,15 +21,8 @@ from barnabas.pipeline.spark.rows import collect_rows
 from barnabas.pipeline.store.archive_reader import read_files
 from barnabas.pipeline.store.folder import PARQUET, ArchiveFolder
 from barnabas.pipeline.store.lakes import commit, open_lake, read_plan, within_round, write_plan
-from barnabas.pipeline.store.manifest import DataFile, Entry, Manifest
+from barnabas.pipeline.store.manifest import DataFile, Entry, Manifest, Total, totals_of
 from barnabas.pipeline.store.publish import publish, staging_of
-
-
-class Total(NamedTuple):
-    """Number of records of a partition, and their checksum."""
-
-    records: int = 0
-    checksum: int = 0
 
 
 class WrittenRound(NamedTuple):
@@ -60,14 +52,8 @@ class ParquetSink:
         staged = staging_of(self._folder, number)
         write_files(records, staged)
         stock = finalize_staged_files(self._spark, staged, number)
-        totals: dict[TopicPartition, Total] = {}
-        for file in stock.files:
-            for part in file.contents:
-                tp = TopicPartition(file.topic, part.partition)
-                before = totals.get(tp, Total())
-                totals[tp] = Total(before.records + part.count, add_checksums((before.checksum, part.checksum)))
         written = read_files(self._spark, staged, [file.path for file in stock.files], SCHEMA_WITH_ERROR)
-        return WrittenRound(totals, stock.malformed, written, tuple(stock.files))
+        return WrittenRound(totals_of(stock.files), stock.malformed, written, tuple(stock.files))
 
     def commit(self, manifest: Manifest, entry: Entry) -> None:
         """Publishes the files."""

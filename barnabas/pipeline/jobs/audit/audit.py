@@ -11,14 +11,11 @@ RULES    1. The audit reads what any reader finds: every data file in the folder
          5. An audit without faults permits `archive --trim`; an audit with faults withdraws the permission. The audit stores
             each partition's archived end: if a later audit finds a smaller end, rounds were cut off.
          6. Each fault is a line of the report, with its position.
-NOT HERE The comparison (`comparison.py`), the archive's side (`files_check.py`, `table_check.py`), malformed records
-         and their dead letters (`malformed_check.py`), the page (`report_page.py`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,13 +41,13 @@ from barnabas.pipeline.jobs.audit.malformed_check import AuditedMalformed
 from barnabas.pipeline.jobs.audit.report_page import write_page
 from barnabas.pipeline.jobs.audit.table_check import AuditedTable
 from barnabas.pipeline.jobs.data_files import isolated_session
-from barnabas.pipeline.jobs.trim import Verified, read_reached, write_verified
+from barnabas.pipeline.jobs.trim import Verified, read_verified, write_verified
 from barnabas.pipeline.kafka.kafka_source import read_spans
 from barnabas.pipeline.reporting.reporter import OnStep
 from barnabas.pipeline.settings import BrokerSettings, as_tuple, setting
 from barnabas.pipeline.spark.rows import check_jvm_alive
 from barnabas.pipeline.store.folder import PARQUET, ArchiveFolder
-from barnabas.pipeline.store.manifest import Contents, Manifest, Range, contents_of
+from barnabas.pipeline.store.manifest import Manifest, Total, totals_of
 
 MAX_FAULT_LINES = 50
 """The most files reported of each kind of fault."""
@@ -184,7 +181,7 @@ class _Audit:
         self._partitions = _partition_audits(
             self.manifest, self.brokers, self.topics, is_files=isinstance(self.files, AuditedFiles)
         )
-        self._reached = read_reached(self.folder)
+        _, self._reached = read_verified(self.folder)
 
     def run(self) -> AuditReport:
         self.files.check()
@@ -320,11 +317,12 @@ def _partition_audits(
     existing = {tp for topic in topics.values() for tp in topic.topic_partitions()}
     partitions = sorted(existing.union(tp for tp in manifest.ranges if tp.topic in topics))
     starts, ends = brokers.starts(partitions), brokers.ends(partitions)
+    totals = totals_of(manifest.files.values())
     found = {}
     for tp in partitions:
         ranges = manifest.ranges.get(tp, [])
-        written = contents_of(manifest.files.values(), tp)
-        if is_files and _total(ranges) != _total(written):
+        read = Total(sum(one.count for one in ranges), add_checksums(one.checksum for one in ranges))
+        if is_files and read != totals.get(tp, Total()):
             raise JobError(f"The manifest contradicts itself about {tp}: its files and its ranges do not add up.")
         if not ranges:  # a new partition without archived offsets
             start = starts[tp]
@@ -336,11 +334,6 @@ def _partition_audits(
         start = min(starts[tp], end)
         found[tp] = PartitionAudit(*tp, starts[tp], ends[tp], first, end, start)
     return found
-
-
-def _total(parts: Sequence[Range] | Sequence[Contents]) -> tuple[int, int]:
-    """Number of records, and their checksum."""
-    return sum(part.count for part in parts), add_checksums(part.checksum for part in parts)
 
 
 def _hashed(records: DataFrame) -> DataFrame:

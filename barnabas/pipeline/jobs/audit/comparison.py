@@ -4,7 +4,6 @@ RULES    1. A block is a fixed number of offsets of one partition. Two sides wit
          2. Only differing blocks are compared by record. A record is *lost* (not in the archive), *doubled* (more than once in
             the archive), *altered* (on both sides with different content) or *strange* (not in the topic).
          3. Both sides have the columns topic, partition, offset, hash.
-NOT HERE The sources of the records, the report (`audit.py`).
 """
 
 from __future__ import annotations

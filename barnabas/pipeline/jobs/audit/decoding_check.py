@@ -3,7 +3,6 @@
 RULES    1. `value` is compared with the topic. `data` and `error` must equal the result of decoding `value` with the archive's
             schema.
          2. Decoded values are compared as JSON, since Spark cannot compare maps.
-NOT HERE Decoding (`barnabas/pipeline/spark/value_decoding.py`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ RULES    1. Every file that a reader of the folder would read is checked, in any
             checksum of each partition, each record under its own day. Decoded data must equal the decoded value.
          3. A file that Spark cannot read, or that has records without partition or offset, is unreadable; the other files are
             read without it.
-NOT HERE A Delta or Iceberg table (`table_check.py`), decoding again (`decoding_check.py`), the comparison with the topic
-         (`audit.py`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ RULES    1. Malformed records stay in the archive. Their number per round must e
          2. If a round sent dead letters, each of its malformed records has one in the entry's topic. Duplicates are allowed:
             another archive of the same topic may have sent them.
          3. If the dead-letter topic was deleted, trimmed or compacted, missing letters are not faults; the report says so.
-NOT HERE Whether a record is malformed (`decoding_check.py`), sending (`dead_letters.py`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 RULES    1. The page is self-contained: plots are inline SVG; it loads no script, font or image.
          2. All external text is escaped.
-NOT HERE The audit (`audit.py`).
 """
 
 from __future__ import annotations
@@ -118,15 +117,12 @@ def _files(report: Any) -> list[str]:
         "Files that are not in the manifest": report.unknown_files,
         "Files that differ from the manifest": report.altered_files,
         "Files that cannot be read": report.unreadable_files,
+        "Rounds with a wrong number of malformed records": report.miscounted_rounds,
+        "Partitions with a smaller archived end than in an earlier audit": report.cut_off,
     }
     counts = {
         "records whose data or error differs from the decoded value": report.misdecoded,
         "malformed records without a dead letter": report.missing_letters,
-    }
-    faults = {
-        **faults,
-        "Rounds with a wrong number of malformed records": report.miscounted_rounds,
-        "Partitions with a smaller archived end than in an earlier audit": report.cut_off,
     }
     wrong = [f"<p class='no'>{count:,} {label}</p>" for label, count in counts.items() if count]
     return wrong + [

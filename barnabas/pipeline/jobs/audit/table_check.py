@@ -5,7 +5,6 @@ RULES    1. A partition's count, first offset and checksum must equal those of t
          2. Partitions that are not in the manifest are unknown. Records without topic, partition or offset are unreadable. A
             table that Spark cannot read is a JobError.
          3. Records above the manifest's ends belong to the current round, if one is planned; otherwise they are checked too.
-NOT HERE The comparison with the topic (`audit.py`), decoding again (`decoding_check.py`).
 """
 
 from __future__ import annotations

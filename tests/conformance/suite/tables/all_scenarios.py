@@ -32,3 +32,5 @@ FLAKY: dict[tuple[str, str], str] = {
     )
 }
 """The same for scenarios that usually pass: neither result is reported."""
+
+CLIENT_FAULTS = KNOWN_FAILURES.keys() | FLAKY.keys()

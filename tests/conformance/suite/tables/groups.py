@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.conformance.suite.steps import (
     Scenario,
     Step,
@@ -20,14 +22,14 @@ from tests.conformance.suite.steps import (
 from tests.conformance.suite.tables.offsets import join
 from tests.conformance.suite.tables.records import topic, write
 
+_groups = partial(scenario, "groups")
 SESSION_MS = 6000
 """The shortest session timeout that a broker allows by default."""
 
 
 def _sharing(name: str, **how: str) -> Scenario:
     """Two members share the partitions; one leaves, and the other reads everything."""
-    return scenario(
-        "groups",
+    return _groups(
         name,
         topic(4),
         write(numbered(40, 4)),
@@ -46,8 +48,7 @@ def _sharing(name: str, **how: str) -> Scenario:
 
 def _static(name: str, gone: Step, **how: str) -> Scenario:
     """A static member returns: the other member's assignment does not change, and the group has no new member."""
-    return scenario(
-        "groups",
+    return _groups(
         name,
         topic(4),
         write(numbered(40, 4)),
@@ -63,8 +64,7 @@ def _static(name: str, gone: Step, **how: str) -> Scenario:
 
 def _crash(name: str, **how: str) -> Scenario:
     """After the session timeout of a killed member the other one has its partitions."""
-    return scenario(
-        "groups",
+    return _groups(
         name,
         topic(4),
         join("a", session_ms=SESSION_MS, **how),
@@ -90,8 +90,7 @@ SCENARIOS = (
         protocol="consumer",
     ),
     _crash("a member crashes"),
-    scenario(
-        "groups",
+    _groups(
         "more members than partitions",
         topic(2),
         write(numbered(20, 2)),
@@ -100,8 +99,7 @@ SCENARIOS = (
         join("c"),
         members("a", "b", "c").becomes(shares=[0, 1, 1], assigned=all_of("$t", 2), values=values(20)),
     ),
-    scenario(
-        "groups",
+    _groups(
         "a group reads two topics",
         topic(2, "$one"),
         topic(2, "$two"),
@@ -110,8 +108,7 @@ SCENARIOS = (
         join("a", topics=["$one", "$two"]),
         members("a").becomes(assigned=[*all_of("$one", 2), *all_of("$two", 2)], values=values(20)),
     ),
-    scenario(
-        "groups",
+    _groups(
         "new partitions of a topic are read",
         topic(1),
         join("a", refresh_ms=500),
@@ -121,8 +118,7 @@ SCENARIOS = (
         write(numbered(9, 3)),
         members("a").becomes(values=values(9)),
     ),
-    scenario(
-        "groups",
+    _groups(
         "listed, described, emptied, deleted",
         topic(2),
         join("a"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.conformance.suite.steps import Record, Step, all_of, do, meanwhile, members, numbered, scenario, values
 from tests.conformance.suite.tables.records import WRITTEN_MS, topic, write
 
+_offsets = partial(scenario, "offsets")
 DATED = [Record(0, b"k", b"%d" % number, (), WRITTEN_MS + 1000 * number) for number in range(10)]
 
 
@@ -23,9 +26,18 @@ def join(member: str, **more: object) -> Step:
     return do("join", member=member, **settings)
 
 
+def read_by_a(count: int, partitions: int = 1, **more: object) -> tuple[Step, ...]:
+    """The first member of a new group has read a new topic's records."""
+    return (
+        topic(partitions),
+        write(numbered(count, partitions)),
+        join("a", **more),
+        members("a").becomes(values=values(count)),
+    )
+
+
 SCENARIOS = (
-    scenario(
-        "offsets",
+    _offsets(
         "earliest and latest",
         topic(2),
         offset("earliest").gives(offset=0),
@@ -34,8 +46,7 @@ SCENARIOS = (
         offset("earliest", 1).gives(offset=0),
         offset("latest", 1).gives(offset=10),
     ),
-    scenario(
-        "offsets",
+    _offsets(
         "by time",
         topic(),
         write(DATED),
@@ -44,23 +55,20 @@ SCENARIOS = (
         at_time(WRITTEN_MS + 4001).gives(offset=5),
         at_time(WRITTEN_MS - 50_000).gives(offset=0),
     ),
-    scenario(
-        "offsets",
+    _offsets(
         "by a timestamp after the last record",
         topic(),
         write(DATED),
         at_time(WRITTEN_MS + 9001).gives(offset=-1),
     ),
-    scenario(
-        "offsets",
+    _offsets(
         "a new group reads from the earliest",
         topic(2),
         write(numbered(20, 2)),
         join("a"),
         members("a").becomes(assigned=all_of("$t", 2), values=values(20)),
     ),
-    scenario(
-        "offsets",
+    _offsets(
         "a new group reads from the latest",
         topic(),
         write(numbered(20)),
@@ -68,13 +76,9 @@ SCENARIOS = (
         members("a").becomes(assigned=all_of("$t", 1)),
         meanwhile(write([Record(0, b"k", b"late")]), "a").becomes(values=frozenset({b"late"})),
     ),
-    scenario(
-        "offsets",
+    _offsets(
         "the next member continues after a commit",
-        topic(2),
-        write(numbered(20, 2)),
-        join("a"),
-        members("a").becomes(values=values(20)),
+        *read_by_a(20, 2),
         do("commit", member="a"),
         do("leave", member="a"),
         do("committed", group="$g", topic="$t").gives(offsets={"0": 10, "1": 10}),
@@ -82,28 +86,19 @@ SCENARIOS = (
         join("b"),
         members("b").becomes(values=values(10, 20)),
     ),
-    scenario(
-        "offsets",
+    _offsets(
         "uncommitted records are read again",
-        topic(),
-        write(numbered(10)),
-        join("a"),
-        members("a").becomes(values=values(10)),
+        *read_by_a(10),
         do("leave", member="a"),
         join("b"),
         members("b").becomes(values=values(10)),
     ),
-    scenario(
-        "offsets",
+    _offsets(
         "automatic commits",
-        topic(),
-        write(numbered(10)),
-        join("a", commit="auto"),
-        members("a").becomes(values=values(10)),
+        *read_by_a(10, commit="auto"),
         do("committed", group="$g", topic="$t").becomes(offsets={"0": 10}),
     ),
-    scenario(
-        "offsets",
+    _offsets(
         "altered by an administrator",
         topic(2),
         write(numbered(20, 2)),
@@ -112,13 +107,9 @@ SCENARIOS = (
         join("a"),
         members("a").becomes(values=frozenset(b"%d" % n for n in [*range(14, 20, 2), *range(7, 20, 2)])),
     ),
-    scenario(
-        "offsets",
+    _offsets(
         "deleted by an administrator",
-        topic(2),
-        write(numbered(20, 2)),
-        join("a"),
-        members("a").becomes(values=values(20)),
+        *read_by_a(20, 2),
         do("commit", member="a"),
         do("leave", member="a"),
         do("delete_offsets", group="$g", topic="$t", partitions=[1]),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import time
+from functools import partial
 
 from tests.conformance.suite.steps import Record, Scenario, Step, do, numbered, scenario
 
+_records = partial(scenario, "records")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 WRITTEN_MS = time.time_ns() // 1_000_000 - 3_600_000
 """An hour ago, within the default retention of a week."""
@@ -39,8 +41,7 @@ def read(count: int, partitions: int = 1, name: str = "$t", **more: object) -> S
 
 
 def _round_trip(codec: str) -> Scenario:
-    return scenario(
-        "records",
+    return _records(
         f"keys, values, headers and timestamps are preserved, codec {codec}",
         topic(3),
         write(SHAPES * 5, codec=codec).gives(
@@ -52,58 +53,50 @@ def _round_trip(codec: str) -> Scenario:
 
 SCENARIOS = (
     *(_round_trip(codec) for codec in CODECS),
-    scenario(
-        "records",
+    _records(
         "a header without a value",
         topic(),
         write([Record(0, b"k", b"v", (("null", None), ("empty", b"")))]),
         read(1).gives(records=[Record(0, b"k", b"v", (("null", None), ("empty", b"")))]),
     ),
-    scenario(
-        "records",
+    _records(
         "an empty key and an empty value are not null",
         topic(),
         write([Record(0, b"", b"")]),
         read(1).gives(records=[Record(0, b"", b"")]),
     ),
-    scenario(
-        "records",
+    _records(
         "a record of 900 KiB, every codec",
         topic(),
         *(write(LARGE, codec=codec) for codec in CODECS),
         read(len(CODECS)).gives(records=LARGE * len(CODECS)),
     ),
-    scenario(
-        "records",
+    _records(
         f"{MANY} partitions, 2,000 records",
         topic(MANY),
         write(numbered(2000, MANY), idempotent=True),
         read(2000, MANY).gives(records=numbered(2000, MANY)),
     ),
-    scenario(
-        "records",
+    _records(
         "the topic's codec replaces the producer's",
         topic(compression_type="zstd"),
         write(SHAPES[:1] * 3, codec="gzip"),
         read(3).gives(records=SHAPES[:1] * 3),
     ),
-    scenario(
-        "records",
+    _records(
         "acks=0 and acks=1",
         topic(),
         write(numbered(3), acks="1"),
         write(numbered(3, start=3), acks="0"),
         read(6).gives(records=numbered(6)),
     ),
-    scenario(
-        "records",
+    _records(
         "an idempotent producer",
         topic(4),
         write(numbered(200, 4), idempotent=True).gives(offsets=[number // 4 for number in range(200)]),
         read(200, 4).gives(records=numbered(200, 4)),
     ),
-    scenario(
-        "records",
+    _records(
         "a consumer starts at an offset",
         topic(),
         write(numbered(20)),
@@ -111,15 +104,13 @@ SCENARIOS = (
             records=[record._replace(offset=15 + n) for n, record in enumerate(numbered(5, start=15))]
         ),
     ),
-    scenario(
-        "records",
+    _records(
         "log append time",
         topic(message_timestamp_type="LogAppendTime"),
         write([Record(0, b"k", b"v", (), WRITTEN_MS)]),
         do("list_offsets", topic="$t", partition=0, at="time", time=WRITTEN_MS + 60_000).gives(offset=0),
     ),
-    scenario(
-        "records",
+    _records(
         "auto-creation by a producer",
         do("produce", topic="$auto", records=numbered(3), auto_create=True),
         read(3, name="$auto").gives(records=numbered(3)),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.conformance.suite.steps import Step, do, kill, members, numbered, scenario, values
 from tests.conformance.suite.tables.offsets import join
 from tests.conformance.suite.tables.records import read, topic, write
 
+_transactions = partial(scenario, "transactions")
 FENCED = ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "fenced")
 """The errors of a fenced producer; `fenced` where the client gives no code."""
 
@@ -28,46 +31,36 @@ def end(how: str, producer: str = "p") -> Step:
     return do(how, producer=producer)
 
 
+def transaction(first: int, count: int, partitions: int = 1, how: str = "commit_transaction") -> tuple[Step, ...]:
+    """A transaction that sends numbered records and ends."""
+    return begin(), send(first, count, partitions), end(how)
+
+
 def committed(count: int, partitions: int = 1) -> Step:
     return read(count, partitions, isolation="read_committed")
 
 
 SCENARIOS = (
-    scenario(
-        "transactions",
+    _transactions(
         "committed records are visible",
         topic(3),
         open_(),
-        begin(),
-        send(0, 30, 3),
-        end("commit_transaction"),
-        begin(),
-        send(30, 30, 3),
-        end("commit_transaction"),
+        *transaction(0, 30, 3),
+        *transaction(30, 30, 3),
         committed(60, 3).gives(records=numbered(60, 3)),
     ),
-    scenario(
-        "transactions",
+    _transactions(
         "aborted records are not visible",
         topic(),
         open_(),
-        begin(),
-        send(0, 10),
-        end("abort_transaction"),
-        begin(),
-        send(10, 10),
-        end("commit_transaction"),
-        begin(),
-        send(20, 10),
-        end("abort_transaction"),
-        begin(),
-        send(30, 1),
-        end("commit_transaction"),
+        *transaction(0, 10, how="abort_transaction"),
+        *transaction(10, 10),
+        *transaction(20, 10, how="abort_transaction"),
+        *transaction(30, 1),
         committed(11).gives(records=[*numbered(10, start=10), *numbered(1, start=30)]),
         read(31).gives(records=numbered(31)),
     ),
-    scenario(
-        "transactions",
+    _transactions(
         "an open transaction blocks read_committed consumers",
         topic(),
         write(numbered(2)),
@@ -82,8 +75,7 @@ SCENARIOS = (
         do("list_offsets", topic="$t", partition=0, at="latest", isolation="read_committed").becomes(offset=8),
         committed(7).gives(records=numbered(7)),
     ),
-    scenario(
-        "transactions",
+    _transactions(
         "a new producer with the same transactional id fences the old one",
         topic(),
         open_("old"),
@@ -96,8 +88,7 @@ SCENARIOS = (
         end("commit_transaction", "new"),
         committed(3).gives(records=numbered(3, start=3)),
     ),
-    scenario(
-        "transactions",
+    _transactions(
         "a new producer aborts the transaction of a killed one",
         topic(),
         open_().by("other"),
@@ -105,13 +96,10 @@ SCENARIOS = (
         send(0, 5).by("other"),
         kill("other"),
         open_(),
-        begin(),
-        send(5, 5),
-        end("commit_transaction"),
+        *transaction(5, 5),
         committed(5).gives(records=numbered(5, start=5)),
     ),
-    scenario(
-        "transactions",
+    _transactions(
         "consume-transform-produce commits offsets with the records",
         topic(1, "$source"),
         topic(),
@@ -131,26 +119,20 @@ SCENARIOS = (
         do("committed", group="$g", topic="$source").becomes(offsets={"0": 20}),
         committed(20).gives(records=numbered(20, start=100)),
     ),
-    scenario(
-        "transactions",
+    _transactions(
         "compressed records",
         topic(),
         open_(codec="lz4"),
-        begin(),
-        send(0, 50),
-        end("commit_transaction"),
+        *transaction(0, 50),
         committed(50).gives(records=numbered(50)),
     ),
-    scenario(
-        "transactions",
+    _transactions(
         "begin and abort without records",
         topic(),
         open_(),
         begin(),
         end("abort_transaction"),
-        begin(),
-        send(0, 1),
-        end("commit_transaction"),
+        *transaction(0, 1),
         committed(1).gives(records=numbered(1)),
     ),
 )

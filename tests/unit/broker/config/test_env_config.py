@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.config.broker_config import load_config
-from broker.config.env_config import CLUSTER_ID, DATA, read_env_config
+from broker.config.broker_config import BrokerConfig, load_config
+from broker.config.env_config import CLUSTER_ID, DATA, EnvConfig, read_env_config
+
+
+def load(variables: dict[str, str], mounted: str) -> tuple[EnvConfig, BrokerConfig]:
+    found = read_env_config(variables, mounted)
+    return found, load_config(found.file, found.settings, use_kafka_defaults=not found.is_quick_start)
 
 
 def test_underscores_become_dots_underscores_and_dashes(tmp_path: Path) -> None:
@@ -33,8 +38,7 @@ def test_the_default_listeners_are_the_advertised_ports_on_all_addresses(tmp_pat
 
 
 def test_without_variables_one_node_serves_local_clients(tmp_path: Path) -> None:
-    found = read_env_config({"PATH": "/bin"}, str(tmp_path / "none"))
-    config = load_config(found.file, found.settings, use_kafka_defaults=not found.is_quick_start)
+    found, config = load({"PATH": "/bin"}, str(tmp_path / "none"))
     assert [(e.host, e.port) for e in config.listeners] == [("", 9092)]
     assert config.advertised_listeners["PLAINTEXT"].host == "localhost"
     assert config.log_dirs == [DATA]
@@ -44,14 +48,12 @@ def test_without_variables_one_node_serves_local_clients(tmp_path: Path) -> None
 
 
 def test_with_variables_the_defaults_are_kafkas(tmp_path: Path) -> None:
-    found = read_env_config({"KAFKA_LISTENERS": "PLAINTEXT://:9092"}, str(tmp_path / "none"))
-    config = load_config(found.file, found.settings, use_kafka_defaults=not found.is_quick_start)
+    _, config = load({"KAFKA_LISTENERS": "PLAINTEXT://:9092"}, str(tmp_path / "none"))
     assert config.number("offsets.topic.replication.factor") == 3
 
 
 def test_variables_override_a_mounted_file(tmp_path: Path) -> None:
     mounted = tmp_path / "server.properties"
     mounted.write_text("node.id=4\nlisteners=PLAINTEXT://:9092\nnum.partitions=2\n")
-    found = read_env_config({"KAFKA_NUM_PARTITIONS": "5"}, str(mounted))
-    config = load_config(found.file, found.settings, use_kafka_defaults=not found.is_quick_start)
+    _, config = load({"KAFKA_NUM_PARTITIONS": "5"}, str(mounted))
     assert (config.node_id, config.number("num.partitions")) == (4, 5)

@@ -32,10 +32,7 @@ def test_the_required_listeners_of_a_role_suffice(lines: list[str]) -> None:
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (
-            [BROKER, QUORUM, f"listeners={CLIENTS}"],
-            "Missing required configuration",
-        ),
+        ([BROKER, QUORUM, f"listeners={CLIENTS}"], "Missing required configuration"),
         (
             [BROKER, NAMES, QUORUM, f"listeners={CLIENTS},{VOTERS}"],
             "must not contain a value appearing in the 'listeners'",
@@ -44,10 +41,7 @@ def test_the_required_listeners_of_a_role_suffice(lines: list[str]) -> None:
             [BROKER, NAMES, f"listeners={CLIENTS}"],
             "If using process.roles, either controller.quorum.bootstrap.servers must",
         ),
-        (
-            [CONTROLLER, NAMES, QUORUM, f"listeners={CLIENTS},{VOTERS}"],
-            "The listeners config must only contain KRaft",
-        ),
+        ([CONTROLLER, NAMES, QUORUM, f"listeners={CLIENTS},{VOTERS}"], "The listeners config must only contain KRaft"),
         (
             [CONTROLLER, NAMES, QUORUM, f"listeners={CLIENTS}"],
             "must contain at least one value appearing in the 'listeners'",

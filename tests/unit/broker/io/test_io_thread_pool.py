@@ -54,6 +54,19 @@ def worker(loop: asyncio.AbstractEventLoop) -> Iterator[IoThreadPool]:
     worker.stop()
 
 
+class Reports(list[object]):
+    """The results of jobs; the loop stops at the last expected one."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, expected: int = 1) -> None:
+        self._loop = loop
+        self._expected = expected
+
+    def report(self, error: StorageError | None) -> None:
+        self.append(error)
+        if len(self) == self._expected:
+            self._loop.stop()
+
+
 Put = Callable[[IoThreadPool, Run, IoCallback], None]
 OPERATIONS: dict[str, Put] = {
     "read": lambda worker, run, done: worker.read("data", run, done),
@@ -78,22 +91,17 @@ def test_a_finished_job_is_released(loop: asyncio.AbstractEventLoop, worker: IoT
 def test_readers_run_a_bounded_number_of_jobs_ahead_of_the_loop(
     loop: asyncio.AbstractEventLoop, worker: IoThreadPool
 ) -> None:
-    highest = done = started = 0
+    highest = started = 0
     total = 10 * MAX_UNREPORTED
+    done = Reports(loop, total)
 
     def run() -> None:
         nonlocal highest, started
         started += 1
-        highest = max(highest, started - done)
-
-    def report(_: Exception | None) -> None:
-        nonlocal done
-        done += 1
-        if done == total:
-            loop.stop()
+        highest = max(highest, started - len(done))
 
     for _ in range(total):
-        worker.read("data", run, report)
+        worker.read("data", run, done.report)
     until(lambda: started >= MAX_UNREPORTED or None, "the readers do what they may")
     loop.run_forever()
     assert MAX_UNREPORTED <= highest <= MAX_UNREPORTED + MAX_READERS
@@ -104,15 +112,9 @@ def test_one_reader_runs_all_jobs_while_it_is_fast(
 ) -> None:
     monkeypatch.setattr("broker.io.reader_pool.STUCK_AFTER_S", 1000.0)
     threads: set[object] = set()
-    done: list[object] = []
-
-    def report(error: StorageError | None) -> None:
-        done.append(error)
-        if len(done) == 5 * MAX_UNREPORTED:
-            loop.stop()
-
+    done = Reports(loop, 5 * MAX_UNREPORTED)
     for _ in range(5 * MAX_UNREPORTED):
-        worker.read("data", lambda: threads.add(current_thread()), report)
+        worker.read("data", lambda: threads.add(current_thread()), done.report)
     loop.run_forever()
     assert done == [None] * 5 * MAX_UNREPORTED
     assert len(threads) == 1
@@ -121,17 +123,11 @@ def test_one_reader_runs_all_jobs_while_it_is_fast(
 def test_more_readers_start_while_one_is_stuck(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
     together = Barrier(MAX_READERS)
     loop.set_exception_handler(lambda loop, _: loop.stop())
-    done: list[object] = []
-
-    def report(error: StorageError | None) -> None:
-        done.append(error)
-        if len(done) == MAX_READERS + MAX_UNREPORTED:
-            loop.stop()
-
+    done = Reports(loop, MAX_READERS + MAX_UNREPORTED)
     for _ in range(MAX_READERS):
-        worker.read("data", lambda: together.wait(timeout=60), report)
+        worker.read("data", lambda: together.wait(timeout=60), done.report)
     for _ in range(MAX_UNREPORTED):
-        worker.read("data", lambda: None, report)
+        worker.read("data", lambda: None, done.report)
     loop.run_forever()
     assert done == [None] * (MAX_READERS + MAX_UNREPORTED)
 
@@ -223,24 +219,19 @@ def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_write_waits_for_space_and_later_writes_wait_behind_it(
     loop: asyncio.AbstractEventLoop, worker: IoThreadPool, size: int
 ) -> None:
-    results: list[object] = []
+    results = Reports(loop, 5)
     worker.on_space_change = lambda directory, has_space: results.append((directory, has_space))
-    worker.write("data", 2**30, lambda: None, results.append)
-    worker.write("data", size, FullDiskWrite(5).work, results.append)
-
-    def done(error: StorageError | None) -> None:
-        results.append(error)
-        loop.stop()
-
-    worker.write("data", 0, lambda: results.append("the next"), done)
+    worker.write("data", 2**30, lambda: None, results.report)
+    worker.write("data", size, FullDiskWrite(5).work, results.report)
+    worker.write("data", 0, lambda: None, results.report)
     loop.run_forever()
-    assert [what for what in results if what != "the next"] == [None, ("data", False), ("data", True), None, None]
+    assert results == [None, ("data", False), ("data", True), None, None]
 
 
 @pytest.mark.usefixtures("fast_retries")
 def test_a_flush_on_a_full_disk_is_retried(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
-    results: list[StorageError | None] = []
-    worker.sync("data", lambda: FullDiskWrite(3).work, lambda error: (results.append(error), loop.stop()))
+    results = Reports(loop)
+    worker.sync("data", lambda: FullDiskWrite(3).work, results.report)
     loop.run_forever()
     assert results == [None]
     for action in ("sync", "sync the directory", "sync the file system of"):
@@ -288,16 +279,15 @@ def test_a_deferred_read_fails_at_shutdown(loop: asyncio.AbstractEventLoop, work
 
 
 def test_deletions_do_not_wait_for_space(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
-    results: list[StorageError | None] = []
-    worker.background("data", FullDiskWrite(1).work, results.append)
-    worker.background("data", lambda: None, lambda _: loop.stop())
+    results = Reports(loop)
+    worker.background("data", FullDiskWrite(1).work, results.report)
     loop.run_forever()
     assert results == [FULL]
 
 
 def test_a_full_disk_is_an_error_at_shutdown(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
-    results: list[StorageError | None] = []
+    results = Reports(loop)
     worker.on_space_change = lambda _directory, _has_room: worker.stop_waiting_for_space()
-    worker.write("data", 2**30, FullDiskWrite(2**30).work, lambda error: (results.append(error), loop.stop()))
+    worker.write("data", 2**30, FullDiskWrite(2**30).work, results.report)
     loop.run_forever()
     assert results == [FULL]

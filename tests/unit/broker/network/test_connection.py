@@ -124,25 +124,31 @@ class ConnectionHarness:
         return [body + b";"]
 
     def receive(self, *bodies: bytes) -> None:
-        stream = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
-        self.receive_bytes(stream)
+        self.receive_bytes(b"".join(struct.pack(">i", len(body)) + body for body in bodies))
+
+    def complete(self, body: bytes, answer: bytes) -> None:
+        """Completes a pending response, and runs what it scheduled."""
+        self.pending[body].complete([answer])
+        self.loop.run_soon()
 
     def receive_bytes(self, stream: bytes) -> None:
         self.transport.incoming.append(stream)
         self.loop.readers[7]()
 
 
-def test_responses_are_sent_in_order_behind_a_deferred_one() -> None:
-    harness = ConnectionHarness()
+@pytest.fixture
+def harness() -> ConnectionHarness:
+    return ConnectionHarness()
+
+
+def test_responses_are_sent_in_order_behind_a_deferred_one(harness: ConnectionHarness) -> None:
     harness.receive(b"a", b"later1", b"b", b"never", b"c")
     assert harness.transport.sent == b"a;"
-    harness.pending[b"later1"].complete([b"later1;"])
-    harness.loop.run_soon()
+    harness.complete(b"later1", b"later1;")
     assert harness.transport.sent == b"a;later1;b;c;"
 
 
-def test_a_request_does_not_overtake_a_queued_one() -> None:
-    harness = ConnectionHarness()
+def test_a_request_does_not_overtake_a_queued_one(harness: ConnectionHarness) -> None:
     harness.receive(b"later1", b"a")
     harness.pending[b"later1"].complete([b"later1;"])
     harness.receive(b"b")
@@ -150,45 +156,40 @@ def test_a_request_does_not_overtake_a_queued_one() -> None:
     assert harness.transport.sent == b"later1;a;b;"
 
 
-def test_small_responses_to_requests_received_together_are_sent_in_one_call() -> None:
-    harness = ConnectionHarness()
+def test_small_responses_to_requests_received_together_are_sent_in_one_call(harness: ConnectionHarness) -> None:
     harness.receive(b"a", b"b", b"c")
     assert (harness.transport.sent, harness.transport.sends) == (b"a;b;c;", 1)
     harness.receive(b"d", b"never")
     assert (harness.transport.sent, harness.transport.sends) == (b"a;b;c;d;", 2)
 
 
-def test_large_responses_are_not_held() -> None:
-    harness = ConnectionHarness()
+def test_large_responses_are_not_held(harness: ConnectionHarness) -> None:
     large = bytes(5000)
     harness.receive(large, b"a", large, b"b")
     assert (harness.transport.sent, harness.transport.sends) == (large + b";a;" + large + b";b;", 3)
 
 
 @pytest.mark.parametrize("last", [b"broken", b"close"])
-def test_complete_responses_are_sent_before_the_connection_is_closed(last: bytes) -> None:
-    harness = ConnectionHarness()
-    harness.receive(b"a", b"b", last)
-    assert harness.transport.sent == b"a;b;"
-    assert harness.transport.is_closed
-    assert not harness.transport.is_reset
+def test_a_protocol_violation_logs_one_line_and_closes_the_connection_behind_complete_responses(
+    harness: ConnectionHarness, last: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.receive(b"a", b"b", last, b"c")
+    assert (harness.transport.sent, len(caplog.records)) == (b"a;b;", 1)
+    assert (harness.transport.is_closed, harness.transport.is_reset) == (True, False)
 
 
-def test_no_request_starts_behind_a_deferred_one_while_earlier_responses_are_sent() -> None:
-    harness = ConnectionHarness()
+def test_no_request_starts_behind_a_deferred_one_while_earlier_responses_are_sent(harness: ConnectionHarness) -> None:
     harness.transport.room = 1
     harness.receive(b"a", b"later1", b"later2")
     assert (harness.transport.sent, list(harness.pending)) == (b"a", [b"later1"])
     harness.transport.room = 10**9
     harness.loop.writers[7]()
     assert (harness.transport.sent, list(harness.pending), harness.loop.writers) == (b"a;", [b"later1"], {})
-    harness.pending[b"later1"].complete([b"later1;"])
-    harness.loop.run_soon()
+    harness.complete(b"later1", b"later1;")
     assert (harness.transport.sent, list(harness.pending)) == (b"a;later1;", [b"later1", b"later2"])
 
 
-def test_unsent_bytes_are_sent_with_the_next_complete_response() -> None:
-    harness = ConnectionHarness()
+def test_unsent_bytes_are_sent_with_the_next_complete_response(harness: ConnectionHarness) -> None:
     harness.transport.room = 1
     harness.receive(b"a", b"later1")
     harness.transport.room = 10**9
@@ -196,18 +197,15 @@ def test_unsent_bytes_are_sent_with_the_next_complete_response() -> None:
     assert (harness.transport.sent, harness.loop.writers) == (b"a;later1;", {})
 
 
-def test_a_deferred_response_that_is_complete_is_sent_immediately() -> None:
-    harness = ConnectionHarness()
+def test_a_deferred_response_that_is_complete_is_sent_immediately(harness: ConnectionHarness) -> None:
     done = DeferredResponse()
     done.complete([b"done;"])
-    harness.dispatch = None
     harness.connection._dispatch = lambda frame, info, mono_ms: done
     harness.receive(b"x")
     assert harness.transport.sent == b"done;"
 
 
-def test_the_socket_is_watched_for_writing_only_while_bytes_are_unsent() -> None:
-    harness = ConnectionHarness()
+def test_the_socket_is_watched_for_writing_only_while_bytes_are_unsent(harness: ConnectionHarness) -> None:
     harness.transport.room = 3
     harness.receive(b"long answer", b"next")
     assert (harness.transport.sent, list(harness.loop.writers)) == (b"lon", [7])
@@ -217,18 +215,17 @@ def test_the_socket_is_watched_for_writing_only_while_bytes_are_unsent() -> None
 
 
 @pytest.mark.parametrize("waiting", [[b"x"] * module._MAX_QUEUED_FRAMES, [b"x" * module._MAX_QUEUED_BYTES]])
-def test_a_full_queue_stops_reading_until_the_request_is_answered(waiting: list[bytes]) -> None:
-    harness = ConnectionHarness()
+def test_a_full_queue_stops_reading_until_the_request_is_answered(
+    harness: ConnectionHarness, waiting: list[bytes]
+) -> None:
     harness.receive(b"later", *waiting)
     assert harness.loop.readers == {}
-    harness.pending[b"later"].complete([b"later;"])
-    harness.loop.run_soon()
+    harness.complete(b"later", b"later;")
     assert list(harness.loop.readers) == [7]
     assert harness.transport.sent == b"later;" + b"".join(body + b";" for body in waiting)
 
 
-def test_a_muted_connection_gets_its_response_and_starts_the_next_request_later() -> None:
-    harness = ConnectionHarness()
+def test_a_muted_connection_gets_its_response_and_starts_the_next_request_later(harness: ConnectionHarness) -> None:
     harness.receive(b"mute", b"next")
     assert harness.transport.sent == b"mute;"
     ((delay_s, go_on),) = harness.loop.later
@@ -237,48 +234,35 @@ def test_a_muted_connection_gets_its_response_and_starts_the_next_request_later(
     assert harness.transport.sent == b"mute;next;"
 
 
-def test_a_closed_connection_cancels_its_request() -> None:
-    harness = ConnectionHarness()
-    harness.receive(b"later")
+@pytest.mark.parametrize("bodies", [[b"later"], [b"overlapping1", b"overlapping2"]], ids=["one", "several"])
+def test_a_closed_connection_cancels_its_requests(harness: ConnectionHarness, bodies: list[bytes]) -> None:
+    harness.receive(*bodies)
     cancelled = []
-    harness.pending[b"later"].on_cancel = lambda: cancelled.append(True)
+    for body, pending in harness.pending.items():
+        pending.on_cancel = lambda body=body: cancelled.append(body)
     harness.receive_bytes(b"")
-    harness.pending[b"later"].complete([b"too late"])
-    assert (harness.transport.is_closed, cancelled, harness.closed, harness.transport.sent) == (
-        True,
-        [True],
-        [harness.connection],
-        b"",
-    )
+    harness.pending[bodies[0]].complete([b"too late"])
+    assert (cancelled, harness.closed) == (bodies, [harness.connection])
+    assert (harness.transport.is_closed, harness.transport.sent) == (True, b"")
     assert (harness.loop.readers, harness.loop.writers) == ({}, {})
 
 
 @pytest.mark.parametrize("room", [10, 3])
-def test_a_connection_with_unsent_bytes_is_reset(room: int) -> None:
-    harness = ConnectionHarness()
+def test_a_connection_with_unsent_bytes_is_reset(harness: ConnectionHarness, room: int) -> None:
     harness.transport.room = room
     harness.receive(b"answer")
     harness.connection.close()
     assert (harness.transport.is_closed, harness.transport.is_reset) == (True, room == 3)
 
 
-@pytest.mark.parametrize("body", [b"broken", b"close"])
-def test_a_protocol_violation_costs_one_log_line_and_the_connection(
-    body: bytes, caplog: pytest.LogCaptureFixture
+def test_a_frame_above_the_limit_closes_the_connection(
+    harness: ConnectionHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    harness = ConnectionHarness()
-    harness.receive(b"a", body, b"b")
-    assert (harness.transport.sent, harness.transport.is_closed, len(caplog.records)) == (b"a;", True, 1)
-
-
-def test_a_frame_above_the_limit_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
-    harness = ConnectionHarness()
     harness.receive_bytes(struct.pack(">i", 1 << 30) + b"x")
     assert (harness.transport.is_closed, len(caplog.records)) == (True, 1)
 
 
-def test_a_deferred_response_may_close_the_connection() -> None:
-    harness = ConnectionHarness()
+def test_a_deferred_response_may_close_the_connection(harness: ConnectionHarness) -> None:
     harness.receive(b"later")
     harness.pending[b"later"].close("no way to say it")
     assert harness.transport.is_closed
@@ -287,60 +271,49 @@ def test_a_deferred_response_may_close_the_connection() -> None:
 @pytest.mark.parametrize(
     "stream", [b"\0\0\0\x64half", struct.pack(">i", 5) + b"never"], ids=["half a frame", "no answer"]
 )
-def test_a_receive_without_a_response_is_followed_by_another_receive(stream: bytes) -> None:
-    harness = ConnectionHarness()
+def test_a_receive_without_a_response_is_followed_by_another_receive(harness: ConnectionHarness, stream: bytes) -> None:
     harness.receive_bytes(stream)
     harness.transport.is_reset_by_peer = True
     harness.loop.run_soon()
     assert harness.transport.is_closed
 
 
-def test_pipelined_requests_start_and_their_responses_are_sent_in_order_in_one_call() -> None:
-    harness = ConnectionHarness()
+def test_pipelined_requests_start_and_their_responses_are_sent_in_order_in_one_call(harness: ConnectionHarness) -> None:
     harness.receive(b"overlapping1", b"overlapping2", b"overlapping3", b"other")
     assert list(harness.pending) == [b"overlapping1", b"overlapping2", b"overlapping3"]
-    harness.pending[b"overlapping2"].complete([b"2;"])
-    harness.loop.run_soon()
+    harness.complete(b"overlapping2", b"2;")
     assert harness.transport.sent == b""
     harness.pending[b"overlapping1"].complete([b"1;"])
-    harness.pending[b"overlapping3"].complete([b"3;"])
-    harness.loop.run_soon()
+    harness.complete(b"overlapping3", b"3;")
     assert (harness.transport.sent, harness.transport.sends) == (b"1;2;3;other;", 2)
 
 
-def test_without_pipelining_one_request_is_in_flight() -> None:
-    harness = ConnectionHarness()
+def test_without_pipelining_one_request_is_in_flight(harness: ConnectionHarness) -> None:
     harness.receive(b"later", b"overlapping")
     assert list(harness.pending) == [b"later"]
-    harness.pending[b"later"].complete([b"later;"])
-    harness.loop.run_soon()
+    harness.complete(b"later", b"later;")
     harness.receive(b"later2")
     assert list(harness.pending) == [b"later", b"overlapping"]
 
 
 @pytest.mark.parametrize("last", [b"overlapping broken", b"overlapping close"])
-def test_a_closing_request_waits_for_the_earlier_ones(last: bytes) -> None:
-    harness = ConnectionHarness()
+def test_a_closing_request_waits_for_the_earlier_ones(harness: ConnectionHarness, last: bytes) -> None:
     harness.receive(b"overlapping1", last, b"overlapping2")
     assert list(harness.pending) == [b"overlapping1"]
     assert not harness.transport.is_closed
-    harness.pending[b"overlapping1"].complete([b"1;"])
-    harness.loop.run_soon()
+    harness.complete(b"overlapping1", b"1;")
     assert (harness.transport.sent, harness.transport.is_closed) == (b"1;", True)
 
 
-def test_an_immediate_response_waits_for_the_earlier_ones() -> None:
-    harness = ConnectionHarness()
+def test_an_immediate_response_waits_for_the_earlier_ones(harness: ConnectionHarness) -> None:
     harness.receive(b"overlapping1", b"overlapping now")
     assert harness.transport.sent == b""
-    harness.pending[b"overlapping1"].complete([b"1;"])
-    harness.loop.run_soon()
+    harness.complete(b"overlapping1", b"1;")
     assert harness.transport.sent == b"1;overlapping now;"
 
 
 @pytest.mark.parametrize("size", [14, 300_000])
-def test_requests_in_flight_are_limited_by_number_and_bytes(size: int) -> None:
-    harness = ConnectionHarness()
+def test_requests_in_flight_are_limited_by_number_and_bytes(harness: ConnectionHarness, size: int) -> None:
     most = min(module._MAX_IN_FLIGHT, module._MAX_IN_FLIGHT_BYTES // size)
     bodies = [
         b"overlapping" + b"%03d" % number + b"." * size for number in range(3 * (most + 2 * module._MAX_QUEUED_FRAMES))
@@ -354,18 +327,7 @@ def test_requests_in_flight_are_limited_by_number_and_bytes(size: int) -> None:
         harness.loop.run_soon()
 
 
-def test_a_closed_connection_cancels_all_its_requests() -> None:
-    harness = ConnectionHarness()
-    harness.receive(b"overlapping1", b"overlapping2")
-    cancelled = []
-    for name, pending in harness.pending.items():
-        pending.on_cancel = lambda name=name: cancelled.append(name)
-    harness.receive_bytes(b"")
-    assert cancelled == [b"overlapping1", b"overlapping2"]
-
-
-def test_a_mute_during_several_responses_delays_the_next_request() -> None:
-    harness = ConnectionHarness()
+def test_a_mute_during_several_responses_delays_the_next_request(harness: ConnectionHarness) -> None:
     harness.receive(b"overlapping1", b"overlapping2")
     harness.info.muted_until_mono_ms = module.time.monotonic_ns() // 1_000_000 + 5000
     for pending in harness.pending.values():

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Iterator
+
+import pytest
 
 from broker.config.broker_config import SocketSettings
 from broker.network.listener import Listener
@@ -11,45 +14,59 @@ from broker.network.listener import Listener
 CLIENTS = 300
 
 
-def test_a_burst_of_connections_fits_into_the_backlog() -> None:
+class Listening:
+    """A listener and its clients."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.listener = Listener(self.loop, "PLAINTEXT", "127.0.0.1", 0, lambda *_: None, SocketSettings())
+        self.clients: list[socket.socket] = []
+
+    def connect(self, timeout_s: float = 5) -> socket.socket:
+        self.clients.append(socket.create_connection(("127.0.0.1", self.listener.port), timeout=timeout_s))
+        return self.clients[-1]
+
+    def accept(self) -> int:
+        """Runs the loop once; returns the number of connections."""
+        self.loop.call_soon(self.loop.stop)
+        self.loop.run_forever()
+        return len(self.listener._connections)
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+        self.listener.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def listening() -> Iterator[Listening]:
+    listening = Listening()
+    yield listening
+    listening.close()
+
+
+def test_a_burst_of_connections_fits_into_the_backlog(listening: Listening) -> None:
     """A client that finds the queue full retries only after a second."""
-    loop = asyncio.new_event_loop()
-    listener = Listener(loop, "PLAINTEXT", "127.0.0.1", 0, lambda *_: None, SocketSettings())
-    clients = []
-    try:
-        for _ in range(CLIENTS):
-            clients.append(socket.create_connection(("127.0.0.1", listener.port), timeout=0.5))  # noqa: PERF401
-    finally:
-        for client in clients:
-            client.close()
-        listener.close()
-        loop.close()
+    for _ in range(CLIENTS):
+        listening.connect(timeout_s=0.5)
 
 
-def test_rejected_clients_are_disconnected_until_they_are_accepted_again() -> None:
-    loop = asyncio.new_event_loop()
-    listener = Listener(loop, "PLAINTEXT", "127.0.0.1", 0, lambda *_: None, SocketSettings())
-    listener.start()
+def test_rejected_clients_are_disconnected_until_they_are_accepted_again(listening: Listening) -> None:
+    listening.listener.start()
+    first = listening.connect()
+    assert listening.accept() == 1
+    listening.listener.reject_clients(is_rejecting=True)
+    assert (len(listening.listener._connections), first.recv(1)) == (0, b"")
+    second = listening.connect()
+    assert (listening.accept(), second.recv(1)) == (0, b"")
+    listening.listener.reject_clients(is_rejecting=False)
+    listening.connect()
+    assert listening.accept() == 1
 
-    def connect() -> socket.socket:
-        client = socket.create_connection(("127.0.0.1", listener.port), timeout=5)
-        loop.call_soon(loop.stop)
-        loop.run_forever()
-        return client
 
-    clients = []
-    try:
-        clients.append(connect())
-        assert len(listener._connections) == 1
-        listener.reject_clients(is_rejecting=True)
-        assert (len(listener._connections), clients[0].recv(1)) == (0, b"")
-        clients.append(connect())
-        assert (len(listener._connections), clients[1].recv(1)) == (0, b"")
-        listener.reject_clients(is_rejecting=False)
-        clients.append(connect())
-        assert len(listener._connections) == 1
-    finally:
-        for client in clients:
-            client.close()
-        listener.close()
-        loop.close()
+def test_a_connection_above_the_share_of_descriptors_is_refused(listening: Listening) -> None:
+    listening.listener.descriptor_limit = 2
+    listening.listener.start()
+    *_, last = [listening.connect() for _ in range(3)]
+    assert (listening.accept(), last.recv(1)) == (2, b"")

@@ -57,8 +57,9 @@ class Rig:
     def read(self, directory, run, done):
         self.jobs.append((run, done))
 
-    def work(self) -> None:
-        """Runs the reader's jobs."""
+    def prefetch(self) -> None:
+        """Reads the uncached region, as the connection and the reader do."""
+        self.read_ahead.prefetch(*self.sender.uncached, lambda data, error: self.sender.resume_after_prefetch(data))
         while self.jobs:
             run, done = self.jobs.pop(0)
             run()
@@ -73,10 +74,7 @@ class Rig:
             turns += 1
             assert turns < 5000, "no progress"
             if self.sender.uncached is not None:
-                self.read_ahead.prefetch(
-                    *self.sender.uncached, lambda data, error: self.sender.resume_after_prefetch(data)
-                )
-                self.work()
+                self.prefetch()
             with self.disk.blocking_forbidden():
                 is_sent = self.sender.resume()
 
@@ -96,8 +94,7 @@ def test_the_next_piece_is_prefetched_while_one_is_sent(tmp_path):
     rig = Rig(tmp_path, 5 * MIB)
     with rig.disk.blocking_forbidden():
         assert not rig.sender.send([rig.region()])
-    rig.read_ahead.prefetch(*rig.sender.uncached, lambda data, error: rig.sender.resume_after_prefetch(data))
-    rig.work()
+    rig.prefetch()
     assert [(position, length) for _, position, length in rig.disk.warmed] == [
         (0, PREFETCH_BYTES),
         (PREFETCH_BYTES, PREFETCH_BYTES),

@@ -27,7 +27,6 @@ class FakeTransport:
     def __init__(self, plan) -> None:
         self.plan = plan
         self.taken = bytearray()
-        self.read_by_process = 0
 
     def _take(self, data: bytes) -> int | None:
         count = next(self.plan)

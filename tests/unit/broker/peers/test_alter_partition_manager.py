@@ -91,22 +91,20 @@ def test_a_proposal_contains_all_epochs(controller: SlowChannel, partition: Any)
     assert partition.pending_isr == (1, 2, 3)
 
 
-@pytest.mark.parametrize("code", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED])
-def test_a_proposal_that_changed_nothing_is_dropped(
-    controller: SlowChannel, partition: Any, timers: TimerQueue, code: ErrorCode
+@pytest.mark.parametrize(
+    ("code", "pending", "moved"),
+    [
+        pytest.param(ErrorCode.INELIGIBLE_REPLICA, None, 1, id="nothing changed: dropped"),
+        pytest.param(ErrorCode.OPERATION_NOT_ATTEMPTED, None, 1, id="nothing attempted: dropped"),
+        pytest.param(ErrorCode.INVALID_UPDATE_VERSION, (1, 2, 3), 0, id="other version: the metadata resolve it"),
+        pytest.param(ErrorCode.FENCED_LEADER_EPOCH, (1, 2, 3), 0, id="fenced: the metadata resolve it"),
+    ],
+)
+def test_a_refused_proposal_is_not_repeated_and_kept_only_if_it_may_be_committed(
+    controller: SlowChannel, partition: Any, timers: TimerQueue, code: ErrorCode, pending: Any, moved: int
 ) -> None:
     controller.requested[0][1](answer(code))
-    assert (partition.pending_isr, partition.moved) == (None, 1)
-    timers.run_due(LATER_MS)
-    assert len(controller.requested) == 1
-
-
-@pytest.mark.parametrize("code", [ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH])
-def test_a_proposal_that_may_be_committed_is_kept_until_the_metadata_resolve_it(
-    controller: SlowChannel, partition: Any, timers: TimerQueue, code: ErrorCode
-) -> None:
-    controller.requested[0][1](answer(code))
-    assert (partition.pending_isr, partition.moved) == ((1, 2, 3), 0)
+    assert (partition.pending_isr, partition.moved) == (pending, moved)
     timers.run_due(LATER_MS)
     assert len(controller.requested) == 1
 

@@ -19,7 +19,6 @@ from protocol.messages.quorum import (
     BrokerRegistrationResponse,
 )
 from protocol.schema import Message
-from replication.controller.brokers.registration import Registration
 from replication.controller.error_responses import not_controller_response
 from replication.timer_queue import TimerQueue
 
@@ -41,7 +40,10 @@ class Rig:
         self.channel = ControllerChannel(
             OWN, local, self.publisher, lambda *sent: self.sent.append(sent), self.timers, clock
         )
-        registration = Registration(OWN, "cluster", b"I" * 16, (), (b"D" * 16,))
+        registration = BrokerRegistrationRequest(
+            broker_id=OWN, cluster_id="cluster", incarnation_id=b"I" * 16, listeners=[], features=[], rack=None,
+            log_dirs=[b"D" * 16],
+        )  # fmt: skip
         self.lifecycle = BrokerLifecycle(self.channel, registration, self.timers, clock, INTERVAL_MS, TIMEOUT_MS)
         self.active = 0
         self.lifecycle.on_active = self._is_active
@@ -71,10 +73,13 @@ class Rig:
         self.channel.leader_changed(OTHER)
         self.lifecycle.register()
 
+    def answer_registration(self, code: ErrorCode = ErrorCode.NONE, epoch: int = 7) -> None:
+        self.next()[2](BrokerRegistrationResponse(error_code=code, broker_epoch=epoch))
+
     def registered(self, epoch: int = 7) -> None:
         """Registers, up to the first heartbeat."""
         self.register()
-        self.next()[2](BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=epoch))
+        self.answer_registration(epoch=epoch)
         self.publish(epoch=epoch, is_active=False)
 
     def beat(self, **answer: Any) -> BrokerHeartbeatRequest:
@@ -124,7 +129,7 @@ def test_a_request_is_retried_with_the_next_active_controller(rig: Rig, answer: 
 def test_it_asks_to_be_unfenced_after_its_registration_is_published(rig: Rig) -> None:
     rig.register()
     rig.publish()
-    rig.next()[2](BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=7))
+    rig.answer_registration()
     assert rig.sent == [], "not in the metadata yet"
     rig.publish(epoch=7)
     request = rig.beat()
@@ -200,14 +205,14 @@ def test_a_stale_broker_epoch_registers_again(rig: Rig) -> None:
 
 def test_a_duplicate_registration_is_retried(rig: Rig) -> None:
     rig.register()
-    rig.next()[2](BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION))
+    rig.answer_registration(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
     rig.wait(500)
     assert isinstance(rig.next()[1], BrokerRegistrationRequest)
 
 
 def test_a_fatal_registration_error_ends_the_broker(rig: Rig) -> None:
     rig.register()
-    rig.next()[2](BrokerRegistrationResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID))
+    rig.answer_registration(ErrorCode.INCONSISTENT_CLUSTER_ID)
     assert rig.failures == ["the controller refuses this broker: INCONSISTENT_CLUSTER_ID; see its log"]
 
 
@@ -224,10 +229,8 @@ def test_registration_times_out_without_a_controller(rig: Rig) -> None:
 def test_registration_times_out_when_another_process_has_the_id(rig: Rig) -> None:
     rig.channel.leader_changed(OTHER)
     rig.lifecycle.start()
-    duplicate = BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION)
     while not rig.failures:
-        _, _, reply = rig.next()
-        reply(duplicate)
+        rig.answer_registration(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
         rig.wait(500)
     assert rig.failures == ["another process is node 1: end it, or set another node.id here"]
     assert rig.now_ms == 1000 + TIMEOUT_MS
@@ -236,7 +239,7 @@ def test_registration_times_out_when_another_process_has_the_id(rig: Rig) -> Non
 def test_a_registered_broker_does_not_time_out(rig: Rig) -> None:
     rig.channel.leader_changed(OTHER)
     rig.lifecycle.start()
-    rig.next()[2](BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=5))
+    rig.answer_registration(epoch=5)
     rig.channel.leader_changed(-1)
     rig.wait(2 * TIMEOUT_MS)
     assert rig.failures == []

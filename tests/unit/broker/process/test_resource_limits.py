@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import resource
-import socket
 from pathlib import Path
 
 import pytest
 
-from broker.config.broker_config import SocketSettings, load_config
-from broker.network.listener import Listener
+from broker.config.broker_config import load_config
 from broker.process.resource_limits import (
     MAX_OPEN_FILES,
     RESERVED_DESCRIPTORS,
@@ -40,24 +37,6 @@ def test_the_setting_has_a_default_and_a_lower_bound() -> None:
     assert load_config(None, {}).number(MAX_OPEN_FILES) == -1
     with pytest.raises(ValueError, match="between 64 and"):
         load_config(None, {MAX_OPEN_FILES: "63"})
-
-
-def test_a_connection_above_its_share_is_refused() -> None:
-    loop = asyncio.new_event_loop()
-    listener = Listener(loop, "PLAINTEXT", "127.0.0.1", 0, lambda *_: None, SocketSettings())
-    listener.descriptor_limit = 2
-    listener.start()
-    clients = [socket.create_connection(("127.0.0.1", listener.port), timeout=5) for _ in range(3)]
-    try:
-        loop.call_soon(loop.call_soon, loop.stop)
-        loop.run_forever()
-        assert len(listener._connections) == 2
-        assert clients[2].recv(1) == b""
-    finally:
-        for client in clients:
-            client.close()
-        listener.close()
-        loop.close()
 
 
 def test_the_kernels_table_grows_without_opening_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from broker.cli import main
 from protocol.records import HEADER, parse_header
-from storage.directories.directory_locks import lock_directories
+from storage.directories.log_directory import lock_directories
 from storage.io.checkpoint_file import read_epochs, read_offsets, write_epochs, write_offsets, write_topic_id
 from storage.io.disk import Disk
-from tests.support.data_directory import copy_directory, make_data_directory
+from tests.support.data_directory import make_data_directory
 
 FIRST, SECOND = "00000000000000000000", "00000000000000000014"
 
@@ -31,7 +32,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def data(whole: Path, tmp_path: Path) -> Path:
     """A copy of it to damage."""
-    return copy_directory(whole, tmp_path / "data")
+    return shutil.copytree(whole, tmp_path / "data")
 
 
 def run_doctor(data: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, list[dict[str, Any]]]:
@@ -59,110 +60,99 @@ def does(rows: list[dict[str, Any]], of: str) -> str:
     )
 
 
-def changed(path: Path, at: int, value: int | None = None) -> None:
-    """The byte of a file, flipped or set."""
+def changed(path: Path, at: int) -> None:
+    """Flips a bit of a file."""
     content = bytearray(path.read_bytes())
-    content[at] = content[at] ^ 1 if value is None else value
+    content[at] ^= 1
     path.write_bytes(content)
 
 
-def break_a_batch(data: Path) -> None:
-    changed(data / f"split-0/{SECOND}.log", 900)
+def rewrite_split_offset(data: Path, checkpoint: str) -> None:
+    """Sets the offset of `split-0` in a checkpoint above the log end offset."""
+    offsets = read_offsets(Disk(), f"{data}/{checkpoint}")
+    write_offsets(Disk(), f"{data}/{checkpoint}", {**offsets, ("split", 0): 100})
 
 
-def break_an_index(data: Path) -> None:
-    """In its middle, where no start looks."""
-    changed(data / f"split-0/{FIRST}.index", 11)
-
-
-def lose_an_index(data: Path) -> None:
-    (data / f"split-0/{FIRST}.index").unlink()
-
-
-def break_the_times(data: Path) -> None:
-    changed(data / f"split-0/{FIRST}.timeindex", 6)
-
-
-def break_the_transactions(data: Path) -> None:
-    changed(data / f"plain-0/{FIRST}.txnindex", 9)
-
-
-def lose_a_segment(data: Path) -> None:
-    (data / f"split-0/{SECOND}.log").unlink()
-
-
-def half_a_write(data: Path) -> None:
+def append_half_a_batch(data: Path) -> None:
     log = data / f"plain-1/{FIRST}.log"
     log.write_bytes(log.read_bytes() + log.read_bytes()[:50])
 
 
-def break_the_snapshot(data: Path) -> None:
-    changed(data / "plain-0/00000000000000000024.snapshot", 20)
-
-
-def wrong_epochs(data: Path) -> None:
-    write_epochs(Disk(), f"{data}/split-0/leader-epoch-checkpoint", [(0, 0), (3, 30)])
-
-
-def broken_epochs(data: Path) -> None:
+def break_epochs(data: Path) -> None:
     (data / "split-0/leader-epoch-checkpoint").write_text("0\n1\n0 x\n")
 
 
-def start_behind_the_end(data: Path) -> None:
-    """A log start offset above the log end offset."""
-    starts = read_offsets(Disk(), f"{data}/log-start-offset-checkpoint")
-    write_offsets(Disk(), f"{data}/log-start-offset-checkpoint", {**starts, ("split", 0): 100})
+class Damage(NamedTuple):
+    """A kind of damage: its finding, and the effects of a start and of a repair, as parts of their texts."""
+
+    harm: Callable[[Path], object]
+    severity: str
+    finding: str
+    start: str = ""
+    repair: str = ""
 
 
-def durable_behind_the_end(data: Path) -> None:
-    points = read_offsets(Disk(), f"{data}/recovery-point-offset-checkpoint")
-    write_offsets(Disk(), f"{data}/recovery-point-offset-checkpoint", {**points, ("split", 0): 100})
-
-
-def another_topic(data: Path) -> None:
-    write_topic_id(Disk(), f"{data}/split-0/partition.metadata", bytes(range(16)))
-
-
-def broken_quorum_state(data: Path) -> None:
-    (data / "__cluster_metadata-0/quorum-state").write_text('{"leaderId":1,')
-
-
-CASES: list[tuple[Callable[[Path], None], str, str, str, str]] = [
-    (break_a_batch, "loss", "bytes do not match its CRC", "", "after offset 16: 42 whole records are lost"),
-    (break_an_index, "harmless", "names no batch", "", f"rebuilds {FIRST}.index"),
-    (lose_an_index, "harmless", "It is missing", f"rebuilds {FIRST}.index", f"rebuilds {FIRST}.index"),
-    (break_the_times, "harmless", "names no batch", "", f"rebuilds {FIRST}.timeindex"),
-    (break_the_transactions, "harmless", "does not name the transaction", "", f"rebuilds {FIRST}.txnindex"),
-    (lose_a_segment, "loss", "Offsets 14 to 27 are missing", "deletes", "32 whole records are lost"),
-    (half_a_write, "harmless", "a write that was cut short", "no whole record is lost", "no whole record is lost"),
-    (break_the_snapshot, "harmless", "is corrupt", "", ""),
-    (wrong_epochs, "harmless", "says epoch 3 for offset 30", "", ""),
-    (broken_epochs, "refused", "Cannot parse", "", "renames leader-epoch-checkpoint to .corrupt"),
-    (
-        start_behind_the_end,
-        "loss",
-        "the next start empties the log",
-        "60 whole records are lost",
-        "60 whole records are lost",
+DAMAGES = {
+    "a broken batch": Damage(
+        lambda data: changed(data / f"split-0/{SECOND}.log", 900),
+        "loss", "bytes do not match its CRC", "", "after offset 16: 42 whole records are lost",
     ),
-    (durable_behind_the_end, "loss", "It ends at 60, but was durable up to 100", "", ""),
-    (another_topic, "loss", "It belongs to topic id", "renames it to a stray", "renames it to a stray"),
-    (broken_quorum_state, "refused", "is incomplete", "", "renames quorum-state to .corrupt"),
-]
+    "an index broken in its middle, where no start looks": Damage(
+        lambda data: changed(data / f"split-0/{FIRST}.index", 11),
+        "harmless", "names no batch", "", f"rebuilds {FIRST}.index",
+    ),
+    "a missing index": Damage(
+        lambda data: (data / f"split-0/{FIRST}.index").unlink(),
+        "harmless", "It is missing", f"rebuilds {FIRST}.index", f"rebuilds {FIRST}.index",
+    ),
+    "a broken time index": Damage(
+        lambda data: changed(data / f"split-0/{FIRST}.timeindex", 6),
+        "harmless", "names no batch", "", f"rebuilds {FIRST}.timeindex",
+    ),
+    "a broken transaction index": Damage(
+        lambda data: changed(data / f"plain-0/{FIRST}.txnindex", 9),
+        "harmless", "does not name the transaction", "", f"rebuilds {FIRST}.txnindex",
+    ),
+    "a missing segment": Damage(
+        lambda data: (data / f"split-0/{SECOND}.log").unlink(),
+        "loss", "Offsets 14 to 27 are missing", "deletes", "32 whole records are lost",
+    ),
+    "half a batch at the end": Damage(
+        append_half_a_batch,
+        "harmless", "a write that was cut short", "no whole record is lost", "no whole record is lost",
+    ),
+    "a broken producer snapshot": Damage(
+        lambda data: changed(data / "plain-0/00000000000000000024.snapshot", 20), "harmless", "is corrupt"
+    ),
+    "an epoch above the log end offset": Damage(
+        lambda data: write_epochs(Disk(), f"{data}/split-0/leader-epoch-checkpoint", [(0, 0), (3, 30)]),
+        "harmless", "says epoch 3 for offset 30",
+    ),
+    "broken epochs": Damage(
+        break_epochs, "refused", "Cannot parse", "", "renames leader-epoch-checkpoint to .corrupt"
+    ),
+    "a log start offset above the log end offset": Damage(
+        lambda data: rewrite_split_offset(data, "log-start-offset-checkpoint"),
+        "loss", "the next start empties the log", "60 whole records are lost", "60 whole records are lost",
+    ),
+    "a recovery point above the log end offset": Damage(
+        lambda data: rewrite_split_offset(data, "recovery-point-offset-checkpoint"),
+        "loss", "It ends at 60, but was durable up to 100",
+    ),
+    "another topic's id": Damage(
+        lambda data: write_topic_id(Disk(), f"{data}/split-0/partition.metadata", bytes(range(16))),
+        "loss", "It belongs to topic id", "renames it to a stray", "renames it to a stray",
+    ),
+    "a broken quorum state": Damage(
+        lambda data: (data / "__cluster_metadata-0/quorum-state").write_text('{"leaderId":1,'),
+        "refused", "is incomplete", "", "renames quorum-state to .corrupt",
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("harm", "severity", "text", "start", "repair"), CASES, ids=[case[0].__name__ for case in CASES]
-)
-def test_damage_is_found_predicted_and_repaired(
-    harm: Callable[[Path], None],
-    severity: str,
-    text: str,
-    start: str,
-    repair: str,
-    data: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damage_is_found_predicted_and_repaired(kind: str, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    harm, severity, text, start, repair = DAMAGES[kind]
     harm(data)
     status, rows = run_doctor(data, capsys)
     assert status == 1
@@ -179,7 +169,7 @@ def test_damage_is_found_predicted_and_repaired(
 def test_a_corrupt_epoch_checkpoint_is_kept_and_rebuilt_from_the_batches(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken_epochs(data)
+    break_epochs(data)
     run_doctor(data, capsys, "--repair")
     assert read_epochs(Disk(), f"{data}/split-0/leader-epoch-checkpoint") == [(0, 0)]
     assert (data / "split-0/leader-epoch-checkpoint.corrupt").exists()

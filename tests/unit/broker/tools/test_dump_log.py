@@ -39,6 +39,21 @@ def dumped(capsys: pytest.CaptureFixture[str], *args: object) -> list[dict[str, 
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
+@pytest.fixture
+def small_files(tmp_path: Path, written: Path) -> list[Path]:
+    """Checkpoints, meta.properties and quorum-state."""
+    offsets, properties, quorum_state = (
+        tmp_path / name for name in ("recovery-point-offset-checkpoint", "meta.properties", "quorum-state")
+    )
+    epochs, topic_id = written / "leader-epoch-checkpoint", written / "partition.metadata"
+    write_offsets(Disk(), str(offsets), {("t", 0): 3})
+    write_epochs(Disk(), str(epochs), [(0, 0), (4, 2)])
+    write_topic_id(Disk(), str(topic_id), bytes(range(16)))
+    properties.write_text("#\n#date\nversion=1\nnode.id=1\ncluster.id=a\\=b\n")
+    quorum_state.write_text('{"leaderId":1,"leaderEpoch":2}')
+    return [offsets, epochs, topic_id, properties, quorum_state]
+
+
 def test_json_is_one_object_per_line(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = dumped(capsys, "--print-data-log", written / LOG)
     assert [row["type"] for row in found] == ["log", "batch", "record", "record", "batch", "record"]
@@ -48,22 +63,8 @@ def test_json_is_one_object_per_line(written: Path, capsys: pytest.CaptureFixtur
     assert found[1]["isvalid"] is True
 
 
-def test_small_files_are_shown(tmp_path: Path, written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    disk = Disk()
-    write_offsets(disk, f"{tmp_path}/recovery-point-offset-checkpoint", {("t", 0): 3})
-    write_epochs(disk, f"{written}/leader-epoch-checkpoint", [(0, 0), (4, 2)])
-    write_topic_id(disk, f"{written}/partition.metadata", bytes(range(16)))
-    (tmp_path / "meta.properties").write_text("#\n#date\nversion=1\nnode.id=1\ncluster.id=a\\=b\n")
-    (tmp_path / "quorum-state").write_text('{"leaderId":1,"leaderEpoch":2}')
-    found = dumped(
-        capsys,
-        tmp_path / "recovery-point-offset-checkpoint",
-        written / "leader-epoch-checkpoint",
-        written / "partition.metadata",
-        tmp_path / "meta.properties",
-        tmp_path / "quorum-state",
-        written / "00000000000000000003.snapshot",
-    )
+def test_small_files_are_shown(small_files: list[Path], written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = dumped(capsys, *small_files, written / "00000000000000000003.snapshot")
     shown = [{name: value for name, value in row.items() if name != "file"} for row in found]
     assert shown[:-1] == [
         {"type": "checkpoint", "topic": "t", "partition": 0, "offset": 3},
@@ -79,15 +80,12 @@ def test_small_files_are_shown(tmp_path: Path, written: Path, capsys: pytest.Cap
     assert shown[-1]["lastSequence"] == 2
 
 
-def test_every_row_has_a_line(tmp_path: Path, written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_offsets(Disk(), f"{tmp_path}/recovery-point-offset-checkpoint", {("t", 0): 3})
-    (tmp_path / "quorum-state").write_text('{"leaderId":1}')
-    (tmp_path / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=a\n")
-    names = [*written.iterdir(), *(path for path in tmp_path.iterdir() if path.is_file())]
-    assert main(["dump-log", "--deep-iteration", *map(str, names)]) == 0
+def test_every_row_has_a_line(small_files: list[Path], written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = {*written.iterdir(), *small_files}
+    assert main(["dump-log", "--deep-iteration", *map(str, sorted(names))]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "topic: t partition: 0 offset: 3" in lines
-    assert '{"leaderId":1}' in lines
+    assert '{"leaderId":1,"leaderEpoch":2}' in lines
     assert "node.id: 1" in lines
 
 

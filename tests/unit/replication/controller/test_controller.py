@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import ErrorCode, KafkaError
+from protocol.errors import ErrorCode
 from protocol.messages import admin, stored_records
 from protocol.messages.cluster import UnregisterBrokerRequest
 from protocol.messages.quorum import AllocateProducerIdsRequest
@@ -20,11 +20,9 @@ from protocol.messages.quotas_scram import (
     AlterUserScramCredentialsRequest,
     ScramCredentialUpsertion,
 )
-from protocol.primitives import uuid_from_text
 from protocol.schema import Message
-from replication.controller.brokers.registration import Registration, register
 from replication.cooperative_tasks import STEPS_PER_SLICE
-from replication.metadata.image import NO_LEADER, MetadataDelta, MetadataImage, ResourceType
+from replication.metadata.image import NO_LEADER, MetadataDelta, MetadataImage
 from replication.metadata.metadata_records import read_batches
 from storage.io.disk import StorageError
 from tests.support.admin_cases import CASES, normalised, topic
@@ -40,7 +38,7 @@ from tests.support.config_cases import (
     replaced,
     resource,
 )
-from tests.support.controller_harness import WALL_MS, ControllerHarness, partition_changes
+from tests.support.controller_harness import ControllerHarness
 from tests.unit.replication.kafka_bytes import METADATA_LOG
 
 ALL = CASES | SETTINGS_CASES | CLUSTER_CASES
@@ -274,9 +272,8 @@ def test_producer_ids_need_a_current_registration(harness: ControllerHarness) ->
 # ---- commit, publish, respond ----------------------------------------------------------------------------
 
 
-def test_a_response_follows_its_image_and_the_image_follows_the_flush(tmp_path: Path) -> None:
+def test_a_response_follows_its_image_and_the_image_follows_the_flush(harness: ControllerHarness) -> None:
     """The partitions exist when the client receives the response."""
-    harness = ControllerHarness(tmp_path).start()
     order: list[str] = []
 
     def follow(image: MetadataImage, _: MetadataDelta) -> Iterator[None]:
@@ -286,7 +283,7 @@ def test_a_response_follows_its_image_and_the_image_follows_the_flush(tmp_path: 
     harness.publisher.on_image = follow
     harness.worker.is_held = True
     for name in "ab":
-        harness.controller.submit(create(topic(name)), wall_ms=WALL_MS, reply=lambda r: order.append(r.topics[0].name))
+        harness.submit(create(topic(name)), lambda r: order.append(r.topics[0].name))
     assert order == []
     assert harness.image.topics_by_name == {}
     harness.worker.complete_sync()
@@ -295,9 +292,8 @@ def test_a_response_follows_its_image_and_the_image_follows_the_flush(tmp_path: 
     assert order == ["image ['a']", "a", "image ['a', 'b']", "b"]
 
 
-def test_large_decisions_are_processed_in_slices(tmp_path: Path) -> None:
+def test_large_decisions_are_processed_in_slices(harness: ControllerHarness) -> None:
     """No partial image is published, no response is early, and the order is kept."""
-    harness = ControllerHarness(tmp_path).start()
     turns: deque[Callable[[], None]] = deque()
     harness.publisher.call_soon = harness.log.call_soon = turns.append
     order: list[str] = []
@@ -312,9 +308,7 @@ def test_large_decisions_are_processed_in_slices(tmp_path: Path) -> None:
 
     def submit(name: str, partitions: int) -> None:
         request = create(topic(name, partitions))
-        harness.controller.submit(
-            request, wall_ms=WALL_MS, reply=lambda r: order.append(ErrorCode(r.topics[0].error_code).name)
-        )
+        harness.submit(request, lambda r: order.append(ErrorCode(r.topics[0].error_code).name))
 
     harness.publisher.on_image = follow
     submit("large", count)
@@ -332,9 +326,8 @@ def test_large_decisions_are_processed_in_slices(tmp_path: Path) -> None:
     assert len(harness.image.topics_by_name["large"].partitions) == count
 
 
-def test_an_error_response_waits_for_earlier_decisions(tmp_path: Path) -> None:
+def test_an_error_response_waits_for_earlier_decisions(harness: ControllerHarness) -> None:
     """ "already exists" is true only after the commit."""
-    harness = ControllerHarness(tmp_path).start()
     answers: list[tuple[str, int]] = []
 
     def on_response(response: Any) -> None:
@@ -342,33 +335,31 @@ def test_an_error_response_waits_for_earlier_decisions(tmp_path: Path) -> None:
 
     harness.worker.is_held = True
     for _ in range(2):
-        harness.controller.submit(create(topic("a")), wall_ms=WALL_MS, reply=on_response)
+        harness.submit(create(topic("a")), on_response)
     assert answers == []
     harness.worker.complete_sync()
     assert answers == [("a", ErrorCode.NONE), ("a", ErrorCode.TOPIC_ALREADY_EXISTS)]
 
 
-def test_a_decision_sees_uncommitted_records(tmp_path: Path) -> None:
-    harness = ControllerHarness(tmp_path).start()
+def test_a_decision_sees_uncommitted_records(harness: ControllerHarness) -> None:
     harness.worker.is_held = True
     answers: list[Any] = []
-    harness.controller.submit(create(topic("a")), wall_ms=WALL_MS, reply=answers.append)
+    harness.submit(create(topic("a")), answers.append)
     change = alter(resource(TOPIC, "a", ("retention.ms", SET, "5")))
-    harness.controller.submit(change, wall_ms=WALL_MS, reply=answers.append)
+    harness.submit(change, answers.append)
     while harness.worker.syncs:
         harness.worker.complete_sync()
     assert answers[1].responses[0].error_code == ErrorCode.NONE
     assert harness.image.topic_config("a") == {"retention.ms": "5"}
 
 
-def test_after_a_failed_flush_no_request_is_answered(tmp_path: Path) -> None:
-    harness = ControllerHarness(tmp_path).start()
+def test_after_a_failed_flush_no_request_is_answered(harness: ControllerHarness) -> None:
     harness.worker.is_held = True
     answers: list[Any] = []
-    harness.controller.submit(create(topic("a")), wall_ms=WALL_MS, reply=answers.append)
+    harness.submit(create(topic("a")), answers.append)
     harness.worker.complete_sync(StorageError("sync", "x", OSError(5, "Input/output error")))
-    harness.controller.submit(create(topic("a b")), wall_ms=WALL_MS, reply=answers.append)
-    harness.controller.submit(create(topic("c")), wall_ms=WALL_MS, reply=answers.append)
+    harness.submit(create(topic("a b")), answers.append)
+    harness.submit(create(topic("c")), answers.append)
     assert answers == []
     assert not any(image.topics_by_id for image, _ in harness.images)
 
@@ -391,8 +382,13 @@ def test_the_first_published_image_contains_the_unfenced_local_broker(tmp_path: 
 # ---- restarts of the local broker ------------------------------------------------------------------------
 
 
-def epochs(harness: ControllerHarness) -> list[tuple[int, int]]:
-    return [(p.leader, p.leader_epoch) for t in harness.image.topics_by_id.values() for p in t.partitions.values()]
+def leaders(image: MetadataImage) -> list[tuple[int, int]]:
+    """Leader and leader epoch of all partitions."""
+    return [(p.leader, p.leader_epoch) for t in image.topics_by_id.values() for p in t.partitions.values()]
+
+
+def changed_partitions(harness: ControllerHarness, since: int) -> int:
+    return sum(isinstance(record, stored_records.PartitionChangeRecord) for record in harness.records(since))
 
 
 def test_a_clean_restart_does_not_change_partitions(tmp_path: Path) -> None:
@@ -405,8 +401,8 @@ def test_a_clean_restart_does_not_change_partitions(tmp_path: Path) -> None:
     end = harness.log.next_offset
     harness.log.close()
     harness = ControllerHarness(tmp_path).start(previous_epoch=clean_epoch)
-    assert partition_changes(harness.records(since=end)) == []
-    assert epochs(harness) == [(1, 0)] * 3
+    assert not changed_partitions(harness, end)
+    assert leaders(harness.image) == [(1, 0)] * 3
     assert harness.broker_epoch > clean_epoch
 
 
@@ -417,26 +413,22 @@ def test_an_unclean_restart_starts_new_leader_epochs(tmp_path: Path) -> None:
     end = harness.log.next_offset
     harness.log.close()
     harness = ControllerHarness(tmp_path).start()
-    assert len(partition_changes(harness.records(since=end))) == 3
-    assert epochs(harness) == [(1, 1)] * 3
+    assert changed_partitions(harness, end) == 3
+    assert leaders(harness.image) == [(1, 1)] * 3
 
 
 def test_leaderless_partitions_of_a_kafka_log_get_leaders(tmp_path: Path) -> None:
     """After Kafka's controlled shutdown the broker is an eligible leader replica, which is elected."""
     kafka_image = ControllerHarness(tmp_path).use_log(METADATA_LOG).open().image
-    assert {leader for leader, _ in _leaders(kafka_image)} == {NO_LEADER}
+    assert {leader for leader, _ in leaders(kafka_image)} == {NO_LEADER}
     harness = ControllerHarness(tmp_path).use_log(METADATA_LOG)
     (directory,) = kafka_image.brokers[1].directories
     harness.identity = harness.identity._replace(directory_ids={harness.directory: directory})
     harness.start(previous_epoch=kafka_image.brokers[1].epoch)
-    assert set(epochs(harness)) == {(1, 2)}
+    assert set(leaders(harness.image)) == {(1, 2)}
     for a_topic in harness.image.topics_by_id.values():
         for state in a_topic.partitions.values():
             assert (state.isr, state.eligible_leaders, state.last_known_leaders) == ((1,), (), ())
-
-
-def _leaders(image: Any) -> list[tuple[int, int]]:
-    return [(p.leader, p.leader_epoch) for t in image.topics_by_id.values() for p in t.partitions.values()]
 
 
 def test_the_broker_epoch_is_the_offset_of_its_registration(tmp_path: Path) -> None:
@@ -452,60 +444,6 @@ def test_the_broker_epoch_is_the_offset_of_its_registration(tmp_path: Path) -> N
     ]
     assert len(batch.messages) == 4
     assert harness.broker_epoch == batch.base_offset == harness.image.brokers[1].epoch
-
-
-UNSUPPORTED = (
-    "Unable to register because the broker does not support finalized version {} of {}. "
-    "The broker wants a version between {} and {}, inclusive."
-)
-
-
-def registration(**changes: Any) -> Registration:
-    base = Registration(2, "AAAAAAAAAAAAAAAAAAAAAQ", b"I" * 16, (), (uuid_from_text("ncNHL0kMRKuhxs6LVjsQww"),))
-    return base._replace(**changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "code", "message"),
-    [
-        (
-            {"cluster_id": "x"},
-            ErrorCode.INCONSISTENT_CLUSTER_ID,
-            "Expected cluster ID AAAAAAAAAAAAAAAAAAAAAQ, but got cluster ID x",
-        ),
-        ({"directories": ()}, ErrorCode.INVALID_REGISTRATION, "No directories specified in request"),
-        ({"directories": (bytes(16),)}, ErrorCode.INVALID_REGISTRATION, "Reserved directory ID in request"),
-        ({"directories": (b"D" * 16,) * 2}, ErrorCode.INVALID_REGISTRATION, "Duplicate directory ID in request"),
-        (
-            {"features": {"metadata.version": (7, 29)}},
-            ErrorCode.UNSUPPORTED_VERSION,
-            UNSUPPORTED.format(30, "metadata.version", 7, 29),
-        ),
-        (
-            {"features": {"metadata.version": (7, 30)}},
-            ErrorCode.UNSUPPORTED_VERSION,
-            UNSUPPORTED.format(1, "eligible.leader.replicas.version", 0, 0),
-        ),
-    ],
-)
-def test_a_registration_that_does_not_fit_is_rejected(
-    harness: ControllerHarness, changes: dict[str, Any], code: ErrorCode, message: str
-) -> None:
-    """Checks and messages are those of Kafka's ClusterControlManager."""
-    with pytest.raises(KafkaError) as error:
-        register(harness.image, harness.context(), registration(**changes), next_offset=100)
-    assert (error.value.code, error.value.message) == (code, message)
-
-
-def test_a_directory_of_another_broker_is_rejected(harness: ControllerHarness) -> None:
-    (directory,) = harness.image.brokers[1].directories
-    with pytest.raises(KafkaError, match="Broker 1 is already registered with directory"):
-        register(harness.image, harness.context(), registration(directories=(directory,)), next_offset=100)
-
-
-def test_a_new_cluster_stores_min_insync_replicas(harness: ControllerHarness) -> None:
-    """Eligible leader replicas need it as a cluster config."""
-    assert harness.image.configs[ResourceType.BROKER, ""] == {"min.insync.replicas": "1"}
 
 
 # ---- credentials, quotas, brokers ------------------------------------------------------------------------

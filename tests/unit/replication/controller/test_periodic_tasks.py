@@ -5,20 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from protocol.messages import quorum, stored_records
+from protocol.messages import stored_records
 from protocol.messages.admin import IncrementalAlterConfigsRequest
 from replication.controller.periodic_tasks import TaskIntervals
 from replication.metadata.image import NO_LEADER
 from tests.support.config_cases import SET, TOPIC, resource
-from tests.support.controller_harness import NEVER, ControllerHarness
-from tests.unit.replication.controller.brokers.test_broker_lifecycle import (
-    activate_broker,
-    create,
-    heartbeat_request,
-    records_since,
-    registration,
-    state,
-)
+from tests.support.controller_harness import NEVER, ControllerHarness, registration
 
 NO_OPS = NEVER._replace(no_op_ms=500)
 BALANCE = NEVER._replace(leader_balance_ms=1000)
@@ -34,34 +26,34 @@ def test_no_op_records_are_written_if_another_node_reads_them(tmp_path: Path) ->
     harness = harness_with(tmp_path, NO_OPS)
     offset = harness.log.next_offset
     harness.wait(5_000)
-    assert records_since(harness, offset) == []
-    harness.register(registration())
+    assert harness.records(offset) == []
+    harness.ask(registration())
     offset = harness.log.next_offset
     for _ in range(3):
         harness.wait(500)
-    assert records_since(harness, offset) == [stored_records.NoOpRecord()] * 3
+    assert harness.records(offset) == [stored_records.NoOpRecord()] * 3
     assert harness.image.offset == offset + 2, "the published image advances"
 
 
 def test_a_deposed_controller_runs_no_tasks(tmp_path: Path) -> None:
     harness = harness_with(tmp_path, NO_OPS)
-    activate_broker(harness)
+    harness.activate_broker()
     offset = harness.log.next_offset
     harness.controller.on_leadership_lost()
     harness.wait(5_000)
-    assert records_since(harness, offset) == []
+    assert harness.records(offset) == []
 
 
 def test_a_task_that_ends_the_leadership_is_the_last(tmp_path: Path) -> None:
     """An append may reveal that another node leads."""
     harness = harness_with(tmp_path, NO_OPS)
-    activate_broker(harness)
+    harness.activate_broker()
     lose_leadership_at_next_append(harness)
     offset = harness.log.next_offset
     harness.wait(500)
-    assert records_since(harness, offset) == [stored_records.NoOpRecord()]
+    assert harness.records(offset) == [stored_records.NoOpRecord()]
     harness.wait(5_000)
-    assert records_since(harness, offset) == [stored_records.NoOpRecord()]
+    assert harness.records(offset) == [stored_records.NoOpRecord()]
 
 
 def lose_leadership_at_next_append(harness: ControllerHarness) -> None:
@@ -79,65 +71,42 @@ def lose_leadership_at_next_append(harness: ControllerHarness) -> None:
 def test_preferred_replicas_become_leaders_again_when_in_sync(tmp_path: Path) -> None:
     """auto.leader.rebalance.enable."""
     harness = harness_with(tmp_path, BALANCE)
-    epoch = activate_broker(harness)
-    topic_id = create(harness, [2, 1])
-    harness.heartbeat(heartbeat_request(epoch, want_fence=True))
-    harness.heartbeat(heartbeat_request(epoch))
+    epoch = harness.activate_broker()
+    topic_id = harness.create([2, 1])
+    harness.heartbeat(epoch, want_fence=True)
+    harness.heartbeat(epoch)
     harness.wait(1_000)
-    assert (state(harness, topic_id).leader, state(harness, topic_id).isr) == (1, (1,)), "it is not in sync yet"
-    rejoin_isr(harness, topic_id, epoch)
-    assert state(harness, topic_id).leader == 1
+    assert (harness.partition(topic_id).leader, harness.partition(topic_id).isr) == (1, (1,)), "it is not in sync yet"
+    harness.alter_partition(topic_id, 1, 1, 2)
+    assert harness.partition(topic_id).leader == 1
     harness.wait(1_000)
-    assert (state(harness, topic_id).leader, state(harness, topic_id).isr) == (2, (1, 2))
+    assert (harness.partition(topic_id).leader, harness.partition(topic_id).isr) == (2, (1, 2))
     offset = harness.log.next_offset
     harness.wait(1_000)
-    assert records_since(harness, offset) == []
-
-
-def rejoin_isr(harness: ControllerHarness, topic_id: bytes, epoch: int) -> None:
-    """Broker 1 leads and adds broker 2 to the ISR."""
-    now = state(harness, topic_id)
-    wanted = quorum.AlterPartitionRequestPartition(
-        partition_index=0,
-        leader_epoch=now.leader_epoch,
-        partition_epoch=now.partition_epoch,
-        leader_recovery_state=0,
-        new_isr_with_epochs=[quorum.BrokerState(broker_id=1), quorum.BrokerState(broker_id=2, broker_epoch=epoch)],
-    )
-    topics = [quorum.AlterPartitionRequestTopic(topic_id=topic_id, partitions=[wanted])]
-    harness.ask(quorum.AlterPartitionRequest(broker_id=1, broker_epoch=harness.broker_epoch, topics=topics))
+    assert harness.records(offset) == []
 
 
 def leaderless_partition(harness: ControllerHarness) -> bytes:
     """A partition of brokers 2 and 1; broker 2, alone in the ISR, is fenced."""
-    epoch = activate_broker(harness)
-    topic_id = create(harness, [2, 1])
-    now = state(harness, topic_id)
-    wanted = quorum.AlterPartitionRequestPartition(
-        partition_index=0,
-        leader_epoch=now.leader_epoch,
-        partition_epoch=now.partition_epoch,
-        leader_recovery_state=0,
-        new_isr_with_epochs=[quorum.BrokerState(broker_id=2, broker_epoch=epoch)],
-    )
-    topics = [quorum.AlterPartitionRequestTopic(topic_id=topic_id, partitions=[wanted])]
-    harness.ask(quorum.AlterPartitionRequest(broker_id=2, broker_epoch=epoch, topics=topics))
-    harness.heartbeat(heartbeat_request(epoch, want_fence=True))
-    assert state(harness, topic_id).leader == NO_LEADER
+    epoch = harness.activate_broker()
+    topic_id = harness.create([2, 1])
+    harness.alter_partition(topic_id, 2, 2)
+    harness.heartbeat(epoch, want_fence=True)
+    assert harness.partition(topic_id).leader == NO_LEADER
     return topic_id
 
 
-def allow_unclean(harness: ControllerHarness) -> None:
-    change = ("unclean.leader.election.enable", SET, "true")
-    harness.ask(IncrementalAlterConfigsRequest(resources=[resource(TOPIC, "t", change)], validate_only=False))
+ALLOW_UNCLEAN = IncrementalAlterConfigsRequest(
+    resources=[resource(TOPIC, "t", ("unclean.leader.election.enable", SET, "true"))]
+)
 
 
 def test_enabling_unclean_elections_elects_leaders_at_once(tmp_path: Path) -> None:
     """Rule 6 of controller.py; the leader is alone in the ISR and in recovery."""
     harness = harness_with(tmp_path, NEVER)
     topic_id = leaderless_partition(harness)
-    allow_unclean(harness)
-    now = state(harness, topic_id)
+    harness.ask(ALLOW_UNCLEAN)
+    now = harness.partition(topic_id)
     assert (now.leader, now.isr, now.leader_recovery_state) == (1, (1,), 1)
 
 
@@ -146,21 +115,19 @@ def test_a_config_change_that_ends_the_leadership_elects_no_leader(tmp_path: Pat
     topic_id = leaderless_partition(harness)
     lose_leadership_at_next_append(harness)
     offset = harness.log.next_offset
-    change = ("unclean.leader.election.enable", SET, "true")
-    request = IncrementalAlterConfigsRequest(resources=[resource(TOPIC, "t", change)], validate_only=False)
-    harness.controller.submit(request, wall_ms=0, reply=lambda _: None)
-    assert [type(record) for record in records_since(harness, offset)] == [stored_records.ConfigRecord]
-    assert state(harness, topic_id).leader == NO_LEADER
+    harness.controller.submit(ALLOW_UNCLEAN, wall_ms=0, reply=lambda _: None)
+    assert [type(record) for record in harness.records(offset)] == [stored_records.ConfigRecord]
+    assert harness.partition(topic_id).leader == NO_LEADER
 
 
 def test_unclean_elections_are_retried_periodically(tmp_path: Path) -> None:
     """unclean.leader.election.interval.ms; no replica was available when the config changed."""
     harness = harness_with(tmp_path, UNCLEAN)
     topic_id = leaderless_partition(harness)
-    harness.controller.fence_expired_broker(1, wall_ms=0)
-    allow_unclean(harness)
-    assert state(harness, topic_id).leader == NO_LEADER
+    harness.controller.fence_expired_broker(1)
+    harness.ask(ALLOW_UNCLEAN)
+    assert harness.partition(topic_id).leader == NO_LEADER
     harness.wait(1_000)
-    assert state(harness, topic_id).leader == NO_LEADER
-    harness.heartbeat(harness.local_heartbeat())
-    assert state(harness, topic_id).leader == 1
+    assert harness.partition(topic_id).leader == NO_LEADER
+    harness.local_heartbeat()
+    assert harness.partition(topic_id).leader == 1

@@ -26,7 +26,7 @@ from replication.metadata.metadata_records import (
     snapshot_name,
 )
 from tests.support.metadata_histories import data_batch
-from tests.unit.replication.kafka_bytes import BOOTSTRAP_CHECKPOINT, METADATA_LOG, ZERO_CHECKPOINT
+from tests.unit.replication.kafka_bytes import BOOTSTRAP_CHECKPOINT, METADATA_LOG
 
 _CONTROL = {cls: ControlType(kind) for kind, cls in metadata_records.CONTROL_MESSAGES.items()}
 
@@ -105,23 +105,6 @@ def test_random_bytes_raise_only_unreadable_metadata() -> None:
             continue
         except Exception as error:
             raise AssertionError(f"seed {seed}: {error!r}") from error
-
-
-def test_a_flipped_bit_is_detected() -> None:
-    broken = bytearray(METADATA_LOG)
-    broken[200] ^= 1
-    with pytest.raises(UnreadableMetadata, match="corrupt"):
-        read_batches(broken)
-
-
-def test_snapshots_of_apache_kafka_are_read() -> None:
-    _, control, data = read_snapshot(BOOTSTRAP_CHECKPOINT, "b")
-    assert control == []
-    assert data[0] == stored_records.FeatureLevelRecord(name="metadata.version", feature_level=30)
-    assert len(data) == 6
-    _, control, data = read_snapshot(ZERO_CHECKPOINT, "z")
-    assert data == []
-    assert [type(message) for message in control] == [stored_records.KRaftVersionRecord, stored_records.VotersRecord]
 
 
 def test_a_snapshot_without_its_footer_is_refused() -> None:

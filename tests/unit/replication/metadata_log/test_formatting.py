@@ -24,7 +24,6 @@ from replication.metadata_log.formatting import (
     zero_checkpoint,
 )
 from storage.io.disk import Disk
-from tests.support.kafka import needs_kafka, run_tool
 from tests.unit.replication.kafka_bytes import BOOTSTRAP_CHECKPOINT, ZERO_CHECKPOINT
 
 WALL_MS = 1_795_252_933_743
@@ -193,24 +192,6 @@ def test_new_ids_are_not_reserved_and_do_not_start_with_a_dash() -> None:
     assert uuid_text(new_uuid(bytes)) == "AAAAAAAAQACAAAAAAAAAAA"
     draws = iter([b"\xf8" + b"\0" * 15, b"\x01" * 16])
     assert uuid_text(new_uuid(lambda _: next(draws))) == "AQEBAQEBQQGBAQEBAQEBAQ"
-
-
-@needs_kafka
-def test_apache_kafka_s_dump_tool_reads_the_checkpoints(tmp_path: Path) -> None:
-    format_dirs(tmp_path)
-    for name, expected in (
-        ("bootstrap.checkpoint", '"name":"metadata.version","featureLevel":30'),
-        (
-            "__cluster_metadata-0/00000000000000000000-0000000000.checkpoint",
-            'KRaftVoters {"version":0,"voters":[{"voterId":1',
-        ),
-    ):
-        dump = run_tool(
-            "org.apache.kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", tmp_path / name
-        )
-        assert dump.returncode == 0, dump.stderr
-        assert expected in dump.stdout
-        assert "isvalid: false" not in dump.stdout
 
 
 def test_metadata_log_dir_is_formatted_and_is_no_log_directory(tmp_path: Path) -> None:

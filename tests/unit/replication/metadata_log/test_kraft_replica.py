@@ -9,7 +9,7 @@ from replication.raft.raft_log import BecomeLeader
 from replication.raft.voters import VoterSet
 from replication.timer_queue import TimerQueue
 from tests.simulation.quorum.memory_log import Entry
-from tests.unit.replication.raft.replica import ONE, log_of, replica
+from tests.unit.replication.raft.replica import ONE, Replica
 
 
 class Rig:
@@ -17,7 +17,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.events: list[str] = []
-        self.raft = replica(ONE, VoterSet((ONE,)))
+        self.raft = Replica(ONE, VoterSet((ONE,)))
         unused: Any = self
         keep = lambda _state, done: done()  # noqa: E731
         self.quorum = KRaftReplica(self.raft, unused, self, keep, unused, TimerQueue(), self)
@@ -32,7 +32,7 @@ class Rig:
     def on_become_leader(self, effect: BecomeLeader) -> None:
         """Write the epoch's first record, which is durable at once, and another."""
         self.events.append("begins to lead")
-        log = log_of(self.raft)
+        log = self.raft.log
         for value in (-1, 0):
             log.append([Entry(effect.epoch, value)])
             log.flush(log.end.offset)

@@ -7,8 +7,9 @@ import itertools
 import logging
 import os
 import random
-from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -27,10 +28,10 @@ from replication.metadata.metadata_records import (
 )
 from replication.metadata_log.formatting import METADATA_DIRECTORY
 from replication.metadata_log.metadata_snapshots import MetadataSnapshots, SnapshotSettings
-from storage.io.disk import Disk, File
+from storage.io.disk import Disk
 from tests.support.admin_cases import topic
 from tests.support.controller_harness import WALL_MS, ControllerHarness
-from tests.support.crashing_disk import CrashingDisk, JournalledFile
+from tests.support.crashing_disk import CrashingDisk, PowerLoss
 from tests.support.faulty_disk import FaultyDisk
 
 MINUTE_MS = 60_000
@@ -52,6 +53,7 @@ class Node:
         disk: Disk | None = None,
         worker: IoExecutor | None = None,
     ) -> None:
+        self.path = path
         self.harness = ControllerHarness(path, disk=disk, seed=next(_seeds)).start()
         self.snapshots = MetadataSnapshots(self.harness.disk, worker or InlineIoExecutor(), self.harness.log, settings)
         self.directory = path / METADATA_DIRECTORY
@@ -66,6 +68,11 @@ class Node:
 
     def create(self, *names: str) -> None:
         self.harness.ask(CreateTopicsRequest(topics=[topic(name) for name in names]))
+
+    def submit(self, name: str) -> None:
+        """Create a topic, possibly without committing it."""
+        request = CreateTopicsRequest(topics=[topic(name)])
+        self.harness.controller.submit(request, wall_ms=WALL_MS, reply=lambda _: None)
 
     def delete(self, name: str) -> None:
         self.harness.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=0))
@@ -91,6 +98,10 @@ class Node:
     def stop(self) -> None:
         self.harness.log.close()
 
+    def restart(self, settings: SnapshotSettings = ALWAYS_DUE) -> Node:
+        self.stop()
+        return Node(self.path, settings)
+
 
 class UnknownRecord(Message, api_key=99, versions=(0, 0), flexible=0):
     """A record of a later release."""
@@ -98,19 +109,8 @@ class UnknownRecord(Message, api_key=99, versions=(0, 0), flexible=0):
     number: Int32 = 1
 
 
-class HeldBackgroundExecutor(InlineIoExecutor):
-    """Holds background jobs."""
-
-    def __init__(self) -> None:
-        self.jobs: deque[tuple[Run, IoCallback]] = deque()
-
-    def background(self, directory: str, run: Run, done: IoCallback) -> None:
-        self.jobs.append((run, done))
-
-
-def assert_equal_images(left: MetadataImage, right: MetadataImage) -> None:
-    """Equal except for the leader, which no record contains."""
-    for slot in set(MetadataImage.__slots__) - {"leader_id"}:
+def assert_equal_images(left: MetadataImage, right: MetadataImage, *, apart_from: str = "") -> None:
+    for slot in set(MetadataImage.__slots__) - {apart_from}:
         assert getattr(left, slot) == getattr(right, slot), slot
 
 
@@ -131,15 +131,16 @@ def node(tmp_path: Path) -> Node:
 
 
 def test_a_snapshot_and_the_log_after_it_give_the_published_image(tmp_path: Path, node: Node) -> None:
+    """Without the snapshot, so does the whole log."""
     node.create("a", "b")
     node.delete("a")
     name = node.take()
-    node.create("c")
+    node.harness.ask(CreateTopicsRequest(topics=[topic("c", 3, configs=[("retention.ms", "5")])]))
     before = node.image
     node.stop()
     assert node.files() == [ZERO, name]
     opened = ControllerHarness(tmp_path).open()
-    assert_equal_images(opened.image, before)
+    assert_equal_images(opened.image, before, apart_from="leader_id")  # which no record contains
     log = node.directory / f"{0:020d}.log"
     assert opened.log.bytes_since_snapshot < log.stat().st_size, "records before the snapshot's end are not read"
     for snapshot_file in node.directory.glob("*.checkpoint"):
@@ -162,8 +163,7 @@ def test_a_snapshot_contains_the_last_timestamp_and_the_voters(node: Node) -> No
 def test_a_snapshot_contains_only_committed_records(node: Node) -> None:
     node.create("a")
     node.harness.worker.is_held = True
-    request = CreateTopicsRequest(topics=[topic("uncommitted")])
-    node.harness.controller.submit(request, wall_ms=WALL_MS, reply=lambda _: None)
+    node.submit("uncommitted")
     path = node.directory / node.take()
     names = [r.name for r in read_snapshot(path.read_bytes(), "s").data if isinstance(r, stored_records.TopicRecord)]
     assert names == ["a"]
@@ -185,12 +185,9 @@ def test_a_large_snapshot_is_encoded_in_steps_from_one_image(tmp_path: Path, nod
     assert len(ControllerHarness(tmp_path).open().image.topics_by_name) == 2001
 
 
-def test_a_snapshot_is_due_after_a_number_of_bytes_that_survives_a_restart(tmp_path: Path, node: Node) -> None:
+def test_a_snapshot_is_due_after_a_number_of_bytes_that_survives_a_restart(node: Node) -> None:
     node.create("a")
-    written = node.harness.log.bytes_since_snapshot
-    node.stop()
-    settings = SnapshotSettings(bytes_between=written + 1)
-    node = Node(tmp_path, settings)
+    node = node.restart(SnapshotSettings(bytes_between=node.harness.log.bytes_since_snapshot + 1))
     assert node.is_due()
     node.take()
     assert not node.is_due()
@@ -207,18 +204,18 @@ def test_a_snapshot_is_due_after_an_interval_with_writes(tmp_path: Path) -> None
     node.create("a")
     assert not node.is_due(WALL_MS + HOUR_MS + 1)
     assert node.is_due(WALL_MS + 2 * HOUR_MS)
-    node.stop()
-    assert Node(tmp_path, SnapshotSettings()).is_due(WALL_MS + 2 * HOUR_MS)
+    assert node.restart(SnapshotSettings()).is_due(WALL_MS + 2 * HOUR_MS)
     assert not Node(tmp_path, SnapshotSettings(interval_ms=0)).is_due(WALL_MS + 9 * HOUR_MS)
 
 
 def test_no_snapshot_is_due_while_one_is_being_written(tmp_path: Path) -> None:
-    worker = HeldBackgroundExecutor()
-    node = Node(tmp_path, worker=worker)
+    jobs: list[tuple[Run, IoCallback]] = []
+    held: Any = SimpleNamespace(background=lambda directory, run, done: jobs.append((run, done)))
+    node = Node(tmp_path, worker=held)
     node.take()
     node.create("a")
     assert not node.is_due()
-    run, done = worker.jobs.popleft()
+    ((run, done),) = jobs
     run()
     done(None)
     assert node.is_due()
@@ -266,27 +263,23 @@ def test_a_snapshot_is_synced_then_renamed_then_its_directory_is_synced(tmp_path
 # ---- startup -------------------------------------------------------------------------------------------
 
 
-def test_damage_before_the_snapshots_end_is_ignored(tmp_path: Path, node: Node) -> None:
+def test_damage_before_the_snapshots_end_is_ignored(node: Node) -> None:
     node.create("a")
     node.take()
     node.create("b")
-    node.stop()
     damage(node.directory / f"{0:020d}.log")
-    assert Node(tmp_path).topics == {"a", "b"}
+    assert node.restart().topics == {"a", "b"}
 
 
 @pytest.mark.parametrize("how", ["bit", "torn", "empty", "zeros", "longer"])
 def test_a_damaged_snapshot_is_skipped_for_an_older_one_and_renamed(
-    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+    node: Node, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    node = Node(tmp_path)
     node.create("a")
     older = node.take()
     node.create("b")
     newer = node.take()
     node.create("c")
-    before = node.image
-    node.stop()
     path = node.directory / newer
     whole = path.read_bytes()
     if how == "bit":
@@ -294,22 +287,21 @@ def test_a_damaged_snapshot_is_skipped_for_an_older_one_and_renamed(
     else:
         path.write_bytes({"torn": whole[:-7], "empty": b"", "zeros": bytes(len(whole)), "longer": whole + b"x"}[how])
     with caplog.at_level(logging.WARNING):
-        again = Node(tmp_path)
+        again = node.restart()
     assert f"starting from {older}" in caplog.text
-    assert again.topics == set(before.topics_by_name)
+    assert again.topics == {"a", "b", "c"}
     assert again.files() == [ZERO, older]
     assert again.files(".corrupt") == [f"{newer}.corrupt"]
     third = again.take()
     assert again.files() == [ZERO, older, third]
 
 
-def test_without_a_complete_snapshot_the_whole_log_is_replayed(tmp_path: Path, node: Node) -> None:
+def test_without_a_complete_snapshot_the_whole_log_is_replayed(node: Node) -> None:
     node.create("a")
     node.take()
-    node.stop()
     for name in node.files():
         damage(node.directory / name)
-    again = Node(tmp_path)
+    again = node.restart()
     assert again.topics == {"a"}
     assert again.files() == []
     assert again.harness.log.voters.latest.node_ids == [1], "the log contains the voters too"
@@ -353,10 +345,8 @@ def test_a_complete_snapshot_with_an_unknown_record_is_not_skipped(tmp_path: Pat
     assert path.exists()
 
 
-def test_unfinished_and_deleted_snapshots_are_removed_at_startup(tmp_path: Path) -> None:
+def test_unfinished_and_deleted_snapshots_are_removed_at_startup(node: Node) -> None:
     """Also those with the random part in Apache Kafka's names."""
-    node = Node(tmp_path)
-    node.stop()
     unfinished = [
         "00000000000000000011-0000000002.checkpoint.part",
         "00000000000000000011-0000000002-8123456789.checkpoint.part",
@@ -364,7 +354,7 @@ def test_unfinished_and_deleted_snapshots_are_removed_at_startup(tmp_path: Path)
     ]
     for name in unfinished:
         (node.directory / name).write_bytes(b"half")
-    again = Node(tmp_path)
+    again = node.restart()
     assert not set(unfinished) & set(os.listdir(again.directory))
     assert again.files() == [ZERO]
 
@@ -372,7 +362,7 @@ def test_unfinished_and_deleted_snapshots_are_removed_at_startup(tmp_path: Path)
 # ---- retention ---------------------------------------------------------------------------------------------
 
 
-def test_the_oldest_snapshots_and_their_segments_are_deleted_above_the_size_limit(tmp_path: Path, node: Node) -> None:
+def test_the_oldest_snapshots_and_their_segments_are_deleted_above_the_size_limit(node: Node) -> None:
     taken = []
     for name in "abc":
         node.create(name)
@@ -388,8 +378,7 @@ def test_the_oldest_snapshots_and_their_segments_are_deleted_above_the_size_limi
     limited.retain(WALL_MS + MINUTE_MS)
     assert node.files(".deleted") == []
     node.create("d")
-    node.stop()
-    assert Node(tmp_path).topics == set("abcd")
+    assert node.restart().topics == set("abcd")
 
 
 def test_retention_runs_after_each_snapshot(tmp_path: Path) -> None:
@@ -413,8 +402,7 @@ def test_segments_after_the_newest_snapshot_stay(tmp_path: Path) -> None:
     node.with_limits(retention_bytes=0).retain(WALL_MS)
     assert node.files() == [taken]
     assert len(node.files(".log")) == 2
-    node.stop()
-    assert Node(tmp_path).topics == set("abc")
+    assert node.restart().topics == set("abc")
 
 
 def test_the_size_limit_covers_snapshots_and_log_to_the_byte(node: Node) -> None:
@@ -427,14 +415,13 @@ def test_the_size_limit_covers_snapshots_and_log_to_the_byte(node: Node) -> None
 
 
 def test_old_snapshots_are_deleted_except_the_newest(tmp_path: Path) -> None:
-    node = Node(tmp_path, SnapshotSettings(retention_ms=10 * HOUR_MS, bytes_between=1))
-    zero = node.directory / ZERO
-    os.utime(zero, (0, 0))
-    node.stop()
-    node = Node(tmp_path, SnapshotSettings(retention_ms=10 * HOUR_MS, bytes_between=1))
+    node = Node(tmp_path)
+    os.utime(node.directory / ZERO, (0, 0))
+    node = node.restart(SnapshotSettings(retention_ms=10 * HOUR_MS, bytes_between=1))
     node.create("a")
     first = node.take(WALL_MS)
-    second = node.take(WALL_MS + HOUR_MS) if node.create("b") is None else ""
+    node.create("b")
+    second = node.take(WALL_MS + HOUR_MS)
     node.snapshots.retain(WALL_MS + 10 * HOUR_MS)
     assert node.files() == [first, second]
     node.snapshots.retain(WALL_MS + 10 * HOUR_MS + 1)
@@ -451,72 +438,20 @@ def test_a_snapshot_of_a_small_log_does_not_roll_its_segment(tmp_path: Path) -> 
     assert len(node.files(".log")) == 1
 
 
-def test_a_snapshot_during_a_write_does_not_roll_the_segment(tmp_path: Path, node: Node) -> None:
+def test_a_snapshot_during_a_write_does_not_roll_the_segment(node: Node) -> None:
     node.create("a")
     node.harness.worker.holds_writes = True
-    request = CreateTopicsRequest(topics=[topic("b")])
-    node.harness.controller.submit(request, wall_ms=WALL_MS, reply=lambda _: None)
+    node.submit("b")
     node.take()
     assert len(node.files(".log")) == 1
     node.harness.worker.complete_write()
     node.harness.worker.holds_writes = False
     node.take()
     assert len(node.files(".log")) == 2
-    node.stop()
-    assert Node(tmp_path).topics == {"a", "b"}
+    assert node.restart().topics == {"a", "b"}
 
 
 # ---- crashes ---------------------------------------------------------------------------------------------
-
-
-class PowerLoss(Exception):
-    """The process ends."""
-
-
-class DyingFile(JournalledFile):
-    """A file whose every change may be the first that does not happen."""
-
-    __slots__ = ()
-    _disk: DyingDisk
-
-    def pwrite(self, buffer: bytes | bytearray | memoryview, position: int) -> None:
-        self._disk.step()
-        super().pwrite(buffer, position)
-
-    def truncate(self, size: int) -> None:
-        self._disk.step()
-        super().truncate(size)
-
-    def sync(self) -> None:
-        self._disk.step()
-        super().sync()
-
-
-class DyingDisk(CrashingDisk):
-    """Loses power before the change with a given number."""
-
-    def __init__(self, last_step: int) -> None:
-        super().__init__()
-        self.steps_left = last_step
-
-    def step(self) -> None:
-        self.steps_left -= 1
-        if self.steps_left < 0:
-            raise PowerLoss
-
-    def open(self, path: str, *, write: bool, create: bool = False) -> File:
-        plain = super().open(path, write=write, create=create)
-        descriptor = os.dup(plain.fileno())
-        plain.close()
-        return DyingFile(self, path, descriptor)
-
-    def rename(self, source: str, target: str) -> None:
-        self.step()
-        super().rename(source, target)
-
-    def unlink(self, path: str, *, missing_ok: bool = False) -> None:
-        self.step()
-        super().unlink(path, missing_ok=missing_ok)
 
 
 @pytest.mark.parametrize("part", range(8))
@@ -527,7 +462,8 @@ def test_a_crash_at_any_step_loses_no_acknowledged_change(tmp_path: Path, part: 
         path.mkdir()
         ControllerHarness(path)  # formatted before the crash
         answered: list[str] = []
-        disk = DyingDisk(last_step)
+        disk = CrashingDisk()
+        disk.fuse = last_step
         try:
             for life in range(2):
                 node = Node(path, settings, disk=disk)
@@ -546,6 +482,6 @@ def test_a_crash_at_any_step_loses_no_acknowledged_change(tmp_path: Path, part: 
         again.create("after")
         again.stop()
         assert "after" in Node(path).topics, f"crash before step {last_step}"
-        if disk.steps_left >= 0:
+        if disk.fuse is not None:
             return
     raise AssertionError("the history did not end")

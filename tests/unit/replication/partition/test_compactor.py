@@ -14,7 +14,7 @@ from protocol.records import BatchBuilder, headers
 from replication.partition.compactor import CleanerCallback, Compactor, Replace
 from storage.compaction.cleaner import clean
 from storage.compaction.cleaner_job import CleanerJob, CleanerResources, CleaningFailed, CleaningResult, Replacement
-from storage.io.disk import Disk
+from storage.io.disk import Disk, StorageError
 from storage.segments.directory_recovery import CLEANED, SWAP
 from tests.support.compaction import InlineCleaner
 from tests.support.replica_harness import HeldIoExecutor, ReplicaHarness, fetched, produced
@@ -40,6 +40,10 @@ class HeldCleaner:
 
     def on_idle(self) -> None:
         self.idle_calls += 1
+
+    def fail(self, failure: CleaningFailed) -> None:
+        """End the newest job."""
+        self.jobs.pop()[2](failure)
 
     def work(self, before_each: Callable[[], object] = lambda: None) -> list[bool]:
         """Run the oldest job; returns what `replace` answered for each new segment."""
@@ -85,14 +89,18 @@ def write(harness: ReplicaHarness, name: str = "t", count: int = 20, keys: int =
     for number in range(count):
         batch = BatchBuilder()
         batch.append(harness.wall_ms, b"k%d" % (number % keys), b"v" * 100)
-        assert produced(harness.produce(name, index, records=batch.build(), acks=1)).error_code == 0
+        answer = harness.produce(name, index, records=batch.build(), acks=1)
+        if isinstance(harness.worker, HeldIoExecutor):
+            harness.worker.let_write()
+        assert produced(answer).error_code == 0
     harness.drain_purgatory()
 
 
-def fill(harness: ReplicaHarness) -> None:
-    """Create a compacted topic `t` with 20 batches."""
-    harness.create(**COMPACT)
-    write(harness)
+def fill(harness: ReplicaHarness, *names: str, keys: int = 3) -> None:
+    """Create compacted topics with 20 batches; the default is `t`."""
+    for name in names or ("t",):
+        harness.create(name, **COMPACT)
+        write(harness, name, keys=keys)
 
 
 def offsets(harness: ReplicaHarness, name: str = "t") -> list[int]:
@@ -131,12 +139,7 @@ def test_unflushed_records_are_flushed_before_compaction(tmp_path: Path, cleaner
     """Otherwise a power failure could remove a record after its predecessor was compacted away."""
     worker = HeldIoExecutor()
     harness = ReplicaHarness(tmp_path, worker=worker)
-    harness.create(**COMPACT)
-    for number in range(20):
-        batch = BatchBuilder()
-        batch.append(harness.wall_ms, b"k%d" % (number % 3), b"v" * 100)
-        harness.produce(records=batch.build(), acks=1)
-        worker.let_write()
+    fill(harness)
     compaction = compactor(harness, cleaner)
     compaction.check()
     assert (cleaner.jobs, len(worker.syncs)) == ([], 1)
@@ -154,9 +157,7 @@ def test_a_topic_without_the_compact_policy_is_not_compacted(harness: ReplicaHar
 
 
 def test_the_log_with_the_highest_dirty_ratio_is_compacted_first(harness: ReplicaHarness, cleaner: HeldCleaner) -> None:
-    for name in ("half", "full"):
-        harness.create(name, **COMPACT)
-        write(harness, name)
+    fill(harness, "half", "full")
     log = harness.partition("half").log
     log.first_dirty_offset = 8
     compaction = compactor(harness, cleaner)
@@ -174,9 +175,7 @@ def test_the_log_with_the_highest_dirty_ratio_is_compacted_first(harness: Replic
 def test_two_cleaners_clean_different_logs(harness: ReplicaHarness) -> None:
     """log.cleaner.threads"""
     cleaners = HeldCleaner(), HeldCleaner()
-    for name in ("a", "b", "c"):
-        harness.create(name, **COMPACT)
-        write(harness, name)
+    fill(harness, "a", "b", "c")
     compaction = compactor(harness, *cleaners)
     compaction.check()
     assert {cleaner.jobs[0][0].name for cleaner in cleaners} < {"a-0", "b-0", "c-0"}
@@ -217,13 +216,7 @@ def test_logs_that_are_empty_clean_or_need_recovery_are_not_opened(harness: Repl
 def test_reads_work_before_during_and_after_the_renames(tmp_path: Path) -> None:
     worker = HeldIoExecutor()
     harness = ReplicaHarness(tmp_path, worker=worker)
-    harness.create(**COMPACT)
-    for _ in range(20):
-        batch = BatchBuilder()
-        batch.append(harness.wall_ms, b"k", b"v" * 100)
-        answer = harness.produce(records=batch.build(), acks=1)
-        worker.let_write()
-        assert answer.is_done
+    fill(harness, keys=1)
     log = harness.partition().log
     compaction = compactor(harness)
     compaction.check()
@@ -248,7 +241,9 @@ def test_reads_work_before_during_and_after_the_renames(tmp_path: Path) -> None:
         lambda harness: harness.delete(),
         lambda harness: harness.partition().log.truncate(5),
         lambda harness: harness.partition().log.trim(15, 0),
-        lambda harness: harness.replicas.directory_failed(harness.partition().log.directory, _eio()),
+        lambda harness: harness.replicas.directory_failed(
+            harness.partition().log.directory, StorageError("write", "x")
+        ),
         lambda harness: setattr(harness.partition().log, "config", harness.replicas.config_of("other")),
     ],
     ids=["deleted", "cut", "trimmed", "offline", "not compacted any more"],
@@ -266,19 +261,10 @@ def test_a_change_of_the_log_discards_the_run(
         compaction.check()
 
 
-def _eio() -> object:
-    from storage.io.disk import StorageError
-
-    return StorageError("write", "x", OSError(errno.EIO, "I/O error"))
-
-
 def test_a_log_that_cannot_be_compacted_is_logged_once_and_skipped(
     harness: ReplicaHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    harness.create("broken", **COMPACT)
-    harness.create("good", **COMPACT)
-    write(harness, "broken")
-    write(harness, "good")
+    fill(harness, "broken", "good")
     log = harness.partition("broken").log
     path = Path(log.path) / f"{0:020d}.log"
     data = bytearray(path.read_bytes())
@@ -301,9 +287,7 @@ def test_a_failed_disk_takes_its_directory_offline(harness: ReplicaHarness, clea
     fill(harness)
     directory = harness.partition().log.directory
     compactor(harness, cleaner).check()
-    cleaner.jobs.pop()[2](
-        CleaningFailed(is_damage=False, text="Cannot read", path=f"{directory}/t-0/x", errno=errno.EIO)
-    )
+    cleaner.fail(CleaningFailed(is_damage=False, text="Cannot read", path=f"{directory}/t-0/x", errno=errno.EIO))
     assert not harness.log_manager.directories
 
 
@@ -318,7 +302,7 @@ def test_a_full_disk_or_a_killed_cleaner_delays_the_next_run(
     compaction = start(harness, cleaner)
     delays = [15, 30, 60, 120, 240, 480, 600, 600]
     for seconds in delays:
-        cleaner.jobs.pop()[2](failure)
+        cleaner.fail(failure)
         harness.pass_time(seconds * 1000 - 1)
         compaction.check()
         assert cleaner.jobs == []
@@ -333,13 +317,13 @@ def test_a_full_disk_or_a_killed_cleaner_delays_the_next_run(
     assert all(cleaner.work())
     write(harness)
     compaction.check()
-    cleaner.jobs.pop()[2](failure)
+    cleaner.fail(failure)
     assert "for the next 15 s" in caplog.records[-1].message
 
 
 def test_the_back_off_ends_when_the_clock_is_set_back(harness: ReplicaHarness, cleaner: HeldCleaner) -> None:
     compaction = start(harness, cleaner)
-    cleaner.jobs.pop()[2](KILLED)
+    cleaner.fail(KILLED)
     harness.wall_ms -= 3_600_000
     compaction.check()
     assert len(cleaner.jobs) == 1
@@ -363,7 +347,7 @@ def test_a_file_missing_after_a_trim_is_no_failure(harness: ReplicaHarness, clea
     log = harness.partition().log
     compactor(harness, cleaner).check()
     log.trim(15, 0)
-    cleaner.jobs.pop()[2](CleaningFailed(is_damage=False, text="Cannot open", path=f"{log.path}/x", errno=errno.ENOENT))
+    cleaner.fail(CleaningFailed(is_damage=False, text="Cannot open", path=f"{log.path}/x", errno=errno.ENOENT))
     assert harness.log_manager.directories
     assert (log.is_being_cleaned, cleaner.jobs) == (False, []), "not repeated at once"
 

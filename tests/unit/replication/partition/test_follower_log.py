@@ -52,6 +52,9 @@ class Rig:
     def append(self, records: Any, leader_offsets: LeaderOffsets = OFFSETS) -> None:
         self.follower_log.append(self.partition, records, leader_offsets, NOW_MS, self.results.append)
 
+    def truncate_to_epoch(self, epoch: int, end_offset: int) -> None:
+        self.follower_log.truncate_to_epoch(self.partition, epoch, end_offset, self.results.append)
+
     def append_and_write(self, records: Any, leader_offsets: LeaderOffsets = OFFSETS) -> None:
         self.append(records, leader_offsets)
         self.worker.let_write()
@@ -104,7 +107,7 @@ def test_a_diverging_log_is_truncated(rig: Rig) -> None:
     rig.harness.change(leader=2)
     rig.open()
     rig.append_and_write(batches(1, 1, at=1))
-    rig.follower_log.truncate_to_epoch(rig.partition, 0, 4, rig.results.append)
+    rig.truncate_to_epoch(0, 4)
     assert rig.results == [True]
     assert rig.partition.log.log_end_offset == 1
     assert rig.partition.high_watermark == 1
@@ -112,7 +115,7 @@ def test_a_diverging_log_is_truncated(rig: Rig) -> None:
 
 def test_a_truncation_below_the_log_start_leaves_an_empty_log_there(rig: Rig) -> None:
     rig.append_and_write(batches(0, 0, 0), LeaderOffsets(3, 2))
-    rig.follower_log.truncate_to_epoch(rig.partition, 0, 1, rig.results.append)
+    rig.truncate_to_epoch(0, 1)
     log = rig.partition.log
     assert (rig.results, log.log_end_offset) == ([True], 1)
     assert log.log_start_offset == 1
@@ -122,7 +125,7 @@ def test_a_truncation_below_the_log_start_leaves_an_empty_log_there(rig: Rig) ->
 def test_a_truncation_is_skipped_when_the_leader_epoch_changes(rig: Rig) -> None:
     rig.append_and_write(batches(0, 0))
     rig.append(batches(0, at=2))
-    rig.follower_log.truncate_to_epoch(rig.partition, 0, 1, rig.results.append)
+    rig.truncate_to_epoch(0, 1)
     assert rig.results == []
     rig.harness.change(leader=2)
     rig.worker.let_write()
@@ -144,7 +147,7 @@ def test_a_truncation_waits_for_disk_space_before_it_changes_anything(tmp_path: 
 
     disk.space_left = 0
     rig.worker.holds_work = True
-    rig.follower_log.truncate_to_epoch(rig.partition, 0, 1, rig.results.append)
+    rig.truncate_to_epoch(0, 1)
     with pytest.raises(StorageError, match="No space"):
         rig.worker.writes[0][0]()
     assert (rig.results, rig.partition.is_offline, rig.partition.log.log_end_offset, checkpoint()) == ([], False, 2, 2)
@@ -160,7 +163,7 @@ def test_a_truncation_that_never_gets_disk_space_fails(tmp_path: Path) -> None:
     rig.append_and_write(batches(0, 0))
     disk.space_left = 0
     rig.worker.holds_work = True
-    rig.follower_log.truncate_to_epoch(rig.partition, 0, 1, rig.results.append)
+    rig.truncate_to_epoch(0, 1)
     rig.worker.let_write(StorageError("write", rig.partition.log.path))
     assert (rig.results, rig.partition.is_offline) == ([False], True)
 
@@ -183,5 +186,5 @@ def test_a_failed_directory_stops_replication(rig: Rig) -> None:
     assert reported == [True]
     rig.open()
     assert rig.opened == 1
-    rig.follower_log.truncate_to_epoch(rig.partition, 0, 0, rig.results.append)
+    rig.truncate_to_epoch(0, 0)
     assert rig.results == [False, False]

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from replication.partition.follower_progress import FetchPosition
 from replication.partition.partition import Reader
 from storage.log.log import Isolation
-from tests.support.replica_harness import ReplicaHarness, with_disk_reads
+from tests.support.replica_harness import ReplicaHarness
 
 
 @pytest.fixture
@@ -25,21 +24,17 @@ def proposals(harness: ReplicaHarness) -> list[tuple[int, ...]]:
     return found
 
 
+def fetch(harness, offset, broker_epoch=102):
+    harness.read(Reader(2, Isolation.LOG_END, broker_epoch=broker_epoch), "r", offset, epoch=0, fetched_mono_ms=9)
+
+
 def test_a_follower_that_caught_up_is_proposed_once(harness, proposals):
     harness.create("r", replicas=(1, 2, 3), isr=(1,))
     harness.load("r", batches=2)
-    follower = Reader(2, Isolation.LOG_END, broker_epoch=102)
-
-    def fetch(offset):
-        position = FetchPosition(offset, 0)
-        with_disk_reads(
-            lambda: harness.replicas.read("r", 0, position, 1000, follower, min_one_batch=True, fetched_mono_ms=9)
-        )
-
-    fetch(1)
+    fetch(harness, 1)
     assert proposals == []
-    fetch(2)
-    fetch(2)
+    fetch(harness, 2)
+    fetch(harness, 2)
     assert proposals == [(1, 2)]
     harness.change("r", isr=[1, 2])
     assert harness.partition("r").isr == (1, 2)
@@ -49,21 +44,13 @@ def test_a_follower_that_caught_up_is_proposed_once(harness, proposals):
 def test_a_fenced_broker_or_older_registration_is_not_proposed(harness, proposals):
     """KIP-903."""
     harness.create("r", replicas=(1, 2), isr=(1,))
-
-    def fetch(broker_epoch):
-        follower = Reader(2, Isolation.LOG_END, broker_epoch=broker_epoch)
-        position = FetchPosition(0, 0)
-        with_disk_reads(
-            lambda: harness.replicas.read("r", 0, position, 1000, follower, min_one_batch=True, fetched_mono_ms=9)
-        )
-
-    fetch(99)
+    fetch(harness, 0, broker_epoch=99)
     assert proposals == []
     harness.apply(harness._broker(2, fenced=True))
-    fetch(102)
+    fetch(harness, 0)
     assert proposals == []
     harness.apply(harness._broker(2))
-    fetch(102)
+    fetch(harness, 0)
     assert proposals == [(1, 2)]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from protocol.errors import ErrorCode, KafkaError
+from protocol.errors import ErrorCode
 from replication.metadata.image import PartitionState
 from replication.partition.follower_progress import FetchPosition
 from replication.partition.partition import (
@@ -25,14 +27,14 @@ from replication.partition.partition import (
 )
 from storage.log.log import Isolation
 from storage.log.log_validator import AppendOrigin
-from tests.support.partition_rig import LAG_MS, SELF, Rig, UnopenedLog, state
+from tests.support.logs import refused
+from tests.support.partition_rig import CONSUMER, LAG_MS, SELF, Rig, UnopenedLog, state
 
 # ---------------------------------------------------------------- high watermark
 
 
 def test_without_followers_an_append_is_committed_at_once():
-    rig = Rig()
-    rig.append(3)
+    rig = Rig(appended=3)
     assert rig.partition.high_watermark == rig.log.high_watermark == 3
     assert rig.acks == [(0, 0)]
     assert rig.woken == [end_key("t", 0), state_key("t", 0)]
@@ -45,8 +47,7 @@ def test_a_new_leader_without_followers_commits_its_whole_log():
 
 
 def test_the_high_watermark_is_the_lowest_end_offset_of_the_isr():
-    rig = Rig(replicas=(1, 2, 3))
-    rig.append(10)
+    rig = Rig(replicas=(1, 2, 3), appended=10)
     assert rig.partition.high_watermark == 0
     rig.fetch(2, 10)
     assert rig.partition.high_watermark == 0
@@ -58,8 +59,7 @@ def test_the_high_watermark_is_the_lowest_end_offset_of_the_isr():
 
 
 def test_a_replica_outside_the_isr_and_far_behind_does_not_hold_back_the_high_watermark():
-    rig = Rig(replicas=(1, 2, 3), isr=(1, 2))
-    rig.append(10)
+    rig = Rig(replicas=(1, 2, 3), isr=(1, 2), appended=10)
     rig.fetch(2, 10, mono_ms=LAG_MS * 2)
     rig.fetch(3, 1, mono_ms=LAG_MS * 2)
     assert rig.partition.high_watermark == 10
@@ -102,8 +102,7 @@ def test_a_pending_isr_is_kept_until_the_partition_epoch_changes():
 
 
 def test_the_high_watermark_never_decreases():
-    rig = Rig(replicas=(1, 2))
-    rig.append(10)
+    rig = Rig(replicas=(1, 2), appended=10)
     rig.fetch(2, 10)
     rig.fetch(2, 3)
     assert rig.partition.high_watermark == 10
@@ -113,8 +112,7 @@ def test_the_high_watermark_never_decreases():
 
 def test_the_high_watermark_does_not_advance_below_min_insync_replicas():
     """KIP-966."""
-    rig = Rig(replicas=(1, 2, 3), min_insync_replicas=2)
-    rig.append(4)
+    rig = Rig(replicas=(1, 2, 3), min_insync_replicas=2, appended=4)
     rig.partition.make_leader(state(replicas=(1, 2, 3), isr=(1,)), 0)
     assert rig.partition.high_watermark == 0
     rig.append(1, acks=ACKS_LEADER)
@@ -126,8 +124,7 @@ def test_the_high_watermark_does_not_advance_below_min_insync_replicas():
 
 
 def test_an_isr_shrink_commits_what_only_the_removed_replica_lacked():
-    rig = Rig(replicas=(1, 2))
-    rig.append(4)
+    rig = Rig(replicas=(1, 2), appended=4)
     assert rig.acks == []
     rig.partition.make_leader(state(replicas=(1, 2), isr=(1,)), 0)
     assert rig.partition.high_watermark == 4
@@ -140,9 +137,7 @@ def test_an_isr_shrink_commits_what_only_the_removed_replica_lacked():
 def test_acks_all_is_rejected_below_min_insync_replicas():
     """NOT_ENOUGH_REPLICAS before the append; acks=0 and acks=1 are not affected."""
     rig = Rig(replicas=(1, 2, 3), isr=(1,), min_insync_replicas=2)
-    with pytest.raises(KafkaError) as caught:
-        rig.append()
-    assert caught.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
+    refused(ErrorCode.NOT_ENOUGH_REPLICAS, rig.append)
     rig.append(acks=ACKS_LEADER)
     rig.append(acks=ACKS_NONE)
 
@@ -151,13 +146,6 @@ def test_min_insync_replicas_is_at_most_the_number_of_replicas():
     rig = Rig(min_insync_replicas=2)
     rig.append()
     assert rig.acks == [(0, 0)]
-
-
-def test_acks_one_does_not_wait_for_followers():
-    rig = Rig(replicas=(1, 2))
-    rig.append(acks=ACKS_LEADER)
-    assert rig.acks == [(0, 0)]
-    assert rig.partition.high_watermark == 0
 
 
 def test_waiting_producers_are_answered_in_offset_order_each_once():
@@ -172,8 +160,7 @@ def test_waiting_producers_are_answered_in_offset_order_each_once():
 
 
 def test_a_duplicate_waits_for_its_own_offset_not_for_later_ones():
-    rig = Rig(replicas=(1, 2))
-    rig.append(2)
+    rig = Rig(replicas=(1, 2), appended=2)
     rig.append(2)
     rig.partition.await_acks(ACKS_ALL, 2, lambda code: rig.acks.append(("again", code)))
     rig.fetch(2, 2)
@@ -188,16 +175,7 @@ def test_loss_of_leadership_fails_waiting_producers_and_wakes_readers():
     rig.partition.make_follower(state(leader=2, epoch=1, replicas=(1, 2)))
     assert sorted(rig.acks) == [(0, ErrorCode.NOT_LEADER_OR_FOLLOWER), (1, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
     assert set(rig.woken) == {state_key("t", 0), end_key("t", 0)}
-    with pytest.raises(KafkaError) as caught:
-        rig.append()
-    assert caught.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-
-def test_a_failed_directory_fails_waiting_producers():
-    rig = Rig(replicas=(1, 2))
-    rig.append()
-    rig.partition.go_offline()
-    assert rig.acks == [(0, ErrorCode.KAFKA_STORAGE_ERROR)]
+    refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, rig.append)
 
 
 def test_an_isr_below_min_insync_replicas_is_reported_after_the_append():
@@ -211,23 +189,8 @@ def test_an_isr_below_min_insync_replicas_is_reported_after_the_append():
 # ---------------------------------------------------------------- flush.messages
 
 
-def test_with_flush_messages_1_neither_acks_1_nor_the_high_watermark_advances_before_the_flush():
-    rig = Rig(flush_messages=1)
-    rig.append(2)
-    rig.append(1, acks=ACKS_LEADER)
-    assert rig.partition.needs_sync
-    assert rig.requested_flushes == 2
-    assert rig.partition.high_watermark == 0
-    assert rig.acks == []
-    rig.flush()
-    assert not rig.partition.needs_sync
-    assert rig.partition.high_watermark == 3
-    assert sorted(rig.acks) == [(0, 0), (2, 0)]
-
-
 def test_with_flush_messages_3_every_third_record_waits_for_a_flush():
-    rig = Rig(flush_messages=3)
-    rig.append(2)
+    rig = Rig(flush_messages=3, appended=2)
     assert rig.partition.high_watermark == 2
     assert rig.requested_flushes == 0
     rig.append(1)
@@ -256,8 +219,7 @@ def test_a_leader_opens_an_unused_log_at_the_first_use_of_any_kind(use):
     assert not log.is_open
     assert partition.high_watermark == 5
     if use == "read":
-        reader = Reader(-1, Isolation.HIGH_WATERMARK)
-        partition.read(FetchPosition(0), 100, reader, min_one_batch=True)
+        partition.read(FetchPosition(0), 100, CONSUMER, min_one_batch=True)
     elif use == "append":
         partition.prepare(1, ACKS_ALL, 0, AppendOrigin.CLIENT)
     elif use == "find_offset":
@@ -288,53 +250,34 @@ def test_records_unflushed_at_a_crash_are_flushed_before_they_are_committed():
 )
 def test_a_reader_with_another_leader_epoch_is_rejected(leader_epoch, code):
     rig = Rig(epoch=5)
-    read = lambda: rig.partition.read(  # noqa: E731
-        FetchPosition(0, leader_epoch), 100, Reader(-1, Isolation.HIGH_WATERMARK), min_one_batch=True
-    )
+    read = partial(rig.read, leader_epoch=leader_epoch)
     if code is None:
         assert read().isolation == Isolation.HIGH_WATERMARK
     else:
-        with pytest.raises(KafkaError) as caught:
-            read()
-        assert caught.value.code == code
+        refused(code, read)
 
 
 def test_a_follower_serves_only_readers_that_do_not_require_the_leader():
     rig = Rig()
     rig.partition.make_follower(state(leader=2, epoch=1))
-    position = FetchPosition(0)
-    with pytest.raises(KafkaError) as caught:
-        rig.partition.read(position, 100, Reader(-1, Isolation.HIGH_WATERMARK), min_one_batch=True)
-    assert caught.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    rig.partition.read(position, 100, Reader(-2, Isolation.HIGH_WATERMARK, leader_only=False), min_one_batch=True)
+    refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, rig.read)
+    rig.read(reader=CONSUMER._replace(leader_only=False))
 
 
 def test_a_reader_with_a_diverging_log_receives_the_diverging_epoch():
-    rig = Rig(epoch=1)
-    rig.append(10)
+    rig = Rig(epoch=1, appended=10)
     rig.partition.make_leader(state(epoch=4), 0)
     rig.append(5)
-    reader = Reader(2, Isolation.LOG_END)
-
-    def read(offset, last_fetched_epoch):
-        rig.partition.read(FetchPosition(offset, 4, last_fetched_epoch), 100, reader, min_one_batch=True)
-
-    read(10, 1)
-    read(12, 4)
-    with pytest.raises(DivergingEpoch) as diverged:
-        read(12, 1)
-    assert (diverged.value.epoch, diverged.value.end_offset) == (1, 10)
-    with pytest.raises(DivergingEpoch) as diverged:
-        read(12, 3)
-    assert (diverged.value.epoch, diverged.value.end_offset) == (1, 10)
-    with pytest.raises(DivergingEpoch) as diverged:
-        read(3, 0)
-    assert (diverged.value.epoch, diverged.value.end_offset) == (0, 0)
+    read = partial(rig.read, leader_epoch=4, reader=Reader(2, Isolation.LOG_END))
+    read(10, last_fetched_epoch=1)
+    read(12, last_fetched_epoch=4)
+    for offset, last_fetched_epoch, diverging in ((12, 1, (1, 10)), (12, 3, (1, 10)), (3, 0, (0, 0))):
+        with pytest.raises(DivergingEpoch) as diverged:
+            read(offset, last_fetched_epoch=last_fetched_epoch)
+        assert (diverged.value.epoch, diverged.value.end_offset) == diverging
     rig.log.log_start_offset = 2
     for offset, last_fetched_epoch in ((3, 5), (1, 1)):  # an unknown epoch; a deleted offset
-        with pytest.raises(KafkaError) as caught:
-            read(offset, last_fetched_epoch)
-        assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+        refused(ErrorCode.OFFSET_OUT_OF_RANGE, partial(read, offset, last_fetched_epoch=last_fetched_epoch))
 
 
 # ---------------------------------------------------------------- ListOffsets
@@ -345,8 +288,7 @@ def find(rig, timestamp, isolation=Isolation.HIGH_WATERMARK):
 
 
 def test_special_timestamps():
-    rig = Rig(replicas=(1, 2), isr=(1,), epoch=3)
-    rig.append(10)
+    rig = Rig(replicas=(1, 2), isr=(1,), epoch=3, appended=10)
     rig.partition.followers[2].is_joining = True
     rig.partition.followers[2].end_offset = 10
     rig.append(2)
@@ -361,8 +303,7 @@ def test_special_timestamps():
 
 @pytest.mark.parametrize("timestamp", [MAX_TIMESTAMP, 0, 1000])
 def test_an_offset_by_timestamp_is_returned_only_below_the_high_watermark(timestamp):
-    rig = Rig()
-    rig.append(5)
+    rig = Rig(appended=5)
     assert find(rig, timestamp) == (-1, -1, -1)
     rig.log.by_time = (1000, 4, 0)
     assert find(rig, timestamp) == (1000, 4, 0)
@@ -371,13 +312,10 @@ def test_an_offset_by_timestamp_is_returned_only_below_the_high_watermark(timest
 
 
 def test_a_new_leader_does_not_return_a_latest_offset_below_its_epochs_start():
-    rig = Rig(replicas=(1, 2))
-    rig.append(5)
+    rig = Rig(replicas=(1, 2), appended=5)
     rig.partition.make_leader(state(epoch=1, replicas=(1, 2)), 0)
     for timestamp in (LATEST, 1000):
-        with pytest.raises(KafkaError) as caught:
-            find(rig, timestamp)
-        assert caught.value.code == ErrorCode.OFFSET_NOT_AVAILABLE
+        refused(ErrorCode.OFFSET_NOT_AVAILABLE, partial(find, rig, timestamp))
     assert find(rig, EARLIEST) == (-1, 0, 0)
     rig.fetch(2, 5)
     assert find(rig, LATEST) == (-1, 5, 1)

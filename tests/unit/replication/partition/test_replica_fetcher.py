@@ -9,17 +9,8 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages.produce_fetch import (
-    FetchableTopicResponse,
-    FetchEpochEndOffset,
-    FetchRequest,
-    FetchResponse,
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
-    PartitionData,
-)
+from protocol.messages import produce_fetch
+from protocol.messages.produce_fetch import FetchRequest, ListOffsetsRequest, PartitionData
 from replication.partition.follower_log import LeaderOffsets
 from replication.partition.partition import EARLIEST, LATEST
 from replication.partition.replica_fetcher import FetchSettings, ReplicaFetcher
@@ -27,16 +18,16 @@ from replication.partition.replication_quota import ReplicationQuotaManager
 
 TOPIC = b"T" * 16
 BACKOFF_MS = FetchSettings().backoff_ms
-
-
+FIRST_FORGOTTEN = [produce_fetch.ForgottenTopic(topic_id=TOPIC, partitions=[0])]
 THROTTLED = {"follower.replication.throttled.replicas": "0:1,1:7"}
 
 
 class FakeFollowerLog:
-    """Records the calls; `finish` completes the oldest partition_part."""
+    """Records the calls; `finish` completes the oldest."""
 
     def __init__(self) -> None:
-        self.done: list[tuple[str, Any]] = []
+        self.done: list[tuple[str, int]] = []
+        """The calls, and the resulting log end offsets."""
         self.waiting: list[Callable[[bool], None]] = []
         self.is_opening = False
         self.quota = ReplicationQuotaManager("follower", 1, lambda topic: THROTTLED)
@@ -46,23 +37,20 @@ class FakeFollowerLog:
             opened()
 
     def append(self, partition: Any, records: Any, leader_offsets: LeaderOffsets, wall_ms: int, done: Any) -> None:
-        self.done.append(("append", (partition.index, bytes(records), leader_offsets)))
-        partition.log.log_end_offset += len(records)
-        self.waiting.append(done)
+        self._start("append", partition, partition.log.log_end_offset + len(records), done)
 
     def truncate_to_epoch(self, partition: Any, epoch: int, end_offset: int, done: Any) -> None:
-        self.done.append(("truncate", (partition.index, epoch, end_offset)))
-        partition.log.log_end_offset = end_offset
-        self.waiting.append(done)
+        self._start(f"truncate to epoch {epoch}", partition, end_offset, done)
 
     def truncate_to(self, partition: Any, offset: int, done: Any) -> None:
-        self.done.append(("truncate to", (partition.index, offset)))
-        partition.log.log_end_offset = offset
-        self.waiting.append(done)
+        self._start("truncate", partition, offset, done)
 
     def truncate_fully_and_start_at(self, partition: Any, offset: int, done: Any) -> None:
-        self.done.append(("truncate fully", (partition.index, offset)))
-        partition.log.log_end_offset = offset
+        self._start("truncate fully", partition, offset, done)
+
+    def _start(self, what: str, partition: Any, end_offset: int, done: Callable[[bool], None]) -> None:
+        self.done.append((what, end_offset))
+        partition.log.log_end_offset = end_offset
         self.waiting.append(done)
 
     def finish(self, *, can_continue: bool = True) -> None:
@@ -86,6 +74,10 @@ class Rig:
         self.fetcher = ReplicaFetcher(2, 1, lambda: 77, follower_log, FetchSettings())
         self.now_ms = 1000
 
+    def add(self, *indexes: int, **attributes: int) -> None:
+        for index in indexes:
+            self.fetcher.add(partition(index, **attributes))
+
     def next_request(self) -> Any:
         return self.fetcher.next_request(self.now_ms)
 
@@ -95,18 +87,26 @@ class Rig:
         assert isinstance(request, FetchRequest), request
         self.request = request
         return {
-            partition_part.partition: (
-                partition_part.current_leader_epoch,
-                partition_part.fetch_offset,
-                partition_part.last_fetched_epoch,
-            )
+            part.partition: (part.current_leader_epoch, part.fetch_offset, part.last_fetched_epoch)
             for topic in request.topics
-            for partition_part in topic.partitions
+            for part in topic.partitions
         }
 
+    @property
+    def session(self) -> tuple[int, int]:
+        """Session id and epoch of the last request."""
+        return self.request.session_id, self.request.session_epoch
+
+    def fetch(self, *partitions: PartitionData, **response: Any) -> None:
+        """Send the next request and receive this response."""
+        self.fetch_positions()
+        self.respond(*partitions, **response)
+
     def respond(self, *partitions: PartitionData, code: ErrorCode = ErrorCode.NONE, session_id: int = 9) -> None:
-        topics = [FetchableTopicResponse(topic_id=TOPIC, partitions=list(partitions))] if partitions else []
-        response = FetchResponse(error_code=code, session_id=session_id, responses=topics)
+        topics = (
+            [produce_fetch.FetchableTopicResponse(topic_id=TOPIC, partitions=list(partitions))] if partitions else []
+        )
+        response = produce_fetch.FetchResponse(error_code=code, session_id=session_id, responses=topics)
         self.fetcher.on_response(response, self.now_ms, 0)
 
 
@@ -122,26 +122,22 @@ def rig() -> Rig:
 
 
 def test_the_first_request_names_all_partitions_and_later_ones_the_changed(rig: Rig) -> None:
-    for index in (0, 1):
-        rig.fetcher.add(partition(index))
+    rig.add(0, 1)
     assert rig.fetch_positions() == {0: (5, 10, 4), 1: (5, 10, 4)}
-    assert (rig.request.session_id, rig.request.session_epoch) == (0, 0)
-    assert rig.request.replica_state is not None
-    assert (rig.request.replica_state.replica_id, rig.request.replica_state.replica_epoch) == (1, 77)
+    assert rig.session == (0, 0)
+    assert rig.request.replica_state == produce_fetch.ReplicaState(replica_id=1, replica_epoch=77)
     rig.respond(data(1, b"abc"))
     rig.follower_log.finish()
     assert rig.fetch_positions() == {1: (5, 13, 4)}
-    assert (rig.request.session_id, rig.request.session_epoch) == (9, 1)
+    assert rig.session == (9, 1)
     rig.respond()
     assert rig.fetch_positions() == {}, "no change: an empty request waits at the leader"
     assert rig.request.session_epoch == 2
 
 
 def test_the_next_request_is_sent_when_all_records_are_written(rig: Rig) -> None:
-    for index in (0, 1):
-        rig.fetcher.add(partition(index))
-    rig.fetch_positions()
-    rig.respond(data(0, b"a"), data(1, b"b"))
+    rig.add(0, 1)
+    rig.fetch(data(0, b"a"), data(1, b"b"))
     assert rig.next_request() is None
     rig.follower_log.finish()
     assert rig.next_request() is None
@@ -150,10 +146,9 @@ def test_the_next_request_is_sent_when_all_records_are_written(rig: Rig) -> None
 
 
 def test_a_diverging_epoch_truncates_the_log(rig: Rig) -> None:
-    rig.fetcher.add(partition())
-    rig.fetch_positions()
-    rig.respond(data(diverging_epoch=FetchEpochEndOffset(epoch=3, end_offset=7)))
-    assert rig.follower_log.done == [("truncate", (0, 3, 7))]
+    rig.add(0)
+    rig.fetch(data(diverging_epoch=produce_fetch.FetchEpochEndOffset(epoch=3, end_offset=7)))
+    assert rig.follower_log.done == [("truncate to epoch 3", 7)]
     rig.follower_log.finish()
     assert rig.fetch_positions() == {0: (5, 7, 4)}
 
@@ -163,32 +158,35 @@ def answer_offset_query(rig: Rig, timestamp: int, offset: int, code: ErrorCode =
     request = rig.next_request()
     assert isinstance(request, ListOffsetsRequest)
     assert (request.replica_id, request.topics[0].partitions[0].timestamp) == (1, timestamp)
-    found = ListOffsetsPartitionResponse(partition_index=0, error_code=code, offset=offset)
-    response = ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[found])])
+    found = produce_fetch.ListOffsetsPartitionResponse(partition_index=0, error_code=code, offset=offset)
+    response = produce_fetch.ListOffsetsResponse(
+        topics=[produce_fetch.ListOffsetsTopicResponse(name="t", partitions=[found])]
+    )
     rig.fetcher.on_response(response, rig.now_ms, 0)
 
 
 def out_of_range(rig: Rig) -> None:
-    rig.fetcher.add(partition())
-    rig.fetch_positions()
-    rig.respond(data(code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    rig.add(0)
+    rig.fetch(data(code=ErrorCode.OFFSET_OUT_OF_RANGE))
 
 
-def test_below_the_leaders_log_start_the_log_restarts_there(rig: Rig) -> None:
+@pytest.mark.parametrize(
+    ("answers", "done"),
+    [
+        ({EARLIEST: 50}, ("truncate fully", 50)),
+        ({EARLIEST: 0, LATEST: 6}, ("truncate", 6)),
+    ],
+    ids=["below the leader's log start it restarts there", "above the leader's log end it is truncated there"],
+)
+def test_a_log_out_of_range_continues_where_the_leaders_log_does(
+    rig: Rig, answers: dict[int, int], done: tuple[str, int]
+) -> None:
     out_of_range(rig)
-    answer_offset_query(rig, EARLIEST, 50)
-    assert rig.follower_log.done == [("truncate fully", (0, 50))]
+    for timestamp, offset in answers.items():
+        answer_offset_query(rig, timestamp, offset)
+    assert rig.follower_log.done == [done]
     rig.follower_log.finish()
-    assert rig.fetch_positions() == {0: (5, 50, 4)}
-
-
-def test_above_the_leaders_log_end_the_log_is_truncated_there(rig: Rig) -> None:
-    out_of_range(rig)
-    answer_offset_query(rig, EARLIEST, 0)
-    answer_offset_query(rig, LATEST, 6)
-    assert rig.follower_log.done == [("truncate to", (0, 6))]
-    rig.follower_log.finish()
-    assert rig.fetch_positions() == {0: (5, 6, 4)}
+    assert rig.fetch_positions() == {0: (5, done[1], 4)}
 
 
 def test_an_offset_that_is_in_range_after_all_is_fetched_again_after_a_pause(rig: Rig) -> None:
@@ -206,8 +204,7 @@ def test_a_failed_offset_query_is_retried_after_the_backoff(rig: Rig) -> None:
     answer_offset_query(rig, EARLIEST, -1, ErrorCode.KAFKA_STORAGE_ERROR)
     assert rig.next_request() is None
     rig.now_ms += BACKOFF_MS
-    rig.fetch_positions()
-    rig.respond(data(code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    rig.fetch(data(code=ErrorCode.OFFSET_OUT_OF_RANGE))
     assert isinstance(rig.next_request(), ListOffsetsRequest)
     rig.fetcher.on_response(None, rig.now_ms, 0)
     assert rig.next_request() is None
@@ -221,15 +218,11 @@ def test_a_failed_offset_query_is_retried_after_the_backoff(rig: Rig) -> None:
 def test_a_partition_that_cannot_be_fetched_leaves_the_session_for_a_while(
     rig: Rig, code: ErrorCode, pause_ms: int
 ) -> None:
-    for index in (0, 1):
-        rig.fetcher.add(partition(index))
-    rig.fetch_positions()
-    rig.respond(data(0, code=code))
+    rig.add(0, 1)
+    rig.fetch(data(0, code=code))
     assert rig.fetch_positions() == {}
     assert rig.request.max_wait_ms == min(pause_ms, 500), "no longer than the delay"
-    assert [
-        (partition_part.topic_id, partition_part.partitions) for partition_part in rig.request.forgotten_topics_data
-    ] == [(TOPIC, [0])]
+    assert rig.request.forgotten_topics_data == FIRST_FORGOTTEN
     rig.respond()
     assert rig.fetcher.next_deadline_ms == rig.now_ms + pause_ms
     rig.now_ms += pause_ms
@@ -237,12 +230,11 @@ def test_a_partition_that_cannot_be_fetched_leaves_the_session_for_a_while(
 
 
 def test_there_is_no_deadline_while_a_request_is_pending(rig: Rig) -> None:
-    rig.fetcher.add(partition(0))
-    rig.fetch_positions()
-    rig.respond(data(0, code=ErrorCode.UNKNOWN_LEADER_EPOCH))
+    rig.add(0)
+    rig.fetch(data(0, code=ErrorCode.UNKNOWN_LEADER_EPOCH))
     assert rig.next_request() is None
     assert rig.fetcher.next_deadline_ms == rig.now_ms + 20
-    rig.fetcher.add(partition(1))
+    rig.add(1)
     rig.fetch_positions()
     rig.now_ms += 20
     assert (rig.next_request(), rig.fetcher.next_deadline_ms) == (None, None)
@@ -252,10 +244,8 @@ def test_there_is_no_deadline_while_a_request_is_pending(rig: Rig) -> None:
 
 def test_a_throttled_follower_waits_unless_it_is_in_sync(rig: Rig) -> None:
     rig.follower_log.quota.set_rate(100, rig.now_ms)
-    for index in (0, 1):
-        rig.fetcher.add(partition(index, end=0))
-    rig.fetch_positions()
-    rig.respond(data(0, b"abcd"), data(1, b"abcd"))
+    rig.add(0, 1, end=0)
+    rig.fetch(data(0, b"abcd"), data(1, b"abcd"))
     rig.follower_log.finish()
     rig.follower_log.finish()
     assert rig.fetch_positions() == {1: (5, 4, 4)}
@@ -270,9 +260,8 @@ def test_a_throttled_follower_waits_unless_it_is_in_sync(rig: Rig) -> None:
 
 def test_a_throttled_follower_waits_longer_than_one_second_in_steps(rig: Rig) -> None:
     rig.follower_log.quota.set_rate(1, rig.now_ms)
-    rig.fetcher.add(partition(0, end=0))
-    rig.fetch_positions()
-    rig.respond(data(0, b"abc"))
+    rig.add(0, end=0)
+    rig.fetch(data(0, b"abc"))
     rig.follower_log.finish()
     for _ in range(2):
         assert (rig.next_request(), rig.fetcher.next_deadline_ms) == (None, rig.now_ms + 1000)
@@ -283,33 +272,29 @@ def test_a_throttled_follower_waits_longer_than_one_second_in_steps(rig: Rig) ->
 
 
 def test_after_a_failed_request_a_new_session_starts_after_the_backoff(rig: Rig) -> None:
-    rig.fetcher.add(partition())
-    rig.fetch_positions()
-    rig.respond()
+    rig.add(0)
+    rig.fetch()
     rig.fetch_positions()
     rig.fetcher.on_response(None, rig.now_ms, 0)
     assert rig.next_request() is None
     rig.now_ms += BACKOFF_MS
     assert rig.fetch_positions() == {0: (5, 10, 4)}
-    assert (rig.request.session_id, rig.request.session_epoch) == (9, 0), "closes the old session"
+    assert rig.session == (9, 0), "closes the old session"
 
 
 def test_without_a_session_every_request_names_all_partitions(rig: Rig) -> None:
-    for index in (0, 1):
-        rig.fetcher.add(partition(index))
+    rig.add(0, 1)
     for _ in range(2):
         assert rig.fetch_positions() == {0: (5, 10, 4), 1: (5, 10, 4)}
-        assert (rig.request.session_id, rig.request.session_epoch) == (0, 0)
+        assert rig.session == (0, 0)
         rig.respond(session_id=0)
 
 
 def test_a_lost_session_is_replaced_at_once(rig: Rig) -> None:
-    rig.fetcher.add(partition())
-    rig.fetch_positions()
-    rig.respond(data())
+    rig.add(0)
+    rig.fetch(data())
     rig.follower_log.finish()
-    rig.fetch_positions()
-    rig.respond(code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, session_id=0)
+    rig.fetch(code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, session_id=0)
     assert rig.fetch_positions() == {0: (5, 10, 4)}
     assert rig.request.session_id == 0
 
@@ -327,9 +312,9 @@ def test_a_response_of_an_earlier_epoch_is_ignored(rig: Rig) -> None:
 
 def test_a_log_that_is_being_opened_is_not_fetched(rig: Rig) -> None:
     rig.follower_log.is_opening = True
-    rig.fetcher.add(partition(0))
+    rig.add(0)
     rig.follower_log.is_opening = False
-    rig.fetcher.add(partition(1))
+    rig.add(1)
     assert rig.fetch_positions() == {1: (5, 10, 4)}
 
 
@@ -344,24 +329,22 @@ def test_a_closed_log_is_fetched_from_its_last_known_end(rig: Rig) -> None:
 def test_a_partition_of_a_failed_directory_leaves_the_session(rig: Rig) -> None:
     fetched = partition()
     rig.fetcher.add(fetched)
-    rig.fetcher.add(partition(1))
-    rig.fetch_positions()
-    rig.respond(data(0, b"a"))
+    rig.add(1)
+    rig.fetch(data(0, b"a"))
     fetched.is_offline = True
     rig.follower_log.finish(can_continue=False)
     assert rig.fetch_positions() == {}
-    assert rig.request.forgotten_topics_data[0].partitions == [0]
+    assert rig.request.forgotten_topics_data == FIRST_FORGOTTEN
 
 
 def test_a_removed_partition_leaves_the_session(rig: Rig) -> None:
     first, second = partition(0), partition(1)
     rig.fetcher.add(first)
     rig.fetcher.add(second)
-    rig.fetch_positions()
-    rig.respond()
+    rig.fetch()
     rig.fetcher.remove(first)
     assert rig.fetch_positions() == {}
-    assert rig.request.forgotten_topics_data[0].partitions == [0]
+    assert rig.request.forgotten_topics_data == FIRST_FORGOTTEN
     rig.respond()
     rig.fetcher.remove(second)
     assert rig.next_request() is None, "no partition is left"

@@ -10,20 +10,12 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.stored_records import ConfigRecord, PartitionRecord, TopicRecord
 from protocol.records import BatchBuilder
 from replication.metadata.image import ResourceType
-from replication.partition.follower_progress import FetchPosition
 from replication.partition.partition import Reader
 from storage.io.disk import StorageError
 from storage.log.log import Isolation, Log
 from storage.log.log_validator import AppendOrigin, RejectedRecords
-from tests.support.faulty_disk import FaultyDisk
-from tests.support.replica_harness import (
-    AppendResults,
-    HeldIoExecutor,
-    ReplicaHarness,
-    batch,
-    read_regions,
-    with_disk_reads,
-)
+from tests.support.logs import refused
+from tests.support.replica_harness import AppendResults, HeldIoExecutor, ReplicaHarness, batch, read_regions
 
 HIGH = Reader(-1, Isolation.HIGH_WATERMARK)
 END = Reader(-3, Isolation.LOG_END, leader_only=False)
@@ -42,22 +34,34 @@ def harness(tmp_path) -> ReplicaHarness:
 
 
 @pytest.fixture
-def held(tmp_path) -> ReplicaHarness:
-    return ReplicaHarness(tmp_path, worker=HeldIoExecutor())
+def worker() -> HeldIoExecutor:
+    return HeldIoExecutor()
+
+
+@pytest.fixture
+def held(tmp_path, worker) -> ReplicaHarness:
+    return ReplicaHarness(tmp_path, worker=worker)
 
 
 def append(harness, results, records=None, *, acks=-1, topic="t", index=0):
-    harness.replicas.append(
-        topic, index, batch() if records is None else records, acks=acks, wall_ms=harness.wall_ms, done=results.add
-    )
+    harness.append(results.add, topic, index, records, acks=acks)
 
 
-def size_of_read(harness, reader=HIGH, offset=0):
-    info = with_disk_reads(
-        lambda: harness.replicas.read("t", 0, FetchPosition(offset), 1 << 20, reader, min_one_batch=True)
-    )
+def size_of_read(harness, reader=HIGH):
+    info = harness.read(reader)
     assert len(read_regions(info.regions)) == info.size
     return info.size
+
+
+def follower_fetches(harness, topic, offset, **options):
+    harness.read(Reader(2, Isolation.LOG_END), topic, offset, **options)
+
+
+def failures_of(harness):
+    """The failed directories that are reported from now on."""
+    failures = []
+    harness.replicas.on_directory_failed = lambda directory, error: failures.append(directory)
+    return failures
 
 
 def error_code_of(harness, topic="t", index=0):
@@ -94,15 +98,6 @@ def test_the_image_creates_and_deletes_partitions(harness):
     harness.delete("u")
     assert sorted(harness.replicas.partitions) == [("t", 0)]
     assert error_code_of(harness, "u") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-def test_a_recreated_topic_starts_empty(harness):
-    harness.load("t", batches=3)
-    old = harness.partition().topic_id
-    harness.delete("t")
-    harness.create("t")
-    assert harness.partition().topic_id != old
-    assert size_of_read(harness) == 0
 
 
 def test_a_partition_without_a_local_replica_is_not_found(harness):
@@ -181,29 +176,23 @@ def test_rejected_records_are_reported_with_their_indexes(harness, results):
     builder.append(harness.wall_ms, b"k", b"v")
     builder.append(harness.wall_ms, None, b"v")
     outcomes = []
-    harness.replicas.append(
-        "c", 0, builder.build(), acks=1, wall_ms=harness.wall_ms, done=lambda *result: outcomes.append(result)
-    )
+    harness.append(lambda *result: outcomes.append(result), "c", records=builder.build())
     ((code, info, error),) = outcomes
     assert (code, info) == (ErrorCode.INVALID_RECORD, None)
     assert isinstance(error, RejectedRecords)
     assert [index for index, _ in error.record_errors] == [1]
 
 
-def test_pending_appends_are_committed_in_order_and_not_readable_before(held, results):
-    harness, worker = held, held.worker
-    harness.create("t")
+def test_pending_appends_are_committed_in_order_and_not_readable_before(held, worker, results):
+    held.create("t")
     for _ in range(3):
-        append(harness, results)
+        append(held, results)
     assert results == []
-    assert size_of_read(harness, END) == 0
-    worker.let_write()
-    assert results == [(0, 0)]
-    assert size_of_read(harness) == len(batch())
-    worker.let_write()
-    worker.let_write()
-    assert results == [(0, 0), (0, 1), (0, 2)]
-    assert size_of_read(harness) == 3 * len(batch())
+    assert size_of_read(held, END) == 0
+    for number in range(3):
+        worker.let_write()
+        assert results == [(0, offset) for offset in range(number + 1)]
+        assert size_of_read(held) == (number + 1) * len(batch())
 
 
 def test_acks_all_waits_for_a_followers_fetch(harness, results):
@@ -211,11 +200,7 @@ def test_acks_all_waits_for_a_followers_fetch(harness, results):
     append(harness, results, topic="r")
     append(harness, results, topic="r", acks=1)
     assert results == [(0, 1)]
-    follower = Reader(2, Isolation.LOG_END, broker_epoch=102)
-    position = FetchPosition(1, 0)
-    with_disk_reads(
-        lambda: harness.replicas.read("r", 0, position, 1000, follower, min_one_batch=True, fetched_mono_ms=5)
-    )
+    follower_fetches(harness, "r", 1, epoch=0, fetched_mono_ms=5)
     assert results == [(0, 1), (0, 0)]
     assert harness.partition("r").high_watermark == 1
 
@@ -223,30 +208,23 @@ def test_acks_all_waits_for_a_followers_fetch(harness, results):
 def test_a_retried_follower_fetch_is_not_counted_again(harness):
     harness.create("r", replicas=(1, 2))
     harness.load("r", batches=2)
-    follower = Reader(2, Isolation.LOG_END)
-    with_disk_reads(lambda: harness.replicas.read("r", 0, FetchPosition(2), 1000, follower, min_one_batch=True))
+    follower_fetches(harness, "r", 2)
     assert harness.partition("r").high_watermark == 0
 
 
-def test_a_duplicate_batch_is_acknowledged_with_the_original_offset_when_that_is_committed(tmp_path, results):
-    harness = ReplicaHarness(tmp_path)
-    harness.create("t", replicas=(1, 2))
-    batches = [batch(producer_id=7, producer_epoch=0, base_sequence=sequence) for sequence in (0, 1)]
-    again = bytearray(batches[0])
-    for records in batches:
-        append(harness, results, records)
-    append(harness, results, again)
+def test_a_duplicate_batch_is_acknowledged_with_the_original_offset_when_that_is_committed(harness, results):
+    harness.create("r", replicas=(1, 2))
+    for sequence in (0, 1, 0):
+        made = batch(producer_id=7, producer_epoch=0, base_sequence=sequence)
+        append(harness, results, made, topic="r")
     assert results == []
-    assert harness.partition().log.log_end_offset == 2
-    follower = Reader(2, Isolation.LOG_END)
-    with_disk_reads(
-        lambda: harness.replicas.read("t", 0, FetchPosition(1), 1000, follower, min_one_batch=True, fetched_mono_ms=0)
-    )
+    assert harness.partition("r").log.log_end_offset == 2
+    follower_fetches(harness, "r", 1, fetched_mono_ms=0)
     assert results == [(0, 0), (0, 0)]
 
 
-def test_a_pending_append_to_a_deleted_partition_fails(held, results):
-    harness, worker = held, held.worker
+def test_a_pending_append_to_a_deleted_partition_fails(held, worker, results):
+    harness = held
     harness.create("t")
     append(harness, results)
     harness.delete("t")
@@ -256,8 +234,8 @@ def test_a_pending_append_to_a_deleted_partition_fails(held, results):
     assert size_of_read(harness, END) == 0
 
 
-def test_a_pending_append_fails_when_the_leader_loses_its_role(held, results):
-    harness, worker = held, held.worker
+def test_a_pending_append_fails_when_the_leader_loses_its_role(held, worker, results):
+    harness = held
     harness.create("t", replicas=(1, 2))
     append(harness, results, acks=1)
     harness.change("t", leader=2)
@@ -269,10 +247,9 @@ def test_a_pending_append_fails_when_the_leader_loses_its_role(held, results):
 # ---------------------------------------------------------------- flushing
 
 
-def test_with_flush_messages_1_records_are_acknowledged_and_readable_only_after_a_flush(tmp_path, results):
+def test_with_flush_messages_1_records_are_acknowledged_and_readable_only_after_a_flush(held, worker, results):
     """One flush covers all records appended while another one runs."""
-    worker = HeldIoExecutor()
-    harness = ReplicaHarness(tmp_path, worker=worker)
+    harness = held
     harness.create("t", flush_messages=1)
     worker.let_sync()  # of its directory entries
     append(harness, results, acks=-1)
@@ -293,22 +270,13 @@ def test_with_flush_messages_1_records_are_acknowledged_and_readable_only_after_
     assert worker.syncs == []
 
 
-def test_a_topic_without_flush_messages_is_not_flushed(held, results):
-    harness, worker = held, held.worker
-    harness.create("t")
-    append(harness, results)
-    worker.let_write()
-    assert results == [(0, 0)]
-    assert worker.syncs == []
-
-
 def alter(harness, name, value):
     """Change a config of the topic."""
     harness.apply(ConfigRecord(resource_type=ResourceType.TOPIC, resource_name="t", name=name, value=value))
 
 
-def test_flush_messages_changed_at_runtime_applies_from_the_next_append(held, results):
-    harness, worker = held, held.worker
+def test_flush_messages_changed_at_runtime_applies_from_the_next_append(held, worker, results):
+    harness = held
     harness.create("t")
     append(harness, results)
     worker.let_write()
@@ -324,9 +292,7 @@ def test_flush_messages_changed_at_runtime_applies_from_the_next_append(held, re
     assert len(results) == 3
 
 
-def test_flush_ms_changed_at_runtime_applies_to_existing_records(tmp_path, results):
-    harness = ReplicaHarness(tmp_path)
-    harness.create("t")
+def test_flush_ms_changed_at_runtime_applies_to_existing_records(harness, results):
     append(harness, results)
     harness.wall_ms += 10_000
     assert harness.log_manager.flush_due(harness.wall_ms) == []
@@ -334,23 +300,12 @@ def test_flush_ms_changed_at_runtime_applies_to_existing_records(tmp_path, resul
     assert [log.name for log in harness.log_manager.flush_due(harness.wall_ms)] == ["t-0"]
 
 
-def test_the_log_file_is_flushed_before_the_acknowledgement(tmp_path):
-    disk = FaultyDisk()
-    harness = ReplicaHarness(tmp_path, disk=disk)
-    harness.create("t", flush_messages=1)
-    disk.reset_counters()
-    harness.load("t")
-    assert any(path.endswith(".log") for path in disk.syncs)
-
-
 # ---------------------------------------------------------------- failing
 
 
-def test_a_failed_write_takes_only_its_directory_offline(tmp_path, results):
-    worker = HeldIoExecutor()
+def test_a_failed_write_takes_only_its_directory_offline(tmp_path, worker, results):
     harness = ReplicaHarness(tmp_path, worker=worker, directories=2)
-    failures = []
-    harness.replicas.on_directory_failed = lambda directory, error: failures.append(directory)
+    failures = failures_of(harness)
     harness.create("t", partitions=4)
     homes = {index: harness.partition("t", index).log.directory for index in range(4)}
     assert len(set(homes.values())) == 2
@@ -369,8 +324,8 @@ def test_a_failed_write_takes_only_its_directory_offline(tmp_path, results):
     assert results[2:] == [(0, 0)]
 
 
-def test_a_failed_flush_is_not_retried(held, results):
-    harness, worker = held, held.worker
+def test_a_failed_flush_is_not_retried(held, worker, results):
+    harness = held
     harness.create("t", flush_messages=1)
     worker.let_sync()  # of its directory entries
     append(harness, results)
@@ -382,8 +337,8 @@ def test_a_failed_flush_is_not_retried(held, results):
     assert worker.writes == worker.syncs == []
 
 
-def test_a_failed_directory_fails_waiting_producers(held, results):
-    harness, worker = held, held.worker
+def test_a_failed_directory_fails_waiting_producers(held, worker, results):
+    harness = held
     harness.create("t", replicas=(1, 2))
     append(harness, results)
     worker.let_write()
@@ -393,19 +348,16 @@ def test_a_failed_directory_fails_waiting_producers(held, results):
 
 
 def test_a_failed_read_takes_the_directory_offline(harness, monkeypatch):
-
     def fail(*_, **__):
         raise StorageError("read", "x")
 
     monkeypatch.setattr(type(harness.partition().log), "read", fail)
-    with pytest.raises(KafkaError) as caught:
-        size_of_read(harness)
-    assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    refused(ErrorCode.KAFKA_STORAGE_ERROR, lambda: size_of_read(harness))
     assert error_code_of(harness) == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_a_failed_directory_stays_offline_when_the_image_changes(held, results):
-    harness, worker = held, held.worker
+def test_a_failed_directory_stays_offline_when_the_image_changes(held, worker, results):
+    harness = held
     harness.create("t", replicas=(1, 2))
     append(harness, results, acks=1)
     worker.let_write(StorageError("write", "x"))
@@ -415,10 +367,9 @@ def test_a_failed_directory_stays_offline_when_the_image_changes(held, results):
     assert error_code_of(harness) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_directory_that_the_log_manager_took_offline_fails_waiting_requests_once(held, results):
-    harness, worker = held, held.worker
-    failures = []
-    harness.replicas.on_directory_failed = lambda directory, error: failures.append(directory)
+def test_a_directory_that_the_log_manager_took_offline_fails_waiting_requests_once(held, worker, results):
+    harness = held
+    failures = failures_of(harness)
     harness.create("t", replicas=(1, 2))
     append(harness, results)
     worker.let_write()
@@ -437,8 +388,7 @@ def test_a_log_that_cannot_be_created_takes_its_directory_offline(tmp_path):
     harness = ReplicaHarness(tmp_path, directories=2)
     first = tmp_path / "logs-0"
     (first / "t-0").write_bytes(b"in the way")
-    failures = []
-    harness.replicas.on_directory_failed = lambda directory, error: failures.append(directory)
+    failures = failures_of(harness)
     harness.create("t", partitions=2)
     assert failures == [str(first)]
     assert error_code_of(harness, "t", 0) == ErrorCode.KAFKA_STORAGE_ERROR
@@ -451,9 +401,7 @@ def test_appends_of_clients_but_not_of_coordinators_are_rejected_while_a_directo
     harness.replicas.on_space_changed(directory, has_room=False)
     append(harness, results)
     assert size_of_read(harness) == len(batch())
-    harness.replicas.append(
-        "t", 0, batch(), acks=-1, wall_ms=harness.wall_ms, done=results.add, origin=AppendOrigin.COORDINATOR
-    )
+    harness.append(results.add, origin=AppendOrigin.COORDINATOR)
     harness.replicas.on_space_changed(directory, has_room=True)
     append(harness, results)
     assert results == [(0, 0), (ErrorCode.KAFKA_STORAGE_ERROR, None), (0, 1), (0, 2)]

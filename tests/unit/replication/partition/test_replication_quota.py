@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from replication.partition.replication_quota import LEADER, ReplicationQuotaManager
-from tests.support.replica_harness import Answer, ReplicaHarness, fetched
+from tests.support.replica_harness import ReplicaHarness, fetched
 
 LISTED = "leader.replication.throttled.replicas"
 
@@ -36,28 +37,18 @@ def test_without_a_rate_no_replica_waits_and_nothing_is_recorded() -> None:
     assert quota.wait_ms("t", 0, 0) == 0
 
 
-class ThrottledLeader:
-    """A partition of three replicas; the third is not in sync and far behind."""
-
-    def __init__(self, path: Path) -> None:
-        self.harness = ReplicaHarness(path)
-        config: Any = {LISTED.replace(".", "_"): "0:1"}
-        self.harness.create(replicas=(1, 2, 3), isr=(1, 2), **config)
-        self.harness.load(batches=20, size=1000)
-        self.harness.replicas.leader_quota.set_rate(1000, 0)
-
-    def fetch(self, follower: int, **request: Any) -> Answer:
-        return self.harness.fetch(replica=follower, max_bytes=3000, **request)
-
-
 def test_a_throttled_leader_delays_only_followers_that_are_not_in_sync(tmp_path: Path) -> None:
-    leader = ThrottledLeader(tmp_path)
-    first = fetched(leader.fetch(3, max_wait_ms=500))
-    assert first.records
-    waiting = leader.fetch(3, max_wait_ms=500_000)
+    """Of three replicas, the third is not in sync and far behind."""
+    harness = ReplicaHarness(tmp_path)
+    config: Any = {LISTED.replace(".", "_"): "0:1"}
+    harness.create(replicas=(1, 2, 3), isr=(1, 2), **config)
+    harness.load(batches=20, size=1000)
+    harness.replicas.leader_quota.set_rate(1000, 0)
+    fetch = partial(harness.fetch, max_bytes=3000)
+    assert fetched(fetch(replica=3)).records
+    waiting = fetch(replica=3, max_wait_ms=500_000)
     assert not waiting.is_done
-    assert fetched(leader.fetch(2, max_wait_ms=500)).records
-    leader.harness.pass_time(10_000)
-    assert waiting.is_done
+    assert fetched(fetch(replica=2)).records
+    harness.pass_time(10_000)
     assert not fetched(waiting).records
-    assert fetched(leader.fetch(3, max_wait_ms=500)).records
+    assert fetched(fetch(replica=3)).records

@@ -12,7 +12,7 @@ from replication.partition.partition import Reader
 from storage.io.disk import StorageError
 from storage.io.would_block import WouldBlock
 from storage.log.log import Isolation
-from tests.support.replica_harness import AppendResults, HeldIoExecutor, ReplicaHarness, batch
+from tests.support.replica_harness import AppendResults, HeldIoExecutor, ReplicaHarness
 
 HIGH = Reader(-1, Isolation.HIGH_WATERMARK)
 
@@ -31,8 +31,8 @@ def harness(tmp_path) -> ReplicaHarness:
     return made
 
 
-def append(harness, results, acks=1):
-    harness.replicas.append("t", 0, batch(), acks=acks, wall_ms=harness.wall_ms, done=results.add)
+def append(harness, results):
+    harness.append(results.add, acks=1)
 
 
 def let_all_write(harness):
@@ -55,10 +55,10 @@ def test_an_append_made_in_a_callback_queues_behind_the_waiting_ones(harness, re
 
     def then(code, info, error):
         order.append("refused")
-        harness.replicas.append("t", 0, batch(), acks=1, wall_ms=0, done=lambda *_: order.append("later"))
+        harness.append(lambda *_: order.append("later"), acks=1)
 
-    harness.replicas.append("t", 0, memoryview(bytearray(5)), acks=1, wall_ms=0, done=then)
-    harness.replicas.append("t", 0, batch(), acks=1, wall_ms=0, done=lambda *_: order.append("second"))
+    harness.append(then, records=memoryview(bytearray(5)), acks=1)
+    harness.append(lambda *_: order.append("second"), acks=1)
     harness.worker.let_read()
     let_all_write(harness)
     assert order == ["refused", "second", "later"]

@@ -9,7 +9,6 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.messages.raft import BeginQuorumEpochRequest, EndQuorumEpochRequest, VoteRequest, VoteResponse
 from replication.raft.quorum_state import QuorumTimes
-from replication.raft.raft import Raft
 from replication.raft.raft_log import BecomeLeader, ElectionState, EpochEnd, Persist
 from replication.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from replication.raft.rpc_messages import begin_epoch_request, end_epoch_request, fetch_request, single_partition
@@ -22,34 +21,29 @@ from tests.unit.replication.raft.replica import (
     THREE,
     TWO,
     VOTERS,
-    fetch,
+    Replica,
     leader,
-    log_of,
     node,
-    replica,
-    respond,
     static_voters,
-    take_effects,
-    take_requests,
     vote,
 )
 
 EMPTY = EpochEnd(0, 0)
 
 
-def vote_result(raft: Raft, request: VoteRequest, now_ms: int = 5) -> tuple[int, int, int, bool]:
+def vote_result(raft: Replica, request: VoteRequest, now_ms: int = 5) -> tuple[int, int, int, bool]:
     """Error code, leader, epoch and vote of a response."""
     partition = single_partition(raft.handle_request(request, now_ms))
     return partition.error_code, partition.leader_id, partition.leader_epoch, partition.vote_granted
 
 
-def follower(local: Voter = TWO, *, has_fetched: bool = False) -> Raft:
+def follower(local: Voter = TWO, *, has_fetched: bool = False) -> Replica:
     """A replica that follows node 1 in epoch 1."""
-    raft = replica(local)
+    raft = Replica(local)
     raft.handle_request(begin_epoch_request(CLUSTER, ONE, local.key, 1), 5)
     if has_fetched:
-        respond(raft, take_requests(raft)[-1], leader(), 6)
-    take_effects(raft)
+        raft.respond(raft.take_requests()[-1], leader(), 6)
+    raft.take_effects()
     return raft
 
 
@@ -58,7 +52,7 @@ def follower(local: Voter = TWO, *, has_fetched: bool = False) -> Raft:
 
 def test_the_voter_with_the_lowest_id_starts_a_pre_vote_at_startup() -> None:
     """A new cluster does not wait for an election timeout."""
-    first, second = replica(ONE), replica(TWO)
+    first, second = Replica(ONE), Replica(TWO)
     for raft in (first, second):
         raft.tick(0)
     assert isinstance(first.role, Prospective)
@@ -69,7 +63,7 @@ def test_the_voter_with_the_lowest_id_starts_a_pre_vote_at_startup() -> None:
 
 def test_a_restarted_leader_starts_a_pre_vote_at_once() -> None:
     """Its followers would have to wait for their fetch timeout."""
-    raft = replica(TWO, state=ElectionState(3, TWO.key.node_id, TWO.key))
+    raft = Replica(TWO, state=ElectionState(3, TWO.key.node_id, TWO.key))
     raft.tick(0)
     assert isinstance(raft.role, Prospective)
     assert raft.epoch == 4
@@ -77,7 +71,7 @@ def test_a_restarted_leader_starts_a_pre_vote_at_once() -> None:
 
 def test_a_single_voter_leads_at_startup_with_one_state_write() -> None:
     """Intermediate states are not written: no effect depends on them."""
-    raft = replica(voters=VoterSet([ONE]))
+    raft = Replica(voters=VoterSet([ONE]))
     assert [type(effect) for effect in raft.effects] == [Persist, BecomeLeader]
     assert raft.effects[0] == Persist(ElectionState(1, 1, ONE.key))
 
@@ -94,22 +88,22 @@ def test_a_single_voter_leads_at_startup_with_one_state_write() -> None:
 )
 def test_a_single_voter_leads_from_every_stored_state(state: ElectionState, epoch: int) -> None:
     """A candidate in its epoch, otherwise in the next one."""
-    raft = replica(voters=VoterSet([ONE]), state=state)
+    raft = Replica(voters=VoterSet([ONE]), state=state)
     assert isinstance(raft.role, Leader)
     assert raft.epoch == epoch
 
 
 def test_a_restarted_candidate_is_a_candidate_in_the_same_epoch() -> None:
     """It has voted for itself."""
-    raft = replica(state=ElectionState(2, -1, ONE.key))
+    raft = Replica(state=ElectionState(2, -1, ONE.key))
     raft.tick(1)
-    outgoing_requests = [single_partition(outgoing.request) for outgoing in take_requests(raft)]
+    outgoing_requests = [single_partition(outgoing.request) for outgoing in raft.take_requests()]
     assert [(outgoing.replica_epoch, outgoing.pre_vote) for outgoing in outgoing_requests] == [(2, False), (2, False)]
 
 
 def test_a_restarted_leader_resigns_its_epoch_and_grants_no_vote_in_it() -> None:
     """It may have lost records."""
-    raft = replica(state=ElectionState(7, 1, ONE.key))
+    raft = Replica(state=ElectionState(7, 1, ONE.key))
     assert isinstance(raft.role, Resigned)
     assert not vote_result(raft, vote(TWO, ONE, 7, EpochEnd(6, 9)))[3]
     raft.tick(1000)
@@ -120,12 +114,12 @@ def test_the_epoch_is_that_of_the_log_if_it_is_newer_than_the_state() -> None:
     """A follower may crash between the two writes."""
     log = MemoryLog(VOTERS, 1)
     log.append([Entry(5, 0)])
-    raft = replica(state=ElectionState(2, 2), log=log)
+    raft = Replica(state=ElectionState(2, 2), log=log)
     assert (raft.epoch, raft.leader_id) == (5, -1)
 
 
 def test_a_leader_without_an_address_is_known_but_not_followed() -> None:
-    raft = replica(state=ElectionState(2, 9))
+    raft = Replica(state=ElectionState(2, 9))
     assert isinstance(raft.role, Unattached)
     assert raft.leader_id == 9
     raft.tick(1000)
@@ -138,7 +132,7 @@ def test_a_leader_without_an_address_is_known_but_not_followed() -> None:
 
 def test_a_pre_vote_does_not_change_the_voter() -> None:
     """KIP-996."""
-    voter = replica(TWO)
+    voter = Replica(TWO)
     assert vote_result(voter, vote(ONE, TWO, 0, EMPTY, is_pre_vote=True)) == (0, -1, 0, True)
     assert not any(isinstance(effect, Persist) for effect in voter.effects)
     assert voter.epoch == 0
@@ -146,11 +140,11 @@ def test_a_pre_vote_does_not_change_the_voter() -> None:
 
 def roles() -> list[Any]:
     """A replica in each role, and whether it grants a pre-vote and a vote in its epoch."""
-    unattached = replica(TWO, state=ElectionState(1))
-    voted_key = replica(TWO, state=ElectionState(1, -1, THREE.key))
-    prospective = replica(TWO, state=ElectionState(1))
+    unattached = Replica(TWO, state=ElectionState(1))
+    voted_key = Replica(TWO, state=ElectionState(1, -1, THREE.key))
+    prospective = Replica(TWO, state=ElectionState(1))
     prospective.tick(1000)
-    deserted = replica(TWO, state=ElectionState(1, 3))
+    deserted = Replica(TWO, state=ElectionState(1, 3))
     deserted.tick(2000)
     resigned = leader()
     resigned.resign(1001)
@@ -159,26 +153,26 @@ def roles() -> list[Any]:
         pytest.param(voted_key, True, False, id="voted"),
         pytest.param(prospective, True, True, id="prospective"),
         pytest.param(deserted, True, False, id="prospective that knows a leader"),
-        pytest.param(replica(TWO, state=ElectionState(1, -1, TWO.key)), True, False, id="candidate"),
+        pytest.param(Replica(TWO, state=ElectionState(1, -1, TWO.key)), True, False, id="candidate"),
         pytest.param(follower(), True, False, id="follower"),
         pytest.param(follower(has_fetched=True), False, False, id="follower that has fetched"),
         pytest.param(leader(), False, False, id="leader"),
         pytest.param(resigned, True, False, id="resigned"),
-        pytest.param(replica(FOUR, state=ElectionState(1)), True, True, id="observer"),
+        pytest.param(Replica(FOUR, state=ElectionState(1)), True, True, id="observer"),
     ]
 
 
 @pytest.mark.parametrize(("raft", "pre_vote", "real"), roles())
-def test_granting_a_vote_depends_on_the_role(raft: Raft, pre_vote: bool, real: bool) -> None:
+def test_granting_a_vote_depends_on_the_role(raft: Replica, pre_vote: bool, real: bool) -> None:
     """As in Apache Kafka, for an up-to-date log; observers grant votes and can receive them."""
     candidate = ONE if raft._quorum.local != ONE else TWO
     assert vote_result(raft, vote(candidate, None, 1, EpochEnd(1, 9), is_pre_vote=True))[3] is pre_vote
-    assert vote_result(raft, vote(candidate, None, 1, EpochEnd(0, 9)))[3] is (real and log_of(raft).end.epoch == 0)
+    assert vote_result(raft, vote(candidate, None, 1, EpochEnd(0, 9)))[3] is (real and raft.log.end.epoch == 0)
     assert raft.epoch == 1
 
 
 @pytest.mark.parametrize(("raft", "_pre_vote", "_real"), roles())
-def test_every_role_grants_a_vote_in_a_newer_epoch(raft: Raft, _pre_vote: bool, _real: bool) -> None:
+def test_every_role_grants_a_vote_in_a_newer_epoch(raft: Replica, _pre_vote: bool, _real: bool) -> None:
     """The vote is durable before the response; an observer can receive it."""
     request = vote(FOUR, None, 8, EpochEnd(7, 99))
     raft.effects.clear()
@@ -187,12 +181,12 @@ def test_every_role_grants_a_vote_in_a_newer_epoch(raft: Raft, _pre_vote: bool, 
 
 
 def test_a_replica_votes_once_per_epoch_also_over_a_restart() -> None:
-    voter = replica(TWO)
+    voter = Replica(TWO)
     first, second = vote(ONE, TWO, 4, EMPTY), vote(THREE, TWO, 4, EpochEnd(3, 9))
     assert vote_result(voter, first)[3]
     assert voter.effects[0] == Persist(ElectionState(4, -1, ONE.key))
     assert not vote_result(voter, second)[3]
-    again = replica(TWO, state=ElectionState(4, -1, ONE.key))
+    again = Replica(TWO, state=ElectionState(4, -1, ONE.key))
     assert not vote_result(again, second)[3]
     assert vote_result(again, first)[3]
 
@@ -207,8 +201,8 @@ def test_a_shorter_log_gets_no_vote() -> None:
         (EpochEnd(3, 2), True),
         (EpochEnd(4, 1), True),
     ]:
-        assert vote_result(replica(TWO, log=log), vote(ONE, TWO, 5, end, is_pre_vote=True))[3] is is_granted
-        assert vote_result(replica(TWO, log=log), vote(ONE, TWO, 5, end))[3] is is_granted
+        assert vote_result(Replica(TWO, log=log), vote(ONE, TWO, 5, end, is_pre_vote=True))[3] is is_granted
+        assert vote_result(Replica(TWO, log=log), vote(ONE, TWO, 5, end))[3] is is_granted
 
 
 def test_a_vote_request_for_another_replica_is_rejected_but_its_epoch_is_learned() -> None:
@@ -223,7 +217,7 @@ def test_a_vote_request_for_another_replica_is_rejected_but_its_epoch_is_learned
 
 
 def test_begin_quorum_epoch_for_another_replica_is_rejected_but_its_leader_is_followed() -> None:
-    raft = replica(TWO)
+    raft = Replica(TWO)
     wrong: Any = raft.handle_request(begin_epoch_request(CLUSTER, THREE, node(9).key, 5), 5)
     partition = single_partition(wrong)
     assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (ErrorCode.INVALID_VOTER_KEY, 3, 5)
@@ -245,7 +239,7 @@ def test_an_invalid_vote_request_is_rejected_without_a_change(
     epoch: int, end: EpochEnd, is_pre_vote: bool, code: ErrorCode
 ) -> None:
     """The codes are those of KafkaRaftClient; the response names the leader."""
-    raft = replica(ONE, state=ElectionState(5, 2))
+    raft = Replica(ONE, state=ElectionState(5, 2))
     response: Any = raft.handle_request(vote(TWO, ONE, epoch, end, is_pre_vote=is_pre_vote), 5)
     partition = single_partition(response)
     assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (code, 2, 5)
@@ -267,17 +261,17 @@ def requests() -> list[Any]:
 def test_requests_with_another_cluster_id_or_topic_are_rejected(request_: Any) -> None:
     """A missing cluster id is accepted."""
     request_.cluster_id = "other"
-    response: Any = replica(ONE).handle_request(request_, 5)
+    response: Any = Replica(ONE).handle_request(request_, 5)
     assert response.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
     request_.cluster_id = None
-    response = replica(ONE).handle_request(request_, 5)
+    response = Replica(ONE).handle_request(request_, 5)
     assert response.error_code == ErrorCode.NONE
     topic = request_.topics[0]
     if hasattr(topic, "topic_name"):
         topic.topic_name = "other"
     else:
         topic.topic_id = b"x" * 16
-    response = replica(ONE).handle_request(request_, 5)
+    response = Replica(ONE).handle_request(request_, 5)
     assert response.error_code == ErrorCode.INVALID_REQUEST
 
 
@@ -286,21 +280,21 @@ def test_requests_with_another_cluster_id_or_topic_are_rejected(request_: Any) -
 
 def test_an_election_is_a_pre_vote_and_then_a_vote() -> None:
     """The epoch starts when a majority grants the pre-vote (KIP-996)."""
-    one = replica(ONE)
+    one = Replica(ONE)
     one.tick(1000)
-    outgoing_requests = take_requests(one)
+    outgoing_requests = one.take_requests()
     assert [(outgoing.to, single_partition(outgoing.request).pre_vote) for outgoing in outgoing_requests] == [
         (2, True),
         (3, True),
     ]
     assert one.epoch == 0
-    respond(one, outgoing_requests[0], replica(TWO), 1000)
+    one.respond(outgoing_requests[0], Replica(TWO), 1000)
     assert isinstance(one.role, Candidate)
     assert one.effects[0] == Persist(ElectionState(1, -1, ONE.key))
-    votes = take_requests(one)
+    votes = one.take_requests()
     assert [single_partition(outgoing.request).pre_vote for outgoing in votes] == [False, False]
-    respond(one, votes[0], replica(TWO), 1001)
-    effects = take_effects(one)
+    one.respond(votes[0], Replica(TWO), 1001)
+    effects = one.take_effects()
     assert effects[0] == Persist(ElectionState(1, 1, ONE.key))
     assert isinstance(effects[1], BecomeLeader)
     assert effects[1].granting_voters == [1, 2]
@@ -308,53 +302,53 @@ def test_an_election_is_a_pre_vote_and_then_a_vote() -> None:
 
 def test_a_vote_response_for_an_earlier_role_is_dropped() -> None:
     """A granted pre-vote is not a vote."""
-    one = replica(ONE)
+    one = Replica(ONE)
     one.tick(1000)
-    first, second = take_requests(one)
-    respond(one, first, replica(TWO), 1000)
-    respond(one, second, replica(THREE), 1001)
+    first, second = one.take_requests()
+    one.respond(first, Replica(TWO), 1000)
+    one.respond(second, Replica(THREE), 1001)
     assert isinstance(one.role, Candidate)
-    late = take_requests(one)[0]
+    late = one.take_requests()[0]
     one.handle_request(begin_epoch_request(CLUSTER, THREE, ONE.key, 1), 1002)
-    respond(one, late, replica(TWO), 1003)
+    one.respond(late, Replica(TWO), 1003)
     assert isinstance(one.role, Follower)
 
 
 def test_a_vote_request_is_retried_after_the_backoff() -> None:
     """A late response to the first request is dropped."""
-    one = replica(ONE, VoterSet((ONE, TWO)))
+    one = Replica(ONE, VoterSet((ONE, TWO)))
     one.tick(1000)
-    (first,) = take_requests(one)
+    (first,) = one.take_requests()
     one.on_response(first.to, first.token, None, 1100)
-    assert take_requests(one) == []
+    assert one.take_requests() == []
     assert one.next_deadline_ms == 1120
     one.tick(1120)
-    (again,) = take_requests(one)
-    respond(one, first, replica(TWO, VoterSet((ONE, TWO))), 1121)
+    (again,) = one.take_requests()
+    one.respond(first, Replica(TWO, VoterSet((ONE, TWO))), 1121)
     assert isinstance(one.role, Prospective)
-    respond(one, again, replica(TWO, VoterSet((ONE, TWO))), 1122)
+    one.respond(again, Replica(TWO, VoterSet((ONE, TWO))), 1122)
     assert isinstance(one.role, Candidate)
 
 
 def test_a_voter_without_pre_vote_support_starts_the_election() -> None:
     """UNSUPPORTED_VERSION (KIP-996); in an election it causes a backoff."""
-    one = replica(ONE)
+    one = Replica(ONE)
     one.tick(1000)
-    outgoing = take_requests(one)[0]
+    outgoing = one.take_requests()[0]
     one.on_response(outgoing.to, outgoing.token, VoteResponse(error_code=ErrorCode.UNSUPPORTED_VERSION), 1001)
     assert isinstance(one.role, Candidate)
-    outgoing = take_requests(one)[0]
+    outgoing = one.take_requests()[0]
     one.on_response(outgoing.to, outgoing.token, VoteResponse(error_code=ErrorCode.UNSUPPORTED_VERSION), 1002)
     assert (type(one.role), one.epoch) == (Candidate, 1)
 
 
 def test_a_losing_candidate_waits_for_its_election_timeout() -> None:
     """It sends no requests meanwhile, then starts a pre-vote."""
-    one = replica(ONE, state=ElectionState(2, -1, ONE.key))
+    one = Replica(ONE, state=ElectionState(2, -1, ONE.key))
     one.tick(0)
-    for outgoing in take_requests(one):
-        respond(one, outgoing, replica(node(outgoing.to), state=ElectionState(2, -1, FOUR.key)), 1)
-    assert take_requests(one) == []
+    for outgoing in one.take_requests():
+        one.respond(outgoing, Replica(node(outgoing.to), state=ElectionState(2, -1, FOUR.key)), 1)
+    assert one.take_requests() == []
     one.tick(999)
     assert isinstance(one.role, Candidate)
     one.tick(1000)
@@ -363,17 +357,17 @@ def test_a_losing_candidate_waits_for_its_election_timeout() -> None:
 
 
 def test_a_lost_pre_vote_returns_to_the_known_leader_or_to_unattached() -> None:
-    one = replica(ONE, state=ElectionState(5, 2))
+    one = Replica(ONE, state=ElectionState(5, 2))
     one.tick(2000)
     assert isinstance(one.role, Prospective)
-    for outgoing in take_requests(one):
-        refusing = replica(node(outgoing.to), log=longer_log(), state=ElectionState(5))
-        respond(one, outgoing, refusing, 2001)
+    for outgoing in one.take_requests():
+        refusing = Replica(node(outgoing.to), log=longer_log(), state=ElectionState(5))
+        one.respond(outgoing, refusing, 2001)
     assert (type(one.role), one.leader_id) == (Follower, 2)
-    unattached = replica(ONE, state=ElectionState(5))
+    unattached = Replica(ONE, state=ElectionState(5))
     unattached.tick(1000)
-    for outgoing in take_requests(unattached):
-        respond(unattached, outgoing, replica(node(outgoing.to), log=longer_log(), state=ElectionState(5)), 1001)
+    for outgoing in unattached.take_requests():
+        unattached.respond(outgoing, Replica(node(outgoing.to), log=longer_log(), state=ElectionState(5)), 1001)
     assert isinstance(unattached.role, Unattached)
     unattached.tick(2001)
     assert isinstance(unattached.role, Prospective)
@@ -387,7 +381,7 @@ def longer_log() -> MemoryLog:
 
 def test_begin_quorum_epoch_makes_candidates_and_former_leaders_follow() -> None:
     """Within an epoch, the leader does not change."""
-    for raft in (replica(TWO), replica(TWO, state=ElectionState(1, -1, TWO.key))):
+    for raft in (Replica(TWO), Replica(TWO, state=ElectionState(1, -1, TWO.key))):
         raft.tick(1000)
         raft.handle_request(begin_epoch_request(CLUSTER, ONE, TWO.key, 1), 1001)
         assert (type(raft.role), raft.leader_id) == (Follower, 1)
@@ -407,11 +401,11 @@ def test_begin_quorum_epoch_is_repeated_until_the_voter_fetches() -> None:
     """Twice per fetch timeout, with the leader's endpoint."""
     raft = leader()
     raft.tick(1000)
-    outgoing_requests = take_requests(raft)
+    outgoing_requests = raft.take_requests()
     assert outgoing_requests == []
-    fetch(raft, TWO, 1900)
+    raft.fetch(TWO, 1900)
     raft.tick(2000)
-    outgoing_requests = take_requests(raft)
+    outgoing_requests = raft.take_requests()
     assert [(outgoing.to, type(outgoing.request)) for outgoing in outgoing_requests] == [(3, BeginQuorumEpochRequest)]
     assert [(one.name, one.port) for one in outgoing_requests[0].request.leader_endpoints] == [("CONTROLLER", 9001)]  # type: ignore[attr-defined]
 
@@ -419,23 +413,23 @@ def test_begin_quorum_epoch_is_repeated_until_the_voter_fetches() -> None:
 def test_a_leader_resigns_after_the_check_quorum_timeout() -> None:
     """EndQuorumEpoch lists the other voters by end offset."""
     raft = leader()
-    fetch(raft, TWO, 1500, EpochEnd(0, 0))
-    fetch(raft, THREE, 1400)
+    raft.fetch(TWO, 1500, EpochEnd(0, 0))
+    raft.fetch(THREE, 1400)
     raft.tick(4499)
     assert isinstance(raft.role, Leader)
-    take_effects(raft)
+    raft.take_effects()
     raft.tick(4500)
     assert isinstance(raft.role, Resigned)
     outgoing_requests = [
-        outgoing for outgoing in take_requests(raft) if isinstance(outgoing.request, EndQuorumEpochRequest)
+        outgoing for outgoing in raft.take_requests() if isinstance(outgoing.request, EndQuorumEpochRequest)
     ]
     assert {outgoing.to for outgoing in outgoing_requests} <= {2, 3}
     assert raft.role.preferred_successors == [THREE.key, TWO.key]
 
 
 def test_a_single_voter_has_no_check_quorum_timeout() -> None:
-    alone = replica(voters=VoterSet([ONE]))
-    take_effects(alone)
+    alone = Replica(voters=VoterSet([ONE]))
+    alone.take_effects()
     alone.tick(1_000_000)
     assert isinstance(alone.role, Leader)
 
@@ -444,13 +438,13 @@ def test_a_resigned_leader_repeats_end_quorum_epoch_and_serves_no_fetch() -> Non
     """After its deadline it starts a pre-vote in the next epoch."""
     raft = leader()
     raft.resign(1001)
-    outgoing_requests = take_requests(raft)
+    outgoing_requests = raft.take_requests()
     assert [type(outgoing.request) for outgoing in outgoing_requests] == [EndQuorumEpochRequest] * 2
-    respond(raft, outgoing_requests[0], follower(node(outgoing_requests[0].to)), 1002)
+    raft.respond(outgoing_requests[0], follower(node(outgoing_requests[0].to)), 1002)
     raft.on_response(outgoing_requests[1].to, outgoing_requests[1].token, None, 1003)
     raft.tick(1023)
-    assert [outgoing.to for outgoing in take_requests(raft)] == [outgoing_requests[1].to]
-    partition = fetch(raft, FOUR, 1024)
+    assert [outgoing.to for outgoing in raft.take_requests()] == [outgoing_requests[1].to]
+    partition = raft.fetch(FOUR, 1024)
     assert (partition.error_code, partition.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 1)
     raft.tick(2001)
     assert (type(raft.role), raft.epoch) == (Prospective, 2)
@@ -461,7 +455,7 @@ def test_a_resigned_leader_stays_resigned_over_a_restart() -> None:
     raft = leader()
     raft.resign(1001)
     assert not any(isinstance(effect, Persist) for effect in raft.effects)
-    again = replica(state=ElectionState(1, 1, ONE.key), log=log_of(raft))
+    again = Replica(state=ElectionState(1, 1, ONE.key), log=raft.log)
     assert isinstance(again.role, Resigned)
 
 
@@ -471,7 +465,7 @@ def test_preferred_candidates_start_their_election_in_order() -> None:
     order = [TWO.key, THREE.key, FOUR.key]
     voters = VoterSet((ONE, TWO, THREE, FOUR, node(5)))
     for local in (TWO, THREE, FOUR, node(5)):
-        raft = replica(local, voters)
+        raft = Replica(local, voters)
         raft.handle_request(begin_epoch_request(CLUSTER, ONE, local.key, 1), 10)
         raft.handle_request(end_epoch_request(CLUSTER, ONE, 1, order), 20)
         waits[local.key.node_id] = "now" if isinstance(raft.role, Prospective) else raft.role.deadline_ms - 20  # type: ignore[union-attr]
@@ -479,7 +473,7 @@ def test_preferred_candidates_start_their_election_in_order() -> None:
 
 
 def test_end_quorum_epoch_of_an_older_epoch_is_fenced() -> None:
-    candidate = replica(state=ElectionState(3, -1, ONE.key))
+    candidate = Replica(state=ElectionState(3, -1, ONE.key))
     for raft in (candidate, leader()):
         role = raft.role
         response = single_partition(raft.handle_request(end_epoch_request(CLUSTER, TWO, 0, [ONE.key]), 900))
@@ -489,16 +483,16 @@ def test_end_quorum_epoch_of_an_older_epoch_is_fenced() -> None:
 
 def test_an_observer_never_becomes_a_candidate() -> None:
     for state in (ElectionState(5, 2), ElectionState(5)):
-        raft = replica(FOUR, state=state)
+        raft = Replica(FOUR, state=state)
         for now_ms in (1000, 2000, 4000, 8000):
             raft.tick(now_ms)
-        assert not any(isinstance(outgoing.request, VoteRequest) for outgoing in take_requests(raft))
+        assert not any(isinstance(outgoing.request, VoteRequest) for outgoing in raft.take_requests())
         assert raft.epoch == 5
 
 
 def test_a_static_quorum_accepts_any_directory_id() -> None:
     log = MemoryLog(static_voters(VOTERS))
     raft = leader(log=log)
-    fetch(raft, node(2, 77), 1001)
+    raft.fetch(node(2, 77), 1001)
     raft.on_flushed(1001)
     assert raft.high_watermark == log.end.offset

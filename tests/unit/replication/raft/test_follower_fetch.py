@@ -13,7 +13,6 @@ from protocol.messages.raft import FetchSnapshotRequest, UpdateRaftVoterRequest
 from replication.raft.control_state_history import ControlStateHistory
 from replication.raft.follower_log_sync import LogDivergence
 from replication.raft.leader_fetch import validate_offset_and_epoch
-from replication.raft.raft import Raft
 from replication.raft.raft_log import AppendBatches, ElectionState, EpochEnd, SendRequest, Truncate, WriteSnapshotChunk
 from replication.raft.replica_progress import ReplicaProgress
 from replication.raft.roles import Follower, Leader, Prospective
@@ -28,16 +27,11 @@ from tests.unit.replication.raft.replica import (
     THREE,
     TWO,
     VOTERS,
-    fetch,
+    Replica,
     leader,
     leader_with_commit,
-    log_of,
     node,
-    replica,
-    respond,
     static_voters,
-    take_effects,
-    take_requests,
 )
 
 
@@ -53,11 +47,11 @@ def log_with(*epochs: int, snapshot: EpochEnd | None = None) -> MemoryLog:
 
 def follower(
     local: Voter = TWO, *, epoch: int = 1, log: MemoryLog | None = None, **given: Any
-) -> tuple[Raft, SendRequest]:
+) -> tuple[Replica, SendRequest]:
     """A replica that follows node 1 from time 0, and its first request."""
-    raft = replica(local, state=ElectionState(epoch, 1), log=log, **given)
+    raft = Replica(local, state=ElectionState(epoch, 1), log=log, **given)
     raft.tick(1)
-    (outgoing,) = take_requests(raft)
+    (outgoing,) = raft.take_requests()
     return raft, outgoing
 
 
@@ -65,7 +59,7 @@ def test_no_fetch_is_due_while_the_log_is_not_flushed() -> None:
     """A deadline in the past would make the caller loop."""
     log = log_with(1)
     log.append([Entry(1, 7)])
-    raft = replica(TWO, state=ElectionState(2, 1), log=log)
+    raft = Replica(TWO, state=ElectionState(2, 1), log=log)
     for now_ms in (1, 1999):
         raft.tick(now_ms)
         assert not raft.effects
@@ -74,10 +68,10 @@ def test_no_fetch_is_due_while_the_log_is_not_flushed() -> None:
         assert due_ms > now_ms
     log.flush(2)
     raft.on_flushed(1999)
-    assert take_requests(raft)
+    assert raft.take_requests()
 
 
-def respond_fetch(raft: Raft, outgoing: SendRequest, now_ms: int = 2, **fields: Any) -> None:
+def respond_fetch(raft: Replica, outgoing: SendRequest, now_ms: int = 2, **fields: Any) -> None:
     """Respond to a Fetch with these fields."""
     response: Any = leader_fetch_response()
     partition = response.responses[0].partitions[0]
@@ -110,8 +104,8 @@ def leader_fetch_response() -> Any:
 def test_a_fetch_offset_acknowledges_the_records_before_it() -> None:
     """The commit by a majority is in the next response."""
     raft = leader()
-    assert fetch(raft, TWO, 1001, EpochEnd(0, 0)).high_watermark == -1
-    assert fetch(raft, TWO, 1002).high_watermark == 2
+    assert raft.fetch(TWO, 1001, EpochEnd(0, 0)).high_watermark == -1
+    assert raft.fetch(TWO, 1002).high_watermark == 2
     assert raft.high_watermark == 2
 
 
@@ -139,14 +133,14 @@ def test_an_invalid_fetch_is_rejected_as_in_kafka(given: dict[str, int], code: E
 
 
 def test_only_the_leader_serves_fetches() -> None:
-    raft = replica(TWO, state=ElectionState(1, 1))
-    assert fetch(raft, THREE, 5).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    raft = Replica(TWO, state=ElectionState(1, 1))
+    assert raft.fetch(THREE, 5).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_fetch_at_the_log_end_waits_for_records_or_a_commit() -> None:
     """Errors never wait, nor max_wait_ms 0, nor a follower with an older high watermark."""
     raft = leader()
-    assert fetch(raft, TWO, 1001, EpochEnd(0, 0), may_wait=True).records
+    assert raft.fetch(TWO, 1001, EpochEnd(0, 0), may_wait=True).records
     request = fetch_request(CLUSTER, THREE.key, epoch=1, end=EpochEnd(1, 2), high_watermark=0x7FFF_FFFF)
     raft = leader()
     assert raft.handle_request(request, 1002, may_wait=True) is None
@@ -163,10 +157,10 @@ def test_a_fetch_at_the_log_end_waits_for_records_or_a_commit() -> None:
 def test_consumers_are_not_counted_and_the_leader_cannot_fetch_from_itself() -> None:
     """A consumer has replica id -1."""
     raft = leader()
-    fetch(raft, ONE._replace(key=ONE.key._replace(node_id=-1)), 1001)
+    raft.fetch(ONE._replace(key=ONE.key._replace(node_id=-1)), 1001)
     assert isinstance(raft.role, Leader)
     assert raft.role.progress.replicas == {}
-    assert fetch(raft, node(1, 77), 1002).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert raft.fetch(node(1, 77), 1002).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 @pytest.mark.parametrize(
@@ -239,7 +233,7 @@ def test_an_empty_log_gets_a_snapshot_but_never_the_bootstrap_checkpoint() -> No
 def test_snapshot_chunks_are_served(epoch: int, snapshot: EpochEnd, position: int, code: ErrorCode) -> None:
     """Errors are Kafka's."""
     raft = leader_with_commit()
-    log_of(raft).take_snapshot(2)
+    raft.log.take_snapshot(2)
     request = snapshot_request(CLUSTER, FOUR.key, epoch=epoch, snapshot=snapshot, position=position)
     response: Any = raft.handle_request(request, 1010)
     partition = response.topics[0].partitions[0]
@@ -261,7 +255,7 @@ def test_a_snapshot_of_another_topic_is_unknown() -> None:
 
 def test_snapshot_fetches_keep_the_leader_in_office() -> None:
     raft = leader()
-    log_of(raft).take_snapshot(2)
+    raft.log.take_snapshot(2)
     request = snapshot_request(CLUSTER, TWO.key, epoch=1, snapshot=EpochEnd(1, 2), position=0)
     raft.handle_request(request, 3000)
     raft.tick(4500)
@@ -274,7 +268,7 @@ def test_snapshot_fetches_keep_the_leader_in_office() -> None:
 
 
 def test_records_of_older_epochs_are_committed_only_with_a_record_of_the_own_epoch() -> None:
-    """Raft, section 5.4.2."""
+    """Replica, section 5.4.2."""
     progress = ReplicaProgress(ONE.key, epoch_start_offset=10, mono_ms=0)
     progress.on_fetch(TWO.key, 10, leader_end=11, mono_ms=1)
     assert not progress.update_high_watermark(VOTERS, 11)
@@ -344,16 +338,16 @@ def test_a_follower_fetches_from_its_log_end_and_appends_the_records() -> None:
     assert (outgoing.to, outgoing.address) == (1, ONE.addresses[0])
     records = [Entry(1, 7)]
     respond_fetch(raft, outgoing, records=records, high_watermark=9)
-    assert take_effects(raft) == [AppendBatches(records, 1)]
+    assert raft.take_effects() == [AppendBatches(records, 1)]
     raft.tick(1000)
-    assert take_requests(raft) == []
+    assert raft.take_requests() == []
     log.append(records)
     raft.on_written(1001)
     assert raft.high_watermark == 2
-    assert take_requests(raft) == [], "a fetch offset acknowledges flushed records"
+    assert raft.take_requests() == [], "a fetch offset acknowledges flushed records"
     log.flush(2)
     raft.on_flushed(1002)
-    assert len(take_requests(raft)) == 1
+    assert len(raft.take_requests()) == 1
 
 
 def test_a_follower_truncates_at_the_divergence_but_never_committed_records() -> None:
@@ -362,18 +356,18 @@ def test_a_follower_truncates_at_the_divergence_but_never_committed_records() ->
     other: Any = leader_fetch_response().responses[0].partitions[0]
     other.diverging_epoch = validate_offset_and_epoch(log_with(1, 1, 1), EpochEnd(2, 3)).diverging  # type: ignore[union-attr]
     respond_fetch(raft, outgoing, diverging_epoch=other.diverging_epoch)
-    assert take_effects(raft) == [Truncate(2)]
+    assert raft.take_effects() == [Truncate(2)]
     committed, outgoing = follower(epoch=3, log=log_with(1, 1, 2))
     respond_fetch(committed, outgoing, records=[], high_watermark=3)
-    (outgoing,) = take_requests(committed)
+    (outgoing,) = committed.take_requests()
     with pytest.raises(LogDivergence):
         respond_fetch(committed, outgoing, 3, diverging_epoch=other.diverging_epoch)
 
 
-def respond_snapshot(raft: Raft, outgoing: SendRequest, now_ms: int = 3, **fields: Any) -> None:
+def respond_snapshot(raft: Replica, outgoing: SendRequest, now_ms: int = 3, **fields: Any) -> None:
     """Respond to a FetchSnapshot with these fields."""
     leading = leader_with_commit()
-    log_of(leading).take_snapshot(2)
+    leading.log.take_snapshot(2)
     request = snapshot_request(CLUSTER, TWO.key, epoch=1, snapshot=EpochEnd(1, 2), position=0)
     response: Any = leading.handle_request(request, 1010)
     partition = response.topics[0].partitions[0]
@@ -382,11 +376,11 @@ def respond_snapshot(raft: Raft, outgoing: SendRequest, now_ms: int = 3, **field
     raft.on_response(outgoing.to, outgoing.token, response, now_ms)
 
 
-def start_snapshot_download() -> tuple[Raft, SendRequest]:
+def start_snapshot_download() -> tuple[Replica, SendRequest]:
     """A follower and its request for the first chunk of the snapshot (1, 2)."""
     raft, outgoing = follower()
     respond_fetch(raft, outgoing, snapshot_id=SnapshotId(end_offset=2, epoch=1))
-    (outgoing,) = take_requests(raft)
+    (outgoing,) = raft.take_requests()
     assert isinstance(outgoing.request, FetchSnapshotRequest)
     return raft, outgoing
 
@@ -394,12 +388,12 @@ def start_snapshot_download() -> tuple[Raft, SendRequest]:
 def test_snapshot_chunks_are_written_and_the_next_one_is_fetched() -> None:
     raft, outgoing = start_snapshot_download()
     respond_snapshot(raft, outgoing, size=5, unaligned_records=[Entry(1, 0)] * 3)
-    assert take_effects(raft) == [WriteSnapshotChunk(EpochEnd(1, 2), 0, [Entry(1, 0)] * 3, False)]
+    assert raft.take_effects() == [WriteSnapshotChunk(EpochEnd(1, 2), 0, [Entry(1, 0)] * 3, False)]
     raft.on_written(4)
-    (outgoing,) = take_requests(raft)
+    (outgoing,) = raft.take_requests()
     assert outgoing.request.topics[0].partitions[0].position == 3  # type: ignore[attr-defined]
     respond_snapshot(raft, outgoing, 5, size=5, position=3, unaligned_records=[Entry(1, 0)] * 2)
-    assert take_effects(raft) == [WriteSnapshotChunk(EpochEnd(1, 2), 3, [Entry(1, 0)] * 2, True)]
+    assert raft.take_effects() == [WriteSnapshotChunk(EpochEnd(1, 2), 3, [Entry(1, 0)] * 2, True)]
 
 
 @pytest.mark.parametrize(
@@ -410,7 +404,7 @@ def test_a_snapshot_download_restarts_if_the_snapshot_is_gone_or_another(fields:
     raft, outgoing = start_snapshot_download()
     respond_snapshot(raft, outgoing, **fields)
     raft.tick(100)
-    assert [type(one.request) for one in take_requests(raft)] == [FetchRequest]
+    assert [type(one.request) for one in raft.take_requests()] == [FetchRequest]
 
 
 def test_an_incomplete_snapshot_id_is_ignored() -> None:
@@ -418,41 +412,41 @@ def test_an_incomplete_snapshot_id_is_ignored() -> None:
         raft, outgoing = follower()
         respond_fetch(raft, outgoing, snapshot_id=half)
         raft.tick(100)
-        assert [type(one.request) for one in take_requests(raft)] == [FetchRequest]
+        assert [type(one.request) for one in raft.take_requests()] == [FetchRequest]
 
 
 def test_a_follower_queries_other_peers_if_its_leader_does_not_respond() -> None:
     """Then it queries the leader again."""
     raft, outgoing = follower(bootstrap_servers=1)
     raft.on_response(outgoing.to, outgoing.token, None, 10)
-    (other,) = take_requests(raft)
+    (other,) = raft.take_requests()
     assert other.to in (3, -2)
     assert isinstance(other.request, FetchRequest)
     raft.on_response(other.to, other.token, None, 50)
-    assert [one.to for one in take_requests(raft)] == [1]
+    assert [one.to for one in raft.take_requests()] == [1]
 
 
 def test_an_observer_finds_the_leader_through_a_bootstrap_server() -> None:
     """The response contains the leader's endpoint."""
-    raft = replica(FOUR, log=MemoryLog(VoterSet()), bootstrap_servers=1)
+    raft = Replica(FOUR, log=MemoryLog(VoterSet()), bootstrap_servers=1)
     raft.tick(1)
-    (outgoing,) = take_requests(raft)
+    (outgoing,) = raft.take_requests()
     assert (outgoing.to, outgoing.address) == (-2, None)
-    respond(raft, outgoing, replica(TWO, state=ElectionState(1, 1)), 2)
+    raft.respond(outgoing, Replica(TWO, state=ElectionState(1, 1)), 2)
     assert (type(raft.role), raft.leader_id, raft.epoch) == (Follower, 1, 1)
-    (outgoing,) = take_requests(raft)
+    (outgoing,) = raft.take_requests()
     assert (outgoing.to, outgoing.address) == (1, ONE.addresses[0])
-    respond(raft, outgoing, leader(), 1003)
-    assert any(isinstance(effect, AppendBatches) for effect in take_effects(raft))
+    raft.respond(outgoing, leader(), 1003)
+    assert any(isinstance(effect, AppendBatches) for effect in raft.take_effects())
 
 
 def test_a_response_with_an_older_epoch_is_dropped_and_a_newer_one_is_followed() -> None:
     raft, outgoing = follower(epoch=5)
-    respond(raft, outgoing, replica(ONE, state=ElectionState(4, 3)), 2)
+    raft.respond(outgoing, Replica(ONE, state=ElectionState(4, 3)), 2)
     assert (raft.epoch, raft.leader_id) == (5, 1)
     raft.tick(100)
-    outgoing = take_requests(raft)[0]
-    respond(raft, outgoing, replica(ONE, state=ElectionState(6, 3)), 101)
+    outgoing = raft.take_requests()[0]
+    raft.respond(outgoing, Replica(ONE, state=ElectionState(6, 3)), 101)
     assert (raft.epoch, raft.leader_id) == (6, 3)
 
 
@@ -460,7 +454,7 @@ def test_an_election_waits_for_pending_writes() -> None:
     """The log end must not change during an election."""
     raft, outgoing = follower()
     respond_fetch(raft, outgoing, records=[Entry(1, 0)])
-    take_effects(raft)
+    raft.take_effects()
     assert raft.next_deadline_ms is None
     raft.tick(60_000)
     assert isinstance(raft.role, Follower)
@@ -469,12 +463,12 @@ def test_an_election_waits_for_pending_writes() -> None:
 # ---- voter requests ------------------------------------------------------------------------------------------------
 
 
-def request_after_fetch_timeout(raft: Raft, outgoing: SendRequest) -> SendRequest:
+def request_after_fetch_timeout(raft: Replica, outgoing: SendRequest) -> SendRequest:
     """The first request after a fetch timeout."""
     respond_fetch(raft, outgoing, 1500)
-    (outgoing,) = take_requests(raft)
+    (outgoing,) = raft.take_requests()
     respond_fetch(raft, outgoing, 2001)
-    (outgoing,) = take_requests(raft)
+    (outgoing,) = raft.take_requests()
     return outgoing
 
 
@@ -490,13 +484,13 @@ def test_a_voter_with_a_new_endpoint_sends_update_raft_voter() -> None:
         update_voter_response(ErrorCode.NONE, LeaderAndEpoch(1, 1, ONE.addresses[0])),
         2002,
     )
-    (outgoing,) = take_requests(raft)
+    (outgoing,) = raft.take_requests()
     assert isinstance(outgoing.request, FetchRequest)
-    log_of(raft).append([Entry(1, -2)])
-    log_of(raft).flush(1)
-    log_of(raft).voters.append(0, VOTERS.with_voter(moved))
+    raft.log.append([Entry(1, -2)])
+    raft.log.flush(1)
+    raft.log.voters.append(0, VOTERS.with_voter(moved))
     respond_fetch(raft, outgoing, 4100)
-    assert [type(one.request) for one in take_requests(raft)] == [FetchRequest]
+    assert [type(one.request) for one in raft.take_requests()] == [FetchRequest]
 
 
 def test_an_unchanged_voter_sends_no_update() -> None:
@@ -510,11 +504,11 @@ def test_in_a_static_quorum_each_leader_gets_one_update() -> None:
         requested = request_after_fetch_timeout(raft, outgoing)
         assert isinstance(requested.request, UpdateRaftVoterRequest)
         raft.on_response(requested.to, requested.token, update_voter_response(code, LeaderAndEpoch(1, 1, None)), 2002)
-        (outgoing,) = take_requests(raft)
+        (outgoing,) = raft.take_requests()
         respond_fetch(raft, outgoing, 3900)
-        (outgoing,) = take_requests(raft)
+        (outgoing,) = raft.take_requests()
         respond_fetch(raft, outgoing, 4100)
-        assert [type(one.request) for one in take_requests(raft)] == [FetchRequest]
+        assert [type(one.request) for one in raft.take_requests()] == [FetchRequest]
 
 
 def test_an_update_response_may_name_another_leader() -> None:
@@ -536,7 +530,7 @@ def test_auto_join_removes_the_old_directory_before_it_adds_the_new_one() -> Non
     assert isinstance(requested.request, AddRaftVoterRequest)
     assert not requested.request.ack_when_committed
     raft.on_response(requested.to, requested.token, AddRaftVoterResponse(error_code=ErrorCode.REQUEST_TIMED_OUT), 2002)
-    (outgoing,) = take_requests(raft)
+    (outgoing,) = raft.take_requests()
     assert isinstance(outgoing.request, FetchRequest)
 
 

@@ -21,6 +21,7 @@ from storage.segments.directory_recovery import CLEANED, LOG, SWAP
 from tests.support.compaction import (
     COMPACTED,
     batches_of,
+    cleaned,
     closed,
     committed_records,
     compact,
@@ -80,20 +81,13 @@ def test_a_second_compaction_changes_nothing(log: Log) -> None:
 
 
 def test_a_tombstone_is_removed_after_delete_retention_ms(log: Log) -> None:
-    put(log, ("a", "1"), ("b", "1"))
-    put(log, ("a", None))
-    closed(log)
-    compact(log, LATER_MS)
+    cleaned(log, [("a", "1"), ("b", "1")], [("a", None)], wall_ms=LATER_MS)
     assert kept(log) == [(1, "b", "1"), (2, "a", None)]
     horizons = [header.delete_horizon_ms for _, _, header in batches_of(log)]
     assert horizons == [None, LATER_MS + 1000]
-    put(log, ("c", "1"))
-    closed(log)
-    compact(log, LATER_MS + 999)
+    cleaned(log, [("c", "1")], wall_ms=LATER_MS + 999)
     assert kept(log) == [(1, "b", "1"), (2, "a", None), (3, "c", "1")]
-    put(log, ("d", "1"))
-    closed(log)
-    compact(log, LATER_MS + 1000)
+    cleaned(log, [("d", "1")], wall_ms=LATER_MS + 1000)
     assert kept(log) == [(1, "b", "1"), (3, "c", "1"), (4, "d", "1")]
 
 
@@ -102,31 +96,21 @@ def test_a_record_without_a_key_is_removed(log: Log) -> None:
     append(log, "no key")
     put(log, ("a", "1"))
     log.update_config(replace(log.config, cleanup_policy=frozenset({"compact"})))
-    closed(log)
-    compact(log)
+    cleaned(log)
     assert kept(log) == [(1, "a", "1")]
 
 
 def test_the_last_batch_of_the_log_is_retained_as_a_header(log: Log) -> None:
     """Otherwise the next compaction would not know the log's end."""
-    put(log, ("a", "1"))
-    put(log, ("a", None))
-    closed(log)
-    compact(log, LATER_MS)
-    put(log, ("a", "2"))
-    closed(log)
-    compact(log, LATER_MS)
+    cleaned(log, [("a", "1")], [("a", None)], wall_ms=LATER_MS)
+    cleaned(log, [("a", "2")], wall_ms=LATER_MS)
     assert [(header.base_offset, header.record_count) for _, _, header in batches_of(log)] == [(2, 1)]
-    put(log, ("a", None))
-    closed(log)
-    compact(log, MUCH_LATER_MS)
+    cleaned(log, [("a", None)], wall_ms=MUCH_LATER_MS)
     put(log, ("b", None))
     closed(log)
     log.first_dirty_offset = 0
     compact(log, MUCH_LATER_MS + 5000)
-    put(log, ("c", "1"))
-    closed(log)
-    compact(log, MUCH_LATER_MS + 50_000)
+    cleaned(log, [("c", "1")], wall_ms=MUCH_LATER_MS + 50_000)
     assert [(header.base_offset, header.record_count) for _, _, header in batches_of(log)] == [(5, 1)]
 
 
@@ -135,8 +119,7 @@ class TestProducers:
         put(log, ("a", "1"), producer=ProducerInfo(7, 0, 0))
         put(log, ("a", "2"), ("b", "2"), producer=ProducerInfo(7, 0, 1))
         put(log, ("a", "3"), ("b", "3"))
-        closed(log)
-        compact(log)
+        cleaned(log)
         found = [(h.base_offset, h.last_offset, h.record_count, h.last_sequence) for _, _, h in batches_of(log)]
         assert found == [(1, 2, 0, 2), (3, 4, 2, -1)]
 
@@ -150,9 +133,7 @@ class TestProducers:
 
     def test_duplicates_are_detected_after_a_recovery_of_compacted_segments(self, log: Log, tmp_path: Path) -> None:
         put(log, ("a", "1"), producer=ProducerInfo(7, 0, 0))
-        put(log, ("a", "2"))
-        closed(log)
-        compact(log)
+        cleaned(log, [("a", "2")])
         log.close()
         for name in os.listdir(tmp_path / "t-0"):
             if name.endswith(".snapshot"):
@@ -170,17 +151,14 @@ class TestTransactions:
         end(log, ControlType.ABORT, 7)
         put(log, ("b", "1"), producer=ProducerInfo(8, 0, 0, transactional=True))
         end(log, ControlType.COMMIT, 8)
-        closed(log)
-        compact(log)
+        cleaned(log)
         assert kept(log) == [(0, "a", "1"), (4, "b", "1")]
         assert [record.offset for record in committed_records(log)] == [0, 4]
 
     def test_the_transaction_index_keeps_transactions_with_a_retained_batch(self, log: Log) -> None:
         put(log, ("a", "aborted"), producer=ProducerInfo(7, 0, 0, transactional=True))
         end(log, ControlType.ABORT, 7)
-        put(log, ("b", "1"))
-        closed(log)
-        compact(log)
+        cleaned(log, [("b", "1")])
         aborted = log.open().aborted(0, log.log_end_offset)
         assert [(found.producer_id, found.first_offset, found.last_offset) for found in aborted] == [(7, 0, 1)]
 
@@ -208,9 +186,7 @@ class TestTransactions:
         closed(log)
         put(log, ("a", "2"), producer=ProducerInfo(7, 0, 0, transactional=True))
         closed(log)
-        put(log, ("a", "3"))
-        closed(log)
-        compact(log)
+        cleaned(log, [("a", "3")])
         assert log.first_dirty_offset == 1
         assert [offset for offset, _, _ in kept(log)] == [0, 1, 2]
 
@@ -270,9 +246,7 @@ class TestFiles:
     def test_small_segments_are_merged(self, log: Log) -> None:
         compact(log)
         before = [name for name in self.names(log) if name.endswith(LOG)]
-        put(log, ("k0", "again"))
-        closed(log)
-        compact(log)
+        cleaned(log, [("k0", "again")])
         after = [name for name in self.names(log) if name.endswith(LOG)]
         assert len(after) < len(before) / 2
         assert not [name for name in os.listdir(log.path) if name.endswith((CLEANED, SWAP))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage.compaction.grouping import group_segments
+from storage.compaction.cleaner import group_segments
 from storage.engine import SegmentInfo
 
 FAR = 2**31

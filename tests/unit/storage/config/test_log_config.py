@@ -8,48 +8,31 @@ from storage.config.config_def import parse, to_text
 from storage.config.log_config import TOPIC_SETTINGS, LogConfig, check_topic_settings, log_config, topic_default
 
 # What org.apache.kafka.storage.internals.log.LogConfig.validate of Kafka 4.3.1 says to each.
+INVALID_VALUES = [
+    ("retention.ms", "abc", "Not a number of type LONG"),
+    ("retention.ms", "-5", "Value must be at least -1"),
+    ("retention.ms", "", "Not a number of type LONG"),
+    ("retention.ms", "1_000", "Not a number of type LONG"),
+    ("compression.type", "foo", "String must be one of: uncompressed, zstd, lz4, snappy, gzip, producer"),
+    ("cleanup.policy", "foo", "String must be one of: compact, delete"),
+    ("preallocate", "x", "Expected value to be either true or false"),
+    ("segment.bytes", "10", "Value must be at least 1048576"),
+    ("segment.bytes", "99999999999", "Not a number of type INT"),
+    ("compression.gzip.level", "0", "Value must be between 1 and 9 or equal to -1"),
+]
+REPLICA_LIST = (
+    "Invalid value [x] for configuration leader.replication.throttled.replicas: "
+    "leader.replication.throttled.replicas must be the literal '*' or a list of replicas in the following format: "
+    "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+)
 REFUSALS = [
-    ({"retention.ms": "abc"}, "Invalid value abc for configuration retention.ms: Not a number of type LONG"),
-    ({"retention.ms": "-5"}, "Invalid value -5 for configuration retention.ms: Value must be at least -1"),
-    ({"retention.ms": ""}, "Invalid value  for configuration retention.ms: Not a number of type LONG"),
-    ({"retention.ms": "1_000"}, "Invalid value 1_000 for configuration retention.ms: Not a number of type LONG"),
-    (
-        {"compression.type": "foo"},
-        (
-            "Invalid value foo for configuration compression.type: "
-            "String must be one of: uncompressed, zstd, lz4, snappy, gzip, producer"
-        ),
-    ),
-    (
-        {"cleanup.policy": "foo"},
-        "Invalid value foo for configuration cleanup.policy: String must be one of: compact, delete",
-    ),
-    (
-        {"preallocate": "x"},
-        "Invalid value x for configuration preallocate: Expected value to be either true or false",
-    ),
-    ({"foo": "1"}, "Unknown topic config name: foo"),
-    ({"segment.bytes": "10"}, "Invalid value 10 for configuration segment.bytes: Value must be at least 1048576"),
-    (
-        {"segment.bytes": "99999999999"},
-        "Invalid value 99999999999 for configuration segment.bytes: Not a number of type INT",
-    ),
+    *(({name: text}, f"Invalid value {text} for configuration {name}: {why}") for name, text, why in INVALID_VALUES),
     (
         {"min.cleanable.dirty.ratio": "2"},
         "Invalid value 2.0 for configuration min.cleanable.dirty.ratio: Value must be no more than 1",
     ),
-    (
-        {"compression.gzip.level": "0"},
-        "Invalid value 0 for configuration compression.gzip.level: Value must be between 1 and 9 or equal to -1",
-    ),
-    (
-        {"leader.replication.throttled.replicas": "x"},
-        (
-            "Invalid value [x] for configuration leader.replication.throttled.replicas: "
-            "leader.replication.throttled.replicas must be the literal '*' or a list of replicas in the following format: "
-            "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
-        ),
-    ),
+    ({"foo": "1"}, "Unknown topic config name: foo"),
+    ({"leader.replication.throttled.replicas": "x"}, REPLICA_LIST),
     (
         {"min.compaction.lag.ms": "100", "max.compaction.lag.ms": "10"},
         "conflict topic config setting min.compaction.lag.ms (100) > max.compaction.lag.ms (10)",

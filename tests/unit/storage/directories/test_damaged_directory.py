@@ -8,6 +8,7 @@ import pytest
 
 from protocol.errors import ErrorCode, KafkaError
 from storage.directories.log_directory import CLEAN_SHUTDOWN
+from storage.directories.log_manager import LogManager
 from storage.io.checkpoint_file import FIRST_DIRTY, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets
 from storage.io.disk import Disk
 from storage.io.would_block import WouldBlock
@@ -18,9 +19,8 @@ from tests.unit.storage.directories.test_log_manager import created, started, wr
 @pytest.mark.parametrize("name", [RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, FIRST_DIRTY])
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_a_corrupt_checkpoint_is_ignored_and_rewritten(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, is_clean: bool
+    manager: LogManager, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, is_clean: bool
 ) -> None:
-    manager = started(tmp_path)
     for value in "abc":
         append(created(manager), value)
     manager.shutdown()
@@ -39,9 +39,8 @@ def test_a_corrupt_checkpoint_is_ignored_and_rewritten(
 
 @pytest.mark.parametrize("text", ["version: 1\ntopic_id: uLkEB2t9R42XWGd6Vkop6A", "version: 0\ntopic_id: " + "?" * 22])
 def test_a_log_with_a_corrupt_topic_id_belongs_to_the_topic_of_its_name(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+    manager: LogManager, tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
-    manager = started(tmp_path)
     append(created(manager), "a")
     manager.shutdown()
     metadata = tmp_path / "t-0" / "partition.metadata"
@@ -52,8 +51,7 @@ def test_a_log_with_a_corrupt_topic_id_belongs_to_the_topic_of_its_name(
     assert metadata.read_bytes() == before
 
 
-def test_retention_skips_a_log_that_a_thread_is_opening(tmp_path: Path) -> None:
-    manager = started(tmp_path)
+def test_retention_skips_a_log_that_a_thread_is_opening(manager: LogManager, tmp_path: Path) -> None:
     append(created(manager), "a")
     manager.shutdown()
     manager = started(tmp_path)
@@ -67,9 +65,8 @@ def test_retention_skips_a_log_that_a_thread_is_opening(tmp_path: Path) -> None:
 
 
 def test_retention_continues_after_a_log_that_cannot_be_opened(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    manager: LogManager, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manager = started(tmp_path)
     logs = [created(manager, partition=partition) for partition in range(2)]
 
     def refuse(wall_ms: int) -> None:

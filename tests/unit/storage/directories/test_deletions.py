@@ -4,55 +4,55 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from storage.directories.log_manager import LogManager
 from storage.io.deferred_file_ops import FileOp
-from tests.support.logs import NOW_MS, append
-from tests.unit.storage.directories.test_log_manager import BIG, created, started
+from tests.support.logs import NOW_MS, fill
+from tests.unit.storage.directories.test_log_manager import created
 
 
-def test_files_of_trimmed_segments_are_deleted_after_the_delay(tmp_path: Path) -> None:
-    manager = started(tmp_path)
+def deleted_files(tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "t-0").glob("*.deleted"))
+
+
+def delete_due(manager: LogManager, wall_ms: int = NOW_MS + 1000) -> None:
+    for _, work in manager.deletions(wall_ms):
+        work()
+
+
+def test_files_of_trimmed_segments_are_deleted_after_the_delay(manager: LogManager, tmp_path: Path) -> None:
     log = created(manager)
-    for _ in range(6):
-        append(log, BIG)
+    fill(log, 6)
     log.high_watermark = 6
     log.trim(4, NOW_MS)
-    deleted_files = list((tmp_path / "t-0").glob("*.deleted"))
-    assert deleted_files
+    assert deleted_files(tmp_path)
     assert not manager.deletions(NOW_MS + 999)
-    ((_, work),) = manager.deletions(NOW_MS + 1000)
-    work()
-    assert not list((tmp_path / "t-0").glob("*.deleted"))
+    delete_due(manager)
+    assert not deleted_files(tmp_path)
     assert not manager.deletions(NOW_MS * 2)
 
 
-def test_files_are_deleted_as_soon_as_they_are_renamed(tmp_path: Path) -> None:
+def test_files_are_deleted_as_soon_as_they_are_renamed(manager: LogManager, tmp_path: Path) -> None:
     """On a full disk, pending operations wait for the space that deletions free."""
-    manager = started(tmp_path)
     log = created(manager)
-    for _ in range(6):
-        append(log, BIG)
+    fill(log, 6)
     log.high_watermark = 6
     log.trim(3, NOW_MS)
     held: list[FileOp] = []
     manager.submit = lambda _, change: held.append(change)
     log.trim(5, NOW_MS)
-    deleted_files = list((tmp_path / "t-0").glob("*.deleted"))
-    for _, work in manager.deletions(NOW_MS + 1000):
-        work()
-    assert deleted_files
-    assert not list((tmp_path / "t-0").glob("*.deleted"))
+    assert deleted_files(tmp_path)
+    delete_due(manager)
+    assert not deleted_files(tmp_path)
     assert not manager.deletions(NOW_MS + 1000)
     for change in held:
         change()
-    assert list((tmp_path / "t-0").glob("*.deleted"))
-    for _, work in manager.deletions(NOW_MS + 1000):
-        work()
-    assert not list((tmp_path / "t-0").glob("*.deleted"))
+    assert deleted_files(tmp_path)
+    delete_due(manager)
+    assert not deleted_files(tmp_path)
     assert log.deleted_files == []
 
 
-def test_a_directory_is_deleted_after_its_rename(tmp_path: Path) -> None:
-    manager = started(tmp_path)
+def test_a_directory_is_deleted_after_its_rename(manager: LogManager, tmp_path: Path) -> None:
     held: list[FileOp] = []
     log = created(manager)
     manager.submit_directory_op = lambda _, change: held.append(change)
@@ -61,6 +61,5 @@ def test_a_directory_is_deleted_after_its_rename(tmp_path: Path) -> None:
     assert not manager.deletions(NOW_MS + 10**6)
     for change in held:
         change()
-    for _, work in manager.deletions(NOW_MS + 10**6):
-        work()
+    delete_due(manager, NOW_MS + 10**6)
     assert not list(tmp_path.glob("t-0*"))

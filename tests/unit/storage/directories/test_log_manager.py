@@ -6,7 +6,6 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -16,19 +15,16 @@ import pytest
 import storage.directories.log_manager
 from protocol.primitives import uuid_text
 from storage.config.log_config import LogConfig
-from storage.directories.directory_locks import lock_directories
-from storage.directories.log_directory import CLEAN_SHUTDOWN
+from storage.directories.log_directory import CLEAN_SHUTDOWN, lock_directories
 from storage.directories.log_manager import LogManager
 from storage.directories.partition_directory import parse_partition_dir_name, suffixed_dir_name
 from storage.io.checkpoint_file import FIRST_DIRTY, read_offsets
 from storage.io.disk import Disk, StorageError
 from storage.log.log import Log
-from tests.support.crashing_disk import CrashingDisk
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.logs import NOW_MS, SMALL, TOPIC_ID, ProducerInfo, append, values_of
+from tests.support.logs import BIG, NOW_MS, SMALL, TOPIC_ID, ProducerInfo, append, fill, flush, values_of
 
 ID, OTHER = bytes(range(1, 17)), bytes(range(2, 18))
-BIG = "x" * 300
 
 
 def started(
@@ -60,11 +56,6 @@ def created(
     if directory is not None:
         manager.set_preferred_log_dir(topic, partition, directory)
     return manager.get_or_create(topic, partition, TOPIC_ID, SMALL, **options)  # type: ignore[arg-type]
-
-
-def flush(log: Log) -> None:
-    log.sync_work()()
-    log.flushed(log.log_end_offset)
 
 
 def write_checkpoints(manager: LogManager) -> list[str]:
@@ -137,8 +128,7 @@ def test_a_partition_in_two_directories_fails_the_start(tmp_path: Path) -> None:
     assert str(error) == f"Cannot use {directory}: t-0 is in {tmp_path}/a too; remove one of them."
 
 
-def test_a_directory_with_another_topic_id_becomes_a_stray(tmp_path: Path) -> None:
-    manager = started(tmp_path)
+def test_a_directory_with_another_topic_id_becomes_a_stray(manager: LogManager, tmp_path: Path) -> None:
     append(created(manager), "old")
     manager.shutdown()
     manager = started(tmp_path)
@@ -149,8 +139,7 @@ def test_a_directory_with_another_topic_id_becomes_a_stray(tmp_path: Path) -> No
     assert log.topic_id == OTHER
 
 
-def test_a_directory_without_topic_id_gets_one(tmp_path: Path) -> None:
-    manager = started(tmp_path)
+def test_a_directory_without_topic_id_gets_one(manager: LogManager, tmp_path: Path) -> None:
     append(created(manager), "old")
     manager.shutdown()
     (tmp_path / "t-0" / "partition.metadata").write_bytes(b"")
@@ -167,7 +156,7 @@ def test_a_directory_is_locked_for_one_process(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     locks = lock_directories(Disk(), [f"{tmp_path}/a"])
     script = (
-        "from storage.io.disk import Disk, StorageError\nfrom storage.directories.directory_locks import lock_directories\n"
+        "from storage.io.disk import Disk, StorageError\nfrom storage.directories.log_directory import lock_directories\n"
         "import sys\n"
         "try:\n  lock_directories(Disk(), sys.argv[1:])\nexcept StorageError as error:\n  sys.exit(str(error))"
     )
@@ -189,9 +178,7 @@ def test_a_directory_is_locked_for_one_process(tmp_path: Path) -> None:
 # ---- clean and unclean -----------------------------------------------------------------------------------
 
 
-def test_after_a_clean_shutdown_no_file_is_opened(tmp_path: Path) -> None:
-    """docs/"""
-    manager = started(tmp_path)
+def test_after_a_clean_shutdown_no_file_is_opened(manager: LogManager, tmp_path: Path) -> None:
     for partition in range(9):
         log = created(manager, partition=partition)
         append(log, "a", "b")
@@ -225,9 +212,7 @@ def test_the_clean_shutdown_marker_is_deleted_durably_at_the_start(tmp_path: Pat
     assert disk.synced == [(str(tmp_path), False)]
 
 
-def test_without_the_marker_every_log_is_recovered(tmp_path: Path) -> None:
-    """docs/"""
-    manager = started(tmp_path)
+def test_without_the_marker_every_log_is_recovered(manager: LogManager, tmp_path: Path) -> None:
     for value in "abc":
         append(created(manager), value)
     damage(tmp_path / "t-0" / f"{0:020d}.log")
@@ -276,24 +261,6 @@ def test_an_unreadable_marker_counts(tmp_path: Path) -> None:
     assert not manager.logs["t", 0].needs_recovery
 
 
-@pytest.mark.parametrize("count", [1, 9])
-def test_a_clean_shutdown_survives_a_loss_of_power(tmp_path: Path, count: int) -> None:
-    disk = CrashingDisk()
-    manager = started(tmp_path, disk=disk)
-    for partition in range(count):
-        for number in range(5):
-            append(created(manager, partition=partition), BIG, str(number), epoch=number)
-    manager.shutdown()
-    disk.crash(Random(1))
-    manager = started(tmp_path, disk=Disk())
-    for log in manager.logs.values():
-        assert not log.needs_recovery
-        assert [value for _, value in values_of(log)][1::2] == list("01234")
-        assert [log.epoch_of(2 * number) for number in range(5)] == list(range(5))
-        assert log.flushed_end_offset == 10
-    assert len(manager.logs) == count
-
-
 def test_a_failed_shutdown_writes_no_marker(tmp_path: Path) -> None:
     disk = FaultyDisk()
     manager = started(tmp_path, disk=disk)
@@ -307,8 +274,7 @@ def test_a_failed_shutdown_writes_no_marker(tmp_path: Path) -> None:
 # ---- taking away -----------------------------------------------------------------------------------------
 
 
-def test_a_deletion_renames_at_once_and_removes_after_the_delay(tmp_path: Path) -> None:
-    manager = started(tmp_path)
+def test_a_deletion_renames_at_once_and_removes_after_the_delay(manager: LogManager, tmp_path: Path) -> None:
     log = manager.get_or_create("t", 0, TOPIC_ID, replace(SMALL, file_delete_delay_ms=0))
     append(log, "old")
     manager.delete(log)
@@ -324,8 +290,7 @@ def test_a_deletion_renames_at_once_and_removes_after_the_delay(tmp_path: Path) 
     assert not manager.deletions(NOW_MS * 2)
 
 
-def test_a_shorter_delay_applies_to_earlier_deletions(tmp_path: Path) -> None:
-    manager = started(tmp_path)
+def test_a_shorter_delay_applies_to_earlier_deletions(manager: LogManager) -> None:
     manager.delete(created(manager))
     assert not manager.deletions(NOW_MS)
     manager.deletion_delay_ms = 5
@@ -333,8 +298,7 @@ def test_a_shorter_delay_applies_to_earlier_deletions(tmp_path: Path) -> None:
     assert manager.deletions(NOW_MS + 5)
 
 
-def test_directories_deleted_before_the_stop_are_removed_at_the_start(tmp_path: Path) -> None:
-    manager = started(tmp_path)
+def test_directories_deleted_before_the_stop_are_removed_at_the_start(manager: LogManager, tmp_path: Path) -> None:
     log = created(manager)
     append(log, "old")
     manager.delete(log)
@@ -348,12 +312,9 @@ def test_directories_deleted_before_the_stop_are_removed_at_the_start(tmp_path: 
 # ---- from time to time -----------------------------------------------------------------------------------
 
 
-def test_only_changed_checkpoints_are_written(tmp_path: Path) -> None:
-    """docs/"""
-    manager = started(tmp_path)
+def test_only_changed_checkpoints_are_written(manager: LogManager, tmp_path: Path) -> None:
     log = created(manager)
-    for _ in range(6):
-        append(log, BIG)
+    fill(log, 6)
     flush(log)
     append(log, BIG)
     log.high_watermark = 7
@@ -372,8 +333,7 @@ def test_only_changed_checkpoints_are_written(tmp_path: Path) -> None:
     assert not (tmp_path / "log-start-offset-checkpoint").exists(), "which has not changed"
 
 
-def test_a_directory_with_pending_checkpoint_work_is_skipped(tmp_path: Path) -> None:
-    manager = started(tmp_path)
+def test_a_directory_with_pending_checkpoint_work_is_skipped(manager: LogManager, tmp_path: Path) -> None:
     log = created(manager)
     append(log, "a")
     log.high_watermark = 1
@@ -387,11 +347,9 @@ def test_a_directory_with_pending_checkpoint_work_is_skipped(tmp_path: Path) -> 
     assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n1\nt 0 2\n"
 
 
-def test_a_truncation_lowers_the_recovery_point_checkpoint(tmp_path: Path) -> None:
-    manager = started(tmp_path)
+def test_a_truncation_lowers_the_recovery_point_checkpoint(manager: LogManager, tmp_path: Path) -> None:
     log = created(manager)
-    for _ in range(6):
-        append(log, BIG)
+    fill(log, 6)
     flush(log)
     write_checkpoints(manager)
     assert manager.truncate(log, 2)
@@ -401,11 +359,9 @@ def test_a_truncation_lowers_the_recovery_point_checkpoint(tmp_path: Path) -> No
     assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 0\n"
 
 
-def test_pending_checkpoint_work_does_not_undo_a_truncation(tmp_path: Path) -> None:
-    manager = started(tmp_path)
+def test_pending_checkpoint_work_does_not_undo_a_truncation(manager: LogManager, tmp_path: Path) -> None:
     log = created(manager)
-    for _ in range(6):
-        append(log, BIG)
+    fill(log, 6)
     flush(log)
     ((_, slow),) = manager.checkpoint()
     manager.truncate(log, 2)
@@ -414,8 +370,7 @@ def test_pending_checkpoint_work_does_not_undo_a_truncation(tmp_path: Path) -> N
     assert before == (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 2\n"
 
 
-def test_flushes_are_due_by_the_settings_of_each_log(tmp_path: Path) -> None:
-    manager = started(tmp_path)
+def test_flushes_are_due_by_the_settings_of_each_log(manager: LogManager) -> None:
     soon = manager.get_or_create("soon", 0, ID, replace(SMALL, flush_ms=100))
     created(manager, "never")
     assert manager.flush_due(NOW_MS * 2) == []
@@ -460,8 +415,7 @@ def test_a_disk_that_fails_during_retention_goes_offline(tmp_path: Path) -> None
     assert list(manager.offline) == [str(tmp_path)]
 
 
-def test_idle_producers_expire(tmp_path: Path) -> None:
-    manager = started(tmp_path)
+def test_idle_producers_expire(manager: LogManager) -> None:
     log = created(manager)
     append(log, "a", producer=ProducerInfo(5, 0, 0))
     manager.expire_producers(NOW_MS + 1000)
@@ -481,44 +435,8 @@ def test_open_descriptors_do_not_grow_with_the_partitions(tmp_path: Path) -> Non
     assert append(manager.logs["t", 3], "b") == 1
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_loss_of_power_loses_no_flushed_record(tmp_path: Path, seed: int) -> None:
-    rng = Random(seed)
-    disk = CrashingDisk()
-    flushed: dict[tuple[str, int], int] = {}
-    wanted: dict[tuple[str, int], list[str]] = {}
-    for life in range(4):
-        manager = started(tmp_path, disk=disk)
-        for key, log in manager.logs.items():
-            found = [value for _, value in values_of(log)]
-            assert len(found) >= flushed.get(key, 0), f"seed {seed}, life {life}, {key}"
-            assert found == wanted[key][: len(found)], f"seed {seed}, life {life}, {key}"
-            wanted[key] = found
-        for number in range(rng.randint(5, 40)):
-            partition = rng.randrange(3)
-            log = created(manager, partition=partition)
-            key = log.topic, partition
-            value = f"{life}.{number}." + "x" * rng.randrange(300)
-            append(log, value, epoch=life)
-            wanted.setdefault(key, []).append(value)
-            if rng.random() < 0.1:
-                flush(log)
-                flushed[key] = log.log_end_offset
-            if rng.random() < 0.1:
-                write_checkpoints(manager)
-        if rng.random() < 0.3:
-            manager.shutdown()
-            flushed.update(offsets_of_closed(manager))
-        disk.crash(rng)
-
-
-def offsets_of_closed(manager: LogManager) -> Mapping[tuple[str, int], int]:
-    return {key: log.checkpoint.recovery_point for key, log in manager.logs.items()}
-
-
-def test_a_truncation_lowers_the_first_dirty_offset(tmp_path: Path) -> None:
+def test_a_truncation_lowers_the_first_dirty_offset(manager: LogManager, tmp_path: Path) -> None:
     """Kafka's maybeTruncateCheckpoint."""
-    manager = started(tmp_path)
     log = created(manager, "t", 0)
     for _ in range(6):
         append(log, "x")

@@ -9,15 +9,12 @@ import pytest
 from protocol.primitives import uuid_from_text
 from storage.io.checkpoint_file import (
     CorruptCheckpoint,
-    read_epochs,
     read_offsets,
     read_topic_id,
-    write_epochs,
     write_offsets,
     write_topic_id,
 )
 from storage.io.disk import Disk, StorageError
-from tests.support.faulty_disk import FaultyDisk
 
 
 def test_offset_checkpoints_have_kafkas_format(tmp_path: Path) -> None:
@@ -81,17 +78,3 @@ def test_an_invalid_topic_id_is_rejected(tmp_path: Path, text: bytes) -> None:
     path.write_bytes(text)
     with pytest.raises(CorruptCheckpoint):
         read_topic_id(Disk(), str(path))
-
-
-def test_a_failed_write_keeps_the_old_contents(tmp_path: Path) -> None:
-    disk = FaultyDisk()
-    path = f"{tmp_path}/leader-epoch-checkpoint"
-    write_epochs(disk, path, [(0, 0)])
-    disk.space_left = 3
-    with pytest.raises(StorageError):
-        write_epochs(disk, path, [(0, 0), (1, 7)])
-    assert read_epochs(Disk(), path) == [(0, 0)]
-    disk.space_left, disk.fail_syncs = None, 5
-    with pytest.raises(StorageError):
-        write_epochs(disk, path, [(0, 0), (1, 7)])
-    assert read_epochs(Disk(), path) == [(0, 0)]

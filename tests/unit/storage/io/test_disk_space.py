@@ -16,7 +16,7 @@ from storage.segments.indexes import WARM_BYTES, OffsetIndex
 from storage.segments.segment import Segment
 from storage.segments.segment_swap import swap_segments
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.logs import NOW_MS, ProducerInfo, append, values_of
+from tests.support.logs import NOW_MS, ProducerInfo, append, flush, values_of
 from tests.unit.storage.directories.test_log_manager import created, started
 
 
@@ -104,15 +104,13 @@ def test_a_log_stays_open_while_its_snapshot_cannot_be_written(tmp_path: Path) -
     manager = started(tmp_path, disk=disk)
     log = created(manager)
     append(log, "a", producer=ProducerInfo(1, 0, 0))
-    log.sync_work()()
-    log.flushed(1)
+    flush(log)
     disk.space_left = 0
     assert not log.release()
     assert (log.is_open, log.is_closed_unsynced) == (True, False)
     disk.space_left = None
     assert append(log, "b", producer=ProducerInfo(1, 0, 1)) == 1
-    log.sync_work()()
-    log.flushed(2)
+    flush(log)
     assert log.release()
     assert values_of(log) == [(0, "a"), (1, "b")]
 
@@ -122,8 +120,7 @@ def test_retention_waits_for_disk_space(tmp_path: Path) -> None:
     manager = started(tmp_path, disk=disk)
     log = created(manager)
     append(log, "a", producer=ProducerInfo(1, 0, 0))
-    log.sync_work()()
-    log.flushed(1)
+    flush(log)
     (tmp_path / "t-0" / f"{1:020d}.snapshot").unlink(missing_ok=True)
     manager = started(tmp_path, disk=disk)
     disk.space_left = 0

@@ -51,6 +51,10 @@ class Room:
     def tell(self) -> None:
         self.evictions += 1
 
+    def use_all(self) -> None:
+        for reader in self.readers:
+            reader.use()
+
     @property
     def open(self) -> list[int]:
         return [number for number, reader in enumerate(self.readers) if reader.file is not None]
@@ -74,8 +78,7 @@ def test_the_least_recently_used_owner_is_closed_first(room: Room) -> None:
 
 
 def test_an_eviction_is_requested_once(room: Room) -> None:
-    for reader in room.readers:
-        reader.use()
+    room.use_all()
     assert (room.evictions, len(room.open)) == (1, 10)
     room.files.close_surplus()
     assert len(room.open) == 7
@@ -84,8 +87,8 @@ def test_an_eviction_is_requested_once(room: Room) -> None:
 
 
 def test_files_opened_since_the_last_check_are_kept(room: Room) -> None:
+    room.use_all()
     for reader in room.readers:
-        reader.use()
         reader.usage = NEW  # opened by a thread for a caller that has not used it yet
     room.files.close_surplus()
     assert len(room.open) == 10
@@ -94,8 +97,7 @@ def test_files_opened_since_the_last_check_are_kept(room: Room) -> None:
 
 
 def test_an_owner_that_cannot_close_is_checked_again(room: Room) -> None:
-    for reader in room.readers:
-        reader.use()
+    room.use_all()
     room.readers[0].is_busy = True
     room.files.close_surplus()
     room.files.close_surplus()
@@ -107,8 +109,7 @@ def test_an_owner_that_cannot_close_is_checked_again(room: Room) -> None:
 
 
 def test_files_without_an_owner_count(room: Room) -> None:
-    for reader in room.readers:
-        reader.use()
+    room.use_all()
     sending = [reader.file for reader in room.readers]
     for _ in range(3):
         room.files.close_surplus()
@@ -121,8 +122,7 @@ def test_files_without_an_owner_count(room: Room) -> None:
 def test_idle_files_are_closed_in_steps(tmp_path: Path) -> None:
     room = Room(tmp_path, 10**6)
     room.readers = [Reader(room.files, room.disk, tmp_path / "file") for _ in range(300)]
-    for reader in room.readers:
-        reader.use()
+    room.use_all()
     list(room.files.close_idle())
     left = [len(room.open) for _ in room.files.close_idle()]
     assert left == [172, 44, 0]

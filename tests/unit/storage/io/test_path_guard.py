@@ -92,21 +92,14 @@ def make_changes(broker: Broker) -> None:
         change()
 
 
-def test_a_pending_roll_creates_no_file_in_the_new_directory(broker: Broker) -> None:
+@pytest.mark.parametrize("file_name", ["04.index", ".snapshot.tmp"], ids=["segment", "producer snapshot"])
+def test_a_pending_roll_creates_no_file_in_the_new_directory(broker: Broker, file_name: str) -> None:
     append(broker.log, "a", "b", "c", "d")
     broker.hold()
     broker.log.roll(0)
-    new = broker.recreate_during(lambda: make_changes(broker), "04.index")
+    new = broker.recreate_during(lambda: make_changes(broker), file_name)
     assert broker.files() == ["partition.metadata"]
     assert (new.log_start_offset, new.log_end_offset) == (0, 0)
-
-
-def test_a_pending_producer_snapshot_is_not_written_to_the_new_topic(broker: Broker) -> None:
-    append(broker.log, "a")
-    broker.hold()
-    broker.log.roll(0)
-    broker.recreate_during(lambda: make_changes(broker), ".snapshot.tmp")
-    assert broker.files() == ["partition.metadata"]
 
 
 def test_a_pending_open_creates_no_file_in_the_new_directory(broker: Broker) -> None:

@@ -37,6 +37,11 @@ def blocked_by(look) -> WouldBlock:
     return caught.value
 
 
+def answer(blocked) -> None:
+    blocked.run()
+    blocked.finish()
+
+
 def filled(path, disk, count=500, config=CONFIG):
     """A closed log of three segments."""
     log = log_at(path, disk=disk, config=config)
@@ -46,6 +51,13 @@ def filled(path, disk, count=500, config=CONFIG):
     return log
 
 
+@pytest.fixture
+def cold(tmp_path):
+    """A cold disk with a closed log of three segments."""
+    disk = ColdDisk()
+    return disk, filled(tmp_path, disk)
+
+
 def regions(log, offset, max_bytes=1000, isolation=Isolation.LOG_END):
     return log.read(offset, max_bytes, isolation, may_block=False)
 
@@ -53,7 +65,6 @@ def regions(log, offset, max_bytes=1000, isolation=Isolation.LOG_END):
 @pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize("offset", [0, 1, 150, 200, 350, 499, 500])
 def test_reads_do_not_block_on_a_cold_disk(tmp_path, offset, keeps):
-    """docs/"""
     disk = ColdDisk(keeps=keeps)
     log = filled(tmp_path, disk)
     expected = log_at(tmp_path, config=CONFIG).read(offset, 1000, Isolation.LOG_END)
@@ -79,7 +90,6 @@ def test_a_scan_progresses_when_the_page_cache_is_lost_repeatedly(tmp_path, keep
 
 
 def test_an_index_longer_than_its_warm_section_is_read_by_a_thread(tmp_path):
-    """docs/"""
     disk = ColdDisk()
     log = filled(tmp_path, disk, count=3000, config=LogConfig(segment_bytes=1 << 30, index_interval_bytes=1))
     disk.ask(lambda: regions(log, 2999))
@@ -91,9 +101,8 @@ def test_an_index_longer_than_its_warm_section_is_read_by_a_thread(tmp_path):
     assert disk.ask(lambda: regions(log, 7))[1] == 1
 
 
-def test_callers_share_the_work_that_opens_a_log(tmp_path):
-    disk = ColdDisk()
-    log = filled(tmp_path, disk)
+def test_callers_share_the_work_that_opens_a_log(cold):
+    _, log = cold
     first = blocked_by(lambda: regions(log, 0))
     records = produced("a")
     assert blocked_by(lambda: log.prepare(records, leader_epoch=0, wall_ms=NOW_MS, may_block=False)) is first
@@ -107,9 +116,8 @@ def test_callers_share_the_work_that_opens_a_log(tmp_path):
     assert blocked_by(lambda: regions(log, 1)) is not one
 
 
-def test_an_append_waits_only_for_closed_files(tmp_path):
-    disk = ColdDisk()
-    log = filled(tmp_path, disk)
+def test_an_append_waits_only_for_closed_files(cold):
+    disk, log = cold
     prepared, rounds = disk.ask(lambda: log.prepare(produced("a"), leader_epoch=0, wall_ms=NOW_MS, may_block=False))
     assert rounds == 1
     log.commit(prepared, NOW_MS) if log.write(prepared) is None else None
@@ -130,13 +138,11 @@ def test_timestamp_lookups_run_in_a_thread(tmp_path, keeps):
     assert latest == (NOW_MS + 499, 499, 0)
 
 
-def test_a_result_is_discarded_after_the_waiting_callers(tmp_path):
-    disk = ColdDisk()
-    log = filled(tmp_path, disk)
+def test_a_result_is_discarded_after_the_waiting_callers(cold):
+    disk, log = cold
     log.open()
     blocked = blocked_by(lambda: log.offset_for_timestamp(NOW_MS + 10_000, may_block=False))
-    blocked.run()
-    blocked.finish()
+    answer(blocked)
     assert log.offset_for_timestamp(NOW_MS + 10_000, may_block=False) is None
     blocked.done()
     append(log, "late", timestamp_ms=NOW_MS + 10_000)
@@ -144,15 +150,13 @@ def test_a_result_is_discarded_after_the_waiting_callers(tmp_path):
     assert found == (NOW_MS + 10_000, 500, 0)
 
 
-def test_records_are_read_by_a_thread(tmp_path):
-    disk = ColdDisk()
-    log = filled(tmp_path, disk)
+def test_records_are_read_by_a_thread(cold, tmp_path):
+    disk, log = cold
     expected = bytes(log_at(tmp_path, config=CONFIG).read_records(100, 2000))
     assert bytes(disk.ask(lambda: log.read_records(100, 2000, may_block=False))[0]) == expected
 
 
 def test_aborted_transactions_are_read_by_a_thread(tmp_path):
-    """docs/"""
     disk = ColdDisk()
     log = log_at(tmp_path, disk=disk, config=CONFIG)
     append(log, "a", producer=ProducerInfo(7, 0, 0, transactional=True))
@@ -168,9 +172,8 @@ def test_aborted_transactions_are_read_by_a_thread(tmp_path):
 # ---------------------------------------------------------------- changes during a lookup
 
 
-def test_results_from_before_a_truncation_are_discarded(tmp_path):
-    disk = ColdDisk()
-    log = filled(tmp_path, disk)
+def test_results_from_before_a_truncation_are_discarded(cold):
+    disk, log = cold
     log.open()
     log.read(450, 1000, Isolation.LOG_END)
     close_idle_files(log.open())
@@ -187,9 +190,8 @@ def test_results_from_before_a_truncation_are_discarded(tmp_path):
     assert disk.ask(lambda: log.offset_for_timestamp(NOW_MS + 420, may_block=False))[0] == (NOW_MS + 1000, 420, 0)
 
 
-def test_a_segment_deleted_during_a_lookup_is_no_disk_error(tmp_path):
-    disk = ColdDisk()
-    log = filled(tmp_path, disk)
+def test_a_segment_deleted_during_a_lookup_is_no_disk_error(cold):
+    disk, log = cold
     log.open()
     works = [
         blocked_by(lambda: regions(log, 0)),
@@ -198,15 +200,13 @@ def test_a_segment_deleted_during_a_lookup_is_no_disk_error(tmp_path):
     ]
     log.trim(400, NOW_MS)
     for work in works:
-        work.run()
-        work.finish()
+        answer(work)
     refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: regions(log, 0))
     assert disk.ask(lambda: regions(log, 400))[0].size
 
 
-def test_a_log_that_goes_offline_during_an_open_stays_closed(tmp_path):
-    disk = ColdDisk()
-    log = filled(tmp_path, disk)
+def test_a_log_that_goes_offline_during_an_open_stays_closed(cold):
+    _, log = cold
     opening = blocked_by(lambda: regions(log, 0))
     opening.run()
     log.go_offline()
@@ -219,15 +219,13 @@ def test_settings_changed_during_an_open_apply(tmp_path):
     log = filled(tmp_path, disk, count=1)
     opening = blocked_by(lambda: regions(log, 0))
     log.update_config(LogConfig(segment_bytes=1000, index_interval_bytes=100))
-    opening.run()
-    opening.finish()
+    answer(opening)
     fill(log, 3)
     assert len(log.open().segments()) > 1
 
 
-def test_a_corrupt_batch_is_reported_to_the_callers_and_read_again_by_the_next(tmp_path):
-    disk = ColdDisk()
-    log = filled(tmp_path, disk)
+def test_a_corrupt_batch_is_reported_to_the_callers_and_read_again_by_the_next(cold, tmp_path):
+    disk, log = cold
     log.open()
     segment = min(tmp_path.glob("t-0/*.log"))
     with segment.open("r+b") as file:
@@ -236,14 +234,12 @@ def test_a_corrupt_batch_is_reported_to_the_callers_and_read_again_by_the_next(t
     for _ in range(2):
         disk.evict_all()
         blocked = blocked_by(lambda: regions(log, 0))
-        blocked.run()
-        blocked.finish()
+        answer(blocked)
         refused(ErrorCode.CORRUPT_MESSAGE, lambda: regions(log, 0))
 
 
-def test_a_disk_error_is_raised_by_the_thread(tmp_path):
-    disk = ColdDisk()
-    log = filled(tmp_path, disk)
+def test_a_disk_error_is_raised_by_the_thread(cold, tmp_path):
+    _, log = cold
     log.open()
     blocked = blocked_by(lambda: regions(log, 0))
     min(tmp_path.glob("t-0/*.log")).unlink()
@@ -252,42 +248,26 @@ def test_a_disk_error_is_raised_by_the_thread(tmp_path):
         blocked.run()
 
 
-def test_a_log_deleted_while_a_thread_opens_it_keeps_no_file_open(tmp_path):
-    disk = ColdDisk()
-    log = filled(tmp_path, disk)
-    before = disk.open_files
-    gc.disable()
-    try:
-        try:
-            regions(log, 0)
-        except WouldBlock as blocked:
-            blocked.run()
-            log.delete()
-        assert disk.open_files == before
-    finally:
-        gc.enable()
-
-
-QUESTIONS = {
-    "a batch": lambda log: regions(log, 0),
-    "a time": lambda log: log.offset_for_timestamp(NOW_MS, may_block=False),
-    "records": lambda log: log.read_records(0, 100, may_block=False),
+LOOKUPS = {
+    "opening": lambda log: log.open(may_block=False),
+    "a batch": lambda log: log.open() and regions(log, 0),
+    "a time": lambda log: log.open() and log.offset_for_timestamp(NOW_MS, may_block=False),
+    "records": lambda log: log.open() and log.read_records(0, 100, may_block=False),
 }
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_a_log_deleted_during_a_lookup_keeps_no_file_open(tmp_path, question):
-    disk = ColdDisk()
+@pytest.mark.parametrize("lookup", LOOKUPS.values(), ids=LOOKUPS)
+def test_a_log_deleted_during_a_lookup_keeps_no_file_open(cold, lookup):
+    disk, log = cold
     before = disk.open_files
-    log = filled(tmp_path, disk)
     gc.disable()
     try:
-        log.open()
         try:
-            QUESTIONS[question](log)
+            lookup(log)
         except WouldBlock as blocked:
             blocked.run()
             log.delete()
+        assert log.is_offline
         assert disk.open_files == before
     finally:
         gc.enable()

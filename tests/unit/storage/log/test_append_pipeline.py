@@ -29,14 +29,14 @@ from tests.support.logs import (
     marker,
     produced,
     refused,
+    snapshots,
     values_of,
 )
 
 # ---- append ----------------------------------------------------------------------------------------------
 
 
-def test_prepare_writes_offsets_and_epoch_into_the_callers_buffer(make: MakeLog) -> None:
-    log = make()
+def test_prepare_writes_offsets_and_epoch_into_the_callers_buffer(log: Log) -> None:
     append(log, "a", "b")
     frame = memoryview(bytearray(b"head") + produced("c", "d", "e"))[4:]
     info = append_records(log, frame, leader_epoch=7)
@@ -55,8 +55,7 @@ def test_an_append_returns_its_log_append_time(make: MakeLog) -> None:
     assert log.offset_for_timestamp(NOW_MS) == (NOW_MS, 0, 0)
 
 
-def test_a_rejected_append_changes_nothing(make: MakeLog) -> None:
-    log = make()
+def test_a_rejected_append_changes_nothing(log: Log) -> None:
     broken = produced("a")
     broken[-1] ^= 1
     refused(ErrorCode.CORRUPT_MESSAGE, lambda: append_records(log, broken))
@@ -68,35 +67,14 @@ def test_a_rejected_append_changes_nothing(make: MakeLog) -> None:
     assert append(log, "a") == 0
 
 
-def test_records_are_not_readable_before_the_commit(make: MakeLog) -> None:
-    log = make()
-    prepared = log.prepare(produced("a", "b"), leader_epoch=0, wall_ms=NOW_MS)
-    log.write(prepared)
-    assert log.log_end_offset == 0
-    assert values_of(log) == []
-    assert log.commit(prepared, NOW_MS).last_offset == 1
-    assert values_of(log) == [(0, "a"), (1, "b")]
-
-
-def test_pending_appends_have_consecutive_offsets(make: MakeLog) -> None:
-    log = make()
-    first, second, third = (log.prepare(produced(BIG, value), leader_epoch=0, wall_ms=NOW_MS) for value in "abc")
-    for prepared in (third, first, second):
-        log.write(prepared)
-    assert [log.commit(prepared, NOW_MS).base_offset for prepared in (first, second, third)] == [0, 2, 4]
-    assert [value for _, value in values_of(log)][1::2] == ["a", "b", "c"]
-
-
-def test_commits_out_of_order_are_an_assertion_error(make: MakeLog) -> None:
-    log = make()
+def test_commits_out_of_order_are_an_assertion_error(log: Log) -> None:
     log.prepare(produced("a"), leader_epoch=0, wall_ms=NOW_MS)
     later = log.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS)
     with pytest.raises(AssertionError):
         log.commit(later, NOW_MS)
 
 
-def test_an_abort_aborts_all_later_appends(make: MakeLog) -> None:
-    log = make()
+def test_an_abort_aborts_all_later_appends(log: Log) -> None:
     append(log, "kept")
     producer = [ProducerInfo(9, 0, sequence) for sequence in range(3)]
     lost = [log.prepare(produced(BIG, BIG, producer=p), leader_epoch=0, wall_ms=NOW_MS) for p in producer[::2]]
@@ -109,17 +87,6 @@ def test_an_abort_aborts_all_later_appends(make: MakeLog) -> None:
     assert append(log, "next", producer=producer[0]) == 1
     assert append(log, "more", producer=producer[1]) == 2
     assert values_of(log) == [(0, "kept"), (1, "next"), (2, "more")]
-
-
-def test_an_earlier_append_survives_the_abort_of_a_later_one(make: MakeLog) -> None:
-    log = make()
-    first = log.prepare(produced("a"), leader_epoch=0, wall_ms=NOW_MS)
-    second = log.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS)
-    log.abort(second)
-    log.write(first)
-    log.commit(first, NOW_MS)
-    assert append(log, "c") == 1
-    assert values_of(log) == [(0, "a"), (1, "c")]
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
@@ -141,8 +108,7 @@ def test_a_failed_append_does_not_change_the_log(make: MakeLog, code: int) -> No
 # ---- producers -------------------------------------------------------------------------------------------
 
 
-def test_a_duplicate_batch_returns_its_old_offsets(make: MakeLog) -> None:
-    log = make()
+def test_a_duplicate_batch_returns_its_old_offsets(log: Log) -> None:
     append(log, "before")
     append(log, "a", "b", producer=ProducerInfo(5, 0, 0))
     size = log.size_bytes
@@ -155,62 +121,18 @@ def test_a_duplicate_batch_returns_its_old_offsets(make: MakeLog) -> None:
     assert (log.size_bytes, log.log_end_offset, log.latest_epoch) == (size, 3, 0)
 
 
-def test_sequences_are_checked_against_pending_appends(make: MakeLog) -> None:
-    log = make()
-    first = log.prepare(produced("a", producer=ProducerInfo(5, 0, 0)), leader_epoch=0, wall_ms=NOW_MS)
-    second = log.prepare(produced("b", producer=ProducerInfo(5, 0, 1)), leader_epoch=0, wall_ms=NOW_MS)
-    refused(
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        lambda: log.prepare(produced("d", producer=ProducerInfo(5, 0, 3)), leader_epoch=0, wall_ms=NOW_MS),
-    )
-    for prepared in (first, second):
-        log.write(prepared)
-        log.commit(prepared, NOW_MS)
-    assert values_of(log) == [(0, "a"), (1, "b")]
-
-
-@pytest.mark.parametrize("is_clean", [True, False])
-def test_producer_state_survives_a_restart(make: MakeLog, is_clean: bool) -> None:
-    log = make()
-    for number in range(7):
-        append(log, BIG, producer=ProducerInfo(5, 0, number))
-    if is_clean:
-        log.close()
-    again = make(is_clean=is_clean)
-    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: append(again, "x", producer=ProducerInfo(5, 0, 9)))
-    assert append_records(again, produced(BIG, producer=ProducerInfo(5, 0, 6))).duplicate
-    assert append(again, "x", producer=ProducerInfo(5, 0, 7)) == 7
-
-
 def test_each_new_segment_has_a_producer_snapshot(make: MakeLog, tmp_path: Path) -> None:
     log = make()
-    for number in range(5):
-        append(log, BIG, producer=ProducerInfo(5, 0, number))
-    assert sorted(path.name for path in (tmp_path / "t-0").glob("*.snapshot")) == [
-        f"{2:020d}.snapshot",
-        f"{4:020d}.snapshot",
-    ]
+    fill(log, 5, producer_id=5)
+    assert snapshots(tmp_path) == [2, 4]
     append(log, BIG, producer=ProducerInfo(5, 0, 5))
     log.abort(log.prepare(produced(BIG, producer=ProducerInfo(5, 0, 6)), leader_epoch=0, wall_ms=NOW_MS))
-    assert not (tmp_path / "t-0" / f"{6:020d}.snapshot").exists()
+    assert snapshots(tmp_path) == [2, 4]
     log.close()
-    assert (tmp_path / "t-0" / f"{6:020d}.snapshot").exists()
+    assert snapshots(tmp_path) == [2, 4, 6]
     again = make()
     again.open()
-    assert sorted(path.name for path in (tmp_path / "t-0").glob("*.snapshot")) == [
-        f"{offset:020d}.snapshot" for offset in (2, 4, 6)
-    ]
-
-
-def test_a_corrupt_snapshot_is_replaced_by_a_longer_replay(make: MakeLog, tmp_path: Path) -> None:
-    log = make()
-    for number in range(7):
-        append(log, BIG, producer=ProducerInfo(5, 0, number))
-    log.close()
-    newest = max((tmp_path / "t-0").glob("*.snapshot"))
-    newest.write_bytes(newest.read_bytes()[:-3])
-    again = make()
-    assert append(again, "x", producer=ProducerInfo(5, 0, 7)) == 7
+    assert snapshots(tmp_path) == [2, 4, 6]
 
 
 # ---- transactions ----------------------------------------------------------------------------------------
@@ -225,8 +147,7 @@ def end(log: Log, producer_id: int, kind: ControlType) -> None:
     append_records(log, marker(kind, producer_id, 0), origin=AppendOrigin.COORDINATOR)
 
 
-def test_an_open_transaction_holds_the_last_stable_offset(make: MakeLog) -> None:
-    log = make()
+def test_an_open_transaction_holds_the_last_stable_offset(log: Log) -> None:
     append(log, "plain")
     append(log, "a", "b", producer=ProducerInfo(5, 0, 0, transactional=True))
     append(log, "behind")
@@ -241,18 +162,8 @@ def test_an_open_transaction_holds_the_last_stable_offset(make: MakeLog) -> None
     assert len(values_of(log, 0, Isolation.LAST_STABLE)) == 4
 
 
-def test_the_last_stable_offset_is_not_below_the_log_start(make: MakeLog) -> None:
-    log = make()
-    append(log, "a", producer=ProducerInfo(5, 0, 0, transactional=True))
-    append(log, "b", "c")
-    log.high_watermark = 3
-    log.trim(2, NOW_MS)
-    assert log.last_stable_offset == 2
-
-
 @pytest.mark.parametrize("restart", ["none", "clean", "unclean"])
 def test_reads_return_the_aborted_transactions_of_their_range(make: MakeLog, restart: str) -> None:
-    """docs/"""
     log = make()
     transaction(log, 5, ControlType.ABORT, BIG)  # 0, marker 1
     transaction(log, 6, ControlType.COMMIT, BIG)  # 2, marker 3
@@ -272,8 +183,7 @@ def test_reads_return_the_aborted_transactions_of_their_range(make: MakeLog, res
     assert log.read(7, EVERYTHING, Isolation.LAST_STABLE).aborted == []
 
 
-def test_a_marker_of_an_old_coordinator_epoch_is_rejected(make: MakeLog) -> None:
-    log = make()
+def test_a_marker_of_an_old_coordinator_epoch_is_rejected(log: Log) -> None:
     append(log, "a", producer=ProducerInfo(5, 0, 0, transactional=True))
     append_records(log, marker(ControlType.COMMIT, 5, 0, coordinator_epoch=4), origin=AppendOrigin.COORDINATOR)
     refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED, lambda: end(log, 5, ControlType.ABORT))

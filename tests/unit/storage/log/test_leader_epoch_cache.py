@@ -17,6 +17,12 @@ def table(tmp_path: Path, *entries: tuple[int, int]) -> LeaderEpochCache:
     return epochs
 
 
+@pytest.fixture
+def epochs(tmp_path: Path) -> LeaderEpochCache:
+    """Epoch 1 from offset 5 and epoch 3 from offset 20."""
+    return table(tmp_path, (1, 5), (3, 20))
+
+
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
@@ -64,8 +70,7 @@ def test_an_empty_cache_returns_undefined(tmp_path: Path) -> None:
     assert epochs.end_offset_for(0, 9) == (-1, -1)
 
 
-def test_an_offset_belongs_to_the_last_epoch_started(tmp_path: Path) -> None:
-    epochs = table(tmp_path, (1, 5), (3, 20))
+def test_an_offset_belongs_to_the_last_epoch_started(epochs: LeaderEpochCache) -> None:
     assert [epochs.epoch_at(offset) for offset in (0, 5, 19, 20, 99)] == [-1, 1, 1, 3, 3]
 
 
@@ -73,8 +78,9 @@ def test_an_offset_belongs_to_the_last_epoch_started(tmp_path: Path) -> None:
     ("end", "expected"),
     [(100, [(1, 5), (3, 20)]), (21, [(1, 5), (3, 20)]), (20, [(1, 5)]), (6, [(1, 5)]), (5, []), (0, [])],
 )
-def test_truncate_removes_epochs_above_the_end(tmp_path: Path, end: int, expected: list[tuple[int, int]]) -> None:
-    epochs = table(tmp_path, (1, 5), (3, 20))
+def test_truncate_removes_epochs_above_the_end(
+    epochs: LeaderEpochCache, end: int, expected: list[tuple[int, int]]
+) -> None:
     epochs.truncate(end)
     assert epochs.entries() == expected
     assert epochs.latest == (expected[-1][0] if expected else -1)
@@ -91,15 +97,13 @@ def test_truncate_removes_epochs_above_the_end(tmp_path: Path, end: int, expecte
     ],
 )
 def test_trim_moves_the_first_epoch_to_the_log_start(
-    tmp_path: Path, start: int, expected: list[tuple[int, int]]
+    epochs: LeaderEpochCache, start: int, expected: list[tuple[int, int]]
 ) -> None:
-    epochs = table(tmp_path, (1, 5), (3, 20))
     epochs.trim(start)
     assert epochs.entries() == expected
 
 
-def test_the_checkpoint_is_read_back(tmp_path: Path) -> None:
-    epochs = table(tmp_path, (1, 5), (3, 20))
+def test_the_checkpoint_is_read_back(epochs: LeaderEpochCache, tmp_path: Path) -> None:
     epochs.write()
     file = tmp_path / "leader-epoch-checkpoint"
     assert file.read_bytes() == b"0\n2\n1 5\n3 20\n"

@@ -12,7 +12,7 @@ from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from storage.config.log_config import LogConfig
 from storage.io.disk import StorageError
-from storage.log.log import Checkpoint, Isolation
+from storage.log.log import Checkpoint, Isolation, Log
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import (
     BIG,
@@ -24,17 +24,17 @@ from tests.support.logs import (
     append,
     append_records,
     fill,
+    flush,
     produced,
     refused,
+    snapshots,
     values_of,
 )
 
 # ---- read ------------------------------------------------------------------------------------------------
 
 
-def test_each_isolation_sees_up_to_its_bound(make: MakeLog) -> None:
-    """docs/"""
-    log = make()
+def test_each_isolation_sees_up_to_its_bound(log: Log) -> None:
     fill(log, 6, "x")
     log.high_watermark = 4
     for isolation, bound in ((Isolation.LOG_END, 6), (Isolation.HIGH_WATERMARK, 4), (Isolation.LAST_STABLE, 4)):
@@ -48,9 +48,7 @@ def test_each_isolation_sees_up_to_its_bound(make: MakeLog) -> None:
         refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda offset=offset: log.read_records(offset, 1))
 
 
-def test_one_batch_is_given_however_large(make: MakeLog) -> None:
-    """docs/"""
-    log = make()
+def test_one_batch_is_given_however_large(log: Log) -> None:
     append(log, BIG)
     assert log.read(0, 1, Isolation.LOG_END).size > 300
     assert log.read(0, 1, Isolation.LOG_END, min_one_batch=False).size == 0
@@ -97,8 +95,7 @@ def test_records_below_the_log_start_are_not_found(make: MakeLog) -> None:
     assert log.offset_for_timestamp(NOW_MS) == (NOW_MS + 30, 2, 0)
 
 
-def test_an_empty_log_has_no_timestamps(make: MakeLog) -> None:
-    log = make()
+def test_an_empty_log_has_no_timestamps(log: Log) -> None:
     assert log.offset_for_timestamp(0) is None
     assert log.offset_of_max_timestamp() is None
 
@@ -119,8 +116,7 @@ def test_an_epoch_starts_at_the_log_end_without_opening_the_log(make: MakeLog) -
     assert again.end_offset_for_epoch(5) == (-1, -1)
 
 
-def test_an_append_of_an_earlier_epoch_does_not_change_the_latest(make: MakeLog) -> None:
-    log = make()
+def test_an_append_of_an_earlier_epoch_does_not_change_the_latest(log: Log) -> None:
     append(log, "a", epoch=1)
     late = log.prepare(produced("b"), leader_epoch=1, wall_ms=NOW_MS)
     log.assign_epoch(2)
@@ -131,25 +127,15 @@ def test_an_append_of_an_earlier_epoch_does_not_change_the_latest(make: MakeLog)
     assert [log.epoch_of(offset) for offset in range(3)] == [1, 1, 2]
 
 
-def test_epochs_are_rebuilt_after_a_crash(make: MakeLog) -> None:
-    log = make()
-    for epoch in (1, 3, 4):
-        append(log, BIG, BIG, epoch=epoch)
-    again = make(is_clean=False)
-    assert [again.end_offset_for_epoch(epoch) for epoch in (1, 2, 3, 4)] == [(1, 2), (1, 2), (3, 4), (4, 6)]
-
-
 # ---- cutting ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("offset", range(8))
-def test_truncate_removes_all_later_state(make: MakeLog, offset: int) -> None:
+def test_truncate_removes_all_later_state(log: Log, offset: int) -> None:
     """Records, epochs, producers, high watermark, flushed end, aborted transactions."""
-    log = make()
     for number in range(6):
         append(log, BIG, epoch=number, producer=ProducerInfo(5, 0, number))
-    log.sync_work()()
-    log.flushed(6)
+    flush(log)
     log.high_watermark = 6
     assert log.truncate(offset) == (offset < 6)
     end_offset = min(offset, 6)
@@ -159,30 +145,23 @@ def test_truncate_removes_all_later_state(make: MakeLog, offset: int) -> None:
     assert append(log, "next", producer=ProducerInfo(5, 0, end_offset), epoch=9) == end_offset
 
 
-def test_truncating_at_the_end_removes_an_epoch_without_records(make: MakeLog) -> None:
-    log = make()
+def test_truncating_at_the_end_removes_an_epoch_without_records(log: Log) -> None:
     append(log, "a", epoch=1)
     log.assign_epoch(2)
     assert not log.truncate(1)
     assert log.latest_epoch == 1
 
 
-def test_a_truncated_log_drops_its_producer_snapshots(make: MakeLog, tmp_path: Path) -> None:
-    log = make()
+def test_a_truncated_log_drops_its_producer_snapshots(log: Log, tmp_path: Path) -> None:
     fill(log, 9)
     log.high_watermark = 9
     log.truncate(7)
-    assert [path.name for path in sorted((tmp_path / "t-0").glob("*.snapshot"))] == [
-        f"{offset:020d}.snapshot" for offset in (2, 4, 6)
-    ]
+    assert snapshots(tmp_path) == [2, 4, 6]
     log.trim(4, NOW_MS)
-    assert [path.name for path in sorted((tmp_path / "t-0").glob("*.snapshot"))] == [
-        f"{offset:020d}.snapshot" for offset in (4, 6)
-    ]
+    assert snapshots(tmp_path) == [4, 6]
 
 
-def test_a_truncation_below_the_first_segment_restarts_the_log_there(make: MakeLog) -> None:
-    log = make()
+def test_a_truncation_below_the_first_segment_restarts_the_log_there(log: Log) -> None:
     fill(log, 6)
     log.high_watermark = 6
     log.trim(5, NOW_MS)
@@ -191,19 +170,17 @@ def test_a_truncation_below_the_first_segment_restarts_the_log_there(make: MakeL
     assert append(log, "x") == 2
 
 
-def test_truncate_fully_removes_snapshots_and_epochs(make: MakeLog, tmp_path: Path) -> None:
-    log = make()
+def test_truncate_fully_removes_snapshots_and_epochs(log: Log, tmp_path: Path) -> None:
     for number in range(6):
         append(log, BIG, epoch=number, producer=ProducerInfo(5, 0, number))
     log.truncate_fully(100)
     assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (100, 100, 100)
     assert log.latest_epoch == -1
-    assert not list((tmp_path / "t-0").glob("*.snapshot"))
+    assert snapshots(tmp_path) == []
     assert append(log, "x", producer=ProducerInfo(5, 0, 3)) == 100
 
 
-def test_trim_raises_the_log_start_and_deletes_whole_segments(make: MakeLog) -> None:
-    log = make()
+def test_trim_raises_the_log_start_and_deletes_whole_segments(log: Log) -> None:
     fill(log, 7, epoch=1)
     log.high_watermark = 5
     error = refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: log.trim(6, NOW_MS))
@@ -266,7 +243,6 @@ def test_epochs_are_durable_before_the_recovery_point_advances(make: MakeLog, tm
 
 
 def test_a_flush_is_due_by_number_by_time_and_after_a_roll(make: MakeLog) -> None:
-    """docs/"""
     log = make(config=replace(SMALL, flush_ms=500, flush_messages=3))
     assert not log.is_flush_due(NOW_MS * 2)
     append(log, "x")
@@ -274,8 +250,7 @@ def test_a_flush_is_due_by_number_by_time_and_after_a_roll(make: MakeLog) -> Non
     assert log.is_flush_due(NOW_MS + 500)
     fill(log, 2, "x")
     assert log.is_flush_due(NOW_MS)
-    log.sync_work()()
-    log.flushed(3)
+    flush(log)
     assert not log.is_flush_due(NOW_MS * 2)
     fill(log, 2)
     assert not log.is_flush_due(NOW_MS)
@@ -304,12 +279,10 @@ def test_a_log_opens_nothing_before_it_is_used(make: MakeLog) -> None:
     assert again.is_open
 
 
-def test_a_log_is_released_only_when_all_is_flushed(make: MakeLog) -> None:
-    log = make()
+def test_a_log_is_released_only_when_all_is_flushed(log: Log) -> None:
     append(log, "a")
     assert not log.release()
-    log.sync_work()()
-    log.flushed(1)
+    flush(log)
     prepared = log.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS)
     assert not log.release()
     log.abort(prepared)
@@ -318,8 +291,7 @@ def test_a_log_is_released_only_when_all_is_flushed(make: MakeLog) -> None:
     assert values_of(log) == [(0, "a")]
 
 
-def test_an_offline_log_refuses_every_use(make: MakeLog) -> None:
-    log = make()
+def test_an_offline_log_refuses_every_use(log: Log) -> None:
     append(log, "a")
     prepared = log.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS)
     log.go_offline()
@@ -336,8 +308,7 @@ def test_an_offline_log_refuses_every_use(make: MakeLog) -> None:
     log.flushed(1)
 
 
-def test_regions_stay_readable_after_the_log_is_deleted(make: MakeLog, tmp_path: Path) -> None:
-    log = make()
+def test_regions_stay_readable_after_the_log_is_deleted(log: Log, tmp_path: Path) -> None:
     append(log, BIG)
     region = log.read(0, EVERYTHING, Isolation.LOG_END).regions[0]
     log.delete()
@@ -346,8 +317,7 @@ def test_regions_stay_readable_after_the_log_is_deleted(make: MakeLog, tmp_path:
     assert len(os.pread(region.file.fileno(), region.length, region.position)) == region.length
 
 
-def test_a_flush_after_a_deletion_does_not_fail(make: MakeLog, tmp_path: Path) -> None:
-    log = make()
+def test_a_flush_after_a_deletion_does_not_fail(log: Log, tmp_path: Path) -> None:
     fill(log, 5, epoch=2)
     before, after = log.sync_work(), log.sync_work()
     append(log, BIG, epoch=3)
@@ -360,8 +330,7 @@ def test_a_flush_after_a_deletion_does_not_fail(make: MakeLog, tmp_path: Path) -
     assert not (tmp_path / "t-0").exists()
 
 
-def test_a_flush_during_a_deletion_does_not_fail(make: MakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = make()
+def test_a_flush_during_a_deletion_does_not_fail(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def fail(path: str, *_: object, **__: object) -> None:
         raise StorageError("replace", path)

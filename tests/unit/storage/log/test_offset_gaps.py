@@ -11,7 +11,7 @@ from protocol.records import headers
 from storage.config.log_config import LogConfig
 from storage.log.log import Log
 from storage.log.openable_log import Checkpoint
-from tests.support.compaction import COMPACTED, closed, compact, kept, put
+from tests.support.compaction import COMPACTED, cleaned, closed, compact, kept, put
 from tests.support.logs import NOW_MS, log_at
 
 DELETED = replace(COMPACTED, cleanup_policy=frozenset({"delete"}))
@@ -25,6 +25,14 @@ def three_segments(root: Path, config: LogConfig = COMPACTED) -> Log:
         if number % 4 == 3:
             closed(log)
     put(log, ("last", "v"))
+    log.close()
+    return log
+
+
+def compacted(root: Path) -> Log:
+    """The same with all segments but the active one compacted into one."""
+    log = log_at(root, config=three_segments(root).config)
+    cleaned(log, [("k5", "again")])
     log.close()
     return log
 
@@ -70,12 +78,7 @@ def test_a_gap_below_the_compacted_end_is_no_loss(tmp_path: Path, config: LogCon
 
 def test_a_gap_after_a_compacted_segment_is_no_loss(tmp_path: Path) -> None:
     """No checkpoint covers it: a crash during a compaction."""
-    log = three_segments(tmp_path)
-    log = log_at(tmp_path, config=log.config)
-    put(log, ("k5", "again"))
-    closed(log)
-    compact(log, NOW_MS)
-    log.close()
+    log = compacted(tmp_path)
     bases = sorted(int(path.stem) for path in (tmp_path / "t-0").glob("*.log"))
     assert bases == [0, 10]
     put(log, ("more", "v"))
@@ -85,12 +88,7 @@ def test_a_gap_after_a_compacted_segment_is_no_loss(tmp_path: Path) -> None:
 
 
 def test_a_gap_after_recent_appends_is_a_loss_even_in_a_compacted_segment(tmp_path: Path) -> None:
-    log = three_segments(tmp_path)
-    log = log_at(tmp_path, config=log.config)
-    put(log, ("k5", "again"))
-    closed(log)
-    compact(log, NOW_MS)
-    log.close()
+    log = compacted(tmp_path)
     (tmp_path / "t-0" / f"{10:020d}.log").unlink()  # the compacted one is appended to, as after a move
     log = log_at(tmp_path, config=log.config)
     end_offset = log.log_end_offset

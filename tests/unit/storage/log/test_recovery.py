@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from protocol.compression import Compression
 from protocol.records import ControlType, parse_header
 from storage.config.log_config import LogConfig
 from storage.io.checkpoint_file import LEADER_EPOCHS
@@ -26,21 +25,16 @@ from tests.support.logs import (
     log_at,
     marker,
     produced,
+    snapshots,
     values_of,
 )
-
-
-def snapshots(tmp_path: Path) -> list[int]:
-    return sorted(int(path.stem) for path in (tmp_path / "t-0").glob("*.snapshot"))
 
 
 @pytest.mark.parametrize("point", [0, 3, 6, 7, 9])
 def test_producer_state_is_the_same_after_a_crash(make: MakeLog, point: int) -> None:
     log = make()
-    for number in range(3):
-        append(log, BIG, producer=ProducerInfo(5, 0, number))
-    for number in range(6):
-        append(log, BIG, producer=ProducerInfo(6, 0, number))
+    fill(log, 3, producer_id=5)
+    fill(log, 6, producer_id=6)
     log.sync_work()()
     before = {known: producer.batches[-1] for known, producer in log.producers.producers.items()}
     again = make(is_clean=False, checkpoint=Checkpoint(point, 0, 0))
@@ -73,8 +67,7 @@ def test_retried_batches_are_known_after_a_restart(make: MakeLog, is_clean: bool
 
 def test_batches_before_a_snapshot_may_be_corrupt(make: MakeLog, tmp_path: Path) -> None:
     log = make()
-    for number in range(7):
-        append(log, BIG, producer=ProducerInfo(5, 0, number))
+    fill(log, 7, producer_id=5)
     log.close()
     for path in sorted((tmp_path / "t-0").glob("*.log"))[:-1]:
         content = bytearray(path.read_bytes())
@@ -88,8 +81,7 @@ def test_batches_before_a_snapshot_may_be_corrupt(make: MakeLog, tmp_path: Path)
 
 def test_snapshots_above_the_recovery_point_are_rewritten(make: MakeLog, tmp_path: Path) -> None:
     log = make()
-    for number in range(9):
-        append(log, BIG, producer=ProducerInfo(5, 0, number))
+    fill(log, 9, producer_id=5)
     before = {path: path.read_bytes() for path in (tmp_path / "t-0").glob("*.snapshot")}
     for path in before:
         path.write_bytes(path.read_bytes()[:-1])
@@ -104,8 +96,7 @@ def test_snapshots_above_the_recovery_point_are_rewritten(make: MakeLog, tmp_pat
 
 def test_a_segment_started_by_an_unfinished_append_gets_a_snapshot(make: MakeLog, tmp_path: Path) -> None:
     log = make()
-    for number in range(2):
-        append(log, BIG, producer=ProducerInfo(5, 0, number))
+    fill(log, 2, producer_id=5)
     log.write(log.prepare(produced(BIG), leader_epoch=0, wall_ms=NOW_MS))
     assert snapshots(tmp_path) == []
     again = make(is_clean=False)
@@ -118,8 +109,7 @@ def test_a_segment_started_by_an_unfinished_append_gets_a_snapshot(make: MakeLog
 
 def test_a_corrupt_snapshot_at_the_recovery_start_is_replaced(make: MakeLog, tmp_path: Path) -> None:
     log = make()
-    for number in range(5):
-        append(log, BIG, producer=ProducerInfo(5, 0, number))
+    fill(log, 5, producer_id=5)
     (tmp_path / "t-0" / f"{4:020d}.snapshot").write_bytes(b"torn")
     again = make(is_clean=False, checkpoint=Checkpoint(5, 0, 5))
     assert again.log_end_offset == 5
@@ -155,8 +145,7 @@ def test_unneeded_snapshots_are_deleted(make: MakeLog, tmp_path: Path) -> None:
 
 def test_after_a_kill_a_later_snapshot_is_kept_but_not_read(make: MakeLog, tmp_path: Path) -> None:
     log = make()
-    for number in range(5):
-        append(log, BIG, producer=ProducerInfo(5, 0, number))
+    fill(log, 5, producer_id=5)
     log.close()
     newest = tmp_path / "t-0" / f"{5:020d}.snapshot"
     whole = newest.read_bytes()
@@ -207,26 +196,13 @@ def test_epochs_outside_the_log_are_removed(make: MakeLog, tmp_path: Path) -> No
 
 def test_a_cleanly_closed_log_is_not_replayed(make: MakeLog, tmp_path: Path) -> None:
     log = make()
-    for number in range(5):
-        append(log, BIG, producer=ProducerInfo(5, 0, number))
+    fill(log, 5, producer_id=5)
     log.close()
     (tmp_path / "t-0" / f"{5:020d}.snapshot").unlink()
     assert make().producers.producers[5].batches[-1][1] == 4, "from the snapshot at 4"
     for path in (tmp_path / "t-0").glob("*.snapshot"):
         path.unlink()
     assert make().producers.producers == {}
-
-
-@pytest.mark.parametrize("compression", list(Compression))
-def test_a_timestamp_lookup_decodes_one_batch(compression: Compression) -> None:
-    data = produced(*"abcd", timestamp_ms=100, step_ms=10, compression=compression)
-
-    def found(target_ms: int, start_offset: int) -> tuple[int, int] | None:
-        return first_at_or_after(data, 0, parse_header(data), target_ms, start_offset, max_bytes=1000)
-
-    assert [found(target, 0) for target in (0, 100, 101, 130, 131)] == [(100, 0), (100, 0), (110, 1), (130, 3), None]
-    assert [found(target, 2) for target in (0, 125)] == [(120, 2), (130, 3)]
-    assert found(0, 4) is None
 
 
 def test_with_log_append_time_all_records_have_one_timestamp() -> None:
@@ -286,14 +262,16 @@ def test_snapshots_of_replaced_segments_are_deleted_at_the_open(tmp_path: Path, 
     assert snapshots(tmp_path) == [3, 4, 5]
 
 
-def test_a_clean_log_with_a_corrupt_snapshot_replays_the_batches(make: MakeLog, tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", ["x", BIG], ids=["from the start", "from an earlier snapshot"])
+def test_a_clean_log_with_a_corrupt_snapshot_replays_the_batches(make: MakeLog, tmp_path: Path, value: str) -> None:
     log = make()
-    for number in range(3):
-        append(log, "x", producer=ProducerInfo(5, 0, number))
+    fill(log, 7, value, producer_id=5)
     log.close()
-    (snapshot,) = (tmp_path / "t-0").glob("*.snapshot")
-    snapshot.write_bytes(snapshot.read_bytes()[:-1])
-    assert list(make().producers.producers) == [5]
+    newest = max((tmp_path / "t-0").glob("*.snapshot"))
+    newest.write_bytes(newest.read_bytes()[:-3])
+    again = make()
+    assert list(again.producers.producers) == [5]
+    assert append(again, "x", producer=ProducerInfo(5, 0, 7)) == 7
 
 
 @pytest.mark.parametrize("is_clean", [True, False])

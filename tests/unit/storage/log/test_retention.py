@@ -8,17 +8,16 @@ import pytest
 
 from storage.log.log import Log
 from storage.log.retention import MAX_SEGMENTS_PER_PASS
-from tests.support.logs import (
-    NOW_MS,
-    SMALL,
-    MakeLog,
-    append,
-    fill,
-    produced,
-    values_of,
-)
+from tests.support.logs import NOW_MS, SMALL, MakeLog, append, fill, flush, produced, values_of
 
-# ---- retention -------------------------------------------------------------------------------------------
+
+@pytest.fixture
+def log(make: MakeLog) -> Log:
+    """Three replicated segments of two records."""
+    log = make()
+    fill(log, 6)
+    log.high_watermark = 6
+    return log
 
 
 def kept(log: Log, wall_ms: int, **settings: object) -> list[int]:
@@ -40,10 +39,7 @@ def test_segments_expire_by_the_age_of_their_latest_record(make: MakeLog) -> Non
     assert append(log, "x") == 6
 
 
-def test_segments_expire_while_the_rest_exceeds_retention_bytes(make: MakeLog) -> None:
-    log = make()
-    fill(log, 6)
-    log.high_watermark = 6
+def test_segments_expire_while_the_rest_exceeds_retention_bytes(log: Log) -> None:
     size = log.size_bytes
     third = size // 3
     assert kept(log, NOW_MS, retention_bytes=size - third + 1) == [0, 1, 2, 3, 4, 5]
@@ -66,11 +62,8 @@ def test_segments_expire_while_the_rest_exceeds_retention_bytes(make: MakeLog) -
     ],
 )
 def test_time_and_size_each_suffice_and_minus_one_means_no_limit(
-    make: MakeLog, retention_ms: int, retention_bytes: int, policy: str, first: int
+    log: Log, retention_ms: int, retention_bytes: int, policy: str, first: int
 ) -> None:
-    log = make()
-    fill(log, 6)
-    log.high_watermark = 6
     settings = {"retention_ms": retention_ms, "retention_bytes": retention_bytes}
     left = kept(log, NOW_MS + 10**9, **settings, cleanup_policy=frozenset(policy.split(",")))
     assert left == list(range(first, 6))
@@ -83,20 +76,14 @@ def test_no_segment_at_or_above_the_high_watermark_expires(make: MakeLog) -> Non
     assert kept(log, NOW_MS * 2, retention_ms=1) == [2, 3, 4, 5]
 
 
-def test_without_the_policy_delete_only_segments_below_the_log_start_expire(make: MakeLog) -> None:
-    log = make()
-    fill(log, 6)
-    log.high_watermark = 6
+def test_without_the_policy_delete_only_segments_below_the_log_start_expire(log: Log) -> None:
     assert kept(log, NOW_MS * 2, cleanup_policy=frozenset({"compact"}), retention_ms=1, retention_bytes=1) == [
         0, 1, 2, 3, 4, 5,
     ]  # fmt: skip
     assert kept(log, NOW_MS * 2, cleanup_policy=frozenset({"compact", "delete"})) == []
 
 
-def test_retention_waits_for_pending_appends(make: MakeLog) -> None:
-    log = make()
-    fill(log, 6)
-    log.high_watermark = 6
+def test_retention_waits_for_pending_appends(log: Log) -> None:
     prepared = log.prepare(produced("x"), leader_epoch=0, wall_ms=NOW_MS)
     assert kept(log, NOW_MS * 2, retention_ms=1) == [0, 1, 2, 3, 4, 5]
     log.write(prepared)
@@ -107,8 +94,7 @@ def test_retention_waits_for_pending_appends(make: MakeLog) -> None:
 def test_a_closed_log_is_not_opened_before_a_segment_can_expire(make: MakeLog) -> None:
     log = make(config=replace(SMALL, retention_ms=1000))
     fill(log, 6, step_ms=100)
-    log.sync_work()()
-    log.flushed(6)
+    flush(log)
     log.high_watermark = 6
     assert log.is_retention_due(0)
     log.retain(NOW_MS)

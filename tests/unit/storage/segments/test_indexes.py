@@ -42,7 +42,6 @@ def extended(index: OffsetIndex, entries: int) -> OffsetIndex:
 
 
 def test_offset_entries_are_last_offset_and_position(tmp_path: Path) -> None:
-    """docs/"""
     index = offset_index(tmp_path, 2)
     assert (tmp_path / "i.index").read_bytes() == b""
     index.write_out()
@@ -50,7 +49,6 @@ def test_offset_entries_are_last_offset_and_position(tmp_path: Path) -> None:
 
 
 def test_time_entries_are_timestamp_and_offset(tmp_path: Path) -> None:
-    """docs/"""
     index = TimeIndex(Disk(), f"{tmp_path}/t", BASE)
     for timestamp, offset in ((-1, BASE), (1000, BASE + 3), (1000, BASE + 4), (999, BASE + 5), (1001, BASE + 6)):
         index.append(timestamp, offset)
@@ -60,7 +58,6 @@ def test_time_entries_are_timestamp_and_offset(tmp_path: Path) -> None:
 
 
 def test_lookup_finds_the_entry_at_or_before_the_offset(tmp_path: Path) -> None:
-    """docs/"""
     index = offset_index(tmp_path)
     assert index.lookup(BASE) == index.last == (BASE, 0)
     index = offset_index(tmp_path, 3)
@@ -69,37 +66,6 @@ def test_lookup_finds_the_entry_at_or_before_the_offset(tmp_path: Path) -> None:
     assert index.lookup(BASE + 9) == (BASE + 9, 4096)
     assert index.lookup(BASE + 18) == (BASE + 9, 4096)
     assert index.lookup(BASE + 10**9) == index.last == (BASE + 29, 12288)
-
-
-def test_time_lookup_finds_the_entry_at_or_before_the_time(tmp_path: Path) -> None:
-    index = TimeIndex(Disk(), f"{tmp_path}/t", BASE)
-    assert index.lookup(5) == index.last == (-1, BASE)
-    index.append(1000, BASE + 3)
-    index.append(2000, BASE + 7)
-    assert index.lookup(999) == (-1, BASE)
-    assert index.lookup(1000) == index.lookup(1999) == (1000, BASE + 3)
-    assert index.lookup(2**60) == (2000, BASE + 7)
-
-
-@pytest.mark.parametrize("entries", [3, WARM_ENTRIES + 40, 3000])
-def test_a_reopened_index_answers_the_same(tmp_path: Path, entries: int) -> None:
-    index = offset_index(tmp_path, entries)
-    targets = [BASE + 10 * i + d for i in range(0, entries, 7) for d in (-1, 8, 9, 10)]
-    answers = [index.lookup(target) for target in targets]
-    index.write_out()
-    again = OffsetIndex(Disk(), index.path, BASE)
-    assert again.entries == entries
-    assert [again.lookup(target) for target in targets] == answers
-    assert again.last == index.last
-
-
-def test_the_offset_at_or_after_a_position_is_found(tmp_path: Path) -> None:
-    index = offset_index(tmp_path, 3000)
-    assert index.offset_at_or_after(0) == BASE + 9
-    assert index.offset_at_or_after(4096) == BASE + 9
-    assert index.offset_at_or_after(4097) == BASE + 19
-    assert index.offset_at_or_after(4096 * 3000) == BASE + 29_999
-    assert index.offset_at_or_after(4096 * 3000 + 1) is None
 
 
 def test_a_mapping_is_extended_when_the_index_grows(tmp_path: Path) -> None:
@@ -215,7 +181,6 @@ def _observe_pages(index: SparseIndex, touched: set[int], monkeypatch: pytest.Mo
 def test_a_lookup_near_the_end_touches_three_pages_at_most_whatever_the_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[OffsetIndex | TimeIndex]
 ) -> None:
-    """docs/"""
     disk = FaultyDisk()
     size = kind.ENTRY.size
     index = kind(disk, f"{tmp_path}/grows", 0)
@@ -262,7 +227,6 @@ def written_index(path: Path, kind: type[OffsetIndex | TimeIndex], entries: int)
 def test_thousands_of_lookups_near_the_end_of_the_largest_index_touch_three_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[OffsetIndex | TimeIndex], kibibytes: int
 ) -> None:
-    """docs/"""
     size = kind.ENTRY.size
     entries = kibibytes * 1024 // size
     path = written_index(tmp_path, kind, entries)
@@ -288,7 +252,6 @@ def test_thousands_of_lookups_near_the_end_of_the_largest_index_touch_three_page
 def test_a_lookup_near_the_end_of_an_open_index_touches_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/"""
     disk = FaultyDisk()
     index = offset_index(tmp_path, 20_000, disk=disk)
     touched: set[int] = set()

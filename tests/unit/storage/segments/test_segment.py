@@ -85,7 +85,6 @@ def recover(segment: Segment) -> list[tuple[BatchHeader, bytes]]:
 
 
 def test_a_batch_more_than_an_interval_after_the_last_entry_is_indexed(tmp_path: Path) -> None:
-    """docs/"""
     segment = new_segment(tmp_path, batches(12), interval=3000)
     segment.finish()
     entries = [segment.offset_index.entry(slot) for slot in range(segment.offset_index.entries)]
@@ -144,7 +143,6 @@ def test_index_files_are_written_in_groups_of_entries(tmp_path: Path) -> None:
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("size", [100, 900, 5000])
 def test_find_agrees_with_a_scan_for_every_offset(tmp_path: Path, size: int, *, again: bool) -> None:
-    """docs/"""
     data = b"".join(batch(BASE + 5 * i, 3, size=size + i % 7) for i in range(200))  # gaps, as compaction leaves them
     segment = new_segment(tmp_path, data)
     if again:
@@ -177,7 +175,6 @@ def test_find_after_a_load_reads_nothing_above_the_last_entry(tmp_path: Path) ->
 
 @pytest.mark.parametrize("size", [100, 1000, 4000, 20_000])
 def test_find_reads_batch_headers_of_one_interval_and_no_more(tmp_path: Path, size: int) -> None:
-    """docs/"""
     disk = FaultyDisk()
     segment = new_segment(tmp_path, batches(300, size=size), disk=disk)
     log = segment.path(LOG)
@@ -311,46 +308,32 @@ def test_a_torn_log_is_truncated_after_its_last_whole_batch(tmp_path: Path) -> N
         assert contents(tmp_path / f"whole{length}") == contents(tmp_path)
 
 
-@pytest.mark.parametrize("position", [0, 8, 11, 16, 17, 21, 26, 60, 61, 99])
-def test_a_batch_with_a_wrong_byte_ends_the_log(tmp_path: Path, position: int) -> None:
-    data = bytearray(batches(5, size=100))
-    data[200 + position] ^= 0x40
-    segment = new_segment(tmp_path)
-    segment.file.pwrite(data, 0)
-    torn = found_on_disk(segment)
-    assert len(recover(torn)) == 2
-    assert torn.size == 200
+def with_wrong_byte(position: int) -> bytes:
+    data = bytearray(batches(3, size=1000))
+    data[2000 + position] ^= 0x40
+    return bytes(data[2000:] + data[:1000])
 
 
-@pytest.mark.parametrize("tail", [bytes(5000), b"\xff" * 5000, bytes(8) + b"\x7f\xff\xff\xff" + bytes(60)])
-def test_garbage_after_the_last_batch_is_truncated(tmp_path: Path, tail: bytes) -> None:
-    data = batches(3)
+INVALID_BATCHES = {
+    **{f"a wrong byte at {position}": with_wrong_byte(position) for position in (0, 8, 11, 16, 17, 21, 26, 60, 61, 99)},
+    "zeros": bytes(5000),
+    "ones": b"\xff" * 5000,
+    "a large length": bytes(8) + b"\x7f\xff\xff\xff" + bytes(60),
+    "a descending offset": batch(BASE + 1, size=500),
+    "a last offset before the first": bytes(with_fields(batch(BASE + 2, size=500), last_offset_delta=-1)),
+    "an offset too far from the base": batch(BASE + 2**31),
+}
+
+
+@pytest.mark.parametrize("tail", INVALID_BATCHES.values(), ids=INVALID_BATCHES)
+def test_an_invalid_batch_ends_the_log(tmp_path: Path, tail: bytes) -> None:
+    data = batches(2)
     segment = new_segment(tmp_path)
     segment.file.pwrite(data + tail, 0)
     torn = found_on_disk(segment)
-    assert len(recover(torn)) == 3
+    assert len(recover(torn)) == 2
+    assert torn.size == len(data)
     assert Path(torn.path(LOG)).read_bytes() == data
-
-
-def test_descending_offsets_end_the_log(tmp_path: Path) -> None:
-    segment = new_segment(tmp_path)
-    segment.file.pwrite(batches(3) + batch(BASE + 1, size=500), 0)
-    torn = found_on_disk(segment)
-    assert len(recover(torn)) == 3
-
-
-def test_a_last_offset_before_the_first_ends_the_log(tmp_path: Path) -> None:
-    segment = new_segment(tmp_path)
-    segment.file.pwrite(batches(3) + with_fields(batch(BASE + 3, size=500), last_offset_delta=-1), 0)
-    torn = found_on_disk(segment)
-    assert len(recover(torn)) == 3
-
-
-def test_an_offset_too_far_from_the_base_ends_the_log(tmp_path: Path) -> None:
-    segment = new_segment(tmp_path)
-    segment.file.pwrite(batch(BASE + 2**31 - 1) + batch(BASE + 2**31), 0)
-    torn = found_on_disk(segment)
-    assert len(recover(torn)) == 1
 
 
 def test_recovery_reads_a_batch_larger_than_its_buffer(tmp_path: Path) -> None:

@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import random
-import struct
 from typing import Any
 
 import pytest
 
 from broker.coordinators.classic.classic_group import MAX_GENERATION, ClassicGroup, Member, State, parse_subscription
-from broker.coordinators.classic.classic_protocol import GroupSettings
 from broker.coordinators.classic.group_records import group_record, read_group
+from broker.coordinators.group_config import GroupSettings
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from broker.coordinators.runtime.coordinator_runtime import encode_record
-from protocol.codec import encode
 from protocol.errors import ErrorCode
-from protocol.messages.groups import (
-    ConsumerProtocolSubscription,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    LeaveGroupRequest,
-    MemberIdentity,
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-)
+from protocol.messages.groups import OffsetFetchRequest, OffsetFetchRequestGroup
+from tests.support import group_requests
 from tests.support.group_harness import LocalGroupHarness
+from tests.support.group_requests import subscription
 
 NOW = 1_700_000_000_000
 
@@ -40,15 +26,10 @@ def member(member_id: str, *names: str, instance: str | None = None, metadata: b
     return Member(member_id, instance, "client", "/host", 10_000, 10_000, "consumer", protocols)
 
 
-def subscription(version: int, *topics: str) -> bytes:
-    message = ConsumerProtocolSubscription(topics=list(topics), user_data=b"data")
-    return struct.pack(">h", version) + encode(message, version)
-
-
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_topics_are_found_in_a_subscription_of_any_version(version: int) -> None:
-    assert parse_subscription(subscription(version, "one", "zw\u00f6lf")) == ["one", "zw\u00f6lf"]
-    assert parse_subscription(subscription(version)) == []
+    assert parse_subscription(subscription(version, "one", "zw\u00f6lf", user_data=b"data")) == ["one", "zw\u00f6lf"]
+    assert parse_subscription(subscription(version, user_data=b"data")) == []
 
 
 @pytest.mark.parametrize(
@@ -75,15 +56,6 @@ def test_generations_wrap_to_one() -> None:
     assert group.generation == 1
 
 
-def test_a_repeated_protocol_counts_once() -> None:
-    group = ClassicGroup("g", NOW)
-    group.add(member("a", "range", "range"), None)
-    assert group.supports("consumer", (("range", b""),))
-    assert group.select_protocol() == "range"
-    group.remove("a")
-    assert not group.protocol_counts
-
-
 def test_the_oldest_member_becomes_leader_when_the_leader_leaves() -> None:
     group = ClassicGroup("g", NOW)
     for name in "abc":
@@ -94,19 +66,6 @@ def test_the_oldest_member_becomes_leader_when_the_leader_leaves() -> None:
     assert group.leader_id == "c"
     group.remove("c")
     assert group.leader_id is None
-
-
-def test_only_the_latest_member_id_of_a_static_member_is_valid() -> None:
-    group = ClassicGroup("g", NOW)
-    old = member("one-1", instance="one")
-    old.assignment = b"all"
-    group.add(old, None)
-    new = group.replace_static(old, "one-2")
-    assert (group.leader_id, new.assignment) == ("one-2", b"all")
-    assert group.validate_member("one-1", "one") is ErrorCode.FENCED_INSTANCE_ID
-    assert group.validate_member("one-1", None) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert group.validate_member("one-2", "two") is ErrorCode.UNKNOWN_MEMBER_ID
-    assert group.validate_member("one-2", "one") is ErrorCode.NONE
 
 
 def test_a_group_record_round_trips() -> None:
@@ -172,38 +131,24 @@ class Actor:
         generation = self.generation if dice.random() < 0.95 else dice.randrange(-1, 4)
         if kind == "join":
             names = dice.choice([["range"], ["range", "sticky"], ["sticky", "range"], ["range", "range"]])
-            protocols = [JoinGroupRequestProtocol(name=one, metadata=dice.choice([b"", b"x"])) for one in names]
-            return JoinGroupRequest(
-                group_id="g",
-                session_timeout_ms=dice.choice([200, 1_000, 3_000]),
-                rebalance_timeout_ms=dice.choice([100, 1_000, 5_000]),
-                member_id=self.member_id,
-                group_instance_id=self.instance_id,
-                protocol_type="consumer",
-                protocols=protocols,
+            return group_requests.join_request(
+                member=self.member_id,
+                instance=self.instance_id,
+                protocols=[(one, dice.choice([b"", b"x"])) for one in names],
+                session_ms=dice.choice([200, 1_000, 3_000]),
+                rebalance_ms=dice.choice([100, 1_000, 5_000]),
             ), self.version
         if kind == "sync":
-            own = SyncGroupRequestAssignment(member_id=self.member_id, assignment=b"own")
-            return SyncGroupRequest(
-                group_id="g",
-                generation_id=generation,
-                member_id=self.member_id,
-                group_instance_id=self.instance_id,
-                assignments=[own],
+            assignments = {self.member_id: b"own"}
+            return group_requests.sync_request(
+                self.member_id, "g", generation, assignments, instance=self.instance_id
             ), 3
         if kind == "leave":
-            identity = MemberIdentity(member_id=self.member_id, group_instance_id=self.instance_id)
-            self.member_id = ""
-            return LeaveGroupRequest(group_id="g", members=[identity]), 3
+            leaving, self.member_id = self.member_id, ""
+            return group_requests.leave_request(leaving, instance=self.instance_id), 3
         if kind == "beat":
-            return HeartbeatRequest(group_id="g", generation_id=generation, member_id=self.member_id), 3
-        partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
-        return OffsetCommitRequest(
-            group_id="g",
-            generation_id_or_member_epoch=generation,
-            member_id=self.member_id,
-            topics=[OffsetCommitRequestTopic(name="t", partitions=[partition])],
-        ), 8
+            return group_requests.heartbeat_request(self.member_id, generation), 3
+        return group_requests.commit_request(1, member=self.member_id, generation=generation), 8
 
     def hear(self, answer: Any) -> None:
         self.is_waiting = False
@@ -271,14 +216,7 @@ def test_unused_member_ids_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.coordinators.classic.classic_protocol.MAX_PENDING_JOINS", 3)
     harness = LocalGroupHarness(offsets_partitions=1)
     harness.create_topic(OFFSETS_TOPIC, 1)
-    request = JoinGroupRequest(
-        group_id="g",
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000,
-        member_id="",
-        protocol_type="consumer",
-        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
-    )
+    request = group_requests.join_request()
     ids = [harness.ask(request, 9).member_id for _ in range(5)]
     assert list(harness.runtime.shards[0].coordinator.groups["g"].pending_joins) == ids[2:]
     request.member_id = ids[0]

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from protocol.codec import encode
+import pytest
+
 from protocol.errors import ErrorCode
-from protocol.messages.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
-from protocol.messages.groups import (
-    ConsumerProtocolSubscription,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-)
+from protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
+from protocol.messages.groups import JoinGroupRequest
 from replication.metadata.image import ResourceType
 from tests.support.group_harness import LocalGroupHarness, local_world
+from tests.support.group_requests import consumer_heartbeat, heartbeat_request, join_request, subscription
 
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
@@ -30,12 +27,16 @@ def harness(**settings: int) -> LocalGroupHarness:
     return made
 
 
+@pytest.fixture
+def made() -> LocalGroupHarness:
+    return harness()
+
+
 def beat(made: LocalGroupHarness, member_id: str, epoch: int = 0, version: int = 1, **fields: Any) -> Any:
     """A heartbeat; the first one is a full one."""
     if epoch == 0:
-        fields = {"rebalance_timeout_ms": 1_000, "subscribed_topic_names": ["t"], "topic_partitions": [], **fields}
-    request = ConsumerGroupHeartbeatRequest(group_id="g", member_id=member_id, member_epoch=epoch, **fields)
-    return made.ask(request, version)
+        fields = {"rebalance_timeout_ms": 1_000, "subscribed_topic_names": ["t"], "owned": {}, **fields}
+    return made.ask(consumer_heartbeat(member_id, epoch, **fields), version)
 
 
 def described(made: LocalGroupHarness) -> Any:
@@ -43,8 +44,7 @@ def described(made: LocalGroupHarness) -> Any:
     return made.ask(request, 1).groups[0]
 
 
-def test_a_temporary_leave_cancels_the_revocation_timeout() -> None:
-    made = harness()
+def test_a_temporary_leave_cancels_the_revocation_timeout(made: LocalGroupHarness) -> None:
     first = beat(made, "a", instance_id="i")
     beat(made, "b")
     beat(made, "a", first.member_epoch, instance_id="i")  # must revoke partitions within a second
@@ -55,16 +55,14 @@ def test_a_temporary_leave_cancels_the_revocation_timeout() -> None:
     assert described(made).members == []
 
 
-def test_in_version_0_the_coordinator_generates_the_member_id() -> None:
-    made = harness()
+def test_in_version_0_the_coordinator_generates_the_member_id(made: LocalGroupHarness) -> None:
     member_id = beat(made, "", version=0).member_id
     assert member_id
     assert beat(made, member_id, 2, version=0).error_code == 0
     assert beat(made, "", 2, version=0).error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_group_configs_override_the_brokers() -> None:
-    made = harness()
+def test_group_configs_override_the_brokers(made: LocalGroupHarness) -> None:
     settings = {"consumer.heartbeat.interval.ms": "7000", "consumer.session.timeout.ms": "1"}
     made.holder.image.configs = {(ResourceType.GROUP, "g"): settings}
     assert beat(made, "a").heartbeat_interval_ms == 7_000
@@ -93,8 +91,7 @@ def test_config_changes_apply_to_the_next_heartbeat() -> None:
     assert beat(made, "c").member_epoch == 3
 
 
-def test_a_heartbeat_with_a_failed_append_changes_nothing() -> None:
-    made = harness()
+def test_a_heartbeat_with_a_failed_append_changes_nothing(made: LocalGroupHarness) -> None:
     beat(made, "a")
     made.logs[0].refusal = ErrorCode.NOT_ENOUGH_REPLICAS
     assert beat(made, "b").error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -104,15 +101,13 @@ def test_a_heartbeat_with_a_failed_append_changes_nothing() -> None:
     assert beat(made, "a", 2).error_code == 0
 
 
-def test_without_group_version_the_protocol_is_unsupported() -> None:
-    made = harness()
+def test_without_group_version_the_protocol_is_unsupported(made: LocalGroupHarness) -> None:
     made.holder.image.features = {}
     assert beat(made, "a").error_code == ErrorCode.UNSUPPORTED_VERSION
     assert described(made).error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_a_failed_upgrade_or_downgrade_changes_nothing() -> None:
-    made = harness()
+def test_a_failed_upgrade_or_downgrade_changes_nothing(made: LocalGroupHarness) -> None:
     first = join(made, "")
     made.logs[0].refusal = ErrorCode.NOT_ENOUGH_REPLICAS
     assert beat(made, "b").error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -130,8 +125,7 @@ def test_a_failed_upgrade_or_downgrade_changes_nothing() -> None:
     assert join(made, first.member_id).generation_id == 3
 
 
-def test_a_mixed_group_is_loaded_with_its_classic_members() -> None:
-    made = harness()
+def test_a_mixed_group_is_loaded_with_its_classic_members(made: LocalGroupHarness) -> None:
     first = join(made, "")
     beat(made, "b")
     again = join(made, first.member_id)
@@ -152,8 +146,7 @@ def test_a_group_without_a_generation_is_upgraded() -> None:
     assert join(made, response.member_id).generation_id == beat(made, "b", 1).member_epoch
 
 
-def test_an_upgrade_cancels_sync_timeouts_of_an_earlier_consumer_group() -> None:
-    made = harness()
+def test_an_upgrade_cancels_sync_timeouts_of_an_earlier_consumer_group(made: LocalGroupHarness) -> None:
     first = join(made, "").member_id
     beat(made, "b")
     join(made, first)  # has 10 s to sync, and then need not
@@ -166,15 +159,7 @@ def test_an_upgrade_cancels_sync_timeouts_of_an_earlier_consumer_group() -> None
 
 
 def joining(member_id: str) -> JoinGroupRequest:
-    metadata = b"\0\0" + encode(ConsumerProtocolSubscription(topics=["t"]), 0)
-    return JoinGroupRequest(
-        group_id="g",
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000,
-        member_id=member_id,
-        protocol_type="consumer",
-        protocols=[JoinGroupRequestProtocol(name="range", metadata=metadata)],
-    )
+    return join_request(member=member_id, protocols=[("range", subscription(0, "t"))])
 
 
 def join(made: LocalGroupHarness, member_id: str) -> Any:
@@ -183,5 +168,4 @@ def join(made: LocalGroupHarness, member_id: str) -> Any:
 
 
 def heartbeat(made: LocalGroupHarness, member_id: str, generation: int) -> int:
-    request = HeartbeatRequest(group_id="g", generation_id=generation, member_id=member_id)
-    return int(made.ask(request, 3, "old").error_code)
+    return int(made.ask(heartbeat_request(member_id, generation), 3, "old").error_code)

@@ -14,25 +14,18 @@ from broker.coordinators.runtime.java_compat import abs_hash, java_hash
 from broker.handlers.router import RequestContext
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
-from protocol.messages.groups import (
-    DeleteGroupsRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-    MemberIdentity,
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-)
-from protocol.records import BatchBuilder, ControlType, end_txn_marker, headers, records
+from protocol.messages.groups import DeleteGroupsRequest, ListGroupsRequest
+from protocol.records import BatchBuilder, headers, records
 from tests.support.group_harness import FakeLog, LocalGroupHarness
+from tests.support.group_requests import (
+    commit_request,
+    error_of,
+    fetch_request,
+    heartbeat_request,
+    join_request,
+    leave_request,
+    sync_request,
+)
 
 
 def harness(partitions: int = 1) -> LocalGroupHarness:
@@ -42,28 +35,13 @@ def harness(partitions: int = 1) -> LocalGroupHarness:
     return made
 
 
+@pytest.fixture
+def made() -> LocalGroupHarness:
+    return harness()
+
+
 def shard(of: LocalGroupHarness, partition: int = 0) -> Shard[Any]:
     return of.runtime.shards[partition]
-
-
-def commit_request(
-    offset: int, group: str = "g", partition: int = 0, member: str = "", generation: int = -1, count: int = 1
-) -> OffsetCommitRequest:
-    partitions = [
-        OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
-        for index in range(partition, partition + count)
-    ]
-    return OffsetCommitRequest(
-        group_id=group,
-        generation_id_or_member_epoch=generation,
-        member_id=member,
-        topics=[OffsetCommitRequestTopic(name="t", partitions=partitions)],
-    )
-
-
-def fetch_request(group: str = "g", partition: int = 0) -> OffsetFetchRequest:
-    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[partition])]
-    return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)])
 
 
 def committed(of: LocalGroupHarness, group: str = "g", partition: int = 0) -> int:
@@ -72,36 +50,15 @@ def committed(of: LocalGroupHarness, group: str = "g", partition: int = 0) -> in
     return int(answer.groups[0].topics[0].partitions[0].committed_offset)
 
 
-def commit_error(answer: Any) -> ErrorCode:
-    return ErrorCode(answer.topics[0].partitions[0].error_code)
-
-
-def join_request(group: str = "g", member: str = "") -> JoinGroupRequest:
-    return JoinGroupRequest(
-        group_id=group,
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000,
-        member_id=member,
-        protocol_type="consumer",
-        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
-    )
-
-
-def sync_request(
-    member: str, group: str = "g", generation: int = 1, assignment: bytes | None = None
-) -> SyncGroupRequest:
-    assignments = [] if assignment is None else [SyncGroupRequestAssignment(member_id=member, assignment=assignment)]
-    return SyncGroupRequest(group_id=group, generation_id=generation, member_id=member, assignments=assignments)
-
-
-def heartbeat_request(member: str) -> HeartbeatRequest:
-    return HeartbeatRequest(group_id="g", generation_id=1, member_id=member)
+def start_loading(of: LocalGroupHarness, epoch: int = 7) -> None:
+    of.runtime.on_resignation(0)
+    of.runtime.on_election(0, epoch)
 
 
 def stable_group(of: LocalGroupHarness, group: str = "g") -> str:
     """Create a stable group with one member; returns the member id."""
     member = str(of.ask(join_request(group), 3).member_id)
-    of.ask(sync_request(member, group, assignment=b"all"), 3)
+    of.ask(sync_request(member, group, assignments={member: b"all"}), 3)
     return member
 
 
@@ -131,15 +88,14 @@ def test_a_broker_without_the_partition_is_not_coordinator() -> None:
     made = harness()
     made.runtime.on_resignation(0)
     assert made.ask(heartbeat_request("m"), 4).error_code == 16
-    assert commit_error(made.ask(commit_request(1), 8)) is ErrorCode.NOT_COORDINATOR
+    assert error_of(made.ask(commit_request(1), 8)) is ErrorCode.NOT_COORDINATOR
     assert made.ask(fetch_request(), 8).groups[0].error_code == ErrorCode.NOT_COORDINATOR
 
 
 # ---- commits
 
 
-def test_responses_wait_for_the_commit_of_their_records() -> None:
-    made = harness()
+def test_responses_wait_for_the_commit_of_their_records(made: LocalGroupHarness) -> None:
     log = made.logs[0]
     log.is_holding = True
     made.send("writer", commit_request(7), 8)
@@ -147,15 +103,14 @@ def test_responses_wait_for_the_commit_of_their_records() -> None:
     assert made.take("writer") is None
     assert made.take("reader") is None
     log.release()
-    assert commit_error(made.take("writer")) is ErrorCode.NONE
+    assert error_of(made.take("writer")) is ErrorCode.NONE
     reader: Any = made.take("reader")
     assert reader.groups[0].topics[0].partitions[0].committed_offset == 7
     log.is_holding = False
     assert committed(made) == 7
 
 
-def test_a_failed_append_changes_no_group_state() -> None:
-    made = harness()
+def test_a_failed_append_changes_no_group_state(made: LocalGroupHarness) -> None:
     made.ask(commit_request(7), 8)
     for refusal, code in (
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
@@ -164,28 +119,26 @@ def test_a_failed_append_changes_no_group_state() -> None:
         (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.COORDINATOR_NOT_AVAILABLE),
     ):
         made.logs[0].refusal = refusal
-        assert commit_error(made.ask(commit_request(8), 8)) is code
+        assert error_of(made.ask(commit_request(8), 8)) is code
     made.logs[0].refusal = None
     assert committed(made) == 7
 
 
-def test_a_commit_times_out_and_readers_still_wait() -> None:
-    made = harness()
+def test_a_commit_times_out_and_readers_still_wait(made: LocalGroupHarness) -> None:
     log = made.logs[0]
     log.is_holding = True
     made.send("writer", commit_request(7), 8)
     made.advance(4_999)
     assert made.take("writer") is None
     made.advance(1)
-    assert commit_error(made.take("writer")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert error_of(made.take("writer")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert made.ask(fetch_request(), 8).groups[0].error_code == ErrorCode.NOT_COORDINATOR
     log.release()
     log.is_holding = False
     assert committed(made) == 7
 
 
-def test_an_uncommitted_assignment_starts_another_rebalance() -> None:
-    made = harness()
+def test_an_uncommitted_assignment_starts_another_rebalance(made: LocalGroupHarness) -> None:
     made.send("a", join_request(), 3)
     first: Any = made.take("a")
     log = made.logs[0]
@@ -198,8 +151,7 @@ def test_an_uncommitted_assignment_starts_another_rebalance() -> None:
     assert shard(made).coordinator.groups["g"].state is State.PREPARING_REBALANCE
 
 
-def test_a_group_without_its_first_record_is_removed() -> None:
-    made = harness()
+def test_a_group_without_its_first_record_is_removed(made: LocalGroupHarness) -> None:
     made.logs[0].refusal = ErrorCode.NOT_ENOUGH_REPLICAS
     assert made.ask(join_request(), 3).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert not shard(made).coordinator.groups
@@ -208,26 +160,13 @@ def test_a_group_without_its_first_record_is_removed() -> None:
     assert made.ask(ListGroupsRequest(), 5).groups == []
 
 
-def test_a_failed_replacement_keeps_the_static_member() -> None:
-    made = harness()
-    request = join_request()
-    request.group_instance_id = "one"
+def test_a_failed_replacement_keeps_the_static_member(made: LocalGroupHarness) -> None:
+    request = join_request(instance="one")
     member = made.ask(request, 9).member_id
-    made.ask(
-        SyncGroupRequest(
-            group_id="g",
-            generation_id=1,
-            member_id=member,
-            protocol_type="consumer",
-            protocol_name="range",
-            assignments=[],
-        ),
-        5,
-    )
+    made.ask(sync_request(member, protocol="range"), 5)
     made.logs[0].refusal = ErrorCode.NOT_ENOUGH_REPLICAS
     assert made.ask(request, 9, actor="other").error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=member, group_instance_id="one")
-    assert made.ask(beat, 4).error_code == 0
+    assert made.ask(heartbeat_request(member, instance="one"), 4).error_code == 0
 
 
 def test_non_atomic_records_are_split_into_batches() -> None:
@@ -245,18 +184,18 @@ def test_non_atomic_records_are_split_into_batches() -> None:
     assert not shard(made).coordinator.groups
 
 
-def test_a_group_record_above_the_batch_limit_fails() -> None:
-    made = harness()
+def test_a_group_record_above_the_batch_limit_fails(made: LocalGroupHarness) -> None:
     made.logs[0].max_batch_bytes = 400
     member = made.ask(join_request(), 3).member_id
-    assert made.ask(sync_request(member, assignment=bytes(500)), 3).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert (
+        made.ask(sync_request(member, assignments={member: bytes(500)}), 3).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    )
 
 
 # ---- loading
 
 
-def test_groups_and_offsets_are_loaded_after_a_restart() -> None:
-    made = harness()
+def test_groups_and_offsets_are_loaded_after_a_restart(made: LocalGroupHarness) -> None:
     member = stable_group(made)
     made.ask(commit_request(5, member=member, generation=1), 8)
     made.ask(commit_request(6, group="simple"), 8)
@@ -273,14 +212,12 @@ def test_groups_and_offsets_are_loaded_after_a_restart() -> None:
     assert made.ask(beat, 4).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_requests_to_a_loading_shard_get_load_in_progress() -> None:
-    made = harness()
+def test_requests_to_a_loading_shard_get_load_in_progress(made: LocalGroupHarness) -> None:
     member = stable_group(made)
-    made.runtime.on_resignation(0)
-    made.runtime.on_election(0, 7)
+    start_loading(made)
     beat = heartbeat_request(member)
     assert made.handlers.heartbeat(_context(made, 4), beat).error_code == 0
-    assert commit_error(made.offset_handlers.offset_commit(_context(made, 8), commit_request(9))) == 14
+    assert error_of(made.offset_handlers.offset_commit(_context(made, 8), commit_request(9))) == 14
     fetched: Any = made.offset_handlers.offset_fetch(_context(made, 8), fetch_request())
     assert fetched.groups[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert made.handlers.list_groups(_context(made, 5), ListGroupsRequest()).error_code == 14
@@ -299,8 +236,7 @@ def test_a_long_partition_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> 
     made = harness()
     for offset in range(50):
         made.ask(commit_request(offset), 8)
-    made.runtime.on_resignation(0)
-    made.runtime.on_election(0, 7)
+    start_loading(made)
     steps = 0
     while made.runtime.is_loading:
         made.advance(1)
@@ -309,8 +245,7 @@ def test_a_long_partition_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> 
     assert committed(made) == 49
 
 
-def test_batches_of_all_kinds_are_loaded() -> None:
-    made = harness()
+def test_batches_of_all_kinds_are_loaded(made: LocalGroupHarness) -> None:
     made.ask(commit_request(1), 8)
     (key, value) = _only_record(made.logs[0])
     long_key = b"\0\1" + b"\1\54" + b"x" * 300 + b"\0\1t" + b"\0\0\0\0"
@@ -353,8 +288,7 @@ def test_a_corrupt_partition_is_not_served(damage: bytes) -> None:
     assert committed(made, names[1]) == 2
 
 
-def test_wrong_lengths_in_a_batch_are_detected() -> None:
-    made = harness()
+def test_wrong_lengths_in_a_batch_are_detected(made: LocalGroupHarness) -> None:
     made.ask(commit_request(1), 8)
     whole = bytearray(made.logs[0].batches[-1])
     for position in range(61, len(whole)):
@@ -362,38 +296,14 @@ def test_wrong_lengths_in_a_batch_are_detected() -> None:
             broken = bytearray(whole)
             broken[position] = value
             made.logs[0].batches[-1] = bytes(broken)
-            made.runtime.on_resignation(0)
-            made.runtime.on_election(0, 100 + position * 3 + value)
+            start_loading(made, 100 + position * 3 + value)
             made.advance(10)
             assert not made.runtime.is_loading
 
 
-def test_loaded_transactional_offsets_follow_their_marker() -> None:
-    made = harness()
-    made.ask(commit_request(1), 8)
-    key, value = _only_record(made.logs[0])
-    for producer, group in ((1, b"c"), (2, b"a"), (3, b"o")):
-        builder = BatchBuilder(producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True)
-        builder.append(1, key.replace(b"g", group), value)
-        made.logs[0].append(builder.build(), lambda _: None)
-    for producer, kind in ((1, ControlType.COMMIT), (2, ControlType.ABORT)):
-        marker = end_txn_marker(kind, producer_id=producer, producer_epoch=0, coordinator_epoch=1, timestamp_ms=1)
-        made.logs[0].append(marker, lambda _: None)
-    made.restart()
-    assert committed(made, "c") == 1
-    assert committed(made, "a") == -1
-    assert committed(made, "o") == -1
-    request = fetch_request("o")
-    request.require_stable = True
-    unstable = made.ask(request, 8).groups[0].topics[0].partitions[0]
-    assert unstable.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT
-
-
-def test_topics_deleted_during_loading_lose_their_offsets() -> None:
-    made = harness()
+def test_topics_deleted_during_loading_lose_their_offsets(made: LocalGroupHarness) -> None:
     made.ask(commit_request(5), 8)
-    made.runtime.on_resignation(0)
-    made.runtime.on_election(0, 7)
+    start_loading(made)
     made.delete_topic("t")
     made.advance(5)
     assert committed(made) == -1
@@ -404,8 +314,7 @@ def test_topics_deleted_during_loading_lose_their_offsets() -> None:
 # ---- resignation
 
 
-def test_waiting_requests_get_not_coordinator_when_the_coordinator_moves() -> None:
-    made = harness()
+def test_waiting_requests_get_not_coordinator_when_the_coordinator_moves(made: LocalGroupHarness) -> None:
     made.send("a", join_request("sync"), 3)
     first: Any = made.take("a")
     made.send("b", join_request("sync"), 3)
@@ -426,14 +335,13 @@ def test_waiting_requests_get_not_coordinator_when_the_coordinator_moves() -> No
     answers: dict[str, Any] = {actor: made.take(actor) for actor in "bde"}
     assert answers["b"].error_code == ErrorCode.NOT_COORDINATOR
     assert answers["d"].error_code == ErrorCode.NOT_COORDINATOR
-    assert commit_error(answers["e"]) is ErrorCode.NOT_COORDINATOR
+    assert error_of(answers["e"]) is ErrorCode.NOT_COORDINATOR
     made.logs[0].release()
     made.advance(600_000)
     assert len(made.clock.timers) == 0
 
 
-def test_a_newer_leader_epoch_reloads_the_shard() -> None:
-    made = harness()
+def test_a_newer_leader_epoch_reloads_the_shard(made: LocalGroupHarness) -> None:
     made.ask(commit_request(5), 8)
     old = shard(made)
     made.runtime.on_election(0, old.epoch)
@@ -444,11 +352,10 @@ def test_a_newer_leader_epoch_reloads_the_shard() -> None:
     assert committed(made) == 5
 
 
-def test_leave_group_waits_for_the_record_of_the_empty_group() -> None:
-    made = harness()
+def test_leave_group_waits_for_the_record_of_the_empty_group(made: LocalGroupHarness) -> None:
     member = stable_group(made)
     made.logs[0].is_holding = True
-    made.send("a", LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=member)]), 3)
+    made.send("a", leave_request(member), 3)
     assert made.take("a") is None
     made.logs[0].release()
     answer: Any = made.take("a")
@@ -462,8 +369,7 @@ def test_an_idle_coordinator_has_no_timers() -> None:
     assert len(made.clock.timers) == 1
 
 
-def test_atomic_records_are_not_split() -> None:
-    made = harness()
+def test_atomic_records_are_not_split(made: LocalGroupHarness) -> None:
     made.logs[0].max_batch_bytes = 400
     several = commit_records("g", "t", [(partition, OffsetAndMetadata(1, -1, "x" * 100, 1)) for partition in range(5)])
     assert shard(made).execute(CoordinatorDecision(several, None)).error is ErrorCode.MESSAGE_TOO_LARGE
@@ -474,8 +380,7 @@ def test_atomic_records_are_not_split() -> None:
 
 
 @pytest.mark.parametrize("stretched", [1, 5])
-def test_a_value_longer_than_its_record_is_detected(stretched: int) -> None:
-    made = harness()
+def test_a_value_longer_than_its_record_is_detected(made: LocalGroupHarness, stretched: int) -> None:
     made.ask(commit_request(1), 8)
     key, value = _only_record(made.logs[0])
     builder = BatchBuilder()
@@ -489,13 +394,9 @@ def test_a_value_longer_than_its_record_is_detected(stretched: int) -> None:
     assert made.ask(fetch_request(), 8).groups[0].error_code == ErrorCode.NOT_COORDINATOR
 
 
-def test_a_new_member_expires_after_five_minutes_of_rebalance() -> None:
-    made = harness()
-    first = join_request()
-    first.rebalance_timeout_ms = first.session_timeout_ms = 1_000_000
-    member = made.ask(first, 3, actor="a").member_id
-    second = join_request()
-    second.rebalance_timeout_ms = 1_000_000
+def test_a_new_member_expires_after_five_minutes_of_rebalance(made: LocalGroupHarness) -> None:
+    member = made.ask(join_request(session_ms=1_000_000, rebalance_ms=1_000_000), 3, actor="a").member_id
+    second = join_request(rebalance_ms=1_000_000)
     made.send("b", second, 3)
     made.advance(299_999)
     assert made.take("b") is None
@@ -505,8 +406,7 @@ def test_a_new_member_expires_after_five_minutes_of_rebalance() -> None:
     assert list(shard(made).coordinator.groups["g"].members) == [member]
 
 
-def test_a_loaded_group_above_the_limit_is_rebalanced() -> None:
-    made = harness()
+def test_a_loaded_group_above_the_limit_is_rebalanced(made: LocalGroupHarness) -> None:
     for actor in ("a", "b"):
         made.send(actor, join_request(), 3)
     first: Any = made.take("a")
@@ -521,8 +421,7 @@ def test_a_loaded_group_above_the_limit_is_rebalanced() -> None:
     assert shard(made).coordinator.groups["g"].state is State.PREPARING_REBALANCE
 
 
-def test_a_group_with_a_pending_member_is_not_expired() -> None:
-    made = harness()
+def test_a_group_with_a_pending_member_is_not_expired(made: LocalGroupHarness) -> None:
     made.advance(595_000)
     request = join_request()
     made.ask(commit_request(1, group="other"), 8)  # the check for expired offsets begins with the first group

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.coordinators.classic.classic_protocol import GroupSettings
-from broker.coordinators.consumer_group_config import GroupConfigManager
+from broker.coordinators.group_config import GroupConfigManager, GroupSettings
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
 from broker.coordinators.runtime.partition_writer import PartitionWriter
@@ -16,11 +15,11 @@ from broker.handlers.groups.group_offsets import GroupOffsetsHandlers
 from broker.handlers.router import Pending
 from protocol.errors import ErrorCode
 from replication.io_executor import IoCallback, Run
-from replication.metadata.image import MetadataDelta
+from replication.metadata.image import MetadataDelta, MetadataImage
 from storage.io.disk import StorageError
 from tests.support.cold_disk import ColdDisk
+from tests.support.group_requests import commit_request, error_of, fetch_request
 from tests.support.replica_harness import HeldIoExecutor, ReplicaHarness
-from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import commit_request, fetch_request
 
 
 class HeldSyncs(HeldIoExecutor):
@@ -37,17 +36,19 @@ class Coordination:
     def __init__(self, harness: ReplicaHarness, *, is_patient: bool = True) -> None:
         self.harness = harness
         settings = GroupSettings()
-        group_config_manager = GroupConfigManager(settings.consumer, lambda: harness.replicas.image)
+
+        def image() -> MetadataImage:
+            return harness.image
+
+        configs = GroupConfigManager(settings.consumer, image)
         self.runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
-            lambda host: GroupCoordinator(
-                host, settings, group_config_manager, lambda: "id", lambda: harness.replicas.image
-            ),
+            lambda host: GroupCoordinator(host, settings, configs, lambda: "id", image),
             lambda partition: PartitionWriter(harness.replicas, OFFSETS_TOPIC, partition, self),
             harness.timers,
             self,
         )
-        self.handlers = GroupOffsetsHandlers(self.runtime, lambda: harness.image, harness.authorizer)
+        self.handlers = GroupOffsetsHandlers(self.runtime, image, harness.authorizer)
         self.take_over()
         while is_patient and self.runtime.is_loading:
             harness.pass_time(1)
@@ -65,14 +66,20 @@ class Coordination:
     def commit(self, offset: int) -> Any:
         return self.handlers.offset_commit(self.harness.context(8, 8), commit_request(offset))
 
+    def fetch(self) -> Any:
+        return self.handlers.offset_fetch(self.harness.context(9, 8), fetch_request())
+
     def committed(self) -> int:
-        answer: Any = self.handlers.offset_fetch(self.harness.context(9, 8), fetch_request())
+        answer = self.fetch()
         assert answer.groups[0].error_code == 0, answer
         return int(answer.groups[0].topics[0].partitions[0].committed_offset)
 
 
-def error_of(answer: Any) -> ErrorCode:
-    return ErrorCode(answer.topics[0].partitions[0].error_code)
+def topics(harness: ReplicaHarness, partitions: int = 1, **config: Any) -> ReplicaHarness:
+    """With a topic for offsets and another one."""
+    harness.create(OFFSETS_TOPIC, partitions, **config)
+    harness.create("t", 1)
+    return harness
 
 
 def waiting(answer: Any) -> list[Any]:
@@ -98,13 +105,11 @@ def test_commits_survive_in_the_partitions_files(tmp_path: Path) -> None:
 
 def test_with_flush_messages_a_commit_waits_for_the_flush(tmp_path: Path) -> None:
     worker = HeldSyncs()
-    harness = ReplicaHarness(tmp_path, worker=worker)
-    harness.create(OFFSETS_TOPIC, 1, flush_messages=1)
-    harness.create("t", 1)
+    harness = topics(ReplicaHarness(tmp_path, worker=worker), flush_messages=1)
     worker.let_sync()  # of the new log's names
     groups = Coordination(harness)
     written = waiting(groups.commit(5))
-    read = waiting(groups.handlers.offset_fetch(harness.context(9, 8), fetch_request()))
+    read = waiting(groups.fetch())
     assert (written, read) == ([], [])
     worker.let_sync()
     assert error_of(written[0]) is ErrorCode.NONE
@@ -118,12 +123,10 @@ def test_with_flush_messages_a_commit_waits_for_the_flush(tmp_path: Path) -> Non
 
 def test_commits_are_answered_in_order_on_a_slow_directory(tmp_path: Path) -> None:
     worker = HeldIoExecutor()
-    harness = ReplicaHarness(tmp_path, worker=worker)
-    harness.create(OFFSETS_TOPIC, 1)
-    harness.create("t", 1)
+    harness = topics(ReplicaHarness(tmp_path, worker=worker))
     groups = Coordination(harness)
     first, second = waiting(groups.commit(5)), waiting(groups.commit(6))
-    read = waiting(groups.handlers.offset_fetch(harness.context(9, 8), fetch_request()))
+    read = waiting(groups.fetch())
     worker.let_write()
     assert (error_of(first[0]), second, read) == (ErrorCode.NONE, [], [])
     worker.let_write()
@@ -133,9 +136,7 @@ def test_commits_are_answered_in_order_on_a_slow_directory(tmp_path: Path) -> No
 
 def test_a_failed_flush_fails_the_commit(tmp_path: Path) -> None:
     worker = HeldSyncs()
-    harness = ReplicaHarness(tmp_path, worker=worker)
-    harness.create(OFFSETS_TOPIC, 1, flush_messages=1)
-    harness.create("t", 1)
+    harness = topics(ReplicaHarness(tmp_path, worker=worker), flush_messages=1)
     worker.let_sync()  # of the new log's names
     groups = Coordination(harness)
     written = waiting(groups.commit(5))
@@ -145,9 +146,7 @@ def test_a_failed_flush_fails_the_commit(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_partition_is_not_coordinated(tmp_path: Path) -> None:
-    harness = ReplicaHarness(tmp_path)
-    harness.create(OFFSETS_TOPIC, 2)
-    harness.create("t", 1)
+    harness = topics(ReplicaHarness(tmp_path), 2)
     groups = Coordination(harness)
     groups.runtime.close()
     del harness.replicas.partitions[OFFSETS_TOPIC, 0]
@@ -156,9 +155,7 @@ def test_an_unreadable_partition_is_not_coordinated(tmp_path: Path) -> None:
 
 
 def test_a_step_down_fails_waiting_commits(tmp_path: Path) -> None:
-    harness = ReplicaHarness(tmp_path)
-    harness.create(OFFSETS_TOPIC, 1, replicas=(1, 2), isr=(1, 2))
-    harness.create("t", 1)
+    harness = topics(ReplicaHarness(tmp_path), replicas=(1, 2), isr=(1, 2))
     groups = Coordination(harness)
     written = waiting(groups.commit(5))
     assert written == []
@@ -184,9 +181,7 @@ def test_a_group_can_be_deleted_with_many_offsets(tmp_path: Path, size: int) -> 
 
 def test_loading_does_not_block_on_a_cold_disk(tmp_path: Path) -> None:
     worker, disk = HeldSyncs(), ColdDisk(keeps=False)
-    harness = ReplicaHarness(tmp_path, worker=worker, disk=disk)
-    harness.create(OFFSETS_TOPIC, 1, cleanup_policy="compact")
-    harness.create("t", 1)
+    harness = topics(ReplicaHarness(tmp_path, worker=worker, disk=disk), cleanup_policy="compact")
     first = Coordination(harness)
     for offset in range(10):
         first.commit(offset)

@@ -44,24 +44,6 @@ def test_a_transaction_begins_with_its_first_partition() -> None:
     assert (again.started_wall_ms, again.partitions) == (40, T0)
 
 
-@pytest.mark.parametrize(("version", "epochs"), [(TV_2, (4, 3)), (TV_0, (3, -1))])
-def test_every_end_increments_the_epoch_since_version_2(version: int, epochs: tuple[int, int]) -> None:
-    transaction = ended(begun().with_partitions(T0, version, 10), version)
-    assert (transaction.state, transaction.partitions) == (State.COMPLETE_COMMIT, frozenset())
-    assert (transaction.epoch, transaction.last_epoch) == epochs
-
-
-def test_completing_at_the_last_epoch_switches_the_producer_id() -> None:
-    transaction = begun(LAST_EPOCH).with_partitions(T0, TV_2, 10)
-    prepared = transaction.prepared(is_commit=False, version=TV_2, wall_ms=20, new_producer_id=9)
-    assert (prepared.producer_id, prepared.epoch, prepared.next_producer_id) == (7, 32767, 9)
-    completed = prepared.completed(30)
-    assert (completed.producer_id, completed.epoch, completed.previous_producer_id) == (9, 0, 7)
-    assert completed.next_producer_id == NO_PRODUCER_ID
-    assert completed.is_valid_producer(ProducerIdAndEpoch(7, LAST_EPOCH))
-    assert not completed.is_valid_producer(ProducerIdAndEpoch(7, 5))
-
-
 def test_the_fencing_epoch_is_not_incremented() -> None:
     transaction = begun(32767).with_partitions(T0, TV_2, 10)
     prepared = transaction.prepared(is_commit=True, version=TV_2, wall_ms=20, new_producer_id=9)

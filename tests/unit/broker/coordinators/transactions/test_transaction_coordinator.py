@@ -17,26 +17,15 @@ from broker.coordinators.transactions.transaction_coordinator import (
 )
 from broker.security.authorizer import Operation, Resource
 from protocol.errors import ErrorCode
-from protocol.messages.groups import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from protocol.messages.transactions import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTransaction,
-    DescribeTransactionsRequest,
-    EndTxnRequest,
-    InitProducerIdRequest,
-    ListTransactionsRequest,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-)
+from protocol.messages.transactions import DescribeTransactionsRequest, ListTransactionsRequest
 from protocol.records import BatchBuilder
+from tests.support import group_requests
 from tests.support.deny import Deny
 from tests.support.group_harness import FakeLog, LocalGroupHarness
-from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import commit_request
+from tests.support.group_requests import commit_request, error_of, fetch_request, init_request
 
 TX = "tx"
+Producer = tuple[int, int]
 
 
 def harness(**settings: int) -> LocalGroupHarness:
@@ -47,6 +36,16 @@ def harness(**settings: int) -> LocalGroupHarness:
     return made
 
 
+@pytest.fixture
+def made() -> LocalGroupHarness:
+    return harness()
+
+
+@pytest.fixture
+def producer(made: LocalGroupHarness) -> Producer:
+    return begin(made)
+
+
 def log_of(made: LocalGroupHarness, name: str = TX) -> FakeLog:
     return made.transaction_logs[abs_hash(name) % 5]
 
@@ -55,70 +54,58 @@ def coordinator_of(made: LocalGroupHarness) -> TransactionCoordinator:
     return made.transactions.shards[abs_hash(TX) % 5].coordinator
 
 
-def at_last_epoch(made: LocalGroupHarness) -> tuple[int, int]:
-    """Begin, and set the producer's epoch to the last one."""
+def at_last_epoch(made: LocalGroupHarness) -> Producer:
+    """Begin with partition 0, at the producer's last epoch."""
     producer_id, _ = begin(made)
     transactions = coordinator_of(made).transactions
     transactions[TX] = transactions[TX]._replace(epoch=LAST_EPOCH)
+    add(made, (producer_id, LAST_EPOCH), 0)
     return producer_id, LAST_EPOCH
 
 
-def begin(made: LocalGroupHarness, **fields: Any) -> tuple[int, int]:
-    answer = made.ask(InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=60_000, **fields), 5)
+def begin(made: LocalGroupHarness, producer: Producer = (-1, -1)) -> Producer:
+    answer = made.ask(init_request(TX, producer=producer), 5)
     assert answer.error_code == 0, ErrorCode(answer.error_code)
     return answer.producer_id, answer.producer_epoch
 
 
-def add_request(producer: tuple[int, int], *partitions: int, verify: bool = False) -> AddPartitionsToTxnRequest:
-    transaction = AddPartitionsToTxnTransaction(
-        transactional_id=TX,
-        producer_id=producer[0],
-        producer_epoch=producer[1],
-        verify_only=verify,
-        topics=[AddPartitionsToTxnTopic(name="t", partitions=list(partitions))],
-    )
-    return AddPartitionsToTxnRequest(transactions=[transaction])
-
-
-def add(made: LocalGroupHarness, producer: tuple[int, int], *partitions: int) -> list[ErrorCode]:
-    answer = made.ask(add_request(producer, *partitions), 5)
+def add(made: LocalGroupHarness, producer: Producer, *partitions: int) -> list[ErrorCode]:
+    answer = made.ask(group_requests.add_request(TX, producer, *partitions), 5)
     (topic,) = answer.results_by_transaction[0].topic_results
     return [ErrorCode(one.partition_error_code) for one in topic.results_by_partition]
 
 
-def end_request(producer: tuple[int, int], *, commit: bool = True) -> EndTxnRequest:
-    return EndTxnRequest(transactional_id=TX, producer_id=producer[0], producer_epoch=producer[1], committed=commit)
-
-
-def end(
-    made: LocalGroupHarness, producer: tuple[int, int], *, commit: bool = True
-) -> tuple[ErrorCode, tuple[int, int]]:
-    answer = made.ask(end_request(producer, commit=commit), 5)
+def end(made: LocalGroupHarness, producer: Producer, *, commit: bool = True) -> tuple[ErrorCode, Producer]:
+    answer = made.ask(group_requests.end_request(TX, producer, commit=commit), 5)
     return ErrorCode(answer.error_code), (answer.producer_id, answer.producer_epoch)
 
 
-def commit_offset(made: LocalGroupHarness, producer: tuple[int, int], offset: int, group: str = "g") -> ErrorCode:
-    partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
-    request = TxnOffsetCommitRequest(
-        transactional_id=TX,
-        group_id=group,
-        producer_id=producer[0],
-        producer_epoch=producer[1],
-        topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[partition])],
-    )
-    return ErrorCode(made.ask(request, 5).topics[0].partitions[0].error_code)
+def end_without_marker(
+    made: LocalGroupHarness, producer: Producer, refusal: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER
+) -> tuple[ErrorCode, Producer]:
+    """Commit a transaction whose only partition refuses the marker."""
+    add(made, producer, 0)
+    made.data.refusals["t", 0] = refusal
+    return end(made, producer)
+
+
+def commit_offset(made: LocalGroupHarness, producer: Producer, offset: int, group: str = "g") -> ErrorCode:
+    return error_of(made.ask(group_requests.txn_commit_request(TX, producer, offset, group), 5))
 
 
 def offset(made: LocalGroupHarness, group: str = "g") -> tuple[int, ErrorCode]:
-    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
-    request = OffsetFetchRequest(require_stable=True, groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)])
-    (one,) = made.ask(request, 8).groups[0].topics[0].partitions
+    (one,) = made.ask(fetch_request(group, is_stable=True), 8).groups[0].topics[0].partitions
     return one.committed_offset, ErrorCode(one.error_code)
 
 
+def describe(made: LocalGroupHarness) -> Any:
+    (described,) = made.ask(DescribeTransactionsRequest(transactional_ids=[TX]), 0).transaction_states
+    return described
+
+
 def state(made: LocalGroupHarness) -> tuple[str, int]:
-    (one,) = made.ask(DescribeTransactionsRequest(transactional_ids=[TX]), 0).transaction_states
-    return one.transaction_state, one.producer_epoch
+    described = describe(made)
+    return described.transaction_state, described.producer_epoch
 
 
 def markers(made: LocalGroupHarness) -> list[tuple[str, int, int, bool]]:
@@ -128,14 +115,14 @@ def markers(made: LocalGroupHarness) -> list[tuple[str, int, int, bool]]:
 # ---- order of records and markers
 
 
-def test_markers_follow_the_prepare_record_and_precede_the_complete_record() -> None:
-    made = harness()
-    producer = begin(made)
+def test_markers_follow_the_prepare_record_and_precede_the_complete_record(
+    made: LocalGroupHarness, producer: Producer
+) -> None:
     add(made, producer, 0, 1)
     made.data.refusals["t", 1] = ErrorCode.NOT_LEADER_OR_FOLLOWER
     log = log_of(made)
     log.is_holding = True
-    made.send("client", end_request(producer), 5)
+    made.send("client", group_requests.end_request(TX, producer), 5)
     assert made.take("client") is None
     assert (state(made), markers(made)) == (("PrepareCommit", 1), [])
     log.is_holding = False
@@ -143,7 +130,7 @@ def test_markers_follow_the_prepare_record_and_precede_the_complete_record() -> 
     answer: Any = made.take("client")
     assert (answer.error_code, answer.producer_epoch) == (0, 1)
     assert (state(made), markers(made)) == (("PrepareCommit", 1), [("t", 0, 1, True)])
-    (described,) = made.ask(DescribeTransactionsRequest(transactional_ids=[TX]), 0).transaction_states
+    described = describe(made)
     assert [(topic.topic, topic.partitions) for topic in described.topics] == [("t", [1])]
     made.data.refusals.clear()
     made.advance(100)
@@ -151,40 +138,28 @@ def test_markers_follow_the_prepare_record_and_precede_the_complete_record() -> 
     assert markers(made) == [("t", 0, 1, True), ("t", 1, 1, True)]
 
 
-def test_requests_get_concurrent_transactions_until_all_markers_are_written() -> None:
-    made = harness()
-    producer = begin(made)
-    add(made, producer, 0)
-    made.data.refusals["t", 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert end(made, producer) == (ErrorCode.NONE, (producer[0], 1))
+def test_requests_get_concurrent_transactions_until_all_markers_are_written(
+    made: LocalGroupHarness, producer: Producer
+) -> None:
+    assert end_without_marker(made, producer) == (ErrorCode.NONE, (producer[0], 1))
     busy = ErrorCode.CONCURRENT_TRANSACTIONS
     assert add(made, (producer[0], 1), 0) == [busy]
-    verified = made.ask(add_request((producer[0], 1), 0, verify=True), 5).results_by_transaction[0]
+    verified = made.ask(
+        group_requests.add_request(TX, (producer[0], 1), 0, verify_only=True), 5
+    ).results_by_transaction[0]
     assert verified.topic_results[0].results_by_partition[0].partition_error_code == busy
     for candidate in (producer, (producer[0], 1), (producer[0], 9), (producer[0] + 1, 0)):
         assert add(made, candidate, 0) == [busy]
         assert end(made, candidate)[0] is busy
         assert end(made, candidate, commit=False)[0] is busy
-        request = InitProducerIdRequest(
-            transactional_id=TX, transaction_timeout_ms=1000, producer_id=candidate[0], producer_epoch=candidate[1]
-        )
-        assert made.ask(request, 5).error_code == busy
+        assert made.ask(init_request(TX, producer=candidate), 5).error_code == busy
 
 
-def test_a_verification_waits_for_the_end_of_the_previous_transaction() -> None:
-    made = harness()
-    producer = begin(made)
-    add(made, producer, 0)
-    made.data.refusals["t", 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    _, next_producer = end(made, producer)
-    partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
-    request = TxnOffsetCommitRequest(
-        transactional_id=TX,
-        group_id="g",
-        producer_id=next_producer[0],
-        producer_epoch=next_producer[1],
-        topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[partition])],
-    )
+def test_a_verification_waits_for_the_end_of_the_previous_transaction(
+    made: LocalGroupHarness, producer: Producer
+) -> None:
+    _, next_producer = end_without_marker(made, producer)
+    request = group_requests.txn_commit_request(TX, next_producer, 1)
     made.send("patient", request, 5)
     assert made.take("patient") is None
     made.data.refusals.clear()
@@ -201,48 +176,7 @@ def test_a_verification_waits_for_the_end_of_the_previous_transaction() -> None:
 # ---- recovery
 
 
-def two_transactions(made: LocalGroupHarness) -> None:
-    """A committed and an aborted transaction, both with records and offsets."""
-    producer = begin(made)
-    assert add(made, producer, 0, 2) == [ErrorCode.NONE] * 2
-    assert commit_offset(made, producer, 41) is ErrorCode.NONE
-    _, producer = end(made, producer)
-    assert add(made, producer, 1) == [ErrorCode.NONE]
-    assert commit_offset(made, producer, 42) is ErrorCode.NONE
-    end(made, producer, commit=False)
-
-
-def test_an_interrupted_transaction_continues_after_loading() -> None:
-    whole = harness()
-    two_transactions(whole)
-    batches = log_of(whole).batches
-    assert len(batches) == 9  # empty, 2 x (ongoing, ongoing with offsets, prepare, complete)
-    decided = {3: True, 7: False}
-    for kept in range(1, len(batches) + 1):
-        made = harness()
-        log = log_of(made)
-        for batch in batches[:kept]:
-            log.append(bytearray(batch), lambda _: None)
-        made.restart()
-        made.advance(1)
-        name, epoch = state(made)
-        assert not name.startswith("Prepare"), (kept, name)
-        written = {(index, is_commit) for topic, index, _, is_commit in markers(made) if topic == "t"}
-        if kept - 1 in decided:
-            partitions = {0, 2} if kept == 4 else {1}
-            assert written == {(index, decided[kept - 1]) for index in partitions}, kept
-            assert name == ("CompleteCommit" if decided[kept - 1] else "CompleteAbort")
-        else:
-            assert written == set(), kept
-        if name == "Ongoing":
-            made.advance(80_000)  # no client continues it
-            assert state(made) == ("CompleteAbort", epoch + 1)
-            assert all(not is_commit for _, _, _, is_commit in markers(made))
-
-
-def test_transactional_offsets_are_pending_until_their_marker() -> None:
-    made = harness()
-    producer = begin(made)
+def test_transactional_offsets_are_pending_until_their_marker(made: LocalGroupHarness, producer: Producer) -> None:
     commit_offset(made, producer, 41)
     assert offset(made) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
     made.restart()
@@ -268,13 +202,11 @@ def test_a_later_commit_supersedes_a_pending_one() -> None:
         assert offset(made) == (50, ErrorCode.NONE)
 
 
-def test_an_uncommitted_prepare_record_is_retried() -> None:
-    made = harness()
-    producer = begin(made)
+def test_an_uncommitted_prepare_record_is_retried(made: LocalGroupHarness, producer: Producer) -> None:
     add(made, producer, 0)
     log = log_of(made)
     log.is_holding = True
-    made.send("client", end_request(producer), 5)
+    made.send("client", group_requests.end_request(TX, producer), 5)
     answer: Any = made.take("client", 5_000)
     assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert markers(made) == []
@@ -286,9 +218,7 @@ def test_an_uncommitted_prepare_record_is_retried() -> None:
     assert end(made, producer) == (ErrorCode.NONE, (producer[0], 1))
 
 
-def test_a_failed_append_changes_no_transaction() -> None:
-    made = harness()
-    producer = begin(made)
+def test_a_failed_append_changes_no_transaction(made: LocalGroupHarness, producer: Producer) -> None:
     add(made, producer, 0)
     log = log_of(made)
     log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -299,12 +229,8 @@ def test_a_failed_append_changes_no_transaction() -> None:
     assert end(made, producer)[0] is ErrorCode.NONE
 
 
-def test_the_complete_record_is_retried() -> None:
-    made = harness()
-    producer = begin(made)
-    add(made, producer, 0)
-    made.data.refusals["t", 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    end(made, producer)
+def test_the_complete_record_is_retried(made: LocalGroupHarness, producer: Producer) -> None:
+    end_without_marker(made, producer)
     log = log_of(made)
     log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
     made.data.refusals.clear()
@@ -320,22 +246,16 @@ def test_the_complete_record_is_retried() -> None:
     ("refusal", "name"),
     [(ErrorCode.INVALID_PRODUCER_EPOCH, "CompleteCommit"), (ErrorCode.TRANSACTION_COORDINATOR_FENCED, "PrepareCommit")],
 )
-def test_fenced_markers_are_not_retried(refusal: ErrorCode, name: str) -> None:
-    made = harness()
-    producer = begin(made)
-    add(made, producer, 0)
-    made.data.refusals["t", 0] = refusal
-    end(made, producer)
+def test_fenced_markers_are_not_retried(
+    made: LocalGroupHarness, producer: Producer, refusal: ErrorCode, name: str
+) -> None:
+    end_without_marker(made, producer, refusal)
     made.advance(1_000)
     assert state(made)[0] == name
 
 
-def test_a_resigned_coordinator_writes_no_markers() -> None:
-    made = harness()
-    producer = begin(made)
-    add(made, producer, 0)
-    made.data.refusals["t", 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    end(made, producer)
+def test_a_resigned_coordinator_writes_no_markers(made: LocalGroupHarness, producer: Producer) -> None:
+    end_without_marker(made, producer)
     made.transactions.close()
     made.data.refusals.clear()
     made.advance(60_000)
@@ -346,10 +266,8 @@ def test_a_resigned_coordinator_writes_no_markers() -> None:
 # ---- epochs
 
 
-def test_ending_at_the_last_epoch_switches_the_producer_id() -> None:
-    made = harness()
+def test_ending_at_the_last_epoch_switches_the_producer_id(made: LocalGroupHarness) -> None:
     producer = at_last_epoch(made)
-    add(made, producer, 0)
     error, next_producer = end(made, producer)
     assert (error, next_producer[1]) == (ErrorCode.NONE, 0)
     assert next_producer[0] != producer[0]
@@ -360,12 +278,9 @@ def test_ending_at_the_last_epoch_switches_the_producer_id() -> None:
     assert end(made, producer)[0] is not ErrorCode.NONE
 
 
-def test_fencing_at_the_last_epoch_switches_the_producer_id() -> None:
-    made = harness()
+def test_fencing_at_the_last_epoch_switches_the_producer_id(made: LocalGroupHarness) -> None:
     old = at_last_epoch(made)
-    add(made, old, 0)
-    again = InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=1000)
-    assert made.ask(again, 5).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    assert made.ask(init_request(TX), 5).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
     assert state(made) == ("CompleteAbort", 0)
     assert [(marker.producer_id, marker.epoch) for marker, _ in made.data.markers] == [(old[0], 32767)]
     producer_id, epoch = begin(made)
@@ -373,10 +288,8 @@ def test_fencing_at_the_last_epoch_switches_the_producer_id() -> None:
 
 
 @pytest.mark.parametrize("asks", ["end", "init"])
-def test_a_timed_out_producer_of_the_last_epoch_gets_a_new_id(asks: str) -> None:
-    made = harness()
+def test_a_timed_out_producer_of_the_last_epoch_gets_a_new_id(made: LocalGroupHarness, asks: str) -> None:
     old = at_last_epoch(made)
-    add(made, old, 0)
     made.advance(80_000)
     assert state(made) == ("CompleteAbort", 0)
     if asks == "end":
@@ -384,16 +297,14 @@ def test_a_timed_out_producer_of_the_last_epoch_gets_a_new_id(asks: str) -> None
         assert error is ErrorCode.NONE
         assert end(made, old, commit=False) == (ErrorCode.NONE, next_producer), "told again"
     else:
-        next_producer = begin(made, producer_id=old[0], producer_epoch=old[1])
+        next_producer = begin(made, old)
     assert (next_producer[0] != old[0], next_producer[1]) == (True, 0)
     assert add(made, next_producer, 1) == [ErrorCode.NONE]
     assert end(made, next_producer) == (ErrorCode.NONE, (next_producer[0], 1))
 
 
-def test_a_timeout_at_the_last_epoch_waits_for_a_new_producer_id() -> None:
-    made = harness()
+def test_a_timeout_at_the_last_epoch_waits_for_a_new_producer_id(made: LocalGroupHarness) -> None:
     old = at_last_epoch(made)
-    add(made, old, 0)
     given: list[Any] = []
     coordinator_of(made)._generate_producer_id = lambda _wall_ms, give: given.append(give)
     made.advance(80_000)
@@ -407,18 +318,14 @@ def test_a_timeout_at_the_last_epoch_waits_for_a_new_producer_id() -> None:
     assert state(made) == ("CompleteCommit", 0)
 
 
-def test_before_version_2_an_abort_increments_the_epoch() -> None:
-    made = harness()
+def test_before_version_2_an_abort_increments_the_epoch(made: LocalGroupHarness) -> None:
     made.transaction_version = 0
     producer = begin(made)
     add(made, producer, 0)
-    again = InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=1000)
-    assert made.ask(again, 5).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    assert made.ask(init_request(TX), 5).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
     assert (state(made), markers(made)) == (("CompleteAbort", 1), [("t", 0, 1, False)])
     assert begin(made) == (producer[0], 2)
-    fields = {"producer_id": producer[0], "producer_epoch": 0}
-    answer = made.ask(InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=1000, **fields), 5)
-    assert answer.error_code == ErrorCode.PRODUCER_FENCED
+    assert made.ask(init_request(TX, producer=producer), 5).error_code == ErrorCode.PRODUCER_FENCED
     assert log_of(made).batches[-1].count(b"\0\0\0\0")  # and its records are of version 0
 
 
@@ -431,9 +338,7 @@ def test_idle_transactional_ids_expire() -> None:
     made.advance(9_000)
     assert state(made)[0] == "Empty"
     made.advance(2_500)
-    assert made.ask(DescribeTransactionsRequest(transactional_ids=[TX]), 0).transaction_states[0].error_code == (
-        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-    )
+    assert describe(made).error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     made.restart()
     assert coordinator_of(made).transactions == {}
     producer = begin(made)
@@ -442,9 +347,7 @@ def test_idle_transactional_ids_expire() -> None:
     assert state(made)[0] == "Ongoing"
 
 
-def test_timeouts_are_checked_after_a_restart() -> None:
-    made = harness()
-    producer = begin(made)
+def test_timeouts_are_checked_after_a_restart(made: LocalGroupHarness, producer: Producer) -> None:
     add(made, producer, 0)
     made.advance(30_000)
     made.restart()
@@ -466,31 +369,21 @@ def test_timeouts_are_checked_after_a_restart() -> None:
     ],
 )
 def test_invalid_transaction_timeouts_fail_on_every_broker(timeout_ms: int, error: ErrorCode) -> None:
-    request = InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=timeout_ms)
-    assert LocalGroupHarness().ask(request, 5).error_code == error
+    assert LocalGroupHarness().ask(init_request(TX, timeout_ms), 5).error_code == error
 
 
-def test_authorization_is_checked_as_in_kafka() -> None:
-    made = harness()
-    producer = begin(made)
+def test_authorization_is_checked_as_in_kafka(made: LocalGroupHarness, producer: Producer) -> None:
     add(made, producer, 0)
     made.authorize_by(Deny((Operation.WRITE, Resource.TRANSACTIONAL_ID, TX)))
     denied = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert end(made, producer)[0] is denied
     assert commit_offset(made, producer, 1) is denied
-    offsets = AddOffsetsToTxnRequest(
-        transactional_id=TX, producer_id=producer[0], producer_epoch=producer[1], group_id="g"
-    )
+    offsets = group_requests.add_offsets_request(TX, producer)
     assert made.ask(offsets, 3).error_code == denied
-    old = AddPartitionsToTxnRequest(
-        v3_and_below_transactional_id=TX,
-        v3_and_below_producer_id=producer[0],
-        v3_and_below_producer_epoch=producer[1],
-        v3_and_below_topics=[AddPartitionsToTxnTopic(name="t", partitions=[0, 1])],
-    )
+    old = group_requests.add_request_v3(TX, producer, 0, 1)
     (topic,) = made.ask(old, 3).results_by_topic_v3_and_below
     assert [one.partition_error_code for one in topic.results_by_partition] == [denied] * 2
-    assert made.ask(InitProducerIdRequest(transactional_id=TX, transaction_timeout_ms=1), 5).error_code == denied
+    assert made.ask(init_request(TX), 5).error_code == denied
     made.authorize_by(Deny((Operation.READ, Resource.GROUP, "g")))
     assert commit_offset(made, producer, 1) is ErrorCode.GROUP_AUTHORIZATION_FAILED
     assert made.ask(offsets, 3).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -499,22 +392,22 @@ def test_authorization_is_checked_as_in_kafka() -> None:
     assert {one.partition_error_code for one in topic.results_by_partition} == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
     assert commit_offset(made, producer, 1) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
     made.authorize_by(Deny((Operation.CLUSTER_ACTION, Resource.CLUSTER, "kafka-cluster")))
-    assert made.ask(add_request(producer, 0), 5).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert made.ask(group_requests.add_request(TX, producer, 0), 5).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     made.authorize_by(
         Deny((Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, TX), (Operation.DESCRIBE, Resource.TOPIC, "t"))
     )
-    (described,) = made.ask(DescribeTransactionsRequest(transactional_ids=[TX]), 0).transaction_states
+    described = describe(made)
     assert described.error_code == denied
     listing = ListTransactionsRequest(state_filters=[], producer_id_filters=[])
     assert made.ask(listing, 2).transaction_states == []
     made.authorize_by(Deny((Operation.DESCRIBE, Resource.TOPIC, "t")))
-    (described,) = made.ask(DescribeTransactionsRequest(transactional_ids=[TX]), 0).transaction_states
+    described = describe(made)
     assert (described.error_code, described.topics) == (0, [])
 
 
-def test_a_value_of_an_unknown_version_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
-    made = harness()
-    producer = begin(made)
+def test_a_value_of_an_unknown_version_is_skipped(
+    made: LocalGroupHarness, producer: Producer, caplog: pytest.LogCaptureFixture
+) -> None:
     later = BatchBuilder()
     key, value = encode_record(coordinator_of(made)._record(new_transaction(TX, 99, 1000, 5)))
     assert value is not None
@@ -525,16 +418,14 @@ def test_a_value_of_an_unknown_version_is_skipped(caplog: pytest.LogCaptureFixtu
     assert "skipping a value of unknown version 0009 in __transaction_state" in caplog.text
 
 
-def test_requests_to_a_loading_shard_get_load_in_progress() -> None:
-    made = harness()
-    producer = begin(made)
+def test_requests_to_a_loading_shard_get_load_in_progress(made: LocalGroupHarness, producer: Producer) -> None:
     index = abs_hash(TX) % 5
     made.transactions.on_resignation(index)
     made.transactions.on_election(index, 7)
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     listing = ListTransactionsRequest(state_filters=[], producer_id_filters=[])
     assert made.transactions.is_loading
-    made.send("early", end_request(producer), 5)
+    made.send("early", group_requests.end_request(TX, producer), 5)
     assert made.answers["early"].pop().error_code == loading  # type: ignore[attr-defined]
     made.send("early", listing, 2)
     assert made.answers["early"].pop().error_code == loading  # type: ignore[attr-defined]
@@ -546,9 +437,7 @@ def test_offsets_can_be_added_before_the_offsets_topic_exists() -> None:
     made = LocalGroupHarness()
     made.create_topic(TRANSACTIONS_TOPIC, 5)
     producer = begin(made)
-    offsets = AddOffsetsToTxnRequest(
-        transactional_id=TX, producer_id=producer[0], producer_epoch=producer[1], group_id="g"
-    )
+    offsets = group_requests.add_offsets_request(TX, producer)
     assert made.ask(offsets, 3).error_code == 0
     coordinator = coordinator_of(made)
     transaction = coordinator.transactions[TX]

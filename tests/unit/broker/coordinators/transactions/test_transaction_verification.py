@@ -8,6 +8,7 @@ import pytest
 
 from broker.coordinators.runtime.coordinator_runtime import ShardState
 from broker.coordinators.runtime.java_compat import abs_hash
+from broker.coordinators.transactions.remote_verification import RemoteVerification
 from broker.coordinators.transactions.transaction import ProducerIdAndEpoch
 from broker.coordinators.transactions.transaction_coordinator import TRANSACTIONS_TOPIC, Marker
 from broker.coordinators.transactions.transaction_verification import (
@@ -17,7 +18,7 @@ from broker.coordinators.transactions.transaction_verification import (
 )
 from broker.coordinators.transactions.txn_marker_writer import TxnMarkerWriter
 from protocol.errors import ErrorCode
-from tests.support.group_harness import LocalGroupHarness
+from tests.support.group_harness import NODE, LocalGroupHarness, no_other_broker
 from tests.support.replica_harness import NOW_MS, ReplicaHarness, batch
 from tests.unit.broker.coordinators.transactions.test_transaction_coordinator import add, begin, end, harness
 
@@ -36,6 +37,7 @@ class Rig:
             self.coordinator.transactions,
             self.coordinator.clock.timers,
             self.coordinator.clock,
+            RemoteVerification(NODE, lambda: self.coordinator.holder.image, no_other_broker),
         )
         self.markers = TxnMarkerWriter(
             self.partitions.replicas, self.coordinator.runtime, self.verification, self.coordinator.clock

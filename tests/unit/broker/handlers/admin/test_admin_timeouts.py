@@ -12,26 +12,15 @@ from broker.handlers.admin.topics import TopicHandlers
 from broker.handlers.router import ConnectionInfo, Pending, RequestContext
 from broker.security.authorizer import AllowAll
 from protocol.errors import ErrorCode
-from protocol.messages.admin import (
-    CreatableTopic,
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicState,
-)
-from protocol.messages.cluster import (
-    AlterPartitionReassignmentsRequest,
-    ElectedPartitions,
-    ElectLeadersRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
+from protocol.messages import admin, cluster
+from protocol.schema import Message
 from replication.metadata.image import MetadataImage
 from replication.timer_queue import TimerQueue
+from tests.support.messages import message
 
 CONNECTION = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 40000), "User:ANONYMOUS")
+TIMED_OUT = ErrorCode.REQUEST_TIMED_OUT
+ELECTION = [{"topic": "t", "partitions": [0]}]
 
 
 class Stage:
@@ -39,118 +28,80 @@ class Stage:
 
     def __init__(self) -> None:
         self.timers = TimerQueue()
-        self.handlers = TopicHandlers(
-            1, self, lambda: MetadataImage("c"), AllowAll(), deletion_enabled=True, timers=self.timers
-        )
-        self.cluster = ClusterHandlers(self, AllowAll(), self.timers)
+        self.image = MetadataImage("c")
+        topics = TopicHandlers(1, self, lambda: self.image, AllowAll(), deletion_enabled=True, timers=self.timers)
+        routes = (*topics.routes(), *ClusterHandlers(self, AllowAll(), self.timers).routes())
+        self.handlers = {route.api_key: route.handler for route in routes}
         self.replies: list[Callable[[Any], None]] = []
         self.answers: list[Any] = []
-
-    @property
-    def image(self) -> MetadataImage:
-        """Of the controller."""
-        return MetadataImage("c")
 
     def submit(self, request: Any, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
         """Of the controller."""
         self.replies.append(reply)
 
-    def ask(self, request: Any, version: int = 6) -> Pending:
+    def ask(self, cls: type[Message], version: int = 6, **fields: Any) -> Pending:
         """Handle a request."""
-        context = RequestContext(request.API_KEY, version, 1, "c", CONNECTION, 500, 0)
-        handle: Callable[[Any, Any], Any] = {
-            CreateTopicsRequest: self.handlers.create_topics,
-            DeleteTopicsRequest: self.handlers.delete_topics,
-            CreatePartitionsRequest: self.handlers.create_partitions,
-            ElectLeadersRequest: self.cluster.elect_leaders,
-            AlterPartitionReassignmentsRequest: self.cluster.alter_reassignments,
-        }[type(request)]
-        pending = handle(context, request)
+        context = RequestContext(cls.API_KEY, version, 1, "c", CONNECTION, 500, 0)
+        pending = self.handlers[cls.API_KEY](context, message(cls, **fields))
         assert isinstance(pending, Pending)
         pending.deliver_to(self.answers.append, lambda reason: None)
         return pending
 
-
-def create(timeout_ms: int) -> CreateTopicsRequest:
-    return CreateTopicsRequest(
-        topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=timeout_ms
-    )
+    def create(self, timeout_ms: int) -> Pending:
+        """Create a topic."""
+        topic = {"name": "t", "num_partitions": 1, "replication_factor": 1}
+        return self.ask(admin.CreateTopicsRequest, topics=[topic], timeout_ms=timeout_ms)
 
 
 @pytest.mark.parametrize(
-    ("wish", "results"),
+    ("cls", "fields", "results", "code"),
     [
-        (create(1000), lambda answer: answer.topics),
-        (
-            DeleteTopicsRequest(topic_names=[], topics=[DeleteTopicState(name="t")], timeout_ms=1000),
-            lambda answer: answer.responses,
-        ),
-        (
-            CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="t", count=2)], timeout_ms=1000),
-            lambda answer: answer.results,
-        ),
+        (admin.CreateTopicsRequest, {"topics": [{"name": "t", "num_partitions": 1, "replication_factor": 1}]},
+         lambda answer: answer.topics, None),
+        (admin.DeleteTopicsRequest, {"topic_names": [], "topics": [{"name": "t"}]},
+         lambda answer: answer.responses, None),
+        (admin.CreatePartitionsRequest, {"topics": [{"name": "t", "count": 2}]}, lambda answer: answer.results, None),
+        (cluster.ElectLeadersRequest, {"topic_partitions": ELECTION},
+         lambda answer: answer.replica_election_results[0].partition_result, TIMED_OUT),
+        (cluster.AlterPartitionReassignmentsRequest,
+         {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "replicas": None}]}]},
+         lambda answer: answer.responses[0].partitions, TIMED_OUT),
     ],
-)
-def test_requests_time_out_after_the_clients_timeout(wish: Any, results: Callable[[Any], Any]) -> None:
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)  # fmt: skip
+def test_requests_time_out_after_the_clients_timeout(
+    cls: type[Message], fields: dict[str, Any], results: Callable[[Any], Any], code: ErrorCode | None
+) -> None:
+    """Elections and reassignments also have an error of the whole request."""
     stage = Stage()
-    stage.ask(wish)
+    stage.ask(cls, **fields, timeout_ms=1000)
     stage.timers.run_due(1499)
     assert stage.answers == []
     stage.timers.run_due(1500)
-    ((answer,),) = (stage.answers,)
-    ((result,),) = (results(answer),)
-    assert (result.name, result.error_code, result.error_message) == (
-        "t",
-        ErrorCode.REQUEST_TIMED_OUT,
-        "The request timed out.",
-    )
-    stage.replies[0](type(answer)(**{name: [] for name in ("topics", "responses", "results") if hasattr(answer, name)}))
-    assert len(stage.answers) == 1
-
-
-@pytest.mark.parametrize(
-    ("wish", "results"),
-    [
-        (
-            ElectLeadersRequest(topic_partitions=[ElectedPartitions(topic="t", partitions=[0])], timeout_ms=1000),
-            lambda answer: answer.replica_election_results[0].partition_result,
-        ),
-        (
-            AlterPartitionReassignmentsRequest(
-                topics=[ReassignableTopic(name="t", partitions=[ReassignablePartition(partition_index=0)])],
-                timeout_ms=1000,
-            ),
-            lambda answer: answer.responses[0].partitions,
-        ),
-    ],
-)
-def test_elections_and_reassignments_time_out(wish: Any, results: Callable[[Any], Any]) -> None:
-    stage = Stage()
-    stage.ask(wish)
-    stage.timers.run_due(1500)
     (answer,) = stage.answers
     (result,) = results(answer)
-    assert answer.error_code == result.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert (result.error_code, result.error_message) == (TIMED_OUT, "The request timed out.")
+    assert getattr(result, "name", "t") == "t"
+    assert getattr(answer, "error_code", None) == code
     stage.replies[0](answer)
     assert len(stage.answers) == 1
 
 
 def test_no_timer_outlives_its_request() -> None:
     stage = Stage()
-    stage.ask(create(1000))
-    stage.replies[0](CreateTopicsResponse(topics=[]))
+    stage.create(1000)
+    stage.replies[0](admin.CreateTopicsResponse(topics=[]))
     assert len(stage.timers) == 0
-    stage.ask(create(1000)).cancel()
-    stage.ask(create(0))
+    stage.create(1000).cancel()
+    stage.create(0)
     assert len(stage.timers) == 0
     assert len(stage.answers) == 1
 
 
 def test_elect_leaders_version_0_has_only_partition_errors() -> None:
     stage = Stage()
-    requested = [ElectedPartitions(topic="t", partitions=[0])]
-    stage.ask(ElectLeadersRequest(topic_partitions=requested, timeout_ms=1000), version=0)
+    stage.ask(cluster.ElectLeadersRequest, 0, topic_partitions=ELECTION, timeout_ms=1000)
     stage.timers.run_due(1500)
     (answer,) = stage.answers
     assert answer.error_code == ErrorCode.NONE
-    assert answer.replica_election_results[0].partition_result[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert answer.replica_election_results[0].partition_result[0].error_code == TIMED_OUT

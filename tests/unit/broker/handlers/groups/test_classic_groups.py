@@ -6,21 +6,13 @@ from broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from broker.security.authorizer import Operation, Resource
 from protocol.errors import ErrorCode
 from protocol.messages.groups import (
-    DeleteGroupsRequest,
-    DescribeGroupsRequest,
-    HeartbeatRequest,
-    LeaveGroupRequest,
     ListGroupsRequest,
-    MemberIdentity,
     OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    SyncGroupRequest,
 )
-from protocol.messages.metadata import FindCoordinatorRequest
 from tests.support.deny import Deny
 from tests.support.group_harness import LocalGroupHarness
-from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import commit_request, join_request
+from tests.support.group_requests import commit_request
+from tests.support.messages import message
 
 
 def harness() -> LocalGroupHarness:
@@ -32,32 +24,6 @@ def harness() -> LocalGroupHarness:
 
 
 # ---- authorization
-
-
-def test_unauthorized_groups_are_not_answered() -> None:
-    made = harness()
-    made.ask(commit_request(1), 8)
-    made.authorize_by(
-        Deny(
-            *((operation, Resource.GROUP, "g") for operation in (Operation.READ, Operation.DESCRIBE, Operation.DELETE))
-        )
-    )
-    denied = ErrorCode.GROUP_AUTHORIZATION_FAILED
-    assert made.ask(join_request(), 5).error_code == denied
-    sync = SyncGroupRequest(group_id="g", generation_id=1, member_id="m", assignments=[])
-    assert made.ask(sync, 3).error_code == denied
-    assert made.ask(HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), 4).error_code == denied
-    leave = LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id="m")])
-    assert made.ask(leave, 4).error_code == denied
-    assert made.ask(commit_request(1), 8).topics[0].partitions[0].error_code == denied
-    fetch = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
-    assert made.ask(fetch, 8).groups[0].error_code == denied
-    old = OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])])
-    assert made.ask(old, 1).topics[0].partitions[0].error_code == denied
-    assert made.ask(old, 2).error_code == denied
-    assert made.ask(DescribeGroupsRequest(groups=["g"]), 5).groups[0].error_code == denied
-    assert made.ask(DeleteGroupsRequest(groups_names=["g", "other"]), 2).results[-1].error_code == denied
-    assert made.ask(FindCoordinatorRequest(coordinator_keys=["g"]), 4).coordinators[0].error_code == denied
 
 
 def test_only_authorized_groups_are_listed() -> None:
@@ -82,11 +48,10 @@ def test_unauthorized_topics_fail_in_commits_and_fetches() -> None:
     answer = made.ask(request, 8)
     errors = {topic.name: topic.partitions[0].error_code for topic in answer.topics}
     assert errors == {"t": 0, "secret": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
-    everything = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
+    everything = message(OffsetFetchRequest, groups=[{"group_id": "g", "topics": None}])
     assert [topic.name for topic in made.ask(everything, 8).groups[0].topics] == ["t"]
-    named = OffsetFetchRequest(
-        group_id="g", topics=[OffsetFetchRequestTopic(name=name, partition_indexes=[0]) for name in ("secret", "t")]
-    )
+    topics = [{"name": name, "partition_indexes": [0]} for name in ("secret", "t")]
+    named = message(OffsetFetchRequest, group_id="g", topics=topics)
     found = {topic.name: topic.partitions[0] for topic in made.ask(named, 5).topics}
     assert found["t"].committed_offset == 1
     assert (found["secret"].committed_offset, found["secret"].error_code) == (-1, 29)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from broker.coordinators.classic.classic_group import ClassicGroup, State
-from broker.coordinators.classic.classic_protocol import GroupSettings
 from broker.coordinators.classic.group_records import (
     OffsetAndMetadata,
     commit_records,
@@ -20,24 +19,24 @@ from broker.coordinators.classic.group_records import (
     read_commit_value,
     to_offset_and_metadata,
 )
+from broker.coordinators.group_config import GroupSettings
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from broker.coordinators.offset_manager import OffsetMetadataManager
 from broker.coordinators.runtime.coordinator_runtime import encode_record
+from protocol.codec import encode
 from protocol.errors import ErrorCode, MalformedRequest
 from protocol.messages.groups import (
     ListGroupsRequest,
     OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
     OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
 )
 from protocol.messages.stored_records import OffsetCommitValue
 from protocol.records import headers, records
-from tests.support.group_harness import START_WALL_MS, LocalGroupHarness, topic_id_of
-from tests.unit.broker.coordinators.classic.test_classic_group import member, subscription
-from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import commit_request, committed, stable_group
+from tests.support.group_harness import START_WALL_MS, LocalGroupHarness
+from tests.support.group_requests import commit_request, subscription
+from tests.support.messages import message
+from tests.unit.broker.coordinators.classic.test_classic_group import member
+from tests.unit.broker.coordinators.runtime.test_coordinator_runtime import committed, stable_group
 
 DAY_MS = 24 * 60 * 60 * 1000
 WEEK_MS = 7 * DAY_MS
@@ -105,8 +104,6 @@ def test_a_tombstone_has_no_value() -> None:
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
 @pytest.mark.parametrize("metadata", ["", "n\u00f6te", "x" * 200])
 def test_a_commit_of_any_version_is_read(version: int, metadata: str) -> None:
-    from protocol.codec import encode
-
     stored = OffsetCommitValue(
         offset=5,
         leader_epoch=3 if version >= 3 else -1,
@@ -167,9 +164,9 @@ def test_commits_store_the_topic_id_in_every_version() -> None:
                                                ("\U0001f600" * 6, False), ("\u00e9" * 10, True)])  # fmt: skip
 def test_metadata_size_is_measured_in_utf16_units(note: str, is_taken: bool) -> None:
     made = harness(offset_metadata_max_size=10)
-    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata=note)
-    topic = OffsetCommitRequestTopic(name="t", partitions=[partition])
-    answer = made.ask(OffsetCommitRequest(group_id="g", member_id="", topics=[topic]), 8)
+    partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": note}
+    topics = [{"name": "t", "partitions": [partition]}]
+    answer = made.ask(message(OffsetCommitRequest, group_id="g", member_id="", topics=topics), 8)
     assert (answer.topics[0].partitions[0].error_code == 0) == is_taken
 
 
@@ -268,25 +265,15 @@ def test_expiry_checks_groups_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_deleted_topics_lose_their_offsets() -> None:
     made = harness()
     made.ask(commit_request(1), 8)
-    other = OffsetCommitRequestPartition(partition_index=0, committed_offset=9, committed_metadata="")
-    topic = OffsetCommitRequestTopic(name="u", partitions=[other])
-    made.ask(OffsetCommitRequest(group_id="g", member_id="", topics=[topic]), 8)
+    topics = [{"name": "u", "partitions": [{"partition_index": 0, "committed_offset": 9, "committed_metadata": ""}]}]
+    made.ask(message(OffsetCommitRequest, group_id="g", member_id="", topics=topics), 8)
     made.delete_topic("t")
     made.restart()
-    fetched = made.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)]), 8)
+    fetched = made.ask(message(OffsetFetchRequest, groups=[{"group_id": "g", "topics": None}]), 8)
     assert [one.name for one in fetched.groups[0].topics] == ["u"]
 
 
-def test_offsets_of_a_recreated_topic_are_not_returned() -> None:
-    made = harness()
-    made.ask(commit_request(1), 8)
-    del made.holder.image.topics_by_name["t"]
-    made.create_topic("t", 3)
-    assert made.topic_id("t") != topic_id_of("t")
-    assert committed(made) == -1
-
-
-def test_offsets_match_a_model_after_random_commits() -> None:
+def test_the_last_commit_survives_restarts_and_recreated_topics() -> None:
     made = harness()
     for offset in (1, 2, 3):
         made.ask(commit_request(offset), 8)
@@ -297,7 +284,8 @@ def test_offsets_match_a_model_after_random_commits() -> None:
     made.ask(commit_request(4), 8)
     made.restart()
     assert committed(made) == 4
-    assert len(made.runtime.shards[0].coordinator.offsets) == 1
+    stored = made.runtime.shards[0].coordinator.offsets.by_group.values()
+    assert [list(partitions) for topics in stored for partitions in topics.values()] == [[0]]
     assert made.clock.wall_ms() > START_WALL_MS
 
 
@@ -307,7 +295,7 @@ def test_a_group_error_is_set_in_every_partition(version: int) -> None:
     stable_group(made)
     made.runtime.on_resignation(0)
     made.runtime.on_election(0, 7)
-    request = OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0, 2])])
+    request = message(OffsetFetchRequest, group_id="g", topics=[{"name": "t", "partition_indexes": [0, 2]}])
     made.send("early", request, version)
     answer: Any = made.answers["early"].pop()
     assert answer.error_code == (0 if version < 2 else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

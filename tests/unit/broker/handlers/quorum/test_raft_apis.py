@@ -10,41 +10,36 @@ import pytest
 from broker.handlers.quorum.raft_apis import RaftHandlers
 from protocol.codec import decode, encode
 from protocol.messages.produce_fetch import (
-    FetchableTopicResponse,
-    FetchEpochEndOffset,
     FetchRequest,
     FetchResponse,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
-    PartitionData,
-    SnapshotId,
 )
 from protocol.schema import Message
+from tests.support.messages import message
 
 
 class Quorum:
     """Fills every field in every version."""
 
     def handle_request(self, _: Message, reply: Any) -> None:
-        partition = PartitionData(
-            partition_index=0,
-            error_code=42,
-            high_watermark=7,
-            diverging_epoch=FetchEpochEndOffset(epoch=1, end_offset=2),
-            current_leader=LeaderIdAndEpoch(leader_id=3, leader_epoch=4),
-            snapshot_id=SnapshotId(end_offset=5, epoch=6),
-            records=b"",
-        )
-        responses = [FetchableTopicResponse(topic="__cluster_metadata", partitions=[partition])]
-        endpoints = [NodeEndpoint(node_id=3, host="h", port=9)]
-        reply(FetchResponse(responses=responses, node_endpoints=endpoints))
+        partition = {
+            "partition_index": 0,
+            "error_code": 42,
+            "high_watermark": 7,
+            "diverging_epoch": {"epoch": 1, "end_offset": 2},
+            "current_leader": {"leader_id": 3, "leader_epoch": 4},
+            "snapshot_id": {"end_offset": 5, "epoch": 6},
+            "records": b"",
+        }
+        responses = [{"topic": "__cluster_metadata", "partitions": [partition]}]
+        endpoints = [{"node_id": 3, "host": "h", "port": 9}]
+        reply(message(FetchResponse, responses=responses, node_endpoints=endpoints))
 
 
 @pytest.mark.parametrize("version", range(4, 19))
 def test_fields_unknown_to_the_version_are_cleared(version: int) -> None:
     allowing: Any = SimpleNamespace(authorize=lambda *_: True)
     quorum: Any = Quorum()
-    context: Any = SimpleNamespace(principal=None, api_version=version)
+    context: Any = SimpleNamespace(connection=SimpleNamespace(principal=None), api_version=version)
     pending: Any = RaftHandlers(quorum, allowing).receive(context, FetchRequest(max_wait_ms=0, min_bytes=0, topics=[]))
     answers: list[FetchResponse] = []
     pending.deliver_to(answers.append, lambda *_: None)

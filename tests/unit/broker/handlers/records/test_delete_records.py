@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,12 @@ from broker.handlers.records.delete_records import DeleteRecordsHandler
 from broker.security.authorizer import Operation, Resource
 from protocol.errors import ErrorCode
 from protocol.messages.logs import (
-    DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
-    DeleteRecordsTopic,
 )
-from storage.directories.log_manager import LogManager
 from storage.io.disk import StorageError
 from tests.support.deny import Deny
+from tests.support.messages import message
 from tests.support.replica_harness import Answer, HeldIoExecutor, ReplicaHarness, fetched
 
 HIGH_WATERMARK = -1
@@ -32,13 +32,12 @@ def harness(tmp_path: Path) -> ReplicaHarness:
 
 
 def delete(harness: ReplicaHarness, *offsets: tuple[str, int, int], timeout_ms: int = 1000, version: int = 2) -> Answer:
-    topics: list[DeleteRecordsTopic] = []
-    for name, index, offset in offsets:
-        if not topics or topics[-1].name != name:
-            topics.append(DeleteRecordsTopic(name=name, partitions=[]))
-        topics[-1].partitions.append(DeleteRecordsPartition(partition_index=index, offset=offset))
+    topics = [
+        {"name": name, "partitions": [{"partition_index": index, "offset": offset} for _, index, offset in group]}
+        for name, group in groupby(offsets, key=itemgetter(0))
+    ]
     handler = DeleteRecordsHandler(harness.replicas, harness.purgatory, harness.authorizer)
-    request = DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
+    request = message(DeleteRecordsRequest, topics=topics, timeout_ms=timeout_ms)
     return Answer(handler.handle(harness.context(21, version), request), DeleteRecordsResponse, version)
 
 
@@ -74,13 +73,6 @@ def test_minus_one_is_the_high_watermark(harness: ReplicaHarness) -> None:
     follow(harness, 2, 2, 0)
     delete(harness, ("t", 0, HIGH_WATERMARK))
     assert harness.partition().log.log_start_offset == 2
-
-
-def test_an_offset_below_the_start_changes_nothing(harness: ReplicaHarness) -> None:
-    harness.create()
-    harness.load(batches=5)
-    delete(harness, ("t", 0, 4))
-    assert rows(delete(harness, ("t", 0, 1))) == [("t", 0, 4, E.NONE)]
 
 
 def test_rejected_requests(harness: ReplicaHarness) -> None:
@@ -220,23 +212,6 @@ def test_a_failed_disk_is_a_storage_error(harness: ReplicaHarness, monkeypatch: 
     monkeypatch.setattr(type(harness.partition().log), "trim", fail)
     assert rows(delete(harness, ("t", 0, 1))) == [("t", 0, -1, E.KAFKA_STORAGE_ERROR)]
     assert harness.partition().is_offline
-
-
-def test_the_log_start_offset_survives_a_restart(tmp_path: Path, harness: ReplicaHarness) -> None:
-    harness.create()
-    harness.load(batches=5)
-    delete(harness, ("t", 0, 3))
-    for _, work in harness.log_manager.checkpoint():
-        work()
-    again = LogManager(
-        harness.log_manager._disk, {str(tmp_path / "logs-0"): bytes(16)}, harness.partition().log.config,
-        random_bytes=bytes,
-    )  # fmt: skip
-    again.load()
-    log = again.get("t", 0)
-    assert log is not None
-    assert log.needs_recovery
-    assert (log.log_start_offset, log.log_end_offset) == (3, 5)
 
 
 def test_segments_below_the_log_start_offset_are_deleted_later(harness: ReplicaHarness) -> None:

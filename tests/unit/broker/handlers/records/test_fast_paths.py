@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from broker.handlers.records import fetch_fast_path, produce_fast_path
-from protocol.codec import decode, encode
-from protocol.errors import ErrorCode
-from protocol.messages.produce_fetch import PartitionProduceResponse, ProduceResponse
+from protocol.codec import encode
 from storage.io.would_block import WouldBlock
 from tests.support.replica_harness import Client, ReplicaHarness, batch, fetched, offsets
 
@@ -93,63 +91,31 @@ def test_other_produce_layouts_are_left_to_the_handler(harness):
     assert harness.partition().log.log_end_offset == 3
 
 
-def test_errors_are_left_to_the_handler(harness):
-    broken = batch()
-    broken[30] ^= 1
-    answer = produce_fast(harness, 9, records=broken)
-    assert answer.responses[0].partition_responses[0].error_code == 2
+@pytest.fixture
+def waiting(harness) -> tuple[Any, list[Any]]:
+    """A Produce for a partition with a follower that has not fetched it yet, and its answers."""
+    harness.create("r", replicas=(1, 2))
+    request = harness.produce_request([("r", 0, batch())], version=13, acks=-1, timeout_ms=1000)
+    fast_path: Any = produce_fast_path.fast_paths(harness.producing)(13)
+    later: Any = fast_path(harness.context(0, 13), bytearray(encode(request, 13)), 0)
+    answers: list[Any] = []
+    later.deliver_to(answers.append, None)
+    assert answers == []
+    return later, answers
 
 
-class Waiting:
-    """A Produce for a partition with a follower that has not fetched it yet."""
-
-    def __init__(self, harness: ReplicaHarness, version: int) -> None:
-        harness.create("r", replicas=(1, 2))
-        self._version = version
-        request = harness.produce_request([("r", 0, batch())], version=version, acks=-1, timeout_ms=1000)
-        fast_path = produce_fast_path.fast_paths(harness.producing)(version)
-        assert fast_path is not None
-        self.answers: list[Any] = []
-        self.later: Any = fast_path(harness.context(0, version), bytearray(encode(request, version)), 0)
-        self.later.deliver_to(self.answers.append, None)
-        assert self.answers == []
-
-    def answer(self) -> PartitionProduceResponse:
-        """The only response."""
-        (parts,) = self.answers
-        frame = b"".join(parts)
-        assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-        start = 9 if self._version >= 9 else 8
-        (topic,) = decode(ProduceResponse, self._version, frame[start:]).responses
-        return topic.partition_responses[0]
-
-
-@pytest.mark.parametrize("version", [7, 8, 9, 12, 13])
-def test_a_waiting_produce_is_answered_once(harness, version):
-    waiting = Waiting(harness, version)
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_waiting_produce_is_answered_once_unless_cancelled(harness, waiting, *, is_cancelled):
+    later, answers = waiting
+    if is_cancelled:
+        later.cancel()
+        assert len(harness.timers) == 0
     harness.fetch("r", offset=1, replica=2, max_wait_ms=0)
-    assert (waiting.answer().error_code, waiting.answer().base_offset) == (0, 0)
+    assert len(answers) == (0 if is_cancelled else 1)
     assert len(harness.timers) == 0
 
 
-@pytest.mark.parametrize("version", [7, 13])
-def test_a_waiting_produce_fails_with_the_handlers_response(harness, version):
-    waiting = Waiting(harness, version)
-    harness.timers.run_due(harness.mono_ms + 1000)
-    assert (waiting.answer().error_code, waiting.answer().base_offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
-    harness.fetch("r", offset=1, replica=2, max_wait_ms=0)
-    assert len(waiting.answers) == 1
-
-
-def test_a_cancelled_produce_is_not_answered(harness):
-    waiting = Waiting(harness, 13)
-    waiting.later.cancel()
-    assert len(harness.timers) == 0
-    harness.fetch("r", offset=1, replica=2, max_wait_ms=0)
-    assert waiting.answers == []
-
-
-def test_only_a_produce_starts_behind_a_waiting_produce(harness):
-    waiting = Waiting(harness, 13)
-    assert waiting.later.can_pipeline(bytearray(b"\0\0\0\x0d"))
-    assert not waiting.later.can_pipeline(bytearray(b"\0\1\0\x0d"))
+def test_only_a_produce_starts_behind_a_waiting_produce(waiting):
+    later, _ = waiting
+    assert later.can_pipeline(bytearray(b"\0\0\0\x0d"))
+    assert not later.can_pipeline(bytearray(b"\0\1\0\x0d"))

@@ -28,17 +28,6 @@ def code(answer, topic=0, partition=0):
 # ---------------------------------------------------------------- describing
 
 
-@pytest.mark.parametrize("version", range(4, 19))
-def test_every_version_gets_the_records(harness, version):
-    harness.load("t", 1, batches=3)
-    data = fetched(harness.fetch("t", 1, 1, version=version))
-    assert (data.partition_index, data.error_code) == (1, 0)
-    assert (data.high_watermark, data.last_stable_offset, data.log_start_offset) == (3, 3, 0)
-    assert offsets(data) == [1, 2]
-    assert data.preferred_read_replica == -1
-    assert data.aborted_transactions is None
-
-
 def test_records_are_regions_of_files_never_bytes(harness):
     harness.load("t", batches=2)
     request = harness.fetch_request({("t", 0): 0})
@@ -51,11 +40,6 @@ def test_records_are_regions_of_files_never_bytes(harness):
 def test_a_fetch_inside_a_batch_returns_the_whole_batch(harness):
     harness.produce("t", 0, batch(count=10))
     assert offsets(fetched(harness.fetch("t", 0, 7))) == [0]
-
-
-def test_committed_reader_gets_the_list_of_aborted_transactions(harness):
-    harness.load("t")
-    assert fetched(harness.fetch("t", isolation=1)).aborted_transactions == []
 
 
 # ---------------------------------------------------------------- replica ids
@@ -80,19 +64,6 @@ def test_a_follower_fetch_requires_cluster_action(tmp_path, version):
     harness.load("t")
     assert code(harness.fetch("t", replica=2, version=version)) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert code(harness.fetch("t", version=version, max_wait_ms=0)) == ErrorCode.NONE
-
-
-@pytest.mark.parametrize(
-    ("version", "expected"), [(12, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (13, ErrorCode.UNKNOWN_TOPIC_ID)]
-)
-def test_an_unknown_topic_fails_and_others_are_served(harness, version, expected):
-    harness.load("t")
-    answer = harness.fetch_all({("nowhere", 0): 0, ("t", 0): 0, ("t", 9): 0}, version=version)
-    assert code(answer, 0) == expected
-    assert offsets(fetched(answer, 1)) == [0]
-    assert code(answer, 1, 1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert (fetched(answer, 0).high_watermark, fetched(answer, 0).log_start_offset) == (-1, -1)
-    assert fetched(answer, 0).records == b""
 
 
 def test_a_debugging_consumer_reads_a_follower_to_the_high_watermark(harness):
@@ -126,16 +97,6 @@ def test_readable_records_depend_on_the_replica_id(harness):
 # ---------------------------------------------------------------- waiting
 
 
-def test_a_fetch_without_partitions_is_answered_at_once(harness):
-    answer = harness.fetch_all({})
-    assert answer.is_done
-    assert answer.message.responses == []
-
-
-def test_max_wait_of_zero_is_answered_at_once(harness):
-    assert fetched(harness.fetch("t", max_wait_ms=0)).records == b""
-
-
 def test_a_fetch_waits_for_min_bytes(harness):
     answer = harness.fetch_all({("t", 0): 0, ("t", 1): 0}, min_bytes=2 * ONE)
     harness.load("t", 0)
@@ -155,11 +116,6 @@ def test_min_bytes_of_zero_is_answered_at_once(harness):
 def test_min_bytes_is_capped_at_max_bytes(harness):
     harness.load("t", batches=3)
     assert offsets(fetched(harness.fetch("t", min_bytes=10**6, max_bytes=ONE))) == [0]
-
-
-def test_any_error_is_answered_at_once(harness):
-    answer = harness.fetch_all({("t", 0): 0, ("t", 1): 99}, min_bytes=1000)
-    assert (code(answer, 0, 0), code(answer, 0, 1)) == (0, ErrorCode.OFFSET_OUT_OF_RANGE)
 
 
 def test_a_timeout_completes_with_the_available_records(harness):
@@ -287,11 +243,6 @@ def test_a_diverging_follower_is_answered_at_once(harness):
     assert harness.partition("r").followers[2].end_offset == -1
 
 
-def test_a_follower_fetch_of_a_non_replica_fails(harness):
-    assert code(harness.fetch("t", replica=3)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert code(harness.fetch("t", replica=3, leader_epoch=0)) == ErrorCode.UNKNOWN_LEADER_EPOCH
-
-
 # ---------------------------------------------------------------- leader checks
 
 
@@ -320,28 +271,7 @@ def test_not_leader_error_contains_the_current_leader(harness, version):
     assert endpoints == ([(2, "host2", 9002, "rack2")] if version >= 16 else [])
 
 
-@pytest.mark.parametrize("offset", [-1, 4, 1000])
-def test_offset_outside_the_log_is_out_of_range(harness, offset):
-    harness.load("t", batches=3)
-    data = fetched(harness.fetch("t", offset=offset))
-    assert data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert (data.high_watermark, data.last_stable_offset, data.log_start_offset) == (-1, -1, -1)
-
-
-def test_offset_at_the_end_is_empty(harness):
-    harness.load("t", batches=3)
-    data = fetched(harness.fetch("t", offset=3, max_wait_ms=0))
-    assert (data.error_code, data.high_watermark, data.records) == (0, 3, b"")
-
-
 # ---------------------------------------------------------------- limits
-
-
-def test_the_first_batch_is_returned_whole(harness):
-    harness.produce("t", 0, batch(size=5000))
-    harness.load("t", 0)
-    for limits in ({"partition_max_bytes": 1}, {"max_bytes": 1}, {"max_bytes": 0, "partition_max_bytes": 0}):
-        assert offsets(fetched(harness.fetch("t", **limits))) == [0]
 
 
 def test_only_the_first_partition_with_records_may_exceed_the_limits(harness):
@@ -350,20 +280,6 @@ def test_only_the_first_partition_with_records_may_exceed_the_limits(harness):
     answer = harness.fetch_all({("t", 0): 0, ("t", 1): 0, ("t", 2): 0}, partition_max_bytes=100)
     assert [offsets(fetched(answer, 0, index)) for index in range(3)] == [[], [0], []]
     assert fetched(answer, 0, 2).high_watermark == 1
-
-
-def test_max_bytes_limits_the_whole_response(harness):
-    for index in range(3):
-        harness.load("t", index, batches=10)
-    answer = harness.fetch_all({("t", index): 0 for index in range(3)}, max_bytes=15 * ONE)
-    assert [len(offsets(fetched(answer, 0, index))) for index in range(3)] == [10, 5, 0]
-
-
-def test_partition_max_bytes_limits_each_partition(harness):
-    for index in range(3):
-        harness.load("t", index, batches=10)
-    answer = harness.fetch_all({("t", index): 0 for index in range(3)}, partition_max_bytes=3 * ONE)
-    assert [len(offsets(fetched(answer, 0, index))) for index in range(3)] == [3, 3, 3]
 
 
 # ---------------------------------------------------------------- rack

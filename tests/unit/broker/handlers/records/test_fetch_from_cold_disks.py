@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.messages.produce_fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.messages.produce_fetch import ListOffsetsRequest
 from storage.io.disk import StorageError
+from tests.support.messages import message
 from tests.support.replica_harness import Client, HeldIoExecutor, ReplicaHarness, fetched, named, offsets
 
 
@@ -107,8 +108,8 @@ def test_a_blocked_follower_fetch_still_acknowledges(tmp_path):
 
 
 def test_timestamp_look_ups_run_on_a_thread(harness):
-    parts = [ListOffsetsPartition(partition_index=index, timestamp=stamp) for index, stamp in enumerate((-1, 0, -3))]
-    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=parts)])
+    parts = [{"partition_index": index, "timestamp": stamp} for index, stamp in enumerate((-1, 0, -3))]
+    request = message(ListOffsetsRequest, replica_id=-1, topics=[{"name": "t", "partitions": parts}])
     answers = []
     for _ in range(2):
         pending = harness.offsets.list_offsets(harness.context(2, 8), request)

@@ -22,29 +22,6 @@ def code(answer, topic=0, partition=0):
     return fetched(answer, topic, partition).error_code
 
 
-def test_an_incremental_response_contains_only_changes(harness):
-    client = Client(harness, max_wait_ms=0)
-    harness.load("t", 1)
-    first = client.fetch({("t", index): 0 for index in range(3)})
-    assert first.message.session_id == 1001
-    assert named(first) == [("t", 0), ("t", 1), ("t", 2)]
-    assert named(client.fetch({("t", 1): 1})) == []
-    harness.load("t", 2, batches=2)
-    answer = client.fetch()
-    assert named(answer) == [("t", 2)]
-    assert offsets(fetched(answer)) == [0, 1]
-
-
-@pytest.mark.parametrize("version", [7, 12, 13, 18])
-def test_records_are_returned_again_until_the_fetch_offset_advances(harness, version):
-    client = Client(harness, version=version, max_wait_ms=0)
-    harness.load("t", 1)
-    client.fetch({("t", 1): 0})
-    for _ in range(3):
-        assert offsets(fetched(client.fetch())) == [0]
-    assert client.fetch({("t", 1): 1}).message.responses == []
-
-
 def test_an_error_repeats_and_the_offsets_follow_it(harness):
     client = Client(harness, max_wait_ms=0)
     client.fetch({("t", 0): 0, ("n", 0): 0})
@@ -169,22 +146,6 @@ def test_a_partition_beyond_max_bytes_is_left_for_the_next_fetch(harness):
     assert named(client.fetch(max_bytes=ONE)) == [("t", 0)]
     assert named(client.fetch({("t", 0): 1}, max_bytes=ONE)) == [("t", 1)]
     assert named(client.fetch({("t", 1): 1}, max_bytes=ONE)) == [("t", 2)]
-
-
-@pytest.mark.parametrize(
-    ("session", "version", "expected"),
-    [
-        ((77, 1), 12, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
-        ((1001, 5), 12, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
-        ((1001, 1), 13, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR),
-    ],
-)
-def test_a_session_error_fails_the_whole_request(harness, session, version, expected):
-    client = Client(harness, max_wait_ms=0)
-    client.fetch({("t", 0): 0})
-    answer = harness.fetch_all({}, session=session, version=version)
-    assert (answer.message.error_code, answer.message.session_id, answer.message.responses) == (expected, 0, [])
-    assert client.fetch().message.error_code == 0
 
 
 def test_a_newer_request_of_the_session_completes_the_waiting_one(harness):

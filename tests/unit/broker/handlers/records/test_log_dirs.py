@@ -10,19 +10,16 @@ from broker.handlers.records.log_dirs import LogDirsHandler
 from broker.security.authorizer import Operation, Resource
 from protocol.errors import ErrorCode
 from protocol.messages.logs import (
-    AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
-    AlterReplicaLogDirTopic,
-    DescribableLogDirTopic,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
 )
-from protocol.messages.stored_records import BrokerRegistrationChangeRecord
 from storage.io.disk import Disk, StorageError
 from tests.support.deny import Deny
+from tests.support.messages import message
 from tests.support.replica_harness import Answer, HeldIoExecutor, ReplicaHarness, batch
 
 E = ErrorCode
@@ -30,8 +27,8 @@ E = ErrorCode
 
 def ask(harness: ReplicaHarness, *topics: tuple[str, list[int]], everything: bool = False, version: int = 5) -> Answer:
     handler = LogDirsHandler(harness.log_manager, harness.replicas, harness.moves, harness.worker, harness.authorizer)
-    described = [DescribableLogDirTopic(topic=name, partitions=partitions) for name, partitions in topics]
-    request = DescribeLogDirsRequest(topics=None if everything else described)
+    described = [{"topic": name, "partitions": partitions} for name, partitions in topics]
+    request = message(DescribeLogDirsRequest, topics=None if everything else described)
     return Answer(handler.describe(harness.context(35, version), request), DescribeLogDirsResponse, version)
 
 
@@ -76,15 +73,6 @@ def test_describing_log_dirs_does_not_open_logs(harness: ReplicaHarness) -> None
     assert found["t", 0].partition_size == size > 1400
     assert not log.is_open
     assert not harness.partition(index=1).log.is_open
-
-
-def test_only_requested_partitions_are_described(harness: ReplicaHarness) -> None:
-    harness.create(partitions=3)
-    harness.create("u")
-    assert set(logs(*described(ask(harness, ("t", [1, 9]), ("nope", [0]))))) == {("t", 1)}
-    nothing = described(ask(harness))
-    assert not logs(*nothing)
-    assert [result.error_code for result in nothing] == [E.NONE, E.NONE]
 
 
 def test_file_system_sizes_are_returned(harness: ReplicaHarness, tmp_path: Path) -> None:
@@ -132,14 +120,6 @@ def test_a_log_deleted_meanwhile_is_no_failure(tmp_path: Path) -> None:
     assert not harness.log_manager.offline
 
 
-def test_cordoned_directories_are_described(harness: ReplicaHarness) -> None:
-    ids = [directory.directory_id for directory in harness.log_manager.directories.values()]
-    harness.apply(
-        BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=101, log_dirs=ids, cordoned_log_dirs=[ids[1]])
-    )
-    assert [result.is_cordoned for result in described(ask(harness))] == [False, True]
-
-
 @pytest.mark.parametrize("version", [2, 3])
 def test_describing_log_dirs_requires_describe_on_the_cluster(tmp_path: Path, version: int) -> None:
     harness = ReplicaHarness(tmp_path, authorizer=Deny((Operation.DESCRIBE, Resource.CLUSTER, "kafka-cluster")))
@@ -155,12 +135,8 @@ def alter(
 ) -> list[tuple[str, int, ErrorCode]]:
     """Send (directory, topic, partitions); returns the results."""
     handler = LogDirsHandler(harness.log_manager, harness.replicas, harness.moves, harness.worker, harness.authorizer)
-    request = AlterReplicaLogDirsRequest(
-        dirs=[
-            AlterReplicaLogDir(path=path, topics=[AlterReplicaLogDirTopic(name=name, partitions=partitions)])
-            for path, name, partitions in moves
-        ]
-    )
+    dirs = [{"path": path, "topics": [{"name": name, "partitions": partitions}]} for path, name, partitions in moves]
+    request = message(AlterReplicaLogDirsRequest, dirs=dirs)
     response = handler.alter(harness.context(34, version), request)
     answer = Answer(response, AlterReplicaLogDirsResponse, version)
     return [
@@ -193,14 +169,3 @@ def test_a_future_replica_is_described_with_its_lag(harness: ReplicaHarness) -> 
     assert results[log.directory]["t", 0].is_future_key is False
     lacking = results[target]["t", 0]
     assert (lacking.is_future_key, lacking.offset_lag, lacking.partition_size) == (True, 3, 0)
-
-
-def test_moving_replicas_requires_alter_on_the_cluster(tmp_path: Path) -> None:
-    harness = ReplicaHarness(
-        tmp_path, authorizer=Deny((Operation.ALTER, Resource.CLUSTER, "kafka-cluster")), directories=2
-    )
-    harness.create()
-    before = harness.partition().log
-    rows = [alter(harness, (path, "t", [0])) for path in harness.log_manager.directories]
-    assert rows == [[("t", 0, E.CLUSTER_AUTHORIZATION_FAILED)]] * 2
-    assert harness.partition().log is before

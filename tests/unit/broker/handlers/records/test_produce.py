@@ -6,7 +6,6 @@ import pytest
 
 from broker.coordinators.transactions.transaction_verification import TransactionSupport
 from broker.security.authorizer import Operation, Resource
-from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.records import BatchBuilder
 from storage.io.disk import StorageError
@@ -40,17 +39,6 @@ def stored_offsets(harness, name="t", index=0):
 # ---------------------------------------------------------------- responses
 
 
-@pytest.mark.parametrize("version", range(3, 14))
-@pytest.mark.parametrize("acks", [1, -1])
-def test_every_version_gets_the_base_offset(harness, version, acks):
-    harness.load("t", 1)
-    answer = produced(harness.produce("t", 1, batch(count=3), version=version, acks=acks))
-    assert (answer.index, answer.error_code, answer.base_offset) == (1, 0, 1)
-    assert (answer.log_append_time_ms, answer.log_start_offset) == (-1, 0)
-    assert answer.record_errors == []
-    assert answer.error_message is None
-
-
 def test_log_append_time_is_returned(tmp_path):
     harness = ReplicaHarness(tmp_path)
     harness.create("t", message_timestamp_type="LogAppendTime")
@@ -72,42 +60,7 @@ def test_a_repeated_partition_is_appended_and_answered_twice(harness):
     assert stored_offsets(harness) == [0, 1]
 
 
-def test_a_duplicate_batch_returns_its_old_offset(harness):
-    records = batch(producer_id=5, producer_epoch=0, base_sequence=0)
-    first = produced(harness.produce(records=bytearray(records)))
-    harness.load("t")
-    again = produced(harness.produce(records=bytearray(records)))
-    assert (first.base_offset, again.base_offset, again.error_code) == (0, 0, 0)
-    assert stored_offsets(harness) == [0, 1]
-
-
 # ---------------------------------------------------------------- errors
-
-
-def test_partitions_fail_independently(harness):
-    broken = batch()
-    broken[-1] ^= 1
-    answer = harness.produce_all([("t", 0, broken), ("t", 1, batch()), ("nowhere", 0, batch()), ("t", 9, batch())])
-    assert [code(answer, 0, 0), code(answer, 0, 1)] == [ErrorCode.CORRUPT_MESSAGE, ErrorCode.NONE]
-    assert code(answer, 1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert code(answer, 2) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert produced(answer, 0, 0).base_offset == -1
-    assert "corrupt" in produced(answer, 0, 0).error_message
-
-
-def test_unknown_topic_id_error_is_returned(harness):
-    request = harness.produce_request([("t", 0, batch())], version=13)
-    request.topic_data[0].topic_id = b"?" * 16
-    answer = harness.producing.handle(harness.context(0, 13), request)
-    assert answer.responses[0].topic_id == b"?" * 16
-    assert answer.responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
-
-
-@pytest.mark.parametrize("acks", [2, -2, 100, 32767])
-def test_invalid_acks_append_nothing(harness, acks):
-    answer = harness.produce_all([("t", 0, batch()), ("t", 1, batch())], acks=acks)
-    assert [code(answer, 0, 0), code(answer, 0, 1)] == [ErrorCode.INVALID_REQUIRED_ACKS] * 2
-    assert stored_offsets(harness) == []
 
 
 @pytest.mark.parametrize("records", [b"", None])
@@ -129,12 +82,6 @@ def test_invalid_records_are_listed(tmp_path):
     assert [error.batch_index for error in answer.record_errors] == [1, 3]
     assert all("key" in error.batch_index_error_message for error in answer.record_errors)
     assert answer.error_message.startswith("One or more records have been rejected")
-
-
-@pytest.mark.parametrize(("version", "expected"), [(6, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (7, ErrorCode.NONE)])
-def test_zstandard_needs_version_seven(harness, version, expected):
-    records = batch(compression=Compression.ZSTD)
-    assert code(harness.produce(records=records, version=version)) == expected
 
 
 @pytest.mark.parametrize("version", [9, 10, 13])
@@ -233,13 +180,6 @@ def test_transactional_id_must_be_authorized(tmp_path):
 
 
 # ---------------------------------------------------------------- acks=0
-
-
-def test_acks_zero_has_no_response(harness):
-    answer = harness.produce(acks=0)
-    assert answer.is_done
-    assert (answer.message, answer.closed) == (None, None)
-    assert stored_offsets(harness) == [0]
 
 
 def test_an_error_with_acks_zero_closes_the_connection(harness):

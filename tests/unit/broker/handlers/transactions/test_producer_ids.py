@@ -7,11 +7,10 @@ import pytest
 from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
 from broker.handlers.router import ConnectionInfo, Pending, RequestContext
 from broker.handlers.transactions.producer_ids import ProducerIdsHandler
-from broker.security.authorizer import AllowAll, Operation, Resource
+from broker.security.authorizer import AllowAll
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import AllocateProducerIdsResponse
 from protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
-from tests.support.deny import Deny
 
 
 class Controller:
@@ -122,20 +121,6 @@ def test_an_idempotent_producer_always_gets_a_new_id(controller, handler):
     assert (result(answer).producer_id, result(answer).producer_epoch) == (0, 0)
 
 
-@pytest.mark.parametrize(("producer_id", "producer_epoch"), [(5, -1), (-1, 5)])
-def test_a_producer_id_without_an_epoch_is_invalid(handler, producer_id, producer_epoch):
-    assert result(ask(handler, None, producer_id, producer_epoch)).error_code == ErrorCode.INVALID_REQUEST
-
-
 def test_requests_with_a_transactional_id_go_to_its_coordinator(handler):
     assert result(ask(handler, "tx")).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert result(ask(handler, "")).error_code == ErrorCode.INVALID_REQUEST
-
-
-def test_unauthorized_clients_get_no_producer_id(controller):
-    ids = ProducerIdManager(controller, 1, lambda: 0)
-    handler = ProducerIdsHandler(ids, no_coordinator, Deny((Operation.IDEMPOTENT_WRITE, Resource.CLUSTER)))
-    assert result(ask(handler)).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    handler = ProducerIdsHandler(ids, no_coordinator, Deny((Operation.WRITE, Resource.TRANSACTIONAL_ID)))
-    assert result(ask(handler, "tx")).error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert controller.asked == []

@@ -10,16 +10,15 @@ import pytest
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import stored_records
 from protocol.messages.admin import AlterConfigsResource, IncrementalAlterConfigsRequest
-from protocol.messages.quorum import BrokerRegistrationRequest
-from protocol.messages.stored_records import BrokerEndpoint, BrokerFeature
 from replication.controller.brokers.registration import controller_registration_request
 from replication.controller.configs.features import raised_kraft_version, update_features
 from replication.controller.decision_context import KraftVersion
-from replication.metadata.feature_levels import SUPPORTED_FEATURES, WITH_CONTROLLERS
+from replication.metadata.feature_levels import WITH_CONTROLLERS
 from replication.metadata_log.metadata_log_open import OpenedMetadataLog
 from tests.support.config_cases import BROKER, SET, resource
-from tests.support.controller_harness import CLUSTER_ID, CONTROLLER_ENDPOINTS, ControllerHarness
+from tests.support.controller_harness import CONTROLLER_ENDPOINTS, ControllerHarness, registration
 from tests.support.feature_cases import ELIGIBLE, GROUP, KRAFT, METADATA, SAFE, UP, Update, updates
+from tests.support.follower import features
 
 
 class OldClusterHarness(ControllerHarness):
@@ -34,26 +33,11 @@ def change(harness: ControllerHarness, *wanted: Update) -> Any:
     before = harness.image.metadata_version
     answer = harness.ask(updates(*wanted))
     if harness.image.metadata_version > before:
-        harness.register(harness.registration())  # as brokers and controllers do
-        registration = controller_registration_request(
-            1, harness.incarnation, CONTROLLER_ENDPOINTS, harness.image.features
-        )
+        harness.ask(harness.registration())  # as brokers and controllers do
         if harness.image.metadata_version >= WITH_CONTROLLERS:
-            harness.ask(registration)
+            levels = harness.image.features
+            harness.ask(controller_registration_request(1, harness.incarnation, CONTROLLER_ENDPOINTS, levels))
     return answer
-
-
-def other_broker(**levels: tuple[int, int]) -> BrokerRegistrationRequest:
-    known = {**SUPPORTED_FEATURES, **{name.replace("_", "."): level for name, level in levels.items()}}
-    features = [
-        BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
-        for name, (low, high) in known.items()
-    ]
-    listeners = [BrokerEndpoint(name="PLAINTEXT", host="h", port=9, security_protocol=0)]
-    return BrokerRegistrationRequest(
-        broker_id=2, cluster_id=CLUSTER_ID, incarnation_id=b"I" * 16, listeners=listeners, features=features,
-        rack=None, log_dirs=[b"D" * 16],
-    )  # fmt: skip
 
 
 def test_nodes_register_again_after_a_metadata_version_upgrade(tmp_path: Path) -> None:
@@ -85,7 +69,8 @@ def test_every_broker_must_support_the_level(tmp_path: Path) -> None:
     """Fenced brokers too; a missing feature means level 0."""
     harness = ControllerHarness(tmp_path).start()
     assert change(harness, (GROUP, 0, SAFE), ("transaction.version", 1, SAFE)).error_code == ErrorCode.NONE
-    assert harness.register(other_broker(group_version=(0, 0), transaction_version=(1, 1))).error_code == ErrorCode.NONE
+    limited = registration(features=features(group_version=(0, 0), transaction_version=(1, 1)))
+    assert harness.ask(limited).error_code == ErrorCode.NONE
     for feature, level, reason in (
         (GROUP, 1, "Broker 2 does not support this feature."),
         ("transaction.version", 2, "Broker 2 only supports versions 1"),

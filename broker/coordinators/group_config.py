@@ -1,4 +1,4 @@
-"""Configs of consumer groups, with Apache Kafka's defaults.
+"""Settings of groups, with Apache Kafka's defaults.
 
 RULES    1. A group's own config overrides the broker's, clamped to the broker's minimum and maximum.
          2. Both are read at use: a change applies from the next heartbeat on.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from replication.metadata.image import MetadataImage
 
@@ -21,15 +21,11 @@ class MigrationPolicy(Enum):
     DOWNGRADE = "downgrade"
     DISABLED = "disabled"
 
-    @property
-    def allows_upgrades(self) -> bool:
-        """Whether a classic group is upgraded when a member of the consumer protocol joins."""
-        return self in {MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.UPGRADE}
 
-    @property
-    def allows_downgrades(self) -> bool:
-        """Whether a consumer group is downgraded when only classic members are left."""
-        return self in {MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE}
+UPGRADES: Final = frozenset({MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.UPGRADE})
+"""A classic group is upgraded when a member of the consumer protocol joins."""
+DOWNGRADES: Final = frozenset({MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE})
+"""A consumer group is downgraded when only classic members are left."""
 
 
 class ConsumerGroupSettings(NamedTuple):
@@ -47,6 +43,19 @@ class ConsumerGroupSettings(NamedTuple):
         "heartbeat.interval.ms": (5_000, 15_000),
         "assignment.interval.ms": (0, 15_000),
     }
+
+
+class GroupSettings(NamedTuple):
+    """Settings of groups and offsets, with Kafka's defaults."""
+
+    min_session_timeout_ms: int = 6_000
+    max_session_timeout_ms: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    max_size: int = 0x7FFFFFFF
+    offset_metadata_max_size: int = 4096
+    offsets_retention_ms: int = 7 * 24 * 60 * 60 * 1000
+    offsets_retention_check_interval_ms: int = 600_000
+    consumer: ConsumerGroupSettings = ConsumerGroupSettings()
 
 
 class GroupConfigManager:

@@ -1,0 +1,25 @@
+"""Messages whose structs are written as dictionaries: the schema knows their classes."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from protocol.schema import Message, Wire, fields_of
+
+M = TypeVar("M", bound=Message)
+
+
+def message(cls: type[M], **values: Any) -> M:
+    """`message(DeleteTopicsRequest, topics=[{"name": "t"}])`: dictionaries become the structs of their fields."""
+    wires = {field.name: field.wire for field in fields_of(cls)}
+    return cls(**{name: _structs(wires[name], value) for name, value in values.items()})
+
+
+def _structs(wire: Wire | None, value: Any) -> Any:
+    assert wire is not None
+    if isinstance(value, list):
+        return [_structs(wire.element, one) for one in value]
+    if isinstance(value, dict):
+        assert wire.message is not None
+        return message(wire.message, **value)
+    return value

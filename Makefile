@@ -72,13 +72,13 @@ sim: .venv/.test ## storage on a simulated disk that loses power, SECONDS=60 lon
 	@exec $(BIN)/python -m tests.simulation $(SIMULATED)
 
 sim-coordinators: .venv/.test ## groups and transactions that crash between any two batches, SECONDS=60 long; SEED=... repeats one
-	@exec $(BIN)/python -m tests.simulation.coordinators $(SIMULATED)
+	@exec $(BIN)/python -m tests.simulation coordinators $(SIMULATED)
 
 sim-quorum: .venv/.test ## elections and replication of the metadata log on nodes that crash and networks that fail, SECONDS=60 long; SEED=... repeats one
-	@exec $(BIN)/python -m tests.simulation.quorum $(SIMULATED)
+	@exec $(BIN)/python -m tests.simulation quorum $(SIMULATED)
 
 sim-cluster: .venv/.test ## whole clusters on simulated disks, clocks and networks, SECONDS=60 long or HISTORIES=...; SEED=... repeats one
-	@exec $(BIN)/python -m tests.simulation.cluster $(SIMULATED)
+	@exec $(BIN)/python -m tests.simulation cluster $(SIMULATED)
 
 compare-groups: .venv/.test kafka-jars ## random histories of groups, compared step by step with Apache Kafka; ARGS="--lives 100 --seed ..." repeats some
 	@exec $(BIN)/python -m tests.scenarios.compare_with_kafka $(ARGS)

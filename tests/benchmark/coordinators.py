@@ -118,4 +118,4 @@ def measure(results: Results, wanted: Wanted) -> None:
 
 
 def main() -> int:
-    return compare(options("coordinators", __doc__), measure)
+    return compare(options("coordinators", __doc__, quick_rounds=1), measure)

@@ -37,4 +37,4 @@ def measure(results: Results, wanted: Wanted) -> None:
 
 
 def main() -> int:
-    return compare(options("durable", __doc__), measure)
+    return compare(options("durable", __doc__, quick_rounds=1), measure)

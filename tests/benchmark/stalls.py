@@ -139,12 +139,11 @@ def missed_aims(results: Results) -> list[str]:
 
 
 def main() -> int:
-    parser = options("stalls", __doc__)
+    parser = options("stalls", __doc__, quick_rounds=1)
     where = "the brokers' data directories are created here, on the disk to be measured; default: a temporary one"
     parser.add_argument("--directory", type=Path, help=where)
     wanted = parse_arguments(parser)
     scale = scenarios.QUICK if wanted.quick else scenarios.FULL
-    wanted.rounds = 1 if wanted.quick else wanted.rounds
     if (reason := why_fuse_is_unavailable()) is not None:
         print(f"Without a slow directory: {reason}")
     results = Results(results_name("stalls", wanted), {"rounds": wanted.rounds, "scale": scale._asdict()})

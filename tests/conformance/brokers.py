@@ -1,7 +1,8 @@
 """One node of Barnabas or of Apache Kafka, and requests for one partition, for tests that expect the same of both brokers.
 
-RULES    1. A test that runs alike against both takes `BOTH` as its fixture's parameters and starts a node with `running`.
-         2. A test that compares with recorded answers (tests/support/goldens.py) names those that differ with `differences`.
+RULES    1. A test that runs alike against both has the fixture parameters `BOTH` (follower_harness.py) and uses `running`.
+         2. A test that compares with recorded answers (tests/support/goldens.py) runs with RECORDED
+            and calls `assert_as_recorded`.
 """
 
 from __future__ import annotations
@@ -11,20 +12,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from barnabas import Broker
 from protocol.errors import ErrorCode
 from protocol.messages.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 from protocol.messages.logs import DeleteRecordsRequest
-from protocol.messages.produce_fetch import FetchRequest, ListOffsetsRequest, ProduceRequest
+from protocol.messages.produce_fetch import ListOffsetsRequest, ProduceRequest
 from protocol.messages.transactions import InitProducerIdRequest
 from tests.support.config_cases import Change, resource
-from tests.support.follower_harness import BOTH
-from tests.support.kafka import ApacheKafka
+from tests.support.goldens import as_json, check_golden, golden
+from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.loading import fetch_request
 from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
 KAFKA = "apache-kafka"
+RECORDED = ["barnabas", pytest.param(KAFKA, marks=[needs_kafka, pytest.mark.golden])]
+"""The brokers whose answers are compared with a record; those of Apache Kafka may be recorded anew."""
 EARLIEST, LATEST = -2, -1
 NOT_READY = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 T = TypeVar("T")
@@ -40,13 +46,24 @@ def running(
         yield broker
 
 
-def differences(theirs: Mapping[str, object], ours: Mapping[str, object]) -> str:
-    """One paragraph for each entry that differs; "" if none does."""
-    return "\n".join(
+def assert_as_recorded(record: str, kind: str, answers: Any) -> None:
+    """Compares answers with the record of Apache Kafka's, one paragraph for each difference; `kind` has answered."""
+    if kind == KAFKA:
+        check_golden(record, answers)
+    theirs, ours = _by_name(golden(record)), _by_name(as_json(answers))
+    found = [
         f"{name}:\n  Kafka    {theirs.get(name)}\n  Barnabas {ours.get(name)}"
         for name in theirs | ours
         if theirs.get(name) != ours.get(name)
-    )
+    ]
+    assert not found, "\n".join(found)
+
+
+def _by_name(answers: Any) -> dict[str, Any]:
+    """A mapping, or a list of mappings as one: the names are numbered."""
+    if isinstance(answers, dict):
+        return answers
+    return {f"{number} {name}": value for number, one in enumerate(answers) for name, value in one.items()}
 
 
 def append(
@@ -74,12 +91,10 @@ def offset_at(client: RawClient, topic: str, timestamp: int = LATEST, index: int
     return client.ask(message(ListOffsetsRequest, topics=topics, **more), 7).topics[0].partitions[0]
 
 
-def fetched(client: RawClient, topic: str, offset: int, index: int = 0, *, max_wait_ms: int = 0, **more: Any) -> Any:
-    """The response of a consumer's Fetch for a partition."""
-    partition = {"partition": index, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
-    topics = [{"topic": topic, "partitions": [partition]}]
-    request = message(FetchRequest, max_wait_ms=max_wait_ms, min_bytes=1, topics=topics, **more)
-    return client.ask(request, 12).responses[0].partitions[0]
+def fetched(client: RawClient, topic: str, offset: int, index: int = 0, *, version: int = 12, **fields: Any) -> Any:
+    """The response of a consumer's Fetch for a partition; `fields` are those of the request."""
+    request = fetch_request(version, {(topic, b"", index): offset}, **fields)
+    return client.ask(request, version).responses[0].partitions[0]
 
 
 def delete_records(client: RawClient, topic: str, offset: int, index: int = 0) -> Any:
@@ -109,9 +124,3 @@ def new_producer(client: RawClient, name: str | None = None, version: int = 4) -
     request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
     answer = client.ask(request, version)
     return None if answer.error_code else (answer.producer_id, answer.producer_epoch)
-
-
-__all__ = [
-    "BOTH", "EARLIEST", "KAFKA", "LATEST", "alter_configs", "append", "append_when_ready", "delete_records", "describe_configs",
-    "differences",    "fetched", "new_producer", "offset_at", "running",
-]  # fmt: skip

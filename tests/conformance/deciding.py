@@ -24,14 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from protocol.errors import ErrorCode
-from protocol.messages import admin, quorum, stored_records
-from protocol.messages.cluster import (
-    AlterPartitionReassignmentsRequest,
-    ElectLeadersRequest,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    UnregisterBrokerRequest,
-)
+from protocol.messages import admin, cluster, quorum, stored_records
 from protocol.schema import Message
 from replication.metadata.feature_levels import SUPPORTED_FEATURES
 from replication.metadata.image import NO_LEADER, BrokerImage, MetadataImage, PartitionState, TopicImage
@@ -67,7 +60,7 @@ class RandomCluster:
             (1, self._more_partitions),
             (12, self._alter_isr),
             (6, self._reassign),
-            (1, lambda image: ListPartitionReassignmentsRequest(topics=None)),
+            (1, lambda image: cluster.ListPartitionReassignmentsRequest(topics=None)),
             (4, self._elect),
             (2, lambda image: "balance"),
             (2, lambda image: "unclean"),
@@ -130,7 +123,7 @@ class RandomCluster:
 
     def _unregister(self, image: MetadataImage) -> Step:
         fenced = [broker_id for broker_id, broker in image.brokers.items() if broker.is_fenced]
-        return UnregisterBrokerRequest(broker_id=self.random.choice([*fenced, 9]))
+        return cluster.UnregisterBrokerRequest(broker_id=self.random.choice([*fenced, 9]))
 
     def _broker(self, image: MetadataImage) -> BrokerImage | None:
         return self.random.choice(list(image.brokers.values())) if image.brokers else None
@@ -209,14 +202,16 @@ class RandomCluster:
             return None
         topics = [{"name": topic.name, "partitions": [{"partition_index": index, "replicas": replicas}]}]
         grows = self.random.random() < 0.7
-        return message(AlterPartitionReassignmentsRequest, allow_replication_factor_change=grows, topics=topics)
+        return message(cluster.AlterPartitionReassignmentsRequest, allow_replication_factor_change=grows, topics=topics)
 
     def _elect(self, image: MetadataImage) -> Step | None:
         topic = self._topic(image)
         if topic is None:
             return None
         partitions = [{"topic": topic.name, "partitions": [*topic.partitions, 9]}]
-        return message(ElectLeadersRequest, election_type=self.random.choice((0, 1)), topic_partitions=partitions)
+        return message(
+            cluster.ElectLeadersRequest, election_type=self.random.choice((0, 1)), topic_partitions=partitions
+        )
 
     def _assign(self, image: MetadataImage) -> Step | None:
         found, broker = self._partition(image), self._broker(image)
@@ -251,7 +246,7 @@ def comparable_lines(decided: Decided) -> list[str]:
     if isinstance(answer, admin.CreateTopicsResponse):
         for topic in answer.topics:
             topic.configs = []
-    if isinstance(answer, ListPartitionReassignmentsResponse):
+    if isinstance(answer, cluster.ListPartitionReassignmentsResponse):
         answer.topics.sort(key=lambda topic: topic.name)
         for ongoing in answer.topics:
             ongoing.partitions.sort(key=lambda partition: partition.partition_index)
@@ -269,13 +264,13 @@ def _comparable(record: Message, version: int) -> str:
 
 def difference(kafka: KafkaDecisions, seed: int, steps: int) -> str:
     """Runs a history; describes the first decision that differs, "" if none does."""
-    cluster = RandomCluster(seed)
-    ours = OurDecisions(cluster.min_isr, cluster.levels)
-    kafka.begin(cluster.min_isr, cluster.levels)
-    waiting: list[Step] = cluster.first()
+    history = RandomCluster(seed)
+    ours = OurDecisions(history.min_isr, history.levels)
+    kafka.begin(history.min_isr, history.levels)
+    waiting: list[Step] = history.first()
     for number in range(steps):
         before = ours.image
-        step = waiting.pop(0) if waiting else cluster.next(before)
+        step = waiting.pop(0) if waiting else history.next(before)
         theirs = kafka.decide(step, ours.offset)
         if theirs.code == ErrorCode.UNKNOWN_SERVER_ERROR:
             return ""
@@ -284,7 +279,7 @@ def difference(kafka: KafkaDecisions, seed: int, steps: int) -> str:
         mine = ours.decide(step)
         expected, found = comparable_lines(theirs), comparable_lines(mine)
         if expected != found:
-            lines = [f"seed {seed}, step {number}, {cluster.levels}, min.insync.replicas {cluster.min_isr}: {step!r}"]
+            lines = [f"seed {seed}, step {number}, {history.levels}, min.insync.replicas {history.min_isr}: {step!r}"]
             lines += [f"  Kafka {line}" for line in (Counter(expected) - Counter(found)).elements()]
             lines += [f"  we    {line}" for line in (Counter(found) - Counter(expected)).elements()]
             return "\n".join([*lines, *_shown(before)])

@@ -13,11 +13,12 @@ from protocol.messages.admin import CreateTopicsRequest
 from protocol.messages.metadata import ApiVersionsRequest
 from protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from protocol.schema import Message
-from tests.support.admin_cases import CASES, normalised, topic
+from tests.support.admin_cases import CASES, normalised
 from tests.support.cluster_cases import CLUSTER_CASES
 from tests.support.config_cases import SETTINGS_CASES
 from tests.support.feature_cases import FEATURES
 from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.loading import topic
 from tests.support.logger_cases import LOGGERS
 from tests.support.raw_client import RawClient
 

@@ -12,21 +12,18 @@ from typing import NamedTuple
 import pytest
 
 from protocol.messages import produce_fetch
-from protocol.messages.groups import HeartbeatRequest, JoinGroupRequest, OffsetCommitRequest, OffsetFetchRequest
+from protocol.messages.groups import HeartbeatRequest, JoinGroupRequest, OffsetFetchRequest
 from protocol.messages.logs import DeleteRecordsRequest
 from protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest
-from protocol.messages.transactions import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    DescribeProducersRequest,
-    EndTxnRequest,
-)
+from protocol.messages.transactions import DescribeProducersRequest
 from protocol.schema import Message, fields_of
 from tests.conformance.test_cluster_tools import SETTINGS
 from tests.support.batches import batch
 from tests.support.cluster import Cluster
+from tests.support.group_requests import add_offsets_request, add_request_v3, commit_request, end_request
 from tests.support.kafka import needs_kafka
 from tests.support.kafka_cluster import ApacheCluster
+from tests.support.loading import fetch_request
 from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.timestamps import RECENT_MS
@@ -133,12 +130,8 @@ def produce(topic_id: bytes, acks: int = 1) -> produce_fetch.ProduceRequest:
 
 
 def fetch(topic_id: bytes, epoch: int = -1, offset: int = 0) -> produce_fetch.FetchRequest:
-    parts = [
-        {"partition": i, "fetch_offset": offset, "current_leader_epoch": epoch, "partition_max_bytes": 1 << 20}
-        for i in (*PARTITIONS, 7)
-    ]
-    topic = {"topic": "t", "topic_id": topic_id, "partitions": parts}
-    return message(produce_fetch.FetchRequest, max_wait_ms=0, min_bytes=0, topics=[topic])
+    places = {("t", topic_id, index): offset for index in (*PARTITIONS, 7)}
+    return fetch_request(13, places, min_bytes=0, partition={"current_leader_epoch": epoch})
 
 
 def offsets(epoch: int = -1, timestamp: int = -1) -> produce_fetch.ListOffsetsRequest:
@@ -191,17 +184,16 @@ def of_group(key: str) -> Iterator[tuple[Message, int]]:
     join = {"group_id": key, "session_timeout_ms": 10_000, "member_id": "nobody", "protocol_type": "consumer"}
     yield message(JoinGroupRequest, protocols=[{"name": "range", "metadata": b""}], **join), 9
     yield HeartbeatRequest(group_id=key, generation_id=1, member_id="nobody"), 4
-    part = {"partition_index": 0, "committed_offset": 1, "committed_metadata": None}
-    yield message(OffsetCommitRequest, group_id=key, member_id="", topics=[{"name": "t", "partitions": [part]}]), 9
+    yield commit_request(1, key, metadata=None), 9
     yield message(OffsetFetchRequest, groups=[{"group_id": key, "topics": None}]), 9
 
 
 def of_transaction(key: str) -> Iterator[tuple[Message, int]]:
     yield FindCoordinatorRequest(key_type=1, coordinator_keys=[key]), 6
-    yield AddOffsetsToTxnRequest(transactional_id=key, producer_id=7, producer_epoch=0, group_id="g"), 3
-    added = {"v3_and_below_transactional_id": key, "v3_and_below_producer_id": 7}
-    yield message(AddPartitionsToTxnRequest, v3_and_below_topics=[{"name": "t", "partitions": [0]}], **added), 3
-    yield EndTxnRequest(transactional_id=key, producer_id=7, producer_epoch=0, committed=True), 4
+    producer = (7, 0)
+    yield add_offsets_request(key, producer), 3
+    yield add_request_v3(key, producer, 0), 3
+    yield end_request(key, producer), 4
 
 
 RequestsOf = Callable[[bytes], Iterable[tuple[Message, int]]]

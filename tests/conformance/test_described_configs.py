@@ -12,15 +12,12 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages import admin
-from tests.conformance.brokers import KAFKA, describe_configs, differences, running
+from tests.conformance.brokers import RECORDED, assert_as_recorded, describe_configs, running
 from tests.support.config_cases import BROKER, CLIENT_METRICS, GROUP, SET, TOPIC, resource
-from tests.support.goldens import as_json, check_golden, golden
-from tests.support.kafka import needs_kafka
 from tests.support.loading import create
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
-RECORD = "described_configs"
 SETTINGS = {"log.retention.minutes": "600", "log.roll.hours": "100", "log.flush.scheduler.interval.ms": "777"}
 CHANGES = [
     resource(BROKER, "", ("log.retention.ms", SET, "70000"), ("log.flush.interval.ms", SET, "900")),
@@ -103,15 +100,7 @@ def script(client: RawClient) -> list[dict[str, Any]]:
     return before + [described(client, kind, name) for kind, name in resources]
 
 
-@needs_kafka
-@pytest.mark.golden
-def test_the_record_holds_the_descriptions_of_apache_kafka() -> None:
-    with running(KAFKA, SETTINGS) as kafka, RawClient(kafka.bootstrap) as client:
-        check_golden(RECORD, script(client))
-
-
-def test_configs_are_described_as_in_kafka() -> None:
-    with running("barnabas", SETTINGS) as broker, RawClient(broker.bootstrap) as client:
-        ours = as_json(script(client))
-    for theirs, described_here in zip(golden(RECORD), ours, strict=True):
-        assert not (found := differences(theirs, described_here)), found
+@pytest.mark.parametrize("kind", RECORDED)
+def test_configs_are_described_as_recorded_of_apache_kafka(kind: str) -> None:
+    with running(kind, SETTINGS) as broker, RawClient(broker.bootstrap) as client:
+        assert_as_recorded("described_configs", kind, script(client))

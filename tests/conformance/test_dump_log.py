@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from broker.tools.commands import dump_log
-from tests.support.data_directory import copy_directory, make_data_directory
+from tests.support.data_directory import make_data_directory
 from tests.support.kafka import needs_kafka, run_tool
 
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
@@ -73,7 +74,7 @@ def test_the_dump_equals_kafkas(data: Path, options: tuple[str, ...], patterns: 
 @needs_kafka
 def test_the_dump_of_a_damaged_file_equals_kafkas(data: Path, tmp_path: Path) -> None:
     """A wrong CRC, a torn batch at the end, an index entry with a wrong offset."""
-    broken = copy_directory(data, tmp_path / "broken")
+    broken = shutil.copytree(data, tmp_path / "broken")
     log = broken / "plain-1/00000000000000000000.log"
     content = bytearray(log.read_bytes())
     content[200] ^= 1

@@ -19,8 +19,9 @@ from protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from protocol.messages.metadata import FindCoordinatorRequest
 from protocol.messages.produce_fetch import ListOffsetsRequest
 from protocol.records import BatchBuilder, headers
-from tests.conformance.brokers import BOTH, EARLIEST, alter_configs, append, fetched, offset_at, running
+from tests.conformance.brokers import EARLIEST, alter_configs, append, fetched, offset_at, running
 from tests.support.config_cases import BROKER, DELETE_SETTING, GROUP, SET, TOPIC
+from tests.support.follower_harness import BOTH
 from tests.support.loading import create
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until

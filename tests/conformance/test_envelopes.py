@@ -37,10 +37,10 @@ FROM_KAFKA = base64.b64decode(
 """The bytes that a broker of Apache Kafka 4.3.1 sent to its controller when kafka-python's admin client created a topic."""
 
 
-def opened_up(request: Message, version: int, number: int = 7) -> bytes:
+def opened_up(request: Message, version: int) -> bytes:
     """A request as a client sends it, without its length."""
     key = request.API_KEY
-    header = RequestHeader(request_api_key=key, request_api_version=version, correlation_id=number, client_id="c")
+    header = RequestHeader(request_api_key=key, request_api_version=version, correlation_id=7, client_id="c")
     return encode(header, request_header_version(key, version)) + encode(request, version)
 
 

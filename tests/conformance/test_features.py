@@ -12,10 +12,10 @@ from protocol.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest
 from protocol.messages.metadata import ApiVersionsRequest
 from protocol.messages.stored_records import ClearElrRecord, ConfigRecord, FeatureLevelRecord
 from replication.metadata.metadata_records import read_batches
-from tests.support.admin_cases import topic
 from tests.support.config_cases import BROKER, SET, resource
 from tests.support.feature_cases import ELIGIBLE, GROUP, KRAFT, METADATA, SAFE, UP, Update, updates
 from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.loading import topic
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 

@@ -26,9 +26,10 @@ from storage.config.log_config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.io.checkpoint_file import LOG_STARTS, RECOVERY_POINTS, read_offsets, write_offsets
 from storage.io.disk import Disk
-from tests.conformance.brokers import BOTH, KAFKA, delete_records, fetched, offset_at, running
+from tests.conformance.brokers import KAFKA, delete_records, fetched, offset_at, running
 from tests.conformance.suite.partition_readiness import await_partitions
 from tests.support.data_directory import change_logs
+from tests.support.follower_harness import BOTH
 from tests.support.loading import create, end_offset, load, produce_request
 from tests.support.logs import append_records
 from tests.support.raw_client import RawClient
@@ -60,7 +61,6 @@ TOPICS: dict[str, dict[str, str]] = {
     "flush-by-default": {},
     "flush-by-topic": {"flush.ms": "200"},
     "flush-never": {"flush.ms": FOREVER},
-    "later": {**SMALL, **KEPT},
     "jitter": {**JITTER, "segment.jitter.ms": "40000"},
     "jitter-of-one": {**JITTER, "segment.jitter.ms": "1"},
 }
@@ -282,13 +282,6 @@ def test_deleting_records_within_a_segment_renames_nothing(node: Node) -> None:
     row = delete_records(node.client, "left-over", 1)
     assert (row.error_code, row.low_watermark) == (0, 1)
     assert (node.start("left-over"), node.bases("left-over")) == (1, [0])
-
-
-def test_later_expiry_is_found_by_a_later_retention_check(node: Node, now_ms: int) -> None:
-    until(partial(node.begins_with, "expired", 3), "the first look is over")
-    load(node.client, "later", [record(now_ms - 9 * DAY_MS, value=b"x" * 700)] * 3)
-    until(partial(node.begins_with, "later", 3), "all of it goes")
-    assert (node.start("later"), end_offset(node.client, "later")) == (3, 3)
 
 
 def test_the_first_retention_check_waits_for_the_initial_delay_only(made: Path, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from protocol.errors import ErrorCode
 from protocol.messages.admin import CreateTopicsRequest
 from protocol.messages.metadata import ApiVersionsRequest, DescribeClusterRequest
 from protocol.messages.quorum import BrokerHeartbeatRequest
-from tests.support.admin_cases import topic
 from tests.support.follower import Client, PartitionView, features
 from tests.support.follower_harness import (
     BOTH,
@@ -28,6 +27,7 @@ from tests.support.follower_harness import (
     running,
     unregistered_follower,
 )
+from tests.support.loading import topic
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -300,14 +300,10 @@ def test_leaders_move_away_from_a_broker_that_shuts_down(quick: FollowerHarness)
     until(lambda: quick.follower.heartbeat(want_shut_down=True).should_shut_down, "it may shut down")
     until(lambda: quick.id not in quick.client.brokers(), "clients do not see it")
     assert quick.new_follower().register().error_code == E.DUPLICATE_BROKER_REGISTRATION
-    again = quick.new_follower()
-    until(
-        lambda: again.register(previous_broker_epoch=quick.follower.epoch).error_code == E.NONE,
-        "it may come back",
-    )
-    assert again.heartbeat(want_shut_down=True).should_shut_down
-    again.leader.close()
-    again.controller.close()
+    epoch = quick.follower.epoch
+    with quick.new_follower() as again:
+        until(lambda: again.register(previous_broker_epoch=epoch).error_code == E.NONE, "it may come back")
+        assert again.heartbeat(want_shut_down=True).should_shut_down
 
 
 def test_a_new_process_has_a_new_epoch_and_the_old_one_none(quick: FollowerHarness) -> None:
@@ -460,10 +456,8 @@ def test_the_controllers_listener_names_what_it_serves(cluster: Cluster) -> None
 
 def test_the_controller_listener_is_for_the_controllers_apis_alone(harness: FollowerHarness) -> None:
     """A broker API on a client listener closes the connection."""
+    heartbeat = BrokerHeartbeatRequest(
+        broker_id=9, broker_epoch=1, current_metadata_offset=0, want_fence=False, want_shut_down=False
+    )
     with pytest.raises((EOFError, ConnectionResetError)):
-        harness.client.raw.ask(
-            BrokerHeartbeatRequest(
-                broker_id=9, broker_epoch=1, current_metadata_offset=0, want_fence=False, want_shut_down=False
-            ),
-            1,
-        )
+        harness.client.raw.ask(heartbeat, 1)

@@ -25,13 +25,7 @@ from broker.coordinators.classic.group_records import (
 )
 from broker.coordinators.runtime.java_compat import abs_hash
 from protocol.codec import decode
-from protocol.messages.groups import (
-    DescribeGroupsRequest,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-)
+from protocol.messages.groups import DescribeGroupsRequest, OffsetFetchRequest, OffsetFetchRequestGroup
 from protocol.messages.metadata import FindCoordinatorRequest
 from protocol.messages.stored_records import GroupMetadataValue
 from protocol.records import headers, records
@@ -41,7 +35,7 @@ from tests.scenarios.kafka_brokers import Brokers, PatientGroupHarness
 from tests.scenarios.random_histories import KINDS, History
 from tests.scenarios.run import SETTINGS, Runner, settings_of
 from tests.support.group_harness import FakeLog, LocalGroupHarness, local_world
-from tests.support.group_requests import commit_request, join_request
+from tests.support.group_requests import commit_request, join_request, sync_request
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
 from tests.support.raw_client import RawClient
 
@@ -151,8 +145,7 @@ def test_the_same_group_history_leaves_the_same_records(tmp_path: Path) -> None:
         theirs.create_topic("t", 1)
         theirs.ask(kept, 8)
         member = theirs.ask(join_request("stable"), 3).member_id
-        assigned = [SyncGroupRequestAssignment(member_id=member, assignment=b"all")]
-        sync = SyncGroupRequest(group_id="stable", generation_id=1, member_id=member, assignments=assigned)
+        sync = sync_request(member, "stable", assignments={member: b"all"})
         assert theirs.ask(sync, 3).assignment == b"all"
         everything = [OffsetFetchRequestGroup(group_id=group, topics=None) for group in [*groups, "kept"]]
         questions: list[tuple[Message, int]] = [
@@ -227,8 +220,7 @@ def test_kafkas_formatters_read_our_records(kafka_broker: Any, kafka_topic: str)
     offsets, group = f"offsets-{kafka_topic}", f"group-{kafka_topic}"
     with RawClient(kafka_broker.bootstrap) as client:
         assert client.ask(FindCoordinatorRequest(coordinator_keys=[group]), 4).coordinators[0].error_code == 0
-        request = commit_request(7, group=offsets)
-        request.topics[0].name = kafka_topic
+        request = commit_request(7, group=offsets, topic=kafka_topic)
         assert client.ask(request, 8).topics[0].partitions[0].error_code == 0
         assert client.ask(join_request(group), 3).error_code == 0
     committed = shown_of(offsets, "OffsetsMessageFormatter", kafka_broker.bootstrap)

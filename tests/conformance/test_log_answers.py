@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,12 @@ from barnabas import Broker
 from protocol.errors import ErrorCode
 from protocol.messages.admin import CreateTopicsRequest
 from protocol.messages.logs import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
-from tests.conformance.brokers import BOTH, EARLIEST, KAFKA, alter_configs, append, delete_records, fetched, offset_at
-from tests.support.admin_cases import topic
+from tests.conformance.brokers import EARLIEST, KAFKA, alter_configs, append, delete_records, fetched, offset_at
 from tests.support.batches import batch
 from tests.support.config_cases import BROKER, DELETE_SETTING, SET
+from tests.support.follower_harness import BOTH
 from tests.support.kafka import ApacheKafka, needs_kafka
-from tests.support.loading import create
+from tests.support.loading import create, topic
 from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.timestamps import RECENT_MS
@@ -243,7 +241,6 @@ def test_deleted_records_stay_deleted(tmp_path: Path) -> None:
         assert (earliest(client, "plain"), fetch(client, 3), fetch(client, 4)) == (4, E.OFFSET_OUT_OF_RANGE, E.NONE)
         assert delete(client, "plain", 0, 7) == (7, E.NONE)
         until(lambda: "plain 0 7" in checkpoint.read_text(), "the checkpoint is written")
-        os.kill(broker.pid, signal.SIGKILL)
-        until(lambda: not Path(f"/proc/{broker.pid}/cmdline").read_bytes(), "the broker is dead")
+        broker.kill()
     with Broker(data_dir=tmp_path, settings=settings) as broker, RawClient(broker.bootstrap) as client:
         assert (earliest(client, "plain"), fetch(client, 6), fetch(client, 7)) == (7, E.OFFSET_OUT_OF_RANGE, E.NONE)

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from protocol.messages.admin import IncrementalAlterConfigsRequest
-from tests.conformance.brokers import BOTH, KAFKA, describe_configs, running
+from tests.conformance.brokers import KAFKA, describe_configs, running
 from tests.support.config_cases import DELETE_SETTING, SET, Change, resource
+from tests.support.follower_harness import BOTH
 from tests.support.logger_cases import LOGGER
 from tests.support.raw_client import RawClient
 

@@ -29,39 +29,34 @@ MALFORMED = {
 }
 
 
-def connect(bootstrap: str) -> socket.socket:
-    host, port = bootstrap.rsplit(":", 1)
-    return socket.create_connection((host, int(port)), timeout=10)
-
-
 @pytest.mark.parametrize("name", MALFORMED)
 def test_a_connection_with_another_protocol_is_closed(kafka_broker, name: str) -> None:
     """There is no response."""
-    with connect(kafka_broker.bootstrap) as peer:
-        peer.sendall(MALFORMED[name])
+    with RawClient(kafka_broker.bootstrap) as peer:
+        peer.socket.sendall(MALFORMED[name])
         with contextlib.suppress(ConnectionResetError):
-            assert peer.recv(100) == b""
+            assert peer.socket.recv(100) == b""
 
 
 def test_vanished_peers_leave_no_state(kafka_broker) -> None:
     """A torn frame, a reset before the response, a connection without a request: a hundred of each."""
     for _ in range(100):
-        with connect(kafka_broker.bootstrap) as peer:
-            peer.sendall(struct.pack(">i", 100) + b"x" * 10)
-        with connect(kafka_broker.bootstrap) as peer:
-            peer.sendall(API_VERSIONS_REQUEST)
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        connect(kafka_broker.bootstrap).close()
+        with RawClient(kafka_broker.bootstrap) as peer:
+            peer.socket.sendall(struct.pack(">i", 100) + b"x" * 10)
+        with RawClient(kafka_broker.bootstrap) as peer:
+            peer.socket.sendall(API_VERSIONS_REQUEST)
+            peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        RawClient(kafka_broker.bootstrap).close()
     with RawClient(kafka_broker.bootstrap) as client:
         assert client.ask(ApiVersionsRequest(), 0).error_code == 0
 
 
 def test_a_half_closed_client_still_gets_the_answer(kafka_broker) -> None:
     """A half-closed socket after a complete request."""
-    with connect(kafka_broker.bootstrap) as peer:
-        peer.sendall(API_VERSIONS_REQUEST)
-        peer.shutdown(socket.SHUT_WR)
-        assert len(peer.recv(4)) == 4
+    with RawClient(kafka_broker.bootstrap) as peer:
+        peer.socket.sendall(API_VERSIONS_REQUEST)
+        peer.socket.shutdown(socket.SHUT_WR)
+        assert len(peer.socket.recv(4)) == 4
 
 
 def test_pipelined_requests_are_answered_in_their_order(kafka_broker, kafka_topic) -> None:

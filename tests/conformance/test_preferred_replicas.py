@@ -8,9 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages.produce_fetch import FetchRequest
+from tests.conformance.brokers import fetched
 from tests.support.follower_harness import BOTH, Cluster, FollowerHarness, running, unregistered_follower
-from tests.support.messages import message
 
 pytestmark = pytest.mark.long
 
@@ -47,19 +46,8 @@ def fetch_with_rack(
     harness: FollowerHarness, topic: tuple[str, bytes], rack: str, offset: int = 0, version: int = _VERSION
 ) -> Fetched:
     """Fetch with a rack; waits half a second if there are no records."""
-    request = message(
-        FetchRequest,
-        max_wait_ms=500,
-        min_bytes=1,
-        rack_id=rack if version >= 11 else "",
-        topics=[
-            {
-                "topic": topic[0],
-                "partitions": [{"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}],
-            }
-        ],
-    )
-    (data,) = harness.client.raw.ask(request, version).responses[0].partitions
+    fields = {"rack_id": rack} if version >= 11 else {}
+    data = fetched(harness.client.raw, topic[0], offset, version=version, max_wait_ms=500, **fields)
     preferred = data.preferred_read_replica if version >= 11 else NO_REPLICA
     return Fetched(data.error_code, preferred, data.high_watermark, bool(data.records))
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from protocol.messages import quotas_scram
-from tests.conformance.brokers import BOTH, running
+from tests.conformance.brokers import running
 from tests.support.admin_cases import normalised
 from tests.support.cluster_cases import altered, credential, gone
+from tests.support.follower_harness import BOTH
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 

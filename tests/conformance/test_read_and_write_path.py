@@ -18,10 +18,8 @@ from protocol.messages import produce_fetch
 from protocol.messages.transactions import InitProducerIdRequest
 from protocol.primitives import ZERO_UUID
 from protocol.records import BatchBuilder, headers
-from tests.conformance.brokers import KAFKA, differences, running
-from tests.support.goldens import as_json, check_golden, golden
-from tests.support.kafka import needs_kafka
-from tests.support.loading import create
+from tests.conformance.brokers import RECORDED, assert_as_recorded, running
+from tests.support.loading import create, fetch_request
 from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
@@ -34,7 +32,6 @@ TOPICS: dict[str, dict[str, str]] = {
     "synced": {"flush.messages": "1"},
 }
 UNKNOWN_ID = b"unknown topic id"
-RECORD = "read_and_write_path"
 
 
 class Script:
@@ -78,27 +75,18 @@ class Script:
         most: int = 1 << 25, part_most: int = 1 << 20, session: tuple[int, int] = (0, -1), replica: int = -1,
         epoch: int = -1, fetched_epoch: int = -1, isolation: int = 0, forget: list[tuple[str, int]] | None = None,
     ) -> Any:  # fmt: skip
-        same = {"partition_max_bytes": part_most, "current_leader_epoch": epoch, "last_fetched_epoch": fetched_epoch}
-        request = message(
-            produce_fetch.FetchRequest, max_wait_ms=wait, min_bytes=minimum, max_bytes=most, isolation_level=isolation,
-            session_id=session[0], session_epoch=session[1],
-            topics=[
-                {
-                    "topic": name, "topic_id": self.ids.get(name, UNKNOWN_ID),
-                    "partitions": [{"partition": index, "fetch_offset": positions[name, index], **same} for _, index in group],
-                }
-                for name, group in groupby(positions, key=itemgetter(0))
-            ],
-            forgotten_topics_data=[
-                {"topic": name, "topic_id": self.ids.get(name, ZERO_UUID), "partitions": [index]}
-                for name, index in forget or []
-            ],
+        places = {(name, self.ids.get(name, UNKNOWN_ID), index): offset for (name, index), offset in positions.items()}
+        request = fetch_request(
+            version, places, replica_id=replica, max_bytes=most, max_wait_ms=wait, min_bytes=minimum,
+            isolation_level=isolation, session_id=session[0], session_epoch=session[1],
+            partition={
+                "partition_max_bytes": part_most, "current_leader_epoch": epoch, "last_fetched_epoch": fetched_epoch,
+            },
         )  # fmt: skip
-        if replica != -1:
-            if version >= 15:
-                request.replica_state = produce_fetch.ReplicaState(replica_id=replica)
-            else:
-                request.replica_id = replica
+        request.forgotten_topics_data = [
+            produce_fetch.ForgottenTopic(topic=name, topic_id=self.ids.get(name, ZERO_UUID), partitions=[index])
+            for name, index in forget or []
+        ]
         return self.client.ask(request, version)
 
     def list_offsets(self, wanted: dict[str, dict[int, int]], version: int = 6, *, epoch: int = -1, **more: Any) -> Any:
@@ -371,15 +359,8 @@ def transcript(bootstrap: str) -> dict[str, list[str]]:
     return script.lines
 
 
-@needs_kafka
-@pytest.mark.golden
-def test_the_record_holds_the_responses_of_apache_kafka() -> None:
-    with running(KAFKA) as kafka:
-        check_golden(RECORD, transcript(kafka.bootstrap))
-
-
-def test_responses_equal_those_of_apache_kafka() -> None:
+@pytest.mark.parametrize("kind", RECORDED)
+def test_responses_equal_the_recorded_ones_of_apache_kafka(kind: str) -> None:
     """Every field of every step that does not depend on the clock or on chance."""
-    with running("barnabas") as broker:
-        ours = as_json(transcript(broker.bootstrap))
-    assert not (found := differences(golden(RECORD), ours)), found
+    with running(kind) as broker:
+        assert_as_recorded("read_and_write_path", kind, transcript(broker.bootstrap))

@@ -59,9 +59,9 @@ class Case(NamedTuple):
     """The log start offset to wait for, if retention deletes segments."""
 
 
-def ages(*days: int, size: int = 700) -> list[Sent]:
+def ages(*days: int) -> list[Sent]:
     """One batch that fills a small segment, for each age."""
-    return [Sent(-days_ago * DAY_MS, size) for days_ago in days]
+    return [Sent(-days_ago * DAY_MS, 700) for days_ago in days]
 
 
 def times(*seconds: float) -> list[Sent]:

@@ -22,6 +22,7 @@ from tests.conformance.brokers import LATEST, alter_configs, fetched, new_produc
 from tests.conformance.test_groups import keys_and_values, log_of
 from tests.support.config_cases import BROKER, SET
 from tests.support.group_harness import LocalGroupHarness
+from tests.support.group_requests import add_request_v3, end_request
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.kafka_tools import run_in_own_jvm
 from tests.support.loading import create
@@ -70,22 +71,12 @@ class Script:
         self.note(f"produce {what}", *sorted(responses))
 
     def add(self, name: str, producer: tuple[int, int], index: int) -> None:
-        request = message(
-            transactions.AddPartitionsToTxnRequest,
-            v3_and_below_transactional_id=name,
-            v3_and_below_producer_id=producer[0],
-            v3_and_below_producer_epoch=producer[1],
-            v3_and_below_topics=[{"name": "t", "partitions": [index]}],
-        )
-        (topic,) = self.client.ask(request, 3).results_by_topic_v3_and_below
+        (topic,) = self.client.ask(add_request_v3(name, producer, index), 3).results_by_topic_v3_and_below
         self.note("add", ErrorCode(topic.results_by_partition[0].partition_error_code).name)
 
     def end(self, name: str, producer: tuple[int, int], *, commit: bool, version: int = 5) -> tuple[int, int]:
         """Ends a transaction and waits until all markers are written."""
-        request = transactions.EndTxnRequest(
-            transactional_id=name, producer_id=producer[0], producer_epoch=producer[1], committed=commit
-        )
-        answer = self.client.ask(request, version)
+        answer = self.client.ask(end_request(name, producer, commit=commit), version)
         self.note("end", ErrorCode(answer.error_code).name, answer.producer_id, answer.producer_epoch)
         describe = transactions.DescribeTransactionsRequest(transactional_ids=[name])
         until(

@@ -1,8 +1,9 @@
-"""One Spark session per test process: it costs ten seconds and 1 GiB."""
+"""One Spark session per test process: it costs ten seconds and 1 GiB. A topic and an archive for each test."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,3 +34,31 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     print(f"Spark's connector: {source}")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def topic(kafka_broker: Any, tmp_path: Path) -> str:
+    """A topic of this test, with two partitions and without retention."""
+    from tests.pipeline.topics import create
+
+    create(kafka_broker.bootstrap, tmp_path.name)
+    return tmp_path.name
+
+
+@pytest.fixture
+def archiving(kafka_broker: Any, topic: str, tmp_path: Path) -> Any:
+    """The settings of an archive of this topic."""
+    from barnabas.pipeline import ArchiveSettings
+
+    return ArchiveSettings(bootstrap=kafka_broker.bootstrap, into=tmp_path / "a", topic=(topic,))
+
+
+@pytest.fixture
+def archive_folder(tmp_path: Path) -> Any:
+    """An archive without rounds."""
+    from barnabas.pipeline.store.folder import ArchiveFolder
+
+    folder = ArchiveFolder(tmp_path / "archive")
+    with folder.lock():
+        folder.begin("cluster", {"format": "raw", "schema": "", "framing": "plain"})
+    return folder

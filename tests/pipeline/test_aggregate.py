@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 import pyarrow.parquet as pq
 
 from barnabas.pipeline import AggregateSettings, ArchiveSettings, aggregate, archive
-from barnabas.pipeline.brokers import TopicPartition
+from barnabas.pipeline.brokers import Brokers, TopicPartition
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.aggregate import aggregate_files
 from barnabas.pipeline.store.versions import Versions
@@ -35,20 +35,20 @@ def flight(minute: float, carrier: str, delay: int | None, partition: int = 0) -
     return {"value": value, "partition": partition, "timestamp": START_MS + round(minute * MINUTE_MS)}
 
 
-def hourly(bootstrap: str, topic: str, into: Path, **more: Any) -> AggregateSettings:
-    schema = into.with_name("schema.ddl")
-    schema.write_text("carrier string, delay int")
+@pytest.fixture
+def settings(kafka_broker: Any, topic: str, tmp_path: Path) -> AggregateSettings:
+    """Delays by hour and carrier."""
+    (schema := tmp_path / "schema.ddl").write_text("carrier string, delay int")
     return AggregateSettings(
-        bootstrap=bootstrap,
+        bootstrap=kafka_broker.bootstrap,
         topic=topic,
-        into=into,
+        into=tmp_path / "w",
         window="1 hour",
         lateness="30 minutes",
         by=("data.carrier",),
         compute=("sum(data.delay) as delays", "avg(data.delay) as mean"),
         decode="json",
         schema=schema,
-        **more,
     )
 
 
@@ -78,19 +78,17 @@ def without_finality(rows: Rows) -> dict[tuple[int, str | None], tuple[int, floa
 
 
 def test_open_windows_are_updated_and_late_records_are_stored_separately(
-    spark: Any, kafka_broker: Any, tmp_path: Path
+    spark: Any, settings: AggregateSettings, topic: str
 ) -> None:
-    topic = f"windows-{tmp_path.name}"
-    brokers = create(kafka_broker.bootstrap, topic)
-    settings = hourly(kafka_broker.bootstrap, topic, tmp_path / "w")
-    send(kafka_broker.bootstrap, topic, [flight(5, "UA", 10), flight(65, "AA", 1, 1), flight(59, "UA", None, 1)])
+    brokers = Brokers(settings)
+    send(settings.bootstrap, topic, [flight(5, "UA", 10), flight(65, "AA", 1, 1), flight(59, "UA", None, 1)])
     first = aggregate(spark, settings)
     assert (first.records, first.rounds, first.windows, first.final) == (3, 1, 2, 0)
     assert first.watermark == "2026-01-01T00:35:00+00:00"
     assert rows_in(settings.into) == {(0, "UA"): (2, 10, False), (1, "AA"): (1, 1, False)}
 
     send(
-        kafka_broker.bootstrap,
+        settings.bootstrap,
         topic,
         [flight(30, "UA", 5), flight(100, "AA", 2), {"value": b"no json", "partition": 1, "timestamp": START_MS}],
     )
@@ -102,7 +100,7 @@ def test_open_windows_are_updated_and_late_records_are_stored_separately(
     assert rows_in(settings.into, "late") == {}
 
     send(
-        kafka_broker.bootstrap,
+        settings.bootstrap,
         topic,
         [flight(31, "UA", 7, 1), flight(32, "DL", 8), flight(61, "AA", 0), flight(62, "UA", 1)],
     )
@@ -111,16 +109,16 @@ def test_open_windows_are_updated_and_late_records_are_stored_separately(
     assert rows_in(settings.into) == {(0, "UA"): (3, 15, True), (1, "AA"): (3, 3, False), (1, "UA"): (1, 1, False)}
     assert rows_in(settings.into, "late") == {(0, "UA"): (1, 7, True), (0, "DL"): (1, 8, True)}
 
-    before = sorted((tmp_path / "w" / "versions").rglob("*"))
+    before = sorted((settings.into / "versions").rglob("*"))
     nothing = aggregate(spark, settings)
     assert (nothing.rounds, nothing.records, nothing.version, nothing.late_ever) == (0, 0, 3, 2)
-    assert sorted((tmp_path / "w" / "versions").rglob("*")) == before, "a run without new records does nothing"
+    assert sorted((settings.into / "versions").rglob("*")) == before, "a run without new records does nothing"
     state = Versions(settings.into, "aggregate").state()
     assert state is not None
     topic_partitions = {TopicPartition(topic, 0): 6, TopicPartition(topic, 1): 4}
     assert brokers.committed(f"barnabas-aggregate-{state['id']}", topic_partitions) == topic_partitions
 
-    send(kafka_broker.bootstrap, topic, [flight(62, "DL", 0, 1), flight(63, "DL", 0, 1)])
+    send(settings.bootstrap, topic, [flight(62, "DL", 0, 1), flight(63, "DL", 0, 1)])
     brokers.delete_records({TopicPartition(topic, 1): 5})
     with pytest.raises(JobError, match=r"offsets 4 to 4 of .*-1 are gone from the broker and were not read"):
         aggregate(spark, settings)
@@ -132,25 +130,21 @@ def test_open_windows_are_updated_and_late_records_are_stored_separately(
     with pytest.raises(JobError, match="was begun with --window 1 hour, and not 2 hours"):
         aggregate(spark, replace(settings, window="2 hours"))
     with pytest.raises(JobError, match=r"--by 'data.carier' is not understood: .*carier"):
-        aggregate(spark, replace(settings, into=tmp_path / "x", by=("data.carier",)))
-    other = f"other-{tmp_path.name}"
-    create(kafka_broker.bootstrap, other)
+        aggregate(spark, replace(settings, into=settings.into.with_name("x"), by=("data.carier",)))
+    create(settings.bootstrap, other := f"other-{topic}")
     with pytest.raises(JobError, match=f"is of the topic {topic} of the cluster"):
         aggregate(spark, replace(settings, topic=other))
 
 
 def test_many_rounds_give_the_same_result_as_one(
-    spark: Any, kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, settings: AggregateSettings, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Partitions of different lengths and times make nothing late; small files are merged."""
-    topic = f"rounds-{tmp_path.name}"
-    create(kafka_broker.bootstrap, topic)
     flights = [flight(5 * n, ("UA", "AA")[n % 3 % 2], n, 0) for n in range(120)]
     flights += [flight(9 * HOUR + n, "DL", n, 1) for n in range(30)]
-    send(kafka_broker.bootstrap, topic, flights)
+    send(settings.bootstrap, topic, flights)
     monkeypatch.setattr(aggregate_files, "MOST_SMALL", 2)
-    settings = hourly(kafka_broker.bootstrap, topic, tmp_path / "w", max_offsets_per_trigger=40)
-    report = aggregate(spark, settings)
+    report = aggregate(spark, replace(settings, max_offsets_per_trigger=40))
     assert (report.records, report.rounds, report.late) == (150, 4, 0)
     assert without_finality(rows_in(settings.into)) == expected_rows(flights)
     assert report.final == sum(row[2] for row in rows_in(settings.into).values())
@@ -158,16 +152,13 @@ def test_many_rounds_give_the_same_result_as_one(
 
 
 def test_an_interrupted_round_is_repeated_and_counted_once(
-    spark: Any, kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, settings: AggregateSettings, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Crash before the commit, and right after it (test_versions.py interrupts the commit itself)."""
-    topic = f"cut-{tmp_path.name}"
-    create(kafka_broker.bootstrap, topic)
-    settings = hourly(kafka_broker.bootstrap, topic, tmp_path / "w")
     flights = [flight(n, "UA", n, n % 2) for n in range(200)]
-    send(kafka_broker.bootstrap, topic, flights[:150])
+    send(settings.bootstrap, topic, flights[:150])
     aggregate(spark, settings)
-    send(kafka_broker.bootstrap, topic, flights[150:])
+    send(settings.bootstrap, topic, flights[150:])
     really = Versions.clean_up
     for key, name, held in (
         (aggregate_files.VersionWriter, "late", flights[:150]),
@@ -202,16 +193,14 @@ def _rows_of_state(into: Path) -> list[tuple[int, int, int]]:
 
 
 def test_an_aggregate_starts_with_the_archive_and_continues_with_the_topic(
-    spark: Any, kafka_broker: Any, tmp_path: Path
+    spark: Any, settings: AggregateSettings, archiving: ArchiveSettings, topic: str
 ) -> None:
-    topic = f"archived-{tmp_path.name}"
-    create(kafka_broker.bootstrap, topic)
     flights = [flight(n, "UA", n, n % 2) for n in range(100)]
-    send(kafka_broker.bootstrap, topic, flights[:60])
-    archive(spark, ArchiveSettings(bootstrap=kafka_broker.bootstrap, topic=(topic,), into=tmp_path / "a"))
-    send(kafka_broker.bootstrap, topic, flights[60:])
-    live = hourly(kafka_broker.bootstrap, topic, tmp_path / "w", max_offsets_per_trigger=35)
-    stored = replace(live, archive=tmp_path / "a", bootstrap="nobody:1")
+    send(settings.bootstrap, topic, flights[:60])
+    archive(spark, archiving)
+    send(settings.bootstrap, topic, flights[60:])
+    live = replace(settings, max_offsets_per_trigger=35)
+    stored = replace(live, archive=archiving.into, bootstrap="nobody:1")
     assert (live.needs_broker, stored.needs_broker) == (True, False)
     assert aggregate(spark, stored).records == 60
     assert aggregate(spark, stored).rounds == 0

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from barnabas.pipeline import ArchiveSettings, archive
-from barnabas.pipeline.brokers import TopicPartition
+from barnabas.pipeline.brokers import Brokers, TopicPartition
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.store.archive_reader import read_archive
 from barnabas.pipeline.store.folder import ArchiveFolder
@@ -27,24 +27,17 @@ def as_sent(row: Any) -> tuple[Any, ...]:
     return row.partition, key, value, round(row.timestamp.timestamp() * 1000), headers
 
 
-def test_runs_archive_every_record_once(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
+def test_runs_archive_every_record_once(spark: Any, archiving: ArchiveSettings, topic: str) -> None:
     """Three runs, several rounds, one compaction; bytes and nulls are unchanged."""
-    topic = f"days-{tmp_path.name}"
-    brokers = create(kafka_broker.bootstrap, topic)
+    brokers = Brokers(archiving)
     sent = minutes(2 * DAY_MINUTES)
-    send(kafka_broker.bootstrap, topic, sent[:1000])
-    settings = ArchiveSettings(
-        bootstrap=kafka_broker.bootstrap,
-        into=tmp_path / "a",
-        topic=(topic,),
-        max_offsets_per_trigger=700,
-        compact_above=2,
-    )
+    send(archiving.bootstrap, topic, sent[:1000])
+    settings = replace(archiving, max_offsets_per_trigger=700, compact_above=2)
     steps: list[dict[str, Any]] = []
     first = archive(spark, settings, steps.append)
     assert (first.records, first.rounds, first.behind) == (1000, 2, 0)
     assert [step["behind"] for step in steps] == [300, 0]
-    send(kafka_broker.bootstrap, topic, sent[1000:])
+    send(archiving.bootstrap, topic, sent[1000:])
     second = archive(spark, replace(settings, max_offsets_per_trigger=1_000_000))
     assert second.records == len(sent) - 1000
     assert second.compacted == 3, "the first day had a file of each round"
@@ -71,19 +64,13 @@ def test_runs_archive_every_record_once(spark: Any, kafka_broker: Any, tmp_path:
 
 
 @pytest.mark.long
-def test_malformed_records_are_counted_archived_and_sent_once(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
+def test_malformed_records_are_counted_archived_and_sent_once(
+    spark: Any, archiving: ArchiveSettings, topic: str, tmp_path: Path
+) -> None:
     """A round that is repeated after a crash sends nothing again, also with smaller rounds and another group."""
-    topic = f"json-{tmp_path.name}"
-    create(kafka_broker.bootstrap, topic)
     values = [b"no json %d" % n if n % 10 == 0 else b'{"n": %d}' % n for n in range(100)]
-    send(kafka_broker.bootstrap, topic, [{"value": value, "timestamp": START_MS, "partition": 0} for value in values])
-    settings = ArchiveSettings(
-        bootstrap=kafka_broker.bootstrap,
-        into=tmp_path / "a",
-        topic=(topic,),
-        decode="json",
-        dead_letters=f"{topic}-dlq",
-    )
+    send(archiving.bootstrap, topic, [{"value": value, "timestamp": START_MS, "partition": 0} for value in values])
+    settings = replace(archiving, decode="json", dead_letters=f"{topic}-dlq")
     report = archive(spark, settings)
     assert (report.records, report.malformed, report.dead_letters) == (100, 10, 10)
     folder = ArchiveFolder(settings.into)
@@ -98,22 +85,21 @@ def test_malformed_records_are_counted_archived_and_sent_once(spark: Any, kafka_
         archive(spark, replace(settings, schema=schema))
     schema.write_text("n bigint")
     assert archive(spark, replace(settings, schema=schema)).records == 0, "it is the schema that was inferred"
-    letters = read_all(kafka_broker.bootstrap, f"{topic}-dlq", 1)[0]
+    letters = read_all(archiving.bootstrap, f"{topic}-dlq", 1)[0]
     assert [letter.value() for letter in letters] == values[::10]
     assert dict(letters[3].headers())["dead-letter.offset"] == b"30"
     data = spark.read.parquet(str(settings.into)).where("error is null").selectExpr("sum(data.n)").first()[0]
     assert data == sum(n for n in range(100) if n % 10)
 
 
-def test_another_topic_cluster_or_folder_is_refused(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
-    one, other = f"one-{tmp_path.name}", f"other-{tmp_path.name}"
-    for topic in (one, other):
-        create(kafka_broker.bootstrap, topic, 1)
-        send(kafka_broker.bootstrap, topic, minutes(3, 1))
-    settings = ArchiveSettings(bootstrap=kafka_broker.bootstrap, into=tmp_path / "a", topic=(one,))
+def test_another_topic_cluster_or_folder_is_refused(spark: Any, archiving: ArchiveSettings, topic: str) -> None:
+    settings = archiving
+    create(settings.bootstrap, other := f"other-{topic}")
+    for name in (topic, other):
+        send(settings.bootstrap, name, minutes(3))
     archive(spark, settings)
     for wrong_settings, message in (
-        (replace(settings, topic=(other,)), f"holds {one}, and this run does not name it"),
+        (replace(settings, topic=(other,)), f"holds {topic}, and this run does not name it"),
         (replace(settings, topic=("no-such",)), "There is no topic no-such"),
         (replace(settings, topic=()), "needs --topic or --pattern"),
         (replace(settings, decode="json"), "was begun with --decode raw"),
@@ -122,7 +108,7 @@ def test_another_topic_cluster_or_folder_is_refused(spark: Any, kafka_broker: An
     ):
         with pytest.raises(JobError, match=message):
             archive(spark, wrong_settings)
-    both = archive(spark, replace(settings, topic=(one, other)))
+    both = archive(spark, replace(settings, topic=(topic, other)))
     assert (both.records, both.behind) == (3, 0), "what was archived before is not behind"
     metadata = settings.into / "_barnabas" / "archive.json"
     metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "cluster": "elsewhere"}))

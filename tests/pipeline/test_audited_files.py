@@ -17,14 +17,11 @@ DAY = Path("topic=t", "date=2026-01-01")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> ArchiveFolder:
+def folder(archive_folder: ArchiveFolder) -> ArchiveFolder:
     """An archive with one file that is not in its manifest."""
-    folder = ArchiveFolder(tmp_path / "archive")
-    with folder.lock():
-        folder.begin("cluster", {"format": "raw", "schema": "", "framing": "plain"})
-    (folder.path / DAY).mkdir(parents=True)
-    (folder.path / DAY / "a.parquet").touch()
-    return folder
+    (archive_folder.path / DAY).mkdir(parents=True)
+    (archive_folder.path / DAY / "a.parquet").touch()
+    return archive_folder
 
 
 def found(folder: ArchiveFolder) -> list[str]:

@@ -54,13 +54,11 @@ def test_late_files_of_a_killed_drivers_workers_are_in_no_round(tmp_path: Path) 
 
 
 def test_a_staging_folder_that_cannot_be_removed_does_not_stop_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    archive_folder: ArchiveFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers of a killed driver may still write there; the next start removes it."""
-    archive, table = ArchiveFolder(tmp_path / "archive"), Versions(tmp_path / "table", "table")
-    with archive.lock():
-        archive.begin("cluster", {"format": "raw", "schema": "", "framing": "plain"})
-    (archive.staging / "000000000000.abc").mkdir(parents=True)
+    table = Versions(tmp_path / "table", "table")
+    (archive_folder.staging / "000000000000.abc").mkdir(parents=True)
     table.stage()
 
     def is_filled(path: Any, **_where: Any) -> None:
@@ -68,9 +66,9 @@ def test_a_staging_folder_that_cannot_be_removed_does_not_stop_a_run(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "rmdir", is_filled)
-        assert recover(archive).next_sequence == 0
+        assert recover(archive_folder).next_sequence == 0
         table.clean_up()
-    recover(archive)
+    recover(archive_folder)
     table.clean_up()
-    assert not archive.staging.exists()
+    assert not archive_folder.staging.exists()
     assert not list((tmp_path / "table" / "_barnabas").iterdir())

@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.dead_letters import dead_letters_of
@@ -54,7 +55,7 @@ def test_json_is_decoded_by_an_inferred_schema(spark: Any) -> None:
 
 
 def test_a_dead_letter_has_reason_and_origin(spark: Any) -> None:
-    decoded = decode(records(spark, b"{broken", b'{"a": 1}'), Decoding("json", schema_of("a int")))
+    decoded = decode(records(spark, b"{broken", b'{"a": 1}'), Decoding("json", StructType.fromDDL("a int").json()))
     [letter] = dead_letters_of(decoded, "dlq", 1).collect()
     assert (letter.to_topic, letter.to_partition, letter.key, letter.value, letter.ms) == (
         "dlq",
@@ -112,9 +113,3 @@ def test_invalid_decoding_settings_are_refused(spark: Any, tmp_path: Path) -> No
         choose_decoding(spark, "json", tmp_path / "bad", "plain", records(spark))
     with pytest.raises(JobError, match="No schema can be inferred"):
         choose_decoding(spark, "json", None, "plain", records(spark, None))
-
-
-def schema_of(ddl: str) -> str:
-    from pyspark.sql.types import StructType
-
-    return str(StructType.fromDDL(ddl).json())

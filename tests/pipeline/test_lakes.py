@@ -49,25 +49,23 @@ def expected_rows(count: int) -> list[tuple[int, int, bytes | None]]:
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "decode"), [("delta", "raw"), ("iceberg", "json")])
 def test_a_round_interrupted_at_any_step_is_appended_once(
-    spark: Any, kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, decode: str
+    spark: Any,
+    archiving: ArchiveSettings,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    decode: str,
 ) -> None:
     """After the plan, after the table's commit, after the manifest entry. New records arrive before each retry."""
     needs_jars(kind)
-    topic = f"lake-{tmp_path.name}"
-    create(kafka_broker.bootstrap, topic, PARTITIONS)
     (schema := tmp_path / "schema.ddl").write_text("a int, c struct<d: string>")
-    settings = ArchiveSettings(
-        bootstrap=kafka_broker.bootstrap,
-        into=tmp_path / "a",
-        topic=(topic,),
-        format=kind,
-        decode=decode,
-        schema=schema if decode == "json" else None,
-        dead_letters=f"{topic}-malformed",
-    )
+    settings = replace(archiving, format=kind, decode=decode, dead_letters=f"{topic}-malformed")
+    if decode == "json":
+        settings = replace(settings, schema=schema)
     steps = ((lakes.LAKES[kind], "append"), (sinks, "within_round"), (Brokers, "commit"))
     for number, (where, step) in enumerate(steps):
-        send(kafka_broker.bootstrap, topic, minutes(40, PARTITIONS, 40 * number))
+        send(settings.bootstrap, topic, minutes(40, PARTITIONS, 40 * number))
         with monkeypatch.context() as patched:
             patched.setattr(where, step, crash)
             with pytest.raises(Crash):
@@ -78,7 +76,7 @@ def test_a_round_interrupted_at_any_step_is_appended_once(
     report = archive(spark, settings)
     assert (report.records, report.behind) == (80, 0)
     if decode == "json":
-        letters = [letter.value() for letter in read_all(kafka_broker.bootstrap, f"{topic}-malformed", 1)[0]]
+        letters = [letter.value() for letter in read_all(settings.bootstrap, f"{topic}-malformed", 1)[0]]
         assert sorted(letters) == sorted(value for _, _, value in expected_rows(120) if value is not None), (
             "none of them is JSON"
         )
@@ -90,23 +88,20 @@ def test_a_round_interrupted_at_any_step_is_appended_once(
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_an_interrupted_empty_round_does_not_hide_later_records(
-    spark: Any, kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    spark: Any, archiving: ArchiveSettings, topic: str, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """A table accepts a round number once; the number of an empty round is used again."""
     needs_jars(kind)
-    topic = f"empty-{tmp_path.name}"
-    create(kafka_broker.bootstrap, topic, PARTITIONS)
-    settings = ArchiveSettings(bootstrap=kafka_broker.bootstrap, into=tmp_path / "a", topic=(topic,), format=kind)
+    settings = replace(archiving, format=kind)
     with monkeypatch.context() as patched:
         patched.setattr(sinks.TableSink, "commit", crash)
         with pytest.raises(Crash):
             archive(spark, settings)
-    send(kafka_broker.bootstrap, topic, minutes(20, PARTITIONS))
+    send(settings.bootstrap, topic, minutes(20, PARTITIONS))
     assert archive(spark, settings).records == 20
     assert table_rows(spark, kind, settings.into) == expected_rows(20)
-    second = f"joined-{tmp_path.name}"
-    create(kafka_broker.bootstrap, second, PARTITIONS)
-    both = ArchiveSettings(bootstrap=kafka_broker.bootstrap, into=tmp_path / "a", topic=(topic, second))
+    create(settings.bootstrap, second := f"joined-{topic}", PARTITIONS)
+    both = replace(archiving, topic=(topic, second))
     assert (archive(spark, both).rounds, archive(spark, both).rounds) == (1, 0)
     assert read_archive(spark, settings.into).count() == 20
     finding = finding_of(spark, settings)
@@ -114,19 +109,14 @@ def test_an_interrupted_empty_round_does_not_hide_later_records(
 
 
 @pytest.fixture
-def lake(spark: Any, kafka_broker: Any, tmp_path: Path, request: pytest.FixtureRequest) -> ArchiveSettings:
+def lake(spark: Any, archiving: ArchiveSettings, tmp_path: Path, request: pytest.FixtureRequest) -> ArchiveSettings:
     """Twenty decoded records in two rounds."""
-    kind = request.param
-    needs_jars(kind)
-    topic = f"changed-{tmp_path.name}"
-    create(kafka_broker.bootstrap, topic, PARTITIONS)
+    needs_jars(request.param)
     (schema := tmp_path / "schema.ddl").write_text("a int")
     values = [{**record, "value": b'{"a": %d}' % number} for number, record in enumerate(minutes(20, PARTITIONS))]
-    settings = ArchiveSettings(
-        bootstrap=kafka_broker.bootstrap, into=tmp_path / "a", topic=(topic,), format=kind, decode="json", schema=schema
-    )
+    settings = replace(archiving, format=request.param, decode="json", schema=schema)
     for half in (values[:10], values[10:]):
-        send(kafka_broker.bootstrap, topic, half)
+        send(settings.bootstrap, settings.topic[0], half)
         assert archive(spark, settings).records == 10
     return settings
 
@@ -206,20 +196,17 @@ def test_an_audit_finds_an_iceberg_rollback(spark: Any, lake: ArchiveSettings) -
     assert (report.agrees, report.lost, len(report.altered_files)) == (False, 10, PARTITIONS)
 
 
-def test_a_manifest_without_planned_rounds_is_refused(tmp_path: Path) -> None:
-    folder = ArchiveFolder(tmp_path / "a")
-    with folder.lock():
-        folder.begin("cluster", {"format": "raw", "schema": "", "framing": "plain"}, "delta")
-    assert not lakes.is_under_way(folder, 0)
-    lakes.write_plan(folder, 0, {TopicPartition("t", 0): 5})
-    assert lakes.is_under_way(folder, 0)
-    assert lakes.read_plan(folder, 0) == {TopicPartition("t", 0): 5}
-    assert lakes.read_plan(folder, 1) == {}
-    lakes.write_plan(folder, 2, {TopicPartition("t", 0): 5})
+def test_a_manifest_without_planned_rounds_is_refused(archive_folder: ArchiveFolder) -> None:
+    assert not lakes.is_under_way(archive_folder, 0)
+    lakes.write_plan(archive_folder, 0, {TopicPartition("t", 0): 5})
+    assert lakes.is_under_way(archive_folder, 0)
+    assert lakes.read_plan(archive_folder, 0) == {TopicPartition("t", 0): 5}
+    assert lakes.read_plan(archive_folder, 1) == {}
+    lakes.write_plan(archive_folder, 2, {TopicPartition("t", 0): 5})
     for look in (lakes.is_under_way, lakes.read_plan):
         with pytest.raises(JobError, match="ends before entry 0, and round 2 was begun: entries are missing"):
-            look(folder, 0)
+            look(archive_folder, 0)
     for text in ("{", "[]", '{"round": 0}', '{"round": null, "ends": []}'):
-        folder.round_file.write_text(text)
+        archive_folder.round_file.write_text(text)
         with pytest.raises(JobError, match=r"round.json is damaged"):
-            lakes.is_under_way(folder, 0)
+            lakes.is_under_way(archive_folder, 0)

@@ -13,11 +13,11 @@ pytest.importorskip("pyspark")
 
 from rich.console import Console
 
-from barnabas.pipeline.brokers import TopicPartition
+from barnabas.pipeline.brokers import Brokers, TopicPartition
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.progress_listener import ProgressListener, end_offsets_of, follow
 from barnabas.pipeline.settings import BrokerSettings
-from tests.pipeline.topics import create, minutes, send
+from tests.pipeline.topics import minutes, send
 from tests.support.waiting import until
 
 
@@ -93,18 +93,17 @@ def test_an_unavailable_broker_does_not_end_the_stream(caplog: pytest.LogCapture
 
 
 @pytest.mark.long
-def test_a_stream_commits_offsets_for_its_group(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
-    topic = f"followed-{tmp_path.name}"
-    brokers = create(kafka_broker.bootstrap, topic)
+def test_a_stream_commits_offsets_for_its_group(spark: Any, kafka_broker: Any, topic: str, tmp_path: Path) -> None:
     send(kafka_broker.bootstrap, topic, minutes(50))
-    listener = follow(spark, BrokerSettings(bootstrap=kafka_broker.bootstrap), group=f"shown-{tmp_path.name}")
+    settings = BrokerSettings(bootstrap=kafka_broker.bootstrap)
+    listener = follow(spark, settings, group=f"shown-{topic}")
     try:
         source = {"kafka.bootstrap.servers": kafka_broker.bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
         frame = spark.readStream.format("kafka").options(**source).load()
         query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
         query.trigger(availableNow=True).start().awaitTermination()
         topic_partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
-        found = until(lambda: brokers.committed(f"shown-{tmp_path.name}", topic_partitions), "the group has offsets")
+        found = until(lambda: Brokers(settings).committed(f"shown-{topic}", topic_partitions), "the group has offsets")
         assert found == dict.fromkeys(topic_partitions, 25)
     finally:
         spark.streams.removeListener(listener)

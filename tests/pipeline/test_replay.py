@@ -14,7 +14,7 @@ from barnabas.pipeline import ArchiveSettings, ReplaySettings, archive, replay
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.replay import window_of
 from barnabas.pipeline.kafka.sender import RateLimiter, _transactions
-from tests.pipeline.topics import MINUTE_MS, START_MS, create, minutes, read_all, send, transactional
+from tests.pipeline.topics import MINUTE_MS, START_MS, begin_transaction, create, minutes, read_all, send, transactional
 
 pytestmark = pytest.mark.long
 
@@ -27,10 +27,9 @@ def expected(records: list[dict[str, Any]], partition: int) -> list[tuple[Any, .
     return [(r["key"], r["value"], r["timestamp"], r["headers"]) for r in records if r["partition"] == partition]
 
 
-def test_a_repeated_replay_sends_nothing_twice(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
+def test_a_repeated_replay_sends_nothing_twice(spark: Any, kafka_broker: Any, topic: str) -> None:
     """Partitions, keys, values, nulls, headers and timestamps are unchanged."""
-    topic, target = f"from-{tmp_path.name}", f"to-{tmp_path.name}"
-    create(kafka_broker.bootstrap, topic)
+    target = f"to-{topic}"
     sent = minutes(300)
     send(kafka_broker.bootstrap, topic, sent)
     settings = ReplaySettings(
@@ -62,10 +61,7 @@ def test_an_interrupted_replay_continues_after_the_last_commit(spark: Any, kafka
     )
     assert replay(spark, replace(settings, end_offset=20)).sent == 20
     dead = transactional(kafka_broker.bootstrap, f"barnabas-replay-{target}-{topic}-0")
-    dead.begin_transaction()
-    for record in sent[20:30]:
-        dead.produce(target, **record)
-    dead.flush(30)
+    begin_transaction(dead, target, sent[20:30])
     rest = replay(spark, settings)
     assert (rest.sent, rest.skipped) == (40, 20)
     with pytest.raises(Exception, match=r"fenced|newer"):
@@ -73,9 +69,7 @@ def test_an_interrupted_replay_continues_after_the_last_commit(spark: Any, kafka
     assert as_sent(read_all(kafka_broker.bootstrap, target, 1)[0]) == expected(sent, 0)
 
 
-def test_a_target_that_would_change_or_delete_records_is_refused(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
-    topic = f"old-{tmp_path.name}"
-    create(kafka_broker.bootstrap, topic)
+def test_a_target_that_would_change_or_delete_records_is_refused(spark: Any, kafka_broker: Any, topic: str) -> None:
     send(kafka_broker.bootstrap, topic, minutes(4))
     settings = ReplaySettings(bootstrap=kafka_broker.bootstrap, topic=topic, to=topic)
     with pytest.raises(JobError, match="is not sent into itself"):

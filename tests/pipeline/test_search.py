@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from barnabas.pipeline import ArchiveSettings, SearchSettings, archive, search
+from barnabas.pipeline.brokers import Brokers, TopicPartition
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.search import as_row, matching, query_of
 from barnabas.pipeline.reporting.reporter import Reporter
@@ -66,14 +67,12 @@ def test_all_conditions_must_hold(spark: Any, conditions: dict[str, Any], offset
     assert sorted(row.offset for row in matching(records, query).collect()) == offsets
 
 
-def test_a_record_in_topic_and_archive_is_found_once(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
-    topic = f"found-{tmp_path.name}"
-    brokers = create(kafka_broker.bootstrap, topic)
-    send(kafka_broker.bootstrap, topic, minutes(100))
-    archive(spark, ArchiveSettings(bootstrap=kafka_broker.bootstrap, into=tmp_path / "a", topic=(topic,)))
-    brokers.delete_records(dict.fromkeys(brokers.starts([(topic, 0)]), 20))  # type: ignore[list-item]
-    send(kafka_broker.bootstrap, topic, minutes(60, start=100))
-    everywhere = SearchSettings(bootstrap=kafka_broker.bootstrap, topic=(topic,), archive=tmp_path / "a", key="key 3")
+def test_a_record_in_topic_and_archive_is_found_once(spark: Any, archiving: ArchiveSettings, topic: str) -> None:
+    send(archiving.bootstrap, topic, minutes(100))
+    archive(spark, archiving)
+    Brokers(archiving).delete_records({TopicPartition(topic, 0): 20})
+    send(archiving.bootstrap, topic, minutes(60, start=100))
+    everywhere = SearchSettings(bootstrap=archiving.bootstrap, topic=(topic,), archive=archiving.into, key="key 3")
     report = search(spark, everywhere)
     expected = [row for row in minutes(160) if row["key"] == b"key 3"]
     moments = [
@@ -87,7 +86,7 @@ def test_a_record_in_topic_and_archive_is_found_once(spark: Any, kafka_broker: A
     assert 0 < live.found < report.found, "20 records of partition 0 are gone there"
     with pytest.raises(JobError, match="no regular expression"):
         search(spark, replace(everywhere, key_pattern="(a"))
-    create(kafka_broker.bootstrap, f"other-{topic}")
+    create(archiving.bootstrap, f"other-{topic}")
     with pytest.raises(JobError, match="holds none of these topics"):
         search(spark, replace(everywhere, topic=(f"other-{topic}",)))
     late = search(spark, replace(everywhere, start_time=str(START_MS + 130 * MINUTE_MS)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import subprocess
@@ -10,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import psutil
 import pytest
@@ -22,6 +21,7 @@ from barnabas import Broker
 from tests.pipeline.killing.archives import DecodedArchive
 from tests.pipeline.killing.job import ROOT
 from tests.pipeline.killing.kill_run import KillRun
+from tests.pipeline.killing.plain_spark import TIMEOUT_S, answer_of, start
 from tests.pipeline.killing.topics import high_watermarks, read_from
 from tests.pipeline.killing.warm_driver import WarmDriver
 from tests.pipeline.topics import create
@@ -32,32 +32,15 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.long
 
 ROWS = 1_600
-TIMEOUT_S = 300.0
 MASTER = "org.apache.spark.deploy.master.Master"
 
 
-class Setup:
+class Setup(NamedTuple):
     """A broker, a cluster, and a driver on it."""
 
-    def __init__(self, broker: Broker, cluster: SparkCluster, driver: WarmDriver) -> None:
-        self.broker = broker
-        self.cluster = cluster
-        self.driver = driver
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        """Starts plain_spark on the driver."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.pipeline.killing.plain_spark", *words],
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, **self.driver.environment},
-        )
-
-    def answer(self, process: subprocess.Popen[str]) -> Any:
-        output, _ = process.communicate(timeout=TIMEOUT_S)
-        assert process.returncode == 0
-        return json.loads(output)
+    broker: Broker
+    cluster: SparkCluster
+    driver: WarmDriver
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +54,7 @@ def setup(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setu
 
 def test_workers_have_no_module_of_the_pipeline(setup: Setup) -> None:
     names = ("barnabas", "confluent_kafka", "kafka", "click", "numpy", "pyarrow")
-    assert setup.answer(setup.start("imports", "pyspark", *names)) == [["pyspark"], ["pyspark"]]
+    assert answer_of(start(setup.driver.environment, "imports", "pyspark", *names)) == [["pyspark"], ["pyspark"]]
 
 
 def test_sparks_own_sink_loses_nothing_and_may_send_twice(setup: Setup, tmp_path: Path) -> None:
@@ -80,14 +63,14 @@ def test_sparks_own_sink_loses_nothing_and_may_send_twice(setup: Setup, tmp_path
     brokers = create(setup.broker.bootstrap, topic, 1)
     gate = tmp_path / "gate"
     os.mkfifo(gate)
-    process = setup.start("sink", setup.broker.bootstrap, topic, str(ROWS), str(gate))
+    process = start(setup.driver.environment, "sink", setup.broker.bootstrap, topic, str(ROWS), str(gate))
     until(lambda: process.poll() is not None or high_watermarks(brokers, topic, 1), "some have arrived", TIMEOUT_S)
     executors = setup.cluster.executors()
     assert executors, "executors are sending"
     for executor in executors:
         executor.kill()
     with open(os.open(gate, os.O_RDWR), "wb"):
-        assert setup.answer(process) == ROWS
+        assert answer_of(process) == ROWS
     found = Counter(int(record.value or b"") for _, record in read_from(setup.broker.bootstrap, topic, {0: 0}))
     assert found.keys() == set(range(ROWS))
     assert found.total() > ROWS, "a task that was begun again has sent again"
@@ -104,9 +87,9 @@ def test_an_archive_and_its_dead_letters_hold_every_record_once_after_kills(setu
 
 
 def test_a_cluster_ends_with_its_parent_process(tmp_path: Path) -> None:
-    start = "import sys; from pathlib import Path; from tests.support.spark_cluster import SparkCluster as Cluster\n"
+    begin = "import sys; from pathlib import Path; from tests.support.spark_cluster import SparkCluster as Cluster\n"
     hold = "with Cluster(Path(sys.argv[1]), workers=0): print('there', flush=True); sys.stdin.read()"
-    words = [sys.executable, "-c", start + hold, str(tmp_path / "cluster")]
+    words = [sys.executable, "-c", begin + hold, str(tmp_path / "cluster")]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as starter:
         assert starter.stdout is not None
         assert starter.stdout.readline() == b"there\n"

@@ -96,11 +96,6 @@ def test_lag_is_unknown_before_the_first_remaining_record(spark: Any) -> None:
     assert [((row.window_ms - START_MS) // 1000, row.lag) for row in found] == [(50, 5), (60, 1), (70, 2)]
 
 
-def test_a_key_that_is_not_utf8_is_shown_in_hex(spark: Any) -> None:
-    records = literal(spark, (0, 0, 0, b"\xff\x01", b"v"), (0, 1, 0, "größe".encode(), b"v"))
-    assert {row.key for row in top_keys(records).collect()} == {"0xFF01", "größe"}
-
-
 def test_the_default_window_is_a_120th_of_the_time(spark: Any) -> None:
     records = literal(spark, *((0, offset, 7140 * offset, b"k", b"v") for offset in range(2)))
     assert _width_ms(records, StatsSettings(topic=("t",))) == 60_000  # 59.5 s, in whole seconds

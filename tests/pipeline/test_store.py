@@ -12,15 +12,13 @@ from barnabas.pipeline.store import publish as publishing
 from barnabas.pipeline.store.folder import ArchiveFolder
 from barnabas.pipeline.store.manifest import Contents, DataFile, Entry, Range
 from barnabas.pipeline.store.publish import publish, recover, staging_of
-from tests.pipeline.crashes import Crash, crash_before
+from tests.pipeline.crashes import Crash, crash
+from tests.pipeline.killing.kill_at_step import end_before_change
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> ArchiveFolder:
-    folder = ArchiveFolder(tmp_path / "archive")
-    with folder.lock():
-        folder.begin("cluster", {"format": "raw", "schema": "", "framing": "plain"})
-    return folder
+def folder(archive_folder: ArchiveFolder) -> ArchiveFolder:
+    return archive_folder
 
 
 def staged_entry(folder: ArchiveFolder, sequence: int, replaces: tuple[str, ...] = ()) -> Entry:
@@ -54,7 +52,7 @@ def test_a_round_interrupted_at_any_step_is_published_once_or_not_at_all(
     after_all = {file.path for file in (*second.files, *third.files)}
     manifest = folder.manifest()
     with monkeypatch.context() as patched:
-        crash_before(patched, last, ("rename", "unlink", "replace"), ("fsync",))
+        end_before_change(last, str(folder.path), crash, patched.setattr)
         try:
             publish(folder, manifest, second)
             publish(folder, manifest, third)

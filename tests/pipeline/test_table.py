@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from barnabas.pipeline import TableSettings, table
-from barnabas.pipeline.brokers import TopicPartition
+from barnabas.pipeline.brokers import Brokers, TopicPartition
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.table import COLUMNS, latest_by_key, merge
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, send
@@ -45,10 +46,8 @@ def test_the_highest_offset_wins_and_between_partitions_the_later_timestamp(spar
     assert values(merge(old, latest)) == {b"a": b"2", b"b": b"9", b"c": None, b"d": b"7"}
 
 
-def test_runs_update_a_table(spark: Any, kafka_broker: Any, tmp_path: Path) -> None:
+def test_runs_update_a_table(spark: Any, kafka_broker: Any, topic: str, tmp_path: Path) -> None:
     """An interrupted version is written again."""
-    topic = f"table-{tmp_path.name}"
-    brokers = create(kafka_broker.bootstrap, topic)
 
     def put(start: int, *pairs: tuple[bytes, bytes | None]) -> None:
         records = [
@@ -73,24 +72,22 @@ def test_runs_update_a_table(spark: Any, kafka_broker: Any, tmp_path: Path) -> N
     assert (second.records, second.rows, second.version) == (2, 3, 2)
     assert current() == {b"a": b"4", b"c": b"3", b"d": b"5"}
     assert [(step["records"], step["behind"]) for step in steps] == [(2, 0)]
+    brokers = Brokers(settings)
     read = {TopicPartition(topic, 0): 3, TopicPartition(topic, 1): 3}
     group = f"barnabas-table-{topic}"
     assert brokers.committed(group, read) == read, "any tool shows the lag"
     brokers.commit(group, dict.fromkeys(read, 0))  # as if that run had been killed at its last commit
     assert table(spark, settings).rounds == 0
     assert brokers.committed(group, read) == read
-    other = f"other-{tmp_path.name}"
-    create(kafka_broker.bootstrap, other)
+    create(kafka_broker.bootstrap, other := f"other-{topic}")
     with pytest.raises(JobError, match=f"is the table of the topic {topic}"):
-        table(spark, TableSettings(bootstrap=kafka_broker.bootstrap, topic=other, into=tmp_path / "t"))
+        table(spark, replace(settings, topic=other))
     assert COLUMNS.startswith("key binary")
 
 
 def test_an_older_record_of_a_later_round_does_not_restore_a_deleted_key(
-    spark: Any, kafka_broker: Any, tmp_path: Path
+    spark: Any, kafka_broker: Any, topic: str, tmp_path: Path
 ) -> None:
-    topic = f"deleted-{tmp_path.name}"
-    create(kafka_broker.bootstrap, topic)
     older = [
         {"key": b"k" if n == 7 else b"%d" % n, "value": b"old", "partition": 1, "timestamp": START_MS + n}
         for n in range(8)

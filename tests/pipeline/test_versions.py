@@ -9,7 +9,8 @@ import pytest
 
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.store.versions import INTERNAL, Versions
-from tests.pipeline.crashes import Crash, crash_before
+from tests.pipeline.crashes import Crash, crash
+from tests.pipeline.killing.kill_at_step import end_before_change
 
 
 @pytest.fixture
@@ -41,9 +42,7 @@ def test_a_version_interrupted_at_any_step_is_current_or_not_at_all(
     for number in (1, 2):
         commit_version(versions, number)
     with monkeypatch.context() as patched:
-        crash_before(
-            patched, last, ("rename", "replace", "unlink", "symlink_to", "mkdir"), ("fsync", "link", "rmdir", "unlink")
-        )
+        end_before_change(last, str(versions.folder), crash, patched.setattr)
         try:
             commit_version(versions, 3)
         except Crash:

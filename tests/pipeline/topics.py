@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -14,38 +14,48 @@ START_MS = 1_767_225_600_000
 """Midnight of 1 January 2026, UTC."""
 MINUTE_MS = 60_000
 FOR_EVER = {"retention.ms": "-1"}
+FLUSH_S = 300
 
 
 def create(bootstrap: str, topic: str, partitions: int = 2, **settings: str) -> Brokers:
     """Creates a topic without retention; `_` in a config name stands for a dot."""
     brokers = Brokers(BrokerSettings(bootstrap=bootstrap))
-    brokers.create_topic(
-        topic, partitions, 1, {**FOR_EVER, **{name.replace("_", "."): v for name, v in settings.items()}}
-    )
+    brokers.create_topic(topic, partitions, 1, {**FOR_EVER, **dotted(settings)})
     return brokers
 
 
-def send(bootstrap: str, topic: str, records: Iterable[dict[str, Any]]) -> None:
+def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Replaces `_` in the names of settings by a dot."""
+    return {name.replace("_", "."): value for name, value in settings.items()}
+
+
+def producer_of(bootstrap: str, **settings: Any) -> Producer:
+    """Returns a producer; `_` in a setting's name stands for a dot."""
+    return Producer({"bootstrap.servers": bootstrap, "log_level": 0, **dotted(settings)})
+
+
+def send(bootstrap: str, topic: str, records: Iterable[dict[str, Any]], **settings: Any) -> None:
     """Sends records, in the form of confluent_kafka, and waits for the acknowledgements."""
-    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    _produce(producer_of(bootstrap, **settings), topic, records)
+
+
+def begin_transaction(producer: Producer, topic: str, records: Iterable[dict[str, Any]]) -> None:
+    """Sends records in a transaction that stays open."""
+    producer.begin_transaction()
     _produce(producer, topic, records)
-    assert producer.flush(30) == 0
 
 
 def send_transaction(producer: Producer, topic: str, records: Iterable[dict[str, Any]], *, commit: bool) -> None:
-    producer.begin_transaction()
-    _produce(producer, topic, records)
-    producer.flush(30)
+    begin_transaction(producer, topic, records)
     if commit:
         producer.commit_transaction()
     else:
         producer.abort_transaction()
 
 
-def transactional(bootstrap: str, name: str) -> Producer:
+def transactional(bootstrap: str, name: str, **settings: Any) -> Producer:
     """Returns a producer with initialised transactions."""
-    patient = {"transactional.id": name, "transaction.timeout.ms": 600_000}
-    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, **patient})
+    producer = producer_of(bootstrap, transactional_id=name, transaction_timeout_ms=600_000, **settings)
     producer.init_transactions(30)
     return producer
 
@@ -94,6 +104,9 @@ def read_from(bootstrap: str, topic: str, offsets: dict[int, int], isolation: st
 
 
 def _produce(producer: Producer, topic: str, records: Iterable[dict[str, Any]]) -> None:
+    failures: list[Any] = []
     for record in records:
-        producer.produce(topic, **record)
+        producer.produce(topic, **record, on_delivery=lambda failure, _: failures.append(failure) if failure else None)
         producer.poll(0)
+    assert producer.flush(FLUSH_S) == 0
+    assert not failures, failures

@@ -31,12 +31,11 @@ import confluent_kafka
 from barnabas import Broker
 from barnabas.embedded import BrokerError
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.produce_fetch import ListOffsetsRequest
 from protocol.records import crc_is_valid, headers, records
+from tests.conformance.brokers import EARLIEST, offset_at
 from tests.process.killing import committed_offsets
 from tests.support.data_directory import PARTITIONS, damage, make_data_directory
 from tests.support.loading import append_one, fetch_request
-from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.seeds import run_options
 from tests.support.waiting import until
@@ -53,7 +52,6 @@ SETTINGS = {
     "log.retention.check.interval.ms": 1000,
 }
 _VERSION = 11
-_EARLIEST = -2
 _MAX_BYTES = 1 << 16
 _GROUP = "readers"
 STARTS = {("trimmed", 0): 30}
@@ -88,7 +86,11 @@ def _partition(bootstrap: str, place: TopicPartition) -> Served:
         while True:
             request = fetch_request(_VERSION, {(place[0], b"", place[1]): offset}, max_bytes=_MAX_BYTES)
             (data,) = client.ask(request, _VERSION).responses[0].partitions
-            if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and not offset and (offset := _start(client, place)):
+            if (
+                data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+                and not offset
+                and (offset := offset_at(client, place[0], EARLIEST, place[1]).offset)
+            ):
                 continue
             if data.error_code:
                 errors.add(ErrorCode(data.error_code).name)
@@ -109,13 +111,6 @@ def _partition(bootstrap: str, place: TopicPartition) -> Served:
                     for record in records(data.records, position, header, max_bytes=1 << 24):
                         content[record.offset] = _bytes(record.key), _bytes(record.value)
                 offset = max(offset + 1, header.next_offset)
-
-
-def _start(client: RawClient, place: TopicPartition) -> int:
-    wanted = {"name": place[0], "partitions": [{"partition_index": place[1], "timestamp": _EARLIEST}]}
-    request = message(ListOffsetsRequest, replica_id=-1, topics=[wanted])
-    offset: int = client.ask(request, 5).topics[0].partitions[0].offset
-    return offset
 
 
 def _bytes(data: Any) -> bytes | None:

@@ -8,19 +8,13 @@ NOT HERE The failing disk (tests/support/faulty_directory.py), the claims (test_
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from protocol.errors import ErrorCode
+from protocol.messages import metadata
 from protocol.messages.logs import DescribeLogDirsRequest
-from protocol.messages.metadata import (
-    DescribeTopicPartitionsRequest,
-    MetadataRequest,
-    MetadataRequestTopic,
-    TopicRequest,
-)
 from protocol.records import headers, records
 from tests.support.loading import append_one, fetch_request
 from tests.support.raw_client import RawClient
@@ -73,11 +67,12 @@ class FailingClient:
 
     def table(self, client: RawClient) -> dict[int, PartitionStatus]:
         """The state of each partition."""
-        requested = MetadataRequest(topics=[MetadataRequestTopic(name=self._topic)], allow_auto_topic_creation=False)
+        topics = [metadata.MetadataRequestTopic(name=self._topic)]
+        requested = metadata.MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         known = {p.partition_index: p for p in client.ask(requested, 12).topics[0].partitions}
-        described = client.ask(
-            DescribeTopicPartitionsRequest(topics=[TopicRequest(name=self._topic)], response_partition_limit=100), 0
-        )
+        topic = metadata.TopicRequest(name=self._topic)
+        request = metadata.DescribeTopicPartitionsRequest(topics=[topic], response_partition_limit=100)
+        described = client.ask(request, 0)
         more = {p.partition_index: p for p in described.topics[0].partitions}
         return {
             index: PartitionStatus(
@@ -99,9 +94,9 @@ class FailingClient:
             for index in self._all
         }
 
-    def check_no_loss(self, client: RawClient, indexes: Iterable[int] | None = None) -> None:
+    def check_no_loss(self, client: RawClient) -> None:
         """Checks that all acknowledged records are readable in order, once the log is open."""
-        for index in self._all if indexes is None else indexes:
+        for index in self._all:
             until(partial(self._has_all, client, index), f"{self.acknowledged[index]} in partition {index}")
 
     def _has_all(self, client: RawClient, index: int) -> bool:

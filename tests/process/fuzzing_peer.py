@@ -27,14 +27,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from barnabas.embedded import Broker
+from protocol.messages import metadata
 from protocol.messages.admin import DeleteTopicsRequest
 from protocol.messages.groups import DeleteGroupsRequest, ListGroupsRequest
-from protocol.messages.metadata import (
-    ApiVersionsRequest,
-    DescribeClusterRequest,
-    FindCoordinatorRequest,
-    MetadataRequest,
-)
 from protocol.records import crc_is_valid, headers
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from tests.process.malicious_peer import ACTS, MaliciousPeer, served_by, try_everything, well_formed
@@ -138,7 +133,9 @@ class Run:
         """Runs everything; any error is an exception."""
         with RawClient(self.broker.bootstrap) as admin:
             create(admin, *self.own_topics, partitions=PARTITIONS)
-            admin.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["any"]), 4)  # makes the offsets topic
+            admin.ask(
+                metadata.FindCoordinatorRequest(key_type=0, coordinator_keys=["any"]), 4
+            )  # makes the offsets topic
             self._sweep(admin)
             at_rest = self._look()
             for peer in (self.peers[0], self.peers[-1]):
@@ -158,7 +155,7 @@ class Run:
             until(lambda: not self._deleted(), "no file is open that was deleted")
             self.samples.append(self._look())
             self._be_reckless(admin)
-            assert admin.ask(ApiVersionsRequest(), 0).error_code == 0
+            assert admin.ask(metadata.ApiVersionsRequest(), 0).error_code == 0
         assert self.broker.is_running
         assert max(sample.own_bytes for sample in self.samples) <= CEILING_BYTES, self.report()
         assert len(self.samples) < ENOUGH_SAMPLES or growth(self.samples) <= GROWTH_LIMIT_BYTES, self.report()
@@ -200,7 +197,7 @@ class Run:
 
     def _be_reckless(self, admin: RawClient) -> None:
         """The clients are done: the peers may now disturb what the clients used."""
-        cluster_id = admin.ask(DescribeClusterRequest(), 1).cluster_id
+        cluster_id = admin.ask(metadata.DescribeClusterRequest(), 1).cluster_id
         with Follower(self.broker.bootstrap, self.controller, cluster_id) as follower:
             assert follower.register().error_code == 0
             assert follower.heartbeat().error_code == 0
@@ -228,7 +225,11 @@ class Run:
     def _sweep(self, admin: RawClient) -> None:
         """Deletes the peers' topics, and creates the ones that they expect."""
         kept = {*self.own_topics, OFFSETS_TOPIC}
-        made = [topic.name for topic in admin.ask(MetadataRequest(topics=None), 12).topics if topic.name not in kept]
+        made = [
+            topic.name
+            for topic in admin.ask(metadata.MetadataRequest(topics=None), 12).topics
+            if topic.name not in kept
+        ]
         admin.ask(DeleteTopicsRequest(topic_names=made, timeout_ms=30_000), 5)
         groups = {group.group_id for group in admin.ask(ListGroupsRequest(), 4).groups}
         mine = {f"group-of-{topic}" for topic in self.own_topics}

@@ -30,18 +30,14 @@ from typing import Any
 
 import confluent_kafka
 import psutil
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from barnabas.embedded import Broker, BrokerError
 from tests.process.acknowledged_state import AcknowledgedState, PartitionRecords
 from tests.process.crash_readers import KafkaDumpLog, read_back
 from tests.process.killed_clients import QUICK, Administrator, Client, GroupReader, PythonWriter, Writer
 from tests.support.kafka import ApacheKafka, why_no_kafka
+from tests.support.librdkafka import create_topic
 from tests.support.seeds import run_options
 from tests.support.waiting import until
 
@@ -101,11 +97,8 @@ class Run:
     def prepare(self) -> None:
         """Creates the topics, and starts the clients."""
         self._start()
-        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
-        wanted = [NewTopic(name, count, 1, config=config) for name, (count, config) in TOPICS.items()]
-        for made in admin.create_topics(wanted).values():
-            made.result(_WAIT_S)
         for name, (count, config) in TOPICS.items():
+            create_topic(self.broker.bootstrap, name, count, **config)
             for index in range(count):
                 is_compacted = config.get("cleanup.policy", "").startswith("compact")
                 self.memory.ledgers[name, index] = PartitionRecords(f"{name}-{index}", is_compacted=is_compacted)

@@ -46,10 +46,11 @@ SETTINGS: dict[str, Any] = {
 # ---- the helper alone ----------------------------------------------------------------------------------------
 
 
-def dirty_log(root: Path, count: int = 60) -> Log:
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
     """A log of small segments; all but the last one are cleanable."""
-    log = log_at(root, config=replace(COMPACTED, segment_bytes=1000))
-    for number in range(count):
+    log = log_at(tmp_path, config=replace(COMPACTED, segment_bytes=1000))
+    for number in range(60):
         put(log, (f"k{number % 3}", f"{number}:" + "v" * 100))
     closed(log)
     return log
@@ -65,9 +66,10 @@ class Conversation:
         self.answers = True
         self.replacements: list[Replacement] = []
         self.first = asyncio.Event()
-        self.outcome: asyncio.Future[CleaningResult | CleaningFailed | None] = self.loop.create_future()
 
     def start(self) -> None:
+        """Starts the job; `outcome` is its result."""
+        self.outcome: asyncio.Future[CleaningResult | CleaningFailed | None] = self.loop.create_future()
         self.cleaner.start(
             job_for(self.log, resources=CleanerResources(buffer_bytes=4096)), self._replace, self.outcome.set_result
         )
@@ -78,6 +80,10 @@ class Conversation:
         if self.answers:
             assert self.log.replace(new.replaced, new.size, NOW_MS, has_aborted=new.has_aborted)
         answer(self.answers)
+
+    async def running_helpers(self) -> list[psutil.Process]:
+        """Waits for a child process."""
+        return await self.loop.run_in_executor(None, lambda: until(self.helpers, "a helper"))
 
     def helpers(self) -> list[psutil.Process]:
         """Its child processes; other tests may have left other children."""
@@ -91,8 +97,7 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
-async def test_a_compaction_process_is_nice_and_ends_after_its_job(tmp_path: Path) -> None:
-    log = dirty_log(tmp_path)
+async def test_a_compaction_process_is_nice_and_ends_after_its_job(log: Log) -> None:
     expected = sorted({key: (offset, key, value) for offset, key, value in kept(log)}.values())
     talk = Conversation(log, 1e12)
     talk.start()
@@ -107,8 +112,7 @@ async def test_a_compaction_process_is_nice_and_ends_after_its_job(tmp_path: Pat
     assert talk.helpers() == []
 
 
-async def test_a_refused_replacement_leaves_no_files(tmp_path: Path) -> None:
-    log = dirty_log(tmp_path)
+async def test_a_refused_replacement_leaves_no_files(log: Log) -> None:
     before = kept(log)
     talk = Conversation(log, 1e12)
     talk.answers = False
@@ -116,15 +120,14 @@ async def test_a_refused_replacement_leaves_no_files(tmp_path: Path) -> None:
     assert await talk.outcome is None
     assert not [name for name in os.listdir(log.path) if name.endswith(".cleaned")]
     assert kept(log) == before
-    talk.answers, talk.outcome = True, talk.loop.create_future()
+    talk.answers = True
     talk.start()
     assert isinstance(await talk.outcome, CleaningResult)
     talk.cleaner.stop()
 
 
 @pytest.mark.parametrize("peer", ["the broker does not read", "the broker does not answer"])
-def test_a_compaction_process_ends_silently_with_its_broker(tmp_path: Path, peer: str) -> None:
-    log = dirty_log(tmp_path)
+def test_a_compaction_process_ends_silently_with_its_broker(log: Log, peer: str) -> None:
     command = [sys.executable, "-P", "-c", _START, _ROOT, "1e12"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as helper:
         assert helper.stdin is not None
@@ -144,8 +147,7 @@ def test_a_compaction_process_ends_silently_with_its_broker(tmp_path: Path, peer
     assert list(Path(log.path).glob("*.cleaned"))
 
 
-async def test_a_compaction_process_is_throttled(tmp_path: Path) -> None:
-    log = dirty_log(tmp_path)
+async def test_a_compaction_process_is_throttled(log: Log) -> None:
     size = log.size_bytes
     talk = Conversation(log, 4.0 * size)
     started = time.monotonic()
@@ -155,27 +157,25 @@ async def test_a_compaction_process_is_throttled(tmp_path: Path) -> None:
     talk.cleaner.stop()
 
 
-async def test_a_killed_compaction_process_fails_its_job(tmp_path: Path) -> None:
-    log = dirty_log(tmp_path)
+async def test_a_killed_compaction_process_fails_its_job(log: Log) -> None:
     talk = Conversation(log, 10.0)
     talk.start()
-    helper = await talk.loop.run_in_executor(None, lambda: until(talk.helpers, "a helper"))
+    helper = await talk.running_helpers()
     helper[0].kill()
     outcome = await talk.outcome
     assert isinstance(outcome, CleaningFailed)
     assert (outcome.is_damage, outcome.errno) == (False, None)
     assert outcome.text == "the compaction process was killed by SIGKILL"
-    talk.outcome = talk.loop.create_future()
     talk.start()
-    assert await talk.loop.run_in_executor(None, lambda: until(talk.helpers, "another helper")) != helper
+    assert await talk.running_helpers() != helper
     talk.cleaner.stop()
 
 
 async def test_a_compaction_process_that_exits_fails_its_job_permanently(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.io.compaction_process._START", "raise SystemExit(3)")
-    talk = Conversation(dirty_log(tmp_path), 10.0)
+    talk = Conversation(log, 10.0)
     talk.start()
     outcome = await talk.outcome
     assert isinstance(outcome, CleaningFailed)
@@ -184,12 +184,11 @@ async def test_a_compaction_process_that_exits_fails_its_job_permanently(
     talk.cleaner.stop()
 
 
-async def test_stop_does_not_wait_for_a_slow_compaction(tmp_path: Path) -> None:
-    log = dirty_log(tmp_path)
+async def test_stop_does_not_wait_for_a_slow_compaction(log: Log) -> None:
     before = kept(log)
     talk = Conversation(log, 10.0)
     talk.start()
-    await talk.loop.run_in_executor(None, lambda: until(talk.helpers, "a helper"))
+    await talk.running_helpers()
     talk.cleaner.stop()
     assert await talk.outcome is None
     assert kept(log) == before

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from protocol.messages.logs import AlterReplicaLogDirsRequest, DescribeLogDirsRe
 from tests.process.acknowledged_state import AcknowledgedState, PartitionRecords, name_of
 from tests.process.crash_readers import read_back
 from tests.process.killed_clients import Writer
-from tests.support.admin_cases import topic
+from tests.support.loading import topic
 from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
@@ -59,8 +57,7 @@ def test_records_stay_complete_unique_and_in_order_during_moves(tmp_path: Path, 
         assert memory.failures == []
         check_complete(broker.bootstrap, records, writer)
         if end != "stopped":
-            os.kill(broker.pid, signal.SIGKILL)
-            until(lambda: not Path(f"/proc/{broker.pid}/cmdline").read_bytes(), "the broker is dead")
+            broker.kill()
     with Broker(data_dir=",".join(paths)) as broker:
         check_complete(broker.bootstrap, records, writer)
 

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from barnabas import Broker, Cluster
-from barnabas.cluster import free_ports
+from tests.support.cluster import identity_of, joining_node
 from tests.support.kafka import needs_kafka
 from tests.support.kafka_tools import KafkaTools
 from tests.support.librdkafka import create_topic, produce
@@ -82,29 +82,16 @@ def quorum(tools: KafkaTools, cluster: Cluster) -> set[int]:
     return {int(line.split()[0]) for line in result.out.splitlines() if line.split()[-1] in ("Leader", "Follower")}
 
 
-def new_controller(cluster: Cluster, number: int, **settings: str) -> Broker:
-    """A new controller-only node that joins the quorum."""
-    (port,) = free_ports(1)
-    known = cluster.nodes[3].settings["controller.quorum.bootstrap.servers"]
-    own = {
-        "node.id": number,
-        "process.roles": "controller",
-        "listeners": f"CONTROLLER://127.0.0.1:{port}",
-        "controller.quorum.bootstrap.servers": known,
-        **{name.replace("_", "."): text for name, text in settings.items()},
-    }
-    cluster_id = re.search(r"cluster\.id=(.*)", (cluster.nodes[1].data_dir / "meta.properties").read_text())
-    assert cluster_id is not None
-    return Broker(
-        cluster.folder / str(number),
-        settings={**SETTINGS, **own},
-        arguments=["--cluster-id", cluster_id[1], "--no-initial-controllers"],
-    )
+def new_controller(cluster: Cluster, **settings: str) -> Broker:
+    """A controller-only node with the id 6 that joins the quorum."""
+    settings = {**SETTINGS, **settings}
+    identity = identity_of(cluster)
+    return joining_node(cluster.folder / "6", "controller", 6, *identity, "--no-initial-controllers", **settings)
 
 
 @needs_kafka
 def test_kafkas_tool_adds_and_removes_voters(cluster: Cluster, tmp_path: Path) -> None:
-    with new_controller(cluster, 6) as added, KafkaTools() as tools:
+    with new_controller(cluster) as added, KafkaTools() as tools:
         config = tmp_path / "controller.properties"
         lines = {**added.settings, "controller.listener.names": "CONTROLLER", "log.dirs": str(added.data_dir)}
         config.write_text("".join(f"{name}={text}\n" for name, text in lines.items()))
@@ -123,5 +110,5 @@ def test_kafkas_tool_adds_and_removes_voters(cluster: Cluster, tmp_path: Path) -
 
 @needs_kafka
 def test_a_controller_with_auto_join_becomes_a_voter(cluster: Cluster) -> None:
-    with new_controller(cluster, 6, controller_quorum_auto_join_enable="true"), KafkaTools() as tools:
+    with new_controller(cluster, controller_quorum_auto_join_enable="true"), KafkaTools() as tools:
         until(lambda: quorum(tools, cluster) == {3, 4, 5, 6}, "the fourth controller has a vote")

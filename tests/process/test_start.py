@@ -59,7 +59,9 @@ def test_a_busy_port_is_one_sentence_and_leaves_no_directory(tmp_path: Path, opt
 
 def test_a_second_broker_on_one_directory_is_one_sentence(tmp_path: Path) -> None:
     with Broker(tmp_path / "data") as first:
-        assert "another process holds it" in refuse("--data-dir", tmp_path / "data")
+        sentence = refuse("--data-dir", tmp_path / "data")
+        assert "another process holds it" in sentence
+        assert str(tmp_path / "data") in sentence
         with RawClient(first.bootstrap) as client:
             assert client.ask(MetadataRequest(topics=None), 12).cluster_id
 

@@ -10,17 +10,12 @@ from pathlib import Path
 import pytest
 
 from barnabas.embedded import Broker
-from protocol.messages.admin import (
-    CreateTopicsRequest,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
 from protocol.messages.cluster import AlterPartitionReassignmentsRequest, ListPartitionReassignmentsRequest
-from tests.support.admin_cases import topic as topic_of
+from tests.conformance.brokers import alter_configs, describe_configs
 from tests.support.batches import batch
 from tests.support.cluster import Cluster
-from tests.support.config_cases import BROKER, DELETE_SETTING, SET, TOPIC, resource
+from tests.support.config_cases import BROKER, DELETE_SETTING, SET, TOPIC
+from tests.support.follower import Client
 from tests.support.loading import load
 from tests.support.messages import message
 from tests.support.raw_client import RawClient
@@ -44,56 +39,51 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def client(cluster: Cluster) -> Iterator[RawClient]:
+def client(cluster: Cluster) -> Iterator[Client]:
     """A client of the broker that the replica leaves."""
-    with RawClient(cluster.nodes[FROM].bootstrap) as made:
-        yield made
+    made = Client(cluster.nodes[FROM].bootstrap)
+    yield made
+    made.raw.close()
 
 
-def fill(client: RawClient, topic: str) -> None:
+def fill(client: Client, topic: str) -> None:
     """A topic with data on one broker."""
-    wanted = topic_of(topic, -1, -1, assignments=[(0, [FROM])])
-    made = client.ask(CreateTopicsRequest(topics=[wanted], timeout_ms=30_000), 7)
-    assert [one.error_code for one in made.topics] == [0]
+    client.create(topic, [FROM])
     value, now_ms = random.Random(1).randbytes(64 * 1024), time.time_ns() // 1_000_000
-    load(client, topic, [bytes(batch(now_ms, 1, value=value))] * (DATA // len(value)))
+    load(client.raw, topic, [bytes(batch(now_ms, 1, value=value))] * (DATA // len(value)))
 
 
 def reassignments() -> ListPartitionReassignmentsRequest:
     return ListPartitionReassignmentsRequest(timeout_ms=30_000, topics=None)
 
 
-def move(client: RawClient, topic: str) -> None:
+def move(client: Client, topic: str) -> None:
     """Reassigns it to another broker."""
     wanted = {"name": topic, "partitions": [{"partition_index": 0, "replicas": [TO]}]}
-    answer = client.ask(message(AlterPartitionReassignmentsRequest, timeout_ms=30_000, topics=[wanted]), 0)
+    answer = client.raw.ask(message(AlterPartitionReassignmentsRequest, timeout_ms=30_000, topics=[wanted]), 0)
     assert [one.error_code for one in answer.responses[0].partitions] == [0]
 
 
 def throttle(node: Broker, topic: str, side: str, rate: int | None) -> None:
     """Throttles all replicas of a topic on one side of a broker; None: no throttle."""
     how, text = (DELETE_SETTING, None) if rate is None else (SET, str(rate))
-    resources = [
-        resource(TOPIC, topic, (f"{side}.replication.throttled.replicas", how, text and "*")),
-        resource(BROKER, str(node.settings["node.id"]), (f"{side}.replication.throttled.rate", how, text)),
-    ]
     with RawClient(node.bootstrap) as client:
-        answer = client.ask(IncrementalAlterConfigsRequest(resources=resources, validate_only=False), 1)
-    assert [one.error_code for one in answer.responses] == [0, 0]
+        alter_configs(client, TOPIC, topic, (f"{side}.replication.throttled.replicas", how, text and "*"))
+        number = str(node.settings["node.id"])
+        alter_configs(client, BROKER, number, (f"{side}.replication.throttled.rate", how, text))
 
 
 def rate_at(node: Broker, side: str) -> str | None:
     """The rate that a broker applies."""
     with RawClient(node.bootstrap) as client:
-        number, name = node.settings["node.id"], f"{side}.replication.throttled.rate"
-        requested = DescribeConfigsResource(resource_type=BROKER, resource_name=str(number), configuration_keys=[name])
-        (answer,) = client.ask(DescribeConfigsRequest(resources=[requested]), 4).results
-    return answer.configs[0].value if answer.configs else None
+        name = f"{side}.replication.throttled.rate"
+        configs = describe_configs(client, BROKER, str(node.settings["node.id"]), [name]).configs
+    return configs[0].value if configs else None
 
 
 @pytest.mark.parametrize(("side", "broker"), [("leader", FROM), ("follower", TO)])
 def test_a_move_keeps_to_its_rate_until_the_throttle_is_removed(
-    cluster: Cluster, client: RawClient, side: str, broker: int
+    cluster: Cluster, client: Client, side: str, broker: int
 ) -> None:
     topic = f"held-by-the-{side}"
     fill(client, topic)
@@ -110,7 +100,7 @@ def test_a_move_keeps_to_its_rate_until_the_throttle_is_removed(
         return size
 
     until(lambda: moved() >= SEEN, "half of it has come")
-    assert client.ask(reassignments(), 0).topics != []
+    assert client.raw.ask(reassignments(), 0).topics != []
     throttle(cluster.nodes[broker], topic, side, None)
-    until(lambda: client.ask(reassignments(), 0).topics == [], "it is moved")
+    until(lambda: client.raw.ask(reassignments(), 0).topics == [], "it is moved")
     assert log.stat().st_size >= DATA

@@ -49,6 +49,7 @@ def test_a_lookup_is_what_a_scan_finds(
             index.write_out()
             index = OffsetIndex(Disk(), index.path, base)
         assert index.entries == len(entries)
+        assert index.last == (entries[-1] if entries else (base, 0))
         for target in data.draw(st.lists(st.integers(base - 1, offset + 2), max_size=30), label="targets"):
             slot = bisect_right(entries, (target, 2**62)) - 1
             assert index.lookup(target) == (entries[slot] if slot >= 0 else (base, 0))

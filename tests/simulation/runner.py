@@ -12,7 +12,6 @@ import argparse
 import gc
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -106,23 +105,23 @@ def finds(simulate: Simulate, seeds: Iterable[int]) -> bool:
 # ---- command line --------------------------------------------------------------------------------------------
 
 
-def run(command: str, description: str, simulate: Simulate) -> None:
-    """Run simulations as the arguments say, and exit; with 1 if one failed."""
-    parser = argparse.ArgumentParser(prog=command, description=description)
+def run(parser: argparse.ArgumentParser, simulation_of: Callable[[str], Simulate]) -> int:
+    """Run simulations of the parser's `part` as the further arguments say; 1 if one failed."""
     parser.add_argument("--seconds", type=float, help="run for this time (default: 60)")
     parser.add_argument("--histories", type=int, help="run this number of simulations")
     parser.add_argument(
         "--seed", type=int, help="the first seed; alone: repeat this simulation and print its event log"
     )
     options = parser.parse_args()
+    simulate = simulation_of(options.part)
     if options.seed is not None and options.seconds is None and options.histories is None:
         failure = simulate(options.seed)
         print(failure or f"seed {options.seed}: everything holds")
-        sys.exit(1 if failure else 0)
+        return 1 if failure else 0
     first = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "big")
     seconds = options.seconds if options.seconds is not None or options.histories is not None else 60.0
     print(f"histories from seed {first}", flush=True)
-    sys.exit(_run_all(simulate, first, seconds, options.histories))
+    return _run_all(simulate, first, seconds, options.histories)
 
 
 def _run_all(simulate: Simulate, first: int, seconds: float | None, histories: int | None) -> int:

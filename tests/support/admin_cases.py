@@ -17,6 +17,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from protocol.primitives import ZERO_UUID
 from protocol.schema import Message
+from tests.support.loading import topic
 from tests.support.messages import message
 
 Answer = list[tuple[str, ErrorCode, str | None]]
@@ -80,23 +81,6 @@ def _name(row: Message) -> str:
 
 
 # ---- CreateTopics ----------------------------------------------------------------------------------------
-
-
-def topic(
-    name: str,
-    partitions: int = 1,
-    replication_factor: int = 1,
-    assignments: Sequence[tuple[int, list[int]]] = (),
-    configs: Sequence[tuple[str, str | None]] = (),
-) -> CreatableTopic:
-    return message(
-        CreatableTopic,
-        name=name,
-        num_partitions=partitions,
-        replication_factor=replication_factor,
-        assignments=[{"partition_index": i, "broker_ids": b} for i, b in assignments],
-        configs=[{"name": key, "value": value} for key, value in configs],
-    )
 
 
 def _create(*topics: CreatableTopic, answer: Answer) -> Case:

@@ -5,12 +5,14 @@ Its voters are a setting (static quorum); those of `barnabas.Cluster` are in the
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import barnabas
 from barnabas import Broker
 from barnabas.cluster import free_ports
 from protocol.errors import ErrorCode
@@ -106,3 +108,25 @@ class Cluster:
 
 def _of_node(settings: Mapping[str, str], number: int) -> dict[str, str]:
     return {name: text.replace("{node}", str(number)) for name, text in settings.items()}
+
+
+def identity_of(cluster: barnabas.Cluster) -> tuple[str, str]:
+    """The addresses of the controllers and the cluster id of a cluster with a dynamic quorum."""
+    node = next(iter(cluster.nodes.values()))
+    found = re.search(r"cluster\.id=(.*)", (node.data_dir / "meta.properties").read_text())
+    assert found is not None
+    return str(node.settings["controller.quorum.bootstrap.servers"]), found[1]
+
+
+def joining_node(
+    data_dir: Path, role: str, number: int, controllers: str, cluster_id: str, *arguments: str, **settings: str
+) -> Broker:
+    """A new broker or controller for a running cluster; names of settings have underscores for dots."""
+    own = {
+        "node.id": str(number),
+        "process.roles": role,
+        "listeners": f"{'CONTROLLER' if role == 'controller' else 'PLAINTEXT'}://127.0.0.1:{free_ports(1)[0]}",
+        "controller.quorum.bootstrap.servers": controllers,
+        **{name.replace("_", "."): text for name, text in settings.items()},
+    }
+    return Broker(data_dir, settings=own, arguments=["--cluster-id", cluster_id, *arguments])

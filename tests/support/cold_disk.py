@@ -48,7 +48,6 @@ class ColdFile(File):
         self.pread(length, position)
 
     def drop_cache(self, position: int, length: int) -> None:
-        self._disk.dropped.append((os.path.basename(self.path), position, length))
         self._disk.resident -= self._pages(position, length)
 
     def map(self, length: int) -> Mapping:
@@ -63,7 +62,6 @@ class ColdDisk(Disk):
         self.is_blocking_forbidden = False
         self.resident: set[tuple[str, int]] = set()
         self.warmed: list[tuple[str, int, int]] = []
-        self.dropped: list[tuple[str, int, int]] = []
 
     def open(self, path: str, *, write: bool, create: bool = False) -> File:
         assert not self.is_blocking_forbidden, f"opens {path}"

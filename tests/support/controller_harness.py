@@ -48,9 +48,10 @@ from replication.raft.voters import ListenerAddress
 from replication.timer_queue import TimerQueue
 from storage.config.log_config import LogConfig
 from storage.engine import Engine
-from storage.io.disk import Disk, StorageError
+from storage.io.disk import Disk
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.messages import message
+from tests.support.replica_harness import HeldIoExecutor
 
 SESSION_MS = 9_000
 NEVER = TaskIntervals(None, None, None)
@@ -62,48 +63,25 @@ CLIENT = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 27100), ("127.0.0.1", 4000
 CONTROLLER_ENDPOINTS = (Endpoint("CONTROLLER", "127.0.0.1", 27101, 0),)
 
 
-class HeldExecutor:
-    """Runs work at once, unless writes or syncs are held; held syncs complete or fail on demand."""
+class HeldExecutor(HeldIoExecutor):
+    """Runs writes and flushes at once, unless the test holds them."""
 
-    def __init__(self) -> None:
-        self.is_held = False
-        self.holds_writes = False
-        self.writes: deque[tuple[Run, IoCallback]] = deque()
-        self.syncs: deque[tuple[Run, IoCallback]] = deque()
-        self.synced = 0
+    is_held = holds_writes = False
 
     def write(self, directory: str, size: int, run: Run, done: IoCallback) -> None:
         self.writes.append((run, done))
         if not self.holds_writes:
-            self.complete_write()
+            self.let_write()
+
+    def sync(self, directory: str, begin: Begin, done: IoCallback) -> None:
+        super().sync(directory, begin, done)
+        if not self.is_held:
+            self.let_sync()
 
     def read(self, directory: str, run: Run, done: IoCallback) -> None:
         raise AssertionError("the metadata log is open, exists since the startup, and submits no background work")
 
     directory_op = background = read
-
-    def sync(self, directory: str, begin: Begin, done: IoCallback) -> None:
-        self.syncs.append((begin(), done))
-        if not self.is_held:
-            self.complete_sync()
-
-    def complete_write(self) -> None:
-        """Complete the oldest write."""
-        run, done = self.writes.popleft()
-        try:
-            run()
-        except StorageError as error:
-            done(error)
-        else:
-            done(None)
-
-    def complete_sync(self, error: StorageError | None = None) -> None:
-        """Complete the oldest sync, possibly with an error."""
-        run, done = self.syncs.popleft()
-        self.synced += 1
-        if error is None:
-            run()
-        done(error)
 
 
 def registration(broker_id: int = 2, incarnation: bytes = b"I" * 16, **changes: Any) -> BrokerRegistrationRequest:
@@ -218,6 +196,11 @@ class ControllerHarness:
         self.local_heartbeat()
         self.publisher.start()
         return self
+
+    def restart(self, *, previous_epoch: int = -1) -> ControllerHarness:
+        """Close the log and start a new process on the directory."""
+        self.log.close()
+        return ControllerHarness(Path(self.directory)).start(previous_epoch=previous_epoch)
 
     def registration(self, previous_epoch: int = -1) -> BrokerRegistrationRequest:
         """The registration of the local broker."""

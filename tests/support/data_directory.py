@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import confluent_kafka
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from barnabas import Broker
 from protocol.compression import Compression
@@ -24,6 +23,7 @@ from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.log_manager import LogManager
 from storage.io.disk import Disk
 from storage.log.log import AppendOrigin, Log
+from tests.support.librdkafka import create_topic
 from tests.support.logs import NOW_MS, ProducerInfo, append, append_records, marker
 
 PARTITIONS = (("plain", 0), ("plain", 1), ("split", 0), ("packed", 0), ("empty", 0), ("trimmed", 0))
@@ -33,17 +33,12 @@ SMALL_SEGMENTS = LogConfig(segment_bytes=4000, index_interval_bytes=300)
 def make_data_directory(path: Path) -> None:
     """Create the directory, with a clean shutdown."""
     with Broker(path, settings={"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 2}) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         small = {"index.interval.bytes": "300", "internal.segment.bytes": "4000"}
-        topics = [
-            NewTopic("plain", 2, 1),
-            NewTopic("split", 1, 1, config=small),
-            NewTopic("packed", 1, 1, config={"message.timestamp.type": "LogAppendTime"}),
-            NewTopic("empty", 1, 1),
-            NewTopic("trimmed", 1, 1, config=small),
-        ]
-        for made in admin.create_topics(topics).values():
-            made.result(30)
+        create_topic(broker.bootstrap, "plain", 2)
+        create_topic(broker.bootstrap, "split", 1, 1, **small)
+        create_topic(broker.bootstrap, "packed", message_timestamp_type="LogAppendTime")
+        create_topic(broker.bootstrap, "empty")
+        create_topic(broker.bootstrap, "trimmed", 1, 1, **small)
         consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "readers"})
         consumer.subscribe(["empty"])
         for _ in range(100):

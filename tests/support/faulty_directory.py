@@ -20,14 +20,15 @@ import errno
 import os
 import stat
 import struct
-import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
-from types import TracebackType
 from typing import Final, Self
+
+from tests.support.line_process import LineProcess
 
 DEVICE: Final = "/dev/fuse"
 _DETACH: Final = 2
@@ -55,7 +56,6 @@ _FAILING: Final = {
     "sync": frozenset({FSYNC, FSYNCDIR}),
     "read": frozenset({READ}),
     "rename": frozenset({RENAME, RENAME2}),
-    "make": frozenset({CREATE, MKDIR}),
     "list": frozenset({OPENDIR, READDIR}),
     "everything": _SLOW | {LOOKUP, GETATTR, OPEN, STATFS, OPENDIR, READDIR},
 }
@@ -78,21 +78,13 @@ class FaultyDirectory:
     def __init__(self, backing: Path, mountpoint: Path) -> None:
         self.path = mountpoint
         self._backing = backing
-        self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
         self._backing.mkdir(parents=True, exist_ok=True)
         self.path.mkdir(parents=True, exist_ok=True)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.faulty_directory", str(self._backing), str(self.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parent.parent.parent,
-        )
-        assert self._process.stdout is not None
-        if self._process.stdout.readline() != "mounted\n":
-            raise RuntimeError(f"cannot mount {self.path}")
+        command = [sys.executable, "-m", "tests.support.faulty_directory", str(self._backing), str(self.path)]
+        self._process = LineProcess(command, cwd=Path(__file__).parents[2])
+        assert self._process.read_line() == "mounted"
         return self
 
     def slow_down(self, delay_s: float) -> None:
@@ -100,7 +92,7 @@ class FaultyDirectory:
         self._tell("delay", delay_s)
 
     def fail(self, *kinds: str) -> None:
-        """Fail these operations: write, sync, read, rename, make, list, or everything; none without arguments."""
+        """Fail these operations: write, sync, read, rename, list, or everything; none without arguments."""
         assert set(kinds) <= set(_FAILING)
         self._tell("fail", *kinds)
 
@@ -113,28 +105,11 @@ class FaultyDirectory:
         _unmount(str(self.path))
 
     def _tell(self, *words: object) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(" ".join(map(str, words)) + "\n")
-        self._process.stdin.flush()
-        assert self._process.stdout.readline() == "so be it\n", f"the file system at {self.path} has ended"
+        assert self._process.ask(" ".join(map(str, words))) == "so be it"
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        process, self._process = self._process, None
-        assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.close()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            _unmount(str(self.path))
-        process.stdout.close()
+    def __exit__(self, *_: object) -> None:
+        self._process.stop()
+        _unmount(str(self.path))  # it has done so itself, unless it had to be killed
 
 
 class _Node:
@@ -210,10 +185,10 @@ class _FileSystem:
         self._tree = _Tree(backing)
         self._answers: dict[int, Callable[[int, memoryview], bytes]] = {
             INIT: self._init, LOOKUP: self._lookup, GETATTR: self._getattr, SETATTR: self._setattr,
-            MKDIR: self._mkdir, UNLINK: self._unlink, RMDIR: self._rmdir, RENAME: self._rename,
-            RENAME2: self._rename2, OPEN: self._open, CREATE: self._create, READ: self._read, WRITE: self._write,
-            STATFS: self._statfs, RELEASE: self._release, FSYNC: self._fsync, FLUSH: _nothing, OPENDIR: self._opendir,
-            READDIR: self._readdir, RELEASEDIR: _nothing, FSYNCDIR: self._fsyncdir, ACCESS: _nothing,
+            MKDIR: self._mkdir, UNLINK: partial(self._remove, os.unlink), RMDIR: partial(self._remove, os.rmdir),
+            RENAME: self._rename, RENAME2: self._rename2, OPEN: self._open, CREATE: self._create, READ: self._read,
+            WRITE: self._write, STATFS: self._statfs, RELEASE: self._release, FSYNC: self._fsync, FLUSH: _nothing,
+            OPENDIR: self._opendir, READDIR: self._readdir, RELEASEDIR: _nothing, FSYNCDIR: _nothing, ACCESS: _nothing,
         }  # fmt: skip
 
     def serve(self, device: int) -> None:
@@ -269,13 +244,8 @@ class _FileSystem:
         os.mkdir(self._tree.path(parent, name), struct.unpack_from("<I", body)[0])
         return self._entry(parent, name)
 
-    def _unlink(self, parent: int, body: memoryview) -> bytes:
-        os.unlink(self._tree.path(parent, _name(body)))
-        self._tree.forget(parent, _name(body))
-        return b""
-
-    def _rmdir(self, parent: int, body: memoryview) -> bytes:
-        os.rmdir(self._tree.path(parent, _name(body)))
+    def _remove(self, remove: Callable[[bytes], None], parent: int, body: memoryview) -> bytes:
+        remove(self._tree.path(parent, _name(body)))
         self._tree.forget(parent, _name(body))
         return b""
 
@@ -368,9 +338,6 @@ class _FileSystem:
 
     def _fsync(self, _: int, body: memoryview) -> bytes:
         os.fdatasync(struct.unpack_from("<Q", body)[0])
-        return b""
-
-    def _fsyncdir(self, _: int, __: memoryview) -> bytes:
         return b""
 
     def _release(self, node: int, body: memoryview) -> bytes:

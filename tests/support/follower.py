@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from protocol.messages import admin, metadata, quorum
+from protocol.messages import metadata, quorum
+from protocol.messages.admin import CreateTopicsRequest
 from protocol.messages.produce_fetch import FetchRequest, PartitionData
 from protocol.messages.stored_records import BrokerEndpoint, BrokerFeature
 from replication.metadata.feature_levels import SUPPORTED_FEATURES
 from replication.metadata.image_records import stored_features
-from tests.support.loading import Place, fetch_request, produce_request
+from tests.support.loading import Place, fetch_request, produce_request, topic
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -44,24 +44,9 @@ class Client:
 
     def create(self, name: str, *replicas: list[int], **settings: object) -> bytes:
         """Create a topic with these replicas; returns its id."""
-        request = admin.CreateTopicsRequest(
-            topics=[
-                admin.CreatableTopic(
-                    name=name,
-                    num_partitions=-1,
-                    replication_factor=-1,
-                    assignments=[
-                        admin.CreatableReplicaAssignment(partition_index=i, broker_ids=b)
-                        for i, b in enumerate(replicas)
-                    ],
-                    configs=[
-                        admin.CreatableTopicConfig(name=n.replace("_", "."), value=str(v)) for n, v in settings.items()
-                    ],
-                )
-            ],
-            timeout_ms=30_000,
-            validate_only=False,
-        )
+        configs = [(key.replace("_", "."), str(value)) for key, value in settings.items()]
+        wanted = topic(name, -1, -1, list(enumerate(replicas)), configs)
+        request = CreateTopicsRequest(topics=[wanted], timeout_ms=30_000, validate_only=False)
         (result,) = self.raw.ask(request, 7).topics
         assert result.error_code == 0, result
         until(lambda: self.describe(name) is not None, f"{name} is known")
@@ -116,9 +101,7 @@ class Follower:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.leader.close()
         self.controller.close()
 

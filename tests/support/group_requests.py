@@ -93,7 +93,7 @@ def consumer_heartbeat(
 # ---- offsets
 
 
-def _committed(topic: str, partition: int, count: int, offset: int, metadata: str) -> list[dict[str, Any]]:
+def _committed(topic: str, partition: int, count: int, offset: int, metadata: str | None) -> list[dict[str, Any]]:
     """The same offset for `count` partitions from `partition` on."""
     return [
         {
@@ -115,7 +115,7 @@ def commit_request(
     count: int = 1,
     *,
     topic: str = "t",
-    metadata: str = "",
+    metadata: str | None = "",
 ) -> groups.OffsetCommitRequest:
     return message(
         groups.OffsetCommitRequest,

@@ -18,7 +18,6 @@ import hashlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,8 @@ from typing import Self
 import pytest
 
 from barnabas.cluster import free_ports
+from protocol.messages.metadata import ApiVersionsRequest
+from tests.support.raw_client import RawClient
 
 HERE = Path(__file__).parent
 NODE = HERE.parent / "conformance" / "java" / "Node.java"
@@ -306,7 +307,7 @@ class ApacheKafka:
             assert self._process is not None
             if self._process.poll() is not None:
                 raise RuntimeError(f"Kafka ended at its start:\n{self._tail_of_the_log()}")
-            if _answers_api_versions(self.host, self.port):
+            if _answers_api_versions(self.bootstrap):
                 return
             time.sleep(0.02)  # another program's start gives no event
         self.kill()
@@ -316,17 +317,13 @@ class ApacheKafka:
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-15:])
 
 
-# ApiVersions v0, correlation id 7, client id "t": the smallest request that every broker answers.
-_API_VERSIONS_V0 = bytes.fromhex("0000000b 0012 0000 00000007 0001 74".replace(" ", ""))
-
-
-def _answers_api_versions(host: str, port: int) -> bool:
+def _answers_api_versions(bootstrap: str) -> bool:
     try:
-        with socket.create_connection((host, port), timeout=2) as connection:
-            connection.sendall(_API_VERSIONS_V0)
-            return len(connection.recv(8)) > 0
-    except OSError:
+        with RawClient(bootstrap, timeout_s=2) as client:
+            client.ask(ApiVersionsRequest(), 0)
+    except (OSError, EOFError):
         return False
+    return True
 
 
 def fetch_jars() -> None:

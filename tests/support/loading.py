@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from protocol.errors import ErrorCode
 from protocol.messages import produce_fetch
-from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from protocol.messages.admin import CreatableTopic, CreateTopicsRequest
 from protocol.messages.produce_fetch import FetchRequest, ProduceRequest
 from protocol.records import BatchBuilder
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.timestamps import RECENT_MS
 
@@ -23,15 +24,31 @@ Place = tuple[str, bytes, int]
 """Topic, topic id, partition."""
 
 
+def topic(
+    name: str,
+    partitions: int = 1,
+    replication_factor: int = 1,
+    assignments: Sequence[tuple[int, list[int]]] = (),
+    configs: Sequence[tuple[str, str | None]] = (),
+) -> CreatableTopic:
+    """A topic of a CreateTopics request; `assignments` are the brokers of its partitions."""
+    return message(
+        CreatableTopic,
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replication_factor,
+        assignments=[{"partition_index": i, "broker_ids": b} for i, b in assignments],
+        configs=[{"name": key, "value": value} for key, value in configs],
+    )
+
+
 def create(client: RawClient, *names: str, partitions: int = 1, **configs: object) -> list[bytes]:
     """Create topics; returns their ids. Config names have underscores for dots."""
-    settings = [CreatableTopicConfig(name=name.replace("_", "."), value=str(value)) for name, value in configs.items()]
-    topics = [
-        CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=settings) for name in names
-    ]
+    settings = [(name.replace("_", "."), str(value)) for name, value in configs.items()]
+    topics = [topic(name, partitions, configs=settings) for name in names]
     answer = client.ask(CreateTopicsRequest(topics=topics, timeout_ms=30_000), 7)
-    assert [topic.error_code for topic in answer.topics] == [0] * len(names), answer
-    ids = {topic.name: topic.topic_id for topic in answer.topics}
+    assert [made.error_code for made in answer.topics] == [0] * len(names), answer
+    ids = {made.name: made.topic_id for made in answer.topics}
     return [ids[name] for name in names]
 
 
@@ -42,13 +59,13 @@ def produce_request(records: Mapping[str, list[bytes]], *, acks: int = 1, timeou
         timeout_ms=timeout_ms,
         topic_data=[
             produce_fetch.TopicProduceData(
-                name=topic,
+                name=name,
                 partition_data=[
                     produce_fetch.PartitionProduceData(index=index, records=memoryview(data))
                     for index, data in enumerate(batches)
                 ],
             )
-            for topic, batches in records.items()
+            for name, batches in records.items()
         ],
     )
 
@@ -99,12 +116,9 @@ def end_offset(client: RawClient, topic: str) -> int:
 
 def end_offsets(client: RawClient, topic: str, partitions: int = 1) -> list[int]:
     """The end offsets of the first partitions."""
-    requested = [
-        produce_fetch.ListOffsetsPartition(partition_index=index, timestamp=_LATEST) for index in range(partitions)
-    ]
-    request = produce_fetch.ListOffsetsRequest(
-        replica_id=CONSUMER, topics=[produce_fetch.ListOffsetsTopic(name=topic, partitions=requested)]
-    )
+    requested = [{"partition_index": index, "timestamp": _LATEST} for index in range(partitions)]
+    topics = [{"name": topic, "partitions": requested}]
+    request = message(produce_fetch.ListOffsetsRequest, replica_id=CONSUMER, topics=topics)
     found = sorted(client.ask(request, 7).topics[0].partitions, key=lambda partition: int(partition.partition_index))
     assert {partition.error_code for partition in found} == {0}
     return [int(partition.offset) for partition in found]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from protocol.api import APIS, request_header_version, response_header_version
@@ -35,9 +34,7 @@ class RawClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -48,14 +45,12 @@ class RawClient:
         self._correlation_id += 1
         key = type(request).API_KEY
         assert key is not None
+        number = self._correlation_id
         header = RequestHeader(
-            request_api_key=key,
-            request_api_version=version,
-            correlation_id=self._correlation_id,
-            client_id=self._client_id,
+            request_api_key=key, request_api_version=version, correlation_id=number, client_id=self._client_id
         )
         self.send_frame(encode(header, request_header_version(key, version)) + encode(request, version))
-        return self._correlation_id
+        return number
 
     def send_frame(self, frame: bytes) -> None:
         """Sends bytes as a frame."""

@@ -14,7 +14,6 @@ import struct
 import threading
 import time
 from collections import deque
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from protocol.api import APIS, ApiKey, request_header_version, response_header_version
@@ -84,9 +83,7 @@ class WatchingProxy:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for connection in self._open:
             with contextlib.suppress(OSError):  # its peer was first
                 connection.shutdown(socket.SHUT_RDWR)

@@ -46,8 +46,8 @@ _PARTITION_FIELDS = ("partition_max_bytes", "last_fetched_epoch", "log_start_off
 """Fields of a partition in a Fetch request; further keywords are fields of the request."""
 
 
-class HeldIoExecutor:
-    """Holds I/O until the test releases it."""
+class HeldIoExecutor(InlineIoExecutor):
+    """Holds writes and flushes until the test releases them, and reads if it says so."""
 
     def __init__(self) -> None:
         self.writes: list[tuple[Run, IoCallback]] = []
@@ -59,7 +59,7 @@ class HeldIoExecutor:
 
     def write(self, directory: str, size: int, run: Run, done: IoCallback) -> None:
         if not size and not self.holds_work:
-            self.background(directory, run, done)
+            super().write(directory, size, run, done)
         else:
             self.writes.append((run, done))
 
@@ -70,14 +70,7 @@ class HeldIoExecutor:
         if self.holds_reads:
             self.reads.append((run, done))
         else:
-            self.background(directory, run, done)
-
-    def directory_op(self, directory: str, run: Run, done: IoCallback) -> None:
-        self.background(directory, run, done)
-
-    def background(self, directory: str, run: Run, done: IoCallback) -> None:
-        run()
-        done(None)
+            super().read(directory, run, done)
 
     def let_write(self, error: StorageError | None = None) -> None:
         self._next(self.writes, error)
@@ -91,8 +84,11 @@ class HeldIoExecutor:
     @staticmethod
     def _next(waiting: list[tuple[Run, IoCallback]], error: StorageError | None) -> None:
         run, done = waiting.pop(0)
-        if error is None:
-            run()
+        try:
+            if error is None:
+                run()
+        except StorageError as failure:
+            error = failure
         done(error)
 
 

@@ -185,16 +185,16 @@ def delete_files(directory: Path, stop: Event) -> None:
 
 
 # ---------------------------------------------------------------- many partitions
-def create_partitions(bootstrap: str, partitions: int, stop: Event) -> None:
-    """Topics with many partitions are created and deleted."""
+def create_partitions(bootstrap: str, partitions: int, stop: Event, pause_s: float = 1.0) -> None:
+    """Topics with this number of partitions are created and deleted."""
     with RawClient(bootstrap, _PATIENCE_S) as client:
         stop.wait(0.5)
         while not stop.is_set():
             name = f"many-{time.monotonic_ns()}"
             create(client, name, partitions=partitions)
-            stop.wait(1)
+            stop.wait(pause_s)
             delete_topic(bootstrap, name)
-            stop.wait(1)
+            stop.wait(pause_s)
 
 
 def create_directories(directory: Path, partitions: int, stop: Event) -> None:
@@ -218,7 +218,7 @@ def use_slow_directory(bootstrap: str, busy: str, sleepy: str, stop: Event) -> N
         *[partial(_produce, bootstrap, large, stop)] * 4,
         partial(_produce, bootstrap, small, stop, 1.0),
         partial(_commit, bootstrap, stop),
-        partial(_create_and_delete, bootstrap, stop),
+        partial(create_partitions, bootstrap, 4, stop, pause_s=0.5),
     )
 
 
@@ -231,16 +231,6 @@ def _commit(bootstrap: str, stop: Event) -> None:
                 request = message(OffsetCommitRequest, group_id=f"group-{number}", member_id="", topics=topics)
                 client.ask(request, 5)
             stop.wait(0.2)
-
-
-def _create_and_delete(bootstrap: str, stop: Event) -> None:
-    with RawClient(bootstrap, _PATIENCE_S) as client:
-        while not stop.is_set():
-            name = f"passing-{time.monotonic_ns()}"
-            create(client, name, partitions=4)
-            stop.wait(0.5)
-            delete_topic(bootstrap, name)
-            stop.wait(0.5)
 
 
 def write_slow_directory(directory: Path, stop: Event) -> None:

@@ -17,21 +17,22 @@ class Wanted(argparse.Namespace):
     alone: bool
     docs: bool
     rounds: int
+    quick_rounds: int
     only: list[str]
 
     def wants(self, name: str) -> bool:
         return not self.only or any(text.lower() in name.lower() for text in self.only)
 
 
-def options(prog: str, description: str | None) -> argparse.ArgumentParser:
-    """The options of a comparison with Apache Kafka."""
+def options(prog: str, description: str | None, quick_rounds: int = ROUNDS) -> argparse.ArgumentParser:
+    """The options of a comparison with Apache Kafka; `quick_rounds` are those of --quick without --rounds."""
     parser = argparse.ArgumentParser(
         prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.set_defaults(quick_rounds=quick_rounds)
     parser.add_argument("--quick", action="store_true", help="shorter or smaller loads")
-    parser.add_argument(
-        "--rounds", type=int, default=ROUNDS, metavar="N", help=f"number of rounds; {ROUNDS} by default"
-    )
+    rounds = f"number of rounds; default: {ROUNDS}, with --quick {quick_rounds}"
+    parser.add_argument("--rounds", type=int, metavar="N", help=rounds)
     only = "loads whose name contains TEXT; may be repeated"
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help=only)
     parser.add_argument("--alone", action="store_true", help="Barnabas only, without Apache Kafka")
@@ -41,8 +42,10 @@ def options(prog: str, description: str | None) -> argparse.ArgumentParser:
 
 
 def parse_arguments(parser: argparse.ArgumentParser) -> Wanted:
-    """The arguments; with --alone if Kafka is not available."""
+    """The arguments with their defaults; with --alone if Kafka is not available."""
     wanted = parser.parse_args(namespace=Wanted())
+    if wanted.rounds is None:
+        wanted.rounds = wanted.quick_rounds if wanted.quick else ROUNDS
     if not wanted.alone and (reason := why_no_kafka()) is not None:
         print(f"Nothing to compare with, so Barnabas alone: {reason}")
         wanted.alone = True

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tests.pipeline.killing.scenario import Scenario, Trigger, count_matches, headers_of
-from tests.pipeline.killing.topics import PARTITIONS, Position, Record, high_watermarks, read_from, send
+from tests.pipeline.killing.topics import PARTITIONS, Position, Record, high_watermarks, read_from
 
 RECORDS = 900
 ROUND = 450
@@ -25,13 +25,8 @@ class Archive(Scenario):
     name = "archive"
     is_archive = True
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.sent: dict[Position, Record] = {}
-
     def send_more(self) -> None:
-        portion = [(self.rng.randrange(PARTITIONS), self.record(self.next_ms())) for _ in range(RECORDS)]
-        self.sent |= send(self.bootstrap, self.topic, portion)
+        self.send([(self.rng.randrange(PARTITIONS), self.record(self.next_ms())) for _ in range(RECORDS)])
 
     def record(self, ms: int) -> Record:
         number = self.count

@@ -11,7 +11,7 @@ import os
 import runpy
 import sys
 
-from tests.pipeline.killing.kill_at_step import kill_before_change
+from tests.pipeline.killing.kill_at_step import end_before_change
 from tests.pipeline.killing.warm_driver import PORT, attach
 
 if __name__ == "__main__":
@@ -19,6 +19,6 @@ if __name__ == "__main__":
     if PORT in os.environ:
         attach()
     if int(last):
-        kill_before_change(int(last), below)
+        end_before_change(int(last), below)
     sys.argv = ["barnabas", *words]
     runpy.run_module("barnabas", run_name="__main__", alter_sys=True)

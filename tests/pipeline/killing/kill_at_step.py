@@ -1,7 +1,7 @@
-"""Kills this process before its n-th change below a folder, so that every step of a commit can be the last one.
+"""Ends a job before its n-th change below a folder, so that every step of a commit can be the last one.
 
-RULES    1. Changes are Python's own calls below the folder: renames, removals, creations and fsyncs.
-         2. The whole process group receives SIGKILL: nothing is cleaned up.
+RULES    1. Changes are Python's own calls below the folder: renames, removals, creations, links and fsyncs.
+         2. A process is ended with its whole process group, by SIGKILL: nothing is cleaned up.
 """
 
 from __future__ import annotations
@@ -11,10 +11,17 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-STEPS = ("rename", "replace", "unlink", "rmdir", "mkdir", "symlink", "fsync")
+STEPS = ("rename", "replace", "unlink", "rmdir", "mkdir", "symlink", "link", "fsync")
 
 
-def kill_before_change(number: int, folder: str) -> None:
+def kill_process() -> None:
+    os.killpg(0, signal.SIGKILL)
+
+
+def end_before_change(
+    number: int, folder: str, end: Callable[[], object] = kill_process, replace: Callable[..., None] = setattr
+) -> None:
+    """Calls `end` before the change with this number; `replace` puts a function into a module."""
     count_matches = 0
 
     def wrap(step: str) -> None:
@@ -25,10 +32,10 @@ def kill_before_change(number: int, folder: str) -> None:
             if _path(args[1] if step == "symlink" else args[0], kwargs.get("dir_fd")).startswith(folder):
                 count_matches += 1
                 if count_matches == number:
-                    os.killpg(0, signal.SIGKILL)
+                    end()
             return really(*args, **kwargs)
 
-        setattr(os, step, changes)
+        replace(os, step, changes)
 
     for step in STEPS:
         wrap(step)

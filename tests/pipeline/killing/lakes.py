@@ -8,15 +8,12 @@ RULES    1. After every kill Spark's reader of the table finds no duplicate and 
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import subprocess
-import sys
 from pathlib import Path
 from typing import ClassVar
 
 from tests.pipeline.killing.archives import Archive
-from tests.pipeline.killing.job import QUICK_JVM, ROOT
+from tests.pipeline.killing.plain_spark import answer_of, start
 from tests.pipeline.killing.scenario import Trigger, count_matches
 
 
@@ -42,14 +39,7 @@ class TableArchive(Archive):
         if not count_matches(self.into / "records", self.commits)():
             return []
         target = self.folder / f"seen-{secrets.token_hex(3)}"
-        words = ["copy", self.format, str(self.into / "records"), str(target)]
-        subprocess.run(
-            [sys.executable, "-m", "tests.pipeline.killing.plain_spark", *words],
-            stdout=subprocess.DEVNULL,
-            cwd=ROOT,
-            env={**os.environ, **QUICK_JVM, **self.environment},
-            check=True,
-        )
+        answer_of(start(self.environment, "copy", self.format, str(self.into / "records"), str(target)))
         return sorted(target.glob("*.parquet"))
 
     def _rounds_begun(self) -> int:

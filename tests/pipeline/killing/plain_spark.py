@@ -11,16 +11,37 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.pipeline.killing.job import QUICK_JVM, ROOT
 from tests.pipeline.killing.warm_driver import PORT, attach
 
+TIMEOUT_S = 300.0
 VALUE_BYTES = 1_000
 """A quarter of the rows exceeds the buffers between a worker's Python and its JVM."""
+
+
+def start(environment: Mapping[str, str], *words: str) -> subprocess.Popen[str]:
+    """Starts this program."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.pipeline.killing.plain_spark", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **QUICK_JVM, **environment},
+    )
+
+
+def answer_of(process: subprocess.Popen[str]) -> Any:
+    """Waits for the program's end and returns what it printed."""
+    output, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0
+    return json.loads(output)
 
 
 def imports(spark: Any, *names: str) -> list[list[str]]:

@@ -6,11 +6,11 @@ import glob
 import random
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from tests.pipeline.killing.topics import PARTITIONS
+from tests.pipeline.killing.topics import PARTITIONS, Position, Record, send
 from tests.pipeline.topics import MINUTE_MS, START_MS, create
 
 
@@ -41,6 +41,7 @@ class Scenario(ABC):
         self.into = folder / "into"
         self.topic = f"killed-{self.name}-{secrets.token_hex(3)}"
         self.brokers = create(bootstrap, self.topic, PARTITIONS)
+        self.sent: dict[Position, Record] = {}
         self.count = 0
         """The number of records sent."""
 
@@ -68,6 +69,10 @@ class Scenario(ABC):
     def is_done(self) -> bool:
         """Whether there is nothing more to send."""
         return False
+
+    def send(self, portion: Sequence[tuple[int, Record]]) -> None:
+        """Sends records to their partitions."""
+        self.sent |= send(self.bootstrap, self.topic, portion)
 
     def next_ms(self) -> int:
         self.count += 1

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tests.pipeline.killing.scenario import Scenario, Trigger, count_matches
-from tests.pipeline.killing.topics import PARTITIONS, Position, Record, send
+from tests.pipeline.killing.topics import PARTITIONS, Position, Record
 from tests.pipeline.topics import MINUTE_MS
 
 RECORDS = 900
@@ -30,10 +30,6 @@ WINDOW_MS = 6 * 60 * MINUTE_MS
 
 class VersionedFolder(Scenario):
     """A job with a versioned folder (`store/versions.py`)."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.sent: dict[Position, Record] = {}
 
     @abstractmethod
     def found(self, version: Path) -> dict[Any, Any]:
@@ -51,7 +47,7 @@ class VersionedFolder(Scenario):
             key = b"key %d" % self.rng.randrange(KEYS)
             value = b"value %d" % self.count if self.rng.random() < 0.8 else None
             portion.append((zlib.crc32(key) % PARTITIONS, Record(key, value, ms)))
-        self.sent |= send(self.bootstrap, self.topic, portion)
+        self.send(portion)
 
     def words(self) -> list[str]:
         where = ["--bootstrap", self.bootstrap, "--topic", self.topic, "--into", str(self.into)]

@@ -6,10 +6,9 @@ RULES    1. A record is its key, value, timestamp and headers, byte for byte.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
-
-from confluent_kafka import Producer
 
 from barnabas.pipeline.brokers import Brokers, TopicPartition
 from tests.pipeline import topics
@@ -30,38 +29,28 @@ Position = tuple[int, int]
 """A partition and an offset."""
 
 
-def send(bootstrap: str, topic: str, records: Iterable[tuple[int, Record]]) -> dict[Position, Record]:
+def send(bootstrap: str, topic: str, records: Sequence[tuple[int, Record]]) -> dict[Position, Record]:
     """Sends records to their partitions; returns them by position."""
-    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "enable.idempotence": True})
+    producer = topics.producer_of(bootstrap, enable_idempotence=True, queue_buffering_max_messages=1_000_000)
     sent: dict[Position, Record] = {}
 
-    def keep(record: Record) -> Any:
-        def delivered(failure: Any, message: Any) -> None:
-            assert failure is None, failure
-            sent[message.partition(), message.offset()] = record
+    def delivered(record: Record, failure: Any, message: Any) -> None:
+        assert failure is None, failure
+        sent[message.partition(), message.offset()] = record
 
-        return delivered
-
-    count = 0
     for partition, record in records:
-        while True:
-            try:
-                producer.produce(
-                    topic,
-                    key=record.key,
-                    value=record.value,
-                    partition=partition,
-                    timestamp=record.ms,
-                    headers=list(record.headers) or None,
-                    on_delivery=keep(record),
-                )
-                break
-            except BufferError:
-                producer.poll(1)
+        producer.produce(
+            topic,
+            key=record.key,
+            value=record.value,
+            partition=partition,
+            timestamp=record.ms,
+            headers=list(record.headers) or None,
+            on_delivery=partial(delivered, record),
+        )
         producer.poll(0)
-        count += 1
     assert producer.flush(60) == 0
-    assert len(sent) == count
+    assert len(sent) == len(records)
     return sent
 
 

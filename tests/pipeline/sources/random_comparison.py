@@ -30,8 +30,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry
-from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin import ResourceType
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +45,7 @@ from barnabas.pipeline.sources.segment_options import parse_options
 from barnabas.pipeline.sources.segment_reading import read_segment
 from barnabas.pipeline.sources.segments import NAME, register
 from tests.support.kafka import ApacheKafka
+from tests.support.librdkafka import set_configs
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 LEVELS = ("read_committed", "read_uncommitted")
@@ -92,7 +92,6 @@ class History:
         self.brokers = Brokers(BrokerSettings(bootstrap=bootstrap))
         self.topics = [self._topic(number) for number in range(self.rng.randint(2, 3))]
         self.now = dict.fromkeys(self.topics, START_MS)
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         self._senders: dict[str, Producer] = {}
         self._open: list[tuple[Producer, Topic]] = []
         self._number = 0
@@ -216,9 +215,7 @@ class History:
                 ("index.interval.bytes", str(self.rng.choice([0, 4096, 100_000]))),
             ]
         )
-        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic.name, incremental_configs=[entry])
-        self._admin.incremental_alter_configs([resource])[resource].result(60)
+        set_configs(self.bootstrap, ResourceType.TOPIC, topic.name, {name: value})
 
     # ---- queries -----------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
-"""A topic read through a broker and from its files: Barnabas, and Apache Kafka if its jars are present."""
+"""A topic read through a broker and from its files, also in Spark: Barnabas, and Apache Kafka if its jars are present."""
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from confluent_kafka import Producer
 
 from barnabas import Broker
 from barnabas.pipeline.brokers import Brokers, TopicPartition
+from barnabas.pipeline.errors import describe_failure
 from barnabas.pipeline.settings import BrokerSettings
 from barnabas.pipeline.sources.damage import MissingRecords
 from barnabas.pipeline.sources.decoding import COLUMN_TYPES
@@ -23,8 +25,9 @@ from barnabas.pipeline.sources.planning import plan
 from barnabas.pipeline.sources.segment_files import bases_of, read_checkpoint
 from barnabas.pipeline.sources.segment_options import parse_options
 from barnabas.pipeline.sources.segment_reading import read_segment
+from barnabas.pipeline.sources.segments import NAME, register
 from tests.pipeline.sources.random_comparison import CODECS, rows_of
-from tests.pipeline.topics import read_from
+from tests.pipeline.topics import producer_of, read_from, transactional
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.waiting import until
 
@@ -68,27 +71,18 @@ def fill(bootstrap: str) -> None:
     rng = random.Random(SEED)
     for turn, codec in enumerate(CODECS):
         for topic in TOPICS:
-            send(producer(bootstrap, codec), rng, 300 if topic == STAMPED else 1200, topic)
+            send(producer_of(bootstrap, compression_type=codec), rng, 300 if topic == STAMPED else 1200, topic)
         for outcome in ("commit", "abort"):
-            transactional = producer(bootstrap, codec, f"{outcome}-{turn}")
-            transactional.init_transactions(30)
-            transactional.begin_transaction()
+            producer = transactional(bootstrap, f"{outcome}-{turn}", compression_type=codec)
+            producer.begin_transaction()
             for topic in TOPICS:
-                send(transactional, rng, 150, topic)
-            transactional.commit_transaction(30) if outcome == "commit" else transactional.abort_transaction(30)
-    left_open = producer(bootstrap, "zstd", "open")
-    left_open.init_transactions(30)
+                send(producer, rng, 150, topic)
+            producer.commit_transaction(30) if outcome == "commit" else producer.abort_transaction(30)
+    left_open = transactional(bootstrap, "open", compression_type="zstd")
     left_open.begin_transaction()
     send(left_open, rng, 40, TOPIC)
     fill.left_open = left_open  # type: ignore[attr-defined]  # it must not be collected: it would abort
-    send(producer(bootstrap, "lz4"), rng, 40, TOPIC)
-
-
-def producer(bootstrap: str, codec: str, transactional_id: str | None = None) -> Producer:
-    settings = {"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 3, "log_level": 0}
-    if transactional_id is not None:
-        settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": 900_000}
-    return Producer(settings)
+    send(producer_of(bootstrap, compression_type="lz4"), rng, 40, TOPIC)
 
 
 def send(to: Producer, rng: random.Random, count: int, topic: str) -> None:
@@ -130,7 +124,7 @@ def as_rows(batches: list[Any]) -> list[Any]:
 def test_files_and_broker_have_the_same_records(broker: Any, topic: str, isolation: str) -> None:
     directories = [broker.data_dir / f"{topic}-{number}" for number in range(PARTITIONS)]
     if topic == COMPACTED:
-        until(lambda: all(is_compacted(one) for one in directories), "the cleaner", 60)
+        await_cleaner(broker)
     options = {"kafka.bootstrap.servers": broker.bootstrap, "kafka.isolation.level": isolation, "subscribe": topic}
     expected = through_the_broker(broker.bootstrap, isolation, topic)
     assert {row[5] for row in expected} == {int(topic == STAMPED)}, (
@@ -145,11 +139,45 @@ def test_files_and_broker_have_the_same_records(broker: Any, topic: str, isolati
     assert from_the_files(broker.data_dir, **options) == expected
 
 
-def is_compacted(directory: Path) -> bool:
-    """Whether the cleaner has processed all segments but the active one."""
-    checkpoint = read_checkpoint(directory.parent / "cleaner-offset-checkpoint") or {}
-    topic, _, number = directory.name.rpartition("-")
-    return checkpoint.get((topic, int(number)), 0) >= bases_of(str(directory))[-1]
+def await_cleaner(broker: Any) -> None:
+    """Waits until the cleaner has processed all segments of the compacted topic but the active ones."""
+
+    def is_compacted(number: int) -> bool:
+        checkpoint = read_checkpoint(broker.data_dir / "cleaner-offset-checkpoint") or {}
+        return checkpoint.get((COMPACTED, number), 0) >= bases_of(str(broker.data_dir / f"{COMPACTED}-{number}"))[-1]
+
+    until(lambda: all(is_compacted(number) for number in range(PARTITIONS)), "the cleaner", 60)
+
+
+def test_both_sources_return_the_same_frame(spark: Any, broker: Any) -> None:
+    register(spark)
+    await_cleaner(broker)
+    options = {
+        "kafka.bootstrap.servers": broker.bootstrap,
+        "subscribe": ",".join(TOPICS),
+        "includeHeaders": "true",
+        "kafka.isolation.level": "read_committed",
+        "startingOffsets": json.dumps({name: {"0": 100, "1": -2} for name in TOPICS}),
+        "endingOffsets": json.dumps({name: {"0": -1, "1": 1000} for name in TOPICS}),
+    }
+    through = spark.read.format("kafka").options(**options).load()
+    straight = spark.read.format(NAME).options(**options).load(str(broker.data_dir))
+    assert straight.dtypes == through.dtypes
+    assert rows_of(straight.toArrow()) == rows_of(through.toArrow())
+    assert straight.rdd.getNumPartitions() > 2, "a part for each segment"
+    few = spark.read.format(NAME).options(**options, columns="offset,key").load(str(broker.data_dir))
+    assert few.columns == ["offset", "key", "headers"]
+
+
+def test_errors_are_found_in_sparks_exception(spark: Any, broker: Any) -> None:
+    """An empty result is not an error."""
+    register(spark)
+    with pytest.raises(Exception, match="There is no option colour") as caught:
+        spark.read.format(NAME).options(subscribe=TOPIC, colour="red").load(str(broker.data_dir)).count()
+    assert describe_failure(caught.value).endswith("until.")
+    nothing = {"subscribe": TOPIC, "kafka.bootstrap.servers": broker.bootstrap, "startingTimestamp": str(1 << 42)}
+    nothing["startingOffsetsByTimestampStrategy"] = "latest"
+    assert spark.read.format(NAME).options(**nothing).load(str(broker.data_dir)).count() == 0
 
 
 def test_a_log_start_inside_a_segment_is_respected(broker: Any) -> None:

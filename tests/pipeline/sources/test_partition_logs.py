@@ -281,16 +281,6 @@ def test_damage_below_the_recovery_point_is_an_error(log: Log, tmp_path: Path) -
             read(tmp_path)
 
 
-def test_a_segment_deleted_during_a_read_is_read_completely(log: Log, tmp_path: Path) -> None:
-    parts = planned(tmp_path)
-    reading = read_segment(*parts[0])
-    first = next(reading)
-    for path in (tmp_path / "t-0").glob("00000000000000000000.*"):
-        path.unlink()
-    rest = list(reading)
-    assert [*first["offset"].to_pylist(), *(o for batch in rest for o in batch["offset"].to_pylist())] == [0, 1, 2]
-
-
 def test_a_segment_deleted_during_planning_is_skipped(log: Log, tmp_path: Path) -> None:
     [found] = find_logs([str(tmp_path)])
     for path in (*(tmp_path / "t-0").glob("00000000000000000000.*"), *(tmp_path / "t-0").glob("*.snapshot")):

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.long
 
 SEED = seed_of("HISTORIES_SEED")
 QUESTIONS = 9
-"""The tenth query would start Spark workers; test_segment_source.py covers that."""
+"""The tenth query would start Spark workers; test_live_logs.py covers that."""
 
 
 @pytest.mark.parametrize("kind", [Broker, pytest.param(ApacheKafka, marks=needs_kafka)])

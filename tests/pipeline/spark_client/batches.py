@@ -107,14 +107,6 @@ def a_record_larger_than_a_fetch(rig: Rig) -> Answer:
 
 
 @scenario
-def one_record_per_poll(rig: Rig) -> Answer:
-    """Consumer settings that make fetches small."""
-    topic = rig.topic(2, numbered(40, 2))
-    limits = {"kafka.max.poll.records": "1", "kafka.fetch.max.bytes": "100", "kafka.fetch.min.bytes": "1"}
-    return rig.rows(topic, **limits)
-
-
-@scenario
 def settings_of_the_consumer(rig: Rig) -> Answer:
     """Names that clients send, and checks that they perform."""
     topic = rig.topic(1, numbered(5))

@@ -81,13 +81,7 @@ def records_deleted_under_a_stream(rig: Rig) -> Answer:
 @scenario
 def a_topic_recreated_under_a_stream(rig: Rig) -> Answer:
     """Deleted, created again and filled with more records while a stream runs."""
-
-    def again(topic: str) -> None:
-        rig.delete(topic)
-        rig.create(topic)
-        rig.send(topic, numbered(15, 1, 100))
-
-    return under(rig, again, 15)
+    return under(rig, lambda topic: rig.recreate(topic, 1, numbered(15, 1, 100)), 15)
 
 
 @scenario

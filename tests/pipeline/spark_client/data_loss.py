@@ -54,17 +54,11 @@ def a_trimmed_topic_in_a_stream(rig: Rig) -> Answer:
 
 @scenario
 def a_recreated_topic(rig: Rig) -> Answer:
-    """Shorter, as long, and longer than the deleted topic."""
-
-    def made_again(count: int) -> Callable[[str], None]:
-        def change(topic: str) -> None:
-            rig.delete(topic)
-            rig.create(topic, 1)
-            rig.send(topic, numbered(count, 1, 100))
-
-        return change
-
-    return [after(rig, made_again(count), partitions=1) for count in (0, 5, 20, 30)]
+    """Shorter, as long, and longer than the deleted topic; with fewer partitions than in the checkpoint."""
+    return [
+        after(rig, lambda topic, count=count: rig.recreate(topic, 1, numbered(count, 1, 100)), partitions=partitions)
+        for partitions, count in ((1, 0), (1, 5), (1, 20), (1, 30), (2, 15))
+    ]
 
 
 @scenario
@@ -73,9 +67,7 @@ def a_recreated_topic_in_a_batch(rig: Rig) -> Answer:
     topic = rig.topic(2, numbered(20, 2))
     found = [rig.rows(topic)]
     for number, partitions in enumerate((2, 3)):
-        rig.delete(topic)
-        rig.create(topic, partitions)
-        rig.send(topic, numbered(12, partitions, 100 * (number + 1)))
+        rig.recreate(topic, partitions, numbered(12, partitions, 100 * (number + 1)))
         found.append(rig.rows(topic))
     return found
 
@@ -101,18 +93,6 @@ def one_deleted_topic_of_two(rig: Rig) -> Answer:
         rig.send(names[1], numbered(3, 1, 5))
         found.append((before, failure_of(rig.read_available, frame, strict)))
     return found
-
-
-@scenario
-def a_topic_recreated_with_fewer_partitions(rig: Rig) -> Answer:
-    """With fewer partitions than in the checkpoint."""
-
-    def change(topic: str) -> None:
-        rig.delete(topic)
-        rig.create(topic, 1)
-        rig.send(topic, numbered(15, 1, 100))
-
-    return after(rig, change)
 
 
 @scenario

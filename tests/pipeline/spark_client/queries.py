@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from tests.pipeline.spark_client.rig import OFTEN, Answer, Rig, failure_of, numbered, offsets, rows, scenario
+from tests.pipeline.spark_client.rig import OFTEN, Answer, Rig, failure_of, numbered, scenario
 from tests.pipeline.spark_client.streaming import all_rows, await_rows
 from tests.pipeline.topics import MINUTE_MS, START_MS
 
@@ -222,12 +222,13 @@ def settings_that_the_sink_refuses(rig: Rig) -> Answer:
 
 @scenario
 def reports_of_a_copy(rig: Rig) -> Answer:
-    """From topic to topic: input rows, output rows and the source's lag, trigger by trigger."""
+    """From topic to topic: input rows, output rows and the source's offsets and lag, trigger by trigger."""
     source, target = rig.topic(2, numbered(20, 2)), rig.topic(1)
     query = rig.sink(rig.stream(source, maxOffsetsPerTrigger="8").select("key", "value"), target)
     rig.await_end(query)
+    names = ("startOffset", "endOffset", "latestOffset", "metrics")
     return [
-        (one["numInputRows"], one["sink"]["numOutputRows"], [part["metrics"] for part in one["sources"]])
+        (one["numInputRows"], one["sink"]["numOutputRows"], [[part[name] for name in names] for part in one["sources"]])
         for one in (json.loads(report.json) for report in query.recentProgress)
     ]
 
@@ -314,10 +315,11 @@ def consumer_group_protocol(rig: Rig) -> Answer:
 
 @scenario
 def fetches_that_wait(rig: Rig) -> Answer:
-    """fetch.min.bytes above the topic's size, and fetches of a few bytes: a running stream reads new records."""
+    """fetch.min.bytes above the topic's size, and fetches of a few bytes and polls of one record: streams and batches."""
     topic = rig.topic(2, numbered(10, 2))
     patient = {"kafka.fetch.min.bytes": "10000000", "kafka.fetch.max.wait.ms": "200"}
     tiny = {"kafka.fetch.max.bytes": "1", "kafka.max.partition.fetch.bytes": "1", "kafka.receive.buffer.bytes": "1024"}
+    tiny["kafka.max.poll.records"] = "1"
     found = []
     for number, settings in enumerate((patient, tiny)):
         with rig.running(rig.stream(topic, **settings), f"c{number}") as (_, batches):
@@ -325,4 +327,4 @@ def fetches_that_wait(rig: Rig) -> Answer:
             rig.send(topic, numbered(6, 2, 10 + 6 * number))
             await_rows(batches, 16 + 6 * number)
         found.append(all_rows(batches))
-    return found, offsets(rig.read(topic, **tiny)), rows(rig.read(topic, **patient))
+    return found, rig.rows(topic, **tiny), rig.rows(topic, **patient)

@@ -16,7 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from py4j.protocol import Py4JJavaError
@@ -25,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from barnabas.pipeline.brokers import Brokers, TopicPartition
 from barnabas.pipeline.settings import BrokerSettings
-from tests.pipeline.topics import MINUTE_MS, START_MS
+from tests.pipeline.topics import FOR_EVER, MINUTE_MS, START_MS, dotted, send
 from tests.support.waiting import until
 
 LIMIT_S = 300
@@ -96,13 +95,18 @@ class Rig:
         return name
 
     def create(self, name: str, partitions: int = 1, *, replication: int = 1, **settings: str) -> None:
-        config = {key.replace("_", "."): value for key, value in settings.items()}
-        self.brokers.create_topic(name, partitions, replication, {"retention.ms": "-1", **config})
+        self.brokers.create_topic(name, partitions, replication, {**FOR_EVER, **dotted(settings)})
         until(lambda: self.brokers.exists(name), f"{name} is known")
 
     def delete(self, name: str) -> None:
         self.brokers.delete_topic(name)
         until(lambda: not self.brokers.exists(name), f"{name} is gone")
+
+    def recreate(self, name: str, partitions: int, records: Iterable[dict[str, Any]]) -> None:
+        """Deletes a topic, creates it again and sends these records."""
+        self.delete(name)
+        self.create(name, partitions)
+        self.send(name, records)
 
     def grow(self, name: str, partitions: int) -> None:
         self.admin.create_partitions([NewPartitions(name, partitions)])[name].result(LIMIT_S)
@@ -123,15 +127,7 @@ class Rig:
 
     def send(self, topic: str, records: Iterable[dict[str, Any]], **settings: Any) -> None:
         """Sends records in the form of confluent_kafka and waits for the acknowledgements."""
-        config = {key.replace("_", "."): value for key, value in settings.items()}
-        producer = Producer({"bootstrap.servers": self.bootstrap, "log_level": 0, "linger.ms": 50, **config})
-        failures: list[Any] = []
-        for record in records:
-            producer.produce(
-                topic, **record, on_delivery=lambda failure, _: failures.append(failure) if failure else None
-            )
-        assert producer.flush(LIMIT_S) == 0
-        assert not failures, failures
+        send(self.bootstrap, topic, records, linger_ms=50, **settings)
 
     # --- the source ---
 

@@ -142,8 +142,8 @@ def topics_with_codec_and_log_append_time(rig: Rig) -> Answer:
 
 @scenario
 def from_topic_to_topic(rig: Rig) -> Answer:
-    """A stream from source to sink, with headers, in two runs of one checkpoint."""
-    source, target = rig.topic(2, numbered(10, 2, headers=[("h", b"1"), ("n", None)])), rig.topic(2)
+    """A stream from source to sink over several triggers, with headers, in two runs of one checkpoint."""
+    source, target = rig.topic(2, numbered(10, 2, headers=[("h", b"1"), ("h", None)])), rig.topic(2)
     found = []
     for start in (10, 20):
         frame = rig.stream(source, includeHeaders="true", maxOffsetsPerTrigger="4")

@@ -103,36 +103,10 @@ def new_partitions(rig: Rig) -> Answer:
 
 
 @scenario
-def headers_in_a_stream(rig: Rig) -> Answer:
-    """includeHeaders over several triggers."""
-    topic = rig.topic(2, numbered(6, 2, headers=[("h", b"1"), ("h", None)]))
-    rig.send(topic, numbered(6, 2, 6))
-    return rig.read_available(rig.stream(topic, includeHeaders="true", maxOffsetsPerTrigger="5"))
-
-
-@scenario
 def partitions_of_a_stream(rig: Rig) -> Answer:
     """minPartitions and several topics in a stream with small triggers."""
     one, two = rig.topic(1, numbered(40)), rig.topic(2, numbered(10, 2))
     return rig.read_available(rig.stream(f"{one},{two}", minPartitions="8", maxOffsetsPerTrigger="15"))
-
-
-@scenario
-def reports_of_a_stream(rig: Rig) -> Answer:
-    """Offsets and lag in Spark's report of each trigger."""
-    topic = rig.topic(2, numbered(20, 2))
-    query, _ = rig.query(rig.stream(topic, maxOffsetsPerTrigger="8"), availableNow=True)
-    rig.await_end(query)
-    return [
-        (
-            progress["numInputRows"],
-            [
-                (source["startOffset"], source["endOffset"], source["latestOffset"], source["metrics"])
-                for source in progress["sources"]
-            ],
-        )
-        for progress in (json.loads(one.json) for one in query.recentProgress)
-    ]
 
 
 @scenario

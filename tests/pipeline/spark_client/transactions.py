@@ -5,7 +5,7 @@ from __future__ import annotations
 from confluent_kafka import Producer
 
 from tests.pipeline.spark_client.rig import Answer, Rig, failure_of, numbered, scenario
-from tests.pipeline.topics import send_transaction, transactional
+from tests.pipeline.topics import begin_transaction, send_transaction, transactional
 
 LEVELS = ("read_committed", "read_uncommitted")
 
@@ -21,10 +21,7 @@ def mixed(rig: Rig) -> tuple[str, Producer]:
     for number, is_kept in enumerate((True, False, False, True, False)):
         send_transaction(producer, topic, numbered(6, 2, 10 * (number + 1)), commit=is_kept)
     rig.send(topic, numbered(2, 2, 100))
-    producer.begin_transaction()
-    for record in numbered(3, 2, 200):
-        producer.produce(topic, **record)
-    producer.flush(30)
+    begin_transaction(producer, topic, numbered(3, 2, 200))
     rig.send(topic, numbered(2, 2, 300))
     return topic, producer
 
@@ -102,10 +99,7 @@ def a_stream_waits_for_an_open_transaction(rig: Rig) -> Answer:
     frame = rig.stream(topic, **level(LEVELS[0]))
     found = []
     for number, is_kept in enumerate((True, False, True)):
-        producer.begin_transaction()
-        for record in numbered(3, 1, 10 * (number + 1)):
-            producer.produce(topic, **record)
-        producer.flush(30)
+        begin_transaction(producer, topic, numbered(3, 1, 10 * (number + 1)))
         rig.send(topic, numbered(2, 1, 100 * (number + 1)))
         found.append(rig.read_available(frame))
         (producer.commit_transaction if is_kept else producer.abort_transaction)()

@@ -1,6 +1,6 @@
 """Planted bugs of replication and controller: the simulator must find each.
 
-NOT HERE The number of seeds (test_cluster.py).
+NOT HERE The number of seeds (tests/simulation/test_planted_bugs.py).
 """
 
 from __future__ import annotations

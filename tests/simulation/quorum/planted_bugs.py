@@ -1,6 +1,6 @@
 """Planted bugs of the Raft implementation: the simulator must find each.
 
-NOT HERE The number of seeds (test_quorum.py).
+NOT HERE The number of seeds (tests/simulation/test_planted_bugs.py).
 """
 
 from __future__ import annotations

@@ -99,10 +99,13 @@ class Compaction:
         assert run is not None
         assert new is not None
         self._replacement = None
-        if not self._is_current(run) or not run.log.replace(
-            new.replaced, new.size, self._simulation.now_ms, has_aborted=new.has_aborted
-        ):
-            self._finish(run)
+        if self._is_current(run):
+            before = _last_sequences(run.log)
+            if run.log.replace(new.replaced, new.size, self._simulation.now_ms, has_aborted=new.has_aborted):
+                after = before if run.log.is_offline else _last_sequences(run.log)
+                assert after == before, f"a compaction changes the producer state from {before} to {after}"
+                return
+        self._finish(run)
 
     def _finish(self, run: Run) -> None:
         run.log.is_being_cleaned = False
@@ -116,3 +119,7 @@ class Compaction:
             and log.truncation_count == run.truncation_count
             and log.config.is_compacted
         )
+
+
+def _last_sequences(log: Log) -> dict[int, int]:
+    return {producer_id: known.last_sequence for producer_id, known in log.producers.producers.items()}

@@ -1,8 +1,8 @@
 """The invariants of a log, checked against the model (model.py).
 
 RULES    1. A log that was never compacted contains exactly the written bytes from its start on.
-         2. A compacted log contains only records that were written, the last record of every key unless it is an expired
-            tombstone, and all records after the last compaction.
+         2. A compacted log contains only records that were written, the last committed record of every key, or if it is an
+            expired tombstone perhaps no record of the key, and all records after the last compaction.
          3. Look-ups by offset and timestamp find the right batch; epochs are those of the batches.
          4. Producers, last stable offset and aborted transactions are those of the batches.
          5. The flushed offset does not exceed what is durable.
@@ -118,7 +118,7 @@ def _check_compacted(log: Log, partition: Partition) -> None:
             assert known.get(record.offset) == read, f"{read} was never written"
             found[record.offset] = read
     _check_uncompacted_records(partition, found)
-    _check_last_values(log, partition, found)
+    _check_last_values(log, partition)
 
 
 def _check_uncompacted_records(partition: Partition, found: dict[int, Record]) -> None:
@@ -129,7 +129,8 @@ def _check_uncompacted_records(partition: Partition, found: dict[int, Record]) -
                 assert record.offset in found, f"{record.offset} is gone, compacted was up to {cleaned_end}"
 
 
-def _check_last_values(log: Log, partition: Partition, found: dict[int, Record]) -> None:
+def _check_last_values(log: Log, partition: Partition) -> None:
+    """A read_committed consumer reads the last record of every key last; of an expired tombstone, perhaps none of the key."""
     aborted = aborted_offsets(partition.batches)
     stable = log.last_stable_offset
     last: dict[bytes | None, Record] = {}
@@ -137,9 +138,13 @@ def _check_last_values(log: Log, partition: Partition, found: dict[int, Record])
         for record in batch.records:
             if record.offset < stable and record.offset not in aborted:
                 last[record.key] = record
+    found = {record.key: record.offset for record in committed_records(log)}
     for key, record in last.items():
-        if record.offset >= partition.start and not _may_be_removed(record, partition):
-            assert record.offset in found, f"the last record of {key!r}, at {record.offset}, is gone"
+        if record.offset >= partition.start:
+            offset = found.get(key)
+            assert offset == record.offset or (offset is None and _may_be_removed(record, partition)), (
+                f"the last record of {key!r}, at {record.offset}, is gone: the last one is at {offset}"
+            )
 
 
 def _may_be_removed(record: Record, partition: Partition) -> bool:

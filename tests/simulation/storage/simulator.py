@@ -335,13 +335,13 @@ class Simulation:
         check_log(log, partition)
 
 
-def simulate(seed: int, *, is_compacting: bool | None = None) -> Failure | None:
+def simulate(seed: int, *, is_compacting: bool | None = None, steps: int = STEPS) -> Failure | None:
     """Run the simulation of a seed; None if all invariants hold."""
     simulation: Simulation | None = None
     try:
         random = Random(seed)
         with log_level(logging.CRITICAL), small_limits(random):
-            simulation = Simulation(random, is_compacting=is_compacting)
+            simulation = Simulation(random, steps, is_compacting=is_compacting)
             simulation.run()
     except Exception as error:  # noqa: BLE001  # any error belongs to this seed
         trace = [] if simulation is None else simulation.trace

@@ -191,7 +191,7 @@ def simulate(seed: int) -> Failure | None:
         with tempfile.TemporaryDirectory() as directory, log_level(logging.CRITICAL):
             run_simulation(Path(directory), seed, kills, has_version_2=bool(seed % 2))
     except (AssertionError, RequestRejected) as error:
-        rerun = f"python -m tests.simulation.transactions --seed {seed}"
+        rerun = f"python -m tests.simulation transactions --seed {seed}"
         return Failure(
             rerun, f"seed {seed}: {type(error).__name__}: {error}", "".join(traceback.format_exception(error))
         )

@@ -11,7 +11,7 @@ import pytest
 from protocol.compression import Compression, decompress
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import varint
-from protocol.record_codec import check_first, scan
+from protocol.record_codec import check_first, encode_record, scan
 from protocol.records import (
     BATCH_OVERHEAD,
     HEADER,
@@ -253,6 +253,13 @@ def test_decompression_of_records_is_limited() -> None:
     with pytest.raises(KafkaError) as caught:
         records(data[:-1], 0, parse_header(data), max_bytes=MAX)
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("count", [4, 6])
+def test_scan_refuses_another_number_of_records(count: int) -> None:
+    encoded = [encode_record(0, index, b"k", b"v", ()) for index in range(5)]
+    with pytest.raises(KafkaError):
+        scan(b"".join(varint(len(record)) + record for record in encoded), count)
 
 
 def test_extend_writes_the_same_bytes_as_append() -> None:

@@ -61,6 +61,14 @@ def all_of(engine: Engine, offset: int | None = None) -> bytes:
     return found
 
 
+def fill(engine: Engine, count: int, records: int = 1, *, size: int, step_ms: int = 0) -> list[bytes]:
+    """Append consecutive batches, `step_ms` apart; returns them."""
+    batches = [batch(records * n, records, size=size, timestamp_ms=NOW_MS + step_ms * n) for n in range(count)]
+    for data in batches:
+        append(engine, data)
+    return batches
+
+
 def sync(engine: Engine) -> None:
     work = engine.collect_sync()
     work.run()
@@ -206,9 +214,7 @@ class TestBothEngines:
 
     def test_only_batches_below_max_offset_are_located(self, make: MakeEngine) -> None:
         engine = make(LogConfig())
-        batches = [batch(10 * number, 10, size=300) for number in range(5)]
-        for data in batches:
-            append(engine, data)
+        batches = fill(engine, 5, 10, size=300)
         for max_offset in range(51):
             whole = b"".join(batches[: max_offset // 10])
             for offset in (0, max_offset // 2, max_offset):
@@ -218,10 +224,8 @@ class TestBothEngines:
 
     def test_max_bytes_limits_all_but_the_first_batch(self, make: MakeEngine) -> None:
         engine = make(LogConfig())
-        batches = [batch(number, 1, size=200) for number in range(4)]
+        batches = fill(engine, 4, size=200)
         everything = b"".join(batches)
-        for data in batches:
-            append(engine, data)
         for max_bytes in (0, 1, 199):
             assert region_bytes(engine.locate(1, max_bytes, 4, min_one_batch=True).regions) == batches[1]
             assert engine.locate(1, max_bytes, 4, min_one_batch=False).regions == ()
@@ -242,17 +246,14 @@ class TestBothEngines:
 
     def test_read_batches_returns_whole_batches(self, make: MakeEngine) -> None:
         engine = make(LogConfig())
-        batches = [batch(number, 1, size=200) for number in range(4)]
-        for data in batches:
-            append(engine, data)
+        batches = fill(engine, 4, size=200)
         for max_bytes, count in ((0, 1), (200, 1), (399, 1), (400, 2), (460, 2), (10_000, 3)):
             assert bytes(engine.read_batches(1, max_bytes)) == b"".join(batches[1 : 1 + count])
         assert bytes(engine.read_batches(4, 1000)) == b""
 
     def test_a_region_stays_readable_after_deletion(self, make: MakeEngine, tmp_path: Path) -> None:
         engine = make()
-        for number in range(8):
-            append(engine, batch(number, 1, size=400))
+        fill(engine, 8, size=400)
         located = engine.locate(0, 400, 8, min_one_batch=True)
         for path in engine.trim(6):
             os.unlink(path)
@@ -316,8 +317,7 @@ class TestBothEngines:
 
     def test_trim_deletes_whole_segments_but_never_the_active_one(self, make: MakeEngine) -> None:
         engine = make()
-        for number in range(9):
-            append(engine, batch(number, 1, size=400))
+        fill(engine, 9, size=400)
         for offset, start in ((1, 0), (3, 2), (4, 4), (100, 8)):
             for path in engine.trim(offset):
                 os.unlink(path)
@@ -333,9 +333,7 @@ class TestBothEngines:
     @pytest.mark.parametrize("offset", range(0, 41, 3))
     def test_truncate_deletes_every_batch_that_reaches_the_offset(self, make: MakeEngine, offset: int) -> None:
         engine = make()
-        batches = [batch(4 * n, 4, size=250, timestamp_ms=NOW_MS + n) for n in range(10)]
-        for data in batches:
-            append(engine, data)
+        batches = fill(engine, 10, 4, size=250, step_ms=1)
         engine.truncate(offset)
         kept = b"".join(batches[: offset // 4])
         end_offset = offset // 4 * 4
@@ -445,9 +443,7 @@ class TestBothEngines:
         self, make: MakeEngine, unopened: MakeEngine, point: int
     ) -> None:
         engine = make()
-        batches = [batch(2 * number, 2, size=300) for number in range(10)]
-        for data in batches:
-            append(engine, data)
+        batches = fill(engine, 10, 2, size=300)
         again = unopened()
         seen = recovered(again, point)
         assert seen == list(range(seen[0], 20, 2))
@@ -459,9 +455,7 @@ class TestBothEngines:
 
     def test_batches_below_the_recovery_are_readable_before_it(self, make: MakeEngine, unopened: MakeEngine) -> None:
         engine = make()
-        batches = [batch(2 * number, 2, size=300) for number in range(10)]
-        for data in batches:
-            append(engine, data)
+        batches = fill(engine, 10, 2, size=300)
         again = unopened()
         start = again.open(15)
         assert start is not None
@@ -478,9 +472,7 @@ class TestBothEngines:
         self, make: MakeEngine, unopened: MakeEngine, damaged: int
     ) -> None:
         engine = make()
-        batches = [batch(2 * number, 2, size=300) for number in range(8)]
-        for data in batches:
-            append(engine, data)
+        batches = fill(engine, 8, 2, size=300)
         region = engine.locate(2 * damaged, 300, 16, min_one_batch=True).regions[0]
         os.pwrite(region.file.fileno(), b"!!", region.position + 290)  # type: ignore[attr-defined]
         again = unopened()

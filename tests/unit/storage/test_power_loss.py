@@ -108,6 +108,18 @@ class Machine:
         self.files.sync_all()
         self.start()
 
+    def has_durable_topic_id(self) -> bool:
+        file = self.files.file(f"/a/t-0/{PARTITION_METADATA}")
+        return file.durable == file.data
+
+    def recovered_with_segment_at_1(self, data: bytes = b"") -> SegmentEngine:
+        """The recovered engine of t-0 after a segment at offset 1 was added to its closed files."""
+        for suffix, content in ((".log", data), (".index", b""), (".timeindex", b"")):
+            self.files.make_file(f"/a/t-0/{1:020d}{suffix}").write(content, 0)
+        engine = SegmentEngine(self.disk, "/a/t-0", SMALL)
+        engine.recover(engine.open(0) or 0, lambda *_: None)
+        return engine
+
     def new_copy(self, log: Log) -> Log:
         """A future replica of a log in /b."""
         copy, work = self.manager.new_future_log(log, "/b", 0)
@@ -371,14 +383,12 @@ def test_the_topic_id_is_durable_after_the_next_flush_after_a_kill(machine: Mach
     append(machine.log(), BIG)
     machine.start()  # killed
     flush(machine.log())
-    file = machine.files.file(f"/a/t-0/{PARTITION_METADATA}")
-    assert file.durable == file.data
+    assert machine.has_durable_topic_id()
 
 
 def test_the_topic_id_is_durable_after_a_full_truncation(machine: Machine) -> None:
     machine.manager.truncate_fully(machine.log(), 5)
-    file = machine.files.file(f"/a/t-0/{PARTITION_METADATA}")
-    assert file.durable == file.data
+    assert machine.has_durable_topic_id()
 
 
 def test_the_topic_id_is_not_considered_durable_before_the_flush_has_run(machine: Machine) -> None:
@@ -386,8 +396,7 @@ def test_the_topic_id_is_not_considered_durable_before_the_flush_has_run(machine
     append(log, BIG)
     first, second = log.sync_work(), log.sync_work()
     second()
-    file = machine.files.file(f"/a/t-0/{PARTITION_METADATA}")
-    assert file.durable == file.data
+    assert machine.has_durable_topic_id()
     log.flushed(1)
     del first
     assert log.sync_work().only_syncs
@@ -453,26 +462,17 @@ def test_a_move_interrupted_twice_is_finished_by_the_next_start(killed: int, los
 
 
 def test_an_empty_segment_inside_the_previous_one_is_deleted(machine: Machine) -> None:
-    log = filled(machine, 2, config=replace(SMALL, segment_bytes=100_000))
-    log.close()
-    for suffix in (".log", ".index", ".timeindex"):
-        machine.files.make_file(f"/a/t-0/00000000000000000001{suffix}")
-    engine = SegmentEngine(machine.disk, "/a/t-0", SMALL)
-    engine.recover(engine.open(0) or 0, lambda *_: None)
+    filled(machine, 2, config=replace(SMALL, segment_bytes=100_000)).close()
+    engine = machine.recovered_with_segment_at_1()
     assert ([segment.base_offset for segment in engine.segments()], engine.end_offset) == ([0], 2)
-    assert "00000000000000000001.log" not in machine.disk.listdir("/a/t-0")
+    assert f"{1:020d}.log" not in machine.disk.listdir("/a/t-0")
 
 
 def test_a_segment_with_offsets_of_the_previous_one_ends_the_log(machine: Machine) -> None:
     log = filled(machine, 2, config=replace(SMALL, segment_bytes=100_000))
     data = bytes_of(log)
     log.close()
-    second = data[len(data) // 2 :]
-    for suffix in (".log", ".index", ".timeindex"):
-        machine.files.make_file(f"/a/t-0/00000000000000000001{suffix}")
-    machine.files.file("/a/t-0/00000000000000000001.log").write(second, 0)
-    engine = SegmentEngine(machine.disk, "/a/t-0", SMALL)
-    engine.recover(engine.open(0) or 0, lambda *_: None)
+    engine = machine.recovered_with_segment_at_1(data[len(data) // 2 :])
     assert (engine.size_bytes, engine.end_offset) == (len(data), 2)
 
 

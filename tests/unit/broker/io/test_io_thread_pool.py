@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
+from asyncio import AbstractEventLoop, new_event_loop
 from collections.abc import Callable, Iterator
 from threading import Barrier, Thread, current_thread
 from weakref import ref
@@ -41,14 +41,14 @@ class Held:
 
 
 @pytest.fixture
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    loop = asyncio.new_event_loop()
+def loop() -> Iterator[AbstractEventLoop]:
+    loop = new_event_loop()
     yield loop
     loop.close()
 
 
 @pytest.fixture
-def worker(loop: asyncio.AbstractEventLoop) -> Iterator[IoThreadPool]:
+def worker(loop: AbstractEventLoop) -> Iterator[IoThreadPool]:
     worker = IoThreadPool(loop)
     yield worker
     worker.stop()
@@ -57,7 +57,7 @@ def worker(loop: asyncio.AbstractEventLoop) -> Iterator[IoThreadPool]:
 class Reports(list[object]):
     """The results of jobs; the loop stops at the last expected one."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, expected: int = 1) -> None:
+    def __init__(self, loop: AbstractEventLoop, expected: int = 1) -> None:
         self._loop = loop
         self._expected = expected
 
@@ -77,7 +77,7 @@ OPERATIONS: dict[str, Put] = {
 
 
 @pytest.mark.parametrize("thread", OPERATIONS)
-def test_a_finished_job_is_released(loop: asyncio.AbstractEventLoop, worker: IoThreadPool, thread: str) -> None:
+def test_a_finished_job_is_released(loop: AbstractEventLoop, worker: IoThreadPool, thread: str) -> None:
     def put() -> ref[Held]:
         held = Held()
         OPERATIONS[thread](worker, held.work, lambda _: loop.stop())
@@ -88,9 +88,7 @@ def test_a_finished_job_is_released(loop: asyncio.AbstractEventLoop, worker: IoT
     until(lambda: left() is None or None, "the thread lets go of the job")
 
 
-def test_readers_run_a_bounded_number_of_jobs_ahead_of_the_loop(
-    loop: asyncio.AbstractEventLoop, worker: IoThreadPool
-) -> None:
+def test_readers_run_a_bounded_number_of_jobs_ahead_of_the_loop(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
     highest = started = 0
     total = 10 * MAX_UNREPORTED
     done = Reports(loop, total)
@@ -108,7 +106,7 @@ def test_readers_run_a_bounded_number_of_jobs_ahead_of_the_loop(
 
 
 def test_one_reader_runs_all_jobs_while_it_is_fast(
-    loop: asyncio.AbstractEventLoop, worker: IoThreadPool, monkeypatch: pytest.MonkeyPatch
+    loop: AbstractEventLoop, worker: IoThreadPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.io.reader_pool.STUCK_AFTER_S", 1000.0)
     threads: set[object] = set()
@@ -120,7 +118,7 @@ def test_one_reader_runs_all_jobs_while_it_is_fast(
     assert len(threads) == 1
 
 
-def test_more_readers_start_while_one_is_stuck(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
+def test_more_readers_start_while_one_is_stuck(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
     together = Barrier(MAX_READERS)
     loop.set_exception_handler(lambda loop, _: loop.stop())
     done = Reports(loop, MAX_READERS + MAX_UNREPORTED)
@@ -132,7 +130,7 @@ def test_more_readers_start_while_one_is_stuck(loop: asyncio.AbstractEventLoop, 
     assert done == [None] * (MAX_READERS + MAX_UNREPORTED)
 
 
-def test_stop_runs_the_queued_reads(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
+def test_stop_runs_the_queued_reads(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
     done: list[object] = []
     for _ in range(3 * MAX_UNREPORTED):
         worker.read("data", lambda: None, done.append)
@@ -145,7 +143,7 @@ def test_stop_runs_the_queued_reads(loop: asyncio.AbstractEventLoop, worker: IoT
 class Directory:
     """A log directory with a write latency."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, worker: IoThreadPool, clock: Clock) -> None:
+    def __init__(self, loop: AbstractEventLoop, worker: IoThreadPool, clock: Clock) -> None:
         self._loop = loop
         self._worker = worker
         self._clock = clock
@@ -164,7 +162,7 @@ class Directory:
 
 
 @pytest.fixture
-def directory(loop: asyncio.AbstractEventLoop, worker: IoThreadPool, clock: Clock) -> Directory:
+def directory(loop: AbstractEventLoop, worker: IoThreadPool, clock: Clock) -> Directory:
     return Directory(loop, worker, clock)
 
 
@@ -217,7 +215,7 @@ def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("fast_retries")
 @pytest.mark.parametrize("size", [0, 2**30])
 def test_a_write_waits_for_space_and_later_writes_wait_behind_it(
-    loop: asyncio.AbstractEventLoop, worker: IoThreadPool, size: int
+    loop: AbstractEventLoop, worker: IoThreadPool, size: int
 ) -> None:
     results = Reports(loop, 5)
     worker.on_space_change = lambda directory, has_space: results.append((directory, has_space))
@@ -229,7 +227,7 @@ def test_a_write_waits_for_space_and_later_writes_wait_behind_it(
 
 
 @pytest.mark.usefixtures("fast_retries")
-def test_a_flush_on_a_full_disk_is_retried(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
+def test_a_flush_on_a_full_disk_is_retried(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
     results = Reports(loop)
     worker.sync("data", lambda: FullDiskWrite(3).work, results.report)
     loop.run_forever()
@@ -239,7 +237,7 @@ def test_a_flush_on_a_full_disk_is_retried(loop: asyncio.AbstractEventLoop, work
 
 
 @pytest.mark.usefixtures("fast_retries")
-def test_reads_on_a_full_disk_are_deferred(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
+def test_reads_on_a_full_disk_are_deferred(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
     results: list[object] = []
     worker.on_space_change = lambda directory, has_space: results.append((directory, has_space))
     deferred = [FullDiskWrite(2**30) for _ in range(3 * MAX_UNREPORTED)]
@@ -267,7 +265,7 @@ def test_reads_on_a_full_disk_are_deferred(loop: asyncio.AbstractEventLoop, work
     assert results.count(("data", False)) == results.count(("data", True))
 
 
-def test_a_deferred_read_fails_at_shutdown(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
+def test_a_deferred_read_fails_at_shutdown(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
     results: list[StorageError | None] = []
     worker.on_space_change = lambda _directory, has_space: loop.stop() if not has_space else None
     worker.read("data", FullDiskWrite(2**30).work, results.append)
@@ -278,14 +276,14 @@ def test_a_deferred_read_fails_at_shutdown(loop: asyncio.AbstractEventLoop, work
     assert results == [FULL]
 
 
-def test_deletions_do_not_wait_for_space(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
+def test_deletions_do_not_wait_for_space(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
     results = Reports(loop)
     worker.background("data", FullDiskWrite(1).work, results.report)
     loop.run_forever()
     assert results == [FULL]
 
 
-def test_a_full_disk_is_an_error_at_shutdown(loop: asyncio.AbstractEventLoop, worker: IoThreadPool) -> None:
+def test_a_full_disk_is_an_error_at_shutdown(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
     results = Reports(loop)
     worker.on_space_change = lambda _directory, _has_room: worker.stop_waiting_for_space()
     worker.write("data", 2**30, FullDiskWrite(2**30).work, results.report)

@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from broker.node.disk_full_policy import DiskFullPolicy
-from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_publisher import MetadataPublisher
 from tests.unit.replication.metadata.test_image import A, apply_records, topic
 
 METADATA, DATA = "/metadata", "/data"
 
 
-class Clients:
-    """Records the calls to a listener."""
-
-    def __init__(self) -> None:
-        self.rejected: list[bool] = []
-
-    def reject_clients(self, is_rejecting: bool) -> None:
-        self.rejected.append(is_rejecting)
-
-
-@pytest.fixture
-def image() -> MetadataImage:
-    return apply_records(*topic("a", A))[0]
-
-
 @pytest.fixture
 def clients() -> Any:
-    return Clients()
+    """A listener that records the calls."""
+    rejected: list[bool] = []
+    return SimpleNamespace(rejected=rejected, reject_clients=rejected.append)
 
 
 @pytest.fixture
-def publisher(image: MetadataImage) -> MetadataPublisher:
-    return MetadataPublisher(image)
+def publisher() -> MetadataPublisher:
+    return MetadataPublisher(apply_records(*topic("a", A))[0])
 
 
 @pytest.fixture

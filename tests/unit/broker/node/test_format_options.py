@@ -81,37 +81,17 @@ def test_a_controller_without_other_controllers_is_standalone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("requested", "settings", "words"),
+    ("options", "settings", "words"),
     [
-        (
-            parse_format_options("c"),
-            OTHERS,
-            "must specify one of the following: --standalone, --initial-controllers, or --no-init",
-        ),
-        (
-            parse_format_options("c", standalone=True),
-            STATIC,
-            "You cannot specify controller.quorum.voters and format the node with",
-        ),
-        (
-            parse_format_options("c", standalone=True),
-            {"process.roles": "broker"},
-            "You can only use --standalone on a controller.",
-        ),
-        (
-            parse_format_options("c", standalone=True, features=["kraft.version=0"]),
-            {},
-            "Cannot set kraft.version to 0 if",
-        ),
-        (
-            parse_format_options("c", features=["kraft.version=1"]),
-            STATIC,
-            "needs a quorum without controller.quorum.voters",
-        ),
+        ({}, OTHERS, "must specify one of the following: --standalone, --initial-controllers, or --no-init"),
+        ({"standalone": True}, STATIC, "You cannot specify controller.quorum.voters and format the node with"),
+        ({"standalone": True}, {"process.roles": "broker"}, "You can only use --standalone on a controller."),
+        ({"standalone": True, "features": ["kraft.version=0"]}, {}, "Cannot set kraft.version to 0 if"),
+        ({"features": ["kraft.version=1"]}, STATIC, "needs a quorum without controller.quorum.voters"),
     ],
 )
 def test_options_that_contradict_the_settings_are_refused(
-    requested: FormatOptions, settings: dict[str, str], words: str
+    options: dict[str, Any], settings: dict[str, str], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        settle(requested, **settings)
+        settle(parse_format_options("c", **options), **settings)

@@ -10,12 +10,7 @@ import pytest
 
 from broker.peers.alter_partition_manager import AlterPartitionManager
 from protocol.errors import ErrorCode
-from protocol.messages.quorum import (
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    AlterPartitionResponsePartition,
-    AlterPartitionResponseTopic,
-)
+from protocol.messages import quorum
 from replication.timer_queue import TimerQueue
 
 LATER_MS = 1000
@@ -25,7 +20,7 @@ class SlowChannel:
     """Records requests."""
 
     def __init__(self) -> None:
-        self.requested: list[tuple[AlterPartitionRequest, Callable[[AlterPartitionResponse], None]]] = []
+        self.requested: list[tuple[quorum.AlterPartitionRequest, Callable[[quorum.AlterPartitionResponse], None]]] = []
 
     def submit(self, request: Any, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
         self.requested.append((request, reply))
@@ -73,12 +68,12 @@ def partition(requests: AlterPartitionManager) -> Any:
     return proposing
 
 
-def answer(code: ErrorCode, top: ErrorCode = ErrorCode.NONE) -> AlterPartitionResponse:
+def answer(code: ErrorCode, top: ErrorCode = ErrorCode.NONE) -> quorum.AlterPartitionResponse:
     if top:
-        return AlterPartitionResponse(error_code=top)
-    partitions = [AlterPartitionResponsePartition(partition_index=4, error_code=code)]
-    topics = [AlterPartitionResponseTopic(topic_id=b"T" * 16, partitions=partitions)]
-    return AlterPartitionResponse(error_code=ErrorCode.NONE, topics=topics)
+        return quorum.AlterPartitionResponse(error_code=top)
+    partitions = [quorum.AlterPartitionResponsePartition(partition_index=4, error_code=code)]
+    topics = [quorum.AlterPartitionResponseTopic(topic_id=b"T" * 16, partitions=partitions)]
+    return quorum.AlterPartitionResponse(error_code=ErrorCode.NONE, topics=topics)
 
 
 def test_a_proposal_contains_all_epochs(controller: SlowChannel, partition: Any) -> None:

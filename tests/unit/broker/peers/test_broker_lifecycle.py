@@ -11,13 +11,8 @@ import pytest
 from broker.peers.broker_lifecycle import BrokerLifecycle
 from broker.peers.controller_channel import ControllerChannel
 from protocol.errors import ErrorCode
+from protocol.messages import quorum
 from protocol.messages.admin import CreatableTopic, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
-from protocol.messages.quorum import (
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-)
 from protocol.schema import Message
 from replication.controller.error_responses import not_controller_response
 from replication.timer_queue import TimerQueue
@@ -40,7 +35,7 @@ class Rig:
         self.channel = ControllerChannel(
             OWN, local, self.publisher, lambda *sent: self.sent.append(sent), self.timers, clock
         )
-        registration = BrokerRegistrationRequest(
+        registration = quorum.BrokerRegistrationRequest(
             broker_id=OWN, cluster_id="cluster", incarnation_id=b"I" * 16, listeners=[], features=[], rack=None,
             log_dirs=[b"D" * 16],
         )  # fmt: skip
@@ -74,7 +69,7 @@ class Rig:
         self.lifecycle.register()
 
     def answer_registration(self, code: ErrorCode = ErrorCode.NONE, epoch: int = 7) -> None:
-        self.next()[2](BrokerRegistrationResponse(error_code=code, broker_epoch=epoch))
+        self.next()[2](quorum.BrokerRegistrationResponse(error_code=code, broker_epoch=epoch))
 
     def registered(self, epoch: int = 7) -> None:
         """Registers, up to the first heartbeat."""
@@ -82,12 +77,12 @@ class Rig:
         self.answer_registration(epoch=epoch)
         self.publish(epoch=epoch, is_active=False)
 
-    def beat(self, **answer: Any) -> BrokerHeartbeatRequest:
+    def beat(self, **answer: Any) -> quorum.BrokerHeartbeatRequest:
         """Answers the heartbeat in flight; returns it."""
         _, request, reply = self.next()
-        assert isinstance(request, BrokerHeartbeatRequest)
+        assert isinstance(request, quorum.BrokerHeartbeatRequest)
         fields = {"error_code": ErrorCode.NONE, "is_caught_up": True, "is_fenced": False, **answer}
-        reply(BrokerHeartbeatResponse(**fields))
+        reply(quorum.BrokerHeartbeatResponse(**fields))
         return request
 
 
@@ -109,10 +104,10 @@ def test_a_request_waits_for_an_active_controller(rig: Rig) -> None:
     assert rig.sent == []
     rig.channel.leader_changed(OWN)
     node, request, _ = rig.next()
-    assert (node, type(request)) == (OWN, BrokerRegistrationRequest)
+    assert (node, type(request)) == (OWN, quorum.BrokerRegistrationRequest)
 
 
-@pytest.mark.parametrize("answer", [None, BrokerRegistrationResponse(error_code=ErrorCode.NOT_CONTROLLER)])
+@pytest.mark.parametrize("answer", [None, quorum.BrokerRegistrationResponse(error_code=ErrorCode.NOT_CONTROLLER)])
 def test_a_request_is_retried_with_the_next_active_controller(rig: Rig, answer: Message | None) -> None:
     rig.register()
     node, request, reply = rig.next()
@@ -200,14 +195,14 @@ def test_heartbeats_are_sent_periodically_and_after_changes(rig: Rig) -> None:
 def test_a_stale_broker_epoch_registers_again(rig: Rig) -> None:
     rig.registered()
     rig.beat(error_code=ErrorCode.STALE_BROKER_EPOCH)
-    assert isinstance(rig.next()[1], BrokerRegistrationRequest)
+    assert isinstance(rig.next()[1], quorum.BrokerRegistrationRequest)
 
 
 def test_a_duplicate_registration_is_retried(rig: Rig) -> None:
     rig.register()
     rig.answer_registration(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
     rig.wait(500)
-    assert isinstance(rig.next()[1], BrokerRegistrationRequest)
+    assert isinstance(rig.next()[1], quorum.BrokerRegistrationRequest)
 
 
 def test_a_fatal_registration_error_ends_the_broker(rig: Rig) -> None:

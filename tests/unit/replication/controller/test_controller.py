@@ -12,20 +12,15 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages import admin, stored_records
+from protocol.messages import admin, quotas_scram, stored_records
 from protocol.messages.cluster import UnregisterBrokerRequest
 from protocol.messages.quorum import AllocateProducerIdsRequest
-from protocol.messages.quotas_scram import (
-    AlterClientQuotasRequest,
-    AlterUserScramCredentialsRequest,
-    ScramCredentialUpsertion,
-)
 from protocol.schema import Message
 from replication.cooperative_tasks import STEPS_PER_SLICE
 from replication.metadata.image import NO_LEADER, MetadataDelta, MetadataImage
 from replication.metadata.metadata_records import read_batches
 from storage.io.disk import StorageError
-from tests.support.admin_cases import CASES, normalised, topic
+from tests.support.admin_cases import CASES, normalised
 from tests.support.cluster_cases import CLUSTER_CASES, altered
 from tests.support.config_cases import (
     APPEND,
@@ -39,6 +34,7 @@ from tests.support.config_cases import (
     resource,
 )
 from tests.support.controller_harness import ControllerHarness
+from tests.support.loading import topic
 from tests.unit.replication.kafka_bytes import METADATA_LOG
 
 ALL = CASES | SETTINGS_CASES | CLUSTER_CASES
@@ -286,9 +282,9 @@ def test_a_response_follows_its_image_and_the_image_follows_the_flush(harness: C
         harness.submit(create(topic(name)), lambda r: order.append(r.topics[0].name))
     assert order == []
     assert harness.image.topics_by_name == {}
-    harness.worker.complete_sync()
+    harness.worker.let_sync()
     assert order == ["image ['a']", "a"]
-    harness.worker.complete_sync()
+    harness.worker.let_sync()
     assert order == ["image ['a']", "a", "image ['a', 'b']", "b"]
 
 
@@ -337,7 +333,7 @@ def test_an_error_response_waits_for_earlier_decisions(harness: ControllerHarnes
     for _ in range(2):
         harness.submit(create(topic("a")), on_response)
     assert answers == []
-    harness.worker.complete_sync()
+    harness.worker.let_sync()
     assert answers == [("a", ErrorCode.NONE), ("a", ErrorCode.TOPIC_ALREADY_EXISTS)]
 
 
@@ -348,7 +344,7 @@ def test_a_decision_sees_uncommitted_records(harness: ControllerHarness) -> None
     change = alter(resource(TOPIC, "a", ("retention.ms", SET, "5")))
     harness.submit(change, answers.append)
     while harness.worker.syncs:
-        harness.worker.complete_sync()
+        harness.worker.let_sync()
     assert answers[1].responses[0].error_code == ErrorCode.NONE
     assert harness.image.topic_config("a") == {"retention.ms": "5"}
 
@@ -357,7 +353,7 @@ def test_after_a_failed_flush_no_request_is_answered(harness: ControllerHarness)
     harness.worker.is_held = True
     answers: list[Any] = []
     harness.submit(create(topic("a")), answers.append)
-    harness.worker.complete_sync(StorageError("sync", "x", OSError(5, "Input/output error")))
+    harness.worker.let_sync(StorageError("sync", "x", OSError(5, "Input/output error")))
     harness.submit(create(topic("a b")), answers.append)
     harness.submit(create(topic("c")), answers.append)
     assert answers == []
@@ -368,8 +364,7 @@ def test_the_first_published_image_contains_the_unfenced_local_broker(tmp_path: 
     """Its delta contains all existing partitions."""
     harness = ControllerHarness(tmp_path).start()
     harness.ask(create(topic("a", 2)))
-    harness.log.close()
-    harness = ControllerHarness(tmp_path).start()
+    harness = harness.restart()
     ((image, changes),) = harness.images
     assert image.brokers[1].is_active
     assert image.brokers[1].endpoint("PLAINTEXT") is not None
@@ -399,8 +394,7 @@ def test_a_clean_restart_does_not_change_partitions(tmp_path: Path) -> None:
     harness.stop_broker()
     assert harness.image.brokers[1].is_fenced
     end = harness.log.next_offset
-    harness.log.close()
-    harness = ControllerHarness(tmp_path).start(previous_epoch=clean_epoch)
+    harness = harness.restart(previous_epoch=clean_epoch)
     assert not changed_partitions(harness, end)
     assert leaders(harness.image) == [(1, 0)] * 3
     assert harness.broker_epoch > clean_epoch
@@ -411,8 +405,7 @@ def test_an_unclean_restart_starts_new_leader_epochs(tmp_path: Path) -> None:
     harness = ControllerHarness(tmp_path).start()
     harness.ask(create(topic("a", 3)))
     end = harness.log.next_offset
-    harness.log.close()
-    harness = ControllerHarness(tmp_path).start()
+    harness = harness.restart()
     assert changed_partitions(harness, end) == 3
     assert leaders(harness.image) == [(1, 1)] * 3
 
@@ -435,8 +428,7 @@ def test_the_broker_epoch_is_the_offset_of_its_registration(tmp_path: Path) -> N
     """The first offset of the registration batch, which starts with partition changes, as in Kafka."""
     harness = ControllerHarness(tmp_path).start()
     harness.ask(create(topic("a", 3)))
-    harness.log.close()
-    harness = ControllerHarness(tmp_path).start()
+    harness = harness.restart()
     (batch,) = [
         b
         for b in harness.batches()
@@ -453,8 +445,10 @@ def test_scram_keys_are_those_of_rfc_5802(harness: ControllerHarness) -> None:
     """The example of RFC 7677: user "user", password "pencil"."""
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     salted = hashlib.pbkdf2_hmac("sha256", b"pencil", salt, 4096)
-    wanted = ScramCredentialUpsertion(name="user", mechanism=1, iterations=4096, salt=salt, salted_password=salted)
-    harness.ask(AlterUserScramCredentialsRequest(deletions=[], upsertions=[wanted]))
+    wanted = quotas_scram.ScramCredentialUpsertion(
+        name="user", mechanism=1, iterations=4096, salt=salt, salted_password=salted
+    )
+    harness.ask(quotas_scram.AlterUserScramCredentialsRequest(deletions=[], upsertions=[wanted]))
     record = harness.records()[-1]
     assert isinstance(record, stored_records.UserScramCredentialRecord)
     assert base64.b64encode(record.stored_key) == b"WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY="
@@ -470,7 +464,7 @@ def test_an_unchanged_quota_writes_no_record(harness: ControllerHarness) -> None
     def ask(*changes: tuple[str, float | None]) -> list[Message]:
         end = len(harness.records())
         entry = altered(entity, *changes)
-        harness.ask(AlterClientQuotasRequest(entries=[entry], validate_only=False))
+        harness.ask(quotas_scram.AlterClientQuotasRequest(entries=[entry], validate_only=False))
         return harness.records()[end:]
 
     parts = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,16 @@ def partition(topic_id: bytes, index: int) -> stored_records.PartitionRecord:
         partition_epoch=0,
         directories=[DIRECTORY],
     )
+
+
+def change(index: int = 0, **fields: Any) -> stored_records.PartitionChangeRecord:
+    """A change of a partition of topic A."""
+    return stored_records.PartitionChangeRecord(partition_id=index, topic_id=A, **fields)
+
+
+def registration_change(**fields: Any) -> stored_records.BrokerRegistrationChangeRecord:
+    """A change of the registration of broker 1."""
+    return stored_records.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=5, **fields)
 
 
 def setting(name: str, key: str, value: str | None) -> stored_records.ConfigRecord:
@@ -84,7 +95,7 @@ def test_unchanged_parts_are_shared() -> None:
 def test_the_delta_names_exactly_what_changed() -> None:
     first, _ = apply_records(*topic("a", A, 3), *topic("b", B), broker())
     second, changes = apply_records(
-        stored_records.PartitionChangeRecord(partition_id=2, topic_id=A, isr=[1]),
+        change(2, isr=[1]),
         partition(A, 3),
         setting("b", "retention.ms", "5"),
         stored_records.RemoveTopicRecord(topic_id=B),
@@ -132,19 +143,11 @@ def test_removing_a_topic_removes_its_configs() -> None:
 
 def test_a_leader_in_a_partition_change_increases_the_leader_epoch() -> None:
     image, _ = apply_records(*topic("a", A))
-    image, _ = apply_records(stored_records.PartitionChangeRecord(partition_id=0, topic_id=A, isr=[]), image=image)
+    image, _ = apply_records(change(isr=[]), image=image)
     state = image.topics_by_id[A].partitions[0]
     assert (state.isr, state.leader, state.leader_epoch, state.partition_epoch) == ((), 1, 0, 1)
     image, _ = apply_records(
-        stored_records.PartitionChangeRecord(
-            partition_id=0,
-            topic_id=A,
-            leader=1,
-            isr=[1],
-            eligible_leader_replicas=[2],
-            last_known_elr=[3],
-            leader_recovery_state=1,
-        ),
+        change(leader=1, isr=[1], eligible_leader_replicas=[2], last_known_elr=[3], leader_recovery_state=1),
         image=image,
     )
     assert image.topics_by_id[A].partitions[0] == PartitionState(
@@ -160,7 +163,7 @@ def test_a_leader_in_a_partition_change_increases_the_leader_epoch() -> None:
 
 def test_without_leader_keeps_epochs_and_the_old_image() -> None:
     image, _ = apply_records(*topic("a", A, 2), *topic("b", B))
-    image, _ = apply_records(stored_records.PartitionChangeRecord(partition_id=1, topic_id=A, leader=2), image=image)
+    image, _ = apply_records(change(1, leader=2), image=image)
     without, changes = image.without_leader(1)
     assert changes.partitions == {A: {0}, B: {0}}
     old = image.topics_by_id[A].partitions
@@ -171,10 +174,7 @@ def test_without_leader_keeps_epochs_and_the_old_image() -> None:
 
 def test_a_change_of_replicas_keeps_the_directories_of_the_remaining_ones() -> None:
     image, _ = apply_records(*topic("a", A))
-    image, _ = apply_records(
-        stored_records.PartitionChangeRecord(partition_id=0, topic_id=A, replicas=[2, 1], adding_replicas=[2]),
-        image=image,
-    )
+    image, _ = apply_records(change(replicas=[2, 1], adding_replicas=[2]), image=image)
     state = image.topics_by_id[A].partitions[0]
     assert state.replicas == (2, 1)
     assert state.directories == (UNASSIGNED_DIRECTORY, DIRECTORY)
@@ -192,10 +192,7 @@ def test_a_broker_config_overrides_the_cluster_default() -> None:
 
 def test_a_registration_change_keeps_the_other_fields() -> None:
     image, _ = apply_records(broker())
-    image, changes = apply_records(
-        stored_records.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=5, fenced=-1, cordoned_log_dirs=[]),
-        image=image,
-    )
+    image, changes = apply_records(registration_change(fenced=-1, cordoned_log_dirs=[]), image=image)
     registered = image.brokers[1]
     assert registered.is_active
     assert registered.cordoned_directories == ()
@@ -204,10 +201,7 @@ def test_a_registration_change_keeps_the_other_fields() -> None:
     assert registered.features == {"f": (0, 2)}
     assert registered.directories == (DIRECTORY,)
     assert changes.brokers == {1}
-    image, _ = apply_records(
-        stored_records.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=5, in_controlled_shutdown=1),
-        image=image,
-    )
+    image, _ = apply_records(registration_change(in_controlled_shutdown=1), image=image)
     assert not image.brokers[1].is_active
     assert not image.brokers[1].is_fenced
     image, _ = apply_records(stored_records.UnregisterBrokerRecord(broker_id=1, broker_epoch=5), image=image)
@@ -218,9 +212,9 @@ def test_a_registration_change_keeps_the_other_fields() -> None:
     "record",
     [
         partition(A, 0),
-        stored_records.PartitionChangeRecord(partition_id=0, topic_id=A, leader=1),
+        change(leader=1),
         stored_records.RemoveTopicRecord(topic_id=A),
-        stored_records.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=5, fenced=-1),
+        registration_change(fenced=-1),
         stored_records.ClearElrRecord(topic_name="a"),
     ],
 )

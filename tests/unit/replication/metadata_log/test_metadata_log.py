@@ -18,10 +18,10 @@ from replication.metadata_log.quorum_state_store import read_quorum_state
 from replication.metadata_log.snapshot_files import SnapshotFile
 from replication.raft.raft_log import BecomeLeader, EpochEnd
 from storage.io.disk import StorageError
-from tests.support.admin_cases import topic
 from tests.support.controller_harness import WALL_MS, ControllerHarness
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.kafka import needs_kafka, run_tool
+from tests.support.loading import topic
 from tests.support.metadata_histories import METADATA_VERSION, batch, snapshot_of, topic_record
 from tests.unit.replication.kafka_bytes import METADATA_LOG
 
@@ -114,7 +114,7 @@ def test_appends_get_offsets_at_once_and_are_written_and_committed_in_order_late
     assert harness.log.next_offset == offset + 2
     assert harness.log_path.stat().st_size == size
     for seen in (["a"], ["a", "b"]):
-        harness.worker.complete_write()
+        harness.worker.let_write()
         assert callbacks.seen == seen
 
 
@@ -126,7 +126,7 @@ def test_a_truncation_waits_for_pending_file_operations(harness: ControllerHarne
     log.truncate(end - 1, lambda: cut.append(log.end.offset))
     assert cut == []
     held.pop()()
-    harness.worker.complete_write()
+    harness.worker.let_write()
     assert cut == [log.end.offset]
     assert log.end.offset < end, "at the start of the batch"
 
@@ -142,7 +142,7 @@ def test_an_epoch_ends_where_the_next_one_starts_before_its_first_record_is_writ
         assert log.end_of_epoch(before.epoch + 4) == log.end_of_epoch(before.epoch + 9) == after
 
     look()
-    harness.worker.complete_write()
+    harness.worker.let_write()
     look()
 
 
@@ -170,8 +170,7 @@ def test_an_unfinished_transaction_is_aborted_at_startup(tmp_path: Path) -> None
     harness.start()
     assert set(harness.image.topics_by_name) == {"a"}
     assert isinstance(harness.records(since=5)[0], stored_records.AbortTransactionRecord)
-    harness.log.close()
-    assert set(ControllerHarness(tmp_path).start().image.topics_by_name) == {"a"}
+    assert set(harness.restart().image.topics_by_name) == {"a"}
 
 
 def test_only_records_of_ended_transactions_apply(tmp_path: Path) -> None:
@@ -229,10 +228,10 @@ def test_appends_during_a_flush_share_the_next_flush(harness: ControllerHarness)
         callbacks.append(name)
     assert callbacks.seen == []
     assert len(harness.worker.syncs) == 1
-    harness.worker.complete_sync()
+    harness.worker.let_sync()
     assert callbacks.seen == ["a"]
     assert len(harness.worker.syncs) == 1
-    harness.worker.complete_sync()
+    harness.worker.let_sync()
     assert callbacks.seen == ["a", "b", "c", "d"]
     assert not harness.worker.syncs
 
@@ -244,7 +243,7 @@ def test_an_append_made_in_a_callback_is_committed_last(harness: ControllerHarne
     harness.log.append([record("a")], wall_ms=WALL_MS, on_committed=lambda: callbacks.append("c"))
     callbacks.append("b")
     harness.worker.is_held = False
-    harness.worker.complete_sync()
+    harness.worker.let_sync()
     assert callbacks.seen == ["x", "b", "c"]
 
 
@@ -255,7 +254,7 @@ def test_a_failed_flush_is_not_retried_and_commits_nothing(harness: ControllerHa
     harness.worker.is_held = True
     callbacks.append("a")
     callbacks.append("b")
-    harness.worker.complete_sync(StorageError("sync", "x", OSError(errno.EIO, "Input/output error")))
+    harness.worker.let_sync(StorageError("sync", "x", OSError(errno.EIO, "Input/output error")))
     assert callbacks.seen == []
     assert callbacks.log.is_failed
     assert len(failures) == 1
@@ -303,8 +302,7 @@ def test_apache_kafka_s_dump_tool_reads_the_log_and_the_checkpoints(tmp_path: Pa
     harness.ask(CreateTopicsRequest(topics=[topic("a", 3, configs=[("min.insync.replicas", "1")])]))
     harness.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="a")], timeout_ms=0))
     harness.ask(CreateTopicsRequest(topics=[topic("a", 3)]))
-    harness.log.close()
-    harness = ControllerHarness(tmp_path).start()
+    harness = harness.restart()
     harness.stop_broker()
     harness.log.close()
     files = [harness.log_path, harness.log_path.parent / str(ZERO_SNAPSHOT), tmp_path / BOOTSTRAP_CHECKPOINT]
@@ -333,6 +331,6 @@ def test_a_segment_roll_waits_in_the_write_queue(tmp_path: Path, harness: Contro
     harness.log.roll_segment(WALL_MS, at_least=1)
     assert sorted(path.name for path in tmp_path.rglob("*.log")) == before
     while harness.worker.writes:
-        harness.worker.complete_write()
+        harness.worker.let_write()
     assert len(list(tmp_path.rglob("*.log"))) == len(before) + 1
     assert not harness.log.is_failed

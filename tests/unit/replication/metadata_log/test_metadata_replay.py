@@ -153,8 +153,7 @@ def test_the_first_records_are_taken_from_the_zero_checkpoint(tmp_path: Path, ha
     assert [message for message in written if isinstance(message, type(credential))] == [credential]
     registered = harness.image.brokers[1].features
     assert (registered["metadata.version"], registered["share.version"]) == ((7, 33), (0, 2))
-    harness.log.close()
-    again = ControllerHarness(tmp_path).start()
+    again = harness.restart()
     assert again.image.features == features
     assert list(again.image.opaque_records.values()) == [credential]
 
@@ -170,8 +169,8 @@ def test_a_cluster_at_any_metadata_version_starts_and_restarts(
     tmp_path: Path, harness: ControllerHarness, number: int
 ) -> None:
     (tmp_path / BOOTSTRAP_CHECKPOINT).write_bytes(snapshot_of(feature_level(number)))
-    harness.start().log.close()
-    again = ControllerHarness(tmp_path).start()
+    harness.start()
+    again = harness.restart()
     assert again.image.metadata_version == number
     kinds = {type(message) for batch in again.batches() for message in batch.messages}
     assert (stored_records.BeginTransactionRecord in kinds) is (number >= 13)

@@ -29,10 +29,10 @@ from replication.metadata.metadata_records import (
 from replication.metadata_log.formatting import METADATA_DIRECTORY
 from replication.metadata_log.metadata_snapshots import MetadataSnapshots, SnapshotSettings
 from storage.io.disk import Disk
-from tests.support.admin_cases import topic
 from tests.support.controller_harness import WALL_MS, ControllerHarness
 from tests.support.crashing_disk import CrashingDisk, PowerLoss
 from tests.support.faulty_disk import FaultyDisk
+from tests.support.loading import topic
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -80,8 +80,7 @@ class Node:
     def take(self, wall_ms: int = WALL_MS) -> str:
         """Take a snapshot, whether one is due or not; returns its name."""
         name = SnapshotName(self.image.offset + 1, self.image.epoch)
-        for _ in self.snapshots.take(self.image, wall_ms):
-            pass
+        list(self.snapshots.take(self.image, wall_ms))
         return str(name)
 
     def with_limits(self, **limits: int) -> MetadataSnapshots:
@@ -444,7 +443,7 @@ def test_a_snapshot_during_a_write_does_not_roll_the_segment(node: Node) -> None
     node.submit("b")
     node.take()
     assert len(node.files(".log")) == 1
-    node.harness.worker.complete_write()
+    node.harness.worker.let_write()
     node.harness.worker.holds_writes = False
     node.take()
     assert len(node.files(".log")) == 2

@@ -87,8 +87,7 @@ class Rig:
         return sorted((self.directory / "t-0").glob(pattern))
 
     def retain(self) -> None:
-        for _ in self.harness.log_manager.retain(self.harness.wall_ms):
-            pass
+        list(self.harness.log_manager.retain(self.harness.wall_ms))
 
     def deletions(self) -> list[tuple[str, Any]]:
         """The deletions that are due long after."""

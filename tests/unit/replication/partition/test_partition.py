@@ -12,7 +12,6 @@ from replication.partition.follower_progress import FetchPosition
 from replication.partition.partition import (
     ACKS_ALL,
     ACKS_LEADER,
-    ACKS_NONE,
     EARLIEST,
     EARLIEST_LOCAL,
     EARLIEST_PENDING_UPLOAD,
@@ -134,14 +133,6 @@ def test_an_isr_shrink_commits_what_only_the_removed_replica_lacked():
 # ---------------------------------------------------------------- acknowledgement
 
 
-def test_acks_all_is_rejected_below_min_insync_replicas():
-    """NOT_ENOUGH_REPLICAS before the append; acks=0 and acks=1 are not affected."""
-    rig = Rig(replicas=(1, 2, 3), isr=(1,), min_insync_replicas=2)
-    refused(ErrorCode.NOT_ENOUGH_REPLICAS, rig.append)
-    rig.append(acks=ACKS_LEADER)
-    rig.append(acks=ACKS_NONE)
-
-
 def test_min_insync_replicas_is_at_most_the_number_of_replicas():
     rig = Rig(min_insync_replicas=2)
     rig.append()
@@ -242,26 +233,6 @@ def test_records_unflushed_at_a_crash_are_flushed_before_they_are_committed():
 
 
 # ---------------------------------------------------------------- readers
-
-
-@pytest.mark.parametrize(
-    ("leader_epoch", "code"),
-    [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH), (5, None), (-1, None)],
-)
-def test_a_reader_with_another_leader_epoch_is_rejected(leader_epoch, code):
-    rig = Rig(epoch=5)
-    read = partial(rig.read, leader_epoch=leader_epoch)
-    if code is None:
-        assert read().isolation == Isolation.HIGH_WATERMARK
-    else:
-        refused(code, read)
-
-
-def test_a_follower_serves_only_readers_that_do_not_require_the_leader():
-    rig = Rig()
-    rig.partition.make_follower(state(leader=2, epoch=1))
-    refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, rig.read)
-    rig.read(reader=CONSUMER._replace(leader_only=False))
 
 
 def test_a_reader_with_a_diverging_log_receives_the_diverging_epoch():

@@ -8,12 +8,11 @@ import pytest
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.stored_records import ConfigRecord, PartitionRecord, TopicRecord
-from protocol.records import BatchBuilder
 from replication.metadata.image import ResourceType
 from replication.partition.partition import Reader
 from storage.io.disk import StorageError
 from storage.log.log import Isolation, Log
-from storage.log.log_validator import AppendOrigin, RejectedRecords
+from storage.log.log_validator import AppendOrigin
 from tests.support.logs import refused
 from tests.support.replica_harness import AppendResults, HeldIoExecutor, ReplicaHarness, batch, read_regions
 
@@ -105,10 +104,7 @@ def test_a_partition_without_a_local_replica_is_not_found(harness):
     assert error_code_of(harness, "u") == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert error_code_of(harness, "u", 1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert error_code_of(harness, "x") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-def test_a_reassigned_partition_is_removed(harness):
-    harness.change("t", replicas=[2, 3], isr=[2], leader=2)
+    harness.change("t", replicas=[2, 3], isr=[2], leader=2)  # reassigned
     assert error_code_of(harness, "t") == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
@@ -170,19 +166,6 @@ def test_an_inline_append_is_readable_and_acknowledged_before_append_returns(har
     assert size_of_read(harness) == len(records) + 2 * len(batch())
 
 
-def test_rejected_records_are_reported_with_their_indexes(harness, results):
-    harness.create("c", cleanup_policy="compact")
-    builder = BatchBuilder()
-    builder.append(harness.wall_ms, b"k", b"v")
-    builder.append(harness.wall_ms, None, b"v")
-    outcomes = []
-    harness.append(lambda *result: outcomes.append(result), "c", records=builder.build())
-    ((code, info, error),) = outcomes
-    assert (code, info) == (ErrorCode.INVALID_RECORD, None)
-    assert isinstance(error, RejectedRecords)
-    assert [index for index, _ in error.record_errors] == [1]
-
-
 def test_pending_appends_are_committed_in_order_and_not_readable_before(held, worker, results):
     held.create("t")
     for _ in range(3):
@@ -193,16 +176,6 @@ def test_pending_appends_are_committed_in_order_and_not_readable_before(held, wo
         worker.let_write()
         assert results == [(0, offset) for offset in range(number + 1)]
         assert size_of_read(held) == (number + 1) * len(batch())
-
-
-def test_acks_all_waits_for_a_followers_fetch(harness, results):
-    harness.create("r", replicas=(1, 2))
-    append(harness, results, topic="r")
-    append(harness, results, topic="r", acks=1)
-    assert results == [(0, 1)]
-    follower_fetches(harness, "r", 1, epoch=0, fetched_mono_ms=5)
-    assert results == [(0, 1), (0, 0)]
-    assert harness.partition("r").high_watermark == 1
 
 
 def test_a_retried_follower_fetch_is_not_counted_again(harness):
@@ -224,23 +197,21 @@ def test_a_duplicate_batch_is_acknowledged_with_the_original_offset_when_that_is
 
 
 def test_a_pending_append_to_a_deleted_partition_fails(held, worker, results):
-    harness = held
-    harness.create("t")
-    append(harness, results)
-    harness.delete("t")
-    harness.create("t")
+    held.create("t")
+    append(held, results)
+    held.delete("t")
+    held.create("t")
     worker.let_write()
     assert results == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)]
-    assert size_of_read(harness, END) == 0
+    assert size_of_read(held, END) == 0
 
 
 def test_a_pending_append_fails_when_the_leader_loses_its_role(held, worker, results):
-    harness = held
-    harness.create("t", replicas=(1, 2))
-    append(harness, results, acks=1)
-    harness.change("t", leader=2)
+    held.create("t", replicas=(1, 2))
+    append(held, results, acks=1)
+    held.change("t", leader=2)
     worker.let_write()
-    append(harness, results)
+    append(held, results)
     assert results == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)] * 2
 
 
@@ -249,21 +220,20 @@ def test_a_pending_append_fails_when_the_leader_loses_its_role(held, worker, res
 
 def test_with_flush_messages_1_records_are_acknowledged_and_readable_only_after_a_flush(held, worker, results):
     """One flush covers all records appended while another one runs."""
-    harness = held
-    harness.create("t", flush_messages=1)
+    held.create("t", flush_messages=1)
     worker.let_sync()  # of its directory entries
-    append(harness, results, acks=-1)
+    append(held, results, acks=-1)
     worker.let_write()
     assert len(worker.syncs) == 1
     for acks in (1, -1, 1):
-        append(harness, results, acks=acks)
+        append(held, results, acks=acks)
         worker.let_write()
     assert len(worker.syncs) == 1
     assert results == []
-    assert size_of_read(harness) == 0
+    assert size_of_read(held) == 0
     worker.let_sync()
     assert results == [(0, 0)]
-    assert size_of_read(harness) == len(batch())
+    assert size_of_read(held) == len(batch())
     assert len(worker.syncs) == 1
     worker.let_sync()
     assert sorted(results) == [(0, 0), (0, 1), (0, 2), (0, 3)]
@@ -276,18 +246,17 @@ def alter(harness, name, value):
 
 
 def test_flush_messages_changed_at_runtime_applies_from_the_next_append(held, worker, results):
-    harness = held
-    harness.create("t")
-    append(harness, results)
+    held.create("t")
+    append(held, results)
     worker.let_write()
     assert (results, worker.syncs) == ([(0, 0)], [])
-    alter(harness, "flush.messages", "1")
-    append(harness, results)
+    alter(held, "flush.messages", "1")
+    append(held, results)
     worker.let_write()
     assert (len(results), len(worker.syncs)) == (1, 1)
-    alter(harness, "flush.messages", None)
+    alter(held, "flush.messages", None)
     assert len(results) == 2
-    append(harness, results)
+    append(held, results)
     worker.let_write()
     assert len(results) == 3
 
@@ -325,24 +294,22 @@ def test_a_failed_write_takes_only_its_directory_offline(tmp_path, worker, resul
 
 
 def test_a_failed_flush_is_not_retried(held, worker, results):
-    harness = held
-    harness.create("t", flush_messages=1)
+    held.create("t", flush_messages=1)
     worker.let_sync()  # of its directory entries
-    append(harness, results)
+    append(held, results)
     worker.let_write()
     worker.let_sync(StorageError("sync", "x"))
     assert results == [(ErrorCode.KAFKA_STORAGE_ERROR, None)]
-    append(harness, results)
+    append(held, results)
     assert results[1:] == [(ErrorCode.KAFKA_STORAGE_ERROR, None)]
     assert worker.writes == worker.syncs == []
 
 
 def test_a_failed_directory_fails_waiting_producers(held, worker, results):
-    harness = held
-    harness.create("t", replicas=(1, 2))
-    append(harness, results)
+    held.create("t", replicas=(1, 2))
+    append(held, results)
     worker.let_write()
-    append(harness, results, acks=1)
+    append(held, results, acks=1)
     worker.let_write(StorageError("write", "x"))
     assert results == [(ErrorCode.KAFKA_STORAGE_ERROR, None)] * 2
 
@@ -357,28 +324,26 @@ def test_a_failed_read_takes_the_directory_offline(harness, monkeypatch):
 
 
 def test_a_failed_directory_stays_offline_when_the_image_changes(held, worker, results):
-    harness = held
-    harness.create("t", replicas=(1, 2))
-    append(harness, results, acks=1)
+    held.create("t", replicas=(1, 2))
+    append(held, results, acks=1)
     worker.let_write(StorageError("write", "x"))
-    harness.change("t", leader=1)
-    assert error_code_of(harness) == ErrorCode.KAFKA_STORAGE_ERROR
-    harness.delete("t")
-    assert error_code_of(harness) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    held.change("t", leader=1)
+    assert error_code_of(held) == ErrorCode.KAFKA_STORAGE_ERROR
+    held.delete("t")
+    assert error_code_of(held) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_a_directory_that_the_log_manager_took_offline_fails_waiting_requests_once(held, worker, results):
-    harness = held
-    failures = failures_of(harness)
-    harness.create("t", replicas=(1, 2))
-    append(harness, results)
+    failures = failures_of(held)
+    held.create("t", replicas=(1, 2))
+    append(held, results)
     worker.let_write()
-    waiting_fetch = harness.fetch("t", offset=0, leader_epoch=0)
-    home = harness.partition().log.directory
-    harness.log_manager.go_offline(home, StorageError("retain", "x"))
+    waiting_fetch = held.fetch("t", offset=0, leader_epoch=0)
+    home = held.partition().log.directory
+    held.log_manager.go_offline(home, StorageError("retain", "x"))
     for _ in range(2):
-        harness.replicas.check_directories()
-        harness.drain_purgatory()
+        held.replicas.check_directories()
+        held.drain_purgatory()
     assert results == [(ErrorCode.KAFKA_STORAGE_ERROR, None)]
     assert waiting_fetch.message.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert failures == [home]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -45,8 +43,7 @@ def started(
         failed=failed or {},
     )
     manager.load(lambda _: topic_id)
-    for _ in manager.recover():
-        pass
+    list(manager.recover())
     return manager
 
 
@@ -151,28 +148,20 @@ def test_a_directory_without_topic_id_gets_one(manager: LogManager, tmp_path: Pa
 # ---- locks -----------------------------------------------------------------------------------------------
 
 
-def test_a_directory_is_locked_for_one_process(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    locks = lock_directories(Disk(), [f"{tmp_path}/a"])
-    script = (
-        "from storage.io.disk import Disk, StorageError\nfrom storage.directories.log_directory import lock_directories\n"
-        "import sys\n"
-        "try:\n  lock_directories(Disk(), sys.argv[1:])\nexcept StorageError as error:\n  sys.exit(str(error))"
-    )
-
-    def second(*names: str) -> str:
-        command = [sys.executable, "-c", script, *(f"{tmp_path}/{name}" for name in names)]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stderr.strip()
-
-    assert second("b", "a") == f"Cannot lock {tmp_path}/a/.lock: another process holds it."
-    with pytest.raises(StorageError):
-        lock_directories(Disk(), [f"{tmp_path}/b", f"{tmp_path}/a"])
-    assert second("b") == "", "what was taken on the way was let go"
-    manager = LogManager(Disk(), {f"{tmp_path}/a": ID}, SMALL, random_bytes=os.urandom, locks=locks)
+def test_directories_are_locked_together_until_the_shutdown(tmp_path: Path) -> None:
+    paths = [f"{tmp_path}/{name}" for name in "ab"]
+    for path in paths:
+        os.mkdir(path)
+    locks = lock_directories(Disk(), paths[:1])
+    with pytest.raises(StorageError, match=rf"^Cannot lock {paths[0]}/\.lock: "):
+        lock_directories(Disk(), paths[::-1])
+    (other,) = lock_directories(Disk(), paths[1:])  # the refused call has released it
+    other.release()
+    manager = LogManager(Disk(), {paths[0]: ID}, SMALL, random_bytes=os.urandom, locks=locks)
     manager.load()
     manager.shutdown()
-    assert second("a") == ""
+    for lock in lock_directories(Disk(), paths):
+        lock.release()
 
 
 # ---- clean and unclean -----------------------------------------------------------------------------------

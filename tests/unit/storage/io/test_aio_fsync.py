@@ -32,6 +32,15 @@ def files(disk: Disk, directory: Path, count: int) -> list[File]:
     return made
 
 
+def polled(queue: SyncQueue) -> Sequence[int]:
+    """The results, as soon as the queue's descriptor is readable."""
+    numbers = None
+    while numbers is None:
+        assert select.select([queue], [], [], 30)[0]
+        numbers = queue.poll()
+    return numbers
+
+
 def descriptors(some: list[File]) -> list[int]:
     return [file.fileno() for file in some]
 
@@ -47,11 +56,7 @@ def test_a_queue_returns_a_result_per_file(queue: SyncQueue, tmp_path: Path, cou
 def test_the_eventfd_is_readable_after_a_completion(queue: SyncQueue, tmp_path: Path) -> None:
     assert queue.poll() is None
     assert queue.submit(descriptors(files(Disk(), tmp_path, 5)))
-    numbers = None
-    while numbers is None:
-        assert select.select([queue], [], [], 30)[0]
-        numbers = queue.poll()
-    assert numbers == [0] * 5
+    assert polled(queue) == [0] * 5
 
 
 def test_the_results_of_a_batch_are_read_once(
@@ -67,11 +72,7 @@ def test_the_results_of_a_batch_are_read_once(
     for _ in range(20):
         fetched.clear()
         assert queue.submit(some)
-        numbers = None
-        while numbers is None:
-            assert select.select([queue], [], [], 30)[0]
-            numbers = queue.poll()
-        assert numbers == [0] * 5
+        assert polled(queue) == [0] * 5
     assert len(fetched) == 1
 
 

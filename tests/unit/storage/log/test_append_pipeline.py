@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from tests.support.logs import (
     BIG,
     EVERYTHING,
     NOW_MS,
-    SMALL,
     MakeLog,
     ProducerInfo,
     append,
@@ -46,13 +44,6 @@ def test_prepare_writes_offsets_and_epoch_into_the_callers_buffer(log: Log) -> N
     assert (header.base_offset, header.leader_epoch) == (2, 7)
     assert values_of(log) == [(0, "a"), (1, "b"), (2, "c"), (3, "d"), (4, "e")]
     assert bytes_of(log, 2) == bytes(frame)
-
-
-def test_an_append_returns_its_log_append_time(make: MakeLog) -> None:
-    log = make(config=replace(SMALL, message_timestamp_type="LogAppendTime"))
-    info = append_records(log, produced("a", timestamp_ms=5))
-    assert info.log_append_time_ms == NOW_MS
-    assert log.offset_for_timestamp(NOW_MS) == (NOW_MS, 0, 0)
 
 
 def test_a_rejected_append_changes_nothing(log: Log) -> None:

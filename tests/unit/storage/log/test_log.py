@@ -48,13 +48,6 @@ def test_each_isolation_sees_up_to_its_bound(log: Log) -> None:
         refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda offset=offset: log.read_records(offset, 1))
 
 
-def test_one_batch_is_given_however_large(log: Log) -> None:
-    append(log, BIG)
-    assert log.read(0, 1, Isolation.LOG_END).size > 300
-    assert log.read(0, 1, Isolation.LOG_END, min_one_batch=False).size == 0
-    assert len(log.read_records(0, 1)) > 300
-
-
 def test_the_high_watermark_stays_within_the_log(make: MakeLog) -> None:
     log = make(checkpoint=Checkpoint(high_watermark=50))
     assert log.high_watermark == 50, "as checkpointed, as long as it is not open"
@@ -93,11 +86,6 @@ def test_records_below_the_log_start_are_not_found(make: MakeLog) -> None:
     log.trim(2, NOW_MS)
     assert log.offset_for_timestamp(NOW_MS + 35) == (NOW_MS + 40, 3, 0)
     assert log.offset_for_timestamp(NOW_MS) == (NOW_MS + 30, 2, 0)
-
-
-def test_an_empty_log_has_no_timestamps(log: Log) -> None:
-    assert log.offset_for_timestamp(0) is None
-    assert log.offset_of_max_timestamp() is None
 
 
 # ---- leader epochs ---------------------------------------------------------------------------------------

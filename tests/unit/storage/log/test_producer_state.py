@@ -20,7 +20,6 @@ from protocol.records import (
     parse_header,
 )
 from storage.log.producer_state import (
-    REMEMBERED_BATCHES,
     CompletedTransaction,
     CorruptSnapshot,
     Duplicate,
@@ -113,21 +112,6 @@ def test_each_step_of_the_table_gets_kafkas_answer(state: ProducerState) -> None
         else:
             assert append(state, batch) is None, step
             end += step.count
-
-
-def test_the_last_five_batches_are_known(state: ProducerState) -> None:
-    for index in range(REMEMBERED_BATCHES + 1):
-        append(state, header(100 + index, index))
-    assert append(state, header(900, 1)) == Duplicate(101, 101, 1000)
-    assert code_of(state, header(900, 0)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-
-
-def test_epochs_and_sequences_are_distinct(state: ProducerState) -> None:
-    append(state, header(0, 5, epoch=90))
-    assert code_of(state, header(1, 100, epoch=89)) == ErrorCode.INVALID_PRODUCER_EPOCH
-    assert code_of(state, header(1, 6, epoch=100)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert state.check(header(1, 6, epoch=90), 1) is None
-    assert state.check(header(1, 0, epoch=100), 1) is None
 
 
 def test_a_sequence_gap_is_reported_with_the_last_sequence(state: ProducerState) -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from storage.log.log import Log
-from storage.log.retention import MAX_SEGMENTS_PER_PASS
 from tests.support.logs import NOW_MS, SMALL, MakeLog, append, fill, flush, produced, values_of
 
 
@@ -76,13 +75,6 @@ def test_no_segment_at_or_above_the_high_watermark_expires(make: MakeLog) -> Non
     assert kept(log, NOW_MS * 2, retention_ms=1) == [2, 3, 4, 5]
 
 
-def test_without_the_policy_delete_only_segments_below_the_log_start_expire(log: Log) -> None:
-    assert kept(log, NOW_MS * 2, cleanup_policy=frozenset({"compact"}), retention_ms=1, retention_bytes=1) == [
-        0, 1, 2, 3, 4, 5,
-    ]  # fmt: skip
-    assert kept(log, NOW_MS * 2, cleanup_policy=frozenset({"compact", "delete"})) == []
-
-
 def test_retention_waits_for_pending_appends(log: Log) -> None:
     prepared = log.prepare(produced("x"), leader_epoch=0, wall_ms=NOW_MS)
     assert kept(log, NOW_MS * 2, retention_ms=1) == [0, 1, 2, 3, 4, 5]
@@ -103,14 +95,3 @@ def test_a_closed_log_is_not_opened_before_a_segment_can_expire(make: MakeLog) -
     assert log.is_retention_due(NOW_MS + 1101)
     log.update_config(replace(SMALL, retention_ms=10))
     assert log.is_retention_due(NOW_MS)
-
-
-def test_a_retention_pass_is_limited(make: MakeLog) -> None:
-    log = make(config=replace(SMALL, segment_bytes=400))
-    fill(log, MAX_SEGMENTS_PER_PASS + 2)
-    log.high_watermark = MAX_SEGMENTS_PER_PASS + 2
-    log.update_config(replace(log.config, retention_ms=0))
-    assert log.retain(NOW_MS + 1)
-    assert [offset for offset, _ in values_of(log)] == [MAX_SEGMENTS_PER_PASS, MAX_SEGMENTS_PER_PASS + 1]
-    assert not log.retain(NOW_MS + 1)
-    assert values_of(log) == []

@@ -51,6 +51,11 @@ def test_an_incomplete_swap_set_is_deleted(tmp_path: Path) -> None:
     assert left(path) == {".log": batch(0), "3.log": batch(3)}
 
 
+def test_a_cleaned_file_invalidates_later_swap_files(tmp_path: Path) -> None:
+    path = directory(tmp_path, f0_log=batch(0), f0_log_cleaned=batch(5), f5_log_swap=batch(5), f5_index_swap=b"")
+    assert left(path) == {".log": batch(0)}
+
+
 def test_an_invalid_swap_log_is_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = directory(tmp_path, f0_log=batch(0), f0_log_swap=batch(0) + b"?", f0_index_swap=b"", f3_log=batch(3))
     assert left(path) == {".log": batch(0), "3.log": batch(3)}

@@ -112,28 +112,6 @@ def test_orphaned_indexes_and_renamed_files_are_deleted(tmp_path: Path) -> None:
     assert contents(tmp_path) == expected
 
 
-def test_an_interrupted_swap_is_finished(tmp_path: Path) -> None:
-    filled(tmp_path, 35, config=SMALL).close()
-    swapped = batch(3, size=1000) + batch(19, size=1000)
-    (tmp_path / f"{0:020d}.log.swap").write_bytes(swapped)
-    for suffix in (".index", ".timeindex"):
-        (tmp_path / f"{0:020d}{suffix}.swap").write_bytes(b"")
-    engine = opened(tmp_path, SMALL)
-    assert bases(engine) == [0, 20, 30]
-    assert read(engine, 0) == swapped
-    assert read(engine, 12) == swapped[1000:]
-    assert not list(tmp_path.glob("*.swap"))
-
-
-def test_a_swap_file_after_a_cleaned_file_is_deleted(tmp_path: Path) -> None:
-    filled(tmp_path, 35, config=SMALL).close()
-    before = contents(tmp_path)
-    for name in (f"{0:020d}.log.cleaned", f"{5:020d}.log.swap", f"{5:020d}.index.swap"):
-        (tmp_path / name).write_bytes(batch(5, size=1000))
-    opened(tmp_path, SMALL).close()
-    assert contents(tmp_path) == before
-
-
 # ---- recovery --------------------------------------------------------------------------------------------
 
 

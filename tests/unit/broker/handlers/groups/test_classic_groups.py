@@ -5,10 +5,7 @@ from __future__ import annotations
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from broker.security.authorizer import Operation, Resource
 from protocol.errors import ErrorCode
-from protocol.messages.groups import (
-    ListGroupsRequest,
-    OffsetFetchRequest,
-)
+from protocol.messages.groups import ListGroupsRequest, OffsetFetchRequest
 from tests.support.deny import Deny
 from tests.support.group_harness import LocalGroupHarness
 from tests.support.group_requests import commit_request
@@ -35,6 +32,16 @@ def test_only_authorized_groups_are_listed() -> None:
     assert len(made.ask(ListGroupsRequest(), 5).groups) == 2
     made.authorize_by(Deny(hidden, (Operation.DESCRIBE, Resource.CLUSTER, "kafka-cluster")))
     assert [group.group_id for group in made.ask(ListGroupsRequest(), 5).groups] == ["g"]
+
+
+def test_old_offset_fetches_of_an_unauthorized_group_fail() -> None:
+    made = harness()
+    made.ask(commit_request(1), 8)
+    made.authorize_by(Deny((Operation.DESCRIBE, Resource.GROUP, "g")))
+    request = message(OffsetFetchRequest, group_id="g", topics=[{"name": "t", "partition_indexes": [0]}])
+    denied = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert made.ask(request, 1).topics[0].partitions[0].error_code == denied
+    assert made.ask(request, 2).error_code == denied
 
 
 def test_unauthorized_topics_fail_in_commits_and_fetches() -> None:

@@ -12,11 +12,9 @@ import pytest
 from broker.handlers.records.delete_records import DeleteRecordsHandler
 from broker.security.authorizer import Operation, Resource
 from protocol.errors import ErrorCode
-from protocol.messages.logs import (
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-)
-from storage.io.disk import StorageError
+from protocol.messages.logs import DeleteRecordsRequest, DeleteRecordsResponse
+from storage.directories.log_manager import LogManager
+from storage.io.disk import Disk, StorageError
 from tests.support.deny import Deny
 from tests.support.messages import message
 from tests.support.replica_harness import Answer, HeldIoExecutor, ReplicaHarness, fetched
@@ -212,6 +210,21 @@ def test_a_failed_disk_is_a_storage_error(harness: ReplicaHarness, monkeypatch: 
     monkeypatch.setattr(type(harness.partition().log), "trim", fail)
     assert rows(delete(harness, ("t", 0, 1))) == [("t", 0, -1, E.KAFKA_STORAGE_ERROR)]
     assert harness.partition().is_offline
+
+
+def test_the_log_start_offset_survives_an_unclean_restart(tmp_path: Path, harness: ReplicaHarness) -> None:
+    harness.create()
+    harness.load(batches=5)
+    delete(harness, ("t", 0, 3))
+    for _, work in harness.log_manager.checkpoint():
+        work()
+    directories = {str(tmp_path / "logs-0"): bytes(16)}
+    again = LogManager(Disk(), directories, harness.partition().log.config, random_bytes=bytes)
+    again.load()
+    log = again.get("t", 0)
+    assert log is not None
+    assert log.needs_recovery
+    assert (log.log_start_offset, log.log_end_offset) == (3, 5)
 
 
 def test_segments_below_the_log_start_offset_are_deleted_later(harness: ReplicaHarness) -> None:

@@ -72,6 +72,15 @@ def test_an_empty_partition_has_offsets_but_no_timestamp(harness):
     assert ask(harness, NOW_MS) == NOTHING
 
 
+def test_first_record_at_or_after_a_time_is_found_inside_its_batch(harness):
+    fill(harness, 0, 10, 20)
+    fill(harness, 30, 25, 40)
+    for time, record, offset in ((0, 0, 0), (10, 10, 1), (11, 20, 2), (31, 40, 5)):
+        assert ask(harness, NOW_MS + time) == (0, NOW_MS + record, offset, 3)
+    assert ask(harness, NOW_MS + 41) == NOTHING
+    assert ask(harness, MAX_TIMESTAMP) == (0, NOW_MS + 40, 5, 3)
+
+
 @pytest.mark.parametrize(
     ("timestamp", "first"), [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9), (EARLIEST_PENDING, 11)]
 )

@@ -39,11 +39,19 @@ def stored_offsets(harness, name="t", index=0):
 # ---------------------------------------------------------------- responses
 
 
+@pytest.mark.parametrize("version", range(3, 14))
+def test_acks_one_gets_the_base_offset_in_every_version(harness, version):
+    harness.load("t", 1)
+    answer = produced(harness.produce("t", 1, batch(count=3), version=version, acks=1))
+    assert (answer.index, answer.error_code, answer.base_offset) == (1, 0, 1)
+
+
 def test_log_append_time_is_returned(tmp_path):
     harness = ReplicaHarness(tmp_path)
     harness.create("t", message_timestamp_type="LogAppendTime")
     harness.wall_ms += 5
     assert produced(harness.produce()).log_append_time_ms == NOW_MS + 5
+    assert harness.partition().log.offset_for_timestamp(NOW_MS + 5) == (NOW_MS + 5, 0, 0)
 
 
 def test_topics_and_partitions_are_answered_in_the_order_of_the_request(harness):
@@ -61,6 +69,14 @@ def test_a_repeated_partition_is_appended_and_answered_twice(harness):
 
 
 # ---------------------------------------------------------------- errors
+
+
+def test_the_error_of_a_corrupt_batch_says_so(harness):
+    broken = batch()
+    broken[-1] ^= 1
+    answer = produced(harness.produce(records=broken))
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.CORRUPT_MESSAGE, -1)
+    assert "corrupt" in answer.error_message
 
 
 @pytest.mark.parametrize("records", [b"", None])
@@ -104,6 +120,7 @@ def test_too_few_in_sync_replicas_fail_acks_all_only(harness):
     assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
     assert (refused.error_message, refused.log_start_offset) == (None, 0)
     assert code(harness.produce("r", acks=1)) == ErrorCode.NONE
+    assert harness.produce("r", acks=0).closed is None
 
 
 def test_unauthorized_topics_fail_and_others_are_appended(tmp_path):

@@ -193,8 +193,7 @@ def test_every_heartbeat_renews_the_session(harness: ControllerHarness) -> None:
 def test_a_new_controller_gives_each_active_broker_a_session(tmp_path: Path) -> None:
     harness = ControllerHarness(tmp_path).start()
     harness.activate_broker()
-    harness.log.close()
-    harness = ControllerHarness(tmp_path).start(previous_epoch=harness.broker_epoch)
+    harness = harness.restart(previous_epoch=harness.broker_epoch)
     harness.wait(SESSION_MS - 1)
     assert harness.image.brokers[2].is_active
     harness.wait(1)

@@ -125,8 +125,7 @@ def reported_directories(
     )
     clock: Any = SimpleNamespace(wall_ms=lambda: 0)
     image: Any = controller.image
-    for _ in AssignmentsManager(controller, controller, harness.log_manager, 1, clock).reconcile([partition], image):
-        pass
+    list(AssignmentsManager(controller, controller, harness.log_manager, 1, clock).reconcile([partition], image))
     return [directory.id for request in requested for directory in request.directories]
 
 

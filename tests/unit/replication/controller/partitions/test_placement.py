@@ -91,11 +91,7 @@ def test_a_fenced_broker_is_not_leader_and_not_in_the_isr() -> None:
 @pytest.mark.parametrize(
     ("brokers", "factor", "message"),
     [
-        (
-            [broker(1), broker(2)],
-            3,
-            TOO_FEW.format(3, 2),
-        ),
+        ([broker(1), broker(2)], 3, TOO_FEW.format(3, 2)),
         ([broker(1, fenced=True)], 1, ALL_FENCED),
         ([broker(1, fenced=True)], 2, ALL_FENCED),
         ([broker(1, shutting_down=True)], 1, ALL_FENCED),

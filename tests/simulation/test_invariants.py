@@ -1,0 +1,98 @@
+"""Tests by simulation: the invariants hold for fixed and for new seeds, and a seed determines its simulation."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.simulation.cluster.simulator import simulate as simulate_cluster
+from tests.simulation.coordinators.simulator import simulate as simulate_coordinators
+from tests.simulation.quorum.simulator import simulate as simulate_quorum
+from tests.simulation.runner import Simulate, check_new_seeds, check_seeds
+from tests.simulation.storage.simulator import Simulation as StorageSimulation
+from tests.simulation.storage.simulator import simulate as simulate_storage
+from tests.simulation.transactions.simulator import run_simulation as run_transactions
+from tests.simulation.transactions.simulator import simulate as simulate_transactions
+
+
+def seeds_of(name: str, simulate: Simulate, count: int, chunk: int) -> list[Any]:
+    """The first seeds of a simulation, as one case per chunk."""
+    starts = range(0, count, chunk)
+    return [pytest.param(simulate, range(first, first + chunk), id=f"{name}-{first}") for first in starts]
+
+
+FIXED_SEEDS = [
+    *seeds_of("storage", simulate_storage, 400, 100),
+    *seeds_of("compaction", partial(simulate_storage, is_compacting=True, steps=300), 40, 20),
+    *seeds_of("coordinators", simulate_coordinators, 12, 12),
+    *seeds_of("quorum", simulate_quorum, 10, 10),
+    *seeds_of("cluster", simulate_cluster, 45, 15),
+]
+NEW_SEEDS = [
+    pytest.param(simulate_storage, 10.0, 1500, id="storage", marks=pytest.mark.long),
+    pytest.param(simulate_coordinators, 2.0, 1_000_000, id="coordinators", marks=pytest.mark.long),
+    pytest.param(simulate_transactions, float("inf"), 25, id="transactions"),
+    pytest.param(simulate_quorum, 10.0, 1_000_000, id="quorum", marks=pytest.mark.long),
+    pytest.param(simulate_cluster, 10.0, 1_000_000, id="cluster", marks=pytest.mark.long),
+]
+EVENT_LOGS = """
+from tests.simulation.cluster.faults import FaultInjector
+from tests.simulation.cluster.simulator import Simulation
+for seed in (3, 4):
+    simulation = Simulation(seed)
+    FaultInjector(simulation).run()
+    print(simulation.random.random(), *simulation.event_log, sep="\\n")
+"""
+
+
+@pytest.mark.parametrize(("simulate", "seeds"), FIXED_SEEDS)
+def test_the_invariants_hold_for_fixed_seeds(simulate: Simulate, seeds: range) -> None:
+    check_seeds(simulate, seeds)
+
+
+@pytest.mark.parametrize(("simulate", "seconds", "limit"), NEW_SEEDS)
+def test_the_invariants_hold_for_new_seeds(simulate: Simulate, seconds: float, limit: int) -> None:
+    check_new_seeds(simulate, seconds, limit=limit)
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink],
+    print_blob=True,
+)  # fmt: skip
+@given(st.randoms(use_true_random=False))
+def test_the_invariants_hold_for_short_storage_simulations_that_hypothesis_can_shrink(random: Random) -> None:
+    simulation = StorageSimulation(random, steps=20)
+    try:
+        simulation.run()
+    except AssertionError as error:
+        error.add_note(f"after {simulation.trace}")
+        raise
+
+
+def test_a_seed_determines_the_cluster_simulation_in_every_process() -> None:
+    """The hash seed of the process has no influence."""
+    logs = []
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-c", EVENT_LOGS]
+        logs.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    assert "the faults end" in logs[0]
+    assert logs[0] == logs[1]
+
+
+@pytest.mark.parametrize("has_version_2", [True, False], ids=["version 2", "version 0"])
+def test_a_kill_before_any_file_operation_of_a_transaction_loses_nothing(tmp_path: Path, has_version_2: bool) -> None:
+    """The same simulation without a kill, then with one kill at each file operation."""
+    operations = run_transactions(tmp_path / "whole", 0, [], has_version_2=has_version_2).file_operations
+    assert operations > 10
+    for kill in range(operations):
+        run_transactions(tmp_path / str(kill), 0, [kill], has_version_2=has_version_2)

@@ -1,0 +1,82 @@
+"""The simulators find every planted bug."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import pytest
+
+import tests.simulation.cluster.planted_bugs
+import tests.simulation.coordinators.planted_bugs
+import tests.simulation.quorum.planted_bugs
+from tests.simulation.cluster.simulator import simulate as simulate_cluster
+from tests.simulation.coordinators.simulator import simulate as simulate_coordinators
+from tests.simulation.quorum.simulator import simulate as simulate_quorum
+from tests.simulation.runner import PlantedBug, Simulate, bugs_in, finds
+from tests.simulation.storage.planted_bugs import COMPACTION_BUGS, PLANTED_BUGS
+from tests.simulation.storage.simulator import simulate as simulate_storage
+
+
+class Search(NamedTuple):
+    """The planted bugs of a part, and the seeds that find them."""
+
+    simulate: Simulate
+    bugs: Sequence[PlantedBug]
+    seeds: int
+    """The number of first seeds; nearly all bugs are found within ten."""
+    first_seed: Mapping[str, int]
+    """A seed that finds a bug which the first seeds do not find; it runs first."""
+
+
+SEARCHES = {
+    "storage": Search(simulate_storage, [bug for bug in PLANTED_BUGS if bug.__name__ not in COMPACTION_BUGS], 2000, {}),
+    "compaction": Search(
+        partial(simulate_storage, is_compacting=True),
+        [bug for bug in PLANTED_BUGS if bug.__name__ in COMPACTION_BUGS],
+        2000,
+        {},
+    ),
+    "coordinators": Search(simulate_coordinators, bugs_in(tests.simulation.coordinators.planted_bugs), 100, {}),
+    "quorum": Search(
+        simulate_quorum,
+        bugs_in(tests.simulation.quorum.planted_bugs),
+        150,
+        {
+            "votes_are_not_persisted": 165,
+            "votes_are_sent_before_they_are_durable": 23,
+            "logs_are_compared_by_offset_only": 378,
+            "responses_to_earlier_requests_are_accepted": 524,
+            "voter_changes_overlap": 30,
+        },
+    ),
+    "cluster": Search(
+        simulate_cluster,
+        bugs_in(tests.simulation.cluster.planted_bugs),
+        60,
+        {
+            "the_high_watermark_ignores_joining_replicas": 28,
+            "records_count_before_they_are_durable": 8,
+            "followers_truncate_to_the_high_watermark": 1,
+            "alter_partition_ignores_epochs": 91,
+            "an_unclean_restart_changes_nothing": 1,
+            "all_elections_are_unclean": 20,
+            "a_new_controller_ignores_uncommitted_records": 1,
+            "metadata_counts_before_it_is_durable": 3,
+            "snapshots_miss_the_last_record": 2,
+        },
+    ),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("part", "plant"),
+    [pytest.param(part, bug, id=f"{part}-{bug.__name__}") for part, search in SEARCHES.items() for bug in search.bugs],
+)
+def test_a_planted_bug_is_found(part: str, plant: PlantedBug, monkeypatch: pytest.MonkeyPatch) -> None:
+    search = SEARCHES[part]
+    plant(monkeypatch)
+    first = search.first_seed.get(plant.__name__, 0)
+    assert finds(search.simulate, (first, *range(search.seeds)))

@@ -30,7 +30,7 @@ from tests.support.waiting import until
 
 KAFKA = "apache-kafka"
 RECORDED = ["barnabas", pytest.param(KAFKA, marks=[needs_kafka, pytest.mark.golden])]
-"""The brokers whose answers are compared with a record; those of Apache Kafka may be recorded anew."""
+"""The brokers whose answers are compared with a record; those of Apache Kafka may replace it."""
 EARLIEST, LATEST = -2, -1
 NOT_READY = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 T = TypeVar("T")

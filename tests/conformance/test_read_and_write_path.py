@@ -360,7 +360,7 @@ def transcript(bootstrap: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("kind", RECORDED)
-def test_responses_equal_the_recorded_ones_of_apache_kafka(kind: str) -> None:
+def test_responses_equal_those_of_apache_kafka(kind: str) -> None:
     """Every field of every step that does not depend on the clock or on chance."""
     with running(kind) as broker:
         assert_as_recorded("read_and_write_path", kind, transcript(broker.bootstrap))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from tests.support import time_budget
@@ -24,7 +25,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Report event loop stalls of brokers; register the marks and the time budget."""
+    """Report event loop stalls of brokers; register the marks and the time budget; a slow machine fails no property."""
+    hypothesis.settings.register_profile("no-deadline", deadline=None)
+    hypothesis.settings.load_profile("no-deadline")
     plugin = StallLines()
     plugin.attach()
     config.pluginmanager.register(plugin, "stall-lines")

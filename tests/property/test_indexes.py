@@ -20,7 +20,7 @@ from tests.support.segments import NOW_MS, append, batch, close_idle_files, read
 GAPS = st.integers(1, 50)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     steps=st.lists(st.tuples(GAPS, GAPS), min_size=1, max_size=40),
     repeat=st.integers(1, 60),
@@ -58,7 +58,7 @@ def test_a_lookup_is_what_a_scan_finds(
             assert index.offset_at_or_after(target) == (behind[0] if behind else None)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     times=st.lists(st.integers(-1, 2**45), min_size=1, max_size=60),
     repeat=st.integers(1, 30),
@@ -201,4 +201,4 @@ class EngineAgainstList(RuleBasedStateMachine):
 
 
 TestEngineAgainstList = EngineAgainstList.TestCase
-TestEngineAgainstList.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestEngineAgainstList.settings = settings(max_examples=60, stateful_step_count=30)

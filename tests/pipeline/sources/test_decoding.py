@@ -79,7 +79,7 @@ def many(batches: int, count: int, codec: Compression = Compression.NONE, size: 
     return data
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(one_batch, min_size=1, max_size=8))
 def test_any_batches_are_decoded_as_written(batches: list[Any]) -> None:
     """Nulls, headers, gaps between offsets, both timestamp types, every codec in one buffer."""
@@ -130,7 +130,7 @@ def test_a_clients_batches_are_read(codec: int) -> None:
     assert found == [(number, NOW_MS + number, b"key", b"value %d" % number, (("h", b"x"),)) for number in range(50)]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 330), st.integers(0, 330))
 def test_only_the_requested_offsets_are_returned(start: int, end: int) -> None:
     data = many(8, 40)
@@ -237,7 +237,7 @@ def test_an_impossible_record_count_allocates_no_memory() -> None:
         decode(bytes(assemble(header, b"\0" * 10)))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.binary(min_size=4, max_size=1200), st.data())
 def test_both_checksum_implementations_agree(data: bytes, draw: st.DataObject) -> None:
     begin = st.integers(0, len(data) - 4)

@@ -31,16 +31,20 @@ def test_a_stall_is_counted_with_the_stack_during_it(
     watchdog = Watchdog(loop, log=lines.append)
     stalls: list[Stall] = []
     add = watchdog.stalls.add
-    monkeypatch.setattr(watchdog.stalls, "add", lambda stall, now_s: (stalls.append(stall), add(stall, now_s)))
     seen = threading.Event()
+
+    def add_and_stop(stall: Stall, now_s: float) -> None:
+        stalls.append(stall)
+        add(stall, now_s)
+        loop.call_soon_threadsafe(loop.stop)
 
     def stand_still() -> None:
         watchdog.wake()
         until(lambda: seen.is_set() or None, "the watchdog has looked at the stack")
 
+    monkeypatch.setattr(watchdog.stalls, "add", add_and_stop)
     watchdog._replied = _Announcing(seen)
     loop.call_soon(stand_still)
-    loop.call_later(4 * STALL_S, loop.stop)
     loop.run_forever()
     watchdog.stop()
     assert any("stand_still" in stall.stack for stall in stalls)

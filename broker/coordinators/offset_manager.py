@@ -36,6 +36,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.groups import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -50,6 +51,7 @@ from protocol.messages.groups import (
 from protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
 from protocol.primitives import ZERO_UUID
@@ -88,39 +90,45 @@ class OffsetMetadataManager:
         expire_wall_ms = (
             NO_EXPIRY if retention_ms == DEFAULT_RETENTION else min(wall_ms + retention_ms, _END_OF_TIME_MS)
         )
-        response = commit_response(request, _NONE)
-        topic_ids = [topic.topic_id for topic in request.topics]
-        return self._commit_records(request, topic_ids, response, wall_ms, expire_wall_ms), response
+        records: list[StoredRecord] = []
+        topics = []
+        for topic in request.topics:
+            results = self._commit_topic(records, request.group_id, topic, topic.topic_id, wall_ms, expire_wall_ms)
+            topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=results))
+        return records, OffsetCommitResponse(topics=topics)
 
     def commit_transactional(
         self, request: TxnOffsetCommitRequest, topic_ids: Mapping[str, bytes], wall_ms: int
     ) -> tuple[list[StoredRecord], TxnOffsetCommitResponse]:
         """The records of a transactional commit, and the response after they are committed."""
-        response = txn_commit_response(request, _NONE)
-        ids = [topic_ids[topic.name] for topic in request.topics]
-        return self._commit_records(request, ids, response, wall_ms, NO_EXPIRY), response
+        records: list[StoredRecord] = []
+        topics = []
+        for topic in request.topics:
+            results = self._commit_topic(records, request.group_id, topic, topic_ids[topic.name], wall_ms, NO_EXPIRY)
+            topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=results))
+        return records, TxnOffsetCommitResponse(topics=topics)
 
-    def _commit_records(
+    def _commit_topic(
         self,
-        request: Any,
-        topic_ids: list[bytes],
-        response: Any,
+        records: list[StoredRecord],
+        group_id: str,
+        topic: OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic,
+        topic_id: bytes,
         wall_ms: int,
         expire_wall_ms: int,
-    ) -> list[StoredRecord]:
-        """The records of a commit of either kind; sets the errors of partitions that fail (rule 1)."""
-        records: list[StoredRecord] = []
-        for topic, topic_id, results in zip(request.topics, topic_ids, response.topics, strict=True):
-            commits = []
-            for partition, result in zip(topic.partitions, results.partitions, strict=True):
-                if partition.committed_metadata and self._is_metadata_too_long(partition.committed_metadata):
-                    result.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                else:
-                    commits.append(
-                        (partition.partition_index, _to_stored(partition, wall_ms, expire_wall_ms, topic_id))
-                    )
-            records += commit_records(request.group_id, topic.name, commits)
-        return records
+    ) -> list[OffsetCommitResponsePartition]:
+        """Add the records of one topic's commits; returns the results of its partitions (rule 1)."""
+        results, commits = [], []
+        for partition in topic.partitions:
+            index = partition.partition_index
+            error = _NONE
+            if partition.committed_metadata and self._is_metadata_too_long(partition.committed_metadata):
+                error = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                commits.append((index, _to_stored(partition, wall_ms, expire_wall_ms, topic_id)))
+            results.append(OffsetCommitResponsePartition(partition_index=index, error_code=error))
+        records += commit_records(group_id, topic.name, commits)
+        return results
 
     def _is_metadata_too_long(self, metadata: str) -> bool:
         limit = self._metadata_max_size

@@ -38,7 +38,7 @@ class AuthorizingHandlers:
 
     def _denial(self, context: RequestContext, operation: str, resource_type: str, name: str) -> ErrorCode:
         """NONE if the client is authorized, else the authorization error of the resource type."""
-        is_allowed = self._is_authorized(context, operation, resource_type, name)
+        is_allowed = self._authorizer.authorize(context.connection.principal, operation, resource_type, name)
         return ErrorCode.NONE if is_allowed else _DENIALS[resource_type]
 
     def _authorized_operations(

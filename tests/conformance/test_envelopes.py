@@ -117,7 +117,7 @@ def test_other_forwarded_requests_are_served(cluster: Cluster) -> None:
     assert ids.error_code == E.STALE_BROKER_EPOCH
 
 
-# ---- what is not -----------------------------------------------------------------------------------------
+# ---- rejected envelopes -----------------------------------------------------------------------------------------
 
 
 GOOD = opened_up(ListPartitionReassignmentsRequest(timeout_ms=1000, topics=None), 0)
@@ -125,20 +125,20 @@ HEARTBEAT = BrokerHeartbeatRequest(
     broker_id=1, broker_epoch=1, current_metadata_offset=1, want_fence=False, want_shut_down=False
 )
 API_VERSIONS = ApiVersionsRequest(client_software_name="a", client_software_version="1")
-NOBODY = E.PRINCIPAL_DESERIALIZATION_FAILURE
+BAD_PRINCIPAL = E.PRINCIPAL_DESERIALIZATION_FAILURE
 WRONG: dict[str, tuple[EnvelopeRequest, ErrorCode]] = {
     "an API for brokers": (envelope(opened_up(MetadataRequest(topics=None), 12)), E.INVALID_REQUEST),
     "an API for the controller": (envelope(opened_up(HEARTBEAT, 0)), E.INVALID_REQUEST),
     "ApiVersions": (envelope(opened_up(API_VERSIONS, 3)), E.INVALID_REQUEST),
     "an envelope": (envelope(opened_up(envelope(GOOD), 0)), E.INVALID_REQUEST),
-    "an API that nobody knows": (envelope((999).to_bytes(2, "big") + GOOD[2:]), E.UNSUPPORTED_VERSION),
-    "a version that nobody knows": (envelope(GOOD[:2] + b"\0\x63" + GOOD[4:]), E.UNSUPPORTED_VERSION),
+    "an unknown API": (envelope((999).to_bytes(2, "big") + GOOD[2:]), E.UNSUPPORTED_VERSION),
+    "an unknown version": (envelope(GOOD[:2] + b"\0\x63" + GOOD[4:]), E.UNSUPPORTED_VERSION),
     "no request": (envelope(b""), E.UNSUPPORTED_VERSION),
     "half a header": (envelope(GOOD[:9]), E.UNSUPPORTED_VERSION),
     "half a request": (envelope(GOOD[:-3]), E.UNSUPPORTED_VERSION),
-    "nobody": (envelope(GOOD, principal=None), NOBODY),
-    "somebody of another version": (envelope(GOOD, principal=b"\0\1" + ANONYMOUS[2:]), NOBODY),
-    "half of somebody": (envelope(GOOD, principal=ANONYMOUS[:-4]), NOBODY),
+    "no principal": (envelope(GOOD, principal=None), BAD_PRINCIPAL),
+    "a principal of another version": (envelope(GOOD, principal=b"\0\1" + ANONYMOUS[2:]), BAD_PRINCIPAL),
+    "half a principal": (envelope(GOOD, principal=ANONYMOUS[:-4]), BAD_PRINCIPAL),
     "no address": (envelope(GOOD, address=b""), E.INVALID_REQUEST),
     "an address of three bytes": (envelope(GOOD, address=HERE[:3]), E.INVALID_REQUEST),
 }

@@ -30,7 +30,7 @@ def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def producer_of(bootstrap: str, **settings: Any) -> Producer:
-    """Returns a producer; `_` in a setting's name stands for a dot."""
+    """Returns a producer; `_` in the name of a setting is replaced by a dot."""
     return Producer({"bootstrap.servers": bootstrap, "log_level": 0, **dotted(settings)})
 
 

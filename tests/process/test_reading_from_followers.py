@@ -82,5 +82,9 @@ def test_a_consumer_reads_in_its_rack_and_falls_back_to_other_racks(cluster: Clu
     cluster.nodes[2].kill()
     writer.write(300)
     writer.flush()
-    until(lambda: reader.has_all(writer), "what came when it was gone was read elsewhere", within_s=60)
+    until(
+        lambda: reader.has_all(writer),
+        "the records of its absence are read",
+        within_s=60,
+    )
     reader.close()

@@ -19,7 +19,7 @@ WAIT_S = 60.0
 
 
 def create_topic(bootstrap: str, name: str, partitions: int = 1, replicas: int = 1, **configs: str) -> None:
-    """Underscores in the names of configs stand for dots."""
+    """Creates a topic; `_` in the name of a config is replaced by a dot."""
     config = {key.replace("_", "."): value for key, value in configs.items()}
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(name, partitions, replicas, config=config)])[name].result(WAIT_S)

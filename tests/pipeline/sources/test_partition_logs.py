@@ -35,7 +35,7 @@ def read(root: Path, parts: Any = None, **options: str | int) -> Values:
 
 
 def planned(root: Path, **options: str | int) -> Any:
-    """The plan of a read; `_` in an option stands for a dot, and a number for the value of partition 0."""
+    """The plan of a read; `_` in an option is replaced by a dot, and a number is the value of partition 0."""
     texts = {
         name.replace("_", "."): value if isinstance(value, str) else json.dumps({"t": {"0": value}})
         for name, value in options.items()

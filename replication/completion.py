@@ -1,0 +1,146 @@
+"""The result of an operation that completes now or later (Kafka: CompletableFuture).
+
+RULES    1. A completion gets one result: a value or an error. Later results are ignored, since a response, a timeout and a
+            closed connection may race.
+         2. `then` calls the callback at once if the result exists; a result before the return is not a special case.
+         3. `cancel` means that the result is not needed any more: `on_cancel` is called, callbacks are not.
+         4. Everything runs on the thread of the state machines; nothing here reads a clock.
+NOT HERE Threads (`io_executor.py`), waiting for changes of a partition (`purgatory.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from replication.timer_queue import Timer, TimerQueue
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Completion(Generic[T]):
+    """The result of an operation, now or later.
+
+    `value` and `error` may be read when `is_done`; an error is the exception that `result` raises. `on_cancel` is called once if
+    the result is not needed any more.
+    """
+
+    __slots__ = ("_callbacks", "_deadline", "error", "is_cancelled", "is_done", "on_cancel", "value")
+
+    value: T
+
+    def __init__(self, on_cancel: Callable[[], None] | None = None) -> None:
+        self.is_done = self.is_cancelled = False
+        self.error: Exception | None = None
+        self.on_cancel = on_cancel
+        self._callbacks: list[Callable[[Completion[T]], None]] = []
+        self._deadline: Timer | None = None
+
+    def complete(self, value: T) -> None:
+        """Set the result."""
+        if not self.is_done:
+            self.value = value
+            self._finish()
+
+    def fail(self, error: Exception) -> None:
+        """Set an error as the result."""
+        if not self.is_done:
+            self.error = error
+            self._finish()
+
+    def result(self) -> T:
+        """The value.
+
+        Raises:
+            Exception: the error.
+        """
+        assert self.is_done, "the result exists"
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    def then(self, callback: Callable[[Completion[T]], None]) -> None:
+        """Call `callback` with this completion when the result exists, at once if it does."""
+        if not self.is_done:
+            self._callbacks.append(callback)
+        elif not self.is_cancelled:
+            callback(self)
+
+    def map(self, function: Callable[[T], U]) -> Completion[U]:
+        """The completion of `function(value)`; errors pass through, and an exception of `function` is the error."""
+        mapped: Completion[U] = Completion(self.cancel)
+
+        def on_done(_: Completion[T]) -> None:
+            if self.error is not None:
+                mapped.fail(self.error)
+                return
+            try:
+                value = function(self.value)
+            except Exception as error:  # noqa: BLE001  # the consumer of the result handles it
+                mapped.fail(error)
+            else:
+                mapped.complete(value)
+
+        self.then(on_done)
+        return mapped
+
+    def expire_at(self, timers: TimerQueue, at_mono_ms: int, on_expire: Callable[[], None]) -> None:
+        """Call `on_expire`, which sets a result, unless there is one before the deadline."""
+        if not self.is_done:
+            self._deadline = timers.schedule(at_mono_ms, on_expire)
+
+    def cancel(self) -> None:
+        """The result is not needed any more (rule 3)."""
+        if self.is_done:
+            return
+        on_cancel = self.on_cancel
+        self.is_cancelled = True
+        self._callbacks.clear()
+        self._finish()
+        if on_cancel is not None:
+            on_cancel()
+
+    def _finish(self) -> None:
+        """Drop the references to both sides, to break cycles that hold open files; then call the callbacks."""
+        self.is_done = True
+        self.on_cancel = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+
+def completed(value: T) -> Completion[T]:
+    """A completion that has its value."""
+    completion: Completion[T] = Completion()
+    completion.complete(value)
+    return completion
+
+
+def failed(error: Exception) -> Completion[T]:
+    """A completion that has its error."""
+    completion: Completion[T] = Completion()
+    completion.fail(error)
+    return completion
+
+
+def all_done(completions: Iterable[Completion[T]]) -> Completion[None]:
+    """Completes when all of them have a value or an error."""
+    incomplete = [completion for completion in completions if not completion.is_done]
+    remaining = len(incomplete)
+    together: Completion[None] = Completion()
+    if not remaining:
+        together.complete(None)
+
+    def on_done(_: Completion[T]) -> None:
+        nonlocal remaining
+        remaining -= 1
+        if not remaining:
+            together.complete(None)
+
+    for completion in incomplete:
+        completion.then(on_done)
+    return together

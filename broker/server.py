@@ -227,9 +227,7 @@ class Server:
         settings = self._config.socket_settings()
         for endpoint in endpoints:
             try:
-                listener = Listener(
-                    self._loop, endpoint.name, endpoint.host, endpoint.port, dispatcher.dispatch, settings
-                )
+                listener = Listener(self._loop, endpoint.name, endpoint.host, endpoint.port, dispatcher, settings)
             except OSError as error:
                 raise _bind_error(endpoint, error, "--listen or the setting listeners") from None
             listeners.append(listener)

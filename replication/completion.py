@@ -22,8 +22,8 @@ U = TypeVar("U")
 class Completion(Generic[T]):
     """The result of an operation, now or later.
 
-    `value` and `error` may be read when `is_done`; an error is the exception that `result` raises. `on_cancel` is called once if
-    the result is not needed any more.
+    `value` and `error` may be read when `is_done`; an error is the exception that `result` raises. `on_cancel` is called once
+    if the result is not needed any more.
     """
 
     __slots__ = ("_callbacks", "_deadline", "error", "is_cancelled", "is_done", "on_cancel", "value")
@@ -34,7 +34,7 @@ class Completion(Generic[T]):
         self.is_done = self.is_cancelled = False
         self.error: Exception | None = None
         self.on_cancel = on_cancel
-        self._callbacks: list[Callable[[Completion[T]], None]] = []
+        self._callbacks: list[Callable[[Completion[T]], None]] | None = None
         self._deadline: Timer | None = None
 
     def complete(self, value: T) -> None:
@@ -63,27 +63,33 @@ class Completion(Generic[T]):
     def then(self, callback: Callable[[Completion[T]], None]) -> None:
         """Call `callback` with this completion when the result exists, at once if it does."""
         if not self.is_done:
+            if self._callbacks is None:
+                self._callbacks = []
             self._callbacks.append(callback)
         elif not self.is_cancelled:
             callback(self)
 
-    def map(self, function: Callable[[T], U]) -> Completion[U]:
-        """The completion of `function(value)`; errors pass through, and an exception of `function` is the error."""
-        mapped: Completion[U] = Completion(self.cancel)
+    def handle(self, function: Callable[[Completion[T]], U]) -> Completion[U]:
+        """The completion of `function(self)`, called when the result exists; an exception of `function` is the error.
+
+        Cancelling it cancels this completion.
+        """
+        handled: Completion[U] = Completion(self.cancel)
 
         def on_done(_: Completion[T]) -> None:
-            if self.error is not None:
-                mapped.fail(self.error)
-                return
             try:
-                value = function(self.value)
+                value = function(self)
             except Exception as error:  # noqa: BLE001  # the consumer of the result handles it
-                mapped.fail(error)
+                handled.fail(error)
             else:
-                mapped.complete(value)
+                handled.complete(value)
 
         self.then(on_done)
-        return mapped
+        return handled
+
+    def map(self, function: Callable[[T], U]) -> Completion[U]:
+        """The completion of `function(value)`; errors pass through, and an exception of `function` is the error."""
+        return self.handle(lambda done: function(done.result()))
 
     def expire_at(self, timers: TimerQueue, at_mono_ms: int, on_expire: Callable[[], None]) -> None:
         """Call `on_expire`, which sets a result, unless there is one before the deadline."""
@@ -96,7 +102,7 @@ class Completion(Generic[T]):
             return
         on_cancel = self.on_cancel
         self.is_cancelled = True
-        self._callbacks.clear()
+        self._callbacks = None
         self._finish()
         if on_cancel is not None:
             on_cancel()
@@ -108,9 +114,10 @@ class Completion(Generic[T]):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback(self)
+        if self._callbacks is not None:
+            callbacks, self._callbacks = self._callbacks, None
+            for callback in callbacks:
+                callback(self)
 
 
 def completed(value: T) -> Completion[T]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import Final
 
 from broker.handlers.deferred import submit
-from broker.handlers.router import Pending, RequestContext
+from broker.handlers.router import RequestContext
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Resource
 from broker.security.operations import authorized_operations
 from protocol.api import error_response
 from protocol.errors import ErrorCode
 from protocol.schema import Message
+from replication.completion import Completion
 from replication.controller.controller_client import Controller
 
 _DENIALS: Final = {
@@ -57,7 +58,7 @@ class ForwardingHandlers(AuthorizingHandlers):
 
     def _forward(
         self, context: RequestContext, request: Message, operation: str, denial: str | None = NOT_AUTHORIZED
-    ) -> Pending | Message:
+    ) -> Message | Completion[Message]:
         """The controller's response if the client is authorized on the cluster, else an error with the text `denial`."""
         if not self._is_authorized(context, operation):
             return authorization_error(context, denial)

@@ -9,30 +9,31 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from broker.coordinators.runtime.coordinator_runtime import Commit, coordinator_error
-from broker.handlers.router import Pending, RequestContext
+from broker.handlers.router import RequestContext
 from protocol.errors import ErrorCode
 from protocol.schema import Message
+from replication.completion import Completion
 from replication.controller.controller_client import ControllerClient
 from replication.timer_queue import Timer, TimerQueue
 
 A = TypeVar("A", bound=Message)
 
 
-def when_committed(commit: Commit, answer: Callable[[ErrorCode], A]) -> A | Pending:
+def when_committed(commit: Commit, answer: Callable[[ErrorCode], A]) -> A | Completion[A]:
     """The response, now or after the commit completes."""
     if commit.error is not None:
         return answer(commit.error)
-    pending = Pending()
+    pending: Completion[A] = Completion()
     commit.waiters.append(lambda error: pending.complete(answer(error)))
     return pending
 
 
-def when_all(commits: Iterable[Commit], answer: Callable[[], A]) -> A | Pending:
+def when_all(commits: Iterable[Commit], answer: Callable[[], A]) -> A | Completion[A]:
     """The response after all commits have completed, with or without an error."""
     incomplete = [commit for commit in commits if commit.error is None]
     if not incomplete:
         return answer()
-    pending = Pending()
+    pending: Completion[A] = Completion()
     on_commit = countdown(len(incomplete), lambda: pending.complete(answer()))
     for commit in incomplete:
         commit.waiters.append(lambda _: on_commit())
@@ -72,9 +73,9 @@ def submit(
     request: Message,
     amend: Callable[[Any], None] | None = None,
     timeout: ControllerTimeout | None = None,
-) -> Pending:
+) -> Completion[Any]:
     """The controller's response to a request, changed by `amend`. After a timeout the request still takes effect."""
-    pending = Pending()
+    pending: Completion[Any] = Completion()
     timers: list[Timer] = []
 
     def reply(response: Message) -> None:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
-from broker.handlers.router import FastPath, Handler, Pending, RequestContext, Router
-from broker.network.exchange import CloseConnection, ConnectionInfo, DeferredResponse
+from broker.handlers.router import FastPath, Handler, RequestContext, Router
+from broker.network.exchange import CloseConnection, ConnectionInfo, Response
 from broker.process.watchdog import Watchdog
 from protocol.api import APIS, ApiKey, request_header_version, response_header_version
 from protocol.codec import decoder, encoder
@@ -25,6 +26,7 @@ from protocol.framing import Part, frame_response, parse_request_header
 from protocol.messages.headers import RequestHeader
 from protocol.messages.metadata import ApiVersionsRequest
 from protocol.schema import Message, blank, carries
+from replication.completion import Completion
 
 _log = logging.getLogger("barnabas.dispatch")
 
@@ -43,38 +45,6 @@ class _Entry(NamedTuple):
     has_flexible_response_header: bool
 
 
-class PendingParts:
-    """A pending response and its encoder."""
-
-    __slots__ = ("_api_key", "_encode", "_pending")
-
-    def __init__(self, pending: Pending, encode: Callable[[Message], list[Part]], frame: bytearray) -> None:
-        self._pending = pending
-        self._encode = encode
-        self._api_key = frame[:_API_KEY_BYTES]
-
-    def deliver_to(self, deliver: Callable[[list[Part] | None], None], close: Callable[[str], None]) -> None:
-        """Call `deliver` with the encoded response, or `close` with a reason, now or later."""
-
-        def on_response(answer: Message | None) -> None:
-            try:
-                parts = None if answer is None else self._encode(answer)
-            except CloseConnection as error:
-                close(str(error))
-            else:
-                deliver(parts)
-
-        self._pending.deliver_to(on_response, close)
-
-    def cancel(self) -> None:
-        """The response is no longer needed."""
-        self._pending.cancel()
-
-    def can_pipeline(self, frame: bytearray) -> bool:
-        """Whether a later frame holds a request of the same kind, and that may be begun."""
-        return self._pending.lets_next_begin and frame.startswith(self._api_key)
-
-
 class Dispatcher:
     """Handles the requests of one listener's connections."""
 
@@ -88,10 +58,8 @@ class Dispatcher:
         self._router = router
         self._entries.clear()
 
-    def dispatch(
-        self, frame: bytearray, connection: ConnectionInfo, mono_ms: int
-    ) -> list[Part] | DeferredResponse | None:
-        """Handle one request.
+    def dispatch(self, frame: bytearray, connection: ConnectionInfo, mono_ms: int) -> list[Part] | Response | None:
+        """Handle one request, now or later.
 
         Raises:
             MalformedRequest: the frame violates the protocol.
@@ -111,7 +79,7 @@ class Dispatcher:
         if entry.has_flexible_request_header:
             position = _skip_tagged_fields(frame, position)
         try:
-            answer: list[Part] | Message | DeferredResponse | Pending | None = None
+            answer: list[Part] | Message | Completion[Any] | None = None
             if entry.fast_path is not None:
                 answer = entry.fast_path(context, frame, position)
             if answer is None:
@@ -122,9 +90,14 @@ class Dispatcher:
             answer = self._answer_fault(entry, context)
         if isinstance(answer, Message):
             return self._encode(entry, context, answer)
-        if isinstance(answer, Pending):
-            return PendingParts(answer, lambda message: self._encode(entry, context, message), frame)
+        if isinstance(answer, Completion):
+            return answer.handle(partial(self._encode_late, entry, context))
         return answer
+
+    def can_pipeline(self, frame: bytearray) -> bool:
+        """Whether requests of the frame's API may start before the responses to earlier ones are complete."""
+        route = self._router.table.get(int.from_bytes(frame[:_API_KEY_BYTES], "big"))
+        return route is not None and route.can_pipeline
 
     def _find(self, api_key: int, api_version: int) -> _Entry | None:
         route = self._router.table.get(api_key)
@@ -153,6 +126,17 @@ class Dispatcher:
         answer = entry.handler(context, ApiVersionsRequest())
         assert isinstance(answer, Message)
         return self._encode(entry, context, answer)
+
+    def _encode_late(self, entry: _Entry, context: RequestContext, answer: Completion[Any]) -> list[Part] | None:
+        """Encode the result of a handler, or of a fast path, which may be encoded."""
+        response: list[Part] | Message | None
+        try:
+            response = answer.result()
+        except CloseConnection:
+            raise
+        except Exception:  # noqa: BLE001
+            response = self._answer_fault(entry, context)
+        return self._encode(entry, context, response) if isinstance(response, Message) else response
 
     def _encode(self, entry: _Entry, context: RequestContext, answer: Message) -> list[Part]:
         """Encode a response; one that its version cannot represent is a fault (rule 3)."""

@@ -1,11 +1,12 @@
 """The API table of a listener, and the forms of a response.
 
 RULES    1. ApiVersions advertises exactly the routes of this table.
-         2. A handler returns the response (a message), no response (None: Produce with acks=0) or a Pending.
-            A Pending is completed on the loop; handlers create no tasks.
+         2. A handler returns the response (a message), no response (None: Produce with acks=0) or a completion of one of
+            these. It is completed on the loop; handlers create no tasks. If the connection closes first, it is cancelled.
          3. Handlers are registered, not discovered: `server.py` collects their routes, this module imports none.
-         4. A handler that raises has changed nothing: the client gets UNKNOWN_SERVER_ERROR if the response has an
-            error code, else the connection is closed; the traceback is logged and the fault is counted.
+         4. After an exception of a handler, or an error of its completion, the client gets UNKNOWN_SERVER_ERROR if the
+            response has an error code, else the connection is closed; the traceback is logged and the fault is counted.
+            `CloseConnection` closes the connection.
 NOT HERE Frames and sockets (`network/connection.py`), the APIs (their handlers).
 """
 
@@ -14,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from broker.network.exchange import CloseConnection, ConnectionInfo, DeferredResponse
+from broker.network.exchange import CloseConnection, ConnectionInfo
 from protocol.framing import Part
 from protocol.schema import Message
+from replication.completion import Completion
 
-__all__ = ["CloseConnection", "ConnectionInfo", "Handler", "Pending", "RequestContext", "Route", "Router"]
+__all__ = ["CloseConnection", "ConnectionInfo", "Handler", "RequestContext", "Route", "Router"]
 
 
 class RequestContext:
@@ -50,79 +52,10 @@ class RequestContext:
         return self.connection.principal
 
 
-class Pending:
-    """A response that comes later; complete it once, on the loop.
-
-    `complete` may be called before the Pending is returned. If the connection closes first, `on_cancel` is called
-    and a later `complete` is ignored.
-
-    Args:
-        on_cancel: called once if the response is no longer needed.
-        lets_next_begin: whether the connection's next request of the same API may start before this one completes:
-            everything that depends on their order is done.
-    """
-
-    __slots__ = ("_answer", "_close", "_close_reason", "_deliver", "is_done", "lets_next_begin", "on_cancel")
-
-    def __init__(self, on_cancel: Callable[[], None] | None = None, *, lets_next_begin: bool = False) -> None:
-        self.on_cancel = on_cancel
-        self.lets_next_begin = lets_next_begin
-        self.is_done = False
-        self._answer: Message | None = None
-        self._deliver: Callable[[Message | None], None] | None = None
-        self._close: Callable[[str], None] | None = None
-        self._close_reason: str | None = None
-
-    def complete(self, answer: Message | None) -> None:
-        """Set the response (None: no response)."""
-        if self.is_done:
-            return
-        deliver, _ = self._end()
-        if deliver is None:
-            self._answer = answer
-        else:
-            deliver(answer)
-
-    def close(self, reason: str) -> None:
-        """Close the connection instead of responding; like raising `CloseConnection`."""
-        if self.is_done:
-            return
-        _, close = self._end()
-        self._close_reason = reason
-        if close is not None:
-            close(reason)
-
-    def deliver_to(self, deliver: Callable[[Message | None], None], close: Callable[[str], None]) -> None:
-        """Called by the connection: pass the response to `deliver`, or the reason to `close`, now or later."""
-        if self._close_reason is not None:
-            close(self._close_reason)
-        elif self.is_done:
-            deliver(self._answer)
-        else:
-            self._deliver = deliver
-            self._close = close
-
-    def cancel(self) -> None:
-        """Called by the connection: the response is no longer needed."""
-        if self.is_done:
-            return
-        on_cancel = self.on_cancel
-        self._end()
-        if on_cancel is not None:
-            on_cancel()
-
-    def _end(self) -> tuple[Callable[[Message | None], None] | None, Callable[[str], None] | None]:
-        """Drop the references to both sides, to break cycles that hold open files."""
-        sides = self._deliver, self._close
-        self.is_done = True
-        self.on_cancel = self._deliver = self._close = None
-        return sides
+Handler = Callable[[RequestContext, Any], "Message | Completion[Any] | None"]
 
 
-Handler = Callable[[RequestContext, Any], "Message | Pending | None"]
-
-
-FastPath = Callable[[RequestContext, bytearray, int], "list[Part] | Message | DeferredResponse | None"]
+FastPath = Callable[[RequestContext, bytearray, int], "list[Part] | Message | Completion[Any] | None"]
 """Answers a request frame, whose message begins at a position, without decoding it, now or later.
 
 None: another layout. Then nothing has happened, and the handler is called.
@@ -136,7 +69,8 @@ class Route(NamedTuple):
     """A route: API key, versions and handler.
 
     `advertised_min` differs from `min_version` only for Produce, which must be advertised from 0 on for old librdkafka
-    (KAFKA-18659) but is supported from 3 on.
+    (KAFKA-18659) but is supported from 3 on. With `can_pipeline`, a request may start before the responses to earlier ones
+    of the same connection are complete: everything that depends on their order is done when the handler returns.
     """
 
     api_key: int
@@ -145,6 +79,7 @@ class Route(NamedTuple):
     handler: Handler
     advertised_min: int | None = None
     fast_path: FastPaths | None = None
+    can_pipeline: bool = False
 
 
 class Router:

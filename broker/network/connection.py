@@ -1,7 +1,8 @@
 """One client connection: reads frames, dispatches requests, sends responses in order.
 
 RULES    1. Requests start, and responses are sent, in the order of the frames. One request is in flight, up to the end of its
-            sending. Behind a deferred response, a few requests may start if it allows them (`DeferredResponse.can_pipeline`).
+            sending. Behind an incomplete response, a few requests of the same API may start if it allows that
+            (`Dispatcher.can_pipeline`).
          2. The socket is watched for writing only while bytes are unsent, and for reading only while the queue is short.
          3. A request with an immediate response is answered in the same callback, without a task or a future.
          4. A muted connection (throttled: `ConnectionInfo.muted_until_mono_ms`) gets its response; its next request starts
@@ -22,13 +23,15 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Final, NamedTuple
 
-from broker.network.exchange import CloseConnection, ConnectionInfo, DeferredResponse, Dispatch
+from broker.network.exchange import CloseConnection, ConnectionInfo, Dispatcher, Response
 from broker.network.page_cache_prefetch import PageCachePrefetcher, ReadAhead
 from broker.network.sender import RegionEnded, Sender
 from broker.network.socket_io import PlaintextTransportLayer
 from protocol.errors import MalformedRequest
 from protocol.framing import FrameReader, Part
+from replication.completion import completed, failed
 from storage.io.disk import StorageError
 
 _log = logging.getLogger("barnabas.network")
@@ -39,39 +42,22 @@ _MAX_QUEUED_BYTES = 1024 * 1024
 _MAX_IN_FLIGHT = 64
 _MAX_IN_FLIGHT_BYTES = 1024 * 1024
 """The most requests, and bytes of requests, of one connection that are in flight."""
+_API_KEY_BYTES: Final = 2  # a frame begins with the API key
 
 
-class InFlightRequest:
-    """A request whose response is incomplete, or queued behind an incomplete one."""
+class _InFlightRequest(NamedTuple):
+    """A request whose response is incomplete, or behind an incomplete one; an error closes the connection in its place."""
 
-    __slots__ = ("_connection", "close_reason", "deferred", "is_complete", "parts", "size")
-
-    def __init__(self, connection: Connection, size: int) -> None:
-        self._connection = connection
-        self.size = size
-        self.deferred: DeferredResponse | None = None
-        self.is_complete = False
-        self.parts: list[Part] | None = None
-        self.close_reason: str | None = None
-        """Why the connection is closed instead of sending a response."""
-
-    def complete(self, parts: list[Part] | None) -> None:
-        """Completes the request with the parts of the response (on the loop)."""
-        self.parts = parts
-        self.is_complete = True
-        self._connection.on_complete(self)
-
-    def complete_with_close(self, close_reason: str) -> None:
-        """Closes the connection when the requests before this one are answered."""
-        self.close_reason = close_reason
-        self.complete(None)
+    response: Response
+    api_key: bytearray
+    size: int
 
 
 class Connection:
     """One accepted socket; all its code runs in callbacks of the event loop."""
 
     __slots__ = (
-        "_dispatch",
+        "_dispatcher",
         "_has_unsent",
         "_in_flight",
         "_in_flight_bytes",
@@ -98,7 +84,7 @@ class Connection:
         loop: asyncio.AbstractEventLoop,
         transport: PlaintextTransportLayer,
         info: ConnectionInfo,
-        dispatch: Dispatch,
+        dispatcher: Dispatcher,
         reader: FrameReader,
         on_close: Callable[[Connection], None],
         prefetcher: PageCachePrefetcher | None = None,
@@ -106,13 +92,13 @@ class Connection:
         self._loop = loop
         self._transport = transport
         self.info = info
-        self._dispatch = dispatch
+        self._dispatcher = dispatcher
         self._reader = reader
         self._on_close = on_close
         self._read_ahead = None if prefetcher is None else ReadAhead(prefetcher)
         self._sender = Sender(transport, self._read_ahead)
         self._queued_frames: deque[bytearray] = deque()
-        self._in_flight: deque[InFlightRequest] = deque()
+        self._in_flight: deque[_InFlightRequest] = deque()
         self._in_flight_bytes = 0
         self._has_unsent = False
         self._is_muted = False
@@ -142,8 +128,7 @@ class Connection:
         self._queued_frames.clear()
         in_flight, self._in_flight = self._in_flight, deque()
         for request in in_flight:
-            if request.deferred is not None:
-                request.deferred.cancel()
+            request.response.cancel()
         if self.info.on_close is not None:
             self.info.on_close()
         self._on_close(self)
@@ -201,49 +186,38 @@ class Connection:
         in_flight = self._in_flight
         if not in_flight:
             return True
-        first = in_flight[0].deferred
         return (
             len(in_flight) < _MAX_IN_FLIGHT
-            and first is not None
-            and first.can_pipeline(frame)
-            and in_flight[-1].close_reason is None
+            and frame.startswith(in_flight[0].api_key)
+            and self._dispatcher.can_pipeline(frame)
+            and in_flight[-1].response.error is None
             and self._in_flight_bytes + len(frame) <= _MAX_IN_FLIGHT_BYTES
         )
 
     def _serve(self, frame: bytearray) -> None:
         now_ms = time.monotonic_ns() // 1_000_000
         self.last_active_mono_ms = now_ms
+        answer: list[Part] | Response | None
         try:
-            answer = self._dispatch(frame, self.info, now_ms)
+            answer = self._dispatcher.dispatch(frame, self.info, now_ms)
         except (MalformedRequest, CloseConnection) as error:
-            if self._in_flight:
-                self._add_in_flight(frame).complete_with_close(str(error))
-            else:
-                self._close_with_reason(str(error))
-            return
+            answer = failed(error.with_traceback(None))
         if answer is None:
             self._receive_soon()
-        elif not isinstance(answer, list):
-            request = self._add_in_flight(frame)
-            request.deferred = answer
-            answer.deliver_to(request.complete, request.complete_with_close)
-            if not request.is_complete:
-                self._receive_soon()
-        elif self._in_flight:
-            self._add_in_flight(frame).complete(answer)
-        else:
+        elif isinstance(answer, list) and not self._in_flight:
             self._send(answer)
+        else:
+            response: Response = completed(answer) if isinstance(answer, list) else answer
+            self._in_flight.append(_InFlightRequest(response, frame[:_API_KEY_BYTES], len(frame)))
+            self._in_flight_bytes += len(frame)
+            response.then(self._on_response)
+            if not response.is_done:
+                self._receive_soon()
 
-    def _add_in_flight(self, frame: bytearray) -> InFlightRequest:
-        request = InFlightRequest(self, len(frame))
-        self._in_flight.append(request)
-        self._in_flight_bytes += request.size
-        return request
-
-    def on_complete(self, request: InFlightRequest) -> None:
-        """A request in flight is complete (on the loop)."""
+    def _on_response(self, response: Response) -> None:
+        """The response to a request in flight is complete."""
         in_flight = self._in_flight
-        if self.is_closed or request is not in_flight[0]:
+        if self.is_closed or response is not in_flight[0].response:
             return
         if len(in_flight) == 1:
             self._send_complete()
@@ -255,14 +229,14 @@ class Connection:
         """Sends the complete responses, up to the first incomplete one."""
         self._is_send_scheduled = False
         in_flight, sender = self._in_flight, self._sender
-        while in_flight and in_flight[0].is_complete and not self.is_closed:
-            request = in_flight.popleft()
-            self._in_flight_bytes -= request.size
-            sender.is_holding = bool(in_flight) and in_flight[0].is_complete
-            if request.close_reason is not None:
-                self._close_with_reason(request.close_reason)
-            elif request.parts is not None:
-                self._send(request.parts)
+        while in_flight and in_flight[0].response.is_done and not self.is_closed:
+            response, _, size = in_flight.popleft()
+            self._in_flight_bytes -= size
+            sender.is_holding = bool(in_flight) and in_flight[0].response.is_done
+            if response.error is not None:
+                self._close_with_reason(str(response.error))
+            elif response.value is not None:
+                self._send(response.value)
         sender.is_holding = False
         self._flush_held()
         if self._queued_frames and not self.is_closed:

@@ -1,7 +1,7 @@
 """The types that a connection exchanges with the request dispatcher.
 
-RULES    1. The answer to a frame is a list of parts, None (no response), or a `DeferredResponse`. A connection handles one
-            request at a time; further requests start only if the deferred response allows it (`can_pipeline`).
+RULES    1. The answer to a frame is a list of parts, None (no response), or a completion of one of these. A connection handles
+            one request at a time; further requests of the same API start only if its route allows it (`can_pipeline`).
 NOT HERE What a frame means (`handlers/`), how parts are sent (`sender.py`).
 """
 
@@ -11,13 +11,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 from protocol.framing import Part
+from replication.completion import Completion
 
 UNKNOWN_SOFTWARE = "unknown"
 """The client software name and version before an ApiVersions request sets them, as in Apache Kafka."""
 
 
 class CloseConnection(Exception):
-    """A handler raises this to close the connection without a response; the message is logged.
+    """The error of a handler that closes the connection without a response; the message is logged.
 
     Apache Kafka does the same where the protocol has no room for an error: a failed Produce with acks=0.
     """
@@ -60,23 +61,20 @@ class ConnectionInfo:
         """Called once when the connection is closed."""
 
 
-class DeferredResponse(Protocol):
-    """A response that is complete now or later."""
+Response = Completion["list[Part] | None"]
+"""The parts of a response, or None for no response; an error closes the connection."""
 
-    def deliver_to(self, deliver: Callable[[list[Part] | None], None], close: Callable[[str], None]) -> None:
-        """Calls `deliver` with the parts, or `close` with a reason, as soon as the response is complete."""
 
-    def cancel(self) -> None:
-        """The connection is closed: the response is not needed any more."""
+class Dispatcher(Protocol):
+    """Handles the frames of connections."""
+
+    def dispatch(self, frame: bytearray, connection: ConnectionInfo, mono_ms: int) -> list[Part] | Response | None:
+        """The parts of the response, now or later; None: no response.
+
+        Raises:
+            MalformedRequest: the peer violated the protocol.
+            CloseConnection: the connection must be closed without a response.
+        """
 
     def can_pipeline(self, frame: bytearray) -> bool:
-        """Whether the next request of the connection, in `frame`, may start before this response is complete."""
-
-
-Dispatch = Callable[[bytearray, ConnectionInfo, int], "list[Part] | DeferredResponse | None"]
-"""Handles a frame of a connection; the third argument is the monotonic time in milliseconds.
-
-Raises:
-    MalformedRequest: the peer violated the protocol.
-    CloseConnection: the connection must be closed without a response.
-"""
+        """Whether requests of the frame's API may start before the responses to earlier ones are complete."""

@@ -18,7 +18,7 @@ from collections import Counter
 
 from broker.config.broker_config import SocketSettings
 from broker.network.connection import Connection
-from broker.network.exchange import ConnectionInfo, Dispatch
+from broker.network.exchange import ConnectionInfo, Dispatcher
 from broker.network.page_cache_prefetch import PageCachePrefetcher
 from broker.network.socket_io import PlaintextTransportLayer
 from broker.security.authorizer import ANONYMOUS
@@ -43,12 +43,12 @@ class Listener:
         name: str,
         host: str,
         port: int,
-        dispatch: Dispatch,
+        dispatcher: Dispatcher,
         settings: SocketSettings,
     ) -> None:
         self._loop = loop
         self.name = name
-        self._dispatch = dispatch
+        self._dispatcher = dispatcher
         self.settings = settings
         """The limits can change at run time."""
         self._scratch = bytearray(SCRATCH_BYTES)
@@ -150,7 +150,7 @@ class Listener:
             self._loop,
             PlaintextTransportLayer(accepted),
             info,
-            self._dispatch,
+            self._dispatcher,
             FrameReader(settings.request_max_bytes, self._scratch),
             self._on_connection_closed,
             self.prefetcher,

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
+from replication.completion import Completion
 from replication.metadata.image import PartitionState
 from replication.partition.append_history import AppendHistory
 from replication.partition.follower_progress import NO_EPOCH, NO_OFFSET, FetchPosition, FollowerProgress
@@ -49,8 +50,6 @@ MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
-
-AckCallback = Callable[[ErrorCode], None]
 
 
 def state_key(topic: str, index: int) -> tuple[str, int]:
@@ -86,6 +85,31 @@ class TimestampAndOffset(NamedTuple):
 
 
 NOTHING_FOUND: Final = TimestampAndOffset(NO_TIMESTAMP, NO_OFFSET, NO_EPOCH)
+
+
+class Append(Completion[AppendInfo]):
+    """An append to a partition. It has its result when `acks` is satisfied; errors are KafkaErrors."""
+
+    __slots__ = ("acks", "info", "origin", "partition", "records", "wall_ms")
+
+    partition: Partition
+    info: AppendInfo
+    """The offsets of the records, once they are in the log."""
+
+    def __init__(self, records: bytearray | memoryview, acks: int, wall_ms: int, origin: AppendOrigin) -> None:
+        super().__init__()
+        self.records = records
+        self.acks = acks
+        self.wall_ms = wall_ms
+        self.origin = origin
+
+    @property
+    def error_code(self) -> ErrorCode:
+        """The code of the error; NONE without an error."""
+        if self.error is None:
+            return ErrorCode.NONE
+        assert isinstance(self.error, KafkaError)
+        return self.error.code
 
 
 class DivergingEpoch(Exception):
@@ -143,8 +167,8 @@ class Partition:
         self._durable_end_offset = 0
         self._wake = wake
         self._request_sync = request_sync
-        self._leader_ack_waiters: deque[tuple[int, AckCallback]] = deque()
-        self._isr_ack_waiters: deque[tuple[int, AckCallback]] = deque()
+        self._leader_ack_waiters: deque[Append] = deque()
+        self._isr_ack_waiters: deque[Append] = deque()
 
     def __repr__(self) -> str:
         role = "leader" if self.is_leader else "follower"
@@ -255,7 +279,7 @@ class Partition:
     def _fail_waiting_acks(self, error: ErrorCode) -> None:
         for waiting in (self._leader_ack_waiters, self._isr_ack_waiters):
             while waiting:
-                waiting.popleft()[1](error)
+                waiting.popleft().fail(KafkaError(error))
         self._wake(self.key)
         self._wake(self.end_key)
 
@@ -342,32 +366,31 @@ class Partition:
             self._complete_acks(waiting, offset)
         self._wake(self.key)
 
-    def check_acks(self, acks: int, end_offset: int) -> ErrorCode | None:
-        """The answer for a producer whose records end before `end_offset`; None: it must wait."""
-        if acks == ACKS_ALL:
-            if self.high_watermark < end_offset:
-                return None
-            if len(self.isr) < self.min_isr:
-                return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        elif self._durable_end_offset < end_offset and acks != ACKS_NONE:
-            return None
-        return ErrorCode.NONE
-
-    def await_acks(self, acks: int, end_offset: int, on_complete: AckCallback) -> None:
-        """Call `on_complete` when `acks` is satisfied for records that end before `end_offset`."""
-        waiting = self._isr_ack_waiters if acks == ACKS_ALL else self._leader_ack_waiters
-        if waiting and waiting[-1][0] > end_offset:  # a duplicate of records that precede other waiting producers
-            position = next(index for index, waiter in enumerate(waiting) if waiter[0] > end_offset)
-            waiting.insert(position, (end_offset, on_complete))
+    def await_acks(self, append: Append, info: AppendInfo) -> None:
+        """Complete an append, whose records are in the log at `info`, when its acks are satisfied."""
+        append.info = info
+        if append.acks == ACKS_ALL:
+            waiting, end = self._isr_ack_waiters, self.high_watermark
         else:
-            waiting.append((end_offset, on_complete))
+            waiting, end = self._leader_ack_waiters, self._durable_end_offset
+        last_offset = info.last_offset
+        if last_offset < end or append.acks == ACKS_NONE:
+            self._acknowledge(append)
+        elif waiting and waiting[-1].info.last_offset > last_offset:  # a duplicate of records before those of others
+            position = next(index for index, other in enumerate(waiting) if other.info.last_offset > last_offset)
+            waiting.insert(position, append)
+        else:
+            waiting.append(append)
 
-    def _complete_acks(self, waiting: deque[tuple[int, AckCallback]], end: int) -> None:
-        error = ErrorCode.NONE
-        if waiting is self._isr_ack_waiters and len(self.isr) < self.min_isr:
-            error = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        while waiting and waiting[0][0] <= end:
-            waiting.popleft()[1](error)
+    def _complete_acks(self, waiting: deque[Append], end: int) -> None:
+        while waiting and waiting[0].info.last_offset < end:
+            self._acknowledge(waiting.popleft())
+
+    def _acknowledge(self, append: Append) -> None:
+        if append.acks == ACKS_ALL and len(self.isr) < self.min_isr:
+            append.fail(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
+        else:
+            append.complete(append.info)
 
     # ------------------------------------------------------------ reading
     def _check_leader_epoch(self, current_leader_epoch: int, *, leader_only: bool, may_block: bool) -> None:

@@ -3,8 +3,7 @@
 RULES    1. Partitions follow from the metadata image alone. `apply` creates, changes and deletes them step by step; requests
             between two steps see some partitions in the old state and others in the new one.
          2. An append is prepared, written through the IoExecutor, committed, flushed if the topic requires it, and
-            acknowledged. Appends to one partition are committed in the order of their preparation. `done` is called
-            once, possibly before `append` returns.
+            acknowledged. Appends to one partition are committed in the order of their preparation.
          3. All partitions of a log directory share its flush rounds (group commit): a round covers what is committed when it
             begins, the next round covers the rest.
          4. A StorageError takes its log directory offline. Its partitions answer KAFKA_STORAGE_ERROR from then on, also to
@@ -26,7 +25,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from protocol.errors import ErrorCode, KafkaError
 from replication.cooperative_tasks import no_op
@@ -35,7 +34,7 @@ from replication.metadata.image import MetadataDelta, MetadataImage, PartitionSt
 from replication.partition.append_history import AppendedBytes, AppendHistory
 from replication.partition.follower_progress import FetchPosition
 from replication.partition.isr_tracker import IsrTracker
-from replication.partition.partition import Partition, Reader
+from replication.partition.partition import Append, Partition, Reader
 from replication.partition.replication_quota import FOLLOWER, LEADER, ReplicationQuotaManager
 from replication.purgatory import Purgatory
 from storage.config.config_def import MAX_LONG
@@ -51,18 +50,7 @@ _log = logging.getLogger("barnabas.replicas")
 
 MAX_LAG_MS: Final = 30_000
 
-AppendCallback = Callable[[ErrorCode, AppendInfo | None, KafkaError | None], None]
-"""Receives the result of an append once: the error code, the records' offsets, and the KafkaError if there is one."""
-
-
-class PendingAppend(NamedTuple):
-    """An append request."""
-
-    records: bytearray | memoryview
-    acks: int
-    wall_ms: int
-    done: AppendCallback
-    origin: AppendOrigin
+_NO_RECORDS: Final = bytearray()
 
 
 class ReplicaManager:
@@ -95,7 +83,7 @@ class ReplicaManager:
         """Counts appended bytes for the replica selector, if it needs them; set before the first image."""
         self._offline: set[tuple[str, int]] = set()
         self._has_applied_image = False  # later logs are new
-        self._waiting_appends: dict[Partition, deque[PendingAppend]] = {}
+        self._waiting_appends: dict[Partition, deque[Append]] = {}
         self._disk_lookups: dict[WouldBlock[Any], list[Callable[[], None]]] = {}
         self._unprepared: deque[Partition] = deque()  # new logs (rule 8); the first one is being opened
         self._prepared: list[Partition] = []  # opened logs, flushed together
@@ -293,51 +281,48 @@ class ReplicaManager:
         *,
         acks: int,
         wall_ms: int,
-        done: AppendCallback,
         origin: AppendOrigin = AppendOrigin.CLIENT,
-    ) -> None:
-        """Append to a partition led by this broker; `done` is called when `acks` is satisfied."""
+    ) -> Append:
+        """Append to a partition led by this broker; the result exists when `acks` is satisfied."""
+        append = Append(records, acks, wall_ms, origin)
         try:
-            partition = self.find(topic, index)
+            partition = append.partition = self.find(topic, index)
         except KafkaError as error:
-            done(error.code, None, error)
-            return
-        append = PendingAppend(records, acks, wall_ms, done, origin)
+            append.fail(error.with_traceback(None))
+            return append
         if origin.is_client and partition.log.disk_space.is_full:
-            done(ErrorCode.KAFKA_STORAGE_ERROR, None, None)
-            return
+            append.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+            return append
         waiting = self._waiting_appends.get(partition)
         if waiting is not None:
             waiting.append(append)
         else:
-            self._start_append(partition, append)
+            self._start_append(append)
+        return append
 
-    def _start_append(self, partition: Partition, append: PendingAppend) -> bool:
+    def _start_append(self, append: Append) -> bool:
         """Prepare and write; False if the disk must be read first: `append` is then the first waiting append."""
+        partition = append.partition
         log = partition.log
-        records, acks, wall_ms, done, origin = append
         try:
-            prepared = partition.prepare(records, acks, wall_ms, origin, may_block=False)
+            prepared = partition.prepare(append.records, append.acks, append.wall_ms, append.origin, may_block=False)
         except WouldBlock as blocked:
             self._waiting_appends.setdefault(partition, deque()).appendleft(append)
             self.await_disk(partition, blocked, lambda: self.resume_appends(partition))
             return False
         except KafkaError as error:
-            done(error.code, None, error)
+            append.fail(error.with_traceback(None))
             return True
         except StorageError as error:
-            self.directory_failed(log.directory, error)
-            done(ErrorCode.KAFKA_STORAGE_ERROR, None, None)
+            append.fail(self.on_storage_error(partition, error))
             return True
+        append.records = _NO_RECORDS  # large records are not kept while the append waits for its acks
         if prepared.duplicate is not None:
-            self._acknowledge(partition, prepared.duplicate, acks, done)
+            self._await_acks(append, prepared.duplicate)
             return True
         partition.writes_in_flight += 1
         self._executor.write(
-            log.directory,
-            prepared.size,
-            lambda: log.write(prepared),
-            lambda error: self._on_written(partition, prepared, append, error),
+            log.directory, prepared.size, partial(log.write, prepared), partial(self._on_written, append, prepared)
         )
         return True
 
@@ -345,7 +330,7 @@ class ReplicaManager:
         """Start the waiting appends in their order, until one needs the disk."""
         waiting = self._waiting_appends.get(partition, deque())
         while waiting:
-            if not self._start_append(partition, waiting.popleft()):
+            if not self._start_append(waiting.popleft()):
                 return
         self._waiting_appends.pop(partition, None)
 
@@ -358,44 +343,36 @@ class ReplicaManager:
 
     def _fail_waiting_appends(self, partition: Partition, code: ErrorCode) -> None:
         for append in self._waiting_appends.pop(partition, ()):
-            append.done(code, None, None)
+            append.fail(KafkaError(code))
 
-    def _on_written(
-        self, partition: Partition, prepared: PreparedAppend, append: PendingAppend, error: StorageError | None
-    ) -> None:
-        done = append.done
+    def _on_written(self, append: Append, prepared: PreparedAppend, error: StorageError | None) -> None:
+        partition = append.partition
         partition.writes_in_flight -= 1
         if error is not None and not partition.log.is_offline:  # otherwise it was deleted
             self.directory_failed(partition.log.directory, error)
         if partition.is_offline:
-            done(ErrorCode.KAFKA_STORAGE_ERROR, None, None)
+            append.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
             return
         if self.partitions.get(partition.key) is not partition:
-            done(ErrorCode.NOT_LEADER_OR_FOLLOWER, None, None)
+            append.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
         try:
             info = partition.commit(prepared, append.wall_ms)
         except KafkaError as rejection:
-            done(rejection.code, None, rejection)
-            return
+            append.fail(rejection.with_traceback(None))
         except StorageError as storage_error:
-            self.directory_failed(partition.log.directory, storage_error)
-            done(ErrorCode.KAFKA_STORAGE_ERROR, None, None)
-            return
-        self._acknowledge(partition, info, append.acks, done)
-
-    def _acknowledge(self, partition: Partition, info: AppendInfo, acks: int, done: AppendCallback) -> None:
-        """Call `done` when `acks` is satisfied for appended records."""
-        if not partition.is_leader:  # the new leader may truncate them
-            code = ErrorCode.KAFKA_STORAGE_ERROR if partition.is_offline else ErrorCode.NOT_LEADER_OR_FOLLOWER
-            done(code, None, None)
-            return
-        end_offset = info.last_offset + 1
-        error = partition.check_acks(acks, end_offset)
-        if error is None:
-            partition.await_acks(acks, end_offset, lambda code: done(code, None if code else info, None))
+            append.fail(self.on_storage_error(partition, storage_error))
         else:
-            done(error, None if error else info, None)
+            self._await_acks(append, info)
+
+    def _await_acks(self, append: Append, info: AppendInfo) -> None:
+        """The records of an append are in the log."""
+        partition = append.partition
+        if partition.is_leader:
+            partition.await_acks(append, info)
+        else:  # the new leader may truncate them
+            offline, moved = ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER
+            append.fail(KafkaError(offline if partition.is_offline else moved))
 
     def sync(self, partition: Partition) -> None:
         """Flush a partition's log in the next round of its directory (rule 3).

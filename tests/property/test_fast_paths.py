@@ -74,7 +74,9 @@ class DispatcherUnderTest:
         if answer is None or isinstance(answer, list):
             answers.append(joined(answer))
         else:
-            answer.deliver_to(lambda parts: answers.append(joined(parts)), lambda why: answers.append(f"closed: {why}"))
+            answer.then(
+                lambda late: answers.append(joined(late.value) if late.error is None else f"closed: {late.error}")
+            )
         return answers
 
 

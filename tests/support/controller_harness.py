@@ -14,13 +14,14 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_configs import DynamicBrokerConfig
 from broker.handlers.admin.broker_config_validation import BrokerConfigValidator
 from broker.handlers.admin.topics import TopicHandlers
-from broker.handlers.router import ConnectionInfo, Pending, RequestContext
+from broker.handlers.router import ConnectionInfo, RequestContext
 from broker.security.authorizer import AllowAll
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import stored_records
 from protocol.messages.admin import AlterConfigsRequest, CreateTopicsRequest, IncrementalAlterConfigsRequest
 from protocol.messages.quorum import AlterPartitionRequest, BrokerHeartbeatRequest, BrokerRegistrationRequest
 from protocol.schema import Message
+from replication.completion import Completion
 from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
 from replication.controller.controller import Controller, LocalController
 from replication.controller.decision_context import DecisionContext
@@ -304,19 +305,15 @@ class ControllerHarness:
             timers=self.timers,
             broker_config_validator=BrokerConfigValidator(1, DynamicBrokerConfig(BrokerConfig(self.settings))),
         )
-        routes: dict[type[Message], Callable[[RequestContext, Any], Pending]] = {
+        routes: dict[type[Message], Callable[[RequestContext, Any], Completion[Any]]] = {
             IncrementalAlterConfigsRequest: handlers.incremental_alter_configs,
             AlterConfigsRequest: handlers.alter_configs,
         }
         handle = routes.get(type(request))
         if handle is None:
             return self.ask(request)
-        answers: list[Any] = []
         decoded = copy.deepcopy(request)  # the handler may modify it, like a decoded request
-        pending = handle(RequestContext(0, 0, 1, "c", CLIENT, self.mono_ms, WALL_MS), decoded)
-        pending.deliver_to(answers.append, lambda reason: None)
-        (answer,) = answers
-        return answer
+        return handle(RequestContext(0, 0, 1, "c", CLIENT, self.mono_ms, WALL_MS), decoded).result()
 
     def wait(self, milliseconds: int) -> None:
         """Advance the time."""

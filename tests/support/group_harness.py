@@ -35,7 +35,7 @@ from broker.handlers.groups.consumer_groups import ConsumerGroupHandlers
 from broker.handlers.groups.find_coordinator import GROUP, TRANSACTION, FindCoordinatorHandler
 from broker.handlers.groups.group_offsets import GroupOffsetsHandlers
 from broker.handlers.groups.offset_delete import OffsetDeleteHandler
-from broker.handlers.router import ConnectionInfo, Pending, RequestContext, Router
+from broker.handlers.router import ConnectionInfo, RequestContext, Router
 from broker.handlers.transactions import producer_ids
 from broker.handlers.transactions.producer_ids import ProducerIdsHandler
 from broker.handlers.transactions.transactions import TransactionHandlers
@@ -57,6 +57,7 @@ from protocol.messages.quorum import AllocateProducerIdsResponse
 from protocol.messages.transactions import DescribeTransactionsRequest
 from protocol.records import ControlType, end_txn_marker, headers, patch
 from protocol.schema import Message
+from replication.completion import Completion
 from replication.metadata.image import BrokerImage, Endpoint, MetadataDelta, MetadataImage, PartitionState, TopicImage
 from replication.timer_queue import TimerQueue
 from storage.io.would_block import WouldBlock
@@ -244,7 +245,7 @@ class LocalGroupHarness:
         self._epoch = 0
         self.connection = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 5000), ANONYMOUS)
         self.answers: dict[str, list[Message]] = {}
-        self.waiting: dict[str, Pending] = {}
+        self.waiting: dict[str, Completion[Any]] = {}
         self._start()
 
     def _start(self) -> None:
@@ -350,9 +351,9 @@ class LocalGroupHarness:
         clock = self.clock
         context = RequestContext(key, version, 1, actor, self.connection, clock.mono_ms(), clock.wall_ms())
         answer = self.router.table[key].handler(context, request)
-        if isinstance(answer, Pending):
+        if isinstance(answer, Completion):
             self.waiting[actor] = answer
-            answer.deliver_to(lambda message: self._deliver(actor, message, version), lambda _: None)
+            answer.then(lambda late: self._deliver(actor, late.result(), version))
         else:
             self._deliver(actor, answer, version)
 

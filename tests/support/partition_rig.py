@@ -8,7 +8,7 @@ from typing import Any, cast
 from protocol.errors import ErrorCode
 from replication.metadata.image import PartitionState
 from replication.partition.follower_progress import FetchPosition
-from replication.partition.partition import ACKS_ALL, Partition, Reader
+from replication.partition.partition import ACKS_ALL, Append, Partition, Reader
 from replication.purgatory import Key
 from storage.config.config_def import MAX_LONG
 from storage.log.log import Isolation, Log
@@ -113,12 +113,13 @@ class Rig:
         """Append records; `acks` collects (base offset, error code)."""
         partition = self.partition
         info = partition.commit(partition.prepare(cast("bytearray", count), acks, 0, AppendOrigin.CLIENT), 0)
-        code = partition.check_acks(acks, info.last_offset + 1)
-        if code is None:
-            on_complete = lambda code: self.acks.append((info.base_offset, code))  # noqa: E731
-            partition.await_acks(acks, info.last_offset + 1, on_complete)
-        else:
-            self.acks.append((info.base_offset, code))
+        self.await_acks(info, acks, info.base_offset)
+
+    def await_acks(self, info: Any, acks: int, name: Any) -> None:
+        """Wait for the acks of records; `acks` collects (name, error code)."""
+        append = Append(bytearray(), acks, 0, AppendOrigin.CLIENT)
+        append.then(lambda _: self.acks.append((name, append.error_code)))
+        self.partition.await_acks(append, info)
 
     def request_flush(self, _: Partition) -> None:
         self.requested_flushes += 1

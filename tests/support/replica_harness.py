@@ -15,7 +15,7 @@ from broker.handlers.records.fetch import FetchHandler
 from broker.handlers.records.fetch_sessions import FetchSessions
 from broker.handlers.records.list_offsets import ListOffsetsHandler
 from broker.handlers.records.produce import ProduceHandler
-from broker.handlers.router import CloseConnection, ConnectionInfo, Pending, RequestContext
+from broker.handlers.router import CloseConnection, ConnectionInfo, RequestContext
 from broker.security.authorizer import AllowAll, Authorizer
 from protocol.codec import decode, encode
 from protocol.errors import ErrorCode, KafkaError
@@ -24,12 +24,13 @@ from protocol.messages.produce_fetch import FetchRequest, PartitionData, Partiti
 from protocol.primitives import ZERO_UUID
 from protocol.records import BatchBuilder, headers
 from protocol.schema import Message
+from replication.completion import Completion
 from replication.io_executor import Begin, InlineIoExecutor, IoCallback, IoExecutor, Run
 from replication.metadata.image import MetadataImage, ResourceType
 from replication.partition.follower_progress import FetchPosition
 from replication.partition.log_dir_moves import LogDirMoves
-from replication.partition.partition import Partition, Reader
-from replication.partition.replica_manager import AppendCallback, ReplicaManager
+from replication.partition.partition import Append, Partition, Reader
+from replication.partition.replica_manager import ReplicaManager
 from replication.purgatory import Purgatory
 from replication.timer_queue import TimerQueue
 from storage.config.log_config import LogConfig
@@ -136,8 +137,11 @@ def with_disk_reads(look_up: Callable[[], T]) -> T:
 class AppendResults(list[tuple[ErrorCode, int | None]]):
     """Error code and base offset of every finished append."""
 
-    def add(self, code: ErrorCode, info: Any, _error: KafkaError | None) -> None:
-        self.append((code, None if info is None else info.base_offset))
+    def add(self, append: Append) -> None:
+        """Add the result of an append when it exists."""
+        append.then(
+            lambda _: self.append((append.error_code, append.value.base_offset if append.error is None else None))
+        )
 
 
 class NoTransactions:
@@ -159,17 +163,24 @@ class NoTransactions:
 class Answer:
     """The response of a handler, perhaps pending."""
 
-    def __init__(self, answer: Message | Pending | None, response: type[Message], version: int) -> None:
+    def __init__(self, answer: Message | Completion[Any] | None, response: type[Message], version: int) -> None:
         self._response = response
         self._version = version
         self.is_done = False
         self.message: Any = None
         self.closed: str | None = None
-        self.pending = answer if isinstance(answer, Pending) else None
+        self.pending = answer if isinstance(answer, Completion) else None
         if self.pending is None:
             self._take(answer)  # type: ignore[arg-type]
         else:
-            self.pending.deliver_to(self._take, self._close)
+            self.pending.then(self._on_done)
+
+    def _on_done(self, done: Completion[Any]) -> None:
+        if done.error is None:
+            self._take(done.value)
+        else:
+            assert isinstance(done.error, CloseConnection)
+            self.is_done, self.closed = True, str(done.error)
 
     def _take(self, message: Message | None) -> None:
         assert not self.is_done
@@ -177,10 +188,6 @@ class Answer:
         if message is not None:
             encodable(message, self._response, self._version)
         self.message = message
-
-    def _close(self, reason: str) -> None:
-        self.is_done = True
-        self.closed = reason
 
 
 def encodable(message: Message, response: type[Message], version: int) -> None:
@@ -302,13 +309,11 @@ class ReplicaHarness:
     def partition(self, name: str = "t", index: int = 0) -> Partition:
         return self.replicas.partitions[name, index]
 
-    def append(
-        self, done: AppendCallback, name: str = "t", index: int = 0, records: Any = None, **options: Any
-    ) -> None:
-        """Append a batch; `done` receives the result. The default is acks=all."""
+    def append(self, name: str = "t", index: int = 0, records: Any = None, **options: Any) -> Append:
+        """Append a batch. The default is acks=all."""
         made = batch() if records is None else records
         options = {"acks": -1, "wall_ms": self.wall_ms, **options}
-        self.replicas.append(name, index, made, done=done, **options)
+        return self.replicas.append(name, index, made, **options)
 
     def read(
         self, reader: Reader, name: str = "t", offset: int = 0, epoch: int = -1, fetched_mono_ms: int | None = None

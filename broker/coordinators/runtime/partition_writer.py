@@ -47,15 +47,15 @@ class PartitionWriter:
 
     def append(self, batch: bytearray, done: Callable[[ErrorCode], None]) -> None:
         """Append; `done` is called when every in-sync replica has the batch, or with the error."""
-        self._replicas.append(
+        append = self._replicas.append(
             self._topic,
             self._partition,
             batch,
             acks=ACKS_ALL,
             wall_ms=self._clock.wall_ms(),
-            done=lambda code, _info, _error: done(code),
             origin=AppendOrigin.COORDINATOR,
         )
+        append.then(lambda _: done(append.error_code))
 
     def read(self, offset: int, max_bytes: int) -> bytes | bytearray | memoryview:
         """Whole batches from the batch that contains `offset`."""

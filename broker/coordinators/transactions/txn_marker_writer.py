@@ -85,14 +85,14 @@ class TxnMarkerWriter:
         )
 
     def _append(self, batch: bytearray, key: TopicPartition, done: OnWritten) -> None:
-        self._replicas.append(
+        append = self._replicas.append(
             *key,
             batch,
             acks=ACKS_ALL,
             wall_ms=self._clock.wall_ms(),
-            done=lambda code, _info, _error: done(code),
             origin=AppendOrigin.COORDINATOR,
         )
+        append.then(lambda _: done(append.error_code))
 
     def _end_in_group(self, marker: Marker, batch: bytearray, index: int, done: OnWritten) -> None:
         shard = self._groups.shards.get(index)

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from broker.handlers.authorization import NOT_AUTHORIZED, ForwardingHandlers, authorization_error
 from broker.handlers.deferred import ControllerTimeout, submit
-from broker.handlers.router import Pending, RequestContext, Route
+from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import cluster
 from protocol.primitives import ZERO_UUID
 from protocol.schema import Message, blank, carries
+from replication.completion import Completion
 from replication.controller.configs.features import UpgradeType
 from replication.controller.controller_client import Controller
 from replication.controller.partitions.elect_leaders import error_response
@@ -62,7 +63,7 @@ class ClusterHandlers(ForwardingHandlers):
     # ------------------------------------------------------------ partitions
     def elect_leaders(
         self, context: RequestContext, request: cluster.ElectLeadersRequest
-    ) -> Pending | cluster.ElectLeadersResponse:
+    ) -> cluster.ElectLeadersResponse | Completion[cluster.ElectLeadersResponse]:
         """Handle ElectLeaders."""
         if not self._is_authorized(context, Operation.ALTER):
             return _for_version(context.api_version, error_response(request, _AUTHORIZATION_ERROR, NOT_AUTHORIZED))
@@ -72,7 +73,7 @@ class ClusterHandlers(ForwardingHandlers):
 
     def alter_reassignments(
         self, context: RequestContext, request: cluster.AlterPartitionReassignmentsRequest
-    ) -> Pending | cluster.AlterPartitionReassignmentsResponse:
+    ) -> cluster.AlterPartitionReassignmentsResponse | Completion[cluster.AlterPartitionReassignmentsResponse]:
         """Handle AlterPartitionReassignments."""
         if not self._is_authorized(context, Operation.ALTER):
             return _reassignment_error(request, _AUTHORIZATION_ERROR, NOT_AUTHORIZED)
@@ -88,18 +89,22 @@ class ClusterHandlers(ForwardingHandlers):
         return list_reassignments(self._controller.image, request)
 
     # ------------------------------------------------------------ features and nodes
-    def update_features(self, context: RequestContext, request: cluster.UpdateFeaturesRequest) -> Pending | Message:
+    def update_features(
+        self, context: RequestContext, request: cluster.UpdateFeaturesRequest
+    ) -> Message | Completion[Message]:
         """Handle UpdateFeatures; version 0 has only allow_downgrade."""
         if context.api_version == 0:
             for update in request.feature_updates:
                 update.upgrade_type = UpgradeType.SAFE_DOWNGRADE if update.allow_downgrade else UpgradeType.UPGRADE
         return self.alter(context, request)
 
-    def alter(self, context: RequestContext, request: Message) -> Pending | Message:
+    def alter(self, context: RequestContext, request: Message) -> Message | Completion[Message]:
         """Handle UnregisterBroker, AddRaftVoter and RemoveRaftVoter."""
         return self._forward(context, request, Operation.ALTER)
 
-    def describe_quorum(self, context: RequestContext, request: cluster.DescribeQuorumRequest) -> Pending | Message:
+    def describe_quorum(
+        self, context: RequestContext, request: cluster.DescribeQuorumRequest
+    ) -> Message | Completion[Message]:
         """Handle DescribeQuorum."""
         if not self._is_authorized(context, Operation.DESCRIBE):
             return authorization_error(context)
@@ -112,7 +117,7 @@ class ClusterHandlers(ForwardingHandlers):
 
     def _submit(
         self, context: RequestContext, request: Message, timeout_ms: int, timed_out: Callable[[], Message]
-    ) -> Pending:
+    ) -> Completion[Any]:
         timeout = ControllerTimeout(self._timers, timeout_ms, timed_out)
         return submit(self._controller, context, request, partial(_for_version, context.api_version), timeout)
 

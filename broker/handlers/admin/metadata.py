@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from broker.handlers.authorization import AuthorizingHandlers
-from broker.handlers.router import Pending, RequestContext, Route
+from broker.handlers.router import RequestContext, Route
 from broker.peers.endpoints import AdvertisedEndpoints
 from broker.security.authorizer import Authorizer, Operation, Resource
 from broker.security.operations import NOT_REQUESTED
@@ -42,6 +42,7 @@ from protocol.messages.metadata import (
 )
 from protocol.primitives import ZERO_UUID
 from protocol.schema import Message
+from replication.completion import Completion
 from replication.cooperative_tasks import STEPS_PER_SLICE, CallSoon, run_in_slices
 from replication.metadata.image import MetadataImage, PartitionState, TopicImage
 from replication.metadata.topic_names import INTERNAL_TOPICS, check_topic_name
@@ -91,7 +92,9 @@ class MetadataHandlers(AuthorizingHandlers):
         ]
 
     # ------------------------------------------------------------ Metadata
-    def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse | Pending:
+    def metadata(
+        self, context: RequestContext, request: MetadataRequest
+    ) -> MetadataResponse | Completion[MetadataResponse]:
         """Handle Metadata; unknown topics may be auto-created."""
         image = self._image()
         version = context.api_version
@@ -195,7 +198,7 @@ class MetadataHandlers(AuthorizingHandlers):
         request: MetadataRequest,
         image: MetadataImage,
         topics: list[MetadataResponseTopic],
-    ) -> MetadataResponse | Pending:
+    ) -> MetadataResponse | Completion[MetadataResponse]:
         brokers = self._addresses.all(image, context.connection)
         answer = MetadataResponse(
             brokers=[MetadataResponseBroker(node_id=a.node_id, host=a.host, port=a.port, rack=a.rack) for a in brokers],
@@ -212,7 +215,7 @@ class MetadataHandlers(AuthorizingHandlers):
             for _ in steps:
                 pass
             return answer
-        pending = Pending()
+        pending: Completion[MetadataResponse] = Completion()
         run_in_slices(_complete_after(pending, answer, steps), self._soon)
         return pending
 
@@ -348,7 +351,9 @@ def endpoint_error(requested: int, served: int) -> tuple[ErrorCode, str]:
     return ErrorCode.MISMATCHED_ENDPOINT_TYPE, sentence
 
 
-def _complete_after(pending: Pending, answer: MetadataResponse, steps: Iterator[None]) -> Iterator[None]:
+def _complete_after(
+    pending: Completion[MetadataResponse], answer: MetadataResponse, steps: Iterator[None]
+) -> Iterator[None]:
     """Run the steps while the response is needed, then complete it."""
     for _ in steps:
         if pending.is_done:

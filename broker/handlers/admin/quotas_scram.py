@@ -11,12 +11,13 @@ from typing import Any, Final
 
 from broker.handlers.authorization import NOT_AUTHORIZED, ForwardingHandlers, authorization_error
 from broker.handlers.deferred import submit
-from broker.handlers.router import Pending, RequestContext, Route
+from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Operation
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import quotas_scram
 from protocol.schema import Message
+from replication.completion import Completion
 from replication.controller.configs.quotas import describe_quotas
 from replication.controller.configs.scram_credentials import describe_credentials
 
@@ -47,7 +48,7 @@ class QuotaAndScramHandlers(ForwardingHandlers):
 
     def alter_quotas(
         self, context: RequestContext, request: quotas_scram.AlterClientQuotasRequest
-    ) -> Pending | quotas_scram.AlterClientQuotasResponse:
+    ) -> quotas_scram.AlterClientQuotasResponse | Completion[quotas_scram.AlterClientQuotasResponse]:
         """Handle AlterClientQuotas."""
         if self._is_authorized(context, Operation.ALTER_CONFIGS):
             return submit(self._controller, context, request)
@@ -69,7 +70,7 @@ class QuotaAndScramHandlers(ForwardingHandlers):
 
     def alter_credentials(
         self, context: RequestContext, request: quotas_scram.AlterUserScramCredentialsRequest
-    ) -> Pending | quotas_scram.AlterUserScramCredentialsResponse:
+    ) -> quotas_scram.AlterUserScramCredentialsResponse | Completion[quotas_scram.AlterUserScramCredentialsResponse]:
         """Handle AlterUserScramCredentials."""
         if self._is_authorized(context, Operation.ALTER):
             return submit(self._controller, context, request)

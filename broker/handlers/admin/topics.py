@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from broker.handlers.admin.broker_config_validation import BrokerConfigValidator
 from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.deferred import ControllerTimeout, submit
-from broker.handlers.router import Pending, RequestContext, Route
+from broker.handlers.router import RequestContext, Route
 from broker.process.log_levels import change_log_levels
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import APIS, ApiKey
@@ -25,6 +25,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import admin
 from protocol.primitives import ZERO_UUID
 from protocol.schema import Message, blank
+from replication.completion import Completion
 from replication.controller.configs.config_changes import validate_changes
 from replication.controller.controller_client import ControllerClient
 from replication.metadata.image import MetadataImage, ResourceType
@@ -74,7 +75,7 @@ class TopicHandlers(AuthorizingHandlers):
         ]
 
     # ------------------------------------------------------------ topics
-    def create_topics(self, context: RequestContext, request: admin.CreateTopicsRequest) -> Pending:
+    def create_topics(self, context: RequestContext, request: admin.CreateTopicsRequest) -> Completion[Any]:
         """Handle CreateTopics."""
         denied: list[admin.CreatableTopic] = []
         if not self._is_authorized(context, Operation.CREATE):
@@ -85,7 +86,7 @@ class TopicHandlers(AuthorizingHandlers):
 
     def delete_topics(
         self, context: RequestContext, request: admin.DeleteTopicsRequest
-    ) -> Pending | admin.DeleteTopicsResponse:
+    ) -> admin.DeleteTopicsResponse | Completion[admin.DeleteTopicsResponse]:
         """Handle DeleteTopics, by name or from version 6 on by id."""
         if context.api_version < 6:
             request.topics = [admin.DeleteTopicState(name=name) for name in request.topic_names]
@@ -114,7 +115,7 @@ class TopicHandlers(AuthorizingHandlers):
             name = topic_image.name
         return ErrorCode.NONE if name is None else self._denial(context, Operation.DELETE, Resource.TOPIC, name)
 
-    def create_partitions(self, context: RequestContext, request: admin.CreatePartitionsRequest) -> Pending:
+    def create_partitions(self, context: RequestContext, request: admin.CreatePartitionsRequest) -> Completion[Any]:
         """Handle CreatePartitions."""
         request.topics, denied = self._split(context, Operation.ALTER, request.topics)
         failed = _results(admin.CreatePartitionsTopicResult, denied, _TOPIC_DENIED)
@@ -122,14 +123,14 @@ class TopicHandlers(AuthorizingHandlers):
         return self._submit(context, request, "results", failed, timed_out)
 
     # ------------------------------------------------------------ configs
-    def alter_configs(self, context: RequestContext, request: admin.AlterConfigsRequest) -> Pending:
+    def alter_configs(self, context: RequestContext, request: admin.AlterConfigsRequest) -> Completion[Any]:
         """Handle AlterConfigs."""
         request.resources, failed = self._allowed_resources(context, request.resources)
         return self._submit(context, request, "responses", failed)
 
     def incremental_alter_configs(
         self, context: RequestContext, request: admin.IncrementalAlterConfigsRequest
-    ) -> Pending:
+    ) -> Completion[Any]:
         """Handle IncrementalAlterConfigs, including log levels."""
         allowed, responses = self._allowed_resources(context, request.resources)
         counts = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
@@ -195,7 +196,7 @@ class TopicHandlers(AuthorizingHandlers):
         field: str,
         failed: list[Any],
         timed_out: Callable[[], list[Any]] | None = None,
-    ) -> Pending:
+    ) -> Completion[Any]:
         """Submit the authorized part; `failed` is added to the results, the response's `field`."""
         timeout = None
         if timed_out is not None:

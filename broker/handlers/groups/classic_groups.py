@@ -18,7 +18,7 @@ from broker.coordinators.group_coordinator import GroupCoordinator
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime, Shard, coordinator_error
 from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.deferred import set_describe_error, when_all, when_committed
-from broker.handlers.router import Pending, RequestContext, Route
+from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
@@ -42,6 +42,7 @@ from protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from replication.completion import Completion
 
 _NONE: Final = ErrorCode.NONE
 
@@ -72,14 +73,16 @@ class ClassicGroupHandlers(AuthorizingHandlers):
         return self._runtime.find(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
 
     # ------------------------------------------------------------ members
-    def join_group(self, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse | Pending:
+    def join_group(
+        self, context: RequestContext, request: JoinGroupRequest
+    ) -> JoinGroupResponse | Completion[JoinGroupResponse]:
         """Handle JoinGroup."""
         version = context.api_version
         shard = self._find_shard(context, request.group_id)
         if not isinstance(shard, Shard):
             member_id = request.member_id if shard is ErrorCode.INVALID_GROUP_ID else ""
             return _for_version(join_error(member_id, shard), version)
-        pending = Pending()
+        pending: Completion[JoinGroupResponse] = Completion()
         client = ClientInfo(context.client_id or "", f"/{context.connection.peer_host}", version)
         decision = shard.coordinator.join(
             client, request, lambda response: pending.complete(_for_version(response, version))
@@ -87,14 +90,16 @@ class ClassicGroupHandlers(AuthorizingHandlers):
         shard.execute(decision)
         return pending
 
-    def sync_group(self, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse | Pending:
+    def sync_group(
+        self, context: RequestContext, request: SyncGroupRequest
+    ) -> SyncGroupResponse | Completion[SyncGroupResponse]:
         """Handle SyncGroup."""
         if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
             return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         shard = self._find_shard(context, request.group_id)
         if not isinstance(shard, Shard):
             return SyncGroupResponse(error_code=shard)
-        pending = Pending()
+        pending: Completion[SyncGroupResponse] = Completion()
         shard.execute(shard.coordinator.sync(request, pending.complete))
         return pending
 
@@ -107,7 +112,9 @@ class ClassicGroupHandlers(AuthorizingHandlers):
             shard = _NONE
         return HeartbeatResponse(error_code=shard)
 
-    def leave_group(self, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse | Pending:
+    def leave_group(
+        self, context: RequestContext, request: LeaveGroupRequest
+    ) -> LeaveGroupResponse | Completion[LeaveGroupResponse]:
         """Handle LeaveGroup."""
         has_members = context.api_version >= 3
         if not has_members:
@@ -128,7 +135,7 @@ class ClassicGroupHandlers(AuthorizingHandlers):
     # ------------------------------------------------------------ administration
     def describe_groups(
         self, context: RequestContext, request: DescribeGroupsRequest
-    ) -> DescribeGroupsResponse | Pending:
+    ) -> DescribeGroupsResponse | Completion[DescribeGroupsResponse]:
         """Handle DescribeGroups."""
         groups, commits = [], []
         for group_id in request.groups:
@@ -146,7 +153,9 @@ class ClassicGroupHandlers(AuthorizingHandlers):
             groups.append(described)
         return when_all(commits, lambda: DescribeGroupsResponse(groups=groups))
 
-    def list_groups(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse | Pending:
+    def list_groups(
+        self, context: RequestContext, request: ListGroupsRequest
+    ) -> ListGroupsResponse | Completion[ListGroupsResponse]:
         """Handle ListGroups: the groups that this broker coordinates."""
         if self._runtime.is_loading:
             return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -171,7 +180,9 @@ class ClassicGroupHandlers(AuthorizingHandlers):
 
         return when_all(commits, to_response)
 
-    def delete_groups(self, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse | Pending:
+    def delete_groups(
+        self, context: RequestContext, request: DeleteGroupsRequest
+    ) -> DeleteGroupsResponse | Completion[DeleteGroupsResponse]:
         """Handle DeleteGroups."""
         by_shard: dict[Shard[GroupCoordinator], list[str]] = {}
         failed: list[DeletableGroupResult] = []

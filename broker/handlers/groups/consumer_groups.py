@@ -18,7 +18,7 @@ from broker.coordinators.group_coordinator import GroupCoordinator
 from broker.coordinators.runtime.coordinator_runtime import Commit, CoordinatorRuntime, Shard, coordinator_error
 from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.deferred import set_describe_error, when_all, when_committed
-from broker.handlers.router import Pending, RequestContext, Route
+from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
@@ -29,6 +29,7 @@ from protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from replication.completion import Completion
 from replication.metadata.image import MetadataImage
 
 GROUP_VERSION: Final = "group.version"
@@ -61,7 +62,7 @@ class ConsumerGroupHandlers(AuthorizingHandlers):
 
     def heartbeat(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
-    ) -> ConsumerGroupHeartbeatResponse | Pending:
+    ) -> ConsumerGroupHeartbeatResponse | Completion[ConsumerGroupHeartbeatResponse]:
         """Handle ConsumerGroupHeartbeat."""
 
         def may_describe(topic: str) -> bool:
@@ -95,7 +96,7 @@ class ConsumerGroupHandlers(AuthorizingHandlers):
 
     def describe(
         self, context: RequestContext, request: ConsumerGroupDescribeRequest
-    ) -> ConsumerGroupDescribeResponse | Pending:
+    ) -> ConsumerGroupDescribeResponse | Completion[ConsumerGroupDescribeResponse]:
         """Handle ConsumerGroupDescribe."""
         commits: list[Commit] = []
         groups = [

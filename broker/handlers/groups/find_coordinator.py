@@ -16,13 +16,14 @@ from typing import Final
 from broker.coordinators.runtime.java_compat import abs_hash
 from broker.handlers.admin.metadata import CreateTopics
 from broker.handlers.authorization import AuthorizingHandlers
-from broker.handlers.router import Pending, RequestContext, Route
+from broker.handlers.router import RequestContext, Route
 from broker.peers.endpoints import AdvertisedEndpoints
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from protocol.messages.metadata import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from replication.completion import Completion
 from replication.metadata.image import MetadataImage
 
 _log = logging.getLogger("barnabas.coordinators")
@@ -71,13 +72,15 @@ class FindCoordinatorHandler(AuthorizingHandlers):
         """The routes of this module."""
         return [Route(ApiKey.FIND_COORDINATOR, 0, 6, self.handle)]
 
-    def handle(self, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse | Pending:
+    def handle(
+        self, context: RequestContext, request: FindCoordinatorRequest
+    ) -> FindCoordinatorResponse | Completion[FindCoordinatorResponse]:
         """Handle FindCoordinator."""
         kind = request.key_type
         topic = self._topics.get(kind)
         if topic is None or topic.name in self._image().topics_by_name:
             return self._coordinators(context, request, None)
-        pending = Pending()
+        pending: Completion[FindCoordinatorResponse] = Completion()
         self._create_topic(
             kind, context.wall_ms, lambda why: pending.complete(self._coordinators(context, request, why))
         )

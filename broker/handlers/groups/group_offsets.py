@@ -20,7 +20,7 @@ from broker.coordinators.runtime.coordinator_runtime import (
 )
 from broker.handlers.deferred import when_all, when_committed
 from broker.handlers.groups.offset_handlers import OffsetHandlers, with_failed_topics
-from broker.handlers.router import Pending, RequestContext, Route
+from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
@@ -39,6 +39,7 @@ from protocol.messages.groups import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from replication.completion import Completion
 from replication.metadata.image import MetadataImage, TopicImage
 
 _NONE: Final = ErrorCode.NONE
@@ -55,7 +56,9 @@ class GroupOffsetsHandlers(OffsetHandlers):
         ]
 
     # ------------------------------------------------------------ commit
-    def offset_commit(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse | Pending:
+    def offset_commit(
+        self, context: RequestContext, request: OffsetCommitRequest
+    ) -> OffsetCommitResponse | Completion[OffsetCommitResponse]:
         """Handle OffsetCommit."""
         if not self._is_authorized(context, Operation.READ, Resource.GROUP, request.group_id):
             return commit_response(request, ErrorCode.GROUP_AUTHORIZATION_FAILED)
@@ -121,7 +124,9 @@ class GroupOffsetsHandlers(OffsetHandlers):
         return topic_image
 
     # ------------------------------------------------------------ fetch
-    def offset_fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse | Pending:
+    def offset_fetch(
+        self, context: RequestContext, request: OffsetFetchRequest
+    ) -> OffsetFetchResponse | Completion[OffsetFetchResponse]:
         """Handle OffsetFetch."""
         groups = request.groups if context.api_version >= 8 else [_as_group(request)]
         results: list[OffsetFetchResponseGroup] = []

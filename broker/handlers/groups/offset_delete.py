@@ -12,11 +12,12 @@ from typing import Final
 from broker.coordinators.runtime.coordinator_runtime import Shard, coordinator_error
 from broker.handlers.deferred import when_committed
 from broker.handlers.groups.offset_handlers import OffsetHandlers
-from broker.handlers.router import Pending, RequestContext, Route
+from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.groups import OffsetDeleteRequest, OffsetDeleteResponse, TxnOffsetCommitResponseTopic
+from replication.completion import Completion
 
 _NONE: Final = ErrorCode.NONE
 
@@ -28,7 +29,9 @@ class OffsetDeleteHandler(OffsetHandlers):
         """The routes of this module."""
         return [Route(ApiKey.OFFSET_DELETE, 0, 0, self.offset_delete)]
 
-    def offset_delete(self, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse | Pending:
+    def offset_delete(
+        self, context: RequestContext, request: OffsetDeleteRequest
+    ) -> OffsetDeleteResponse | Completion[OffsetDeleteResponse]:
         """Handle OffsetDelete."""
         if not self._is_authorized(context, Operation.DELETE, Resource.GROUP, request.group_id):
             return OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)

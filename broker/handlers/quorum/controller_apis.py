@@ -14,7 +14,7 @@ import logging
 from broker.handlers.admin.metadata import CONTROLLERS, endpoint_error
 from broker.handlers.authorization import ForwardingHandlers, authorization_error
 from broker.handlers.deferred import submit
-from broker.handlers.router import Pending, RequestContext, Route
+from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Operation
 from broker.security.operations import NOT_REQUESTED
 from protocol.api import ApiKey, error_response
@@ -27,6 +27,7 @@ from protocol.messages.quorum import (
     BrokerState,
 )
 from protocol.schema import Message
+from replication.completion import Completion
 
 _log = logging.getLogger("barnabas.controller")
 
@@ -47,11 +48,11 @@ class ControllerHandlers(ForwardingHandlers):
         ]
 
     # ------------------------------------------------------------ nodes
-    def forward(self, context: RequestContext, request: Message) -> Pending | Message:
+    def forward(self, context: RequestContext, request: Message) -> Message | Completion[Message]:
         """Handle a request that the controller handles as it is."""
         return self._forward(context, request, Operation.CLUSTER_ACTION, None)
 
-    def register(self, context: RequestContext, request: BrokerRegistrationRequest) -> Pending | Message:
+    def register(self, context: RequestContext, request: BrokerRegistrationRequest) -> Message | Completion[Message]:
         """Handle BrokerRegistration."""
         if not self._is_authorized(context, Operation.CLUSTER_ACTION):
             return authorization_error(context, None)
@@ -66,7 +67,7 @@ class ControllerHandlers(ForwardingHandlers):
 
         return submit(self._controller, context, request, log)
 
-    def alter_partition(self, context: RequestContext, request: AlterPartitionRequest) -> Pending | Message:
+    def alter_partition(self, context: RequestContext, request: AlterPartitionRequest) -> Message | Completion[Message]:
         """Handle AlterPartition."""
         if context.api_version < 3:
             for topic in request.topics:

@@ -14,10 +14,11 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from broker.handlers.authorization import AuthorizingHandlers
-from broker.handlers.router import Pending, RequestContext, Route
+from broker.handlers.router import RequestContext, Route
 from broker.network.exchange import ConnectionInfo
 from broker.security.authorizer import Authorizer, Operation
 from protocol.api import APIS, ApiKey, request_header_version, response_header_version
@@ -29,6 +30,7 @@ from protocol.messages.cluster import DescribeQuorumResponse
 from protocol.messages.forwarding import DefaultPrincipalData, EnvelopeRequest, EnvelopeResponse
 from protocol.messages.headers import RequestHeader, ResponseHeader
 from protocol.schema import Message
+from replication.completion import Completion
 from replication.controller.error_responses import is_not_controller_response
 
 _log = logging.getLogger("barnabas.dispatch")
@@ -57,7 +59,9 @@ class EnvelopeHandler(AuthorizingHandlers):
         """The routes of this module."""
         return [Route(ApiKey.ENVELOPE, 0, 0, self.handle)]
 
-    def handle(self, context: RequestContext, envelope: EnvelopeRequest) -> EnvelopeResponse | Pending:
+    def handle(
+        self, context: RequestContext, envelope: EnvelopeRequest
+    ) -> EnvelopeResponse | Completion[EnvelopeResponse]:
         """Handle the request in an envelope."""
         if not self._is_authorized(context, Operation.CLUSTER_ACTION):
             return EnvelopeResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -67,11 +71,9 @@ class EnvelopeHandler(AuthorizingHandlers):
             _log.info("rejected an envelope from %s: %s", context.connection.peer_host, error.message)
             return EnvelopeResponse(error_code=error.code)
         answer = route.handler(inner, request)
-        if not isinstance(answer, Pending):
-            return _wrap(inner, answer)
-        outer = Pending(answer.cancel)
-        answer.deliver_to(lambda late: outer.complete(_wrap(inner, late)), outer.close)
-        return outer
+        if isinstance(answer, Completion):
+            return answer.map(partial(_wrap, inner))
+        return _wrap(inner, answer)
 
     def _open(self, context: RequestContext, envelope: EnvelopeRequest) -> tuple[Route, RequestContext, Message]:
         """Route, context and request in an envelope.

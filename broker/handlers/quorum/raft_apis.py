@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from broker.handlers.authorization import AuthorizingHandlers
-from broker.handlers.router import Pending, RequestContext, Route
+from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.produce_fetch import FetchResponse, PartitionData
 from protocol.schema import Message, carries
+from replication.completion import Completion
 from replication.metadata_log.kraft_replica import KRaftReplica
 from replication.raft.rpc_messages import error_response
 
@@ -38,11 +39,11 @@ class RaftHandlers(AuthorizingHandlers):
             Route(ApiKey.UPDATE_RAFT_VOTER, 0, 0, self.receive),
         ]
 
-    def receive(self, context: RequestContext, request: Message) -> Pending | Message:
+    def receive(self, context: RequestContext, request: Message) -> Message | Completion[Message]:
         """Pass a request to the Raft replica."""
         if not self._is_authorized(context, Operation.CLUSTER_ACTION):
             return error_response(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        pending = Pending()
+        pending: Completion[Message] = Completion()
 
         def reply(response: Any) -> None:
             _clear_unsupported(response, context.api_version)

@@ -11,7 +11,7 @@ NOT HERE Deleting files (`storage/log/log.py`).
 from __future__ import annotations
 
 from broker.handlers.authorization import AuthorizingHandlers
-from broker.handlers.router import Pending, RequestContext, Route
+from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
@@ -21,6 +21,7 @@ from protocol.messages.logs import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
+from replication.completion import Completion
 from replication.metadata.topic_names import INTERNAL_TOPICS
 from replication.partition.partition import state_key
 from replication.partition.replica_manager import ReplicaManager
@@ -43,7 +44,9 @@ class DeleteRecordsHandler(AuthorizingHandlers):
         """The rows of this module."""
         return [Route(ApiKey.DELETE_RECORDS, 0, 2, self.handle)]
 
-    def handle(self, ctx: RequestContext, request: DeleteRecordsRequest) -> Pending | DeleteRecordsResponse:
+    def handle(
+        self, ctx: RequestContext, request: DeleteRecordsRequest
+    ) -> DeleteRecordsResponse | Completion[DeleteRecordsResponse]:
         """Handle DeleteRecords."""
         deletion = _PendingDelete(self._replicas)
         errors = {topic.name: self._authorization_error(ctx, topic.name) for topic in request.topics}
@@ -58,7 +61,7 @@ class DeleteRecordsHandler(AuthorizingHandlers):
             return deletion.response
         keys = (state_key(*key) for key in deletion.results)
         self._purgatory.park(deletion, keys, ctx.mono_ms + max(request.timeout_ms, 0))
-        deletion.pending = Pending(deletion.cancel)
+        deletion.pending = Completion(deletion.cancel)
         return deletion.pending
 
     def _authorization_error(self, ctx: RequestContext, topic: str) -> ErrorCode:
@@ -82,7 +85,7 @@ class _PendingDelete(DelayedOperation):
         self._unopened: set[_Key] = set()
         self.results: dict[_Key, DeleteRecordsPartitionResult] = {}
         self.response = DeleteRecordsResponse(topics=[])
-        self.pending: Pending | None = None
+        self.pending: Completion[DeleteRecordsResponse] | None = None
 
     def add(self, topic: str, index: int, offset: int, wall_ms: int, error_code: ErrorCode) -> None:
         """Add a partition and delete its records, unless there is an error."""

@@ -23,7 +23,7 @@ from typing import Final
 
 from broker.handlers.records.fetch_sessions import FetchContext, FetchedPartition, FetchSession, FetchSessions
 from broker.handlers.records.leaders import current_leader, node_endpoints
-from broker.handlers.router import FastPaths, Pending, RequestContext, Route
+from broker.handlers.router import FastPaths, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
@@ -35,6 +35,7 @@ from protocol.messages.produce_fetch import (
     FetchResponse,
     PartitionData,
 )
+from replication.completion import Completion
 from replication.partition.partition import DivergingEpoch, Reader
 from replication.partition.replica_manager import ReplicaManager
 from replication.purgatory import DelayedOperation, Purgatory
@@ -88,7 +89,7 @@ class FetchHandler:
             for leader_only in (True, False)
         }
 
-    def handle(self, ctx: RequestContext, request: FetchRequest) -> FetchResponse | Pending:
+    def handle(self, ctx: RequestContext, request: FetchRequest) -> FetchResponse | Completion[FetchResponse]:
         """Handle a Fetch, now or later."""
         reader = self._reader(ctx.api_version, request)
         fetch_context = self.sessions.open(request, ctx.api_version, ctx.mono_ms, is_follower=reader.is_follower)
@@ -158,7 +159,7 @@ class _Fetch(DelayedOperation):
         self._must_respond = False
         self._throttle_ms = NEVER
         """Delay until a throttled follower may get records again."""
-        self._pending: Pending | None = None
+        self._pending: Completion[FetchResponse] | None = None
         self._may_replicate = not reader.is_follower or handler.authorizer.authorize(
             ctx.principal, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME
         )
@@ -333,19 +334,19 @@ class _Fetch(DelayedOperation):
         """The longest wait; a throttled follower retries after its delay."""
         return min(max_wait_ms, self._throttle_ms)
 
-    def park_for_disk(self) -> Pending:
+    def park_for_disk(self) -> Completion[FetchResponse]:
         """Wait for blocked partitions only."""
         self._has_timed_out = True
         return self.park(NEVER)
 
-    def park(self, deadline_mono_ms: int) -> Pending:
+    def park(self, deadline_mono_ms: int) -> Completion[FetchResponse]:
         """Wait for changes of the partitions. No change is missed: all of this runs on one thread."""
         fetch_context = self._fetch_context
         fetch_context.waiter = self
         if not fetch_context.is_incremental:
             fetch_context.watch_all()
         self._handler.purgatory.park(self, (), deadline_mono_ms)
-        self._pending = Pending(self._on_cancel)
+        self._pending = Completion(self._on_cancel)
         return self._pending
 
     def try_complete(self) -> bool:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from broker.handlers.authorization import AuthorizingHandlers
-from broker.handlers.router import Pending, RequestContext, Route
+from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
@@ -33,6 +33,7 @@ from protocol.messages.produce_fetch import (
     OffsetForLeaderTopicResult,
 )
 from protocol.schema import Message
+from replication.completion import Completion
 from replication.partition.partition import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -64,7 +65,7 @@ class ListOffsetsHandler(AuthorizingHandlers):
         super().__init__(authorizer)
 
     # ------------------------------------------------------------ ListOffsets
-    def list_offsets(self, ctx: RequestContext, request: ListOffsetsRequest) -> Message | Pending:
+    def list_offsets(self, ctx: RequestContext, request: ListOffsetsRequest) -> Message | Completion[Message]:
         """Handle ListOffsets."""
         isolation = Isolation.LOG_END
         if request.replica_id == CONSUMER:
@@ -92,7 +93,9 @@ class ListOffsetsHandler(AuthorizingHandlers):
         return lookups.finish()
 
     # ------------------------------------------------------------ OffsetForLeaderEpoch
-    def offset_for_leader_epoch(self, ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> Message | Pending:
+    def offset_for_leader_epoch(
+        self, ctx: RequestContext, request: OffsetForLeaderEpochRequest
+    ) -> Message | Completion[Message]:
         """Handle OffsetForLeaderEpoch; brokers may query every topic, clients the topics that they may describe."""
         is_broker = self._is_authorized(ctx, Operation.CLUSTER_ACTION)
         response = OffsetForLeaderEpochResponse(topics=[])
@@ -123,7 +126,7 @@ class _OffsetLookups:
         self._replicas = replicas
         self._response = response
         self._waiting = 0
-        self._pending: Pending | None = None
+        self._pending: Completion[Message] | None = None
 
     def look_up(
         self, topic: str, index: int, find: Callable[[Partition], None], set_error: Callable[[ErrorCode], None]
@@ -142,11 +145,11 @@ class _OffsetLookups:
         except KafkaError as error:
             set_error(error.code)
 
-    def finish(self) -> Message | Pending:
+    def finish(self) -> Message | Completion[Message]:
         """The response, now or later."""
         if not self._waiting:
             return self._response
-        self._pending = Pending()
+        self._pending = Completion()
         return self._pending
 
     def _retry(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import partial
 
 from broker.handlers.authorization import AuthorizingHandlers
-from broker.handlers.router import Pending, RequestContext, Route
+from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
@@ -28,6 +28,7 @@ from protocol.messages.logs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from replication.completion import Completion
 from replication.io_executor import IoExecutor
 from replication.partition.log_dir_moves import LogDirMoves
 from replication.partition.replica_manager import ReplicaManager
@@ -81,7 +82,9 @@ class LogDirsHandler(AuthorizingHandlers):
             topic.partitions.append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code))
         return AlterReplicaLogDirsResponse(results=list(results.values()))
 
-    def describe(self, ctx: RequestContext, request: DescribeLogDirsRequest) -> Pending | DescribeLogDirsResponse:
+    def describe(
+        self, ctx: RequestContext, request: DescribeLogDirsRequest
+    ) -> DescribeLogDirsResponse | Completion[DescribeLogDirsResponse]:
         """Handle DescribeLogDirs."""
         if not self._is_authorized(ctx, Operation.DESCRIBE):
             return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, results=[])
@@ -105,10 +108,10 @@ class _DescribeLogDirs:
         self._worker = worker
         self._requested = requested
         self._waiting = 0
-        self._pending = Pending()
+        self._pending: Completion[DescribeLogDirsResponse] = Completion()
         self._results: dict[str, DescribeLogDirsResult] = {}
 
-    def begin(self) -> Pending:
+    def begin(self) -> Completion[DescribeLogDirsResponse]:
         """Measure every directory."""
         for path in (*self._log_manager.directories, *self._log_manager.offline):
             self._results[path] = DescribeLogDirsResult(

@@ -13,6 +13,7 @@ NOT HERE Validation of batches (`storage/log/log_validator.py`), acks (`replicat
 
 from __future__ import annotations
 
+from functools import partial
 from struct import Struct
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from broker.coordinators.transactions.transaction_verification import (
     TransactionVerification,
 )
 from broker.handlers.records.leaders import current_leader, node_endpoints
-from broker.handlers.router import CloseConnection, FastPaths, Pending, RequestContext, Route
+from broker.handlers.router import CloseConnection, FastPaths, RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
@@ -38,10 +39,11 @@ from protocol.messages.produce_fetch import (
 )
 from protocol.primitives import ZERO_UUID
 from protocol.records import ATTRIBUTES_POSITION, BATCH_OVERHEAD, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
+from replication.completion import Completion
 from replication.metadata.topic_names import INTERNAL_TOPICS
 from replication.partition.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from replication.partition.replica_manager import ReplicaManager
-from replication.timer_queue import Timer, TimerQueue
+from replication.timer_queue import TimerQueue
 from storage.log.log import AppendInfo
 from storage.log.log_validator import FIRST_PRODUCE_VERSION_WITH_ZSTD, AppendOrigin, RejectedRecords, refuse_zstd
 
@@ -81,7 +83,9 @@ class ProduceHandler:
         self.verification = verification
         self.authorizer = authorizer
 
-    def handle(self, ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | Pending | None:
+    def handle(
+        self, ctx: RequestContext, request: ProduceRequest
+    ) -> ProduceResponse | Completion[ProduceResponse | None] | None:
         """Append, and respond now or later."""
         produce = _Produce(self, ctx, request.acks)
         refusal = self._check_request(ctx, request)
@@ -93,11 +97,28 @@ class ProduceHandler:
             produce.append_transactional(request.transactional_id)
         return produce.finish(request.timeout_ms)
 
+    def topic_name(self, ctx: RequestContext, name: str, topic_id: bytes) -> str:
+        """The name of a topic that the client may write to; `topic_id` is used in versions that have it.
+
+        Raises:
+            KafkaError: the id is unknown, or the client may not write to the topic.
+        """
+        if ctx.api_version >= _FIRST_VERSION_WITH_IDS:
+            topic_image = self.replicas.image.topics_by_id.get(topic_id)
+            if topic_image is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+            name = topic_image.name
+        if not self.authorizer.authorize(ctx.connection.principal, Operation.WRITE, Resource.TOPIC, name):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        if name in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {name}")
+        return name
+
     def failure_response(
-        self, ctx: RequestContext, topic: str, index: int, topic_id: bytes, code: ErrorCode, error: KafkaError | None
+        self, ctx: RequestContext, topic: str, index: int, topic_id: bytes, error: KafkaError
     ) -> ProduceResponse:
         """The response to a request whose only append failed."""
-        return _Produce(self, ctx, ACKS_ALL).failure_response(topic, index, topic_id, code, error)
+        return _Produce(self, ctx, ACKS_ALL).failure_response(topic, index, topic_id, error)
 
     def _check_request(self, ctx: RequestContext, request: ProduceRequest) -> KafkaError | None:
         """The error of the whole request, if any."""
@@ -148,8 +169,7 @@ class _Produce:
     """A Produce request in progress."""
 
     __slots__ = (
-        "_acks", "_ctx", "_deadline", "_handler", "_has_error", "_pending", "_remaining", "_response",
-        "_transactional",
+        "_acks", "_ctx", "_handler", "_has_error", "_late_response", "_remaining", "_response", "_transactional",
     )  # fmt: skip
 
     def __init__(self, handler: ProduceHandler, ctx: RequestContext, acks: int) -> None:
@@ -160,8 +180,7 @@ class _Produce:
         self._transactional: list[tuple[str, PartitionProduceData, PartitionProduceResponse]] = []
         self._remaining = 0
         self._has_error = False
-        self._pending: Pending | None = None
-        self._deadline: Timer | None = None
+        self._late_response: Completion[ProduceResponse | None] | None = None
 
     # ------------------------------------------------------------ appending
     def reject_all(self, request: ProduceRequest, refusal: KafkaError) -> None:
@@ -190,50 +209,32 @@ class _Produce:
         name = topic.name
         refusal = None
         try:
-            name = self._name_of(topic)
-            self._authorize(name)
+            name = self._handler.topic_name(self._ctx, name, topic.topic_id)
         except KafkaError as error:
             refusal = error
         for data in topic.partition_data:
             # The initial error is the one returned after the timeout.
             answer = PartitionProduceResponse(index=data.index, error_code=ErrorCode.REQUEST_TIMED_OUT, base_offset=-1)
             answers.append(answer)
-            self._remaining += 1
             if refusal is None:
                 self._append(name, data, answer)
             else:
-                self._on_append(name, answer, refusal.code, None, refusal)
+                self._set_error(name, answer, refusal)
 
-    def failure_response(
-        self, topic: str, index: int, topic_id: bytes, code: ErrorCode, error: KafkaError | None
-    ) -> ProduceResponse:
+    def failure_response(self, topic: str, index: int, topic_id: bytes, error: KafkaError) -> ProduceResponse:
         """The response after the fast path's append failed."""
-        answer = PartitionProduceResponse(index=index, error_code=code, base_offset=-1)
+        answer = PartitionProduceResponse(index=index, error_code=error.code, base_offset=-1)
         answers = TopicProduceResponse(name=topic, topic_id=topic_id or ZERO_UUID, partition_responses=[answer])
         self._response.responses.append(answers)
-        self._set_error(topic, answer, code, error)
+        self._set_error(topic, answer, error)
         return self._answer()
-
-    def _name_of(self, topic: TopicProduceData) -> str:
-        if self._ctx.api_version < _FIRST_VERSION_WITH_IDS:
-            return topic.name
-        topic_image = self._handler.replicas.image.topics_by_id.get(topic.topic_id)
-        if topic_image is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        return topic_image.name
-
-    def _authorize(self, topic: str) -> None:
-        ctx = self._ctx
-        if not self._handler.authorizer.authorize(ctx.connection.principal, Operation.WRITE, Resource.TOPIC, topic):
-            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        if topic in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
 
     def append_transactional(self, transactional_id: str | None) -> None:
         """Verify and append the transactional batches."""
         waiting, self._transactional = self._transactional, []
         if not waiting:
             return
+        self._remaining += 1
         assert transactional_id is not None
         producer = _producer_of(waiting[0][1].records)
         partitions = self._handler.replicas.partitions
@@ -255,8 +256,9 @@ class _Produce:
                 refusal = errors.get((topic, data.index))
                 if refusal is None:
                     self._append(topic, data, answer, origin)
-                else:
-                    self._on_append(topic, answer, refusal.code, None, refusal)
+                elif not self._is_answered:
+                    self._set_error(topic, answer, refusal)
+            self._complete_one()
 
         self._handler.verification.verify(
             transactional_id,
@@ -280,97 +282,90 @@ class _Produce:
             try:
                 refuse_zstd(records, version)
             except KafkaError as error:
-                self._on_append(topic, answer, error.code, None, error)
+                self._set_error(topic, answer, error)
                 return
         if _is_transactional(records) and verified_origin is None:
             self._transactional.append((topic, data, answer))
             return
-        self._handler.replicas.append(
+        self._remaining += 1
+        append = self._handler.replicas.append(
             topic,
             data.index,
             _NO_RECORDS if records is None else records,
             acks=self._acks,
             wall_ms=self._ctx.wall_ms,
-            done=lambda code, info, error: self._on_append(topic, answer, code, info, error),
             origin=AppendOrigin.CLIENT if verified_origin is None else verified_origin,
         )
+        append.then(partial(self._on_append, topic, answer))
 
-    def _on_append(
-        self,
-        topic: str,
-        answer: PartitionProduceResponse,
-        code: ErrorCode,
-        info: AppendInfo | None,
-        error: KafkaError | None,
-    ) -> None:
+    def _on_append(self, topic: str, answer: PartitionProduceResponse, append: Completion[AppendInfo]) -> None:
         """One partition's append completed."""
-        pending = self._pending
-        if pending is not None and pending.is_done:
+        if self._is_answered:
             return
-        answer.error_code = code
-        if info is not None:
+        if append.error is None:
+            info = append.value
+            answer.error_code = ErrorCode.NONE
             answer.base_offset = info.base_offset
             answer.log_append_time_ms = info.log_append_time_ms
             answer.log_start_offset = info.log_start_offset
-        if code:
-            self._set_error(topic, answer, code, error)
-        self._remaining -= 1
-        if not self._remaining and pending is not None:
-            self._complete(pending)
+        else:
+            self._set_error(topic, answer, append.error)
+        self._complete_one()
 
-    def _set_error(
-        self, topic: str, answer: PartitionProduceResponse, code: ErrorCode, error: KafkaError | None
-    ) -> None:
+    def _set_error(self, topic: str, answer: PartitionProduceResponse, error: Exception) -> None:
+        assert isinstance(error, KafkaError)
+        code = error.code
         self._has_error = True
-        if error is not None:
-            answer.error_message = error.message
-            if isinstance(error, RejectedRecords):
-                answer.record_errors = [
-                    BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=why)
-                    for index, why in error.record_errors
-                ]
-            if isinstance(error, RejectedRecords) or code in _ERRORS_WITH_LOG_START:
-                partition = self._handler.replicas.partitions[topic, answer.index]
-                answer.log_start_offset = partition.log.checkpoint.log_start_offset  # the log may be closed
+        answer.error_code = code
+        answer.error_message = error.message
+        if isinstance(error, RejectedRecords):
+            answer.record_errors = [
+                BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=why)
+                for index, why in error.record_errors
+            ]
+        if isinstance(error, RejectedRecords) or code in _ERRORS_WITH_LOG_START:
+            partition = self._handler.replicas.partitions[topic, answer.index]
+            answer.log_start_offset = partition.log.checkpoint.log_start_offset  # the log may be closed
         if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._ctx.api_version >= _FIRST_VERSION_WITH_LEADER:
             answer.current_leader = current_leader(self._handler.replicas.image, topic, answer.index)
 
     # ------------------------------------------------------------ responding
-    def finish(self, timeout_ms: int) -> ProduceResponse | Pending | None:
+    def finish(self, timeout_ms: int) -> ProduceResponse | Completion[ProduceResponse | None] | None:
         """All appends are started: the response, now or later.
 
         Raises:
             CloseConnection: an append failed with acks=0.
         """
         if not self._remaining:
-            if self._acks == ACKS_NONE:
-                if self._has_error:
-                    raise CloseConnection(self._close_reason())
-                return None
-            return self._answer()
-        self._pending = Pending(self._on_cancel, lets_next_begin=True)  # the appends keep their order
+            return self._result()
+        late = self._late_response = Completion()
         if self._acks != ACKS_NONE:
             deadline_mono_ms = self._ctx.mono_ms + max(0, timeout_ms)
-            self._deadline = self._handler.timers.schedule(deadline_mono_ms, self._expire)
-        return self._pending
+            late.expire_at(self._handler.timers, deadline_mono_ms, lambda: late.complete(self._answer()))
+        return late
 
-    def _complete(self, pending: Pending) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
+    @property
+    def _is_answered(self) -> bool:
+        """Whether the response was sent after the timeout, or is not needed any more."""
+        return self._late_response is not None and self._late_response.is_done
+
+    def _complete_one(self) -> None:
+        """One append, or the verification of transactional batches, is done."""
+        self._remaining -= 1
+        late = self._late_response
+        if not self._remaining and late is not None:
+            try:
+                late.complete(self._result())
+            except CloseConnection as error:
+                late.fail(error)
+
+    def _result(self) -> ProduceResponse | None:
+        """The response to a request whose appends are done; rule 2."""
         if self._acks != ACKS_NONE:
-            pending.complete(self._answer())
-        elif self._has_error:
-            pending.close(self._close_reason())
-        else:
-            pending.complete(None)
-
-    def _expire(self) -> None:
-        assert self._pending is not None
-        self._pending.complete(self._answer())
-
-    def _on_cancel(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
+            return self._answer()
+        if self._has_error:
+            raise CloseConnection(self._close_reason())
+        return None
 
     def _answer(self) -> ProduceResponse:
         response = self._response
@@ -397,4 +392,4 @@ class _Produce:
 
 def routes(handler: ProduceHandler, fast_path: FastPaths | None = None) -> list[Route]:
     """The routes; advertised from version 0, supported from 3 (KAFKA-18659)."""
-    return [Route(ApiKey.PRODUCE, 3, 13, handler.handle, advertised_min=0, fast_path=fast_path)]
+    return [Route(ApiKey.PRODUCE, 3, 13, handler.handle, advertised_min=0, fast_path=fast_path, can_pipeline=True)]

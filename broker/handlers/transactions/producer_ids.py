@@ -13,12 +13,13 @@ from collections.abc import Callable
 
 from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
 from broker.handlers.authorization import AuthorizingHandlers
-from broker.handlers.router import Pending, RequestContext, Route
+from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from replication.completion import Completion
 
 
 class ProducerIdsHandler(AuthorizingHandlers):
@@ -27,7 +28,9 @@ class ProducerIdsHandler(AuthorizingHandlers):
     def __init__(
         self,
         producer_ids: ProducerIdManager,
-        init_transactional: Callable[[RequestContext, InitProducerIdRequest], InitProducerIdResponse | Pending],
+        init_transactional: Callable[
+            [RequestContext, InitProducerIdRequest], InitProducerIdResponse | Completion[InitProducerIdResponse]
+        ],
         authorizer: Authorizer,
     ) -> None:
         """`init_transactional` handles requests with a transactional id."""
@@ -35,14 +38,16 @@ class ProducerIdsHandler(AuthorizingHandlers):
         self._init_transactional = init_transactional
         super().__init__(authorizer)
 
-    def handle(self, ctx: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse | Pending:
+    def handle(
+        self, ctx: RequestContext, request: InitProducerIdRequest
+    ) -> InitProducerIdResponse | Completion[InitProducerIdResponse]:
         """Handle InitProducerId."""
         code = self._request_error(ctx, request)
         if code is not None:
             return _error_response(code)
         if request.transactional_id is not None:
             return self._init_transactional(ctx, request)
-        pending = Pending()
+        pending: Completion[InitProducerIdResponse] = Completion()
         self._producer_ids.generate_producer_id(
             ctx.wall_ms,
             lambda producer_id: pending.complete(

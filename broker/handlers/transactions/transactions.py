@@ -35,7 +35,7 @@ from broker.coordinators.transactions.transaction_coordinator import (
 )
 from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.deferred import when_all, when_committed
-from broker.handlers.router import Pending, RequestContext, Route
+from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
@@ -62,6 +62,7 @@ from protocol.messages.transactions import (
     ListTransactionsResponse,
 )
 from protocol.schema import blank
+from replication.completion import Completion
 from replication.metadata.image import MetadataImage
 from replication.metadata.topic_names import INTERNAL_TOPICS
 from replication.re2_patterns import BadRegex, compile_regex
@@ -116,7 +117,7 @@ class TransactionHandlers(AuthorizingHandlers):
     # ------------------------------------------------------------ InitProducerId
     def init_producer_id(
         self, context: RequestContext, request: InitProducerIdRequest
-    ) -> InitProducerIdResponse | Pending:
+    ) -> InitProducerIdResponse | Completion[InitProducerIdResponse]:
         """Handle InitProducerId with an authorized, non-empty transactional id."""
         name = request.transactional_id
         assert name
@@ -134,7 +135,7 @@ class TransactionHandlers(AuthorizingHandlers):
             return when_committed(
                 shard.execute(decision), lambda error: _init_producer_id_response(_result(decision, error), context)
             )
-        pending = Pending()
+        pending: Completion[InitProducerIdResponse] = Completion()
 
         def decide(shard: TransactionShard, producer_id: int) -> TransactionDecision:
             return shard.coordinator.initialize(name, timeout_ms, expected, producer_id)
@@ -166,7 +167,7 @@ class TransactionHandlers(AuthorizingHandlers):
     # ------------------------------------------------------------ AddPartitionsToTxn
     def add_partitions(
         self, context: RequestContext, request: AddPartitionsToTxnRequest
-    ) -> AddPartitionsToTxnResponse | Pending:
+    ) -> AddPartitionsToTxnResponse | Completion[AddPartitionsToTxnResponse]:
         """Handle AddPartitionsToTxn: add partitions to transactions, or verify them."""
         if context.api_version >= _FIRST_BROKER_VERSION:
             return self._add_for_brokers(context, request)
@@ -186,7 +187,7 @@ class TransactionHandlers(AuthorizingHandlers):
 
     def _add_for_brokers(
         self, context: RequestContext, request: AddPartitionsToTxnRequest
-    ) -> AddPartitionsToTxnResponse | Pending:
+    ) -> AddPartitionsToTxnResponse | Completion[AddPartitionsToTxnResponse]:
         if not self._is_authorized(context, Operation.CLUSTER_ACTION):
             return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         answer = AddPartitionsToTxnResponse(results_by_transaction=[])
@@ -256,7 +257,7 @@ class TransactionHandlers(AuthorizingHandlers):
     # ------------------------------------------------------------ AddOffsetsToTxn
     def add_offsets(
         self, context: RequestContext, request: AddOffsetsToTxnRequest
-    ) -> AddOffsetsToTxnResponse | Pending:
+    ) -> AddOffsetsToTxnResponse | Completion[AddOffsetsToTxnResponse]:
         """Handle AddOffsetsToTxn."""
         shard = self._find_shard(context, request.transactional_id)
         if isinstance(shard, Shard) and not self._is_authorized(
@@ -277,7 +278,7 @@ class TransactionHandlers(AuthorizingHandlers):
         return when_committed(shard.execute(decision), answer)
 
     # ------------------------------------------------------------ EndTxn
-    def end(self, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse | Pending:
+    def end(self, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse | Completion[EndTxnResponse]:
         """Handle EndTxn."""
         name = request.transactional_id
         shard = self._find_shard(context, name)
@@ -294,7 +295,7 @@ class TransactionHandlers(AuthorizingHandlers):
             return when_committed(
                 shard.execute(decision), lambda error: _end_txn_response(_result(decision, error), context)
             )
-        pending = Pending()
+        pending: Completion[EndTxnResponse] = Completion()
         self._with_producer_id(
             context, name, decide, lambda result: pending.complete(_end_txn_response(result, context))
         )

@@ -17,11 +17,12 @@ from broker.coordinators.transactions.transaction_coordinator import Marker
 from broker.coordinators.transactions.txn_marker_writer import TxnMarkerWriter, with_open_log
 from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.deferred import countdown
-from broker.handlers.router import Pending, RequestContext, Route
+from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import transactions
+from replication.completion import Completion
 from replication.metadata.topic_names import check_topic_name
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
@@ -48,7 +49,7 @@ class TxnMarkersHandler(AuthorizingHandlers):
     # ------------------------------------------------------------ WriteTxnMarkers
     def write_markers(
         self, context: RequestContext, request: transactions.WriteTxnMarkersRequest
-    ) -> transactions.WriteTxnMarkersResponse | Pending:
+    ) -> transactions.WriteTxnMarkersResponse | Completion[transactions.WriteTxnMarkersResponse]:
         """Handle WriteTxnMarkers."""
         is_allowed = any(
             self._is_authorized(context, operation) for operation in (Operation.CLUSTER_ACTION, Operation.ALTER)
@@ -80,8 +81,8 @@ class TxnMarkersHandler(AuthorizingHandlers):
         self,
         response: transactions.WriteTxnMarkersResponse,
         waiting: list[tuple[Marker, TopicPartition, transactions.WritableTxnMarkerPartitionResult]],
-    ) -> transactions.WriteTxnMarkersResponse | Pending:
-        pending = Pending()
+    ) -> transactions.WriteTxnMarkersResponse | Completion[transactions.WriteTxnMarkersResponse]:
+        pending: Completion[transactions.WriteTxnMarkersResponse] = Completion()
         on_done = countdown(len(waiting), lambda: pending.complete(response))
 
         def on_written(result: transactions.WritableTxnMarkerPartitionResult, error: ErrorCode) -> None:
@@ -95,7 +96,7 @@ class TxnMarkersHandler(AuthorizingHandlers):
     # ------------------------------------------------------------ DescribeProducers
     def describe_producers(
         self, context: RequestContext, request: transactions.DescribeProducersRequest
-    ) -> transactions.DescribeProducersResponse | Pending:
+    ) -> transactions.DescribeProducersResponse | Completion[transactions.DescribeProducersResponse]:
         """Handle DescribeProducers."""
         response = transactions.DescribeProducersResponse(topics=[])
         waiting: list[tuple[TopicPartition, transactions.DescribeProducersResponsePartition]] = []
@@ -113,7 +114,7 @@ class TxnMarkersHandler(AuthorizingHandlers):
             response.topics.append(transactions.DescribeProducersResponseTopic(name=topic.name, partitions=partitions))
             if refusal is None:
                 waiting += [((topic.name, result.partition_index), result) for result in partitions]
-        pending = Pending()
+        pending: Completion[transactions.DescribeProducersResponse] = Completion()
         on_done = countdown(len(waiting), lambda: pending.complete(response))
 
         def on_open(result: transactions.DescribeProducersResponsePartition, partition: Partition | ErrorCode) -> None:

@@ -21,13 +21,14 @@ from broker.coordinators.transactions.transaction_verification import (
     TransactionVerification,
 )
 from broker.handlers.groups.offset_handlers import OffsetHandlers, with_failed_topics
-from broker.handlers.router import Pending, RequestContext, Route
+from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.groups import TxnOffsetCommitResponseTopic
 from protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from protocol.records import NO_SEQUENCE
+from replication.completion import Completion
 from replication.metadata.image import MetadataImage
 
 _NONE: Final = ErrorCode.NONE
@@ -52,7 +53,9 @@ class TxnOffsetCommitHandler(OffsetHandlers):
         """The routes of this module."""
         return [Route(ApiKey.TXN_OFFSET_COMMIT, 0, 5, self.handle)]
 
-    def handle(self, context: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse | Pending:
+    def handle(
+        self, context: RequestContext, request: TxnOffsetCommitRequest
+    ) -> TxnOffsetCommitResponse | Completion[TxnOffsetCommitResponse]:
         """Handle TxnOffsetCommit."""
         error = self._request_error(context, request)
         if error is not _NONE:
@@ -65,7 +68,7 @@ class TxnOffsetCommitHandler(OffsetHandlers):
         if not isinstance(shard, Shard):
             response = txn_commit_response(request, shard)
             return TxnOffsetCommitResponse(topics=with_failed_topics(failed, response.topics))
-        pending = Pending()
+        pending: Completion[TxnOffsetCommitResponse] = Completion()
 
         def reply(response: TxnOffsetCommitResponse) -> None:
             pending.complete(TxnOffsetCommitResponse(topics=with_failed_topics(failed, response.topics)))

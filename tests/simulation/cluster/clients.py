@@ -10,9 +10,10 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING
 
-from protocol.errors import ErrorCode, KafkaError
+from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from protocol.records import BatchBuilder
+from replication.completion import Completion
 from replication.partition.partition import ACKS_ALL, ACKS_LEADER, Partition
 from storage.log.log import AppendInfo
 from tests.simulation.cluster.process import Process
@@ -90,12 +91,10 @@ class Clients:
         for _ in range(random.choice((1, 1, 3))):
             builder.append(process.wall_ms(), None, b"%d" % next(self._values))
 
-        def done(code: ErrorCode, info: AppendInfo | None, _: KafkaError | None) -> None:
-            if code == ErrorCode.NONE and acks == ACKS_ALL:
-                assert info is not None
+        def on_append(append: Completion[AppendInfo]) -> None:
+            if append.error is None and acks == ACKS_ALL:
                 self.acknowledged += 1
-                self._simulation.invariants.acknowledged(process.node_id, partition.key, info.last_offset)
+                self._simulation.invariants.acknowledged(process.node_id, partition.key, append.value.last_offset)
 
-        process.replicas.append(
-            TOPIC, partition.index, builder.build(), acks=acks, wall_ms=process.wall_ms(), done=done
-        )
+        append = process.replicas.append(TOPIC, partition.index, builder.build(), acks=acks, wall_ms=process.wall_ms())
+        append.then(on_append)

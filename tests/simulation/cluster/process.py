@@ -18,7 +18,7 @@ from broker.config.dynamic_configs import DynamicBrokerConfig
 from broker.handlers.records.fetch import FetchHandler
 from broker.handlers.records.fetch_sessions import FetchSessions
 from broker.handlers.records.list_offsets import ListOffsetsHandler
-from broker.handlers.router import ConnectionInfo, Pending, RequestContext
+from broker.handlers.router import ConnectionInfo, RequestContext
 from broker.node.scheduled_tasks import ScheduledTasks
 from broker.peers.alter_partition_manager import AlterPartitionManager
 from broker.peers.assignments_manager import AssignmentsManager
@@ -33,6 +33,7 @@ from protocol.messages.produce_fetch import FetchRequest, ListOffsetsRequest
 from protocol.messages.quorum import BrokerRegistrationRequest
 from protocol.records import FileRegion
 from protocol.schema import Message
+from replication.completion import Completion
 from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
 from replication.controller.controller import LocalController
 from replication.controller.decision_context import DecisionContext
@@ -366,8 +367,8 @@ class Process:
         else:
             assert isinstance(request, FetchRequest), f"unexpected request to a broker: {type(request).__name__}"
             answer = self._fetching.handle(self._context(ApiKey.FETCH, FETCH_VERSION), request)
-        if isinstance(answer, Pending):
-            answer.deliver_to(lambda message: reply(_in_memory(message)), _fail)
+        if isinstance(answer, Completion):
+            answer.then(lambda late: reply(_in_memory(late.result())))
         else:
             reply(_in_memory(answer))
 
@@ -391,10 +392,10 @@ def _bytes_of(region: FileRegion) -> bytes:
     return bytes(file.pread(region.length, region.position))
 
 
+def _fail(sentence: str) -> None:
+    raise Failed(sentence)
+
+
 def _id_of(found: ReplayedMetadata | None, topic: str) -> bytes | None:
     known = None if found is None else found.image.topics_by_name.get(topic)
     return None if known is None else known.topic_id
-
-
-def _fail(sentence: str) -> None:
-    raise Failed(sentence)

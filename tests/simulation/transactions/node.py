@@ -20,7 +20,7 @@ from broker.coordinators.transactions.transaction_coordinator import TRANSACTION
 from broker.coordinators.transactions.transaction_records import transaction_record
 from broker.handlers.groups.group_offsets import GroupOffsetsHandlers
 from broker.handlers.records.produce import ProduceHandler
-from broker.handlers.router import Pending, Router
+from broker.handlers.router import Router
 from broker.handlers.transactions import producer_ids
 from broker.handlers.transactions.producer_ids import ProducerIdsHandler
 from broker.handlers.transactions.transactions import TransactionHandlers
@@ -29,6 +29,7 @@ from broker.security.authorizer import AllowAll
 from protocol.messages.quorum import AllocateProducerIdsResponse
 from protocol.records import ControlType, control_type, headers, records
 from protocol.schema import Message
+from replication.completion import Completion
 from replication.metadata.image import MetadataDelta
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.group_harness import no_other_broker
@@ -126,18 +127,16 @@ class Node:
     # ---- requests
 
     def ask(self, request: Message, version: int) -> Any:
-        answers: list[Any] = []
         context = self._world.context(type(request).API_KEY, version)
         if type(request).API_KEY == PRODUCE:
             answer: Any = self._producing.handle(context, request)  # type: ignore[arg-type]
         else:
             answer = self._router.table[type(request).API_KEY].handler(context, request)
-        if not isinstance(answer, Pending):
+        if not isinstance(answer, Completion):
             return answer
-        answer.deliver_to(answers.append, answers.append)
         for _ in range(0, _RESPONSE_TIMEOUT_MS, _STEP_MS):
-            if answers:
-                return answers[0]
+            if answer.is_done:
+                return answer.result()
             self.pass_time(_STEP_MS)
         raise AssertionError(f"{request} has no response")
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
 from broker.handlers.request_dispatcher import Dispatcher
-from broker.handlers.router import Pending, RequestContext, Route, Router
+from broker.handlers.router import RequestContext, Route, Router
 from broker.network.exchange import CloseConnection
 from protocol.api import APIS, ApiKey, request_header_version, response_header_version
 from protocol.codec import decode, encode
@@ -17,6 +18,7 @@ from protocol.messages.headers import RequestHeader
 from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from protocol.messages.produce_fetch import FetchRequest
 from protocol.schema import Message
+from replication.completion import Completion
 
 
 def faulty(context: RequestContext, request: Message) -> Message:
@@ -51,30 +53,44 @@ def test_a_fault_returns_unknown_server_error() -> None:
 
 @pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize(("version", "is_told"), [(13, True), (12, False)])
-def test_an_unencodable_response_is_a_fault(
-    caplog: pytest.LogCaptureFixture, *, is_late: bool, version: int, is_told: bool
+@pytest.mark.parametrize("fault", ["unencodable", "error"])
+def test_a_response_that_cannot_be_encoded_or_failed_is_a_fault(
+    caplog: pytest.LogCaptureFixture, *, is_late: bool, version: int, is_told: bool, fault: str
 ) -> None:
-    pending = Pending()
+    completion: Completion[Message] = Completion()
+    dispatcher = Dispatcher()
+    dispatcher.serve(Router([Route(ApiKey.METADATA, version, version, lambda _, __: completion)]))
     wrong = MetadataResponse(brokers=[], topics=[])
     wrong.topics = 7  # type: ignore[assignment]
-
-    def answering(context: RequestContext, request: Message) -> Message | Pending:
-        return pending if is_late else wrong
-
-    dispatcher, outcomes = Dispatcher(), list[Any]()
-    dispatcher.serve(Router([Route(ApiKey.METADATA, version, version, answering)]))
-    try:
-        parts = dispatcher.dispatch(frame_of(MetadataRequest(topics=None), version), None, 0)  # type: ignore[arg-type]
-        if is_late:
-            parts.deliver_to(outcomes.append, outcomes.append)  # type: ignore[union-attr]
-            pending.complete(wrong)
-        else:
-            outcomes.append(parts)
-    except CloseConnection as error:
-        outcomes.append(str(error))
-    (outcome,) = outcomes
+    finish = partial(completion.complete, wrong) if fault == "unencodable" else partial(completion.fail, ValueError())
+    if not is_late:
+        finish()
+    response: Any = dispatcher.dispatch(frame_of(MetadataRequest(topics=None), version), None, 0)  # type: ignore[arg-type]
+    assert response.is_done is not is_late
+    finish()
     assert [record.getMessage() for record in caplog.records] == [f"handler of METADATA version {version} failed"]
-    assert isinstance(outcome, list if is_told else str)
+    if is_told:
+        assert isinstance(response.result(), list)
+    else:
+        assert isinstance(response.error, CloseConnection)
+
+
+def test_a_handler_may_close_the_connection_later(caplog: pytest.LogCaptureFixture) -> None:
+    dispatcher, completion = Dispatcher(), Completion[Message]()
+    dispatcher.serve(Router([Route(ApiKey.METADATA, 13, 13, lambda _, __: completion)]))
+    response: Any = dispatcher.dispatch(frame_of(MetadataRequest(topics=None), 13), None, 0)  # type: ignore[arg-type]
+    completion.fail(CloseConnection("on purpose"))
+    assert (str(response.error), caplog.records) == ("on purpose", [])
+
+
+def test_requests_of_a_pipelined_route_overlap() -> None:
+    dispatcher = Dispatcher()
+    routes = [Route(ApiKey.HEARTBEAT, 4, 4, faulty), Route(ApiKey.METADATA, 13, 13, faulty, can_pipeline=True)]
+    dispatcher.serve(Router(routes))
+    beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    assert not dispatcher.can_pipeline(frame_of(beat, 4))
+    assert dispatcher.can_pipeline(frame_of(MetadataRequest(topics=None), 13))
+    assert not dispatcher.can_pipeline(bytearray(b"\0\0"))
 
 
 @pytest.mark.parametrize(

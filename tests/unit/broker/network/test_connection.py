@@ -6,12 +6,12 @@ import struct
 
 import pytest
 
-from broker.handlers.router import Pending
 from broker.network import connection as module
 from broker.network.connection import Connection
 from broker.network.exchange import CloseConnection, ConnectionInfo
 from protocol.errors import MalformedRequest
 from protocol.framing import FrameReader
+from replication.completion import Completion, completed
 
 
 class FakeLoop:
@@ -83,26 +83,19 @@ class FakeTransport:
         self.is_closed = self.is_reset = True
 
 
-class DeferredResponse(Pending):
-    """Allows pipelining of frames that start with "overlapping", if its own does."""
-
-    def can_pipeline(self, frame):
-        return self.lets_next_begin and frame.startswith(b"overlapping")
-
-
 class ConnectionHarness:
     """One connection; the first byte of a frame selects its response."""
 
     def __init__(self) -> None:
         self.loop, self.transport = FakeLoop(), FakeTransport()
         self.info = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 40000), "User:ANONYMOUS")
-        self.pending: dict[bytes, Pending] = {}
+        self.pending: dict[bytes, Completion] = {}
         self.closed: list[Connection] = []
         self.connection = Connection(
             self.loop,
             self.transport,
             self.info,
-            self.dispatch,
+            self,
             FrameReader(1 << 26, bytearray(1 << 22)),
             self.closed.append,
         )
@@ -111,7 +104,7 @@ class ConnectionHarness:
     def dispatch(self, frame, info, mono_ms):
         body = bytes(frame)
         if body.startswith((b"later", b"overlapping")) and not body.endswith((b" broken", b" close", b" now")):
-            self.pending[body] = DeferredResponse(lets_next_begin=body.startswith(b"overlapping"))
+            self.pending[body] = Completion()
             return self.pending[body]
         if body.startswith(b"never"):
             return None
@@ -122,6 +115,9 @@ class ConnectionHarness:
         if body.startswith(b"mute"):
             info.muted_until_mono_ms = mono_ms + 5000
         return [body + b";"]
+
+    def can_pipeline(self, frame):
+        return frame.startswith(b"overlapping")
 
     def receive(self, *bodies: bytes) -> None:
         self.receive_bytes(b"".join(struct.pack(">i", len(body)) + body for body in bodies))
@@ -198,9 +194,7 @@ def test_unsent_bytes_are_sent_with_the_next_complete_response(harness: Connecti
 
 
 def test_a_deferred_response_that_is_complete_is_sent_immediately(harness: ConnectionHarness) -> None:
-    done = DeferredResponse()
-    done.complete([b"done;"])
-    harness.connection._dispatch = lambda frame, info, mono_ms: done
+    harness.dispatch = lambda frame, info, mono_ms: completed([b"done;"])
     harness.receive(b"x")
     assert harness.transport.sent == b"done;"
 
@@ -264,7 +258,7 @@ def test_a_frame_above_the_limit_closes_the_connection(
 
 def test_a_deferred_response_may_close_the_connection(harness: ConnectionHarness) -> None:
     harness.receive(b"later")
-    harness.pending[b"later"].close("no way to say it")
+    harness.pending[b"later"].fail(CloseConnection("no way to say it"))
     assert harness.transport.is_closed
 
 

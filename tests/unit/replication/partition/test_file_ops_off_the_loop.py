@@ -77,7 +77,8 @@ class Rig:
     def append(self, value: bytes = b"v" * 200, topic: str = "t") -> None:
         builder = BatchBuilder()
         builder.append(self.harness.wall_ms, None, value)
-        self.harness.append(lambda code, *_: self.codes.append(code), topic, records=builder.build(), acks=1)
+        append = self.harness.append(topic, records=builder.build(), acks=1)
+        append.then(lambda _: self.codes.append(append.error_code))
 
     def names(self) -> list[str]:
         return sorted(os.listdir(self.directory))

@@ -29,7 +29,7 @@ def test_the_first_append_waits_only_for_the_flush_of_the_log_file(tmp_path: Pat
     harness = ReplicaHarness(tmp_path, worker=worker)
     harness.create("t", flush_messages=1)
     worker.let_sync()
-    harness.append(lambda *_: None)
+    harness.append()
     worker.let_write()
     ((sync, _),) = worker.syncs
     assert isinstance(sync, FlushTask)
@@ -75,7 +75,7 @@ def test_an_append_opens_its_log_without_waiting_for_the_others(tmp_path: Path, 
     harness = ReplicaHarness(tmp_path, worker=worker)
     harness.create("t", partitions=3, flush_messages=1)
     results = AppendResults()
-    harness.append(results.add, index=2)
+    results.add(harness.append(index=2))
     assert len(worker.reads) == 2
     worker.reads.reverse()
     worker.let_read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -153,7 +154,7 @@ def test_waiting_producers_are_answered_in_offset_order_each_once():
 def test_a_duplicate_waits_for_its_own_offset_not_for_later_ones():
     rig = Rig(replicas=(1, 2), appended=2)
     rig.append(2)
-    rig.partition.await_acks(ACKS_ALL, 2, lambda code: rig.acks.append(("again", code)))
+    rig.await_acks(SimpleNamespace(last_offset=1), ACKS_ALL, "again")
     rig.fetch(2, 2)
     assert rig.acks == [(0, 0), ("again", 0)]
 
@@ -174,7 +175,8 @@ def test_an_isr_below_min_insync_replicas_is_reported_after_the_append():
     rig.append()
     rig.partition.high_watermark = 1
     rig.partition.isr = (1,)
-    assert rig.partition.check_acks(ACKS_ALL, 1) == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    rig.await_acks(SimpleNamespace(last_offset=0), ACKS_ALL, "late")
+    assert rig.acks == [("late", ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)]
 
 
 # ---------------------------------------------------------------- flush.messages

@@ -43,7 +43,7 @@ def held(tmp_path, worker) -> ReplicaHarness:
 
 
 def append(harness, results, records=None, *, acks=-1, topic="t", index=0):
-    harness.append(results.add, topic, index, records, acks=acks)
+    results.add(harness.append(topic, index, records, acks=acks))
 
 
 def size_of_read(harness, reader=HIGH):
@@ -366,7 +366,7 @@ def test_appends_of_clients_but_not_of_coordinators_are_rejected_while_a_directo
     harness.replicas.on_space_changed(directory, has_room=False)
     append(harness, results)
     assert size_of_read(harness) == len(batch())
-    harness.append(results.add, origin=AppendOrigin.COORDINATOR)
+    results.add(harness.append(origin=AppendOrigin.COORDINATOR))
     harness.replicas.on_space_changed(directory, has_room=True)
     append(harness, results)
     assert results == [(0, 0), (ErrorCode.KAFKA_STORAGE_ERROR, None), (0, 1), (0, 2)]

@@ -32,7 +32,7 @@ def harness(tmp_path) -> ReplicaHarness:
 
 
 def append(harness, results):
-    harness.append(results.add, acks=1)
+    results.add(harness.append(acks=1))
 
 
 def let_all_write(harness):
@@ -53,12 +53,12 @@ def test_appends_keep_their_order_while_the_log_is_opened(harness, results):
 def test_an_append_made_in_a_callback_queues_behind_the_waiting_ones(harness, results):
     order = []
 
-    def then(code, info, error):
+    def then(_):
         order.append("refused")
-        harness.append(lambda *_: order.append("later"), acks=1)
+        harness.append(acks=1).then(lambda _: order.append("later"))
 
-    harness.append(then, records=memoryview(bytearray(5)), acks=1)
-    harness.append(lambda *_: order.append("second"), acks=1)
+    harness.append(records=memoryview(bytearray(5)), acks=1).then(then)
+    harness.append(acks=1).then(lambda _: order.append("second"))
     harness.worker.let_read()
     let_all_write(harness)
     assert order == ["refused", "second", "later"]

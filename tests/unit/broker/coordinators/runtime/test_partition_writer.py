@@ -12,8 +12,8 @@ from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinato
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
 from broker.coordinators.runtime.partition_writer import PartitionWriter
 from broker.handlers.groups.group_offsets import GroupOffsetsHandlers
-from broker.handlers.router import Pending
 from protocol.errors import ErrorCode
+from replication.completion import Completion
 from replication.io_executor import IoCallback, Run
 from replication.metadata.image import MetadataDelta, MetadataImage
 from storage.io.disk import StorageError
@@ -84,9 +84,9 @@ def topics(harness: ReplicaHarness, partitions: int = 1, **config: Any) -> Repli
 
 def waiting(answer: Any) -> list[Any]:
     """The list that gets the response."""
-    assert isinstance(answer, Pending)
+    assert isinstance(answer, Completion)
     answers: list[Any] = []
-    answer.deliver_to(answers.append, lambda _: None)
+    answer.then(lambda late: answers.append(late.result()))
     return answers
 
 

@@ -66,12 +66,9 @@ class Rig:
 
     def append(self, producer: tuple[int, int], sequence: int = 0) -> None:
         """Append transactional records."""
-        done: list[ErrorCode] = []
         records = batch(producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence, transactional=True)
-        self.partitions.replicas.append(
-            "t", 0, records, acks=-1, wall_ms=NOW_MS, done=lambda code, _info, _error: done.append(code)
-        )
-        assert done == [ErrorCode.NONE]
+        append = self.partitions.replicas.append("t", 0, records, acks=-1, wall_ms=NOW_MS)
+        assert (append.is_done, append.error) == (True, None)
 
     def mark(self, producer: tuple[int, int], *, version: int = 2, **marker: Any) -> ErrorCode:
         """Write a marker."""

@@ -9,11 +9,12 @@ import pytest
 
 from broker.handlers.admin.cluster_admin import ClusterHandlers
 from broker.handlers.admin.topics import TopicHandlers
-from broker.handlers.router import ConnectionInfo, Pending, RequestContext
+from broker.handlers.router import ConnectionInfo, RequestContext
 from broker.security.authorizer import AllowAll
 from protocol.errors import ErrorCode
 from protocol.messages import admin, cluster
 from protocol.schema import Message
+from replication.completion import Completion
 from replication.metadata.image import MetadataImage
 from replication.timer_queue import TimerQueue
 from tests.support.messages import message
@@ -39,15 +40,15 @@ class Stage:
         """Of the controller."""
         self.replies.append(reply)
 
-    def ask(self, cls: type[Message], version: int = 6, **fields: Any) -> Pending:
+    def ask(self, cls: type[Message], version: int = 6, **fields: Any) -> Completion[Any]:
         """Handle a request."""
         context = RequestContext(cls.API_KEY, version, 1, "c", CONNECTION, 500, 0)
         pending = self.handlers[cls.API_KEY](context, message(cls, **fields))
-        assert isinstance(pending, Pending)
-        pending.deliver_to(self.answers.append, lambda reason: None)
+        assert isinstance(pending, Completion)
+        pending.then(lambda late: self.answers.append(late.result()))
         return pending
 
-    def create(self, timeout_ms: int) -> Pending:
+    def create(self, timeout_ms: int) -> Completion[Any]:
         """Create a topic."""
         topic = {"name": "t", "num_partitions": 1, "replication_factor": 1}
         return self.ask(admin.CreateTopicsRequest, topics=[topic], timeout_ms=timeout_ms)

@@ -6,13 +6,12 @@ from collections import deque
 from collections.abc import Callable
 
 from broker.handlers.admin.metadata import MAX_PARTITIONS_AT_ONCE, MetadataHandlers
-from broker.handlers.router import Pending
 from broker.peers.endpoints import AdvertisedEndpoints
 from broker.security.authorizer import AllowAll
 from protocol.api import ApiKey
 from protocol.messages import stored_records
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from protocol.schema import Message
+from replication.completion import Completion
 from replication.cooperative_tasks import STEPS_PER_SLICE, CallSoon, run_inline
 from tests.support.replica_harness import SELF, ReplicaHarness
 
@@ -75,13 +74,10 @@ def test_a_large_metadata_response_is_created_in_slices(tmp_path) -> None:
     harness.create("u", partitions=1)
     handlers = handlers_of(harness, turns.waiting.append)
     pending = handlers.metadata(harness.context(ApiKey.METADATA, 12), MetadataRequest(topics=None))
-    assert isinstance(pending, Pending)
-    answers: list[Message | None] = []
-    pending.deliver_to(answers.append, answers.append)
+    assert isinstance(pending, Completion)
     harness.change("t", many - 1, leader=-1)
     turns.take_all()
-    (answer,) = answers
-    assert isinstance(answer, MetadataResponse)
+    answer = pending.result()
     assert [(topic.name, len(topic.partitions)) for topic in answer.topics] == [("t", many), ("u", 1)]
     assert [p.partition_index for p in answer.topics[0].partitions] == list(range(many))
     assert {p.leader_id for p in answer.topics[0].partitions} == {SELF}
@@ -93,7 +89,7 @@ def test_a_cancelled_metadata_response_stops_its_steps(tmp_path) -> None:
     harness.create("t", partitions=MAX_PARTITIONS_AT_ONCE + 1)
     handlers = handlers_of(harness, turns.waiting.append)
     pending = handlers.metadata(harness.context(ApiKey.METADATA, 12), MetadataRequest(topics=None))
-    assert isinstance(pending, Pending)
+    assert isinstance(pending, Completion)
     pending.cancel()
     turns.take_all()
     assert turns.taken == 1

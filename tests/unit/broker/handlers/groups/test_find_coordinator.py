@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -11,12 +10,13 @@ from broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from broker.coordinators.runtime.java_compat import abs_hash
 from broker.coordinators.transactions.transaction_coordinator import TRANSACTIONS_TOPIC
 from broker.handlers.groups.find_coordinator import GROUP, TRANSACTION, FindCoordinatorHandler
-from broker.handlers.router import Pending, RequestContext
+from broker.handlers.router import RequestContext
 from broker.peers.endpoints import AdvertisedEndpoints
 from broker.security.authorizer import AllowAll
 from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from protocol.messages.metadata import FindCoordinatorRequest
+from replication.completion import Completion
 from replication.metadata.image import PartitionState
 from tests.support.group_harness import NODE, LocalGroupHarness
 
@@ -91,10 +91,8 @@ def test_the_first_find_coordinator_creates_the_topic_and_waits(kind: int) -> No
     made.create_topic(TOPICS[kind], 5)
     replies[0](CreateTopicsResponse(topics=[CreatableTopicResult(name=TOPICS[kind], error_code=0, error_message=None)]))
     for waiting in (first, second):
-        assert isinstance(waiting, Pending)
-        answers: list[Any] = []
-        waiting.deliver_to(answers.append, lambda _: None)
-        assert answers[0].coordinators[0].node_id == NODE
+        assert isinstance(waiting, Completion)
+        assert waiting.result().coordinators[0].node_id == NODE
 
 
 def test_a_topic_creation_error_is_returned() -> None:
@@ -110,11 +108,9 @@ def test_a_topic_creation_error_is_returned() -> None:
 
     handler, context = asking(made, create)
     for _ in range(2):
-        answers: list[Any] = []
         pending = handler.handle(context, FindCoordinatorRequest(coordinator_keys=["a"]))
-        assert isinstance(pending, Pending)
-        pending.deliver_to(answers.append, lambda _: None)
-        (one,) = answers[0].coordinators
+        assert isinstance(pending, Completion)
+        (one,) = pending.result().coordinators
         assert one.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert sentence in one.error_message
     assert len(tries) == 2

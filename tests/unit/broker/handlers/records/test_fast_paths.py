@@ -99,7 +99,7 @@ def waiting(harness) -> tuple[Any, list[Any]]:
     fast_path: Any = produce_fast_path.fast_paths(harness.producing)(13)
     later: Any = fast_path(harness.context(0, 13), bytearray(encode(request, 13)), 0)
     answers: list[Any] = []
-    later.deliver_to(answers.append, None)
+    later.then(lambda late: answers.append(late.result()))
     assert answers == []
     return later, answers
 
@@ -113,9 +113,3 @@ def test_a_waiting_produce_is_answered_once_unless_cancelled(harness, waiting, *
     harness.fetch("r", offset=1, replica=2, max_wait_ms=0)
     assert len(answers) == (0 if is_cancelled else 1)
     assert len(harness.timers) == 0
-
-
-def test_only_a_produce_starts_behind_a_waiting_produce(waiting):
-    later, _ = waiting
-    assert later.can_pipeline(bytearray(b"\0\0\0\x0d"))
-    assert not later.can_pipeline(bytearray(b"\0\1\0\x0d"))

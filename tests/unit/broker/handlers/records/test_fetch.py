@@ -157,12 +157,9 @@ def test_a_deleted_topic_completes_a_waiting_fetch(harness):
 def test_a_completed_transaction_wakes_a_read_committed_fetch(harness):
 
     def append(records, origin=AppendOrigin.CLIENT):
-        on_marker = []
-        harness.replicas.append(
-            "t", 0, records, acks=1, wall_ms=NOW_MS, done=lambda *end: on_marker.append(end[0]), origin=origin
-        )
+        append = harness.append(records=records, acks=1, origin=origin)
         harness.drain_purgatory()
-        assert on_marker == [ErrorCode.NONE]
+        assert (append.is_done, append.error) == (True, None)
 
     answer = harness.fetch("t", isolation=1)
     append(batch(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True))

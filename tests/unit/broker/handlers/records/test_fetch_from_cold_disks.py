@@ -113,7 +113,7 @@ def test_timestamp_look_ups_run_on_a_thread(harness):
     answers = []
     for _ in range(2):
         pending = harness.offsets.list_offsets(harness.context(2, 8), request)
-        pending.deliver_to(answers.append, answers.append)
+        pending.then(lambda late: answers.append(late.result()))
     pending.cancel()
     run_disk_reads(harness)
     assert [part.offset for part in answers[0].topics[0].partitions] == [1, 0, 0]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
-from broker.handlers.router import ConnectionInfo, Pending, RequestContext
+from broker.handlers.router import ConnectionInfo, RequestContext
 from broker.handlers.transactions.producer_ids import ProducerIdsHandler
 from broker.security.authorizer import AllowAll
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import AllocateProducerIdsResponse
 from protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+from replication.completion import Completion
 
 
 class Controller:
@@ -54,10 +55,10 @@ def ask(handler, name=None, producer_id=-1, producer_epoch=-1):
             transactional_id=name, transaction_timeout_ms=1000, producer_id=producer_id, producer_epoch=producer_epoch
         ),
     )
-    if not isinstance(answer, Pending):
+    if not isinstance(answer, Completion):
         return [answer]
     got = []
-    answer.deliver_to(got.append, lambda reason: None)
+    answer.then(lambda late: got.append(late.result()))
     return got
 
 

@@ -10,8 +10,8 @@ RULES    1. An engine stores whole batches in offset order and never reads a rec
          4. End offsets and `max_offset` are exclusive.
          5. A region keeps its file open: deleted data can still be sent.
          6. Every method may raise StorageError; published data stays readable then. A failed `reserve` has no effect. After any
-            other failure the log directory goes offline. With `may_block=False` a lookup raises WouldBlock instead of
-            waiting for the disk (would_block.py).
+            other failure the log directory goes offline. A method that returns a DiskLookup does not wait for the disk
+            (disk_lookup.py).
          7. A new engine object has opened no file. `open` is called first, then `recover` if `open` requires it; an engine
             without files on disk starts empty at offset 0.
 NOT HERE High watermark, leader epochs, producers, a log start offset inside a segment (log.py).
@@ -26,6 +26,7 @@ from protocol.records import BatchHeader, FileRegion
 from storage.config.log_config import LogConfig
 from storage.io.deferred_file_ops import Submit
 from storage.io.disk import File
+from storage.io.disk_lookup import DiskLookup
 
 Buffer = bytes | bytearray | memoryview
 
@@ -163,8 +164,8 @@ class Engine(Protocol):
 
     # ---- append ------------------------------------------------------------------------------------------
 
-    def check_append_ready(self) -> None:
-        """Raise WouldBlock if an append would have to open closed files first."""
+    def prepare_append(self) -> DiskLookup | None:
+        """The lookup that opens closed files before an append; None if it is not needed."""
 
     def reserve(self, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> Reservation:
         """Reserve `size` bytes after all reservations; starts a new segment if it is due.
@@ -204,8 +205,8 @@ class Engine(Protocol):
         """The start of a recovery after a crash now: at or below the flushed end."""
 
     def locate(
-        self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool, may_block: bool = True
-    ) -> LocatedBatches:
+        self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool
+    ) -> LocatedBatches | DiskLookup:
         """The location of the batches from `offset` on.
 
         The first batch is the first whose last offset is at or above `offset`. Only batches wholly below `max_offset` are
@@ -245,7 +246,7 @@ class Engine(Protocol):
     def add_aborted(self, transaction: AbortedTransaction) -> None:
         """Index a transaction whose abort marker was just published."""
 
-    def aborted(self, start_offset: int, end_offset: int, *, may_block: bool = True) -> list[AbortedTransaction]:
+    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction] | DiskLookup:
         """The aborted transactions with records in the range, in the order of their markers."""
 
     # ---- truncation and deletion -------------------------------------------------------------------------

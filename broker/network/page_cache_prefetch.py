@@ -7,7 +7,7 @@ RULES    1. Before a piece of a region is sent, the kernel is asked whether all 
             thread returns the bytes themselves, in bounded pieces. So every response makes progress.
          4. A scan evicts what it brought into the cache, `KEEP_BEHIND_BYTES` behind its position. A piece that was mostly
             cached before stays: another reader uses it.
-NOT HERE Finding batches in a log (storage/io/would_block.py), threads (`broker/io/io_thread_pool.py`).
+NOT HERE Finding batches in a log (storage/io/disk_lookup.py), threads (`broker/io/io_thread_pool.py`).
 """
 
 from __future__ import annotations

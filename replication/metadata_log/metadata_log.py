@@ -46,6 +46,7 @@ from replication.raft.raft_log import AppendBatches, AppendVoters, BecomeLeader,
 from replication.raft.voters import VoterSet, from_record, to_record
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import StorageError
+from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Log, PreparedAppend
 from storage.log.log_validator import AppendOrigin
 
@@ -174,7 +175,7 @@ class MetadataLog:
         """Whole batches from an offset; empty at the end of the written records."""
         if offset >= self._log.log_end_offset:
             return b""
-        return self._log.read_records(offset, max_bytes)
+        return wait_for_disk(self._log.read_records, offset, max_bytes)
 
     def read_snapshot(self, snapshot: EpochEnd, position: int, max_bytes: int) -> tuple[Any, int] | None:
         """A chunk of a snapshot and the snapshot's size; None if it does not exist."""
@@ -247,7 +248,9 @@ class MetadataLog:
 
     def _write_batch(self, batch: bytearray, epoch: int, wall_ms: int) -> None:
         log = self._log
-        prepared = log.prepare(batch, leader_epoch=epoch, wall_ms=wall_ms, origin=AppendOrigin.RAFT_LEADER)
+        prepared = wait_for_disk(
+            log.prepare, batch, leader_epoch=epoch, wall_ms=wall_ms, origin=AppendOrigin.RAFT_LEADER
+        )
         assert prepared.end_offset <= self._next_offset, "records have the offsets that were assigned"
         self._write(prepared, wall_ms)
 
@@ -473,7 +476,8 @@ class MetadataLog:
 def batches_between(log: Log, offset: int, end_offset: int) -> Iterator[MetadataBatch]:
     """Decoded batches of a metadata log between two offsets."""
     while offset < end_offset:
-        for batch in read_batches(log.read_records(offset, READ_BYTES)):
+        data: Any = wait_for_disk(log.read_records, offset, READ_BYTES)
+        for batch in read_batches(data):
             if batch.base_offset >= end_offset:
                 return
             offset = batch.last_offset + 1

@@ -44,7 +44,7 @@ from storage.compaction.cleaner_job import (
     failure_of,
 )
 from storage.io.disk import StorageError
-from storage.io.would_block import WouldBlock
+from storage.io.disk_lookup import DiskLookup
 from storage.log.log import Log
 
 _log = logging.getLogger("barnabas.compaction")
@@ -145,24 +145,35 @@ class Compactor:
     def _measure(self, partition: Partition, wall_ms: int, *, was_open: bool) -> None:
         log = partition.log
         try:
-            engine = log.open(may_block=False)
-            if needs_flush(log):
-                self._replicas.sync(partition)  # for the next check
-            bounds = bounds_of(log, wall_ms)
-            if may_be_due(engine, bounds):
-                to_clean = log.lookup("dirt", partial(measure, bounds=bounds), may_block=False)
-                if to_clean.is_due(log.config):
-                    self._due.append((to_clean.ratio, partition, to_clean))
-            elif not was_open and nothing_to_clean(engine, bounds):
-                log.nothing_to_clean = log.release()
-        except WouldBlock as blocked:
-            self._replicas.await_disk(partition, blocked, lambda: self._measure(partition, wall_ms, was_open=was_open))
-            return
+            lookup = log.opening() or self._measure_open(partition, wall_ms, was_open=was_open)
         except StorageError as error:
             self._replicas.directory_failed(log.directory, error)
         except KafkaError as error:
             _mark_uncleanable(log, str(error))
+        else:
+            if lookup is not None:
+                self._replicas.await_disk(
+                    partition, lookup, lambda: self._measure(partition, wall_ms, was_open=was_open)
+                )
+                return
         self._on_measured()
+
+    def _measure_open(self, partition: Partition, wall_ms: int, *, was_open: bool) -> DiskLookup | None:
+        """Add an open log to the due ones if it is; returns the lookup that measures it before."""
+        log = partition.log
+        engine = log.open()
+        if needs_flush(log):
+            self._replicas.sync(partition)  # for the next check
+        bounds = bounds_of(log, wall_ms)
+        if may_be_due(engine, bounds):
+            to_clean = log.lookup("dirt", partial(measure, bounds=bounds))
+            if isinstance(to_clean, DiskLookup):
+                return to_clean
+            if to_clean.is_due(log.config):
+                self._due.append((to_clean.ratio, partition, to_clean))
+        elif not was_open and nothing_to_clean(engine, bounds):
+            log.nothing_to_clean = log.release()
+        return None
 
     def _on_measured(self) -> None:
         """Count a measured log; after the last one, start with the highest dirty ratio."""
@@ -193,16 +204,10 @@ class Compactor:
         self._backoffs[path] = _Backoff(self.wall_ms(), length_ms)
         return length_ms
 
-    def job(self, log: Log, to_clean: LogToClean) -> CleanerJob:
-        """The cleaner's job.
-
-        Raises:
-            WouldBlock: the aborted transactions must be read first.
-        """
+    def job(self, log: Log, to_clean: LogToClean) -> CleanerJob | DiskLookup:
+        """The cleaner's job, after the lookup that reads the aborted transactions."""
         records, wall_ms, resources = last_records(log.producers), self.wall_ms(), self._resources
-        return log.lookup(
-            "job", lambda engine: make_job(engine, log, to_clean, records, wall_ms, resources), may_block=False
-        )
+        return log.lookup("job", lambda engine: make_job(engine, log, to_clean, records, wall_ms, resources))
 
     def on_run_ended(self, cleaner: Cleaner, path: str, *, has_cleaned: bool) -> None:
         """Take back a cleaner, and check for the next log if the run succeeded (rule 1) or the cleaner was replaced."""
@@ -245,12 +250,14 @@ class _CleanerRun:
 
     def _create_job(self) -> None:
         try:
-            self._job = job = self._compactor.job(self._log, self._to_clean)
-        except WouldBlock as blocked:
-            self._replicas.await_disk(self._partition, blocked, self._create_job)
+            job = self._compactor.job(self._log, self._to_clean)
         except (StorageError, KafkaError) as error:
             self._end(failure_of(error))
+            return
+        if isinstance(job, DiskLookup):
+            self._replicas.await_disk(self._partition, job, self._create_job)
         else:
+            self._job = job
             self._cleaner.start(job, self._replace, self._end)
 
     def _replace(self, new: Replacement, respond: Callable[[bool], None]) -> None:
@@ -259,10 +266,11 @@ class _CleanerRun:
             respond(False)
             return
         try:
-            log.open(may_block=False)
+            lookup = log.opening()
+            if lookup is not None:
+                self._replicas.await_disk(self._partition, lookup, lambda: self._replace(new, respond))
+                return
             is_in_place = log.replace(new.replaced, new.size, self._compactor.wall_ms(), has_aborted=new.has_aborted)
-        except WouldBlock as blocked:
-            self._replicas.await_disk(self._partition, blocked, lambda: self._replace(new, respond))
         except KafkaError:
             respond(False)  # its directory went offline
         except StorageError as error:
@@ -298,10 +306,9 @@ class _CleanerRun:
 
     def _sources_exist(self) -> bool:
         """Whether the segments of the job still exist."""
-        try:
-            return self._job is None or set(self._job.segments) <= set(self._log.open(may_block=False).segments())
-        except (WouldBlock, KafkaError):
-            return False
+        if self._job is None:
+            return True
+        return self._log.is_open and set(self._job.segments) <= set(self._log.open().segments())
 
     @property
     def _is_current(self) -> bool:

@@ -25,7 +25,6 @@ from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
 from storage.directories.log_manager import LogManager
 from storage.io.disk import StorageError
-from storage.io.would_block import WouldBlock
 from storage.log.log import Log
 
 _log = logging.getLogger("barnabas.fetcher")
@@ -59,14 +58,15 @@ class FollowerLog:
             after_pending_io(self._executor, log.directory, lambda _: self.open(partition, on_open))
             return
         try:
-            log.open(may_block=False)
-        except WouldBlock as blocked:
-            self._replicas.await_disk(partition, blocked, lambda: self.open(partition, on_open))
+            lookup = log.opening()
         except KafkaError as error:
             _log.error("%s cannot be opened and is not replicated: %s", log.name, error.message or error.code.name)
         except StorageError as error:
             self._replicas.directory_failed(log.directory, error)
         else:
+            if lookup is not None:
+                self._replicas.await_disk(partition, lookup, lambda: self.open(partition, on_open))
+                return
             partition.on_opened_as_follower()
             on_open()
 
@@ -79,11 +79,11 @@ class FollowerLog:
             self._apply_leader_offsets(partition, leader_offsets, wall_ms, done)
             return
         try:
-            log.open(may_block=False)
+            lookup = log.opening()
+            if lookup is not None:
+                self._replicas.await_disk(partition, lookup, lambda: done(not partition.is_offline))  # fetched again
+                return
             prepared = log.prepare_as_follower(records, wall_ms=wall_ms, leader_epoch=epoch)
-        except WouldBlock as blocked:
-            self._replicas.await_disk(partition, blocked, lambda: done(not partition.is_offline))  # fetched again
-            return
         except KafkaError as error:
             _log.warning("%s: batches of the leader cannot be appended: %s", log.name, error.message or error.code.name)
             done(False)

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from protocol.errors import KafkaError
 from replication.metadata.image import MetadataImage
 from replication.partition.partition import Partition
 from storage.io.disk import StorageError
-from storage.io.would_block import WouldBlock
+from storage.io.disk_lookup import DiskLookup
 
 _log = logging.getLogger("barnabas.replicas")
 
-AwaitDisk = Callable[[Partition, WouldBlock[Any], Callable[[], None]], None]
+AwaitDisk = Callable[[Partition, DiskLookup, Callable[[], None]], None]
 
 
 class IsrTracker:
@@ -60,15 +59,16 @@ class IsrTracker:
     def shrink_isr(self, partition: Partition, mono_ms: int, max_lag_ms: int) -> None:
         """Propose removing followers that fell behind."""
         try:
-            isr = partition.shrunk_isr(mono_ms, max_lag_ms, may_block=False)
-        except WouldBlock as blocked:
-            self._await_disk(partition, blocked, lambda: self.shrink_isr(partition, mono_ms, max_lag_ms))
+            isr = partition.shrunk_isr(mono_ms, max_lag_ms)
         except StorageError as error:
             self._on_storage_error(partition, error)
         except KafkaError:
             _log.exception("the ISR check of %s failed", partition)
         else:
-            self._propose(partition, isr)
+            if isinstance(isr, DiskLookup):
+                self._await_disk(partition, isr, lambda: self.shrink_isr(partition, mono_ms, max_lag_ms))
+            else:
+                self._propose(partition, isr)
 
     def _propose(self, partition: Partition, isr: tuple[int, ...] | None) -> None:
         if isr is not None:

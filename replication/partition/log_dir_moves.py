@@ -32,8 +32,8 @@ from replication.timer_queue import TimerQueue
 from storage.directories.log_manager import LogManager
 from storage.engine import Engine
 from storage.io.disk import StorageError
+from storage.io.disk_lookup import DiskLookup
 from storage.io.flush_task import SEGMENTS_AT_A_TIME
-from storage.io.would_block import WouldBlock
 from storage.log.append_pipeline import PreparedAppend
 from storage.log.log import Log
 
@@ -142,12 +142,12 @@ class LogDirMoves:
         if self._is_over(move):
             return
         try:
-            log.open(may_block=False)
-            start_offset = log.lookup("first batch", partial(_first_batch, log.log_start_offset), may_block=False)
+            start_offset = _find_start(log)
+            if isinstance(start_offset, DiskLookup):
+                self._replicas.await_disk(partition, start_offset, lambda: self._create_copy(move))
+                return
             move.log_start_offset = log.log_start_offset
             copy, work = self._log_manager.new_future_log(log, move.directory, start_offset)
-        except WouldBlock as blocked:
-            self._replicas.await_disk(partition, blocked, lambda: self._create_copy(move))
         except KafkaError:
             _log.exception("%s cannot be read", log.name)
             self._cancel(move)
@@ -176,8 +176,10 @@ class LogDirMoves:
             return
         partition = move.partition
         try:
-            partition.log.open(may_block=False)
-            if partition.log.log_start_offset > max(copy.log_end_offset, move.log_start_offset):
+            lookup = partition.log.opening()
+            if lookup is not None:
+                self._await_disk(move, lookup)
+            elif partition.log.log_start_offset > max(copy.log_end_offset, move.log_start_offset):
                 self._restart(move)
             elif copy.log_end_offset < partition.log.log_end_offset and (
                 move.appends_paused or not move.is_nearly_done
@@ -185,14 +187,15 @@ class LogDirMoves:
                 self._copy_chunk(move, copy)
             else:
                 self._finish(move, copy)
-        except WouldBlock as blocked:
-            self._replicas.await_disk(partition, blocked, lambda: self._advance(move))
         except KafkaError:
             _log.exception("%s-%d cannot be copied", partition.topic, partition.index)
             self._cancel(move)
         except StorageError as error:
             self._replicas.directory_failed(_directory_of(error, copy, partition.log), error)
             self._cancel(move)
+
+    def _await_disk(self, move: ReplicaMove, lookup: DiskLookup) -> None:
+        self._replicas.await_disk(move.partition, lookup, lambda: self._advance(move))
 
     def _copy_chunk(self, move: ReplicaMove, copy: Log) -> None:
         log, mono_ms = move.partition.log, self._mono_ms()
@@ -203,7 +206,10 @@ class LogDirMoves:
         max_bytes = min(CHUNK_BYTES, copy.config.segment_bytes)
         # The first batch may start below the log start offset.
         start_offset = max(copy.log_end_offset, log.log_start_offset)
-        records = log.read_records(start_offset, max_bytes, may_block=False)
+        records = log.read_records(start_offset, max_bytes)
+        if isinstance(records, DiskLookup):
+            self._await_disk(move, records)
+            return
         prepared = copy.prepare_as_follower(records, wall_ms=self._wall_ms())
         if prepared is None:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE)
@@ -325,6 +331,11 @@ class LogDirMoves:
     def _delete_copy(self, move: ReplicaMove) -> None:
         if move.copy is not None and not move.copy.is_offline:
             self._log_manager.drop_future_log(move.copy)
+
+
+def _find_start(log: Log) -> int | DiskLookup:
+    lookup = log.opening()
+    return lookup if lookup is not None else log.lookup("first batch", partial(_first_batch, log.log_start_offset))
 
 
 def _first_batch(log_start_offset: int, engine: Engine) -> int:

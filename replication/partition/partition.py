@@ -31,6 +31,7 @@ from replication.partition.follower_progress import NO_EPOCH, NO_OFFSET, FetchPo
 from replication.purgatory import Key
 from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig
+from storage.io.disk_lookup import DiskLookup
 from storage.log.log import AppendInfo, Isolation, Log, PreparedAppend, ReadInfo
 from storage.log.log_validator import AppendOrigin
 
@@ -196,19 +197,16 @@ class Partition:
             if self._is_leader_log_open:
                 self.update_durable_end_offset()
 
-    def open_leader_log(self, *, may_block: bool = True) -> None:
-        """Open the log and initialise the leader state that depends on it (rule 6); does nothing the second time.
-
-        Raises:
-            WouldBlock: the log is not open; not with `may_block`.
-        """
-        if self._is_leader_log_open:
-            return
-        self.log.open(may_block=may_block)
+    def open_leader_log(self) -> DiskLookup | None:
+        """Initialise the leader state that depends on the log (rule 6); returns the lookup that opens the log before."""
+        lookup = self.log.opening()
+        if lookup is not None or self._is_leader_log_open:
+            return lookup
         self._is_leader_log_open = True
         self.epoch_start_offset = self.log.log_end_offset
         self.high_watermark = self._durable_end_offset = self.log.high_watermark
         self.update_durable_end_offset()
+        return None
 
     def make_follower(self, state: PartitionState) -> None:
         """Become follower of another replica, also while the partition has no leader."""
@@ -285,23 +283,22 @@ class Partition:
 
     # ------------------------------------------------------------ appending
     def prepare(
-        self, records: bytearray | memoryview, acks: int, wall_ms: int, origin: AppendOrigin, *, may_block: bool = True
-    ) -> PreparedAppend:
+        self, records: bytearray | memoryview, acks: int, wall_ms: int, origin: AppendOrigin
+    ) -> PreparedAppend | DiskLookup:
         """Validate records and assign their offsets: the first step of an append.
 
         Raises:
             KafkaError: the leader rejects these records.
-            WouldBlock: not with `may_block`.
         """
         if not self.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if acks == ACKS_ALL and len(self.isr) < self.min_isr:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
         if not self._is_leader_log_open:
-            self.open_leader_log(may_block=may_block)
-        return self.log.prepare(
-            records, leader_epoch=self.leader_epoch, wall_ms=wall_ms, origin=origin, may_block=may_block
-        )
+            lookup = self.open_leader_log()
+            if lookup is not None:
+                return lookup
+        return self.log.prepare(records, leader_epoch=self.leader_epoch, wall_ms=wall_ms, origin=origin)
 
     def commit(self, prepared: PreparedAppend, wall_ms: int) -> AppendInfo:
         """Make written records visible: the last step of an append."""
@@ -393,8 +390,8 @@ class Partition:
             append.complete(append.info)
 
     # ------------------------------------------------------------ reading
-    def _check_leader_epoch(self, current_leader_epoch: int, *, leader_only: bool, may_block: bool) -> None:
-        """Compare the reader's leader epoch with the partition's, and open the log of a leader.
+    def _check_leader_epoch(self, current_leader_epoch: int, *, leader_only: bool) -> DiskLookup | None:
+        """Compare the reader's leader epoch with the partition's; returns the lookup that opens the log of a leader.
 
         Raises:
             KafkaError: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER.
@@ -407,31 +404,24 @@ class Partition:
             if leader_only:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif not self._is_leader_log_open:
-            self.open_leader_log(may_block=may_block)
+            return self.open_leader_log()
+        return None
 
     def read(
-        self,
-        position: FetchPosition,
-        max_bytes: int,
-        reader: Reader,
-        *,
-        min_one_batch: bool,
-        may_block: bool = True,
-    ) -> ReadInfo:
+        self, position: FetchPosition, max_bytes: int, reader: Reader, *, min_one_batch: bool
+    ) -> ReadInfo | DiskLookup:
         """Batches from a position up to the reader's isolation limit.
 
         Raises:
             KafkaError: OFFSET_OUT_OF_RANGE, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER.
             DivergingEpoch: the reader must truncate first.
-            WouldBlock: not with `may_block`.
         """
-        self._check_leader_epoch(position.leader_epoch, leader_only=reader.leader_only, may_block=may_block)
+        lookup = self._check_leader_epoch(position.leader_epoch, leader_only=reader.leader_only)
         if position.last_fetched_epoch >= 0:
-            self.log.open(may_block=may_block)
-            self._check_divergence(position)
-        return self.log.read(
-            position.offset, max_bytes, reader.isolation, min_one_batch=min_one_batch, may_block=may_block
-        )
+            lookup = lookup or self.log.opening()
+            if lookup is None:
+                self._check_divergence(position)
+        return lookup or self.log.read(position.offset, max_bytes, reader.isolation, min_one_batch=min_one_batch)
 
     def _check_divergence(self, position: FetchPosition) -> None:
         epoch, end_offset = self.log.end_offset_for_epoch(position.last_fetched_epoch)
@@ -447,17 +437,16 @@ class Partition:
         current_leader_epoch: int,
         *,
         leader_only: bool,
-        may_block: bool = True,
-    ) -> TimestampAndOffset:
+    ) -> TimestampAndOffset | DiskLookup:
         """The offset for a timestamp or special timestamp (ListOffsets).
 
         Raises:
             KafkaError: OFFSET_NOT_AVAILABLE while a new leader's high watermark is below its epoch's start, or as for `read`.
-            WouldBlock: not with `may_block`.
         """
-        self._check_leader_epoch(current_leader_epoch, leader_only=leader_only, may_block=may_block)
         log = self.log
-        log.open(may_block=may_block)
+        lookup = self._check_leader_epoch(current_leader_epoch, leader_only=leader_only) or log.opening()
+        if lookup is not None:
+            return lookup
         is_lagging = self.is_leader and self.epoch_start_offset > self.high_watermark
         end = self._last_fetchable_offset(isolation)
         if timestamp == LATEST:
@@ -468,10 +457,9 @@ class Partition:
             return TimestampAndOffset(NO_TIMESTAMP, log.log_start_offset, log.epoch_of(log.log_start_offset))
         if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return NOTHING_FOUND
-        if timestamp == MAX_TIMESTAMP:
-            found = log.offset_of_max_timestamp(may_block=may_block)
-        else:
-            found = log.offset_for_timestamp(timestamp, may_block=may_block)
+        found = log.offset_of_max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+        if isinstance(found, DiskLookup):
+            return found
         if found is not None and found[1] < end:
             return TimestampAndOffset(*found)
         if is_lagging:
@@ -485,27 +473,25 @@ class Partition:
             return self.log.last_stable_offset
         return self.log.log_end_offset
 
-    def end_offset_for_epoch(self, epoch: int, current_leader_epoch: int, *, may_block: bool = True) -> tuple[int, int]:
+    def end_offset_for_epoch(self, epoch: int, current_leader_epoch: int) -> tuple[int, int] | DiskLookup:
         """The largest epoch up to `epoch` and its end offset in this log; -1, -1 if unknown.
 
         Raises:
             KafkaError: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER.
-            WouldBlock: not with `may_block`.
         """
-        self._check_leader_epoch(current_leader_epoch, leader_only=True, may_block=may_block)
-        self.log.open(may_block=may_block)
-        return self.log.end_offset_for_epoch(epoch)
+        lookup = self._check_leader_epoch(current_leader_epoch, leader_only=True) or self.log.opening()
+        return lookup or self.log.end_offset_for_epoch(epoch)
 
     # ------------------------------------------------------------ deleting
-    def delete_records(self, offset: int, wall_ms: int, *, may_block: bool = True) -> int:
+    def delete_records(self, offset: int, wall_ms: int) -> int | DiskLookup:
         """Advance the log start offset to `offset`, or to the high watermark (-1); returns the resulting offset.
 
         Raises:
             KafkaError: NOT_LEADER_OR_FOLLOWER; POLICY_VIOLATION for compacted topics; OFFSET_OUT_OF_RANGE.
-            WouldBlock: not with `may_block`.
         """
-        self._check_leader_epoch(NO_EPOCH, leader_only=True, may_block=may_block)
-        self.log.open(may_block=may_block)
+        lookup = self._check_leader_epoch(NO_EPOCH, leader_only=True) or self.log.opening()
+        if lookup is not None:
+            return lookup
         if self.log.config.cleanup_policy == {"compact"}:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
@@ -560,19 +546,18 @@ class Partition:
             return None
         return (*self.isr, replica_id)
 
-    def shrunk_isr(self, mono_ms: int, max_lag_ms: int, *, may_block: bool = True) -> tuple[int, ...] | None:
-        """The ISR without followers that fell behind (rule 7); None: no change.
-
-        Raises:
-            WouldBlock: not with `may_block`.
-        """
+    def shrunk_isr(self, mono_ms: int, max_lag_ms: int) -> tuple[int, ...] | DiskLookup | None:
+        """The ISR without followers that fell behind (rule 7); None: no change."""
         if not self.is_leader or not self.followers:
             return None
-        if not self._is_leader_log_open:
-            if all(follower.is_within_lag(mono_ms, max_lag_ms) for follower in self.followers.values()):
-                return None
-            self.open_leader_log(may_block=may_block)
-        end = self.log.open(may_block=may_block).end_offset
+        if not self._is_leader_log_open and all(
+            follower.is_within_lag(mono_ms, max_lag_ms) for follower in self.followers.values()
+        ):
+            return None
+        lookup = self.open_leader_log()
+        if lookup is not None:
+            return lookup
+        end = self.log.log_end_offset
         out_of_sync = {
             replica
             for replica, follower in self.followers.items()

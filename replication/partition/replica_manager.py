@@ -8,8 +8,9 @@ RULES    1. Partitions follow from the metadata image alone. `apply` creates, ch
             begins, the next round covers the rest.
          4. A StorageError takes its log directory offline. Its partitions answer KAFKA_STORAGE_ERROR from then on, also to
             waiting requests. Other directories are not affected.
-         5. Nothing here waits for the disk. A look-up that would block runs on a reader thread (`await_disk`) and is
-            repeated afterwards. Appends to one partition keep their order: behind a waiting one, later ones queue.
+         5. Nothing here waits for the disk. A DiskLookup runs on a reader thread, and the call that returned it is repeated
+            afterwards (`lookup`, `await_disk`). Appends to one partition keep their order: behind a waiting one, later ones
+            queue.
          6. A partition without a local replica is NOT_LEADER_OR_FOLLOWER if the image has it, otherwise
             UNKNOWN_TOPIC_OR_PARTITION.
          7. A full disk is not a failure: pending writes and appends of coordinators wait for space. Appends of clients are
@@ -25,9 +26,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from protocol.errors import ErrorCode, KafkaError
+from replication.completion import Completion
 from replication.cooperative_tasks import no_op
 from replication.io_executor import IoExecutor, Run
 from replication.metadata.image import MetadataDelta, MetadataImage, PartitionState, ResourceType, TopicImage
@@ -42,9 +44,11 @@ from storage.config.log_config import LogConfig, log_config
 from storage.directories.log_manager import LogManager
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import StorageError
+from storage.io.disk_lookup import DiskLookup
 from storage.io.flush_task import SEGMENTS_AT_A_TIME
-from storage.io.would_block import WouldBlock
 from storage.log.log import AppendInfo, AppendOrigin, Log, PreparedAppend, ReadInfo
+
+T = TypeVar("T")
 
 _log = logging.getLogger("barnabas.replicas")
 
@@ -84,7 +88,7 @@ class ReplicaManager:
         self._offline: set[tuple[str, int]] = set()
         self._has_applied_image = False  # later logs are new
         self._waiting_appends: dict[Partition, deque[Append]] = {}
-        self._disk_lookups: dict[WouldBlock[Any], list[Callable[[], None]]] = {}
+        self._disk_lookups: dict[DiskLookup, list[Callable[[], None]]] = {}
         self._unprepared: deque[Partition] = deque()  # new logs (rule 8); the first one is being opened
         self._prepared: list[Partition] = []  # opened logs, flushed together
         self._default_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
@@ -305,17 +309,17 @@ class ReplicaManager:
         partition = append.partition
         log = partition.log
         try:
-            prepared = partition.prepare(append.records, append.acks, append.wall_ms, append.origin, may_block=False)
-        except WouldBlock as blocked:
-            self._waiting_appends.setdefault(partition, deque()).appendleft(append)
-            self.await_disk(partition, blocked, lambda: self.resume_appends(partition))
-            return False
+            prepared = partition.prepare(append.records, append.acks, append.wall_ms, append.origin)
         except KafkaError as error:
             append.fail(error.with_traceback(None))
             return True
         except StorageError as error:
             append.fail(self.on_storage_error(partition, error))
             return True
+        if isinstance(prepared, DiskLookup):
+            self._waiting_appends.setdefault(partition, deque()).appendleft(append)
+            self.await_disk(partition, prepared, lambda: self.resume_appends(partition))
+            return False
         append.records = _NO_RECORDS  # large records are not kept while the append waits for its acks
         if prepared.duplicate is not None:
             self._await_acks(append, prepared.duplicate)
@@ -413,11 +417,11 @@ class ReplicaManager:
             partition = self._unprepared[0]
             try:
                 if partition.is_leader and not self.at_file_limit:
-                    partition.open_leader_log(may_block=False)
+                    lookup = partition.open_leader_log()
+                    if lookup is not None:
+                        self.await_disk(partition, lookup, self._prepare_new_logs)
+                        return
                     self._prepared.append(partition)
-            except WouldBlock as blocked:
-                self.await_disk(partition, blocked, self._prepare_new_logs)
-                return
             except StorageError as error:
                 self.directory_failed(partition.log.directory, error)
             except KafkaError as error:  # every request to the partition gets the same error
@@ -443,8 +447,8 @@ class ReplicaManager:
         *,
         min_one_batch: bool,
         fetched_mono_ms: int | None = None,
-    ) -> ReadInfo:
-        """Batches of one partition as file regions.
+    ) -> ReadInfo | DiskLookup:
+        """Batches of one partition as file regions; after a DiskLookup, call `await_disk`, then read again.
 
         With `min_one_batch`, one whole batch even above `max_bytes`. `fetched_mono_ms` is when a follower's request arrived;
         None when a waiting request is retried.
@@ -452,14 +456,13 @@ class ReplicaManager:
         Raises:
             KafkaError: for this partition only.
             DivergingEpoch: the follower must truncate first.
-            WouldBlock: call `await_disk`, then read again.
         """
         partition = self.find(topic, index)
         try:
-            info = partition.read(position, max_bytes, reader, min_one_batch=min_one_batch, may_block=False)
+            info = partition.read(position, max_bytes, reader, min_one_batch=min_one_batch)
         except StorageError as error:
             raise self.on_storage_error(partition, error) from error
-        if fetched_mono_ms is not None and reader.replica_id >= 0:
+        if fetched_mono_ms is not None and reader.replica_id >= 0 and not isinstance(info, DiskLookup):
             end, max_lag_ms = info.log_end_offset, self._max_lag_ms
             may_join = self.isrs.may_join(reader.replica_id, reader.broker_epoch)
             partition.update_follower(reader, position, end, fetched_mono_ms, max_lag_ms, may_join=may_join)
@@ -467,24 +470,48 @@ class ReplicaManager:
                 self.isrs.on_follower_fetch(partition, reader.replica_id)
         return info
 
-    def await_disk(self, partition: Partition, blocked: WouldBlock[Any], then: Callable[[], None]) -> None:
-        """Run a blocking look-up on a thread, then call `then` to retry, whatever the outcome.
+    def lookup(self, topic: str, index: int, attempt: Callable[[Partition], T | DiskLookup]) -> Completion[T]:
+        """The result of `attempt` on a partition, or the KafkaError for it; `attempt` is repeated after each DiskLookup."""
+        completion: Completion[T] = Completion()
+        self._attempt(topic, index, attempt, completion)
+        return completion
+
+    def _attempt(
+        self, topic: str, index: int, attempt: Callable[[Partition], T | DiskLookup], completion: Completion[T]
+    ) -> None:
+        if completion.is_cancelled:
+            return
+        try:
+            partition = self.find(topic, index)
+            try:
+                found = attempt(partition)
+            except StorageError as error:
+                raise self.on_storage_error(partition, error) from error
+        except KafkaError as error:
+            completion.fail(error)
+            return
+        if isinstance(found, DiskLookup):
+            self.await_disk(partition, found, lambda: self._attempt(topic, index, attempt, completion))
+        else:
+            completion.complete(found)
+
+    def await_disk(self, partition: Partition, lookup: DiskLookup, then: Callable[[], None]) -> None:
+        """Run a lookup on a thread, then call `then` to retry, whatever the outcome.
 
         `then` may be called before this returns.
         """
-        blocked.__traceback__ = None  # breaks a reference cycle through the waiting frames
-        waiting = self._disk_lookups.get(blocked)
+        waiting = self._disk_lookups.get(lookup)
         if waiting is not None:
             waiting.append(then)
             return
-        self._disk_lookups[blocked] = [then]
+        self._disk_lookups[lookup] = [then]
         log, executor = partition.log, self._executor
 
         def read(_: StorageError | None = None) -> None:
             executor.read(
                 log.directory,
-                partial(log.run_guarded, blocked.run),
-                lambda error: self._on_disk_read(log, blocked, error),
+                partial(log.run_guarded, lookup.run),
+                lambda error: self._on_disk_read(log, lookup, error),
             )
 
         if log.has_pending_file_ops:  # pending operations may create the files
@@ -492,16 +519,16 @@ class ReplicaManager:
         else:
             read()
 
-    def _on_disk_read(self, log: Log, blocked: WouldBlock[Any], error: StorageError | None) -> None:
+    def _on_disk_read(self, log: Log, lookup: DiskLookup, error: StorageError | None) -> None:
         if log.is_offline:
             pass  # deleted: there is no result
         elif error is None:
-            blocked.finish()
+            lookup.finish()
         else:
             self.directory_failed(log.directory, error)
-        for then in self._disk_lookups.pop(blocked):
+        for then in self._disk_lookups.pop(lookup):
             then()
-        blocked.done()
+        lookup.done()
 
     def check_isrs(self, mono_ms: int) -> None:
         """Remove followers that fell behind from their ISR; call every half of replica.lag.time.max.ms."""
@@ -514,18 +541,9 @@ class ReplicaManager:
             self.on_isr_proposed(partition, isr)
 
     # ------------------------------------------------------------ deleting
-    def delete_records(self, topic: str, index: int, offset: int, wall_ms: int) -> int:
-        """Advance the log start offset to `offset`, or to the high watermark (-1); returns the resulting offset.
-
-        Raises:
-            KafkaError: as for `Partition.delete_records`, or the partition is not available.
-            WouldBlock: call `await_disk`, then retry.
-        """
-        partition = self.find(topic, index)
-        try:
-            return partition.delete_records(offset, wall_ms, may_block=False)
-        except StorageError as error:
-            raise self.on_storage_error(partition, error) from error
+    def delete_records(self, topic: str, index: int, offset: int, wall_ms: int) -> Completion[int]:
+        """Advance the log start offset to `offset`, or to the high watermark (-1); completes with the resulting offset."""
+        return self.lookup(topic, index, lambda partition: partition.delete_records(offset, wall_ms))
 
     def low_watermark(self, topic: str, index: int) -> int:
         """The lowest log start offset among the replicas on alive brokers.

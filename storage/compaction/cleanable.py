@@ -22,6 +22,7 @@ from storage.compaction.cleaner_job import CleanerJob, CleanerResources, LastRec
 from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig
 from storage.engine import Engine, SegmentInfo
+from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Log
 from storage.log.producer_state import NO_OFFSET, ProducerState
 
@@ -115,7 +116,7 @@ def make_job(
         segments,
         cleanable.first_dirty_offset,
         cleanable.end_offset,
-        tuple(engine.aborted(engine.start_offset, cleanable.end_offset)),
+        tuple(wait_for_disk(engine.aborted, engine.start_offset, cleanable.end_offset)),
         last_records,
         wall_ms,
         config.delete_retention_ms,

@@ -13,7 +13,7 @@ from typing import TypeVar, cast
 from protocol.errors import KafkaError
 from storage.engine import Engine
 from storage.io.disk import StorageError
-from storage.io.would_block import WouldBlock
+from storage.io.disk_lookup import DiskLookup
 
 T = TypeVar("T")
 
@@ -25,14 +25,13 @@ class AsyncLookups:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._pending: dict[Hashable, WouldBlock[object]] = {}
+        self._pending: dict[Hashable, DiskLookup] = {}
         self._results: dict[Hashable, object] = {}
 
-    def get(self, key: Hashable, find: Callable[[Engine], T]) -> T:
+    def get(self, key: Hashable, find: Callable[[Engine], T]) -> T | DiskLookup:
         """The result of `find` on a copy of the engine.
 
         Raises:
-            WouldBlock: there is no result yet.
             KafkaError: the data read is invalid.
         """
         if key in self._results:
@@ -42,14 +41,14 @@ class AsyncLookups:
             return cast("T", result)
         if key not in self._pending:
             self._pending[key] = self._new_lookup(key, find)
-        raise self._pending[key]  # no local name: the traceback would form a reference cycle
+        return self._pending[key]
 
     def cancel(self) -> None:
         """Discard all pending lookups (rule 2)."""
         pending, self._pending = self._pending, {}
         pending.clear()  # each lookup refers to this dict
 
-    def _new_lookup(self, key: Hashable, find: Callable[[Engine], object]) -> WouldBlock[object]:
+    def _new_lookup(self, key: Hashable, find: Callable[[Engine], object]) -> DiskLookup:
         engine, pending, copy = self._engine, self._pending, self._engine.copy()
 
         def is_obsolete() -> bool:
@@ -69,4 +68,4 @@ class AsyncLookups:
                 engine.adopt_files(copy)
                 self._results[key] = result
 
-        return WouldBlock(run, on_result, lambda: self._results.pop(key, None))
+        return DiskLookup(run, on_result, lambda: self._results.pop(key, None))

@@ -4,7 +4,7 @@ RULES    1. Log start offset <= high watermark <= log end offset. The last stabl
             and no record of an open transaction is below it.
          2. The caller guarantees that no append is in progress during truncate, trim, roll and close. A truncation blocks
             on the disk and requires that no file operation is pending (deferred_file_ops.py).
-         3. With `may_block=False` a method raises WouldBlock instead of waiting for the disk (would_block.py).
+         3. A method that returns a DiskLookup does not wait for the disk (disk_lookup.py); every other one may.
 NOT HERE Open, close, flush (openable_log.py), the steps of an append (append_pipeline.py), the layout on disk (engine.py),
          leadership and the high watermark's progress (replication/partition/partition.py), when to flush or delete
          (log_manager.py).
@@ -19,6 +19,7 @@ from typing import TypeVar
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import FileRegion
 from storage.engine import AbortedTransaction, Buffer, Compactable, Engine, SegmentInfo
+from storage.io.disk_lookup import DiskLookup
 from storage.log.append_pipeline import AppendInfo, PreparedAppend
 from storage.log.async_lookup import AsyncLookups
 from storage.log.leader_epoch_cache import UNDEFINED
@@ -87,18 +88,16 @@ class Log(OpenableLog):
         leader_epoch: int,
         wall_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
-        may_block: bool = True,
-    ) -> PreparedAppend:
+    ) -> PreparedAppend | DiskLookup:
         """Validate a leader's records and assign their offsets in place: `records` must be writable (append_pipeline.py).
 
         Raises:
             KafkaError: the records are rejected and the log is unchanged; RejectedRecords names the invalid records.
         """
         engine = self._engine
-        if engine is None:
-            engine = self.open(may_block=may_block)
-        if not may_block:
-            engine.check_append_ready()
+        lookup = self._open_lookup() if engine is None else engine.prepare_append()
+        if lookup is not None:
+            return lookup
         return self._append_pipeline.prepare(records, leader_epoch, wall_ms, origin, self._log_start_offset)
 
     def prepare_as_follower(
@@ -152,8 +151,7 @@ class Log(OpenableLog):
         isolation: Isolation,
         *,
         min_one_batch: bool = True,
-        may_block: bool = True,
-    ) -> ReadInfo:
+    ) -> ReadInfo | DiskLookup:
         """The location of the batches from `offset` on, up to the bound of the isolation level; empty at or above the bound.
 
         Raises:
@@ -161,7 +159,7 @@ class Log(OpenableLog):
         """
         engine = self._engine
         if engine is None:
-            engine = self.open(may_block=may_block)
+            return self._open_lookup()
         start_offset, end_offset, high_watermark = self._log_start_offset, engine.end_offset, self._high_watermark
         if not start_offset <= offset <= end_offset:
             raise out_of_range(self.name, offset, start_offset, end_offset)
@@ -171,39 +169,42 @@ class Log(OpenableLog):
         regions: tuple[FileRegion, ...] = ()
         size = 0
         if offset < bound and (max_bytes > 0 or min_one_batch):
-            regions, size, found_end, _ = engine.locate(
-                offset, max_bytes, bound, min_one_batch=min_one_batch, may_block=may_block
-            )
+            located = engine.locate(offset, max_bytes, bound, min_one_batch=min_one_batch)
+            if isinstance(located, DiskLookup):
+                return located
+            regions, size, found_end, _ = located
             if aborted is not None and size:
-                aborted = engine.aborted(offset, found_end, may_block=may_block)
+                found = engine.aborted(offset, found_end)
+                if isinstance(found, DiskLookup):
+                    return found
+                aborted = found
         return _new_tuple(ReadInfo, (regions, size, high_watermark, stable, start_offset, end_offset, aborted))
 
-    def read_records(self, offset: int, max_bytes: int, *, may_block: bool = True) -> Buffer:
+    def read_records(self, offset: int, max_bytes: int) -> Buffer | DiskLookup:
         """Whole batches in memory, at least one, starting with the batch that contains `offset`; empty at the log end.
 
         Raises:
             KafkaError: OFFSET_OUT_OF_RANGE.
         """
-        engine = self.open(may_block=may_block)
-        if not self._log_start_offset <= offset <= engine.end_offset:
+        engine = self._engine
+        if engine is not None and not self._log_start_offset <= offset <= engine.end_offset:
             raise out_of_range(self.name, offset, self._log_start_offset, engine.end_offset)
-        return self.lookup(("records", offset), lambda copy: copy.read_batches(offset, max_bytes), may_block=may_block)
+        return self.lookup(("records", offset), lambda copy: copy.read_batches(offset, max_bytes))
 
-    def offset_for_timestamp(self, target_ms: int, *, may_block: bool = True) -> tuple[int, int, int] | None:
+    def offset_for_timestamp(self, target_ms: int) -> tuple[int, int, int] | DiskLookup | None:
         """(timestamp, offset, leader epoch) of the first record at or after `target_ms`; None if there is none."""
-        self.open(may_block=may_block)
         start = self._log_start_offset
-        return self.lookup(("time", target_ms), lambda copy: first_record(copy, target_ms, start), may_block=may_block)
+        return self.lookup(("time", target_ms), lambda copy: first_record(copy, target_ms, start))
 
-    def offset_of_max_timestamp(self, *, may_block: bool = True) -> tuple[int, int, int] | None:
+    def offset_of_max_timestamp(self) -> tuple[int, int, int] | DiskLookup | None:
         """(timestamp, offset, leader epoch) of the first record with the greatest timestamp; None for an empty log."""
-        return self.lookup("latest", latest_record, may_block=may_block)
+        return self.lookup("latest", latest_record)
 
-    def lookup(self, key: Hashable, find: Callable[[Engine], T], *, may_block: bool = True) -> T:
-        """The result of `find` on the engine, or on a copy of it in another thread (rule 3); `key` identifies the lookup."""
-        engine = self.open(may_block=may_block)
-        if may_block:
-            return find(engine)
+    def lookup(self, key: Hashable, find: Callable[[Engine], T]) -> T | DiskLookup:
+        """The result of `find` on a copy of the engine, in another thread (async_lookup.py); `key` identifies the lookup."""
+        engine = self._engine
+        if engine is None:
+            return self._open_lookup()
         if self._async_lookups is None:
             self._async_lookups = AsyncLookups(engine)
         return self._async_lookups.get(key, find)

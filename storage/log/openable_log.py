@@ -2,8 +2,7 @@
 
 RULES    1. A log is opened, and recovered if necessary, at its first use. Names, settings and checkpointed offsets are
             available before.
-         2. With `may_block=False` a method raises WouldBlock instead of waiting for the disk (would_block.py); a thread then
-            opens the log, once for all callers.
+         2. `opening` returns the lookup that opens the log, once for all callers (disk_lookup.py); `open` waits for it.
          3. Deferred file operations are counted until they have run (deferred_file_ops.py).
          4. Only `flushed` advances the recovery point: all records before it, and their leader epochs, are durable.
          5. After a StorageError the log directory goes offline (`go_offline`); every later use raises
@@ -24,9 +23,9 @@ from storage.engine import Engine, EngineFactory
 from storage.io.checkpoint_file import PARTITION_METADATA, CorruptCheckpoint, read_topic_id, write_topic_id
 from storage.io.deferred_file_ops import UNMONITORED, FileOp, Submit, run_now
 from storage.io.disk import Disk, File, StorageError
+from storage.io.disk_lookup import DiskLookup
 from storage.io.flush_task import SEGMENTS_AT_A_TIME, FlushTask
 from storage.io.path_guard import UNGUARDED
-from storage.io.would_block import WouldBlock
 from storage.log.append_pipeline import AppendPipeline
 from storage.log.async_lookup import AsyncLookups
 from storage.log.leader_epoch_cache import UNDEFINED, LeaderEpochCache
@@ -115,7 +114,7 @@ class OpenableLog:
         self._epoch_to_assign = UNDEFINED
         self._unflushed_since_ms = self._closed_end_offset = -1
         self._retention_due_ms = 0
-        self._opening: WouldBlock[OpenedLog] | None = None  # runs in a thread
+        self._opening: DiskLookup | None = None  # runs in a thread
         self._open_error: KafkaError | None = None  # the error of that thread
         self._async_lookups: AsyncLookups | None = None  # lookups in other threads
         # The parts of an open log; `_engine` is None while the log is closed.
@@ -170,47 +169,55 @@ class OpenableLog:
         """The number of bytes that opening the log checks; opens no file."""
         if self._is_clean:
             return 0
-        engine = self._new_engine()
+        engine = _new_engine(self._engine_factory, self.path, self.config, self.first_dirty_offset)
         start_offset = engine.open(self._recovery_point)
         return 0 if start_offset is None else engine.bytes_to_recover(start_offset)
 
-    def open(self, *, may_block: bool = True) -> Engine:
-        """Open the log, and recover it if necessary; a no-op when open. Callers only read from the engine.
+    def open(self) -> Engine:
+        """Open the log, and recover it if necessary; blocks. A no-op when open. Callers only read from the engine.
 
         Raises:
             KafkaError: the log directory is offline, or the files are invalid.
-            WouldBlock: the log is not open and `may_block` is false, or a thread is opening it.
         """
         engine = self._engine
-        if engine is not None:
-            return engine
+        if engine is None:
+            assert self._opening is None, f"a thread is opening {self.name}"
+            self._check_openable()
+            engine = self._set_parts(self._open_work()())
+        return engine
+
+    def opening(self) -> DiskLookup | None:
+        """The lookup that opens the log, and recovers it if necessary; None if the log is open.
+
+        Raises:
+            KafkaError: the log directory is offline, or the files are invalid.
+        """
+        return self._open_lookup() if self._engine is None else None
+
+    def _check_openable(self) -> None:
         if self.is_offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log directory of {self.name} is offline")
         refusal, self._open_error = self._open_error, None
         if refusal is not None:
             raise refusal
-        if may_block and self._opening is None:
-            return self._set_parts(self._open_work()())
+
+    def _open_lookup(self) -> DiskLookup:
+        self._check_openable()
         if self._opening is None:
-            self._opening = WouldBlock(self._open_work(), partial(self._opened, self.config))
-        raise self._opening
+            self._opening = DiskLookup(self._open_work(), partial(self._opened, self.config))
+        return self._opening
 
     def _open_work(self) -> Callable[[], OpenedLog]:
-        """Self-contained work that opens the files."""
+        """Self-contained work that opens the files; it may be repeated after a StorageError."""
         return partial(
             open_log,
             self._disk,
             self.path,
             self.name,
-            self._new_engine(),
+            partial(_new_engine, self._engine_factory, self.path, self.config, self.first_dirty_offset),
             recovery_point=None if self._is_clean else self._recovery_point,
             log_start_offset=self._log_start_offset,
         )
-
-    def _new_engine(self) -> Engine:
-        engine = self._engine_factory(self.path, self.config)
-        engine.compacted_end = self.first_dirty_offset
-        return engine
 
     def _opened(self, config: LogConfig, parts: OpenedLog | KafkaError) -> None:
         self._opening = None
@@ -483,3 +490,9 @@ class OpenableLog:
         if self._engine is not None:
             self._engine.mark_flushed(end_offset)
             self.decided_end_offset = max(self.decided_end_offset, self._decided_end_after_flush.pop(end_offset, 0))
+
+
+def _new_engine(factory: EngineFactory, path: str, config: LogConfig, compacted_end: int) -> Engine:
+    engine = factory(path, config)
+    engine.compacted_end = compacted_end
+    return engine

@@ -16,7 +16,7 @@ NOT HERE Checking batches (the engine's `recover`); which logs are recovered, an
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -48,9 +48,16 @@ class OpenedLog(NamedTuple):
 
 
 def open_log(
-    disk: Disk, directory: str, name: str, engine: Engine, *, recovery_point: int | None, log_start_offset: int
+    disk: Disk,
+    directory: str,
+    name: str,
+    new_engine: Callable[[], Engine],
+    *,
+    recovery_point: int | None,
+    log_start_offset: int,
 ) -> OpenedLog:
     """Open the log in a partition's directory; `recovery_point`: None after a clean close."""
+    engine = new_engine()
     names = disk.listdir(directory)
     start_offset = engine.open(recovery_point, names)
     epochs = LeaderEpochCache(disk, f"{directory}/{LEADER_EPOCHS}")

@@ -16,7 +16,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.records import BATCH_OVERHEAD, LENGTH_POSITION, LOG_OVERHEAD, MAGIC
 from storage.engine import Buffer
 from storage.io.disk import File
-from storage.io.would_block import WouldBlock
+from storage.io.disk_lookup import DiskLookup
 from storage.segments.indexes import CorruptIndex, OffsetIndex, TimeIndex, TransactionIndex
 
 _MAX_CACHED: Final = 64
@@ -56,7 +56,7 @@ class PendingLookups:
     __slots__ = ("_results", "pending")
 
     def __init__(self) -> None:
-        self.pending: dict[int, WouldBlock[BatchPosition]] = {}
+        self.pending: dict[int, DiskLookup] = {}
         self._results: dict[int, BatchPosition | KafkaError] = {}
 
     def has(self, offset: int) -> bool:

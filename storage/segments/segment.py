@@ -15,8 +15,8 @@ RULES    1. Bytes before `size` are published and never change; bytes between `s
             then the state in memory is used.
          7. The file handle cache is notified of opened and closed files, and may close them between two
             uses (storage/io/file_handle_cache.py).
-         8. A lookup that would block runs on a copy in another thread; its result is cached for the retry, and the segment
-            adopts the files that the copy has opened.
+         8. A lookup that needs the disk (storage/io/disk_lookup.py) runs on a copy in another thread; its result is cached for
+            the retry, and the segment adopts the files that the copy has opened.
 NOT HERE Names (directory_recovery.py). Selecting a segment, rolling, flushing (segment_engine.py).
 """
 
@@ -34,8 +34,8 @@ from protocol.records import BATCH_OVERHEAD, BatchHeader, crc_is_valid, parse_he
 from storage.engine import BatchInfo, Buffer, OnBatch
 from storage.io.deferred_file_ops import Submit, run_now
 from storage.io.disk import DELETED, Disk, File, StorageError
+from storage.io.disk_lookup import DiskLookup
 from storage.io.file_handle_cache import IDLE, USED, HandleRegistration
-from storage.io.would_block import WouldBlock
 from storage.segments.directory_recovery import INDEXES, LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
 from storage.segments.indexes import (
     NO_TIMESTAMP,
@@ -299,14 +299,17 @@ class Segment:
 
     # ---- read --------------------------------------------------------------------------------------------
 
-    def find(self, offset: int, *, may_block: bool = True) -> BatchPosition:
-        """Position and size of the first batch whose last offset is at or above `offset`."""
-        if not may_block and self._file is None:
-            if not self.size:
-                return None
-            raise self._blocked_lookup(offset)
-        if offset < self._recent_start:
-            return self._find_indexed(offset) if may_block else self._find_resident(offset)
+    def find(self, offset: int) -> BatchPosition | DiskLookup:
+        """Position and size of the first batch whose last offset is at or above `offset`; the log file is open then."""
+        if self._file is None:
+            return self._disk_lookup(offset) if self.size else None
+        return self._find_recent(offset) if offset >= self._recent_start else self._find_resident(offset)
+
+    def find_on_disk(self, offset: int) -> BatchPosition:
+        """The same, and read the disk if necessary."""
+        return self._find_recent(offset) if offset >= self._recent_start else self._find_indexed(offset)
+
+    def _find_recent(self, offset: int) -> BatchPosition:
         positions = self._recent_positions
         slot = bisect_left(self._recent_ends, offset)
         if slot == len(positions):
@@ -315,12 +318,12 @@ class Segment:
         slot += 1
         return position, (positions[slot] if slot < len(positions) else self.size) - position
 
-    def _find_resident(self, offset: int) -> BatchPosition:
+    def _find_resident(self, offset: int) -> BatchPosition | DiskLookup:
         lookups, index = self._lookups, self._offset_index
         if lookups is not None and lookups.has(offset):
             return lookups.result(offset)
         if index is None or not index.is_lookup_resident(offset - self.base_offset):
-            raise self._blocked_lookup(offset)
+            return self._disk_lookup(offset)
         try:
             return self._search(index.lookup(offset)[1], offset, self.file.pread_if_resident)
         except NotResident:
@@ -328,7 +331,7 @@ class Segment:
         except CorruptIndex:
             if not self.is_loaded:
                 self._reset_state()  # so that the indexes that the thread rebuilds are adopted
-        raise self._blocked_lookup(offset)
+        return self._disk_lookup(offset)
 
     def _find_indexed(self, offset: int) -> BatchPosition:
         try:
@@ -338,7 +341,7 @@ class Segment:
                 _log.warning("Searching %s from its start: %s", self.path(LOG), error)
                 return self._search(0, offset, self.file.pread)
             self._rebuild(str(error))
-            return self.find(offset)
+            return self.find_on_disk(offset)
 
     def header_at(self, position: int) -> BatchHeader:
         """The header of the batch at `position`."""
@@ -391,10 +394,9 @@ class Segment:
 
     # ---- lookups in another thread -----------------------------------------------------------------------
 
-    def check_append_ready(self) -> None:
-        """Raise WouldBlock if the log file has to be opened first."""
-        if self._file is None and self.is_created:
-            raise self._blocked_lookup(_OPEN_ONLY)
+    def prepare_append(self) -> DiskLookup | None:
+        """The lookup that opens the files for an append; None if they are open."""
+        return self._disk_lookup(_OPEN_ONLY) if self._file is None and self.is_created else None
 
     @property
     def is_index_resident(self) -> bool:
@@ -406,10 +408,9 @@ class Segment:
         self._transactions = None
         self._disk.unlink(self.path(TRANSACTION_INDEX), missing_ok=True)
 
-    def check_transactions_loaded(self) -> None:
-        """Raise WouldBlock if the aborted transactions have to be read first."""
-        if self._transactions is None:
-            raise self._blocked_lookup(_OPEN_ONLY)
+    def load_transactions(self) -> DiskLookup | None:
+        """The lookup that reads the aborted transactions; None if they are in memory."""
+        return self._disk_lookup(_OPEN_ONLY) if self._transactions is None else None
 
     def copy(self) -> Segment:
         """A copy for lookups in another thread while this segment changes."""
@@ -465,19 +466,18 @@ class Segment:
             self._offset_index, self._time_index = indexes
             self.size = self.reserved = size
 
-    def _blocked_lookup(self, offset: int) -> WouldBlock[BatchPosition]:
+    def _disk_lookup(self, offset: int) -> DiskLookup:
         """The lookup of an offset as work for a thread."""
         lookups = self._lookups
         if lookups is None:
             lookups = self._lookups = PendingLookups()
-        blocked = lookups.pending.get(offset)
-        if blocked is None:
+        pending = lookups.pending.get(offset)
+        if pending is None:
             copied = self.copy()
-            blocked = WouldBlock(
+            pending = lookups.pending[offset] = DiskLookup(
                 partial(self._run_lookup, copied, offset), partial(self._on_lookup_done, lookups, copied, offset)
             )
-            lookups.pending[offset] = blocked
-        return blocked
+        return pending
 
     def _cancel_lookups(self) -> None:
         lookups, self._lookups = self._lookups, None
@@ -498,7 +498,7 @@ class Segment:
         self.file  # noqa: B018
         self.offset_index  # noqa: B018
         self.transactions  # noqa: B018
-        return None if offset == _OPEN_ONLY else self.find(offset)
+        return None if offset == _OPEN_ONLY else self.find_on_disk(offset)
 
     def _on_lookup_done(
         self, lookups: PendingLookups, copied: Segment, offset: int, position: BatchPosition | KafkaError
@@ -513,7 +513,7 @@ class Segment:
     def truncate(self, offset: int) -> None:
         """Truncate at the batch that contains `offset`, durably; the end is its base offset then, or `offset`."""
         self.load()
-        found = self.find(offset)
+        found = self.find_on_disk(offset)
         end_offset = offset
         if found is not None:
             end_offset = min(offset, self.header_at(found[0]).base_offset)

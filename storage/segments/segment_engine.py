@@ -48,11 +48,12 @@ from storage.engine import (
 )
 from storage.io.deferred_file_ops import FileOp, Submit, run_now, sequential
 from storage.io.disk import Disk
+from storage.io.disk_lookup import DiskLookup
 from storage.io.file_handle_cache import FileHandleCache, HandleRegistration
 from storage.segments.directory_recovery import LOG, recover_directory
 from storage.segments.durability import UNKNOWN, Durability
 from storage.segments.indexes import NO_TIMESTAMP
-from storage.segments.lookups import OpenedFiles, whole_batches
+from storage.segments.lookups import BatchPosition, OpenedFiles, whole_batches
 from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
 from storage.segments.segment_swap import swap_segments
 from storage.segments.segment_views import SegmentViews
@@ -236,9 +237,9 @@ class SegmentEngine:
 
     # ---- append ------------------------------------------------------------------------------------------
 
-    def check_append_ready(self) -> None:
-        """Raise WouldBlock if the active segment's files have to be opened first."""
-        self._active.check_append_ready()
+    def prepare_append(self) -> DiskLookup | None:
+        """The lookup that opens the active segment's files; None if they are open."""
+        return self._segments[-1].prepare_append()
 
     def reserve(self, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> SegmentReservation:
         """Reserve bytes at the end of the active segment, or at the start of a new one."""
@@ -315,30 +316,35 @@ class SegmentEngine:
         return point - 1 if point == self._end_offset and self._active.size else point
 
     def locate(
-        self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool, may_block: bool = True
-    ) -> LocatedBatches:
+        self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool
+    ) -> LocatedBatches | DiskLookup:
         """The location of the batches from `offset` on: one region of one segment."""
         end_offset = self.end_offset
         if offset >= max_offset:
             return LocatedBatches((), 0, max_offset, self._end_position() if offset == end_offset else None)
-        found = self._find(offset, may_block=may_block)
+        found = self._find(offset, Segment.find)
         if found is None:
             return LocatedBatches((), 0, max_offset, self._end_position())
-        slot, (position, size) = found
+        slot, batch = found
+        if isinstance(batch, DiskLookup):
+            return batch
+        position, size = batch
         segment = self._segments[slot]
         limit = segment.size
         region_end = max_offset
         if slot + 1 < len(self._bases) and self._bases[slot + 1] <= max_offset:
             region_end = self._bases[slot + 1]
         elif max_offset < end_offset:
-            next_batch = segment.find(max_offset, may_block=may_block)
+            next_batch = segment.find(max_offset)
+            if isinstance(next_batch, DiskLookup):
+                return next_batch
             if next_batch is not None:
                 limit = next_batch[0]
         length = limit - position
         if length > max_bytes:
             length = max_bytes if size <= max_bytes else size if min_one_batch else 0
-            # Otherwise the end is not needed, or would block; a higher end is correct too.
-            if self._with_aborted and (may_block or segment.is_index_resident):
+            # Otherwise the end is not needed, or needs the disk; a higher end is correct too.
+            if self._with_aborted and segment.is_index_resident:
                 bound = segment.offset_index.offset_at_or_after(position + length)
                 if bound is not None and bound < region_end:
                     region_end = bound
@@ -349,10 +355,12 @@ class SegmentEngine:
 
     def read_batches(self, offset: int, max_bytes: int) -> Buffer:
         """Whole batches in memory from the one that `locate` finds."""
-        found = self._find(offset) if offset < self.end_offset else None
+        found = self._find(offset, Segment.find_on_disk) if offset < self.end_offset else None
         if found is None:
             return b""
-        slot, (position, size) = found
+        slot, batch = found
+        assert not isinstance(batch, DiskLookup)
+        position, size = batch
         segment = self._segments[slot]
         if segment.base_offset >= self._end_offset:
             return b""  # not recovered yet
@@ -423,14 +431,15 @@ class SegmentEngine:
         segment.transactions.append(transaction, self.submit)
         self._with_aborted.add(segment.base_offset)
 
-    def aborted(self, start_offset: int, end_offset: int, *, may_block: bool = True) -> list[AbortedTransaction]:
+    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction] | DiskLookup:
         """The aborted transactions with records in the range, in the order of their markers."""
         found: list[AbortedTransaction] = []
         if self._with_aborted:
             for segment in self._segments[self._slot(start_offset) :]:
                 if segment.base_offset in self._with_aborted:
-                    if not may_block:
-                        segment.check_transactions_loaded()
+                    lookup = segment.load_transactions()
+                    if lookup is not None:
+                        return lookup
                     more, is_complete = segment.transactions.overlapping(start_offset, end_offset)
                     found += more
                     if is_complete:
@@ -539,14 +548,16 @@ class SegmentEngine:
     def _slot(self, offset: int) -> int:
         return max(bisect_right(self._bases, offset) - 1, 0)
 
-    def _find(self, offset: int, *, may_block: bool = True) -> tuple[int, tuple[int, int]] | None:
-        """The segment's slot, and position and size of the first batch that reaches to `offset`."""
+    def _find(
+        self, offset: int, find: Callable[[Segment, int], BatchPosition | DiskLookup]
+    ) -> tuple[int, tuple[int, int] | DiskLookup] | None:
+        """The slot of the segment with the first batch that reaches to `offset`, and the result of `find` for it."""
         segments = self._segments
         slot = len(segments) - 1
         if offset < self._bases[slot]:
             slot = self._slot(offset)
         for number in range(slot, len(segments)):
-            found = segments[number].find(offset, may_block=may_block)
+            found = find(segments[number], offset)
             if found is not None:
                 return number, found
         return None

@@ -25,6 +25,7 @@ from protocol.records import BatchHeader, headers, records
 from storage.config.log_config import LogConfig
 from storage.io.checkpoint_file import read_offsets
 from storage.io.disk import Disk
+from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Log
 from storage.segments.segment_engine import SegmentEngine
 from tests.conformance.test_segment_files import COMPLAINTS, dump
@@ -165,8 +166,8 @@ def test_both_cleaners_keep_the_same(tmp_path: Path) -> None:
     ends = {segment.end_offset for segment in log.open().segments()}
     rest = empty(log) - empty(theirs)
     assert {header.next_offset for header, _ in batches(log) if header.base_offset in rest} <= ends
-    aborted = [found[:3] for found in theirs.open().aborted(0, theirs.log_end_offset)]
-    assert [found[:3] for found in log.open().aborted(0, log.log_end_offset)] == aborted
+    aborted = [found[:3] for found in wait_for_disk(theirs.open().aborted, 0, theirs.log_end_offset)]
+    assert [found[:3] for found in wait_for_disk(log.open().aborted, 0, log.log_end_offset)] == aborted
     log.close()
     theirs.close()
     assert len(after) < len(before)

@@ -23,6 +23,7 @@ from protocol.messages.headers import RequestHeader
 from protocol.messages.produce_fetch import ForgottenTopic
 from protocol.records import ControlType, FileRegion, end_txn_marker
 from protocol.schema import Message
+from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import AppendOrigin
 from tests.support.deny import Deny
 from tests.support.logs import append_records
@@ -336,5 +337,7 @@ def contents(harness: ReplicaHarness) -> dict[Any, bytes]:
     """All bytes of all logs."""
     logs = {}
     for key, partition in harness.replicas.partitions.items():
-        logs[key] = bytes(partition.log.read_records(0, 1 << 30)) if partition.log.log_end_offset else b""
+        logs[key] = (
+            bytes(wait_for_disk(partition.log.read_records, 0, 1 << 30)) if partition.log.log_end_offset else b""
+        )
     return logs

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from protocol.records import headers
 from storage.config.log_config import LogConfig
 from storage.io.disk import Disk
+from storage.io.disk_lookup import wait_for_disk
 from storage.segments.indexes import OffsetIndex, TimeIndex
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.segments import NOW_MS, append, batch, close_idle_files, read
@@ -190,7 +191,7 @@ class EngineAgainstList(RuleBasedStateMachine):
     def teardown(self) -> None:
         offset, data = self.start, b""
         while offset < self.end:
-            located = self.engine.locate(offset, 10**9, self.end, min_one_batch=True)
+            located = wait_for_disk(self.engine.locate, offset, 10**9, self.end, min_one_batch=True)
             if not located.size:
                 break
             part = read(self.engine, offset)

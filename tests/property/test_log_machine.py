@@ -22,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from protocol.records import ControlType
 from storage.engine import AbortedTransaction
+from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import AppendOrigin, Checkpoint, Isolation, Log, PreparedAppend
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.logs import (
@@ -136,7 +137,7 @@ class LogMachine(RuleBasedStateMachine):
             producer = producer._replace(transactional=producer_id == 0)
         batch = Batch(self.next_offset, values, self.clock - back_ms, self.epoch, producer)
         data = produced(*values, timestamp_ms=batch.timestamp_ms, producer=producer)
-        prepared = self.log.prepare(data, leader_epoch=self.epoch, wall_ms=self.clock)
+        prepared = wait_for_disk(self.log.prepare, data, leader_epoch=self.epoch, wall_ms=self.clock)
         assert prepared.duplicate is None
         self.log.write(prepared)
         self.under_way.append((prepared, batch))
@@ -300,7 +301,7 @@ class LogMachine(RuleBasedStateMachine):
                 for batch in self.batches
                 if batch.timestamp_ms >= target and batch.next_offset > self.start_offset
             ]
-            found = self.log.offset_for_timestamp(target)
+            found = wait_for_disk(self.log.offset_for_timestamp, target)
             assert (found[1] if found else None) == (candidates[0] if candidates else None)
 
     def undecided_transactions_are_not_read(self) -> None:
@@ -313,13 +314,13 @@ class LogMachine(RuleBasedStateMachine):
         assert log.last_stable_offset == max(first, self.start_offset)
 
     def aborted_transactions_are_told(self) -> None:
-        received: list[AbortedTransaction] = self.log.open().aborted(self.start_offset, self.end_offset)
+        received: list[AbortedTransaction] = wait_for_disk(self.log.open().aborted, self.start_offset, self.end_offset)
         known = [found[:3] for found in received]
         assert [found for found in known if found[1] >= self.start_offset] == [
             found for found in aborted(self.batches) if found[1] >= self.start_offset
         ]
         for offset in {self.start_offset, self.end_offset}:
-            info = self.log.read(offset, EVERYTHING, Isolation.LAST_STABLE)
+            info = wait_for_disk(self.log.read, offset, EVERYTHING, Isolation.LAST_STABLE)
             assert info.aborted is not None
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from storage.io.disk import Disk, File, Mapping
-from storage.io.would_block import WouldBlock
+from storage.io.disk_lookup import DiskLookup
 
 T = TypeVar("T")
 PAGE = 4096
@@ -86,16 +86,14 @@ class ColdDisk(Disk):
         finally:
             self.is_blocking_forbidden = False
 
-    def ask(self, look: Callable[[], T]) -> tuple[T, int]:
-        """The result of a non-blocking call, and the number of WouldBlock rounds it took."""
-        rounds = 0
-        while True:
-            try:
-                with self.blocking_forbidden():
-                    return look(), rounds
-            except WouldBlock as blocked:
-                rounds += 1
-                assert rounds < 20, "no progress"
-                blocked.run()
-                with self.blocking_forbidden():
-                    blocked.finish()
+    def ask(self, look: Callable[[], T | DiskLookup]) -> tuple[T, int]:
+        """The result of a non-blocking call, and the number of disk lookups it took."""
+        for rounds in range(20):
+            with self.blocking_forbidden():
+                found = look()
+            if not isinstance(found, DiskLookup):
+                return found, rounds
+            found.run()
+            with self.blocking_forbidden():
+                found.finish()
+        raise AssertionError("no progress")

@@ -23,6 +23,7 @@ from storage.compaction.cleaner_job import (
     failure_of,
 )
 from storage.io.disk import Disk, StorageError
+from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Log
 from tests.support.logs import EVERYTHING, NOW_MS, SMALL, ProducerInfo, append_records, builder_of, bytes_of, flush
 
@@ -103,7 +104,10 @@ def batches_of(log: Log) -> Iterator[tuple[bytes, int, BatchHeader]]:
 
 def committed_records(log: Log) -> list[Record]:
     """The records that a read_committed consumer returns."""
-    aborted = sorted(log.open().aborted(log.log_start_offset, log.log_end_offset), key=lambda found: found.first_offset)
+    aborted = sorted(
+        wait_for_disk(log.open().aborted, log.log_start_offset, log.log_end_offset),
+        key=lambda found: found.first_offset,
+    )
     stable = log.last_stable_offset
     ignored: set[int] = set()
     seen: list[Record] = []

@@ -60,7 +60,7 @@ from protocol.schema import Message
 from replication.completion import Completion
 from replication.metadata.image import BrokerImage, Endpoint, MetadataDelta, MetadataImage, PartitionState, TopicImage
 from replication.timer_queue import TimerQueue
-from storage.io.would_block import WouldBlock
+from storage.io.disk_lookup import DiskLookup
 from tests.support.group_requests import consumer_heartbeat, init_request
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
@@ -114,10 +114,10 @@ class FakeLog:
         """Log start offset and log end offset."""
         return 0, self.end_offset
 
-    def await_disk(self, blocked: WouldBlock[Any], then: Callable[[], None]) -> None:
+    def await_disk(self, lookup: DiskLookup, then: Callable[[], None]) -> None:
         """Read at once."""
-        blocked.run()
-        blocked.finish()
+        lookup.run()
+        lookup.finish()
         then()
 
     def append(self, batch: bytearray, done: Callable[[ErrorCode], None]) -> None:

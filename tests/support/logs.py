@@ -17,6 +17,7 @@ from protocol.records import BatchBuilder, ControlType, Record, end_txn_marker, 
 from storage.config.log_config import LogConfig
 from storage.engine import Buffer, EngineFactory
 from storage.io.disk import Disk, StorageError
+from storage.io.disk_lookup import wait_for_disk
 from storage.log.leader_epoch_cache import UNDEFINED
 from storage.log.log import AppendInfo, Checkpoint, Isolation, Log
 from storage.log.log_validator import AppendOrigin
@@ -127,7 +128,7 @@ def append_records(
     origin: AppendOrigin = AppendOrigin.CLIENT,
 ) -> AppendInfo:
     """Append a client's batch: prepare, write, commit."""
-    prepared = log.prepare(data, leader_epoch=leader_epoch, wall_ms=wall_ms, origin=origin)
+    prepared = wait_for_disk(log.prepare, data, leader_epoch=leader_epoch, wall_ms=wall_ms, origin=origin)
     try:
         log.write(prepared)
     except StorageError:
@@ -185,7 +186,7 @@ def bytes_of(log: Log, offset: int | None = None, isolation: Isolation = Isolati
     at = log.log_start_offset if offset is None else offset
     found = b""
     while True:
-        info = log.read(at, EVERYTHING, isolation)
+        info = wait_for_disk(log.read, at, EVERYTHING, isolation)
         data = region_bytes(info.regions)
         assert len(data) == info.size, f"{info.size} bytes were promised at {at}, {len(data)} are there"
         if not data:

@@ -11,6 +11,7 @@ from replication.partition.follower_progress import FetchPosition
 from replication.partition.partition import ACKS_ALL, Append, Partition, Reader
 from replication.purgatory import Key
 from storage.config.config_def import MAX_LONG
+from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Isolation, Log
 from storage.log.log_validator import AppendOrigin
 
@@ -34,8 +35,7 @@ class NumbersLog:
         self.open_transaction: int | None = None
         self.by_time: tuple[int, int, int] | None = None
 
-    def open(self, *, may_block: bool = True) -> SimpleNamespace:
-        return SimpleNamespace(end_offset=self.log_end_offset)
+    def opening(self) -> None: ...
 
     @property
     def unflushed_messages(self) -> int:
@@ -60,9 +60,7 @@ class NumbersLog:
         later = [start for other, start in self.epochs if other > epoch]
         return (known[-1] if known else epoch, later[0]) if later else (-1, -1)
 
-    def prepare(
-        self, records: int, *, leader_epoch: int, wall_ms: int, origin: AppendOrigin, may_block: bool = True
-    ) -> int:
+    def prepare(self, records: int, *, leader_epoch: int, wall_ms: int, origin: AppendOrigin) -> int:
         return records
 
     def commit(self, prepared: int, wall_ms: int) -> SimpleNamespace:
@@ -70,15 +68,13 @@ class NumbersLog:
         self.log_end_offset += prepared
         return SimpleNamespace(base_offset=base, last_offset=self.log_end_offset - 1)
 
-    def read(
-        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_batch: bool, may_block: bool = True
-    ) -> SimpleNamespace:
+    def read(self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_batch: bool) -> SimpleNamespace:
         return SimpleNamespace(offset=offset, isolation=isolation)
 
-    def offset_for_timestamp(self, target_ms: int, *, may_block: bool = True) -> tuple[int, int, int] | None:
+    def offset_for_timestamp(self, target_ms: int) -> tuple[int, int, int] | None:
         return self.by_time
 
-    def offset_of_max_timestamp(self, *, may_block: bool = True) -> tuple[int, int, int] | None:
+    def offset_of_max_timestamp(self) -> tuple[int, int, int] | None:
         return self.by_time
 
 
@@ -112,7 +108,9 @@ class Rig:
     def append(self, count: int = 1, acks: int = ACKS_ALL) -> None:
         """Append records; `acks` collects (base offset, error code)."""
         partition = self.partition
-        info = partition.commit(partition.prepare(cast("bytearray", count), acks, 0, AppendOrigin.CLIENT), 0)
+        info = partition.commit(
+            wait_for_disk(partition.prepare, cast("bytearray", count), acks, 0, AppendOrigin.CLIENT), 0
+        )
         self.await_acks(info, acks, info.base_offset)
 
     def await_acks(self, info: Any, acks: int, name: Any) -> None:

@@ -36,7 +36,7 @@ from replication.timer_queue import TimerQueue
 from storage.config.log_config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.io.disk import Disk, StorageError
-from storage.io.would_block import WouldBlock
+from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import ReadInfo
 from tests.support.loading import Place, fetch_request
 
@@ -122,16 +122,6 @@ class QueuedIoExecutor:
 
     def background(self, directory: str, run: Run, done: IoCallback) -> None:
         self.work.append(QueuedWork("background", directory, run, done))
-
-
-def with_disk_reads(look_up: Callable[[], T]) -> T:
-    """The result of a look-up; runs its disk reads."""
-    while True:
-        try:
-            return look_up()
-        except WouldBlock as blocked:
-            blocked.run()
-            blocked.finish()
 
 
 class AppendResults(list[tuple[ErrorCode, int | None]]):
@@ -320,10 +310,8 @@ class ReplicaHarness:
     ) -> ReadInfo:
         """Read partition 0, waiting for the disk."""
         position = FetchPosition(offset, epoch)
-        return with_disk_reads(
-            lambda: self.replicas.read(
-                name, 0, position, 1 << 20, reader, min_one_batch=True, fetched_mono_ms=fetched_mono_ms
-            )
+        return wait_for_disk(
+            self.replicas.read, name, 0, position, 1 << 20, reader, min_one_batch=True, fetched_mono_ms=fetched_mono_ms
         )
 
     # ------------------------------------------------------------ time

@@ -218,16 +218,14 @@ class ScatteredEngine:
     def recovery_point(self) -> int:
         return self._flushed
 
-    def check_append_ready(self) -> None: ...
+    def prepare_append(self) -> None: ...
 
     def copy(self) -> ScatteredEngine:
         return self
 
     def adopt_files(self, copy: Engine) -> None: ...
 
-    def locate(
-        self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool, may_block: bool = True
-    ) -> LocatedBatches:
+    def locate(self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool) -> LocatedBatches:
         regions: list[FileRegion] = []
         size = 0
         end_offset = offset
@@ -276,7 +274,7 @@ class ScatteredEngine:
             self._aborted.append(transaction)
             self._store.add(self._name, "aborted", transaction)
 
-    def aborted(self, start_offset: int, end_offset: int, *, may_block: bool = True) -> list[AbortedTransaction]:
+    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         return [a for a in self._aborted if a.last_offset >= start_offset and a.first_offset < end_offset]
 
     # ---- cutting -----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from protocol.records import BatchBuilder, FileRegion, headers
 from storage.config.log_config import LogConfig
 from storage.engine import BatchInfo, Engine, Reservation
 from storage.io.disk import Disk, File
+from storage.io.disk_lookup import wait_for_disk
 from storage.segments.segment_engine import SegmentEngine
 
 NOW_MS = 1_700_000_000_000
@@ -94,7 +95,7 @@ def region_bytes(regions: Iterable[FileRegion]) -> bytes:
 def read(engine: SegmentEngine, offset: int, max_bytes: int = 1 << 30, max_offset: int | None = None) -> bytes:
     """The bytes that `locate` finds."""
     end_offset = engine.end_offset if max_offset is None else max_offset
-    return region_bytes(engine.locate(offset, max_bytes, end_offset, min_one_batch=True).regions)
+    return region_bytes(wait_for_disk(engine.locate, offset, max_bytes, end_offset, min_one_batch=True).regions)
 
 
 def bases(engine: Engine) -> list[int]:

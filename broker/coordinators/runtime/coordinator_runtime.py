@@ -31,7 +31,7 @@ from replication.metadata.image import MetadataDelta, MetadataImage
 from replication.state_machine import Decision
 from replication.timer_queue import Clock, Timer, TimerQueue
 from storage.io.disk import StorageError
-from storage.io.would_block import WouldBlock
+from storage.io.disk_lookup import DiskLookup
 
 _log = logging.getLogger("barnabas.coordinators")
 
@@ -126,8 +126,8 @@ class ShardLog(ReadableLog, Protocol):
     def append(self, batch: bytearray, done: Callable[[ErrorCode], None]) -> None:
         """Append a batch; `done` is called when it is committed or has failed, before the return if the append is rejected."""
 
-    def await_disk(self, blocked: WouldBlock[Any], then: Callable[[], None]) -> None:
-        """Call `then` when the blocked read has finished or failed."""
+    def await_disk(self, lookup: DiskLookup, then: Callable[[], None]) -> None:
+        """Call `then` when the lookup has finished or failed."""
 
 
 class Commit:
@@ -291,7 +291,7 @@ class Shard(Generic[M]):
             return
         if step is self:
             self._serve()
-        elif isinstance(step, WouldBlock):
+        elif isinstance(step, DiskLookup):
             self._log.await_disk(step, self.load_next)
         else:
             self._timers.schedule(self.mono_ms() + 1, self.load_next)

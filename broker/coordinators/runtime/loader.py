@@ -2,7 +2,7 @@
 
 RULES    1. A slice takes a few milliseconds of the loop, independent of the partition's size.
          2. The loader reads up to the log end offset at its start; nothing is appended before it ends. A read that
-            would block yields the `WouldBlock`; the caller waits for it and then takes the next step.
+            needs the disk yields the `DiskLookup`; the caller waits for it and then takes the next step.
          3. Records of uncompressed batches are parsed by hand: a starting broker may have to read a million of them.
          4. Corrupt data raise KafkaError or MalformedRequest; the partition is not served then.
 NOT HERE The meaning of a record (the coordinator), scheduling of slices (`coordinator_runtime.py`).
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from struct import Struct
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.record_codec import read_varint
@@ -28,7 +28,7 @@ from protocol.records import (
     parse_header,
     records,
 )
-from storage.io.would_block import WouldBlock
+from storage.io.disk_lookup import DiskLookup
 
 T = TypeVar("T")
 
@@ -57,23 +57,15 @@ class Loadable(Protocol):
 class ReadableLog(Protocol):
     """The log to load from."""
 
-    def offset_range(self) -> tuple[int, int]:
-        """Log start offset and log end offset.
+    def offset_range(self) -> tuple[int, int] | DiskLookup:
+        """Log start offset and log end offset."""
 
-        Raises:
-            WouldBlock: the log is not open.
-        """
-
-    def read(self, offset: int, max_bytes: int) -> bytes | bytearray | memoryview:
-        """Whole batches, from the batch that contains `offset` or the next one; at least one batch if there is one.
-
-        Raises:
-            WouldBlock: the data are not in the page cache.
-        """
+    def read(self, offset: int, max_bytes: int) -> bytes | bytearray | memoryview | DiskLookup:
+        """Whole batches, from the batch that contains `offset` or the next one; at least one batch if there is one."""
 
 
-Step = WouldBlock[Any] | None
-"""The result of a step: the read to wait for, or None."""
+Step = DiskLookup | None
+"""The result of a step: the lookup to wait for, or None."""
 
 
 class Loader:
@@ -93,11 +85,11 @@ class Loader:
             KafkaError, MalformedRequest: the data are corrupt.
             StorageError: the disk failed.
         """
-        self._position, end = yield from _retry_blocked(self._log.offset_range)
+        self._position, end = yield from _result(self._log.offset_range)
         if self._position < end:
             yield None
         while self._position < end:
-            data = yield from _retry_blocked(lambda: self._log.read(self._position, SLICE_BYTES))
+            data = yield from _result(lambda: self._log.read(self._position, SLICE_BYTES))
             self._replay(bytes(data))
             yield None
         yield from self._coordinator.finish_loading()
@@ -134,13 +126,11 @@ class Loader:
                 self._coordinator.load_marker(header.producer_id, control_type(record.key) == ControlType.COMMIT)
 
 
-def _retry_blocked(read: Callable[[], T]) -> Generator[WouldBlock[Any], None, T]:
-    """Call `read` until it does not block; every `WouldBlock` is a step."""
-    while True:
-        try:
-            return read()
-        except WouldBlock as blocked:
-            yield blocked
+def _result(read: Callable[[], T | DiskLookup]) -> Generator[DiskLookup, None, T]:
+    """Call `read` until it returns its result; every `DiskLookup` is a step."""
+    while isinstance(found := read(), DiskLookup):
+        yield found
+    return found
 
 
 def _replay_plain(data: bytes, at: int, stop: int, count: int, producer_id: int, load: Load) -> None:

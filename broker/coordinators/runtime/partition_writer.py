@@ -6,13 +6,12 @@ NOT HERE The records (`coordinator_runtime.py`), the partition (`replication/par
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from protocol.errors import ErrorCode
 from replication.partition.partition import ACKS_ALL
 from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import Clock
-from storage.io.would_block import WouldBlock
+from storage.io.disk_lookup import DiskLookup
 from storage.log.log import Log
 from storage.log.log_validator import AppendOrigin
 
@@ -32,13 +31,12 @@ class PartitionWriter:
         """The current log: it changes when the partition moves to another log directory."""
         return self._replica.log
 
-    def offset_range(self) -> tuple[int, int]:
+    def offset_range(self) -> tuple[int, int] | DiskLookup:
         """Log start offset and log end offset."""
         log = self._log
         if log.is_unused:
             return 0, 0
-        log.open(may_block=False)
-        return log.log_start_offset, log.log_end_offset
+        return log.opening() or (log.log_start_offset, log.log_end_offset)
 
     @property
     def max_batch_bytes(self) -> int:
@@ -57,10 +55,10 @@ class PartitionWriter:
         )
         append.then(lambda _: done(append.error_code))
 
-    def read(self, offset: int, max_bytes: int) -> bytes | bytearray | memoryview:
+    def read(self, offset: int, max_bytes: int) -> bytes | bytearray | memoryview | DiskLookup:
         """Whole batches from the batch that contains `offset`."""
-        return self._log.read_records(offset, max_bytes, may_block=False)
+        return self._log.read_records(offset, max_bytes)
 
-    def await_disk(self, blocked: WouldBlock[Any], then: Callable[[], None]) -> None:
-        """Call `then` when the blocked read has finished or failed."""
-        self._replicas.await_disk(self._replica, blocked, then)
+    def await_disk(self, lookup: DiskLookup, then: Callable[[], None]) -> None:
+        """Call `then` when the lookup has finished or failed."""
+        self._replicas.await_disk(self._replica, lookup, then)

@@ -20,11 +20,11 @@ from broker.coordinators.transactions.transaction_coordinator import Marker, OnM
 from broker.coordinators.transactions.transaction_verification import TransactionVerification
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import ControlType, end_txn_marker
+from replication.completion import Completion
 from replication.partition.partition import ACKS_ALL, Partition
 from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import Clock
-from storage.io.disk import StorageError
-from storage.io.would_block import WouldBlock
+from storage.io.disk_lookup import DiskLookup
 from storage.log.log_validator import AppendOrigin
 
 OnWritten = Callable[[ErrorCode], None]
@@ -105,22 +105,15 @@ class TxnMarkerWriter:
 
 def with_open_log(replicas: ReplicaManager, key: TopicPartition, then: Callable[[Partition | ErrorCode], None]) -> None:
     """Call `then` with a partition of this broker after its log is open, or with the error."""
-    try:
-        partition = replicas.find(*key)
-    except KafkaError as error:
-        then(error.code)
-        return
-    try:
-        partition.log.open(may_block=False)
-    except WouldBlock as blocked:
-        replicas.await_disk(partition, blocked, lambda: with_open_log(replicas, key, then))
-    except StorageError as failure:
-        replicas.directory_failed(partition.log.directory, failure)
-        then(ErrorCode.KAFKA_STORAGE_ERROR)
-    except KafkaError as error:
-        then(error.code)
-    else:
-        then(partition)
+
+    def on_open(opened: Completion[Partition]) -> None:
+        then(opened.error.code if isinstance(opened.error, KafkaError) else opened.result())
+
+    replicas.lookup(*key, _open).then(on_open)
+
+
+def _open(partition: Partition) -> Partition | DiskLookup:
+    return partition.log.opening() or partition
 
 
 def _is_late(marker: Marker, partition: Partition) -> bool:

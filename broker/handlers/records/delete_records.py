@@ -10,6 +10,8 @@ NOT HERE Deleting files (`storage/log/log.py`).
 
 from __future__ import annotations
 
+from functools import partial
+
 from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
@@ -26,7 +28,6 @@ from replication.metadata.topic_names import INTERNAL_TOPICS
 from replication.partition.partition import state_key
 from replication.partition.replica_manager import ReplicaManager
 from replication.purgatory import DelayedOperation, Purgatory
-from storage.io.would_block import WouldBlock
 
 _NO_LOW_WATERMARK = -1
 _Key = tuple[str, int]
@@ -76,13 +77,13 @@ class DeleteRecordsHandler(AuthorizingHandlers):
 class _PendingDelete(DelayedOperation):
     """A DeleteRecords request in progress."""
 
-    __slots__ = ("_replicas", "_required", "_unopened", "pending", "response", "results")
+    __slots__ = ("_deleting", "_replicas", "_required", "pending", "response", "results")
 
     def __init__(self, replicas: ReplicaManager) -> None:
         super().__init__()
         self._replicas = replicas
         self._required: dict[_Key, int] = {}  # the required low watermark
-        self._unopened: set[_Key] = set()
+        self._deleting: set[_Key] = set()
         self.results: dict[_Key, DeleteRecordsPartitionResult] = {}
         self.response = DeleteRecordsResponse(topics=[])
         self.pending: Completion[DeleteRecordsResponse] | None = None
@@ -98,27 +99,23 @@ class _PendingDelete(DelayedOperation):
         self.response.topics[-1].partitions.append(answer)
         if error_code == ErrorCode.NONE:
             answer.error_code = ErrorCode.REQUEST_TIMED_OUT
-            self._delete((topic, index), offset, wall_ms)
+            key = topic, index
+            self._deleting.add(key)
+            self._replicas.delete_records(topic, index, offset, wall_ms).then(partial(self._on_deleted, key))
 
-    def _delete(self, key: _Key, offset: int, wall_ms: int) -> None:
-        self._unopened.discard(key)
+    def _on_deleted(self, key: _Key, deleted: Completion[int]) -> None:
+        self._deleting.discard(key)
         try:
-            self._required[key] = self._replicas.delete_records(*key, offset, wall_ms)
-        except WouldBlock as blocked:
-            self._unopened.add(key)
-            self._replicas.await_disk(self._replicas.find(*key), blocked, lambda: self._retry(key, offset, wall_ms))
+            self._required[key] = deleted.result()
         except KafkaError as error:
             self.results[key].error_code = error.code
-
-    def _retry(self, key: _Key, offset: int, wall_ms: int) -> None:
-        self._delete(key, offset, wall_ms)
         self.wake()
 
     def try_complete(self) -> bool:
         """Check the low watermarks; complete if all are reached."""
         for key in list(self._required):
             self._check(key)
-        if self._required or self._unopened:
+        if self._required or self._deleting:
             return False
         if self.pending is not None:
             self.pending.complete(self.response)

@@ -39,7 +39,7 @@ from replication.completion import Completion
 from replication.partition.partition import DivergingEpoch, Reader
 from replication.partition.replica_manager import ReplicaManager
 from replication.purgatory import DelayedOperation, Purgatory
-from storage.io.would_block import WouldBlock
+from storage.io.disk_lookup import DiskLookup
 from storage.log.log import Isolation, ReadInfo
 
 CONSUMER: Final = -1
@@ -238,19 +238,16 @@ class _Fetch(DelayedOperation):
                 min_one_batch=self._bytes == 0 and remaining_bytes is not None,
                 fetched_mono_ms=fetched_mono_ms,
             )
-        except WouldBlock as would_block:
-            assert topic is not None
-            self._blocked[partition] = fetched_mono_ms
-            replicas.await_disk(
-                replicas.find(topic, partition.index), would_block, lambda: self._on_unblocked(partition)
-            )
-            return None
         except KafkaError as error:
             return self._error_data(partition, error.code), 0, True
         except DivergingEpoch as diverged:
             data = self._error_data(partition, ErrorCode.NONE)
             data.diverging_epoch = FetchEpochEndOffset(epoch=diverged.epoch, end_offset=diverged.end_offset)
             return data, 0, True
+        if isinstance(info, DiskLookup):
+            self._blocked[partition] = fetched_mono_ms
+            replicas.await_disk(replicas.find(topic, partition.index), info, lambda: self._on_unblocked(partition))
+            return None
         data = PartitionData(
             partition_index=partition.index,
             error_code=0,

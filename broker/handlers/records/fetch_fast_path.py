@@ -20,7 +20,7 @@ from protocol.framing import Part
 from protocol.single_partition_codec import FIRST_FETCH_VERSION, FetchLayout, SinglePartitionFetch
 from replication.partition.follower_progress import FetchPosition
 from replication.partition.partition import DivergingEpoch
-from storage.io.would_block import WouldBlock
+from storage.io.disk_lookup import DiskLookup
 from storage.log.log import Isolation, ReadInfo
 
 
@@ -71,7 +71,9 @@ class FetchFastPath:
                 reader,
                 min_one_batch=True,
             )
-        except (KafkaError, DivergingEpoch, WouldBlock):
+        except (KafkaError, DivergingEpoch):
+            return None
+        if isinstance(info, DiskLookup):
             return None
         regions, size, high_watermark, stable, start, _, aborted = info
         if not size or aborted or (size < min(fetch.min_bytes, response_max_bytes) and fetch.max_wait_ms > 0):

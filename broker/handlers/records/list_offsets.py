@@ -33,7 +33,7 @@ from protocol.messages.produce_fetch import (
     OffsetForLeaderTopicResult,
 )
 from protocol.schema import Message
-from replication.completion import Completion
+from replication.completion import Completion, all_done
 from replication.partition.partition import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -44,8 +44,7 @@ from replication.partition.partition import (
     Partition,
 )
 from replication.partition.replica_manager import ReplicaManager
-from storage.io.disk import StorageError
-from storage.io.would_block import WouldBlock
+from storage.io.disk_lookup import DiskLookup
 from storage.log.log import Isolation
 
 CONSUMER: Final = -1
@@ -120,47 +119,42 @@ class ListOffsetsHandler(AuthorizingHandlers):
 
 
 class _OffsetLookups:
-    """The look-ups of one request; some wait for the disk."""
+    """The lookups of one request; some wait for the disk."""
 
     def __init__(self, replicas: ReplicaManager, response: ListOffsetsResponse | OffsetForLeaderEpochResponse) -> None:
         self._replicas = replicas
         self._response = response
-        self._waiting = 0
-        self._pending: Completion[Message] | None = None
+        self._lookups: list[Completion[None]] = []
 
     def look_up(
-        self, topic: str, index: int, find: Callable[[Partition], None], set_error: Callable[[ErrorCode], None]
+        self,
+        topic: str,
+        index: int,
+        find: Callable[[Partition], DiskLookup | None],
+        set_error: Callable[[ErrorCode], None],
     ) -> None:
         """Fill in the response of a partition, now or after the disk read."""
-        try:
-            partition = self._replicas.find(topic, index)
-            try:
-                find(partition)
-            except StorageError as error:
-                raise self._replicas.on_storage_error(partition, error) from error
-        except WouldBlock as blocked:
-            self._waiting += 1
-            again = partial(self._retry, topic, index, find, set_error)
-            self._replicas.await_disk(partition, blocked, again)
-        except KafkaError as error:
-            set_error(error.code)
+
+        def on_done(lookup: Completion[None]) -> None:
+            if isinstance(lookup.error, KafkaError):
+                set_error(lookup.error.code)
+
+        lookup = self._replicas.lookup(topic, index, find)
+        lookup.then(on_done)
+        self._lookups.append(lookup)
 
     def finish(self) -> Message | Completion[Message]:
         """The response, now or later."""
-        if not self._waiting:
+        done = all_done(self._lookups)
+        if done.is_done:
             return self._response
-        self._pending = Completion()
-        return self._pending
+        pending: Completion[Message] = Completion(self._cancel)
+        done.then(lambda _: pending.complete(self._response))
+        return pending
 
-    def _retry(
-        self, topic: str, index: int, find: Callable[[Partition], None], set_error: Callable[[ErrorCode], None]
-    ) -> None:
-        pending = self._pending
-        if pending is None or not pending.is_done:  # else the connection is closed
-            self.look_up(topic, index, find, set_error)
-        self._waiting -= 1
-        if pending is not None and not self._waiting:
-            pending.complete(self._response)
+    def _cancel(self) -> None:
+        for lookup in self._lookups:
+            lookup.cancel()
 
 
 def _find(
@@ -171,23 +165,29 @@ def _find(
     partition: Partition,
     *,
     leader_only: bool,
-) -> None:
+) -> DiskLookup | None:
     if requested.timestamp < 0 and version < _FIRST_VERSION.get(requested.timestamp, _NEVER):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     found = partition.find_offset(
-        requested.timestamp, isolation, requested.current_leader_epoch, leader_only=leader_only, may_block=False
+        requested.timestamp, isolation, requested.current_leader_epoch, leader_only=leader_only
     )
+    if isinstance(found, DiskLookup):
+        return found
     answer.timestamp = found.timestamp
     answer.offset = found.offset
     if version >= 4:
         answer.leader_epoch = found.leader_epoch
+    return None
 
 
 def _end_of_epoch(
     requested: OffsetForLeaderPartition, answer: OffsetForLeaderEpochEpochEndOffset, partition: Partition
-) -> None:
-    end = partition.end_offset_for_epoch(requested.leader_epoch, requested.current_leader_epoch, may_block=False)
-    answer.leader_epoch, answer.end_offset = end
+) -> DiskLookup | None:
+    found = partition.end_offset_for_epoch(requested.leader_epoch, requested.current_leader_epoch)
+    if isinstance(found, DiskLookup):
+        return found
+    answer.leader_epoch, answer.end_offset = found
+    return None
 
 
 def _duplicates(request: ListOffsetsRequest) -> set[tuple[str, int]]:

@@ -25,6 +25,7 @@ from replication.metadata.image import NO_LEADER, MetadataDelta, MetadataImage, 
 from replication.partition.partition import Partition
 from replication.raft.rpc_messages import single_partition
 from replication.raft.voters import ReplicaKey
+from storage.io.disk_lookup import wait_for_disk
 from tests.simulation.cluster.process import Process
 
 if TYPE_CHECKING:
@@ -153,7 +154,9 @@ class Invariants:
             entries.pop()
         view.agreed = min(view.agreed, len(entries))
         while view.end < end:
-            entries += [entry_of(header) for _, header in headers(log.read_records(view.end, READ_BYTES))]
+            entries += [
+                entry_of(header) for _, header in headers(wait_for_disk(log.read_records, view.end, READ_BYTES))
+            ]
 
     def _check_leader(self, process: Process, key: Key, partition: Partition, view: ReplicaView) -> None:
         leader, epoch = (process.node_id, process.number), partition.leader_epoch
@@ -385,7 +388,7 @@ def _all_bytes(log: Any) -> bytearray:
     found = bytearray()
     offset = 0
     while offset < log.log_end_offset:
-        piece = log.read_records(offset, READ_BYTES)
+        piece = wait_for_disk(log.read_records, offset, READ_BYTES)
         found += piece
         offset = headers(piece)[-1][1].next_offset
     return found

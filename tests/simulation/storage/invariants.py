@@ -13,6 +13,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from protocol.records import ControlType, headers, records
+from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Log
 from tests.simulation.storage.model import Batch, Partition, Record
 from tests.support.compaction import committed_records
@@ -66,7 +67,7 @@ def _check_look_ups(log: Log, partition: Partition) -> None:
     for batch in partition.batches:
         if batch.next_offset > partition.start:
             for offset in {max(batch.base_offset, partition.start), batch.next_offset - 1}:
-                data = region_bytes(engine.locate(offset, 1, end, min_one_batch=True).regions)
+                data = region_bytes(wait_for_disk(engine.locate, offset, 1, end, min_one_batch=True).regions)
                 assert data == batch.data, f"offset {offset} leads to {_summary(data)}, not {batch.base_offset}"
 
 
@@ -75,7 +76,7 @@ def _check_times(log: Log, partition: Partition) -> None:
     stamps = sorted({batch.timestamp_ms for batch in left})
     for target in [t + d for t in stamps[:: max(len(stamps) // 6, 1)] for d in (0, 1)]:
         first = next((batch for batch in left if batch.timestamp_ms >= target), None)
-        found = log.offset_for_timestamp(target)
+        found = wait_for_disk(log.offset_for_timestamp, target)
         if first is None or first.ends is not None:
             expected = None if first is None else first.base_offset
         else:
@@ -89,7 +90,7 @@ def _check_times(log: Log, partition: Partition) -> None:
         assert offset == expected, f"time {target} leads to {offset}, not {expected}"
     if left and not partition.highest_start:
         latest = next(batch for batch in left if batch.timestamp_ms == stamps[-1])
-        found = log.offset_of_max_timestamp()
+        found = wait_for_disk(log.offset_of_max_timestamp)
         assert found is not None
         assert (found[0], latest.base_offset <= found[1] < latest.next_offset) == (stamps[-1], True)
 
@@ -230,7 +231,7 @@ def _check_transactions(log: Log, partition: Partition) -> None:
     unsure = {max(offset, partition.start) for offset in first_open_offsets.values() if offset < horizon}
     unsure.update(partition.open_transactions(horizon).values())
     assert stable == sure or (stable < sure and stable in unsure), f"the last stable offset is {stable}, not {sure}"
-    result_arrived = [found[:3] for found in log.open().aborted(partition.start, partition.end)]
+    result_arrived = [found[:3] for found in wait_for_disk(log.open().aborted, partition.start, partition.end)]
     known = partition.aborted()
     begun = {(producer, last): first for producer, first, last in known}
     for producer, first, last in result_arrived:

@@ -14,6 +14,7 @@ from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import ControlType, end_txn_marker, parse_header, patch
 from storage.io.disk import StorageError
+from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import AppendOrigin, Log
 from tests.simulation.simulated_disk import Fault
 from tests.simulation.storage.compaction import Compaction
@@ -169,7 +170,7 @@ class Operations:
             assert taken is not None
             prepared = taken
         else:
-            prepared = log.prepare(data, leader_epoch=partition.epoch, wall_ms=now_ms, origin=origin)
+            prepared = wait_for_disk(log.prepare, data, leader_epoch=partition.epoch, wall_ms=now_ms, origin=origin)
         assert prepared.duplicate is None, f"a new batch at {base_offset} counts as a duplicate"
         header = parse_header(prepared.records)
         assert header.base_offset == base_offset, f"the next offset is {header.base_offset}, not {base_offset}"
@@ -216,13 +217,13 @@ class Operations:
         data = _build_batch(records, last.producer)
         if len(data) > log.config.segment_bytes:  # it was written with a larger segment size
             return
-        retry = log.prepare(data, leader_epoch=partition.epoch, wall_ms=self._simulation.now_ms)
+        retry = wait_for_disk(log.prepare, data, leader_epoch=partition.epoch, wall_ms=self._simulation.now_ms)
         assert retry.duplicate is not None, f"the batch at {last.base_offset} was accepted twice"
         assert retry.duplicate.base_offset == last.base_offset
         later = _build_batch(records, last.producer._replace(sequence=last.last_sequence + 5))
         refused(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            lambda: log.prepare(later, leader_epoch=partition.epoch, wall_ms=self._simulation.now_ms),
+            lambda: wait_for_disk(log.prepare, later, leader_epoch=partition.epoch, wall_ms=self._simulation.now_ms),
         )
 
     def begin_epoch(self) -> None:
@@ -435,7 +436,9 @@ class Operations:
         work()
         simulation.manager.add_future_log(copy)
         while copy.log_end_offset < end:
-            data = log.read_records(max(copy.log_end_offset, log.log_start_offset), copy.config.segment_bytes)
+            data = wait_for_disk(
+                log.read_records, max(copy.log_end_offset, log.log_start_offset), copy.config.segment_bytes
+            )
             if len(data) > copy.config.segment_bytes:  # written with a larger segment size
                 simulation.manager.drop_future_log(copy)
                 return

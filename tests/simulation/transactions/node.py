@@ -31,6 +31,7 @@ from protocol.records import ControlType, control_type, headers, records
 from protocol.schema import Message
 from replication.completion import Completion
 from replication.metadata.image import MetadataDelta
+from storage.io.disk_lookup import wait_for_disk
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.group_harness import no_other_broker
 from tests.support.replica_harness import ReplicaHarness
@@ -168,7 +169,7 @@ class Node:
         data, offset = b"", 0
         log.open()
         while offset < log.log_end_offset:
-            some = bytes(log.read_records(offset, _READ_BYTES))
+            some = bytes(wait_for_disk(log.read_records, offset, _READ_BYTES))
             offset = headers(some)[-1][1].next_offset
             data += some
         return data

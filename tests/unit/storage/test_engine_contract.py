@@ -15,6 +15,7 @@ from protocol.records import BatchHeader, headers
 from storage.config.log_config import LogConfig
 from storage.engine import AbortedTransaction, Buffer, Engine, SegmentInfo
 from storage.io.disk import Disk, StorageError
+from storage.io.disk_lookup import wait_for_disk
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import EVERYTHING, SMALL, Engines
 from tests.support.segments import NOW_MS, append, batch, infos, region_bytes
@@ -50,7 +51,7 @@ def all_of(engine: Engine, offset: int | None = None) -> bytes:
     at = engine.start_offset if offset is None else offset
     found = b""
     while at < engine.end_offset:
-        located = engine.locate(at, EVERYTHING, engine.end_offset, min_one_batch=True)
+        located = wait_for_disk(engine.locate, at, EVERYTHING, engine.end_offset, min_one_batch=True)
         if not located.regions:
             break
         piece = region_bytes(located.regions)
@@ -131,7 +132,7 @@ class TestBothEngines:
         assert all_of(engine, 0) == first + second + third
         assert all_of(engine, 7) == all_of(engine, 20) == second + third
         assert all_of(engine, 22) == third
-        assert engine.locate(25, EVERYTHING, 38, min_one_batch=True).regions == ()
+        assert wait_for_disk(engine.locate, 25, EVERYTHING, 38, min_one_batch=True).regions == ()
         assert engine.end_offset == 42
 
     def test_a_batch_is_not_readable_before_it_is_published(self, make: MakeEngine) -> None:
@@ -141,7 +142,7 @@ class TestBothEngines:
         engine.write(reservation, data)
         assert engine.end_offset == 0
         assert engine.size_bytes == 0
-        assert engine.locate(0, EVERYTHING, 0, min_one_batch=True).regions == ()
+        assert wait_for_disk(engine.locate, 0, EVERYTHING, 0, min_one_batch=True).regions == ()
         engine.publish(reservation)
         assert engine.end_offset == 3
         assert all_of(engine) == data
@@ -218,7 +219,7 @@ class TestBothEngines:
         for max_offset in range(51):
             whole = b"".join(batches[: max_offset // 10])
             for offset in (0, max_offset // 2, max_offset):
-                located = engine.locate(offset, EVERYTHING, max_offset, min_one_batch=True)
+                located = wait_for_disk(engine.locate, offset, EVERYTHING, max_offset, min_one_batch=True)
                 assert region_bytes(located.regions) == whole[offset // 10 * len(batches[0]) :]
                 assert located.end_offset <= max(max_offset, offset)
 
@@ -227,12 +228,12 @@ class TestBothEngines:
         batches = fill(engine, 4, size=200)
         everything = b"".join(batches)
         for max_bytes in (0, 1, 199):
-            assert region_bytes(engine.locate(1, max_bytes, 4, min_one_batch=True).regions) == batches[1]
-            assert engine.locate(1, max_bytes, 4, min_one_batch=False).regions == ()
-            assert engine.locate(1, max_bytes, 4, min_one_batch=False).size == 0
+            assert region_bytes(wait_for_disk(engine.locate, 1, max_bytes, 4, min_one_batch=True).regions) == batches[1]
+            assert wait_for_disk(engine.locate, 1, max_bytes, 4, min_one_batch=False).regions == ()
+            assert wait_for_disk(engine.locate, 1, max_bytes, 4, min_one_batch=False).size == 0
         for max_bytes in (200, 399, 400, 599):
             for min_one in (True, False):
-                found = engine.locate(1, max_bytes, 4, min_one_batch=min_one)
+                found = wait_for_disk(engine.locate, 1, max_bytes, 4, min_one_batch=min_one)
                 data = region_bytes(found.regions)
                 assert everything[200:].startswith(data)
                 assert max_bytes - 200 < len(data) <= max_bytes
@@ -241,7 +242,7 @@ class TestBothEngines:
     def test_a_read_at_the_end_is_empty(self, make: MakeEngine) -> None:
         engine = make()
         append(engine, batch(0, 5))
-        located = engine.locate(5, EVERYTHING, 5, min_one_batch=True)
+        located = wait_for_disk(engine.locate, 5, EVERYTHING, 5, min_one_batch=True)
         assert (located.regions, located.size) == ((), 0)
 
     def test_read_batches_returns_whole_batches(self, make: MakeEngine) -> None:
@@ -254,7 +255,7 @@ class TestBothEngines:
     def test_a_region_stays_readable_after_deletion(self, make: MakeEngine, tmp_path: Path) -> None:
         engine = make()
         fill(engine, 8, size=400)
-        located = engine.locate(0, 400, 8, min_one_batch=True)
+        located = wait_for_disk(engine.locate, 0, 400, 8, min_one_batch=True)
         for path in engine.trim(6):
             os.unlink(path)
         assert engine.start_offset == 6
@@ -375,16 +376,16 @@ class TestBothEngines:
             if number % 5 == 4:
                 engine.add_aborted(aborted[number // 5])
         for _ in range(2):
-            assert engine.aborted(0, 50) == aborted
-            assert engine.aborted(10, 20) == aborted[1:2]
-            assert engine.aborted(19, 21) == aborted[1:3]
-            assert engine.aborted(45, 46) == aborted[4:]
+            assert wait_for_disk(engine.aborted, 0, 50) == aborted
+            assert wait_for_disk(engine.aborted, 10, 20) == aborted[1:2]
+            assert wait_for_disk(engine.aborted, 19, 21) == aborted[1:3]
+            assert wait_for_disk(engine.aborted, 45, 46) == aborted[4:]
             engine.close()
             engine = make()
         engine.truncate(39)
-        assert engine.aborted(0, 100) == aborted[:3]
+        assert wait_for_disk(engine.aborted, 0, 100) == aborted[:3]
         engine.reset(10)
-        assert engine.aborted(0, 100) == []
+        assert wait_for_disk(engine.aborted, 0, 100) == []
 
     # ---- durability --------------------------------------------------------------------------------------
 
@@ -473,7 +474,7 @@ class TestBothEngines:
     ) -> None:
         engine = make()
         batches = fill(engine, 8, 2, size=300)
-        region = engine.locate(2 * damaged, 300, 16, min_one_batch=True).regions[0]
+        region = wait_for_disk(engine.locate, 2 * damaged, 300, 16, min_one_batch=True).regions[0]
         os.pwrite(region.file.fileno(), b"!!", region.position + 290)  # type: ignore[attr-defined]
         again = unopened()
         assert recovered(again, 0) == [2 * number for number in range(damaged)]
@@ -490,7 +491,7 @@ class TestBothEngines:
             append(engine, batch(2 * number, 2, size=400))
             if number % 2:
                 engine.add_aborted(AbortedTransaction(number, 2 * number - 1, 2 * number + 1, 2 * number + 2))
-        before = engine.aborted(0, 100)
+        before = wait_for_disk(engine.aborted, 0, 100)
         again = unopened()
         start = again.open(5)
         assert start is not None
@@ -501,4 +502,4 @@ class TestBothEngines:
                 again.add_aborted(AbortedTransaction(number, 2 * number - 1, 2 * number + 1, 2 * number + 2))
 
         again.recover(start, visit)
-        assert again.aborted(0, 100) == before
+        assert wait_for_disk(again.aborted, 0, 100) == before

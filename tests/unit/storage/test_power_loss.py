@@ -19,6 +19,7 @@ from storage.directories.checkpoint_writer import CheckpointWriter
 from storage.directories.log_manager import LogManager
 from storage.io.checkpoint_file import PARTITION_METADATA, RECOVERY_POINTS
 from storage.io.disk import StorageError
+from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import AppendOrigin, Log
 from storage.segments.segment_engine import SegmentEngine
 from tests.simulation.file_system import FileSystem
@@ -251,7 +252,7 @@ def test_an_unwritten_aborted_transaction_is_left_to_the_next_sync(machine: Mach
     index()
     machine.checkpoint()
     log = machine.lose_power() and machine.log()
-    assert [found[:3] for found in log.open().aborted(0, 3)] == [(7, 1, 2)]
+    assert [found[:3] for found in wait_for_disk(log.open().aborted, 0, 3)] == [(7, 1, 2)]
 
 
 @pytest.mark.parametrize("has_names", [False, True], ids=["before its names are changed", "behind that"])
@@ -273,7 +274,7 @@ def test_the_recovery_point_covers_replaced_segments_until_the_names_are_durable
             change()
     machine.checkpoint()
     log = machine.lose_power() and machine.log()
-    assert log.offset_for_timestamp(NOW_MS + 3) == (NOW_MS + 3, 3, 0)
+    assert wait_for_disk(log.offset_for_timestamp, NOW_MS + 3) == (NOW_MS + 3, 3, 0)
 
 
 def test_a_clean_shutdown_makes_indexes_durable(machine: Machine) -> None:
@@ -285,8 +286,8 @@ def test_a_clean_shutdown_makes_indexes_durable(machine: Machine) -> None:
     machine.lose_power()
     log = machine.log()
     assert not log.needs_recovery
-    assert [found.first_offset for found in log.open().aborted(0, 6)] == [0]
-    assert log.offset_for_timestamp(NOW_MS + 4) == (NOW_MS + 4, 4, 0)
+    assert [found.first_offset for found in wait_for_disk(log.open().aborted, 0, 6)] == [0]
+    assert wait_for_disk(log.offset_for_timestamp, NOW_MS + 4) == (NOW_MS + 4, 4, 0)
 
 
 def test_a_clean_shutdown_makes_released_logs_durable(machine: Machine) -> None:
@@ -294,7 +295,7 @@ def test_a_clean_shutdown_makes_released_logs_durable(machine: Machine) -> None:
     assert log.release()
     machine.manager.shutdown()
     machine.lose_power()
-    assert machine.log().offset_for_timestamp(NOW_MS + 2) == (NOW_MS + 2, 2, 0)
+    assert wait_for_disk(machine.log().offset_for_timestamp, NOW_MS + 2) == (NOW_MS + 2, 2, 0)
 
 
 @pytest.mark.parametrize("journals", [True, False])
@@ -330,7 +331,7 @@ def test_the_recovery_point_is_never_at_the_next_segment_start(machine: Machine)
     assert len(log.open().segments()) == 2
     machine.files.sync_directory(machine.files.directory("/a/t-0"))
     machine.lose_power()
-    assert machine.log().offset_for_timestamp(NOW_MS + 1) == (NOW_MS + 1, 1, 0)
+    assert wait_for_disk(machine.log().offset_for_timestamp, NOW_MS + 1) == (NOW_MS + 1, 1, 0)
 
 
 def test_an_empty_log_ignores_indexes_of_lost_batches(machine: Machine) -> None:
@@ -342,7 +343,7 @@ def test_an_empty_log_ignores_indexes_of_lost_batches(machine: Machine) -> None:
     log = machine.log()
     append(log, BIG, timestamp_ms=NOW_MS + 1)
     append(log, BIG, timestamp_ms=NOW_MS + 2)
-    assert log.offset_for_timestamp(NOW_MS) == (NOW_MS + 1, 0, 0)
+    assert wait_for_disk(log.offset_for_timestamp, NOW_MS) == (NOW_MS + 1, 0, 0)
 
 
 def test_a_recreated_topic_inherits_no_checkpoint(machine: Machine) -> None:
@@ -409,7 +410,7 @@ def test_a_moved_log_keeps_its_start_offset() -> None:
     log.trim(1, NOW_MS)
     machine.checkpoint()
     copy = machine.new_copy(log)
-    append_as_follower(copy, log.read_records(1, 1 << 20))
+    append_as_follower(copy, wait_for_disk(log.read_records, 1, 1 << 20))
     flush(copy)
     copy.high_watermark = 2
     copy.trim(1, NOW_MS)

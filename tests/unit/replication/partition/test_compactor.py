@@ -15,6 +15,7 @@ from replication.partition.compactor import CleanerCallback, Compactor, Replace
 from storage.compaction.cleaner import clean
 from storage.compaction.cleaner_job import CleanerJob, CleanerResources, CleaningFailed, CleaningResult, Replacement
 from storage.io.disk import Disk, StorageError
+from storage.io.disk_lookup import wait_for_disk
 from storage.segments.directory_recovery import CLEANED, SWAP
 from tests.support.compaction import InlineCleaner
 from tests.support.replica_harness import HeldIoExecutor, ReplicaHarness, fetched, produced
@@ -108,7 +109,7 @@ def offsets(harness: ReplicaHarness, name: str = "t") -> list[int]:
     data = harness.partition(name).log
     found, at = [], data.log_start_offset
     while at < data.log_end_offset:
-        for _, header in headers(buffer := data.read_records(at, 1 << 20)):
+        for _, header in headers(buffer := wait_for_disk(data.read_records, at, 1 << 20)):
             if header.record_count:
                 found.append(header.base_offset)
             at = header.next_offset

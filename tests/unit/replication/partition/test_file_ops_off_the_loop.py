@@ -167,7 +167,7 @@ def test_retention_and_delete_records_run_before_writes_that_wait_for_space(tmp_
     for _ in range(3):
         rig.append(LARGE)  # the first one rolls
     rig.harness.replicas.on_space_changed(str(rig.directory), has_room=False)
-    assert rig.harness.replicas.delete_records("t", 0, 2, rig.harness.wall_ms) == 2
+    assert rig.harness.replicas.delete_records("t", 0, 2, rig.harness.wall_ms).result() == 2
     rig.executor.run_all("background")
     assert rig.files("*.log") == before[1:]
     rig.retain()

@@ -159,7 +159,7 @@ def test_a_move_copies_whole_batches_from_the_log_start_offset(harness: MoveHarn
     harness.create()
     for _ in range(4):
         harness.produce(records=batch(5), acks=1)
-    harness.replicas.delete_records("t", 0, 7, harness.wall_ms)
+    harness.replicas.delete_records("t", 0, 7, harness.wall_ms).result()
     harness.start_move()
     log = harness.log
     assert (log.log_start_offset, log.open().start_offset, log.log_end_offset) == (7, 5, 20)
@@ -252,7 +252,7 @@ def test_a_move_restarts_when_its_next_records_are_deleted(tmp_path: Path) -> No
         harness.executor.run_all()
     target = harness.start_move()
     harness.step_until_copied()
-    harness.replicas.delete_records("t", 0, 5, harness.wall_ms)
+    harness.replicas.delete_records("t", 0, 5, harness.wall_ms).result()
     harness.executor.run_all()
     log = harness.log
     assert log.directory == target
@@ -420,7 +420,7 @@ def test_a_copy_whose_close_fails_does_not_replace_the_log(tmp_path: Path) -> No
     harness = MoveHarness(tmp_path, directories=2, disk=NoTable())
     harness.create()
     harness.produce(records=batch(5), acks=1)
-    harness.replicas.delete_records("t", 0, 2, harness.wall_ms)
+    harness.replicas.delete_records("t", 0, 2, harness.wall_ms).result()
     here, target = harness.log.directory, harness.start_move()
     assert list(harness.log_manager.offline) == [target]
     assert not harness.moves.active

@@ -10,7 +10,7 @@ from protocol.errors import ErrorCode
 from replication.partition.follower_progress import FetchPosition
 from replication.partition.partition import Reader
 from storage.io.disk import StorageError
-from storage.io.would_block import WouldBlock
+from storage.io.disk_lookup import DiskLookup
 from storage.log.log import Isolation
 from tests.support.replica_harness import AppendResults, HeldIoExecutor, ReplicaHarness
 
@@ -109,9 +109,9 @@ def test_appends_that_wait_for_the_disk_fail_after_a_loss_of_leadership(harness,
 def test_equal_look_ups_share_one_disk_read(harness):
     completed = []
     for name in "ab":
-        with pytest.raises(WouldBlock) as caught:
-            harness.replicas.read("t", 0, FetchPosition(0), 1000, HIGH, min_one_batch=True)
-        harness.replicas.await_disk(harness.partition(), caught.value, lambda name=name: completed.append(name))
+        lookup = harness.replicas.read("t", 0, FetchPosition(0), 1000, HIGH, min_one_batch=True)
+        assert isinstance(lookup, DiskLookup)
+        harness.replicas.await_disk(harness.partition(), lookup, lambda name=name: completed.append(name))
     assert (len(harness.worker.reads), completed) == (1, [])
     harness.worker.let_read()
     assert completed == ["a", "b"]

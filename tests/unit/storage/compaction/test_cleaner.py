@@ -16,6 +16,7 @@ from storage.compaction.cleaner import clean
 from storage.compaction.cleaner_job import CleanerResources, CleaningResult
 from storage.compaction.offset_map import SLOT_BYTES
 from storage.io.disk import Disk, StorageError
+from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import AppendOrigin, Isolation, Log
 from storage.segments.directory_recovery import CLEANED, LOG, SWAP
 from tests.support.compaction import (
@@ -159,7 +160,7 @@ class TestTransactions:
         put(log, ("a", "aborted"), producer=ProducerInfo(7, 0, 0, transactional=True))
         end(log, ControlType.ABORT, 7)
         cleaned(log, [("b", "1")])
-        aborted = log.open().aborted(0, log.log_end_offset)
+        aborted = wait_for_disk(log.open().aborted, 0, log.log_end_offset)
         assert [(found.producer_id, found.first_offset, found.last_offset) for found in aborted] == [(7, 0, 1)]
 
     @pytest.mark.parametrize("kind", [ControlType.ABORT, ControlType.COMMIT])
@@ -179,7 +180,7 @@ class TestTransactions:
         assert round_at(LATER_MS + 1) == [1], "from now on its time counts"
         assert round_at(LATER_MS + 1000) == [1]
         assert round_at(LATER_MS + 1001) == []
-        assert log.open().aborted(0, log.log_end_offset) == []
+        assert wait_for_disk(log.open().aborted, 0, log.log_end_offset) == []
 
     def test_open_transactions_are_not_cleaned(self, log: Log) -> None:
         put(log, ("a", "1"))
@@ -260,13 +261,13 @@ class TestFiles:
         def look(log: Log) -> None:
             found = kept(log)
             for offset in range(log.log_end_offset):
-                info = log.read(offset, 1, Isolation.LOG_END)
+                info = wait_for_disk(log.read, offset, 1, Isolation.LOG_END)
                 assert info.size > 0
                 first = next(entry for entry in found if entry[0] >= offset)
-                data = log.read_records(offset, 1)
+                data = wait_for_disk(log.read_records, offset, 1)
                 assert data
                 assert first in found
-            assert log.offset_for_timestamp(NOW_MS) is not None
+            assert wait_for_disk(log.offset_for_timestamp, NOW_MS) is not None
 
         look(log)
         log.close()

@@ -11,7 +11,6 @@ from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.log_manager import LogManager
 from storage.io.checkpoint_file import FIRST_DIRTY, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets
 from storage.io.disk import Disk
-from storage.io.would_block import WouldBlock
 from tests.support.logs import NOW_MS, append
 from tests.unit.storage.directories.test_log_manager import created, started, write_checkpoints
 
@@ -56,11 +55,11 @@ def test_retention_skips_a_log_that_a_thread_is_opening(manager: LogManager, tmp
     manager.shutdown()
     manager = started(tmp_path)
     log = created(manager)
-    with pytest.raises(WouldBlock) as opening:
-        log.open(may_block=False)
+    opening = log.opening()
+    assert opening is not None
     assert list(manager.retain(NOW_MS)) == []
-    opening.value.run()
-    opening.value.finish()
+    opening.run()
+    opening.finish()
     assert list(manager.retain(NOW_MS)) == [log]
 
 

@@ -137,6 +137,7 @@ def test_a_closed_segment_unmaps_its_index(tmp_path: Path) -> None:
     engine.open(None)
     engine.register_files()
     assert read(engine, 3)
+    assert read(engine, 5)
     assert disk.open_files == 3
     data = batch(4000)
     reservation = engine.reserve(len(data), infos(data), 0)

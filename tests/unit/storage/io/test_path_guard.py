@@ -14,6 +14,7 @@ from storage.config.log_config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk, File
+from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Log
 from tests.support.logs import NOW_MS, SMALL, TOPIC_ID, append, produced
 
@@ -129,7 +130,7 @@ def test_work_on_a_deleted_log_does_not_run(broker: Broker, is_opening: bool) ->
 
 def test_a_pending_write_does_not_reach_the_new_topic(broker: Broker) -> None:
     append(broker.log, "a")
-    prepared = broker.log.prepare(produced("late"), leader_epoch=0, wall_ms=NOW_MS)
+    prepared = wait_for_disk(broker.log.prepare, produced("late"), leader_epoch=0, wall_ms=NOW_MS)
     broker.log.open().close_if_written(broker.log.open()._active)  # type: ignore[attr-defined]
     broker.hold()
     new: list[Log] = []

@@ -10,6 +10,7 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.records import ControlType, headers
 from storage.io.disk import StorageError
+from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import AppendOrigin, Isolation, Log
 from storage.log.log_validator import RejectedRecords
 from tests.support.faulty_disk import FaultyDisk
@@ -59,8 +60,8 @@ def test_a_rejected_append_changes_nothing(log: Log) -> None:
 
 
 def test_commits_out_of_order_are_an_assertion_error(log: Log) -> None:
-    log.prepare(produced("a"), leader_epoch=0, wall_ms=NOW_MS)
-    later = log.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS)
+    wait_for_disk(log.prepare, produced("a"), leader_epoch=0, wall_ms=NOW_MS)
+    later = wait_for_disk(log.prepare, produced("b"), leader_epoch=0, wall_ms=NOW_MS)
     with pytest.raises(AssertionError):
         log.commit(later, NOW_MS)
 
@@ -68,7 +69,10 @@ def test_commits_out_of_order_are_an_assertion_error(log: Log) -> None:
 def test_an_abort_aborts_all_later_appends(log: Log) -> None:
     append(log, "kept")
     producer = [ProducerInfo(9, 0, sequence) for sequence in range(3)]
-    lost = [log.prepare(produced(BIG, BIG, producer=p), leader_epoch=0, wall_ms=NOW_MS) for p in producer[::2]]
+    lost = [
+        wait_for_disk(log.prepare, produced(BIG, BIG, producer=p), leader_epoch=0, wall_ms=NOW_MS)
+        for p in producer[::2]
+    ]
     first, second = lost
     log.write(second)
     log.abort(first)
@@ -103,7 +107,9 @@ def test_a_duplicate_batch_returns_its_old_offsets(log: Log) -> None:
     append(log, "before")
     append(log, "a", "b", producer=ProducerInfo(5, 0, 0))
     size = log.size_bytes
-    prepared = log.prepare(produced("a", "b", producer=ProducerInfo(5, 0, 0)), leader_epoch=3, wall_ms=NOW_MS)
+    prepared = wait_for_disk(
+        log.prepare, produced("a", "b", producer=ProducerInfo(5, 0, 0)), leader_epoch=3, wall_ms=NOW_MS
+    )
     assert prepared.size == 0
     log.write(prepared)
     info = log.commit(prepared, NOW_MS)
@@ -117,7 +123,7 @@ def test_each_new_segment_has_a_producer_snapshot(make: MakeLog, tmp_path: Path)
     fill(log, 5, producer_id=5)
     assert snapshots(tmp_path) == [2, 4]
     append(log, BIG, producer=ProducerInfo(5, 0, 5))
-    log.abort(log.prepare(produced(BIG, producer=ProducerInfo(5, 0, 6)), leader_epoch=0, wall_ms=NOW_MS))
+    log.abort(wait_for_disk(log.prepare, produced(BIG, producer=ProducerInfo(5, 0, 6)), leader_epoch=0, wall_ms=NOW_MS))
     assert snapshots(tmp_path) == [2, 4]
     log.close()
     assert snapshots(tmp_path) == [2, 4, 6]
@@ -164,14 +170,14 @@ def test_reads_return_the_aborted_transactions_of_their_range(make: MakeLog, res
     if restart != "none":
         log = make(is_clean=restart == "clean")
     log.high_watermark = log.log_end_offset
-    first = log.read(0, EVERYTHING, Isolation.LAST_STABLE).aborted
+    first = wait_for_disk(log.read, 0, EVERYTHING, Isolation.LAST_STABLE).aborted
     assert first is not None
     assert (first[0].producer_id, first[0].first_offset, first[0].last_offset) == (5, 0, 1)
-    last = log.read(4, EVERYTHING, Isolation.LAST_STABLE).aborted
+    last = wait_for_disk(log.read, 4, EVERYTHING, Isolation.LAST_STABLE).aborted
     assert last is not None
     assert [(found.producer_id, found.first_offset) for found in last] == [(7, 4)]
-    assert log.read(0, EVERYTHING, Isolation.HIGH_WATERMARK).aborted is None
-    assert log.read(7, EVERYTHING, Isolation.LAST_STABLE).aborted == []
+    assert wait_for_disk(log.read, 0, EVERYTHING, Isolation.HIGH_WATERMARK).aborted is None
+    assert wait_for_disk(log.read, 7, EVERYTHING, Isolation.LAST_STABLE).aborted == []
 
 
 def test_a_marker_of_an_old_coordinator_epoch_is_rejected(log: Log) -> None:
@@ -198,7 +204,9 @@ def test_a_follower_log_equals_its_leaders_bytes(make: MakeLog, tmp_path: Path) 
     assert follower.latest_epoch == 2
     assert [follower.epoch_of(offset) for offset in range(4)] == [0, 0, 2, 2]
     follower.high_watermark = info.last_offset + 1
-    assert follower.read(0, EVERYTHING, Isolation.LAST_STABLE).aborted == leader.open().aborted(0, 100)
+    assert wait_for_disk(follower.read, 0, EVERYTHING, Isolation.LAST_STABLE).aborted == wait_for_disk(
+        leader.open().aborted, 0, 100
+    )
     assert append(follower, "x", producer=ProducerInfo(5, 0, 2), epoch=3) == 5
 
 
@@ -223,7 +231,7 @@ def test_an_empty_follower_starts_at_the_leaders_batch(make: MakeLog) -> None:
     follower.truncate_fully(1)
     append_as_follower(follower, bytes_of(leader))
     assert (follower.log_start_offset, follower.log_end_offset) == (1, 3)
-    refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: follower.read(0, 1, Isolation.LOG_END))
+    refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: wait_for_disk(follower.read, 0, 1, Isolation.LOG_END))
     assert [offset for offset, _ in values_of(follower, 1)] == [0, 1, 2], "whole batches are sent"
 
 

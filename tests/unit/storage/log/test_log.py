@@ -12,6 +12,7 @@ from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from storage.config.log_config import LogConfig
 from storage.io.disk import StorageError
+from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Checkpoint, Isolation, Log
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import (
@@ -40,12 +41,14 @@ def test_each_isolation_sees_up_to_its_bound(log: Log) -> None:
     for isolation, bound in ((Isolation.LOG_END, 6), (Isolation.HIGH_WATERMARK, 4), (Isolation.LAST_STABLE, 4)):
         assert [offset for offset, _ in values_of(log, 0, isolation)] == list(range(bound))
         for offset in range(bound, 7):
-            info = log.read(offset, EVERYTHING, isolation)
+            info = wait_for_disk(log.read, offset, EVERYTHING, isolation)
             assert (info.regions, info.size) == ((), 0)
             assert info[2:6] == (4, 4, 0, 6)
     for offset in (-1, 7):
-        refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda offset=offset: log.read(offset, 1, Isolation.LOG_END))
-        refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda offset=offset: log.read_records(offset, 1))
+        refused(
+            ErrorCode.OFFSET_OUT_OF_RANGE, lambda offset=offset: wait_for_disk(log.read, offset, 1, Isolation.LOG_END)
+        )
+        refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda offset=offset: wait_for_disk(log.read_records, offset, 1))
 
 
 def test_the_high_watermark_stays_within_the_log(make: MakeLog) -> None:
@@ -67,12 +70,12 @@ def test_a_record_is_found_by_timestamp_inside_its_batch(make: MakeLog, compress
     log = make(config=LogConfig())
     for number in range(5):
         append(log, *"abcd", epoch=number, timestamp_ms=NOW_MS + 100 * number, step_ms=10, compression=compression)
-    assert log.offset_for_timestamp(0) == (NOW_MS, 0, 0)
-    assert log.offset_for_timestamp(NOW_MS + 111) == (NOW_MS + 120, 6, 1)
-    assert log.offset_for_timestamp(NOW_MS + 131) == (NOW_MS + 200, 8, 2)
-    assert log.offset_for_timestamp(NOW_MS + 430) == (NOW_MS + 430, 19, 4)
-    assert log.offset_for_timestamp(NOW_MS + 431) is None
-    assert log.offset_of_max_timestamp() == (NOW_MS + 430, 19, 4)
+    assert wait_for_disk(log.offset_for_timestamp, 0) == (NOW_MS, 0, 0)
+    assert wait_for_disk(log.offset_for_timestamp, NOW_MS + 111) == (NOW_MS + 120, 6, 1)
+    assert wait_for_disk(log.offset_for_timestamp, NOW_MS + 131) == (NOW_MS + 200, 8, 2)
+    assert wait_for_disk(log.offset_for_timestamp, NOW_MS + 430) == (NOW_MS + 430, 19, 4)
+    assert wait_for_disk(log.offset_for_timestamp, NOW_MS + 431) is None
+    assert wait_for_disk(log.offset_of_max_timestamp) == (NOW_MS + 430, 19, 4)
 
 
 def test_records_below_the_log_start_are_not_found(make: MakeLog) -> None:
@@ -82,10 +85,10 @@ def test_records_below_the_log_start_are_not_found(make: MakeLog) -> None:
     append_records(log, builder)
     append(log, "c", timestamp_ms=NOW_MS + 40)
     log.high_watermark = 4
-    assert log.offset_for_timestamp(NOW_MS + 35) == (NOW_MS + 50, 1, 0)
+    assert wait_for_disk(log.offset_for_timestamp, NOW_MS + 35) == (NOW_MS + 50, 1, 0)
     log.trim(2, NOW_MS)
-    assert log.offset_for_timestamp(NOW_MS + 35) == (NOW_MS + 40, 3, 0)
-    assert log.offset_for_timestamp(NOW_MS) == (NOW_MS + 30, 2, 0)
+    assert wait_for_disk(log.offset_for_timestamp, NOW_MS + 35) == (NOW_MS + 40, 3, 0)
+    assert wait_for_disk(log.offset_for_timestamp, NOW_MS) == (NOW_MS + 30, 2, 0)
 
 
 # ---- leader epochs ---------------------------------------------------------------------------------------
@@ -106,7 +109,7 @@ def test_an_epoch_starts_at_the_log_end_without_opening_the_log(make: MakeLog) -
 
 def test_an_append_of_an_earlier_epoch_does_not_change_the_latest(log: Log) -> None:
     append(log, "a", epoch=1)
-    late = log.prepare(produced("b"), leader_epoch=1, wall_ms=NOW_MS)
+    late = wait_for_disk(log.prepare, produced("b"), leader_epoch=1, wall_ms=NOW_MS)
     log.assign_epoch(2)
     log.write(late)
     log.commit(late, NOW_MS)
@@ -177,7 +180,7 @@ def test_trim_raises_the_log_start_and_deletes_whole_segments(log: Log) -> None:
     assert (log.log_start_offset, log.open().start_offset) == (3, 2)
     log.trim(1, NOW_MS)
     assert log.log_start_offset == 3
-    refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: log.read(2, 1, Isolation.LOG_END))
+    refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: wait_for_disk(log.read, 2, 1, Isolation.LOG_END))
     assert [offset for offset, _ in values_of(log)] == [3, 4, 5, 6]
     assert [log.epoch_of(offset) for offset in (2, 3)] == [-1, 1]
     assert log.checkpoint.log_start_offset == 3
@@ -271,7 +274,7 @@ def test_a_log_is_released_only_when_all_is_flushed(log: Log) -> None:
     append(log, "a")
     assert not log.release()
     flush(log)
-    prepared = log.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS)
+    prepared = wait_for_disk(log.prepare, produced("b"), leader_epoch=0, wall_ms=NOW_MS)
     assert not log.release()
     log.abort(prepared)
     assert log.release()
@@ -281,13 +284,13 @@ def test_a_log_is_released_only_when_all_is_flushed(log: Log) -> None:
 
 def test_an_offline_log_refuses_every_use(log: Log) -> None:
     append(log, "a")
-    prepared = log.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS)
+    prepared = wait_for_disk(log.prepare, produced("b"), leader_epoch=0, wall_ms=NOW_MS)
     log.go_offline()
     log.abort(prepared)
     for act in (
         lambda: log.commit(prepared, NOW_MS),
         lambda: append(log, "c"),
-        lambda: log.read(0, 1, Isolation.LOG_END),
+        lambda: wait_for_disk(log.read, 0, 1, Isolation.LOG_END),
         lambda: log.log_end_offset,
         lambda: log.truncate(0),
     ):
@@ -298,7 +301,7 @@ def test_an_offline_log_refuses_every_use(log: Log) -> None:
 
 def test_regions_stay_readable_after_the_log_is_deleted(log: Log, tmp_path: Path) -> None:
     append(log, BIG)
-    region = log.read(0, EVERYTHING, Isolation.LOG_END).regions[0]
+    region = wait_for_disk(log.read, 0, EVERYTHING, Isolation.LOG_END).regions[0]
     log.delete()
     for path in (tmp_path / "t-0").iterdir():
         path.unlink()

@@ -13,6 +13,7 @@ from storage.config.log_config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import TEMPORARY, Disk, File, StorageError
+from storage.io.disk_lookup import wait_for_disk
 from storage.io.flush_task import SEGMENTS_AT_A_TIME
 from storage.log.log import AppendOrigin, Isolation, Log
 from storage.log.retention import MAX_SEGMENTS_PER_PASS
@@ -80,7 +81,7 @@ def test_an_engine_copy_copies_only_segments_in_use(tmp_path: Path) -> None:
     engine = engine_of(log)
     assert len(engine.segments()) == MANY
     assert [base_offset for base_offset, _ in engine.copy().opened()] == [MANY - 1]
-    log.read(7, 1 << 20, Isolation.LOG_END)
+    wait_for_disk(log.read, 7, 1 << 20, Isolation.LOG_END)
     twin = engine.copy()
     assert [base_offset for base_offset, _ in twin.opened()] == [7, MANY - 1]
     assert twin.read_batches(9, 1) == engine.read_batches(9, 1)
@@ -164,7 +165,7 @@ def test_appends_between_partial_syncs_are_covered_by_the_last_one(tmp_path: Pat
 def test_a_partial_sync_covers_no_pending_append(tmp_path: Path) -> None:
     log = log_at(tmp_path, config=LogConfig(segment_bytes=800))
     append(log, BIG)
-    under_way = [log.prepare(produced(BIG), leader_epoch=0, wall_ms=NOW_MS) for _ in range(2)]
+    under_way = [wait_for_disk(log.prepare, produced(BIG), leader_epoch=0, wall_ms=NOW_MS) for _ in range(2)]
     work = log.sync_work(1)
     assert (work.end_offset, log.log_end_offset) == (1, 1)
     work()

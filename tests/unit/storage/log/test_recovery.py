@@ -9,6 +9,7 @@ import pytest
 from protocol.records import ControlType, parse_header
 from storage.config.log_config import LogConfig
 from storage.io.checkpoint_file import LEADER_EPOCHS
+from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Checkpoint
 from storage.log.log_validator import AppendOrigin
 from storage.log.producer_state import ProducerEntry, ProducerState
@@ -97,7 +98,7 @@ def test_snapshots_above_the_recovery_point_are_rewritten(make: MakeLog, tmp_pat
 def test_a_segment_started_by_an_unfinished_append_gets_a_snapshot(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     fill(log, 2, producer_id=5)
-    log.write(log.prepare(produced(BIG), leader_epoch=0, wall_ms=NOW_MS))
+    log.write(wait_for_disk(log.prepare, produced(BIG), leader_epoch=0, wall_ms=NOW_MS))
     assert snapshots(tmp_path) == []
     again = make(is_clean=False)
     assert again.log_end_offset == 3

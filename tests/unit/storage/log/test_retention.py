@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Log
 from tests.support.logs import NOW_MS, SMALL, MakeLog, append, fill, flush, produced, values_of
 
@@ -76,7 +77,7 @@ def test_no_segment_at_or_above_the_high_watermark_expires(make: MakeLog) -> Non
 
 
 def test_retention_waits_for_pending_appends(log: Log) -> None:
-    prepared = log.prepare(produced("x"), leader_epoch=0, wall_ms=NOW_MS)
+    prepared = wait_for_disk(log.prepare, produced("x"), leader_epoch=0, wall_ms=NOW_MS)
     assert kept(log, NOW_MS * 2, retention_ms=1) == [0, 1, 2, 3, 4, 5]
     log.write(prepared)
     log.commit(prepared, NOW_MS)

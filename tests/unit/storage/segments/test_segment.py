@@ -147,7 +147,7 @@ def test_find_agrees_with_a_scan_for_every_offset(tmp_path: Path, size: int, *, 
         segment.finish()
         segment = opened_again(segment)
     for offset in range(BASE - 1, BASE + 1001):
-        assert segment.find(offset) == expected(data, offset), offset
+        assert segment.find_on_disk(offset) == expected(data, offset), offset
 
 
 def test_find_among_recent_batches_reads_nothing(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_find_among_recent_batches_reads_nothing(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, batches(500), disk=disk)
     disk.reset_counters()
     for offset in range(BASE + 500 - 64, BASE + 501):
-        segment.find(offset)
+        segment.find_on_disk(offset)
     assert disk.reads == []
 
 
@@ -167,7 +167,7 @@ def test_find_after_a_load_reads_nothing_above_the_last_entry(tmp_path: Path) ->
     again.load()
     disk.reset_counters()
     last_indexed = again.offset_index.last[0]
-    assert [again.find(offset) for offset in range(last_indexed, BASE + 501)][-1] is None
+    assert [again.find_on_disk(offset) for offset in range(last_indexed, BASE + 501)][-1] is None
     assert disk.reads == []
 
 
@@ -177,9 +177,9 @@ def test_find_reads_batch_headers_of_one_interval_and_no_more(tmp_path: Path, si
     segment = new_segment(tmp_path, batches(300, size=size), disk=disk)
     log = segment.path(LOG)
     for offset in range(BASE, BASE + 230, 3):
-        segment.find(BASE)  # opens what was not open
+        segment.find_on_disk(BASE)  # opens what was not open
         disk.reset_counters()
-        assert segment.find(offset) == (size * (offset - BASE), size)
+        assert segment.find_on_disk(offset) == (size * (offset - BASE), size)
         assert sum(length for path, _, length in disk.reads if path == log) <= 4096 + BATCH_OVERHEAD
         assert {path for path, _, _ in disk.reads} <= {log}
 
@@ -188,7 +188,7 @@ def test_find_scans_with_large_reads_when_the_index_is_short(tmp_path: Path) -> 
     disk = FaultyDisk()
     segment = new_segment(tmp_path, batches(2000, size=100), disk=disk, interval=10**9)
     disk.reset_counters()
-    assert segment.find(BASE + 1900) == (190_000, 100)
+    assert segment.find_on_disk(BASE + 1900) == (190_000, 100)
     assert len(disk.reads) <= 6
 
 
@@ -196,7 +196,7 @@ def test_find_raises_for_a_corrupt_log(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, batches(200))
     segment.file.pwrite(b"\0\0\0\1", 1000 + 8)
     with pytest.raises(KafkaError, match="damaged at position 1000") as caught:
-        segment.find(BASE + 3)
+        segment.find_on_disk(BASE + 3)
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
@@ -228,7 +228,7 @@ def test_truncation_keeps_everything_below_the_offset(tmp_path: Path, *, again: 
         fresh = new_segment(directory / "fresh", data[: segment.size], interval=1000)
         assert state(segment)[2:-1] == state(fresh)[2:-1]
         for probe in range(BASE, offset + 3, 7):
-            assert segment.find(probe) == fresh.find(probe)
+            assert segment.find_on_disk(probe) == fresh.find_on_disk(probe)
 
 
 def test_a_truncated_segment_can_be_appended_to_and_reopened(tmp_path: Path) -> None:
@@ -371,7 +371,7 @@ def test_inconsistent_indexes_are_rebuilt_at_their_first_use(tmp_path: Path, suf
     good = contents(tmp_path)
     Path(segment.path(suffix)).write_bytes(damage)
     again = found_on_disk(segment)
-    assert again.find(BASE + 7) == (7000, 1000)
+    assert again.find_on_disk(BASE + 7) == (7000, 1000)
     assert contents(tmp_path) == good
 
 
@@ -406,19 +406,19 @@ def test_a_torn_log_is_found_by_load(tmp_path: Path) -> None:
 def test_a_released_segment_has_no_descriptor_and_still_works(tmp_path: Path) -> None:
     disk = Disk()
     segment = new_segment(tmp_path, batches(2000, size=100), disk=disk, interval=90)
-    segment.find(BASE)
+    segment.find_on_disk(BASE)
     held = segment.file
     segment.release(forget=False)
     assert disk.open_files == 1  # the one that we hold
     assert held.pread(100, 0) == batches(1, size=100)
     del held
     assert disk.open_files == 0
-    assert segment.find(BASE + 1999) == (199_900, 100)
+    assert segment.find_on_disk(BASE + 1999) == (199_900, 100)
     info = infos(batch(BASE + 2000))[0]
     segment.file.pwrite(batch(BASE + 2000), segment.reserve((info,), info.size))
     segment.publish((info,))
-    assert segment.find(BASE + 2000) == (200_000, info.size)
-    assert segment.find(BASE + 3) == (300, 100)
+    assert segment.find_on_disk(BASE + 2000) == (200_000, info.size)
+    assert segment.find_on_disk(BASE + 3) == (300, 100)
 
 
 def test_release_writes_the_indexes(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from storage.config.log_config import LogConfig
 from storage.engine import AbortedTransaction, OffsetPosition, SegmentInfo
 from storage.io.disk import Disk, StorageError
+from storage.io.disk_lookup import wait_for_disk
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.segments import NOW_MS, append, bases, batch, contents, filled, infos, opened, read
@@ -182,12 +183,12 @@ def test_a_reserve_that_fails_to_roll_reserves_nothing(tmp_path: Path) -> None:
 
 def test_locate_returns_one_region_of_one_segment(tmp_path: Path) -> None:
     engine = filled(tmp_path, 25, config=SMALL)
-    located = engine.locate(3, 10**6, 25, min_one_batch=True)
+    located = wait_for_disk(engine.locate, 3, 10**6, 25, min_one_batch=True)
     assert [(r.position, r.length) for r in located.regions] == [(3000, 7000)]
     assert located.size == 7000
     assert located.end_offset == 10
     assert located.position == OffsetPosition(0, 3000)
-    located = engine.locate(20, 10**6, 25, min_one_batch=True)
+    located = wait_for_disk(engine.locate, 20, 10**6, 25, min_one_batch=True)
     assert (located.size, located.end_offset, located.position) == (5000, 25, OffsetPosition(20, 0))
 
 
@@ -195,25 +196,27 @@ def test_locate_returns_at_most_max_bytes_and_may_truncate_a_batch(tmp_path: Pat
     engine = filled(tmp_path, 8)
     for max_bytes in (0, 1, 999, 1000, 1001, 2500, 6000, 7000):
         whole = min(max_bytes, 6000)
-        assert engine.locate(2, max_bytes, 8, min_one_batch=True).size == max(whole, 1000)
-        assert engine.locate(2, max_bytes, 8, min_one_batch=False).size == (whole if whole >= 1000 else 0)
+        assert wait_for_disk(engine.locate, 2, max_bytes, 8, min_one_batch=True).size == max(whole, 1000)
+        assert wait_for_disk(engine.locate, 2, max_bytes, 8, min_one_batch=False).size == (
+            whole if whole >= 1000 else 0
+        )
 
 
 def test_the_end_offset_of_a_truncated_result_is_slightly_above_it(tmp_path: Path) -> None:
     """Kafka's upper bound for aborted transactions: the next index entry, or max_offset."""
     engine = filled(tmp_path, 40, config=LogConfig(index_interval_bytes=4096))
-    assert engine.locate(3, 4000, 40, min_one_batch=True).end_offset == 40
+    assert wait_for_disk(engine.locate, 3, 4000, 40, min_one_batch=True).end_offset == 40
     engine.add_aborted(AbortedTransaction(1, 0, 1, 2))
-    located = engine.locate(3, 4000, 40, min_one_batch=True)
+    located = wait_for_disk(engine.locate, 3, 4000, 40, min_one_batch=True)
     assert 7 <= located.end_offset <= 11
-    located = engine.locate(3, 4000, 8, min_one_batch=True)
+    located = wait_for_disk(engine.locate, 3, 4000, 8, min_one_batch=True)
     assert located.end_offset == 8
-    assert engine.locate(30, 9000, 40, min_one_batch=True).end_offset == 40
+    assert wait_for_disk(engine.locate, 30, 9000, 40, min_one_batch=True).end_offset == 40
 
 
 def test_locate_at_the_end_is_empty_with_the_end_position(tmp_path: Path) -> None:
     engine = filled(tmp_path, 12, config=SMALL)
-    located = engine.locate(12, 10**6, 12, min_one_batch=True)
+    located = wait_for_disk(engine.locate, 12, 10**6, 12, min_one_batch=True)
     assert (located.regions, located.size, located.position) == ((), 0, OffsetPosition(10, 2000))
 
 
@@ -222,9 +225,9 @@ def test_a_read_at_the_end_makes_no_system_call(tmp_path: Path) -> None:
     engine = filled(tmp_path, 200, disk=disk)
     disk.reset_counters()
     for offset in range(140, 201):
-        engine.locate(offset, 10**6, 200, min_one_batch=True)
-        engine.locate(offset, 10**6, max(offset, 190), min_one_batch=True)
-        engine.locate(offset, 1500, 200, min_one_batch=True)
+        wait_for_disk(engine.locate, offset, 10**6, 200, min_one_batch=True)
+        wait_for_disk(engine.locate, offset, 10**6, max(offset, 190), min_one_batch=True)
+        wait_for_disk(engine.locate, offset, 1500, 200, min_one_batch=True)
     assert disk.reads == []
 
 

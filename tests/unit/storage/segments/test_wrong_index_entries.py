@@ -9,7 +9,7 @@ from struct import pack, unpack_from
 import pytest
 
 from storage.io.disk import Disk
-from storage.io.would_block import WouldBlock
+from storage.io.disk_lookup import DiskLookup
 from storage.segments.directory_recovery import LOG, OFFSET_INDEX
 from storage.segments.segment import Segment
 from tests.support.seeds import seed_of
@@ -51,8 +51,8 @@ def entry(segment: Segment, slot: int) -> tuple[int, int]:
 
 def check_all(segment: Segment) -> None:
     for offset in range(COUNT * RECORDS):
-        assert segment.find(offset) == (offset // RECORDS * 200, 200), offset
-    assert segment.find(COUNT * RECORDS) is None
+        assert segment.find_on_disk(offset) == (offset // RECORDS * 200, 200), offset
+    assert segment.find_on_disk(COUNT * RECORDS) is None
 
 
 @pytest.mark.parametrize("way", ["too far", "inside a batch", "beyond the end", "too small an offset"])
@@ -78,11 +78,11 @@ def test_a_thread_rebuilds_the_index_for_a_caller_that_must_not_block(tmp_path: 
     whole = damage(segment, 20, offset, position + 400)
     segment = again(segment)
     segment.open_and_find(-1)
-    with pytest.raises(WouldBlock) as blocked:
-        segment.find(offset, may_block=False)
-    blocked.value.run()
-    blocked.value.finish()
-    assert segment.find(offset, may_block=False) == (offset // RECORDS * 200, 200)
+    lookup = segment.find(offset)
+    assert isinstance(lookup, DiskLookup)
+    lookup.run()
+    lookup.finish()
+    assert segment.find(offset) == (offset // RECORDS * 200, 200)
     assert Path(segment.path(OFFSET_INDEX)).read_bytes() == whole
     check_all(segment)
 
@@ -96,7 +96,7 @@ def test_the_index_of_the_active_segment_is_bypassed(tmp_path: Path, caplog: pyt
     more = batch(COUNT * RECORDS, RECORDS, size=200)
     segment.file.pwrite(more, segment.reserve(infos(more), len(more)))
     segment.publish(infos(more))
-    assert segment.find(COUNT * RECORDS) == (COUNT * 200, 200)
+    assert segment.find_on_disk(COUNT * RECORDS) == (COUNT * 200, 200)
     assert "Searching " in caplog.text
 
 
@@ -113,4 +113,4 @@ def test_random_index_bytes_hide_no_record(tmp_path: Path) -> None:
         path.write_bytes((broken + whole[len(broken) :])[: len(whole)])
         segment = again(segment)
         for offset in rng.sample(range(COUNT * RECORDS), 20):
-            assert segment.find(offset) == (offset // RECORDS * 200, 200), (seed, place, offset)
+            assert segment.find_on_disk(offset) == (offset // RECORDS * 200, 200), (seed, place, offset)

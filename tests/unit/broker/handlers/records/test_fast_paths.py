@@ -8,7 +8,7 @@ import pytest
 
 from broker.handlers.records import fetch_fast_path, produce_fast_path
 from protocol.codec import encode
-from storage.io.would_block import WouldBlock
+from storage.io.disk_lookup import DiskLookup
 from tests.support.replica_harness import Client, ReplicaHarness, batch, fetched, offsets
 
 
@@ -66,12 +66,12 @@ def test_other_fetch_layouts_are_left_to_the_handler(harness, request_):
     assert fetch_fast(harness, 12, **request_) is None
 
 
-def test_a_read_that_would_block_is_left_to_the_handler(harness, monkeypatch):
+def test_a_read_that_needs_the_disk_is_left_to_the_handler(harness, monkeypatch):
     client = Client(harness, max_wait_ms=0)
     client.fetch({("t", 0): 0})
 
     def read(*_: Any, **__: Any) -> Any:
-        raise WouldBlock(lambda: None, lambda _: None)
+        return DiskLookup(lambda: None, lambda _: None)
 
     with monkeypatch.context() as cold:
         cold.setattr(harness.replicas, "read", read)

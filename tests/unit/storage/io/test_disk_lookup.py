@@ -1,4 +1,4 @@
-"""Reads and appends that must not wait for a cold disk (storage/io/would_block.py)."""
+"""Reads and appends that must not wait for a cold disk (storage/io/disk_lookup.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protocol.errors import ErrorCode
 from protocol.records import ControlType
 from storage.config.log_config import LogConfig
 from storage.io.disk import StorageError
-from storage.io.would_block import WouldBlock
+from storage.io.disk_lookup import DiskLookup, wait_for_disk
 from storage.log.log import AppendOrigin, Isolation
 from tests.support.cold_disk import ColdDisk
 from tests.support.logs import (
@@ -31,15 +31,15 @@ CONFIG = LogConfig(segment_bytes=60_000, index_interval_bytes=100)
 """Segments of some 160 batches, with an entry for each."""
 
 
-def blocked_by(look) -> WouldBlock:
-    with pytest.raises(WouldBlock) as caught:
-        look()
-    return caught.value
+def lookup_of(look) -> DiskLookup:
+    found = look()
+    assert isinstance(found, DiskLookup)
+    return found
 
 
-def answer(blocked) -> None:
-    blocked.run()
-    blocked.finish()
+def answer(lookup) -> None:
+    lookup.run()
+    lookup.finish()
 
 
 def filled(path, disk, count=500, config=CONFIG):
@@ -59,7 +59,7 @@ def cold(tmp_path):
 
 
 def regions(log, offset, max_bytes=1000, isolation=Isolation.LOG_END):
-    return log.read(offset, max_bytes, isolation, may_block=False)
+    return log.read(offset, max_bytes, isolation)
 
 
 @pytest.mark.parametrize("keeps", [True, False])
@@ -67,7 +67,7 @@ def regions(log, offset, max_bytes=1000, isolation=Isolation.LOG_END):
 def test_reads_do_not_block_on_a_cold_disk(tmp_path, offset, keeps):
     disk = ColdDisk(keeps=keeps)
     log = filled(tmp_path, disk)
-    expected = log_at(tmp_path, config=CONFIG).read(offset, 1000, Isolation.LOG_END)
+    expected = wait_for_disk(log_at(tmp_path, config=CONFIG).read, offset, 1000, Isolation.LOG_END)
     disk.evict_all()
     found, rounds = disk.ask(lambda: regions(log, offset))
     assert [(r.position, r.length) for r in found.regions] == [(r.position, r.length) for r in expected.regions]
@@ -85,7 +85,7 @@ def test_a_scan_progresses_when_the_page_cache_is_lost_repeatedly(tmp_path, keep
     for offset in range(0, 500, 7):
         disk.evict_all()
         found, _ = disk.ask(lambda offset=offset: regions(log, offset))
-        position = expected.read(offset, 1000, Isolation.LOG_END).regions[0].position
+        position = wait_for_disk(expected.read, offset, 1000, Isolation.LOG_END).regions[0].position
         assert found.regions[0].position == position
 
 
@@ -103,27 +103,27 @@ def test_an_index_longer_than_its_warm_section_is_read_by_a_thread(tmp_path):
 
 def test_callers_share_the_work_that_opens_a_log(cold):
     _, log = cold
-    first = blocked_by(lambda: regions(log, 0))
+    first = lookup_of(lambda: regions(log, 0))
     records = produced("a")
-    assert blocked_by(lambda: log.prepare(records, leader_epoch=0, wall_ms=NOW_MS, may_block=False)) is first
+    assert lookup_of(lambda: log.prepare(records, leader_epoch=0, wall_ms=NOW_MS)) is first
     assert not log.is_open
     first.run()
     assert not log.is_open, "a thread changes nothing"
     first.finish()
     assert log.is_open
-    one = blocked_by(lambda: regions(log, 0))
-    assert blocked_by(lambda: regions(log, 0)) is one
-    assert blocked_by(lambda: regions(log, 1)) is not one
+    one = lookup_of(lambda: regions(log, 0))
+    assert lookup_of(lambda: regions(log, 0)) is one
+    assert lookup_of(lambda: regions(log, 1)) is not one
 
 
 def test_an_append_waits_only_for_closed_files(cold):
     disk, log = cold
-    prepared, rounds = disk.ask(lambda: log.prepare(produced("a"), leader_epoch=0, wall_ms=NOW_MS, may_block=False))
+    prepared, rounds = disk.ask(lambda: log.prepare(produced("a"), leader_epoch=0, wall_ms=NOW_MS))
     assert rounds == 1
     log.commit(prepared, NOW_MS) if log.write(prepared) is None else None
     close_idle_files(log.open())
     disk.evict_all()
-    _, rounds = disk.ask(lambda: log.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS, may_block=False))
+    _, rounds = disk.ask(lambda: log.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS))
     assert rounds == 1
 
 
@@ -132,28 +132,28 @@ def test_timestamp_lookups_run_in_a_thread(tmp_path, keeps):
     disk = ColdDisk(keeps=keeps)
     log = filled(tmp_path, disk)
     for target in (NOW_MS, NOW_MS + 250, NOW_MS + 10_000):
-        expected = log_at(tmp_path, config=CONFIG).offset_for_timestamp(target)
-        assert disk.ask(lambda target=target: log.offset_for_timestamp(target, may_block=False))[0] == expected
-    latest, _ = disk.ask(lambda: log.offset_of_max_timestamp(may_block=False))
+        expected = wait_for_disk(log_at(tmp_path, config=CONFIG).offset_for_timestamp, target)
+        assert disk.ask(lambda target=target: log.offset_for_timestamp(target))[0] == expected
+    latest, _ = disk.ask(log.offset_of_max_timestamp)
     assert latest == (NOW_MS + 499, 499, 0)
 
 
 def test_a_result_is_discarded_after_the_waiting_callers(cold):
     disk, log = cold
     log.open()
-    blocked = blocked_by(lambda: log.offset_for_timestamp(NOW_MS + 10_000, may_block=False))
-    answer(blocked)
-    assert log.offset_for_timestamp(NOW_MS + 10_000, may_block=False) is None
-    blocked.done()
+    lookup = lookup_of(lambda: log.offset_for_timestamp(NOW_MS + 10_000))
+    answer(lookup)
+    assert log.offset_for_timestamp(NOW_MS + 10_000) is None
+    lookup.done()
     append(log, "late", timestamp_ms=NOW_MS + 10_000)
-    found, _ = disk.ask(lambda: log.offset_for_timestamp(NOW_MS + 10_000, may_block=False))
+    found, _ = disk.ask(lambda: log.offset_for_timestamp(NOW_MS + 10_000))
     assert found == (NOW_MS + 10_000, 500, 0)
 
 
 def test_records_are_read_by_a_thread(cold, tmp_path):
     disk, log = cold
-    expected = bytes(log_at(tmp_path, config=CONFIG).read_records(100, 2000))
-    assert bytes(disk.ask(lambda: log.read_records(100, 2000, may_block=False))[0]) == expected
+    expected = bytes(wait_for_disk(log_at(tmp_path, config=CONFIG).read_records, 100, 2000))
+    assert bytes(disk.ask(lambda: log.read_records(100, 2000))[0]) == expected
 
 
 def test_aborted_transactions_are_read_by_a_thread(tmp_path):
@@ -175,28 +175,28 @@ def test_aborted_transactions_are_read_by_a_thread(tmp_path):
 def test_results_from_before_a_truncation_are_discarded(cold):
     disk, log = cold
     log.open()
-    log.read(450, 1000, Isolation.LOG_END)
+    wait_for_disk(log.read, 450, 1000, Isolation.LOG_END)
     close_idle_files(log.open())
-    blocked = blocked_by(lambda: regions(log, 420))
-    time = blocked_by(lambda: log.offset_for_timestamp(NOW_MS + 420, may_block=False))
-    for work in (blocked, time):
+    lookup = lookup_of(lambda: regions(log, 420))
+    time = lookup_of(lambda: log.offset_for_timestamp(NOW_MS + 420))
+    for work in (lookup, time):
         work.run()
     log.truncate(420)
-    for work in (blocked, time):
+    for work in (lookup, time):
         work.finish()
     append(log, "new" * 500, timestamp_ms=NOW_MS + 1000)
     found, _ = disk.ask(lambda: regions(log, 420, EVERYTHING))
     assert found.size > 1500
-    assert disk.ask(lambda: log.offset_for_timestamp(NOW_MS + 420, may_block=False))[0] == (NOW_MS + 1000, 420, 0)
+    assert disk.ask(lambda: log.offset_for_timestamp(NOW_MS + 420))[0] == (NOW_MS + 1000, 420, 0)
 
 
 def test_a_segment_deleted_during_a_lookup_is_no_disk_error(cold):
     disk, log = cold
     log.open()
     works = [
-        blocked_by(lambda: regions(log, 0)),
-        blocked_by(lambda: log.offset_for_timestamp(NOW_MS, may_block=False)),
-        blocked_by(lambda: log.read_records(0, 100, may_block=False)),
+        lookup_of(lambda: regions(log, 0)),
+        lookup_of(lambda: log.offset_for_timestamp(NOW_MS)),
+        lookup_of(lambda: log.read_records(0, 100)),
     ]
     log.trim(400, NOW_MS)
     for work in works:
@@ -207,7 +207,7 @@ def test_a_segment_deleted_during_a_lookup_is_no_disk_error(cold):
 
 def test_a_log_that_goes_offline_during_an_open_stays_closed(cold):
     _, log = cold
-    opening = blocked_by(lambda: regions(log, 0))
+    opening = lookup_of(lambda: regions(log, 0))
     opening.run()
     log.go_offline()
     opening.finish()
@@ -217,7 +217,7 @@ def test_a_log_that_goes_offline_during_an_open_stays_closed(cold):
 def test_settings_changed_during_an_open_apply(tmp_path):
     disk = ColdDisk()
     log = filled(tmp_path, disk, count=1)
-    opening = blocked_by(lambda: regions(log, 0))
+    opening = lookup_of(lambda: regions(log, 0))
     log.update_config(LogConfig(segment_bytes=1000, index_interval_bytes=100))
     answer(opening)
     fill(log, 3)
@@ -233,40 +233,37 @@ def test_a_corrupt_batch_is_reported_to_the_callers_and_read_again_by_the_next(c
         file.write(b"\0\0\0\1")
     for _ in range(2):
         disk.evict_all()
-        blocked = blocked_by(lambda: regions(log, 0))
-        answer(blocked)
+        lookup = lookup_of(lambda: regions(log, 0))
+        answer(lookup)
         refused(ErrorCode.CORRUPT_MESSAGE, lambda: regions(log, 0))
 
 
 def test_a_disk_error_is_raised_by_the_thread(cold, tmp_path):
     _, log = cold
     log.open()
-    blocked = blocked_by(lambda: regions(log, 0))
+    lookup = lookup_of(lambda: regions(log, 0))
     min(tmp_path.glob("t-0/*.log")).unlink()
     (tmp_path / "t-0").rename(tmp_path / "elsewhere")
     with pytest.raises(StorageError):
-        blocked.run()
+        lookup.run()
 
 
 LOOKUPS = {
-    "opening": lambda log: log.open(may_block=False),
+    "opening": lambda log: log.opening(),
     "a batch": lambda log: log.open() and regions(log, 0),
-    "a time": lambda log: log.open() and log.offset_for_timestamp(NOW_MS, may_block=False),
-    "records": lambda log: log.open() and log.read_records(0, 100, may_block=False),
+    "a time": lambda log: log.open() and log.offset_for_timestamp(NOW_MS),
+    "records": lambda log: log.open() and log.read_records(0, 100),
 }
 
 
-@pytest.mark.parametrize("lookup", LOOKUPS.values(), ids=LOOKUPS)
-def test_a_log_deleted_during_a_lookup_keeps_no_file_open(cold, lookup):
+@pytest.mark.parametrize("find", LOOKUPS.values(), ids=LOOKUPS)
+def test_a_log_deleted_during_a_lookup_keeps_no_file_open(cold, find):
     disk, log = cold
     before = disk.open_files
     gc.disable()
     try:
-        try:
-            lookup(log)
-        except WouldBlock as blocked:
-            blocked.run()
-            log.delete()
+        find(log).run()
+        log.delete()
         assert log.is_offline
         assert disk.open_files == before
     finally:

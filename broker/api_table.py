@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_configs import DynamicBrokerConfig
@@ -55,6 +55,7 @@ from broker.telemetry.instances import ClientInstances
 from broker.telemetry.received import ClientMetricsStore
 from protocol.api import ApiKey
 from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
+from replication.completion import Completion
 from replication.controller.controller_client import Controller
 from replication.kraft_node import KRaftNode
 from replication.metadata.image import MetadataImage
@@ -85,10 +86,8 @@ def client_apis(
     def image() -> MetadataImage:
         return channel.image
 
-    def create_topics(
-        request: CreateTopicsRequest, wall_ms: int, reply: Callable[[CreateTopicsResponse], None]
-    ) -> None:
-        channel.submit(request, wall_ms=wall_ms, reply=reply)
+    def create_topics(request: CreateTopicsRequest, wall_ms: int) -> Completion[CreateTopicsResponse]:
+        return channel.submit(request, wall_ms=wall_ms)
 
     groups, transactions, verification, markers, ids, _ = coordinators
     internal_topics = {GROUP: _offsets_topic(config), TRANSACTION: _transactions_topic(config)}

@@ -20,6 +20,7 @@ from protocol.messages.cluster import (
     RemoveRaftVoterRequest,
 )
 from protocol.schema import Message
+from replication.completion import Completion, completed
 from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
 from replication.controller.controller import Controller, LocalController
 from replication.controller.decision_context import DecisionContext, KraftVersion
@@ -123,14 +124,15 @@ class KRaftNode:
         self.log.flush_initial_records()
         self.quorum.start()
 
-    def submit(self, request: Message, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
-        """Pass a request to this node's controller or quorum; `reply` receives the response when the decision is committed."""
+    def submit(self, request: Message, *, wall_ms: int) -> Completion[Any]:
+        """Pass a request to this node's controller or quorum; the response exists when the decision is committed."""
         if isinstance(request, DescribeQuorumRequest):
-            reply(self._response(self._dependencies.clock.mono_ms(), wall_ms))
-        elif isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest):
-            self.quorum.handle_request(request, reply)
-        else:
-            self.controller.submit(request, wall_ms=wall_ms, reply=reply)
+            return completed(self._response(self._dependencies.clock.mono_ms(), wall_ms))
+        if isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest):
+            response: Completion[Any] = Completion()
+            self.quorum.handle_request(request, response.complete)
+            return response
+        return self.controller.submit(request, wall_ms=wall_ms)
 
     def _response(self, mono_ms: int, wall_ms: int) -> DescribeQuorumResponse:
         quorum = describe_quorum(self.raft, self.log.next_offset, mono_ms=mono_ms, wall_ms=wall_ms)

@@ -14,7 +14,7 @@ from protocol.errors import ErrorCode
 from protocol.schema import Message
 from replication.completion import Completion
 from replication.controller.controller_client import ControllerClient
-from replication.timer_queue import Timer, TimerQueue
+from replication.timer_queue import TimerQueue
 
 A = TypeVar("A", bound=Message)
 
@@ -71,23 +71,11 @@ def submit(
     controller: ControllerClient,
     context: RequestContext,
     request: Message,
-    amend: Callable[[Any], None] | None = None,
     timeout: ControllerTimeout | None = None,
 ) -> Completion[Any]:
-    """The controller's response to a request, changed by `amend`. After a timeout the request still takes effect."""
-    pending: Completion[Any] = Completion()
-    timers: list[Timer] = []
-
-    def reply(response: Message) -> None:
-        for timer in timers:
-            timer.cancel()
-        if amend is not None:
-            amend(response)
-        pending.complete(response)
-
-    controller.submit(request, wall_ms=context.wall_ms, reply=reply)
-    if timeout is not None and timeout.timeout_ms > 0 and not pending.is_done:
+    """The controller's response to a request. After a timeout the request still takes effect."""
+    response = controller.submit(request, wall_ms=context.wall_ms)
+    if timeout is not None and timeout.timeout_ms > 0:
         at_mono_ms = context.mono_ms + timeout.timeout_ms
-        timers.append(timeout.timers.schedule(at_mono_ms, lambda: reply(timeout.response())))
-        pending.on_cancel = timers[0].cancel
-    return pending
+        response.expire_at(timeout.timers, at_mono_ms, lambda: response.complete(timeout.response()))
+    return response

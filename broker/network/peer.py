@@ -1,6 +1,6 @@
 """Requests to another node over one persistent connection with many requests in flight (Kafka: NetworkClient).
 
-RULES    1. Every request gets exactly one reply: the response, or None if the connection fails or ends, or if no response
+RULES    1. Every request gets exactly one result: the response, or None if the connection fails or ends, or if no response
             arrives within the timeout. A timeout closes the connection.
          2. The first request on a connection is ApiVersions: requests use the newest version that both nodes support.
          3. After a failure the next connection attempt waits for a short backoff.
@@ -25,6 +25,7 @@ from protocol.framing import SCRATCH_BYTES, FrameReader, frame_request
 from protocol.messages.headers import ResponseHeader
 from protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 from protocol.schema import Message
+from replication.completion import Completion
 from replication.timer_queue import Timer, TimerQueue
 
 _log = logging.getLogger("barnabas.peers")
@@ -35,9 +36,10 @@ MAX_PREALLOCATED_BYTES: Final = 16 * 1024 * 1024
 _BACKOFF_MS: Final = 50
 _API_VERSIONS_VERSION: Final = 3
 
-Reply = Callable[[Message | None], None]
-SendRequest = Callable[[int, Message, Reply], None]
-"""Sends a request to a node by id; the callback gets the response or None."""
+Response = Completion[Message | None]
+"""The response to a request, or None (rule 1)."""
+SendRequest = Callable[[int, Message], Response]
+"""Sends a request to a node by id."""
 
 
 class HostAndPort(NamedTuple):
@@ -52,7 +54,7 @@ class _InFlight(NamedTuple):
 
     api_key: int
     version: int
-    reply: Reply
+    response: Response
     deadline: Timer
 
 
@@ -85,9 +87,9 @@ class PeerConnections:
             peer = self._peers[node_id] = Peer(self._caller, partial(self._address, node_id))
         return peer
 
-    def send_request(self, node_id: int, request: Message, on_response: Reply) -> None:
-        """Sends a request to a node; `on_response` gets the response or None."""
-        self.connection(node_id).send_request(request, on_response)
+    def send_request(self, node_id: int, request: Message) -> Response:
+        """Sends a request to a node."""
+        return self.connection(node_id).send_request(request)
 
     def close(self) -> None:
         """Closes all connections."""
@@ -105,19 +107,21 @@ class Peer:
         self._session: _Session | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._failed_ms = -_BACKOFF_MS
-        self._waiting: list[tuple[Message, Reply, int]] = []
+        self._waiting: list[tuple[Message, Response, int]] = []
         self._is_closed = False
         self._is_unresolved = False
 
-    def send_request(self, request: Message, reply: Reply, timeout_ms: int | None = None) -> None:
-        """Sends a request; `reply` is called later, exactly once (rule 1)."""
+    def send_request(self, request: Message, timeout_ms: int | None = None) -> Response:
+        """Sends a request; the response arrives later (rule 1)."""
+        response: Response = Completion()
         timeout_ms = self._caller.timeout_ms if timeout_ms is None else timeout_ms
         if self._session is not None and self._session.versions is not None:
-            self._session.send(request, reply, timeout_ms)
-            return
-        self._waiting.append((request, reply, timeout_ms))
+            self._session.send(request, response, timeout_ms)
+            return response
+        self._waiting.append((request, response, timeout_ms))
         if self._session is None and self._connecting is None:
             self._connecting = self._caller.loop.create_task(self._connect())
+        return response
 
     def close(self) -> None:
         """Closes the connection; later requests fail."""
@@ -157,8 +161,8 @@ class Peer:
         """The API versions are known: sends the queued requests."""
         assert self._session is not None, "there is a session"
         waiting, self._waiting = self._waiting, []
-        for request, reply, timeout_ms in waiting:
-            self._session.send(request, reply, timeout_ms)
+        for request, response, timeout_ms in waiting:
+            self._session.send(request, response, timeout_ms)
 
     def on_closed(self, reason: str) -> None:
         """The connection is closed."""
@@ -169,8 +173,8 @@ class Peer:
     def _fail_waiting(self) -> None:
         self._failed_ms = self._caller.mono_ms()
         waiting, self._waiting = self._waiting, []
-        for _, reply, _ in waiting:
-            reply(None)
+        for _, response, _ in waiting:
+            response.complete(None)
 
 
 class _Session(asyncio.BufferedProtocol):
@@ -191,9 +195,12 @@ class _Session(asyncio.BufferedProtocol):
     def request_api_versions(self) -> None:
         """Sends ApiVersions (rule 2)."""
         request = ApiVersionsRequest(client_software_name="barnabas", client_software_version="1")
-        self._send(request, _API_VERSIONS_VERSION, self._on_api_versions, 10_000)
+        versions: Response = Completion()
+        self._send(request, _API_VERSIONS_VERSION, versions, 10_000)
+        versions.then(self._on_api_versions)
 
-    def _on_api_versions(self, response: Message | None) -> None:
+    def _on_api_versions(self, versions: Response) -> None:
+        response = versions.value
         if not isinstance(response, ApiVersionsResponse):
             return  # the connection is closed
         if response.error_code != ErrorCode.NONE:
@@ -202,18 +209,18 @@ class _Session(asyncio.BufferedProtocol):
         self.versions = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
         self._peer.on_ready()
 
-    def send(self, request: Message, reply: Reply, timeout_ms: int) -> None:
+    def send(self, request: Message, response: Response, timeout_ms: int) -> None:
         """Sends a request in the newest version that both nodes support."""
         assert self.versions is not None, "the versions are known"
         lowest, highest = self.versions.get(request.API_KEY, (0, -1))
         version = min(highest, request.MAX_VERSION)
         if version < max(lowest, request.MIN_VERSION):
             _log.warning("the peer does not support %s: it may run another release", ApiKey(request.API_KEY).name)
-            reply(None)
+            response.complete(None)
             return
-        self._send(request, version, reply, timeout_ms)
+        self._send(request, version, response, timeout_ms)
 
-    def _send(self, request: Message, version: int, reply: Reply, timeout_ms: int) -> None:
+    def _send(self, request: Message, version: int, response: Response, timeout_ms: int) -> None:
         assert self._transport is not None, "there is a connection"
         self._correlation_id += 1
         key, number = request.API_KEY, self._correlation_id
@@ -224,7 +231,7 @@ class _Session(asyncio.BufferedProtocol):
         )
         deadline_ms = self._caller.mono_ms() + timeout_ms
         deadline = self._caller.timers.schedule(deadline_ms, partial(self.close, "no response within the timeout"))
-        self._in_flight[number] = _InFlight(key, version, reply, deadline)
+        self._in_flight[number] = _InFlight(key, version, response, deadline)
 
     def close(self, reason: str) -> None:
         """Closes the connection."""
@@ -244,7 +251,7 @@ class _Session(asyncio.BufferedProtocol):
         self._peer.on_closed(self._reason if exc is None else str(exc))
         for request in in_flight.values():
             request.deadline.cancel()
-            request.reply(None)
+            request.response.complete(None)
 
     def get_buffer(self, sizehint: int) -> bytearray | memoryview:
         """The buffer for the next bytes."""
@@ -271,6 +278,6 @@ class _Session(asyncio.BufferedProtocol):
         try:
             response = decode(APIS[request.api_key][1], request.version, frame, position)
         except MalformedRequest:
-            request.reply(None)
+            request.response.complete(None)
             raise
-        request.reply(response)
+        request.response.complete(response)

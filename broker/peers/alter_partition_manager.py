@@ -28,6 +28,7 @@ from protocol.messages.quorum import (
     AlterPartitionResponse,
     BrokerState,
 )
+from replication.completion import Completion
 from replication.partition.partition import Partition
 from replication.timer_queue import Clock, TimerQueue
 
@@ -82,7 +83,8 @@ class AlterPartitionManager:
             broker_epoch=self._lifecycle.epoch,
             topics=[AlterPartitionRequestTopic(topic_id=topic_id, partitions=p) for topic_id, p in topics.items()],
         )
-        self._channel.submit(request, wall_ms=self._clock.wall_ms(), reply=partial(self._on_response, requested))
+        response = self._channel.submit(request, wall_ms=self._clock.wall_ms())
+        response.then(partial(self._on_response, requested))
 
     def _request_partition(self, partition: Partition, isr: Isr) -> AlterPartitionRequestPartition:
         return AlterPartitionRequestPartition(
@@ -100,8 +102,9 @@ class AlterPartitionManager:
         follower = partition.followers.get(broker_id)
         return _UNKNOWN_EPOCH if follower is None else follower.broker_epoch
 
-    def _on_response(self, requested: dict[Partition, Isr], response: AlterPartitionResponse) -> None:
+    def _on_response(self, requested: dict[Partition, Isr], done: Completion[AlterPartitionResponse]) -> None:
         self._is_in_flight = False
+        response = done.result()
         codes = {
             (topic.topic_id, partition.partition_index): partition.error_code
             for topic in response.topics

@@ -25,6 +25,7 @@ from protocol.messages.quorum import (
     AssignReplicasToDirsResponse,
     AssignReplicasToDirsTopic,
 )
+from replication.completion import Completion
 from replication.metadata.feature_levels import WITH_DIRECTORIES
 from replication.metadata.image import MetadataImage
 from replication.partition.partition import Partition
@@ -92,10 +93,11 @@ class AssignmentsManager:
                 for directory_id, topics in assignments.items()
             ],
         )
-        self._channel.submit(request, wall_ms=self._clock.wall_ms(), reply=_on_response)
+        self._channel.submit(request, wall_ms=self._clock.wall_ms()).then(_on_response)
 
 
-def _on_response(response: AssignReplicasToDirsResponse) -> None:
+def _on_response(done: Completion[AssignReplicasToDirsResponse]) -> None:
+    response = done.result()
     codes = [p.error_code for directory in response.directories for topic in directory.topics for p in topic.partitions]
     refused = [code for code in (response.error_code, *codes) if code != ErrorCode.NONE]
     if refused:

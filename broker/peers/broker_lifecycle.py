@@ -28,6 +28,7 @@ from protocol.messages.quorum import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
+from replication.completion import Completion
 from replication.metadata.feature_levels import features_for
 from replication.metadata.image import MetadataImage
 from replication.metadata.image_records import stored_features
@@ -119,9 +120,10 @@ class BrokerLifecycle:
         request = copy.copy(self._registration)
         request.features = stored_features(features_for(image.features))
         request.log_dirs = [directory for directory in request.log_dirs if directory not in self._offline_dirs]
-        self._channel.submit(request, wall_ms=self._clock.wall_ms(), reply=self._on_registration_response)
+        self._channel.submit(request, wall_ms=self._clock.wall_ms()).then(self._on_registration_response)
 
-    def _on_registration_response(self, response: BrokerRegistrationResponse) -> None:
+    def _on_registration_response(self, done: Completion[BrokerRegistrationResponse]) -> None:
+        response = done.result()
         code = ErrorCode(response.error_code)
         if code in _FATAL:
             self.on_failed(f"the controller refuses this broker: {code.name}; see its log")
@@ -182,9 +184,10 @@ class BrokerLifecycle:
             offline_log_dirs=list(self._offline_dirs),
             cordoned_log_dirs=list(self.cordoned()),
         )
-        self._channel.submit(request, wall_ms=self._clock.wall_ms(), reply=self._on_heartbeat_response)
+        self._channel.submit(request, wall_ms=self._clock.wall_ms()).then(self._on_heartbeat_response)
 
-    def _on_heartbeat_response(self, response: BrokerHeartbeatResponse) -> None:
+    def _on_heartbeat_response(self, done: Completion[BrokerHeartbeatResponse]) -> None:
+        response = done.result()
         self._is_in_flight = False
         if response.error_code == ErrorCode.STALE_BROKER_EPOCH:
             _log.warning("the controller does not know this broker epoch; registering again")

@@ -10,12 +10,13 @@ NOT HERE Which node leads (`replication/metadata_log/kraft_replica.py`), connect
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from broker.network.peer import SendRequest
 from protocol.schema import Message
+from replication.completion import Completion
 from replication.controller.controller_client import ControllerClient
 from replication.controller.error_responses import is_not_controller_response
 from replication.metadata.image import MetadataImage
@@ -23,8 +24,6 @@ from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.timer_queue import Clock, TimerQueue
 
 _RETRY_MS: Final = 50
-
-Reply = Callable[[Any], None]
 
 
 @dataclass(eq=False)
@@ -39,7 +38,7 @@ class ControllerChannel:
     _clock: Clock
     _leader_id: int = field(default=-1, init=False)
     _silent_since_ms: int | None = field(default=None, init=False)
-    _queue: deque[tuple[Message, Reply]] = field(default_factory=deque, init=False)
+    _queue: deque[tuple[Message, Completion[Any]]] = field(default_factory=deque, init=False)
 
     def __post_init__(self) -> None:
         self._leader_since_ms = self._clock.mono_ms()
@@ -61,41 +60,42 @@ class ControllerChannel:
         self._leader_since_ms = self._clock.mono_ms()
         self._send_queued()
 
-    def submit(self, request: Message, *, wall_ms: int, reply: Reply) -> None:
-        """Sends a request to the active controller; `reply` gets the response."""
+    def submit(self, request: Message, *, wall_ms: int) -> Completion[Any]:
+        """Sends a request to the active controller."""
         del wall_ms  # the controller uses its own clock
-        self._queue.append((request, reply))
+        response: Completion[Any] = Completion()
+        self._queue.append((request, response))
         if len(self._queue) == 1:
             self._send_queued()
+        return response
 
     def _send_queued(self) -> None:
         waiting = self._queue
         while waiting and self._leader_id >= 0:
             self._send(*waiting.popleft())
 
-    def _send(self, request: Message, reply: Reply) -> None:
-        def on_response(response: Message | None) -> None:
-            if response is not None:
-                self._silent_since_ms = None
-            elif self._silent_since_ms is None:
-                self._silent_since_ms = self._clock.mono_ms()
-            if response is None or is_not_controller_response(response):
-                self._retry_later(request, reply)
-            else:
-                reply(response)
-
+    def _send(self, request: Message, response: Completion[Any]) -> None:
         if self._leader_id != self._node_id:
-            self._send_request(self._leader_id, request, on_response)
+            sent = self._send_request(self._leader_id, request)
         else:
             assert self._local is not None, "the leader has a controller"
-            self._local.submit(request, wall_ms=self._clock.wall_ms(), reply=on_response)
+            sent = self._local.submit(request, wall_ms=self._clock.wall_ms())
+        sent.then(partial(self._on_response, request, response))
 
-    def _retry_later(self, request: Message, reply: Reply) -> None:
+    def _on_response(self, request: Message, response: Completion[Any], sent: Completion[Message | None]) -> None:
+        answer = sent.result()
+        if answer is not None:
+            self._silent_since_ms = None
+        elif self._silent_since_ms is None:
+            self._silent_since_ms = self._clock.mono_ms()
+        if answer is None or is_not_controller_response(answer):
+            again = partial(self._send_again, request, response)
+            self._timers.schedule(self._clock.mono_ms() + _RETRY_MS, again)
+        else:
+            response.complete(answer)
+
+    def _send_again(self, request: Message, response: Completion[Any]) -> None:
         """Sends the request again after a backoff (rule 1)."""
-
-        def ask_again() -> None:
-            self._queue.append((request, reply))
-            if self._leader_id >= 0:
-                self._send_queued()
-
-        self._timers.schedule(self._clock.mono_ms() + _RETRY_MS, ask_again)
+        self._queue.append((request, response))
+        if self._leader_id >= 0:
+            self._send_queued()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from broker.network.peer import ClientContext, HostAndPort, PeerConnections, Reply
+from broker.network.peer import ClientContext, HostAndPort, PeerConnections, Response
 from protocol.messages.produce_fetch import FetchRequest
 from protocol.schema import Message
 from replication.metadata.image import MetadataImage
@@ -35,22 +35,21 @@ class ControllerPeers(PeerConnections):
         self.image: Callable[[], MetadataImage | None] = lambda: None
         self.voters: Callable[[], VoterSet] = lambda: VoterSet([])
 
-    def send_request(self, node_id: int, request: Message, on_response: Reply) -> None:
-        """Sends a request to a controller; `on_response` gets the response or None."""
+    def send_request(self, node_id: int, request: Message) -> Response:
+        """Sends a request to a controller."""
         waits_ms = request.max_wait_ms if isinstance(request, FetchRequest) else 0
-        self.connection(node_id).send_request(request, on_response, self._timeout_ms + waits_ms)
+        return self.connection(node_id).send_request(request, self._timeout_ms + waits_ms)
 
     def send_request_to(
         self,
         node_id: int,
         address: ListenerAddress | None,
         request: Message,
-        on_response: Reply,
-    ) -> None:
+    ) -> Response:
         """Sends a request to a controller at a known address."""
         if address is not None:
             self._learned_addresses[node_id] = HostAndPort(address.host, address.port)
-        self.send_request(node_id, request, on_response)
+        return self.send_request(node_id, request)
 
     def _address_of(self, node_id: int) -> HostAndPort | None:
         if node_id <= _FIRST_BOOTSTRAP:

@@ -13,6 +13,7 @@ from typing import Final
 from broker.peers.controller_channel import ControllerChannel
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import ControllerRegistrationResponse
+from replication.completion import Completion
 from replication.controller.brokers.registration import controller_registration_request
 from replication.controller.controller import LocalController
 from replication.metadata.feature_levels import WITH_CONTROLLERS
@@ -45,9 +46,10 @@ class ControllerRegistration:
         request = controller_registration_request(
             self._node_id, self._local.incarnation_id, self._local.endpoints, image.features
         )
-        self._channel.submit(request, wall_ms=self._clock.wall_ms(), reply=_on_response)
+        self._channel.submit(request, wall_ms=self._clock.wall_ms()).then(_on_response)
 
 
-def _on_response(response: ControllerRegistrationResponse) -> None:
+def _on_response(done: Completion[ControllerRegistrationResponse]) -> None:
+    response = done.result()
     if response.error_code != ErrorCode.NONE:
         _log.warning("the registration of this controller failed: %s", response.error_message)

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from broker.network.peer import SendRequest
-from protocol.schema import Message
+from broker.network.peer import Response, SendRequest
 from replication.cooperative_tasks import CallSoon
 from replication.metadata.image import NO_LEADER
 from replication.partition.follower_log import FollowerLog
@@ -98,7 +97,7 @@ class ReplicaFetcherManager:
             return
         request = leader.fetcher.next_request(self._clock.mono_ms())
         if request is not None:
-            leader.send_request(leader.fetcher.leader_id, request, partial(self._on_response, leader))
+            leader.send_request(leader.fetcher.leader_id, request).then(partial(self._on_response, leader))
             return
         due_ms = leader.fetcher.next_deadline_ms
         if due_ms is not None:
@@ -106,5 +105,5 @@ class ReplicaFetcherManager:
                 leader.wake.cancel()
             leader.wake = self._timers.schedule(due_ms, partial(self._send_request, leader))
 
-    def _on_response(self, leader: _Leader, response: Message | None) -> None:
-        leader.fetcher.on_response(response, self._clock.mono_ms(), self._clock.wall_ms())
+    def _on_response(self, leader: _Leader, response: Response) -> None:
+        leader.fetcher.on_response(response.result(), self._clock.mono_ms(), self._clock.wall_ms())

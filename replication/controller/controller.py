@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import admin, cluster, quorum, quotas_scram, stored_records
 from protocol.schema import Message
+from replication.completion import Completion, completed
 from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
 from replication.controller.brokers.broker_heartbeats import BrokerControlState, fence, heartbeat
 from replication.controller.brokers.registration import (
@@ -47,7 +48,6 @@ from replication.controller.partitions.elect_leaders import elect_leaders
 from replication.controller.partitions.reassignments import alter_reassignments
 from replication.controller.partitions.topics import create_partitions, create_topics, delete_topics
 from replication.controller.periodic_tasks import PeriodicTasks, Task, elect_unclean
-from replication.cooperative_tasks import no_op
 from replication.metadata.feature_levels import ELIGIBLE_LEADERS, METADATA_VERSION, WITH_TRANSACTIONS
 from replication.metadata.image import BrokerImage, Endpoint, MetadataDelta, MetadataImage
 from replication.metadata.metadata_publisher import MetadataPublisher
@@ -70,7 +70,6 @@ class LocalController(NamedTuple):
 
 _log = logging.getLogger("barnabas.controller")
 
-Reply = Callable[[Any], None]
 Decide = Callable[[MetadataImage, DecisionContext, Any], Decision[Any]]
 
 _DECISIONS: dict[type[Message], Decide] = {
@@ -102,8 +101,7 @@ class _PendingDecision(NamedTuple):
 
     image: MetadataImage | None
     changes: MetadataDelta | None
-    on_committed: Callable[[], None]
-    on_lost: Callable[[], None]
+    published: Completion[None]
 
 
 class Controller:
@@ -151,8 +149,8 @@ class Controller:
         node_id, wall_ms = self._context.node_id, self._clock.wall_ms()
         self._newest_image = newest.with_leader(node_id, offset=self._log.next_offset, epoch=effect.epoch)
         for image, changes in uncommitted:
-            self._pending.append(_PendingDecision(image, changes, no_op, no_op))
-        self._pending.append(_PendingDecision(self._newest_image, MetadataDelta(), no_op, no_op))
+            self._pending.append(_PendingDecision(image, changes, Completion()))
+        self._pending.append(_PendingDecision(self._newest_image, MetadataDelta(), Completion()))
         on_committed = partial(self._committed, len(uncommitted) + 1)
         self._log.begin_epoch(effect, node_id, wall_ms, on_committed)
         if self._metadata_loader.is_in_transaction:
@@ -174,7 +172,7 @@ class Controller:
         self._heartbeat_tracker.clear()
         self._periodic_tasks.deactivate()
         for pending in lost:
-            pending.on_lost()
+            pending.published.fail(KafkaError(ErrorCode.NOT_CONTROLLER))
 
     def on_commit(self, high_watermark: int) -> None:
         """Replay committed records that another node wrote."""
@@ -212,28 +210,26 @@ class Controller:
         ]
 
     # ------------------------------------------------------------ requests
-    def submit(self, request: Message, *, wall_ms: int, reply: Reply) -> None:
-        """Decide on a request; `reply` receives the response after the commit, possibly before this returns."""
+    def submit(self, request: Message, *, wall_ms: int) -> Completion[Any]:
+        """Decide on a request; the response exists after the commit."""
         if not self.is_active:
-            reply(not_controller_response(request))
-            return
+            return completed(not_controller_response(request))
         if isinstance(request, quorum.BrokerRegistrationRequest):
-            self._register_broker(request, wall_ms, reply)
-            return
+            return self._register_broker(request, wall_ms)
         if isinstance(request, quorum.BrokerHeartbeatRequest):
-            self._heartbeat(request, wall_ms, reply)
-            return
+            return self._heartbeat(request, wall_ms)
         decision = _DECISIONS[type(request)](self._newest_image, self._context, request)
         if isinstance(request, cluster.UpdateFeaturesRequest):
             kraft_version = raised_kraft_version(request, decision.reply)
             if kraft_version is not None:
                 self.raise_kraft_version(kraft_version)
-        self._commit_and_reply(request, decision, wall_ms, reply)
+        response = self._commit(request, decision, wall_ms)
         if any(
             isinstance(record, stored_records.ConfigRecord) and record.name == UNCLEAN_ELECTION
             for record, _ in decision.records
         ):
             self._run_periodic_task(elect_unclean)
+        return response
 
     def _run_periodic_task(self, task: Task) -> int:
         if not self.is_active:  # leadership was lost during the append that caused this task
@@ -242,18 +238,13 @@ class Controller:
         self._write(records, self._clock.wall_ms(), is_atomic=False)
         return len(records)
 
-    def _commit_and_reply(self, request: Message, decision: Decision[Any], wall_ms: int, reply: Reply) -> None:
-        """Append the records; reply after the image is published, or with NOT_CONTROLLER if leadership is lost."""
-        self._write(
-            decision.records,
-            wall_ms,
-            partial(reply, decision.reply),
-            lambda: reply(not_controller_response(request)),
-            is_atomic=decision.is_atomic,
-        )
+    def _commit(self, request: Message, decision: Decision[Any], wall_ms: int) -> Completion[Any]:
+        """Append the records; the response after the image is published, or NOT_CONTROLLER if leadership is lost."""
+        published = self._write(decision.records, wall_ms, is_atomic=decision.is_atomic)
+        return published.handle(lambda done: decision.reply if done.error is None else not_controller_response(request))
 
     # ------------------------------------------------------------ brokers
-    def _register_broker(self, request: quorum.BrokerRegistrationRequest, wall_ms: int, reply: Reply) -> None:
+    def _register_broker(self, request: quorum.BrokerRegistrationRequest, wall_ms: int) -> Completion[Any]:
         broker_id, image, next_offset = request.broker_id, self._newest_image, self._log.next_offset
         before = image.brokers.get(broker_id)
         is_alive = before is not None and self._is_alive(before)
@@ -264,19 +255,18 @@ class Controller:
         else:
             registration_offset = next_offset + len(decision.records) - 1
             self._heartbeat_tracker.register(broker_id, decision.reply.broker_epoch, registration_offset)
-        self._commit_and_reply(request, decision, wall_ms, reply)
+        return self._commit(request, decision, wall_ms)
 
     def _is_alive(self, broker: BrokerImage) -> bool:
         is_own = broker.incarnation_id == self._local.incarnation_id  # rule 5
         return is_own or self._heartbeat_tracker.has_valid_session(broker.broker_id, broker.epoch)
 
-    def _heartbeat(self, request: quorum.BrokerHeartbeatRequest, wall_ms: int, reply: Reply) -> None:
+    def _heartbeat(self, request: quorum.BrokerHeartbeatRequest, wall_ms: int) -> Completion[Any]:
         broker_id = request.broker_id
         broker = self._newest_image.brokers.get(broker_id)
         if broker is None or broker.epoch != request.broker_epoch:
-            response = quorum.BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
-            self._commit_and_reply(request, Decision([], response), wall_ms, reply)
-            return
+            stale = quorum.BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+            return self._commit(request, Decision([], stale), wall_ms)
         is_own = broker_id == self._context.node_id  # rule 5
         mono_ms = None if is_own else self._clock.mono_ms()
         heartbeat_state = self._heartbeat_tracker.touch(broker_id, broker.epoch, mono_ms)
@@ -284,11 +274,12 @@ class Controller:
             self._newest_image, self._context, self._heartbeat_tracker, heartbeat_state, request
         )
         heartbeat_state.metadata_offset = request.current_metadata_offset
-        self._commit_and_reply(request, decision, wall_ms, reply)
+        response = self._commit(request, decision, wall_ms)
         if state is BrokerControlState.CONTROLLED_SHUTDOWN:
             heartbeat_state.begin_shutdown(self._newest_image.offset)
         elif state is not BrokerControlState.UNFENCED:
             heartbeat_state.cancel_shutdown()
+        return response
 
     def fence_expired_broker(self, broker_id: int) -> None:
         """Fence a broker whose session expired."""
@@ -300,42 +291,36 @@ class Controller:
         self._write(fence(self._newest_image, self._context, broker), self._clock.wall_ms(), is_atomic=False)
 
     # ------------------------------------------------------------ writing
-    def _write(
-        self,
-        records: Sequence[Versioned],
-        wall_ms: int,
-        on_committed: Callable[[], None] | None = None,
-        on_lost: Callable[[], None] | None = None,
-        *,
-        is_atomic: bool = True,
-    ) -> None:
+    def _write(self, records: Sequence[Versioned], wall_ms: int, *, is_atomic: bool = True) -> Completion[None]:
+        """Append records; completes after their image is published, and fails if leadership is lost."""
+        published: Completion[None] = Completion()
         if self._log.is_failed:
-            return
-        on_committed, on_lost = on_committed or no_op, on_lost or no_op
+            return published
         if not records:
             if self._pending:
-                self._pending.append(_PendingDecision(None, None, on_committed, on_lost))
+                self._pending.append(_PendingDecision(None, None, published))
             else:
-                self._publisher.on_all_published(on_committed)
-            return
+                self._publisher.on_all_published(partial(published.complete, None))
+            return published
         assert self.is_active, "only the leader appends to the metadata log"
         last_offset = self._log.next_offset + len(records) - 1
         image_records = [message for message, _ in records if not isinstance(message, _TRANSACTION_MARKERS)]
         image, changes = self._newest_image.apply(image_records, offset=last_offset, epoch=self._newest_image.epoch)
         self._newest_image = image
-        self._pending.append(_PendingDecision(image, changes, on_committed, on_lost))
+        self._pending.append(_PendingDecision(image, changes, published))
         self._log.append(records, wall_ms=wall_ms, on_committed=partial(self._committed, 1), is_atomic=is_atomic)
+        return published
 
     def _committed(self, count: int) -> None:
         """Publish the oldest `count` pending images, and answer the decisions without records that follow each."""
         pending, publisher = self._pending, self._publisher
         for _ in range(count):
-            image, changes, on_committed, _ = pending.popleft()
+            image, changes, published = pending.popleft()
             assert image is not None, "a committed decision has an image"
             assert changes is not None, "a committed decision has changes"
-            publisher.publish(image, changes, on_committed)
+            publisher.publish(image, changes, partial(published.complete, None))
             while pending and pending[0].image is None:
-                publisher.on_all_published(pending.popleft().on_committed)
+                publisher.on_all_published(partial(pending.popleft().published.complete, None))
 
 
 def _ignore(_what: str | int) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from protocol.schema import Message
+from replication.completion import Completion
 from replication.metadata.image import MetadataImage
 
 
 class ControllerClient(Protocol):
     """Submits requests to the controller."""
 
-    def submit(self, request: Message, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
-        """Submit a request; `reply` gets the response after its records are committed."""
+    def submit(self, request: Message, *, wall_ms: int) -> Completion[Any]:
+        """Submit a request; the response exists after its records are committed."""
 
 
 class Controller(ControllerClient, Protocol):

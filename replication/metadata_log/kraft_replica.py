@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Protocol
 from protocol.errors import ErrorCode
 from protocol.messages.produce_fetch import FetchRequest
 from protocol.schema import Message
+from replication.completion import Completion
 from replication.cooperative_tasks import no_op
 from replication.metadata_log.metadata_log import MetadataLog
 from replication.raft.follower_log_sync import LogDivergence
@@ -43,8 +44,7 @@ _log = logging.getLogger("barnabas.quorum")
 
 DurableCallback = Callable[[], None]
 Reply = Callable[[Message], None]
-ResponseCallback = Callable[[Message | None], None]
-SendTo = Callable[[int, ListenerAddress | None, Message, ResponseCallback], None]
+SendTo = Callable[[int, ListenerAddress | None, Message], Completion[Message | None]]
 """Sends a request to a replica by id, at an address if known, or to a bootstrap server (-2 is the first)."""
 
 
@@ -94,7 +94,7 @@ class KRaftReplica:
     ) -> None:
         """Wire it; nothing runs before `start`.
 
-        `persist` makes an election state durable. The callback of `send` receives None if no response arrives in time.
+        `persist` makes an election state durable. `send` returns None as the response if none arrives in time.
         """
         self.raft = raft
         self._log = log
@@ -242,9 +242,8 @@ class KRaftReplica:
             if isinstance(effect, _Response):
                 effect.reply(effect.message)
             elif isinstance(effect, SendRequest):
-                self._send(
-                    effect.to, effect.address, effect.request, partial(self._on_response, effect.to, effect.token)
-                )
+                sent = self._send(effect.to, effect.address, effect.request)
+                sent.then(partial(self._on_response, effect.to, effect.token))
             elif isinstance(effect, SendResponse):
                 _, reply = self._pending_requests.pop(id(effect.request))
                 reply(effect.response)
@@ -283,7 +282,8 @@ class KRaftReplica:
         self.raft.on_written(self._clock.mono_ms())
         self._process()
 
-    def _on_response(self, peer: int, token: int, message: Message | None) -> None:
+    def _on_response(self, peer: int, token: int, response: Completion[Message | None]) -> None:
+        message = response.result()
         is_foreign = getattr(message, "error_code", ErrorCode.NONE) == ErrorCode.INCONSISTENT_CLUSTER_ID
         if is_foreign and peer not in self._foreign_peers:
             self._foreign_peers.add(peer)

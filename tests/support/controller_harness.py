@@ -41,7 +41,6 @@ from replication.metadata_log.formatting import (
     new_uuid,
     read_node_identity,
 )
-from replication.metadata_log.kraft_replica import ResponseCallback
 from replication.metadata_log.metadata_log import MetadataLog
 from replication.metadata_log.metadata_log_open import OpenedMetadataLog, open_metadata_log
 from replication.raft.quorum_state import QuorumTimes
@@ -99,7 +98,7 @@ def registration(broker_id: int = 2, incarnation: bytes = b"I" * 16, **changes: 
     return message(BrokerRegistrationRequest, **{**fields, **changes})
 
 
-def _no_peer(peer: int, address: ListenerAddress | None, request: Message, answered: ResponseCallback) -> None:
+def _no_peer(peer: int, address: ListenerAddress | None, request: Message) -> Completion[Message | None]:
     raise AssertionError("a single node sends no request")
 
 
@@ -284,15 +283,12 @@ class ControllerHarness:
             random_below=self.dice.randrange,
         )
 
-    def submit(self, request: Message, reply: Callable[[Any], None]) -> None:
-        self.controller.submit(request, wall_ms=WALL_MS, reply=reply)
+    def submit(self, request: Message) -> Completion[Any]:
+        return self.controller.submit(request, wall_ms=WALL_MS)
 
     def ask(self, request: Message) -> Any:
         """Submit a request that is answered at once."""
-        replies: list[Any] = []
-        self.submit(request, replies.append)
-        assert len(replies) == 1, "one immediate response"
-        return replies[0]
+        return self.submit(request).result()
 
     def submit_through_broker(self, request: Message) -> Any:
         """Send a request to the local broker, which forwards it to its controller."""

@@ -57,7 +57,7 @@ from protocol.messages.quorum import AllocateProducerIdsResponse
 from protocol.messages.transactions import DescribeTransactionsRequest
 from protocol.records import ControlType, end_txn_marker, headers, patch
 from protocol.schema import Message
-from replication.completion import Completion
+from replication.completion import Completion, completed
 from replication.metadata.image import BrokerImage, Endpoint, MetadataDelta, MetadataImage, PartitionState, TopicImage
 from replication.timer_queue import TimerQueue
 from storage.io.disk_lookup import DiskLookup
@@ -70,7 +70,7 @@ START_WALL_MS = 1_700_000_000_000
 TRANSACTIONS_PARTITIONS = 5
 
 
-def no_other_broker(_broker_id: int, request: Message, _answered: Callable[[Message | None], None]) -> None:
+def no_other_broker(_broker_id: int, request: Message) -> Completion[Message | None]:
     """The requests that this broker would send to others."""
     raise AssertionError(f"there is no other broker for {request}")
 
@@ -304,11 +304,12 @@ class LocalGroupHarness:
             ]
         )
 
-    def submit(self, _request: Message, *, wall_ms: int, reply: Callable[[Message], None]) -> None:
+    def submit(self, _request: Message, *, wall_ms: int) -> Completion[Any]:
         """The controller's API: returns a block of producer ids."""
         self._next_block += 1000
         assert wall_ms
-        reply(AllocateProducerIdsResponse(error_code=0, producer_id_start=self._next_block, producer_id_len=1000))
+        block = AllocateProducerIdsResponse(error_code=0, producer_id_start=self._next_block, producer_id_len=1000)
+        return completed(block)
 
     def authorize_by(self, authorizer: Authorizer) -> None:
         """Use another authorizer."""
@@ -318,13 +319,11 @@ class LocalGroupHarness:
         self._uuids += 1
         return f"00000000-0000-0000-0000-{self._uuids:012}"
 
-    def _create_topics(
-        self, request: CreateTopicsRequest, _: int, reply: Callable[[CreateTopicsResponse], None]
-    ) -> None:
+    def _create_topics(self, request: CreateTopicsRequest, _: int) -> Completion[CreateTopicsResponse]:
         for topic in request.topics:
             self.create_topic(topic.name, topic.num_partitions)
         results = [CreatableTopicResult(name=topic.name, error_code=0, error_message=None) for topic in request.topics]
-        reply(CreateTopicsResponse(topics=results))
+        return completed(CreateTopicsResponse(topics=results))
 
     # ---- actions of scenarios
 

@@ -41,7 +41,8 @@ class ProducerIdManager:
         if self._waiting and not self._in_flight:
             self._in_flight = True
             request = AllocateProducerIdsRequest(broker_id=self._broker_id, broker_epoch=self._broker_epoch())
-            self._controller.submit(request, wall_ms=wall_ms, reply=lambda response: self._on_block(response, wall_ms))
+            response = self._controller.submit(request, wall_ms=wall_ms)
+            response.then(lambda done: self._on_block(done.result(), wall_ms))
 
     def _on_block(self, response: AllocateProducerIdsResponse, wall_ms: int) -> None:
         self._in_flight = False

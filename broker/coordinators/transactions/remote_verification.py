@@ -23,9 +23,10 @@ from protocol.messages.transactions import (
     AddPartitionsToTxnTransaction,
 )
 from protocol.schema import Message
+from replication.completion import Completion
 from replication.metadata.image import MetadataImage
 
-SendToBroker = Callable[[int, Message, Callable[[Message | None], None]], None]
+SendToBroker = Callable[[int, Message], Completion[Message | None]]
 """Sends a request to a broker, by its id; the callback gets the response, or None if there is none."""
 PartitionResults = dict[TopicPartition, ErrorCode]
 
@@ -94,16 +95,16 @@ class RemoteVerification:
             names.add(batch[-1].transaction.transactional_id)
         self._in_flight.add(coordinator_id)
 
-        def on_response(response: Message | None) -> None:
+        def on_response(response: Completion[Message | None]) -> None:
             self._in_flight.discard(coordinator_id)
-            results = _results(response)
+            results = _results(response.result())
             for query in batch:
                 result = results.get(query.transaction.transactional_id, {})
                 query.done({key: result.get(key, ErrorCode.NOT_COORDINATOR) for key in query.partitions})
             self._send(coordinator_id)
 
         request = AddPartitionsToTxnRequest(transactions=[query.transaction for query in batch])
-        self._send_to_broker(coordinator_id, request, on_response)
+        self._send_to_broker(coordinator_id, request).then(on_response)
 
 
 def _results(response: Message | None) -> dict[str, PartitionResults]:

@@ -23,6 +23,7 @@ from protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 from protocol.schema import Message
+from replication.completion import Completion
 from replication.metadata.image import MetadataImage
 
 _NO_LEADER: Final = -1
@@ -74,12 +75,12 @@ class TxnMarkerChannel:
             transaction_version=marker.version,
         )
 
-        def on_response(response: Message | None) -> None:
-            codes = _codes(response)
+        def on_response(response: Completion[Message | None]) -> None:
+            codes = _codes(response.result())
             for partition in partitions:
                 done(partition, codes.get(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
-        self._send(leader_id, WriteTxnMarkersRequest(markers=[entry]), on_response)
+        self._send(leader_id, WriteTxnMarkersRequest(markers=[entry])).then(on_response)
 
 
 def _codes(response: Message | None) -> dict[TopicPartition, ErrorCode]:

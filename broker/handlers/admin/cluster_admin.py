@@ -112,14 +112,15 @@ class ClusterHandlers(ForwardingHandlers):
         if requested != [(METADATA_TOPIC, [0])]:
             topics = [_unknown_topic(topic) for topic in request.topics]
             return cluster.DescribeQuorumResponse(error_code=ErrorCode.NONE, error_message="", topics=topics)
-        amend = _clear_directories if context.api_version < _WITH_DIRECTORIES else None
-        return submit(self._controller, context, request, amend)
+        response = submit(self._controller, context, request)
+        return response.map(_clear_directories) if context.api_version < _WITH_DIRECTORIES else response
 
     def _submit(
         self, context: RequestContext, request: Message, timeout_ms: int, timed_out: Callable[[], Message]
     ) -> Completion[Any]:
         timeout = ControllerTimeout(self._timers, timeout_ms, timed_out)
-        return submit(self._controller, context, request, partial(_for_version, context.api_version), timeout)
+        response = submit(self._controller, context, request, timeout)
+        return response.map(partial(_for_version, context.api_version))
 
 
 def _for_version(version: int, answer: M) -> M:
@@ -148,13 +149,14 @@ def _reassignment_error(
     return cluster.AlterPartitionReassignmentsResponse(error_code=code, error_message=sentence, responses=topics)
 
 
-def _clear_directories(answer: cluster.DescribeQuorumResponse) -> None:
+def _clear_directories(answer: cluster.DescribeQuorumResponse) -> cluster.DescribeQuorumResponse:
     """Before version 2 the response has no nodes and directories."""
     answer.nodes = []
     for topic in answer.topics:
         for quorum in topic.partitions:
             for replica in (*quorum.current_voters, *quorum.observers):
                 replica.replica_directory_id = ZERO_UUID
+    return answer
 
 
 def _unknown_topic(topic: cluster.QuorumTopic) -> cluster.DescribedQuorumTopic:

@@ -55,8 +55,8 @@ _CREATION_TIMEOUT_MS = 30_000  # no client waits for auto-creation
 MAX_PARTITIONS_AT_ONCE: Final = 4 * STEPS_PER_SLICE
 """Larger responses are created in slices; this many partitions take one or two milliseconds."""
 
-CreateTopics = Callable[[CreateTopicsRequest, int, Callable[[CreateTopicsResponse], None]], None]
-"""Creates topics at the controller: (request, wall_ms, reply)."""
+CreateTopics = Callable[[CreateTopicsRequest, int], Completion[CreateTopicsResponse]]
+"""Creates topics at the controller: (request, wall_ms)."""
 
 
 class MetadataHandlers(AuthorizingHandlers):
@@ -117,7 +117,7 @@ class MetadataHandlers(AuthorizingHandlers):
         missing = self._topics_to_create(context, request, image)
         if missing:
             create_request = CreateTopicsRequest(topics=missing, timeout_ms=_CREATION_TIMEOUT_MS)
-            self._create_topics(create_request, context.wall_ms, _log_failures)
+            self._create_topics(create_request, context.wall_ms).then(_log_failures)
         return self._metadata_answer(context, request, image, topics)
 
     def _topics_to_create(
@@ -403,7 +403,7 @@ def _unknown_topic_error(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _log_failures(made: CreateTopicsResponse) -> None:
-    for result in made.topics:
+def _log_failures(made: Completion[CreateTopicsResponse]) -> None:
+    for result in made.result().topics:
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             _log.warning("auto-creation of topic %s failed: %s", result.name, result.error_message)

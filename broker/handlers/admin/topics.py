@@ -204,9 +204,12 @@ class TopicHandlers(AuthorizingHandlers):
             timeout = ControllerTimeout(
                 self._timers, request.timeout_ms, lambda: blank(response, **{field: timed_out()})
             )
-        return submit(
-            self._controller, context, request, lambda response: getattr(response, field).extend(failed), timeout
-        )
+
+        def with_failed(response: Any) -> Any:
+            getattr(response, field).extend(failed)
+            return response
+
+        return submit(self._controller, context, request, timeout).map(with_failed)
 
     def _split(self, context: RequestContext, operation: str, topics: list[T]) -> tuple[list[T], list[T]]:
         """The authorized topics, and the others."""

@@ -106,7 +106,7 @@ class FindCoordinatorHandler(AuthorizingHandlers):
                 callback(failure)
 
         request = CreateTopicsRequest(topics=[topic], timeout_ms=_CREATE_TIMEOUT_MS)
-        self._create_topics(request, wall_ms, on_response)
+        self._create_topics(request, wall_ms).then(lambda done: on_response(done.result()))
 
     def _coordinators(
         self, context: RequestContext, request: FindCoordinatorRequest, failure: str | None

@@ -57,15 +57,16 @@ class ControllerHandlers(ForwardingHandlers):
         if not self._is_authorized(context, Operation.CLUSTER_ACTION):
             return authorization_error(context, None)
 
-        def log(response: BrokerRegistrationResponse) -> None:
+        def log(response: BrokerRegistrationResponse) -> BrokerRegistrationResponse:
             if response.error_code:
                 name = ErrorCode(response.error_code).name
                 host = context.connection.peer_host
                 _log.warning("registration of broker %d at %s was rejected: %s", request.broker_id, host, name)
             else:
                 _log.info("registered broker %d with epoch %d", request.broker_id, response.broker_epoch)
+            return response
 
-        return submit(self._controller, context, request, log)
+        return submit(self._controller, context, request).map(log)
 
     def alter_partition(self, context: RequestContext, request: AlterPartitionRequest) -> Message | Completion[Message]:
         """Handle AlterPartition."""

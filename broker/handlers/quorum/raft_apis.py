@@ -7,7 +7,7 @@ NOT HERE The responses (`replication/raft`), other requests between nodes (`cont
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import RequestContext, Route
@@ -44,16 +44,11 @@ class RaftHandlers(AuthorizingHandlers):
         if not self._is_authorized(context, Operation.CLUSTER_ACTION):
             return error_response(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         pending: Completion[Message] = Completion()
-
-        def reply(response: Any) -> None:
-            _clear_unsupported(response, context.api_version)
-            pending.complete(response)
-
-        self._quorum.handle_request(request, reply)
-        return pending
+        self._quorum.handle_request(request, pending.complete)
+        return pending.map(partial(_without_unsupported, context.api_version))
 
 
-def _clear_unsupported(response: Message, version: int) -> None:
+def _without_unsupported(version: int, response: Message) -> Message:
     """Clear the fields that the version of the response does not have."""
     if hasattr(response, "node_endpoints") and not carries(type(response), "node_endpoints", version):
         response.node_endpoints = []
@@ -61,3 +56,4 @@ def _clear_unsupported(response: Message, version: int) -> None:
         for topic in response.responses:
             for partition in topic.partitions:
                 partition.diverging_epoch = partition.current_leader = partition.snapshot_id = None
+    return response

@@ -53,11 +53,11 @@ class Clients:
                 name=TOPIC, num_partitions=self.partitions, replication_factor=replicas, assignments=[], configs=[]
             )
             request = CreateTopicsRequest(topics=[topic], timeout_ms=ATTEMPT_MS, validate_only=False)
-            process.do(lambda: process.channel.submit(request, wall_ms=process.wall_ms(), reply=self._created))
+            process.do(lambda: process.channel.submit(request, wall_ms=process.wall_ms()).then(self._created))
         simulation.after(ATTEMPT_MS, self.create)
 
-    def _created(self, answer: CreateTopicsResponse) -> None:
-        if answer.topics[0].error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+    def _created(self, created: Completion[CreateTopicsResponse]) -> None:
+        if created.result().topics[0].error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             self.is_created = True
 
     # ------------------------------------------------------------ records

@@ -19,6 +19,7 @@ from broker.handlers.records.fetch import FetchHandler
 from broker.handlers.records.fetch_sessions import FetchSessions
 from broker.handlers.records.list_offsets import ListOffsetsHandler
 from broker.handlers.router import ConnectionInfo, RequestContext
+from broker.network.peer import Response
 from broker.node.scheduled_tasks import ScheduledTasks
 from broker.peers.alter_partition_manager import AlterPartitionManager
 from broker.peers.assignments_manager import AssignmentsManager
@@ -56,7 +57,7 @@ from storage.config.log_config import log_config
 from storage.directories.log_manager import LogManager
 from storage.io.disk import StorageError
 from tests.simulation.cluster.io_executor import SimulatedIoExecutor
-from tests.simulation.network import Reply, ResponseCallback
+from tests.simulation.network import Reply
 from tests.simulation.simulated_disk import SimulatedDisk
 
 if TYPE_CHECKING:
@@ -331,34 +332,33 @@ class Process:
         raise Failed(f"error without an injected fault: {error}")
 
     # ------------------------------------------------------------ requests sent
-    def _ask_replica(
-        self, node_id: int, _: ListenerAddress | None, request: Message, on_response: ResponseCallback
-    ) -> None:
-        self._ask_controller(node_id, request, on_response)
+    def _ask_replica(self, node_id: int, _: ListenerAddress | None, request: Message) -> Response:
+        return self._ask_controller(node_id, request)
 
-    def _ask_controller(self, node_id: int, request: Message, on_response: ResponseCallback) -> None:
+    def _ask_controller(self, node_id: int, request: Message) -> Response:
         waits_ms = request.max_wait_ms if isinstance(request, FetchRequest) else 0
         timeout_ms = self.config.number("controller.quorum.request.timeout.ms") + waits_ms
-        self._ask(node_id, request, on_response, timeout_ms, Process.ask_controller)
+        return self._ask(node_id, request, timeout_ms, Process.ask_controller)
 
-    def _ask_leader(self, broker_id: int, request: Message, on_response: ResponseCallback) -> None:
+    def _ask_leader(self, broker_id: int, request: Message) -> Response:
         timeout_ms = self.config.number("replica.socket.timeout.ms")
-        self._ask(broker_id, request, on_response, timeout_ms, Process.ask_broker)
+        return self._ask(broker_id, request, timeout_ms, Process.ask_broker)
 
-    def _ask(
-        self, node_id: int, request: Message, on_response: ResponseCallback, timeout_ms: int, handler: Handler
-    ) -> None:
+    def _ask(self, node_id: int, request: Message, timeout_ms: int, handler: Handler) -> Response:
+        response: Response = Completion()
+
         def respond(message: Message | None) -> None:
-            self.do(lambda: on_response(message))
+            self.do(lambda: response.complete(message))
 
         self._simulation.ask(self.node_id, node_id, request, respond, timeout_ms, handler)
+        return response
 
     # ------------------------------------------------------------ requests received
     def ask_controller(self, request: Message, reply: Reply) -> None:
         if isinstance(request, FetchRequest) or type(request).__module__.endswith(".raft"):
             self.node.quorum.handle_request(request, reply)
         else:
-            self.node.submit(request, wall_ms=self.wall_ms(), reply=reply)
+            self.node.submit(request, wall_ms=self.wall_ms()).then(lambda done: reply(done.result()))
 
     def ask_broker(self, request: Message, reply: Reply) -> None:
         answer: Any

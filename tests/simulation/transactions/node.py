@@ -29,7 +29,7 @@ from broker.security.authorizer import AllowAll
 from protocol.messages.quorum import AllocateProducerIdsResponse
 from protocol.records import ControlType, control_type, headers, records
 from protocol.schema import Message
-from replication.completion import Completion
+from replication.completion import Completion, completed
 from replication.metadata.image import MetadataDelta
 from storage.io.disk_lookup import wait_for_disk
 from tests.support.crashing_disk import CrashingDisk
@@ -106,9 +106,10 @@ class Node:
             ]
         )
 
-    def submit(self, _request: Message, *, wall_ms: int, reply: Any) -> None:
+    def submit(self, _request: Message, *, wall_ms: int) -> Completion[Any]:
         self._next_block += 1000
-        reply(AllocateProducerIdsResponse(error_code=0, producer_id_start=self._next_block, producer_id_len=1000))
+        block = AllocateProducerIdsResponse(error_code=0, producer_id_start=self._next_block, producer_id_len=1000)
+        return completed(block)
 
     # ---- time
 

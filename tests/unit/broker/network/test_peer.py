@@ -11,7 +11,6 @@ import uvloop
 
 from broker.network.peer import ClientContext, HostAndPort, Peer
 from protocol.messages.metadata import MetadataRequest
-from protocol.schema import Message
 
 
 class NoDeadlines:
@@ -24,7 +23,6 @@ class NoDeadlines:
 def test_a_closed_peer_fails_requests_and_opens_no_connection() -> None:
     loop = uvloop.new_event_loop()
     faults: list[dict[str, Any]] = []
-    answers: list[Message | None] = []
     loop.set_exception_handler(lambda _, context: faults.append(context))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -34,10 +32,11 @@ def test_a_closed_peer_fails_requests_and_opens_no_connection() -> None:
         peer = Peer(ClientContext(loop, "test", NoDeadlines(), lambda: 0, 5000), lambda: address)  # type: ignore[arg-type]
         peer.close()
         replied = asyncio.Event()
-        peer.send_request(MetadataRequest(topics=None), lambda answer: (answers.append(answer), replied.set()))
+        answer = peer.send_request(MetadataRequest(topics=None))
+        answer.then(lambda _: replied.set())
         loop.run_until_complete(asyncio.wait_for(replied.wait(), 10))
         loop.close()
-        assert answers == [None]
+        assert answer.result() is None
         assert faults == []
         try:
             listener.accept()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from broker.peers.alter_partition_manager import AlterPartitionManager
 from protocol.errors import ErrorCode
 from protocol.messages import quorum
+from replication.completion import Completion
 from replication.timer_queue import TimerQueue
 
 LATER_MS = 1000
@@ -20,10 +20,11 @@ class SlowChannel:
     """Records requests."""
 
     def __init__(self) -> None:
-        self.requested: list[tuple[quorum.AlterPartitionRequest, Callable[[quorum.AlterPartitionResponse], None]]] = []
+        self.requested: list[tuple[quorum.AlterPartitionRequest, Completion[quorum.AlterPartitionResponse]]] = []
 
-    def submit(self, request: Any, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
-        self.requested.append((request, reply))
+    def submit(self, request: Any, *, wall_ms: int) -> Completion[quorum.AlterPartitionResponse]:
+        self.requested.append((request, Completion()))
+        return self.requested[-1][1]
 
 
 class Leader(SimpleNamespace):
@@ -98,7 +99,7 @@ def test_a_proposal_contains_all_epochs(controller: SlowChannel, partition: Any)
 def test_a_refused_proposal_is_not_repeated_and_kept_only_if_it_may_be_committed(
     controller: SlowChannel, partition: Any, timers: TimerQueue, code: ErrorCode, pending: Any, moved: int
 ) -> None:
-    controller.requested[0][1](answer(code))
+    controller.requested[0][1].complete(answer(code))
     assert (partition.pending_isr, partition.moved) == (pending, moved)
     timers.run_due(LATER_MS)
     assert len(controller.requested) == 1
@@ -116,21 +117,21 @@ def test_a_proposal_with_an_unknown_result_is_retried_unless_the_metadata_change
     controller: SlowChannel, partition: Any, timers: TimerQueue, code: ErrorCode, top: ErrorCode
 ) -> None:
     for turn in (1, 2):
-        controller.requested[-1][1](answer(code, top))
+        controller.requested[-1][1].complete(answer(code, top))
         assert (partition.pending_isr, partition.moved, len(controller.requested)) == ((1, 2, 3), 0, turn)
         timers.run_due(LATER_MS)
         assert len(controller.requested) == turn + 1
-    controller.requested[-1][1](answer(code, top))
+    controller.requested[-1][1].complete(answer(code, top))
     partition.pending_isr = None
     timers.run_due(LATER_MS)
     assert len(controller.requested) == 3
 
 
 def test_a_response_does_not_touch_an_accepted_or_newer_proposal(controller: SlowChannel, partition: Any) -> None:
-    controller.requested[0][1](answer(ErrorCode.NONE))
+    controller.requested[0][1].complete(answer(ErrorCode.NONE))
     assert (partition.pending_isr, partition.moved) == ((1, 2, 3), 0)
     partition.pending_isr = (1,)
-    controller.requested[0][1](answer(ErrorCode.INELIGIBLE_REPLICA))
+    controller.requested[0][1].complete(answer(ErrorCode.INELIGIBLE_REPLICA))
     assert (partition.pending_isr, partition.moved) == ((1,), 0)
 
 
@@ -143,8 +144,8 @@ def test_proposals_during_a_request_are_sent_together(
     later[1].pending_isr = None
     later[2].is_leader = False
     assert len(controller.requested) == 1
-    controller.requested[0][1](answer(ErrorCode.NONE))
+    controller.requested[0][1].complete(answer(ErrorCode.NONE))
     assert [one.partition_index for one in controller.requested[1][0].topics[0].partitions] == [5]
-    controller.requested[1][1](answer(ErrorCode.NONE))
+    controller.requested[1][1].complete(answer(ErrorCode.NONE))
     assert later[0].pending_isr == (1, 2, 3), "not in the response"
     assert len(controller.requested) == 2

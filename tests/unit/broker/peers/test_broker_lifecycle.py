@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +13,7 @@ from protocol.errors import ErrorCode
 from protocol.messages import quorum
 from protocol.messages.admin import CreatableTopic, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from protocol.schema import Message
+from replication.completion import Completion
 from replication.controller.error_responses import not_controller_response
 from replication.timer_queue import TimerQueue
 
@@ -28,13 +28,11 @@ class Rig:
     def __init__(self) -> None:
         self.timers = TimerQueue()
         self.now_ms = 1000
-        self.sent: list[tuple[int, Message, Callable[[Message | None], None]]] = []
+        self.sent: list[tuple[int, Message, Completion[Any]]] = []
         clock: Any = SimpleNamespace(mono_ms=lambda: self.now_ms, wall_ms=lambda: 0)
         local: Any = SimpleNamespace(submit=self._submit)
         self.publisher: Any = SimpleNamespace(image=image())
-        self.channel = ControllerChannel(
-            OWN, local, self.publisher, lambda *sent: self.sent.append(sent), self.timers, clock
-        )
+        self.channel = ControllerChannel(OWN, local, self.publisher, self._send_request, self.timers, clock)
         registration = quorum.BrokerRegistrationRequest(
             broker_id=OWN, cluster_id="cluster", incarnation_id=b"I" * 16, listeners=[], features=[], rack=None,
             log_dirs=[b"D" * 16],
@@ -45,8 +43,13 @@ class Rig:
         self.failures: list[str] = []
         self.lifecycle.on_failed = self.failures.append
 
-    def _submit(self, request: Message, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
-        self.sent.append((OWN, request, reply))
+    def _submit(self, request: Message, *, wall_ms: int) -> Completion[Any]:
+        return self._send_request(OWN, request)
+
+    def _send_request(self, node: int, request: Message) -> Completion[Any]:
+        response: Completion[Any] = Completion()
+        self.sent.append((node, request, response))
+        return response
 
     def _is_active(self) -> None:
         self.active += 1
@@ -55,7 +58,7 @@ class Rig:
         self.now_ms += milliseconds
         self.timers.run_due(self.now_ms)
 
-    def next(self) -> tuple[int, Any, Callable[[Message | None], None]]:
+    def next(self) -> tuple[int, Any, Completion[Any]]:
         (one,) = self.sent
         self.sent.clear()
         return one
@@ -69,7 +72,7 @@ class Rig:
         self.lifecycle.register()
 
     def answer_registration(self, code: ErrorCode = ErrorCode.NONE, epoch: int = 7) -> None:
-        self.next()[2](quorum.BrokerRegistrationResponse(error_code=code, broker_epoch=epoch))
+        self.next()[2].complete(quorum.BrokerRegistrationResponse(error_code=code, broker_epoch=epoch))
 
     def registered(self, epoch: int = 7) -> None:
         """Registers, up to the first heartbeat."""
@@ -79,10 +82,10 @@ class Rig:
 
     def beat(self, **answer: Any) -> quorum.BrokerHeartbeatRequest:
         """Answers the heartbeat in flight; returns it."""
-        _, request, reply = self.next()
+        _, request, response = self.next()
         assert isinstance(request, quorum.BrokerHeartbeatRequest)
         fields = {"error_code": ErrorCode.NONE, "is_caught_up": True, "is_fenced": False, **answer}
-        reply(quorum.BrokerHeartbeatResponse(**fields))
+        response.complete(quorum.BrokerHeartbeatResponse(**fields))
         return request
 
 
@@ -110,9 +113,9 @@ def test_a_request_waits_for_an_active_controller(rig: Rig) -> None:
 @pytest.mark.parametrize("answer", [None, quorum.BrokerRegistrationResponse(error_code=ErrorCode.NOT_CONTROLLER)])
 def test_a_request_is_retried_with_the_next_active_controller(rig: Rig, answer: Message | None) -> None:
     rig.register()
-    node, request, reply = rig.next()
+    node, request, response = rig.next()
     assert node == OTHER
-    reply(answer)
+    response.complete(answer)
     rig.channel.leader_changed(3)
     rig.wait(50)
     assert rig.next()[:2] == (3, request)
@@ -254,14 +257,13 @@ def test_a_controlled_shutdown_waits_for_the_controller(rig: Rig) -> None:
 
 def test_not_controller_in_the_topics_of_a_response_is_retried(rig: Rig) -> None:
     rig.channel.leader_changed(OTHER)
-    answers: list[Any] = []
     request = CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)])
-    rig.channel.submit(request, wall_ms=0, reply=answers.append)
-    rig.next()[2](not_controller_response(request))
-    assert answers == []
+    answer = rig.channel.submit(request, wall_ms=0)
+    rig.next()[2].complete(not_controller_response(request))
+    assert not answer.is_done
     rig.wait(1000)
-    _, again, reply = rig.next()
+    _, again, response = rig.next()
     assert again is request
     created = CreateTopicsResponse(topics=[CreatableTopicResult(name="t", error_code=ErrorCode.NONE)])
-    reply(created)
-    assert answers == [created]
+    response.complete(created)
+    assert answer.result() is created

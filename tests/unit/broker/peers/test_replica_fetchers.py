@@ -9,6 +9,7 @@ import pytest
 
 from broker.peers.replica_fetchers import ReplicaFetcherManager
 from protocol.messages.produce_fetch import FetchRequest
+from replication.completion import Completion
 from replication.partition.replica_fetcher import FetchSettings
 from replication.partition.replication_quota import ReplicationQuotaManager
 from replication.timer_queue import TimerQueue
@@ -46,9 +47,10 @@ class Rig:
         )
 
     def _connection(self, number: int) -> Any:
-        def send_request(broker_id: int, request: FetchRequest, _answered: Any) -> None:
+        def send_request(broker_id: int, request: FetchRequest) -> Completion[Any]:
             indexes = [one.partition for topic in request.topics for one in topic.partitions]
             self.requested[broker_id, number] = sorted(indexes)
+            return Completion()
 
         return send_request
 

@@ -279,7 +279,7 @@ def test_a_response_follows_its_image_and_the_image_follows_the_flush(harness: C
     harness.publisher.on_image = follow
     harness.worker.is_held = True
     for name in "ab":
-        harness.submit(create(topic(name)), lambda r: order.append(r.topics[0].name))
+        harness.submit(create(topic(name))).then(lambda done: order.append(done.value.topics[0].name))
     assert order == []
     assert harness.image.topics_by_name == {}
     harness.worker.let_sync()
@@ -304,7 +304,8 @@ def test_large_decisions_are_processed_in_slices(harness: ControllerHarness) -> 
 
     def submit(name: str, partitions: int) -> None:
         request = create(topic(name, partitions))
-        harness.submit(request, lambda r: order.append(ErrorCode(r.topics[0].error_code).name))
+        response = harness.submit(request)
+        response.then(lambda done: order.append(ErrorCode(done.value.topics[0].error_code).name))
 
     harness.publisher.on_image = follow
     submit("large", count)
@@ -324,39 +325,31 @@ def test_large_decisions_are_processed_in_slices(harness: ControllerHarness) -> 
 
 def test_an_error_response_waits_for_earlier_decisions(harness: ControllerHarness) -> None:
     """ "already exists" is true only after the commit."""
-    answers: list[tuple[str, int]] = []
-
-    def on_response(response: Any) -> None:
-        answers.append((response.topics[0].name, response.topics[0].error_code))
-
     harness.worker.is_held = True
-    for _ in range(2):
-        harness.submit(create(topic("a")), on_response)
-    assert answers == []
+    first, second = (harness.submit(create(topic("a"))) for _ in range(2))
+    assert not first.is_done
+    assert not second.is_done
     harness.worker.let_sync()
-    assert answers == [("a", ErrorCode.NONE), ("a", ErrorCode.TOPIC_ALREADY_EXISTS)]
+    codes = [response.result().topics[0].error_code for response in (first, second)]
+    assert codes == [ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS]
 
 
 def test_a_decision_sees_uncommitted_records(harness: ControllerHarness) -> None:
     harness.worker.is_held = True
-    answers: list[Any] = []
-    harness.submit(create(topic("a")), answers.append)
-    change = alter(resource(TOPIC, "a", ("retention.ms", SET, "5")))
-    harness.submit(change, answers.append)
+    harness.submit(create(topic("a")))
+    change = harness.submit(alter(resource(TOPIC, "a", ("retention.ms", SET, "5"))))
     while harness.worker.syncs:
         harness.worker.let_sync()
-    assert answers[1].responses[0].error_code == ErrorCode.NONE
+    assert change.result().responses[0].error_code == ErrorCode.NONE
     assert harness.image.topic_config("a") == {"retention.ms": "5"}
 
 
 def test_after_a_failed_flush_no_request_is_answered(harness: ControllerHarness) -> None:
     harness.worker.is_held = True
-    answers: list[Any] = []
-    harness.submit(create(topic("a")), answers.append)
+    answers = [harness.submit(create(topic("a")))]
     harness.worker.let_sync(StorageError("sync", "x", OSError(5, "Input/output error")))
-    harness.submit(create(topic("a b")), answers.append)
-    harness.submit(create(topic("c")), answers.append)
-    assert answers == []
+    answers += [harness.submit(create(topic(name))) for name in ("a b", "c")]
+    assert not any(answer.is_done for answer in answers)
     assert not any(image.topics_by_id for image, _ in harness.images)
 
 

@@ -265,14 +265,11 @@ def test_a_failed_write_stops_the_controller(tmp_path: Path) -> None:
     disk = FaultyDisk()
     harness = ControllerHarness(tmp_path, disk=disk).start()
     failures: list[StorageError] = []
-    replies: list[object] = []
     harness.log.on_failed = failures.append
     disk.fail_writes = errno.ENOSPC
-    for name in "ab":
-        request = CreateTopicsRequest(topics=[topic(name)])
-        harness.controller.submit(request, wall_ms=WALL_MS, reply=replies.append)
+    responses = [harness.controller.submit(CreateTopicsRequest(topics=[topic(name)]), wall_ms=WALL_MS) for name in "ab"]
     assert [failure.errno for failure in failures] == [errno.ENOSPC]
-    assert replies == []
+    assert not any(response.is_done for response in responses)
     assert not harness.image.topics_by_name
 
 

@@ -33,12 +33,13 @@ class Stage:
         topics = TopicHandlers(1, self, lambda: self.image, AllowAll(), deletion_enabled=True, timers=self.timers)
         routes = (*topics.routes(), *ClusterHandlers(self, AllowAll(), self.timers).routes())
         self.handlers = {route.api_key: route.handler for route in routes}
-        self.replies: list[Callable[[Any], None]] = []
+        self.replies: list[Completion[Any]] = []
         self.answers: list[Any] = []
 
-    def submit(self, request: Any, *, wall_ms: int, reply: Callable[[Any], None]) -> None:
+    def submit(self, request: Any, *, wall_ms: int) -> Completion[Any]:
         """Of the controller."""
-        self.replies.append(reply)
+        self.replies.append(Completion())
+        return self.replies[-1]
 
     def ask(self, cls: type[Message], version: int = 6, **fields: Any) -> Completion[Any]:
         """Handle a request."""
@@ -84,14 +85,14 @@ def test_requests_time_out_after_the_clients_timeout(
     assert (result.error_code, result.error_message) == (TIMED_OUT, "The request timed out.")
     assert getattr(result, "name", "t") == "t"
     assert getattr(answer, "error_code", None) == code
-    stage.replies[0](answer)
+    stage.replies[0].complete(answer)
     assert len(stage.answers) == 1
 
 
 def test_no_timer_outlives_its_request() -> None:
     stage = Stage()
     stage.create(1000)
-    stage.replies[0](admin.CreateTopicsResponse(topics=[]))
+    stage.replies[0].complete(admin.CreateTopicsResponse(topics=[]))
     assert len(stage.timers) == 0
     stage.create(1000).cancel()
     stage.create(0)

@@ -16,7 +16,7 @@ from broker.security.authorizer import AllowAll
 from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from protocol.messages.metadata import FindCoordinatorRequest
-from replication.completion import Completion
+from replication.completion import Completion, completed
 from replication.metadata.image import PartitionState
 from tests.support.group_harness import NODE, LocalGroupHarness
 
@@ -76,12 +76,12 @@ def asking(
 @pytest.mark.parametrize("kind", [GROUP, TRANSACTION])
 def test_the_first_find_coordinator_creates_the_topic_and_waits(kind: int) -> None:
     made = LocalGroupHarness()
-    replies: list[Callable[[CreateTopicsResponse], None]] = []
+    created: Completion[CreateTopicsResponse] = Completion()
     requests: list[CreateTopicsRequest] = []
 
-    def create(request: CreateTopicsRequest, _: int, reply: Callable[[CreateTopicsResponse], None]) -> None:
+    def create(request: CreateTopicsRequest, _: int) -> Completion[CreateTopicsResponse]:
         requests.append(request)
-        replies.append(reply)
+        return created
 
     handler, context = asking(made, create, kind)
     first = handler.handle(context, FindCoordinatorRequest(key_type=kind, coordinator_keys=["a"]))
@@ -89,7 +89,8 @@ def test_the_first_find_coordinator_creates_the_topic_and_waits(kind: int) -> No
     assert len(requests) == 1
     assert requests[0].topics[0].replication_factor == 3
     made.create_topic(TOPICS[kind], 5)
-    replies[0](CreateTopicsResponse(topics=[CreatableTopicResult(name=TOPICS[kind], error_code=0, error_message=None)]))
+    result = CreatableTopicResult(name=TOPICS[kind], error_code=0, error_message=None)
+    created.complete(CreateTopicsResponse(topics=[result]))
     for waiting in (first, second):
         assert isinstance(waiting, Completion)
         assert waiting.result().coordinators[0].node_id == NODE
@@ -100,11 +101,11 @@ def test_a_topic_creation_error_is_returned() -> None:
     sentence = "Unable to replicate the partition 3 time(s): only 1 broker(s) are registered."
     tries = []
 
-    def create(_request: CreateTopicsRequest, _ms: int, reply: Callable[[CreateTopicsResponse], None]) -> None:
+    def create(_request: CreateTopicsRequest, _ms: int) -> Completion[CreateTopicsResponse]:
         tries.append(1)
         error = ErrorCode.INVALID_REPLICATION_FACTOR
         result = CreatableTopicResult(name=OFFSETS_TOPIC, error_code=error, error_message=sentence)
-        reply(CreateTopicsResponse(topics=[result]))
+        return completed(CreateTopicsResponse(topics=[result]))
 
     handler, context = asking(made, create)
     for _ in range(2):

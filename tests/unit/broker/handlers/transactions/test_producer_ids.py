@@ -21,17 +21,18 @@ class Controller:
         self.asked = []
         self.next_start = 0
 
-    def submit(self, request, *, wall_ms, reply):
-        self.asked.append((request, reply))
+    def submit(self, request, *, wall_ms):
+        self.asked.append((request, Completion()))
+        return self.asked[-1][1]
 
     def allocate(self, count=3):
-        _, reply = self.asked.pop(0)
+        _, response = self.asked.pop(0)
         start, self.next_start = self.next_start, self.next_start + count
-        reply(AllocateProducerIdsResponse(error_code=0, producer_id_start=start, producer_id_len=count))
+        response.complete(AllocateProducerIdsResponse(error_code=0, producer_id_start=start, producer_id_len=count))
 
     def refuse(self):
-        _, reply = self.asked.pop(0)
-        reply(
+        _, response = self.asked.pop(0)
+        response.complete(
             AllocateProducerIdsResponse(
                 error_code=ErrorCode.STALE_BROKER_EPOCH, producer_id_start=-1, producer_id_len=0
             )

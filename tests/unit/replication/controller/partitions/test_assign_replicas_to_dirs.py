@@ -11,6 +11,7 @@ import pytest
 from broker.peers.assignments_manager import AssignmentsManager
 from protocol.errors import ErrorCode
 from protocol.messages import quorum
+from replication.completion import Completion
 from replication.controller.partitions.assign_replicas_to_dirs import assign_replicas
 from replication.metadata.feature_levels import WITH_DIRECTORIES
 from replication.metadata.image import (
@@ -115,8 +116,9 @@ def reported_directories(
     topic = SimpleNamespace(partitions={0: state._replace(directories=(metadata_directory,))})
     requested: list[Any] = []
 
-    def submit(request: Any, *, wall_ms: int, reply: Any) -> None:
+    def submit(request: Any, *, wall_ms: int) -> Completion[Any]:
         requested.append(request)
+        return Completion()
 
     controller: Any = SimpleNamespace(
         image=SimpleNamespace(topics_by_name={"t": topic}, metadata_version=version),

@@ -79,20 +79,18 @@ class Dispatcher:
         if entry.has_flexible_request_header:
             position = _skip_tagged_fields(frame, position)
         try:
-            answer: list[Part] | Message | Completion[Any] | None = None
             if entry.fast_path is not None:
-                answer = entry.fast_path(context, frame, position)
-            if answer is None:
-                answer = entry.handler(context, entry.decode(frame, position)[0])
+                parts = entry.fast_path(context, frame, position)
+                if parts is not None:
+                    return parts
+            answer = entry.handler(context, entry.decode(frame, position)[0])
         except (CloseConnection, MalformedRequest):
             raise
         except Exception:  # noqa: BLE001
             answer = self._answer_fault(entry, context)
-        if isinstance(answer, Message):
-            return self._encode(entry, context, answer)
         if isinstance(answer, Completion):
             return answer.handle(partial(self._encode_late, entry, context))
-        return answer
+        return None if answer is None else self._encode(entry, context, answer)
 
     def can_pipeline(self, frame: bytearray) -> bool:
         """Whether requests of the frame's API may start before the responses to earlier ones are complete."""
@@ -128,15 +126,15 @@ class Dispatcher:
         return self._encode(entry, context, answer)
 
     def _encode_late(self, entry: _Entry, context: RequestContext, answer: Completion[Any]) -> list[Part] | None:
-        """Encode the result of a handler, or of a fast path, which may be encoded."""
-        response: list[Part] | Message | None
+        """Encode the result of a handler."""
+        response: Message | None
         try:
             response = answer.result()
         except CloseConnection:
             raise
         except Exception:  # noqa: BLE001
             response = self._answer_fault(entry, context)
-        return self._encode(entry, context, response) if isinstance(response, Message) else response
+        return None if response is None else self._encode(entry, context, response)
 
     def _encode(self, entry: _Entry, context: RequestContext, answer: Message) -> list[Part]:
         """Encode a response; one that its version cannot represent is a fault (rule 3)."""

@@ -55,8 +55,8 @@ class RequestContext:
 Handler = Callable[[RequestContext, Any], "Message | Completion[Any] | None"]
 
 
-FastPath = Callable[[RequestContext, bytearray, int], "list[Part] | Message | Completion[Any] | None"]
-"""Answers a request frame, whose message begins at a position, without decoding it, now or later.
+FastPath = Callable[[RequestContext, bytearray, int], "list[Part] | Completion[Any] | None"]
+"""The encoded response to a frame, whose message begins at a position and is not decoded, now or later.
 
 None: another layout. Then nothing has happened, and the handler is called.
 """

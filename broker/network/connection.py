@@ -233,10 +233,13 @@ class Connection:
             response, _, size = in_flight.popleft()
             self._in_flight_bytes -= size
             sender.is_holding = bool(in_flight) and in_flight[0].response.is_done
-            if response.error is not None:
-                self._close_with_reason(str(response.error))
-            elif response.value is not None:
-                self._send(response.value)
+            try:
+                parts = response.result()
+            except (MalformedRequest, CloseConnection) as error:
+                self._close_with_reason(str(error))
+            else:
+                if parts is not None:
+                    self._send(parts)
         sender.is_holding = False
         self._flush_held()
         if self._queued_frames and not self.is_closed:

@@ -104,6 +104,10 @@ class Append(Completion[AppendInfo]):
         self.wall_ms = wall_ms
         self.origin = origin
 
+    def time_out(self) -> None:
+        """Fail with REQUEST_TIMED_OUT; the records may still be committed."""
+        self.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+
     @property
     def error_code(self) -> ErrorCode:
         """The code of the error; NONE without an error."""

@@ -39,7 +39,7 @@ from protocol.messages.produce_fetch import (
 )
 from protocol.primitives import ZERO_UUID
 from protocol.records import ATTRIBUTES_POSITION, BATCH_OVERHEAD, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
-from replication.completion import Completion
+from replication.completion import Completion, failed
 from replication.metadata.topic_names import INTERNAL_TOPICS
 from replication.partition.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from replication.partition.replica_manager import ReplicaManager
@@ -216,10 +216,11 @@ class _Produce:
             # The initial error is the one returned after the timeout.
             answer = PartitionProduceResponse(index=data.index, error_code=ErrorCode.REQUEST_TIMED_OUT, base_offset=-1)
             answers.append(answer)
+            self._remaining += 1
             if refusal is None:
                 self._append(name, data, answer)
             else:
-                self._set_error(name, answer, refusal)
+                self._on_append(name, answer, failed(refusal))
 
     def failure_response(self, topic: str, index: int, topic_id: bytes, error: KafkaError) -> ProduceResponse:
         """The response after the fast path's append failed."""
@@ -234,7 +235,6 @@ class _Produce:
         waiting, self._transactional = self._transactional, []
         if not waiting:
             return
-        self._remaining += 1
         assert transactional_id is not None
         producer = _producer_of(waiting[0][1].records)
         partitions = self._handler.replicas.partitions
@@ -256,9 +256,8 @@ class _Produce:
                 refusal = errors.get((topic, data.index))
                 if refusal is None:
                     self._append(topic, data, answer, origin)
-                elif not self._is_answered:
-                    self._set_error(topic, answer, refusal)
-            self._complete_one()
+                else:
+                    self._on_append(topic, answer, failed(refusal))
 
         self._handler.verification.verify(
             transactional_id,
@@ -282,12 +281,11 @@ class _Produce:
             try:
                 refuse_zstd(records, version)
             except KafkaError as error:
-                self._set_error(topic, answer, error)
+                self._on_append(topic, answer, failed(error))
                 return
         if _is_transactional(records) and verified_origin is None:
             self._transactional.append((topic, data, answer))
             return
-        self._remaining += 1
         append = self._handler.replicas.append(
             topic,
             data.index,
@@ -299,8 +297,9 @@ class _Produce:
         append.then(partial(self._on_append, topic, answer))
 
     def _on_append(self, topic: str, answer: PartitionProduceResponse, append: Completion[AppendInfo]) -> None:
-        """One partition's append completed."""
-        if self._is_answered:
+        """The append of one partition is done."""
+        late = self._late_response
+        if late is not None and late.is_done:  # after the timeout, or the connection is closed
             return
         if append.error is None:
             info = append.value
@@ -310,7 +309,12 @@ class _Produce:
             answer.log_start_offset = info.log_start_offset
         else:
             self._set_error(topic, answer, append.error)
-        self._complete_one()
+        self._remaining -= 1
+        if not self._remaining and late is not None:
+            try:
+                late.complete(self._result())
+            except CloseConnection as error:
+                late.fail(error)
 
     def _set_error(self, topic: str, answer: PartitionProduceResponse, error: Exception) -> None:
         assert isinstance(error, KafkaError)
@@ -343,21 +347,6 @@ class _Produce:
             deadline_mono_ms = self._ctx.mono_ms + max(0, timeout_ms)
             late.expire_at(self._handler.timers, deadline_mono_ms, lambda: late.complete(self._answer()))
         return late
-
-    @property
-    def _is_answered(self) -> bool:
-        """Whether the response was sent after the timeout, or is not needed any more."""
-        return self._late_response is not None and self._late_response.is_done
-
-    def _complete_one(self) -> None:
-        """One append, or the verification of transactional batches, is done."""
-        self._remaining -= 1
-        late = self._late_response
-        if not self._remaining and late is not None:
-            try:
-                late.complete(self._result())
-            except CloseConnection as error:
-                late.fail(error)
 
     def _result(self) -> ProduceResponse | None:
         """The response to a request whose appends are done; rule 2."""

@@ -14,16 +14,16 @@ from functools import partial
 
 from broker.handlers.records.produce import ATTRIBUTES_LOW_BYTE, ProduceHandler
 from broker.handlers.router import FastPath, FastPaths, RequestContext
-from protocol.errors import ErrorCode, KafkaError
-from protocol.framing import Part
+from protocol.api import ApiKey, response_header_version
+from protocol.codec import encoder
+from protocol.errors import KafkaError
+from protocol.framing import Part, frame_response
 from protocol.messages.produce_fetch import ProduceResponse
 from protocol.records import BATCH_OVERHEAD, TRANSACTIONAL_BIT
 from protocol.single_partition_codec import FIRST_PRODUCE_VERSION, ProduceLayout
 from replication.completion import Completion
 from replication.partition.partition import ACKS_ALL, ACKS_LEADER
 from storage.log.log import AppendInfo
-
-Answer = list[Part] | ProduceResponse
 
 
 class ProduceFastPath:
@@ -32,8 +32,12 @@ class ProduceFastPath:
     def __init__(self, handler: ProduceHandler, version: int) -> None:
         self._handler = handler
         self._layout = ProduceLayout(version)
+        self._encode = encoder(ProduceResponse, version)
+        self._has_flexible_header = response_header_version(ApiKey.PRODUCE, version) >= 1
 
-    def answer(self, ctx: RequestContext, frame: bytearray, position: int) -> Answer | Completion[Answer] | None:
+    def answer(
+        self, ctx: RequestContext, frame: bytearray, position: int
+    ) -> list[Part] | Completion[list[Part]] | None:
         """The response to the request at `position`, now or later, or None (rule 2)."""
         produce = self._layout.decode_request(frame, position)
         if produce is None:
@@ -53,8 +57,7 @@ class ProduceFastPath:
         append = handler.replicas.append(name, index, records, acks=acks, wall_ms=ctx.wall_ms)
         if append.is_done:
             return self._response(ctx, name, topic_id, index, echoed_bytes, append)
-        timed_out = partial(append.fail, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
-        append.expire_at(handler.timers, ctx.mono_ms + max(0, timeout_ms), timed_out)
+        append.expire_at(handler.timers, ctx.mono_ms + max(0, timeout_ms), append.time_out)
         return append.handle(partial(self._response, ctx, name, topic_id, index, echoed_bytes))
 
     def _response(
@@ -65,7 +68,7 @@ class ProduceFastPath:
         index: int,
         echoed_bytes: bytearray,
         append: Completion[AppendInfo],
-    ) -> Answer:
+    ) -> list[Part]:
         error = append.error
         if error is None:
             info = append.value
@@ -73,7 +76,8 @@ class ProduceFastPath:
                 ctx.correlation_id, echoed_bytes, info.base_offset, info.log_append_time_ms, info.log_start_offset
             )
         assert isinstance(error, KafkaError)
-        return self._handler.failure_response(ctx, topic, index, topic_id, error)
+        response = self._handler.failure_response(ctx, topic, index, topic_id, error)
+        return frame_response(ctx.correlation_id, self._encode(response), flexible_header=self._has_flexible_header)
 
 
 def fast_paths(handler: ProduceHandler) -> FastPaths:

@@ -262,6 +262,12 @@ def test_a_deferred_response_may_close_the_connection(harness: ConnectionHarness
     assert harness.transport.is_closed
 
 
+def test_an_unexpected_error_of_a_response_reaches_the_event_loop(harness: ConnectionHarness) -> None:
+    harness.receive(b"later")
+    with pytest.raises(ZeroDivisionError):
+        harness.pending[b"later"].fail(ZeroDivisionError())
+
+
 @pytest.mark.parametrize(
     "stream", [b"\0\0\0\x64half", struct.pack(">i", 5) + b"never"], ids=["half a frame", "no answer"]
 )

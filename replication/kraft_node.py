@@ -29,17 +29,17 @@ from replication.io_executor import IoExecutor, Run
 from replication.metadata.feature_levels import KRAFT_VERSION, SUPPORTED_FEATURES
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_publisher import MetadataPublisher
+from replication.metadata_log.describe_quorum import describe_quorum
 from replication.metadata_log.formatting import METADATA_DIRECTORY, NodeIdentity
 from replication.metadata_log.kraft_replica import KRaftReplica, SendTo
 from replication.metadata_log.metadata_loader import MetadataLoader
 from replication.metadata_log.metadata_log import MetadataLog
 from replication.metadata_log.metadata_log_open import OpenedMetadataLog
 from replication.metadata_log.quorum_state_store import write_quorum_state
-from replication.raft.describe_quorum import describe_quorum
+from replication.metadata_log.raft_wire import METADATA_TOPIC
 from replication.raft.quorum_state import QuorumTimes
 from replication.raft.raft import Raft
 from replication.raft.raft_log import ElectionState
-from replication.raft.rpc_messages import METADATA_TOPIC
 from replication.raft.voters import ListenerAddress, ReplicaKey, Voter
 from replication.timer_queue import Clock, TimerQueue
 from storage.io.disk import Disk, StorageError
@@ -76,11 +76,19 @@ class KRaftNode:
         self._dependencies = dependencies
         self._path = f"{identity.metadata_directory}/{METADATA_DIRECTORY}"
         self.log = log = opened.log
+        self.raft = Raft(
+            _local_voter(identity, own, log),
+            log,
+            opened.state,
+            times=times,
+            bootstrap_servers=bootstrap_servers,
+            auto_join=auto_join,
+            jitter=dependencies.random_below,
+            mono_ms=dependencies.clock.mono_ms(),
+        )
         self.publisher = MetadataPublisher(opened.image)
         loader = MetadataLoader(log, self.publisher, is_in_transaction=opened.is_in_transaction)
-        kraft_version = KraftVersion(
-            lambda: log.kraft_version.latest, lambda level: self.raft.upgrade_kraft_version(level, validate_only=True)
-        )
+        kraft_version = KraftVersion(lambda: log.kraft_version.latest, self.raft.check_kraft_version)
         context = context._replace(kraft_version=kraft_version)
         periodic_tasks = PeriodicTasks(dependencies.timers, dependencies.clock.mono_ms, intervals)
         self.controller = Controller(
@@ -96,19 +104,9 @@ class KRaftNode:
         )
         log.on_snapshot_loaded = loader.on_snapshot_loaded
         loader.leader = lambda: self.raft.leader_id
-        self.raft = Raft(
-            _local_voter(identity, own, log),
-            identity.cluster_id,
-            log,
-            opened.state,
-            times=times,
-            bootstrap_servers=bootstrap_servers,
-            auto_join=auto_join,
-            jitter=dependencies.random_below,
-            mono_ms=dependencies.clock.mono_ms(),
-        )
         self.quorum = KRaftReplica(
             self.raft,
+            identity.cluster_id,
             log,
             self.controller,
             self._write_election_state,

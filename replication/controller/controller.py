@@ -54,7 +54,7 @@ from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.metadata.metadata_records import UnreadableMetadata, Versioned
 from replication.metadata_log.metadata_loader import MetadataLoader
 from replication.metadata_log.metadata_log import MetadataLog
-from replication.raft.raft_log import BecomeLeader
+from replication.raft.events import BecomeLeader
 from replication.state_machine import Decision
 from replication.timer_queue import Clock
 

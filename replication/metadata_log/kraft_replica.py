@@ -1,10 +1,9 @@
 """Runs one replica of the metadata quorum: executes Raft's effects in order and sends its responses behind them.
 
 RULES    1. Effects and responses leave in their order: one that needs the disk delays those behind it.
-         2. A Fetch without new records waits until there are some, or for its max_wait_ms.
-         3. The listener is notified when this replica becomes leader (and writes the epoch's first records), when it loses
+         2. The listener is notified when this replica becomes leader (and writes the epoch's first records), when it loses
             leadership, and when the high watermark advances; in this order, each after the effects of the one before.
-NOT HERE Decisions (`raft/raft.py`), the log (`metadata_log.py`), sockets and threads (`broker/`).
+NOT HERE Decisions (`raft/raft.py`), messages (`raft_wire.py`), the log (`metadata_log.py`), sockets and threads (`broker/`).
 """
 
 from __future__ import annotations
@@ -13,28 +12,38 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Final, NamedTuple, Protocol
 
 from protocol.errors import ErrorCode
-from protocol.messages.produce_fetch import FetchRequest
 from protocol.schema import Message
 from replication.completion import Completion
 from replication.cooperative_tasks import no_op
+from replication.metadata_log import raft_wire
 from replication.metadata_log.metadata_log import MetadataLog
-from replication.raft.follower_log_sync import LogDivergence
-from replication.raft.raft import Raft
-from replication.raft.raft_log import (
+from replication.raft.events import (
     AppendBatches,
     AppendVoters,
     BecomeLeader,
     Effect,
-    ElectionState,
+    Event,
+    Fail,
+    LogAppended,
+    LogFlushed,
     Persist,
+    RequestReceived,
+    Resign,
+    ResponseReceived,
     SendRequest,
     SendResponse,
+    Tick,
     Truncate,
+    UpgradeKraftVersion,
+    WriteCompleted,
     WriteSnapshotChunk,
 )
+from replication.raft.raft import Raft
+from replication.raft.raft_log import ElectionState
 from replication.raft.roles import Leader
 from replication.raft.voters import ListenerAddress
 from replication.timer_queue import Clock, Timer, TimerQueue
@@ -64,19 +73,11 @@ class RaftListener(Protocol):
         """The log is unusable: the node must stop."""
 
 
-class _Response(NamedTuple):
-    """A response that is sent after the effects before it."""
+class _Rejection(NamedTuple):
+    """A response without Raft, which is sent after the effects before it."""
 
     reply: Reply
     message: Message
-
-
-class _WaitingFetch(NamedTuple):
-    """A Fetch that waits for records."""
-
-    request: FetchRequest
-    reply: Reply
-    timer: Timer
 
 
 class KRaftReplica:
@@ -85,6 +86,7 @@ class KRaftReplica:
     def __init__(
         self,
         raft: Raft,
+        cluster_id: str,
         log: MetadataLog,
         listener: RaftListener,
         persist: Callable[[ElectionState, DurableCallback], None],
@@ -94,22 +96,23 @@ class KRaftReplica:
     ) -> None:
         """Wire it; nothing runs before `start`.
 
-        `persist` makes an election state durable. `send` returns None as the response if none arrives in time.
+        `cluster_id` is that of all accepted requests. `persist` makes an election state durable. `send` returns None as the
+        response if none arrives in time.
         """
         self.raft = raft
+        self._cluster_id = cluster_id
         self._log = log
         self._listener = listener
         self._persist = persist
         self._send = send
         self._timers = timers
         self._clock = clock
-        self._queue: deque[Effect | _Response] = deque()
+        self._queue: deque[Effect | _Rejection] = deque()
         self._is_busy = False
         self._is_processing = self._must_process = False
-        self._waiting_fetches: list[_WaitingFetch] = []
-        self._pending_requests: dict[int, tuple[Message, Reply]] = {}
-        """Requests that a later effect answers, by identity."""
-        self._last_progress = (-1, -1)
+        self._request_ids = count()
+        self._requests: dict[int, tuple[Message, Reply]] = {}
+        """The requests without a response, by id."""
         self._led_epoch = -1
         self._committed_offset = 0
         self._timer: Timer | None = None
@@ -125,31 +128,32 @@ class KRaftReplica:
         self._tick()
 
     def handle_request(self, request: Message, reply: Reply) -> None:
-        """Process a request of another replica."""
-        self._handle(request, reply)
-        self._process()
+        """Process a request of another replica, or a voter change."""
+        rejection = raft_wire.reject(request, self._cluster_id, self.raft.leader_and_epoch)
+        if rejection is not None:
+            self._queue.append(_Rejection(reply, rejection))
+            self._process()
+            return
+        request_id = next(self._request_ids)
+        self._requests[request_id] = request, reply
+        self._step(RequestReceived(request_id, raft_wire.decode_request(request)))
 
     def on_written(self) -> None:
-        """A leader's records are readable: answer waiting fetches."""
-        if self._waiting_fetches:
-            self._retry_fetches_now()
+        """A leader's records are readable."""
+        self._step(LogAppended())
 
     def on_flushed(self) -> None:
         """More of the log is durable."""
-        self.raft.on_flushed(self._clock.mono_ms())
-        self._process()
+        self._step(LogFlushed())
 
     def raise_kraft_version(self, level: int) -> None:
-        """Write a new kraft.version; `Raft.upgrade_kraft_version` has accepted it before."""
-        rejection = self.raft.upgrade_kraft_version(level)
-        assert rejection is None, "the level was checked before"
-        self._process()
+        """Write a new kraft.version; `Raft.check_kraft_version` has accepted it before."""
+        assert self.raft.check_kraft_version(level) is None, "the level was checked before"
+        self._step(UpgradeKraftVersion(level))
 
     def resign(self) -> None:
         """Give up leadership, if this replica leads."""
-        if isinstance(self.raft.role, Leader):
-            self.raft.resign(self._clock.mono_ms())
-            self._process()
+        self._step(Resign())
 
     @property
     def is_leading(self) -> bool:
@@ -158,41 +162,14 @@ class KRaftReplica:
 
     # ------------------------------------------------------------ one step
     def _tick(self) -> None:
-        self.raft.tick(self._clock.mono_ms())
+        self._step(Tick())
+
+    def _step(self, event: Event) -> None:
+        self._queue.extend(self.raft.step(event, self._clock.mono_ms()))
         self._process()
-
-    def _handle(self, request: Message, reply: Reply, until_ms: int | None = None) -> None:
-        """Respond, or let a Fetch wait; `until_ms` is the deadline of one that waited before."""
-        now_ms = self._clock.mono_ms()
-        message = self.raft.handle_request(request, now_ms, may_wait=until_ms is None or now_ms < until_ms)
-        self._queue_effects()
-        if message is not None:
-            self._queue.append(_Response(reply, message))
-            return
-        if not isinstance(request, FetchRequest):
-            self._pending_requests[id(request)] = request, reply
-            return
-        until_ms = until_ms or now_ms + request.max_wait_ms
-        timer = self._timers.schedule(until_ms, self._retry_fetches_now)
-        self._waiting_fetches.append(_WaitingFetch(request, reply, timer))
-
-    def _retry_fetches(self) -> None:
-        """Handle the waiting fetches again."""
-        waiting, self._waiting_fetches = self._waiting_fetches, []
-        for request, reply, timer in waiting:
-            timer.cancel()
-            self._handle(request, reply, timer.at_mono_ms)
-
-    def _retry_fetches_now(self) -> None:
-        self._retry_fetches()
-        self._process()
-
-    def _queue_effects(self) -> None:
-        self._queue.extend(self.raft.effects)
-        self.raft.effects.clear()
 
     def _process(self) -> None:
-        """Execute effects and notify; a nested call only requests another pass (rule 3)."""
+        """Execute effects and notify; a nested call only requests another pass (rule 2)."""
         self._must_process = True
         if self._is_processing:
             return
@@ -205,14 +182,10 @@ class KRaftReplica:
             self._is_processing = False
 
     def _process_once(self) -> None:
-        self._queue_effects()
         if self._led_epoch >= 0 and not self.is_leading:
             self._led_epoch = -1
             self._log.on_leadership_lost()
             self._listener.on_leadership_lost()
-        if self._last_progress != (self.raft.epoch, self.raft.high_watermark):
-            self._last_progress = self.raft.epoch, self.raft.high_watermark
-            self._retry_fetches()
         self._run_effects()
         if self.raft.high_watermark > self._committed_offset:
             self._committed_offset = self.raft.high_watermark
@@ -239,14 +212,17 @@ class KRaftReplica:
     def _run_effects(self) -> None:
         while self._queue and not self._is_busy:
             effect = self._queue.popleft()
-            if isinstance(effect, _Response):
+            if isinstance(effect, _Rejection):
                 effect.reply(effect.message)
-            elif isinstance(effect, SendRequest):
-                sent = self._send(effect.to, effect.address, effect.request)
-                sent.then(partial(self._on_response, effect.to, effect.token))
             elif isinstance(effect, SendResponse):
-                _, reply = self._pending_requests.pop(id(effect.request))
-                reply(effect.response)
+                request, reply = self._requests.pop(effect.request_id)
+                reply(raft_wire.encode_response(request, effect.response))
+            elif isinstance(effect, SendRequest):
+                message = raft_wire.encode_request(effect.request, self._cluster_id)
+                sent = self._send(effect.to, effect.address, message)
+                sent.then(partial(self._on_response, effect.to, effect.token))
+            elif isinstance(effect, Fail):
+                self._listener.on_failed(effect.reason)
             elif isinstance(effect, BecomeLeader | AppendVoters):
                 self._write_as_leader(effect)
             else:
@@ -279,8 +255,7 @@ class KRaftReplica:
 
     def _on_effect_done(self) -> None:
         self._is_busy = False
-        self.raft.on_written(self._clock.mono_ms())
-        self._process()
+        self._step(WriteCompleted())
 
     def _on_response(self, peer: int, token: int, response: Completion[Message | None]) -> None:
         message = response.result()
@@ -291,12 +266,8 @@ class KRaftReplica:
                 "%s belongs to another cluster: compare cluster.id in the meta.properties of both nodes",
                 _describe_node(peer),
             )
-        try:
-            self.raft.on_response(peer, token, message, self._clock.mono_ms())
-        except LogDivergence as error:
-            self._listener.on_failed(str(error))
-            return
-        self._process()
+        response = None if message is None else raft_wire.decode_response(message, self.raft.listener)
+        self._step(ResponseReceived(peer, token, response))
 
 
 def _describe_node(leader_id: int) -> str:

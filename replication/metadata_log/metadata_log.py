@@ -41,9 +41,11 @@ from replication.metadata.metadata_records import (
 )
 from replication.metadata_log.formatting import voter_records
 from replication.metadata_log.snapshot_files import SnapshotFiles
+from replication.metadata_log.voters_record import from_record, to_record
 from replication.raft.control_state_history import ControlStateHistory
-from replication.raft.raft_log import AppendBatches, AppendVoters, BecomeLeader, EpochEnd, WriteSnapshotChunk
-from replication.raft.voters import VoterSet, from_record, to_record
+from replication.raft.events import AppendBatches, AppendVoters, BecomeLeader, WriteSnapshotChunk
+from replication.raft.raft_log import EpochEnd
+from replication.raft.voters import VoterSet
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import wait_for_disk

@@ -20,9 +20,9 @@ from replication.metadata_log.formatting import METADATA_DIRECTORY, NodeIdentity
 from replication.metadata_log.metadata_log import MetadataLog, batches_between
 from replication.metadata_log.metadata_replay import ReplayedMetadata, read_metadata
 from replication.metadata_log.quorum_state_store import read_quorum_state
+from replication.metadata_log.raft_wire import METADATA_TOPIC, METADATA_TOPIC_ID
 from replication.raft.control_state_history import ControlStateHistory
 from replication.raft.raft_log import ElectionState
-from replication.raft.rpc_messages import METADATA_TOPIC, METADATA_TOPIC_ID
 from replication.raft.voters import ReplicaKey, Voter, VoterSet
 from storage.config.log_config import LogConfig
 from storage.engine import EngineFactory

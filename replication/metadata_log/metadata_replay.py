@@ -34,8 +34,9 @@ from replication.metadata.metadata_records import (
 from replication.metadata_log.formatting import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY, NodeIdentity
 from replication.metadata_log.metadata_transactions import TransactionFilter
 from replication.metadata_log.snapshot_files import SnapshotFiles
+from replication.metadata_log.voters_record import from_record
 from replication.raft.control_state_history import ControlStateHistory
-from replication.raft.voters import VoterSet, from_record
+from replication.raft.voters import VoterSet
 from storage.inspection.batches import StoredBatch, read_stored_batches
 from storage.io.disk import Disk
 

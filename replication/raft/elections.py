@@ -1,4 +1,4 @@
-"""Leader elections: Vote, BeginQuorumEpoch and EndQuorumEpoch, sent and received (KIP-595, KIP-996).
+"""Leader elections: Vote, BeginEpoch and EndEpoch, sent and received (KIP-595, KIP-996).
 
 RULES    1. A replica grants one vote per epoch, and only to a candidate whose log is at least as up-to-date: the last epoch
             decides, then the end offset.
@@ -9,178 +9,172 @@ RULES    1. A replica grants one vote per epoch, and only to a candidate whose l
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from protocol.errors import ErrorCode
-from protocol.messages.raft import BeginQuorumEpochRequest, EndQuorumEpochRequest, VoteRequest
-from protocol.schema import Message
-from replication.raft import rpc_messages
 from replication.raft.quorum_state import QuorumState
 from replication.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
-from replication.raft.rpc_messages import quorum_response, vote_response
-from replication.raft.voters import ListenerAddress, ReplicaKey
+from replication.raft.rpc_messages import BeginEpoch, EndEpoch, EpochResponse, Vote, VoteResponse
+from replication.raft.voters import ReplicaKey
+
+# ---- requests received -----------------------------------------------------------------------------------------
 
 
-class Elections:
-    """The election part of one replica."""
-
-    def __init__(self, quorum: QuorumState) -> None:
-        self._quorum = quorum
-
-    # ------------------------------------------------------------ requests received
-    def handle_vote(self, request: VoteRequest, partition: Any, mono_ms: int) -> Message:
-        """Grant or reject a vote or a pre-vote."""
-        quorum = self._quorum
-        key = ReplicaKey(partition.replica_id, partition.replica_directory_id)
-        newest = partition.last_offset_epoch if partition.pre_vote else partition.last_offset_epoch + 1
-        if min(partition.last_offset, partition.last_offset_epoch) < 0 or newest > partition.replica_epoch:
-            return vote_response(ErrorCode.INVALID_REQUEST, quorum.leader_and_epoch)
-        if (code := self._validate_epoch(partition.replica_id, partition.replica_epoch)) != ErrorCode.NONE:
-            return vote_response(code, quorum.leader_and_epoch)
-        if partition.replica_epoch > quorum.epoch:
-            quorum.become_unattached(partition.replica_epoch, mono_ms)
-        if not self._is_for_local(request.voter_id, partition.voter_directory_id):
-            return vote_response(ErrorCode.INVALID_VOTER_KEY, quorum.leader_and_epoch)
-        is_as_long = (partition.last_offset_epoch, partition.last_offset) >= tuple(quorum.log.end)
-        is_granted = self._may_grant(key, is_as_long=is_as_long, is_pre_vote=partition.pre_vote)
-        if is_granted and not partition.pre_vote and quorum.voted_key is None:
-            self._grant(key, mono_ms)
-        return vote_response(ErrorCode.NONE, quorum.leader_and_epoch, is_granted=is_granted)
-
-    def _validate_epoch(self, sender_id: int, epoch: int) -> ErrorCode:
-        if epoch < self._quorum.epoch:
-            return ErrorCode.FENCED_LEADER_EPOCH
-        return ErrorCode.INVALID_REQUEST if sender_id < 0 else ErrorCode.NONE
-
-    def _is_for_local(self, voter_id: int, directory_id: bytes) -> bool:
-        """Whether a request names this replica as its recipient, or none."""
-        return voter_id < 0 or ReplicaKey(voter_id, directory_id).matches(self._quorum.local.key)
-
-    def _may_grant(self, key: ReplicaKey, *, is_as_long: bool, is_pre_vote: bool) -> bool:
-        """Whether this replica grants the vote or pre-vote (rules 1 and 2)."""
-        quorum, role = self._quorum, self._quorum.role
-        if is_pre_vote:
-            is_led = isinstance(role, Leader) or (isinstance(role, Follower) and role.has_fetched)
-            return is_as_long and not is_led
-        if not isinstance(role, Unattached | Prospective):
-            return False
-        if quorum.voted_key is not None:
-            return quorum.voted_key.matches(key)
-        return is_as_long and quorum.leader_id < 0
-
-    def _grant(self, key: ReplicaKey, mono_ms: int) -> None:
-        quorum = self._quorum
-        if isinstance(quorum.role, Prospective):
-            quorum.become_prospective(mono_ms, key)
-        else:
-            quorum.transition_to(Unattached(quorum.election_deadline(mono_ms)), quorum.epoch, key)
-
-    def handle_begin_epoch(self, request: BeginQuorumEpochRequest, partition: Any, mono_ms: int) -> Message:
-        """Follow the new leader."""
-        code = self._accept_leader(partition, request.leader_endpoints, mono_ms)
-        if code == ErrorCode.NONE and not self._is_for_local(request.voter_id, partition.voter_directory_id):
+def on_vote(state: QuorumState, vote: Vote) -> VoteResponse:
+    """Grant or reject a vote or a pre-vote."""
+    code = _validate_vote(state, vote)
+    if code == ErrorCode.NONE:
+        if vote.epoch > state.epoch:
+            state.become_unattached(vote.epoch)
+        if not _is_for_local(state, vote.recipient):
             code = ErrorCode.INVALID_VOTER_KEY
-        return quorum_response(request, code, self._quorum.leader_and_epoch)
+    is_granted = code == ErrorCode.NONE and _may_grant(state, vote)
+    if is_granted and not vote.is_pre_vote and state.voted_key is None:
+        _grant(state, vote.candidate)
+    return VoteResponse(code, state.leader_and_epoch, is_granted)
 
-    def handle_end_epoch(self, request: EndQuorumEpochRequest, partition: Any, mono_ms: int) -> Message:
-        """The leader resigned: set the election deadline by the order of preferred candidates."""
-        code = self._accept_leader(partition, request.leader_endpoints, mono_ms)
-        role = self._quorum.role
-        if code == ErrorCode.NONE and isinstance(role, Follower) and role.leader_id == partition.leader_id:
-            keys = [ReplicaKey(key.candidate_id, key.candidate_directory_id) for key in partition.preferred_candidates]
-            keys = keys or [ReplicaKey(node_id) for node_id in partition.preferred_successors]
-            role.deadline_ms = mono_ms + self._end_epoch_backoff_ms(keys)
-        return quorum_response(request, code, self._quorum.leader_and_epoch)
 
-    def _accept_leader(self, partition: Any, endpoints: Any, mono_ms: int) -> ErrorCode:
-        """Validate and apply the leader and epoch of a Begin- or EndQuorumEpoch request."""
-        quorum = self._quorum
-        if (code := self._validate_epoch(partition.leader_id, partition.leader_epoch)) != ErrorCode.NONE:
-            return code
-        is_other = partition.leader_epoch == quorum.epoch and quorum.leader_id not in (-1, partition.leader_id)
-        if is_other or partition.leader_id == quorum.local.key.node_id:
-            return ErrorCode.INVALID_REQUEST
-        addresses = tuple(ListenerAddress(one.name, one.host, one.port) for one in endpoints)
-        quorum.learn_leader(partition.leader_epoch, partition.leader_id, addresses, mono_ms)
-        return ErrorCode.NONE
+def _validate_vote(state: QuorumState, vote: Vote) -> ErrorCode:
+    newest = vote.end.epoch if vote.is_pre_vote else vote.end.epoch + 1
+    if min(vote.end) < 0 or newest > vote.epoch:
+        return ErrorCode.INVALID_REQUEST
+    return _validate_epoch(state, vote.candidate.node_id, vote.epoch)
 
-    def _end_epoch_backoff_ms(self, preferred_successors: list[ReplicaKey]) -> int:
-        """The delay before this replica's election: 0 for the first preferred candidate, doubled for each next (KIP-595)."""
-        most_ms = self._quorum.times.election_backoff_max_ms
-        local = self._quorum.local.key
-        place = next(
-            (place for place, key in enumerate(preferred_successors) if key.matches(local)), len(preferred_successors)
-        )
-        if place == len(preferred_successors):
-            return most_ms
-        return min(most_ms, (most_ms >> len(preferred_successors) - 1) << place - 1) if place else 0
 
-    # ------------------------------------------------------------ requests sent
-    def request_votes(self, role: Prospective | Candidate) -> None:
-        """Send Vote requests to the voters without an answer, unless the election is lost."""
-        quorum = self._quorum
-        for voter in [] if role.tally.is_rejected else role.tally.unanswered:
-            if quorum.requests.can_send(voter.key.node_id):
-                request = rpc_messages.vote_request(
-                    quorum.cluster_id,
-                    quorum.local.key,
-                    voter.key,
-                    epoch=quorum.epoch,
-                    end=quorum.log.end,
-                    is_pre_vote=isinstance(role, Prospective),
-                )
-                self._send(voter.key.node_id, request)
+def _validate_epoch(state: QuorumState, sender_id: int, epoch: int) -> ErrorCode:
+    if epoch < state.epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    return ErrorCode.INVALID_REQUEST if sender_id < 0 else ErrorCode.NONE
 
-    def send_begin_epoch(self, role: Leader, mono_ms: int) -> None:
-        """Send BeginQuorumEpoch to the voters that do not fetch, every half fetch timeout."""
-        quorum = self._quorum
-        interval_ms = quorum.times.fetch_timeout_ms // 2
-        role.next_begin_epoch_ms = {
-            node_id: due_ms for node_id, due_ms in role.next_begin_epoch_ms.items() if node_id in quorum.voters.node_ids
-        }
-        for voter in quorum.voters:
-            node_id = voter.key.node_id
-            if node_id == quorum.local.key.node_id or role.next_begin_epoch_ms.get(node_id, 0) > mono_ms:
-                continue
-            role.next_begin_epoch_ms[node_id] = mono_ms + interval_ms
-            is_following = role.progress.has_fetched(voter.key, mono_ms - interval_ms)
-            if quorum.requests.can_send(node_id) and not is_following:
-                request = rpc_messages.begin_epoch_request(quorum.cluster_id, quorum.local, voter.key, quorum.epoch)
-                self._send(node_id, request)
-        role.progress.expire_observers(quorum.voters, mono_ms)
 
-    def send_end_epoch(self, role: Resigned) -> None:
-        """Send EndQuorumEpoch to the voters that have not acknowledged it."""
-        quorum = self._quorum
-        for node_id in sorted(role.unacked_voters):
-            if quorum.requests.can_send(node_id):
-                request = rpc_messages.end_epoch_request(
-                    quorum.cluster_id, quorum.local, quorum.epoch, role.preferred_successors
-                )
-                self._send(node_id, request)
+def _is_for_local(state: QuorumState, recipient: ReplicaKey) -> bool:
+    """Whether a request names this replica as its recipient, or none."""
+    return recipient.node_id < 0 or recipient.matches(state.local.key)
 
-    def _send(self, node_id: int, request: Message) -> None:
-        self._quorum.requests.send(node_id, self._quorum.address_of(node_id), request)
 
-    # ------------------------------------------------------------ responses
-    def on_vote_response(self, peer: int, partition: Any, mono_ms: int) -> None:
-        """Count a vote; the election may end."""
-        quorum, role = self._quorum, self._quorum.role
-        if not isinstance(role, Prospective | Candidate):
-            return
-        if partition.error_code != ErrorCode.NONE or partition.leader_epoch < quorum.epoch:
-            quorum.requests.back_off(peer, mono_ms)
-            return
-        role.tally.record(peer, is_granted=partition.vote_granted)
-        if role.tally.is_won:
-            if isinstance(role, Prospective):
-                quorum.become_candidate(mono_ms)
-            else:
-                quorum.become_leader(role.tally, mono_ms)
-        elif role.tally.is_rejected and isinstance(role, Prospective):  # a candidate waits for its election timeout
-            quorum.pre_vote_lost(role, mono_ms)
+def _may_grant(state: QuorumState, vote: Vote) -> bool:
+    """Whether this replica grants the vote or pre-vote (rules 1 and 2)."""
+    role = state.role
+    if vote.is_pre_vote:
+        is_led = isinstance(role, Leader) or (isinstance(role, Follower) and role.has_fetched)
+        return not is_led and vote.end >= state.log.end
+    if not isinstance(role, Unattached | Prospective):
+        return False
+    if state.voted_key is not None:
+        return state.voted_key.matches(vote.candidate)
+    return vote.end >= state.log.end and state.leader_id < 0
 
-    def on_pre_vote_unsupported(self, mono_ms: int) -> None:
-        """A voter does not support pre-votes: start the election directly."""
-        if isinstance(self._quorum.role, Prospective):
-            self._quorum.become_candidate(mono_ms)
+
+def _grant(state: QuorumState, candidate: ReplicaKey) -> None:
+    if isinstance(state.role, Prospective):
+        state.become_prospective(candidate)
+    else:
+        state.transition_to(Unattached(state.new_election_deadline()), state.epoch, candidate)
+
+
+def on_begin_epoch(state: QuorumState, request: BeginEpoch) -> EpochResponse:
+    """Follow the new leader."""
+    code = _accept_leader(state, request)
+    if code == ErrorCode.NONE and not _is_for_local(state, request.recipient):
+        code = ErrorCode.INVALID_VOTER_KEY
+    return EpochResponse(code, state.leader_and_epoch)
+
+
+def on_end_epoch(state: QuorumState, request: EndEpoch) -> EpochResponse:
+    """The leader resigned: set the election deadline by the order of preferred candidates."""
+    code = _accept_leader(state, request)
+    role = state.role
+    if code == ErrorCode.NONE and isinstance(role, Follower) and role.leader_id == request.leader_id:
+        role.deadline_ms = state.mono_ms + _end_epoch_backoff_ms(state, request.preferred_candidates)
+    return EpochResponse(code, state.leader_and_epoch)
+
+
+def _accept_leader(state: QuorumState, request: BeginEpoch | EndEpoch) -> ErrorCode:
+    """Validate and apply the leader and epoch of a request."""
+    if (code := _validate_epoch(state, request.leader_id, request.epoch)) != ErrorCode.NONE:
+        return code
+    is_other = request.epoch == state.epoch and state.leader_id not in (-1, request.leader_id)
+    if is_other or request.leader_id == state.local.key.node_id:
+        return ErrorCode.INVALID_REQUEST
+    state.learn_leader(request.epoch, request.leader_id, request.addresses)
+    return ErrorCode.NONE
+
+
+def _end_epoch_backoff_ms(state: QuorumState, candidates: Sequence[ReplicaKey]) -> int:
+    """The delay before this replica's election: 0 for the first preferred candidate, doubled for each next (KIP-595)."""
+    most_ms, local = state.times.election_backoff_max_ms, state.local.key
+    place = next((place for place, key in enumerate(candidates) if key.matches(local)), None)
+    if place is None:
+        return most_ms
+    return min(most_ms, (most_ms >> len(candidates) - 1) << place - 1) if place else 0
+
+
+# ---- requests sent ---------------------------------------------------------------------------------------------
+
+
+def request_votes(state: QuorumState, role: Prospective | Candidate) -> None:
+    """Send Vote requests to the voters without an answer, unless the election is lost."""
+    is_pre_vote = isinstance(role, Prospective)
+    for voter in [] if role.tally.is_rejected else role.tally.unanswered:
+        if state.requests.can_send(voter.key.node_id):
+            vote = Vote(state.local.key, voter.key, state.epoch, state.log.end, is_pre_vote)
+            state.send(voter.key.node_id, vote)
+
+
+def send_begin_epoch(state: QuorumState, role: Leader) -> None:
+    """Send BeginEpoch to the voters that do not fetch, every half fetch timeout."""
+    interval_ms, local = state.times.fetch_timeout_ms // 2, state.local
+    role.next_begin_epoch_ms = {
+        node_id: due_ms for node_id, due_ms in role.next_begin_epoch_ms.items() if node_id in state.voters.node_ids
+    }
+    for voter in state.voters:
+        node_id = voter.key.node_id
+        if node_id == local.key.node_id or role.next_begin_epoch_ms.get(node_id, 0) > state.mono_ms:
+            continue
+        role.next_begin_epoch_ms[node_id] = state.mono_ms + interval_ms
+        is_following = role.progress.has_fetched(voter.key, state.mono_ms - interval_ms)
+        if state.requests.can_send(node_id) and not is_following:
+            state.send(node_id, BeginEpoch(local.key.node_id, state.epoch, local.addresses, voter.key))
+    role.progress.expire_observers(state.voters, state.mono_ms)
+
+
+def send_end_epoch(state: QuorumState, role: Resigned) -> None:
+    """Send EndEpoch to the voters that have not acknowledged it."""
+    local = state.local
+    for node_id in sorted(role.unacked_voters):
+        if state.requests.can_send(node_id):
+            request = EndEpoch(local.key.node_id, state.epoch, local.addresses, tuple(role.preferred_successors))
+            state.send(node_id, request)
+
+
+# ---- responses -------------------------------------------------------------------------------------------------
+
+
+def on_vote_response(state: QuorumState, peer: int, response: VoteResponse) -> None:
+    """Count a vote; the election may end."""
+    role = state.role
+    if not isinstance(role, Prospective | Candidate):
+        return
+    if response.code != ErrorCode.NONE or response.leader.epoch < state.epoch:
+        state.back_off(peer)
+        return
+    role.tally.record(peer, is_granted=response.is_granted)
+    if role.tally.is_won:
+        if isinstance(role, Prospective):
+            state.become_candidate()
+        else:
+            state.become_leader(role.tally)
+    elif role.tally.is_rejected and isinstance(role, Prospective):  # a candidate waits for its election timeout
+        state.pre_vote_lost(role)
+
+
+def on_pre_vote_unsupported(state: QuorumState) -> None:
+    """A voter does not support pre-votes: start the election directly."""
+    if isinstance(state.role, Prospective):
+        state.become_candidate()
+
+
+def on_epoch_response(state: QuorumState, peer: int) -> None:
+    """A voter acknowledged BeginEpoch or EndEpoch."""
+    if isinstance(state.role, Resigned):
+        state.role.unacked_voters.discard(peer)

@@ -9,15 +9,10 @@ NOT HERE The choice of the peer and the time (`follower_fetch.py`).
 
 from __future__ import annotations
 
-from protocol.messages.produce_fetch import FetchRequest, PartitionData
-from protocol.messages.raft import FetchSnapshotPartitionResponse, FetchSnapshotRequest
-from replication.raft import rpc_messages
-from replication.raft.raft_log import AppendBatches, Effect, EpochEnd, RaftLog, Truncate, WriteSnapshotChunk
+from replication.raft.events import AppendBatches, Fail, Truncate, WriteSnapshotChunk
+from replication.raft.raft_log import EpochEnd, RaftLog
+from replication.raft.rpc_messages import Fetch, FetchResponse, FetchSnapshot, FetchSnapshotResponse
 from replication.raft.voters import ReplicaKey
-
-
-class LogDivergence(Exception):
-    """The leader's log contradicts records that were committed here; the message explains it."""
 
 
 class FollowerLogSync:
@@ -34,51 +29,45 @@ class FollowerLogSync:
         """Discard the snapshot download and the leader's high watermark."""
         self._fetching_snapshot, self._leader_high_watermark = None, -1
 
-    def next_request(self, cluster_id: str, local: ReplicaKey, epoch: int) -> FetchRequest | FetchSnapshotRequest:
+    def next_request(self, local: ReplicaKey, epoch: int) -> Fetch | FetchSnapshot:
         """The next request to the leader: Fetch, or FetchSnapshot during a download."""
         if self._fetching_snapshot is None:
-            return self.fetch_request(cluster_id, local, epoch)
-        snapshot, position = self._fetching_snapshot
-        return rpc_messages.snapshot_request(cluster_id, local, epoch=epoch, snapshot=snapshot, position=position)
+            return self.fetch(local, epoch)
+        return FetchSnapshot(local, epoch, *self._fetching_snapshot)
 
-    def fetch_request(self, cluster_id: str, local: ReplicaKey, epoch: int) -> FetchRequest:
+    def fetch(self, local: ReplicaKey, epoch: int) -> Fetch:
         """A Fetch for any peer; a peer that is not the leader names it in its response."""
-        end, known = self._log.end, self.high_watermark
-        return rpc_messages.fetch_request(cluster_id, local, epoch=epoch, end=end, high_watermark=known)
+        return Fetch(local, epoch, self._log.end, self.high_watermark)
 
     def abandon_snapshot(self) -> None:
         """Stop the snapshot download: the leader no longer has this snapshot."""
         self._fetching_snapshot = None
 
-    def on_fetch_response(self, partition: PartitionData, epoch: int) -> Effect | None:
-        """Return the write for a Fetch response, if any; `on_written` follows it.
-
-        Raises:
-            LogDivergence: the response asks to truncate committed records (rule 2).
-        """
-        diverging, snapshot = partition.diverging_epoch, partition.snapshot_id
-        if diverging is not None and diverging.epoch >= 0:
-            return self._begin_write(Truncate(self._truncation_offset(EpochEnd(diverging.epoch, diverging.end_offset))))
-        if snapshot is not None and min(snapshot.epoch, snapshot.end_offset) >= 0:
-            self._fetching_snapshot = (EpochEnd(snapshot.epoch, snapshot.end_offset), 0)
+    def on_fetch_response(self, response: FetchResponse, epoch: int) -> AppendBatches | Truncate | Fail | None:
+        """Return the write for a Fetch response, if any; `Fail` if it asks to truncate committed records (rule 2)."""
+        if response.diverging is not None:
+            return self._truncate(response.diverging)
+        if response.snapshot is not None:
+            self._fetching_snapshot = (response.snapshot, 0)
             return None
-        self._leader_high_watermark = partition.high_watermark
-        if partition.records:
-            return self._begin_write(AppendBatches(partition.records, epoch))
+        self._leader_high_watermark = response.high_watermark
+        if response.records:
+            self.is_writing = True
+            return AppendBatches(response.records, epoch)
         self._update_high_watermark()
         return None
 
-    def on_snapshot_response(self, partition: FetchSnapshotPartitionResponse) -> Effect | None:
+    def on_snapshot_response(self, response: FetchSnapshotResponse) -> WriteSnapshotChunk | None:
         """Return the write for a FetchSnapshot response, if it continues the download (rule 4)."""
-        named = EpochEnd(partition.snapshot_id.epoch, partition.snapshot_id.end_offset)
-        if self._fetching_snapshot != (named, partition.position):
+        snapshot, position = response.snapshot, response.position
+        if self._fetching_snapshot != (snapshot, position):
             self._fetching_snapshot = None
             return None
-        snapshot, position = self._fetching_snapshot
-        end = position + len(partition.unaligned_records)
-        is_last = end >= partition.size
+        end = position + len(response.chunk)
+        is_last = end >= response.size
         self._fetching_snapshot = None if is_last else (snapshot, end)
-        return self._begin_write(WriteSnapshotChunk(snapshot, position, partition.unaligned_records, is_last))
+        self.is_writing = True
+        return WriteSnapshotChunk(snapshot, position, response.chunk, is_last)
 
     def on_written(self) -> None:
         """The last write is complete."""
@@ -89,21 +78,18 @@ class FollowerLogSync:
         """Set the high watermark that this replica computed as leader."""
         self.high_watermark = max(self.high_watermark, high_watermark)
 
-    def _begin_write(self, effect: Effect) -> Effect:
-        self.is_writing = True
-        return effect
-
     def _update_high_watermark(self) -> None:
         known = min(self._leader_high_watermark, self._log.end.offset)
         self.high_watermark = max(self.high_watermark, self._log.start_offset, known)
 
-    def _truncation_offset(self, diverging: EpochEnd) -> int:
-        """The end of the last epoch that both logs have, in the shorter log."""
+    def _truncate(self, diverging: EpochEnd) -> Truncate | Fail:
+        """Truncate to the end of the last epoch that both logs have, in the shorter log."""
         local = self._log.end_of_epoch(diverging.epoch)
         offset = min(local.offset, diverging.offset) if local.epoch == diverging.epoch else local.offset
         if offset < self.high_watermark:
-            raise LogDivergence(
+            return Fail(
                 f"The leader asks to cut the metadata log at {offset}, but the batch before {self.high_watermark} is "
                 "committed. One of the two logs was lost or changed by hand."
             )
-        return offset
+        self.is_writing = True
+        return Truncate(offset)

@@ -6,7 +6,9 @@ RULES    1. A replica's log agrees with the leader's if the leader has the repli
             offset 0 is never sent.
          3. A fetch offset acknowledges the records before it and can advance the high watermark (`replica_progress.py`).
          4. A leader that removed itself from the voters resigns when the removal is committed.
-         5. The checks and their order are Apache Kafka's.
+         5. A Fetch without news waits for some, or for its max_wait_ms, and is then handled again. The end of the role, a
+            new high watermark and new records are news.
+         6. The checks and their order are Apache Kafka's.
 """
 
 from __future__ import annotations
@@ -14,20 +16,18 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from protocol.errors import ErrorCode
-from protocol.messages import produce_fetch, raft
-from replication.raft import rpc_messages
+from replication.raft import voter_changes
 from replication.raft.quorum_state import QuorumState
 from replication.raft.raft_log import EpochEnd, RaftLog
 from replication.raft.roles import Leader
-from replication.raft.voter_changes import VoterChanges
-from replication.raft.voters import ReplicaKey
+from replication.raft.rpc_messages import Fetch, FetchResponse, FetchSnapshot, FetchSnapshotResponse
 
 
 class OffsetMismatch(NamedTuple):
     """Where the replica must continue instead: at a diverging epoch or with a snapshot."""
 
-    diverging: produce_fetch.FetchEpochEndOffset | None = None
-    snapshot: produce_fetch.SnapshotId | None = None
+    diverging: EpochEnd | None = None
+    snapshot: EpochEnd | None = None
 
 
 def validate_offset_and_epoch(log: RaftLog, replica_end: EpochEnd) -> OffsetMismatch | None:
@@ -39,120 +39,121 @@ def validate_offset_and_epoch(log: RaftLog, replica_end: EpochEnd) -> OffsetMism
         or replica_end.epoch < oldest.epoch
     )
     if newest is not None and newest.offset > 0 and (needs_snapshot or replica_end.offset == 0):
-        return OffsetMismatch(snapshot=produce_fetch.SnapshotId(end_offset=newest.offset, epoch=newest.epoch))
+        return OffsetMismatch(snapshot=newest)
     if replica_end == (0, 0):
         return None
     end = log.end_of_epoch(replica_end.epoch)
     if end.epoch == replica_end.epoch and end.offset >= replica_end.offset:
         return None
-    return OffsetMismatch(diverging=produce_fetch.FetchEpochEndOffset(epoch=end.epoch, end_offset=end.offset))
+    return OffsetMismatch(diverging=end)
+
+
+# ---- Fetch -----------------------------------------------------------------------------------------------------
+
+
+class _WaitingFetch(NamedTuple):
+    """A Fetch that waits for news (rule 5)."""
+
+    request_id: int
+    fetch: Fetch
+    deadline_ms: int
 
 
 class LeaderFetch:
-    """Fetch requests, as the leader handles them."""
+    """The fetches of other replicas, those that wait among them (Kafka: the fetch purgatory of KafkaRaftClient)."""
 
-    def __init__(self, quorum: QuorumState, changes: VoterChanges) -> None:
-        self._quorum = quorum
-        self._changes = changes
+    def __init__(self, state: QuorumState) -> None:
+        self._state = state
+        self._waiting: list[_WaitingFetch] = []
+        self._last_news: tuple[int, bool, int] | None = None
 
-    def check_leader_epoch(self, epoch: int) -> ErrorCode:
-        """The error for a request with this leader epoch; NONE if this replica leads that epoch."""
-        quorum = self._quorum
-        if epoch < quorum.epoch:
-            return ErrorCode.FENCED_LEADER_EPOCH
-        if epoch > quorum.epoch:
-            return ErrorCode.UNKNOWN_LEADER_EPOCH
-        return ErrorCode.NONE if isinstance(quorum.role, Leader) else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    @property
+    def deadlines_ms(self) -> list[int]:
+        """The times at which fetches end their wait."""
+        return [waiting.deadline_ms for waiting in self._waiting]
 
-    def handle_fetch(
-        self, request: produce_fetch.FetchRequest, fetch: produce_fetch.FetchPartition, mono_ms: int, *, may_wait: bool
-    ) -> produce_fetch.FetchResponse | None:
-        """Return records or a log mismatch; None if there is no news and the request may wait."""
-        quorum, role = self._quorum, self._quorum.role
-        state = request.replica_state
-        replica = ReplicaKey(request.replica_id if state is None else state.replica_id, fetch.replica_directory_id)
-        code = self._validate_request(request, fetch)
-        if code == ErrorCode.NONE:
-            code = self.check_leader_epoch(fetch.current_leader_epoch)
-        if code == ErrorCode.NONE and replica.node_id == quorum.local.key.node_id:
-            code = ErrorCode.UNKNOWN_SERVER_ERROR
-        if code != ErrorCode.NONE or not isinstance(role, Leader):
-            return rpc_messages.fetch_response(self._partition(code, -1), quorum.leader_and_epoch)
-        mismatch = validate_offset_and_epoch(quorum.log, EpochEnd(fetch.last_fetched_epoch, fetch.fetch_offset))
-        if mismatch is not None:
-            partition = self._partition(code, self._high_watermark(role))
-            partition.diverging_epoch, partition.snapshot_id = mismatch
-            return rpc_messages.fetch_response(partition, quorum.leader_and_epoch)
-        end = quorum.log.end.offset
-        if replica.node_id >= 0:
-            role.progress.on_fetch(replica, fetch.fetch_offset, leader_end=end, mono_ms=mono_ms)
-            self.update_high_watermark(role, mono_ms)
-        high_watermark = self._high_watermark(role)
-        may_wait = may_wait and request.max_wait_ms > 0
-        records = quorum.log.read(fetch.fetch_offset, request.max_bytes)
-        if may_wait and not len(records) and fetch.high_watermark >= high_watermark and role is quorum.role:
-            return None
-        return rpc_messages.fetch_response(self._partition(code, high_watermark, records), quorum.leader_and_epoch)
+    def handle(self, request_id: int, fetch: Fetch, deadline_ms: int | None = None) -> FetchResponse | None:
+        """Return records or a log mismatch; None if the fetch waits, until its deadline if it waited before."""
+        state = self._state
+        now_ms = state.mono_ms
+        may_wait = fetch.max_wait_ms > 0 and (deadline_ms is None or now_ms < deadline_ms)
+        response = _on_fetch(state, fetch, may_wait=may_wait)
+        if response is None:
+            self._waiting.append(_WaitingFetch(request_id, fetch, deadline_ms or now_ms + fetch.max_wait_ms))
+        return response
 
-    @staticmethod
-    def _validate_request(request: produce_fetch.FetchRequest, fetch: produce_fetch.FetchPartition) -> ErrorCode:
-        is_negative = min(request.max_wait_ms, fetch.fetch_offset, fetch.last_fetched_epoch) < 0
-        is_invalid = is_negative or fetch.last_fetched_epoch > fetch.current_leader_epoch
-        return ErrorCode.INVALID_REQUEST if is_invalid else ErrorCode.NONE
+    def take_ready(self, *, is_appended: bool) -> list[_WaitingFetch]:
+        """Remove and return the fetches to handle again, if there is news or one has reached its deadline."""
+        state = self._state
+        news = (state.epoch, isinstance(state.role, Leader), state.log_sync.high_watermark)
+        is_news, self._last_news = is_appended or news != self._last_news, news
+        if not is_news and state.mono_ms < min(self.deadlines_ms, default=state.mono_ms):
+            return []
+        ready, self._waiting = self._waiting, []
+        return ready
 
-    @staticmethod
-    def _high_watermark(role: Leader) -> int:
-        """The high watermark for responses; -1 before a record of this epoch is committed."""
-        return role.progress.high_watermark or -1
 
-    def _partition(self, code: ErrorCode, high_watermark: int, records: Any = b"") -> produce_fetch.PartitionData:
-        quorum = self._quorum
-        return produce_fetch.PartitionData(
-            partition_index=0,
-            error_code=code,
-            high_watermark=high_watermark,
-            log_start_offset=quorum.log.start_offset,
-            current_leader=produce_fetch.LeaderIdAndEpoch(leader_id=quorum.leader_id, leader_epoch=quorum.epoch),
-            records=records,
-        )
+def _on_fetch(state: QuorumState, fetch: Fetch, *, may_wait: bool) -> FetchResponse | None:
+    """Return records or a log mismatch; None if there is no news and the fetch may wait."""
+    role = state.role
+    code = ErrorCode.INVALID_REQUEST if _is_invalid(fetch) else state.check_leader_epoch(fetch.epoch)
+    if code == ErrorCode.NONE and fetch.replica.node_id == state.local.key.node_id:
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+    if code != ErrorCode.NONE or not isinstance(role, Leader):
+        return FetchResponse(code, state.leader_and_epoch, -1, state.log.start_offset)
+    mismatch = validate_offset_and_epoch(state.log, fetch.end)
+    if mismatch is not None:
+        watermark = _high_watermark(role)
+        return FetchResponse(code, state.leader_and_epoch, watermark, state.log.start_offset, b"", *mismatch)
+    if fetch.replica.node_id >= 0:
+        end = state.log.end.offset
+        role.progress.on_fetch(fetch.replica, fetch.end.offset, leader_end=end, mono_ms=state.mono_ms)
+        update_high_watermark(state, role)
+    watermark = _high_watermark(role)
+    records = state.log.read(fetch.end.offset, fetch.max_bytes)
+    if may_wait and not len(records) and fetch.high_watermark >= watermark and role is state.role:
+        return None
+    return FetchResponse(code, state.leader_and_epoch, watermark, state.log.start_offset, records)
 
-    def update_high_watermark(self, role: Leader, mono_ms: int) -> None:
-        """Advance the high watermark and complete what waits for it (rules 3 and 4)."""
-        quorum = self._quorum
-        if not role.progress.update_high_watermark(quorum.voters, quorum.log.flushed_offset):
-            return
-        quorum.log_sync.advance_high_watermark(role.progress.high_watermark)
-        self._changes.on_high_watermark(role)
-        if not quorum.is_voter and role.progress.high_watermark > quorum.log.voters.latest_offset:
-            quorum.resign(mono_ms)
 
-    def handle_fetch_snapshot(
-        self, request: raft.FetchSnapshotRequest, fetch: raft.FetchSnapshotPartition, mono_ms: int
-    ) -> raft.FetchSnapshotResponse:
-        """Return a chunk of a snapshot."""
-        quorum, role = self._quorum, self._quorum.role
-        code = self.check_leader_epoch(fetch.current_leader_epoch)
-        snapshot = EpochEnd(fetch.snapshot_id.epoch, fetch.snapshot_id.end_offset)
-        chunk, size = b"", 0
-        if isinstance(role, Leader) and code == ErrorCode.NONE:
-            code, chunk, size = self._snapshot_chunk(snapshot, fetch.position, request.max_bytes)
-            if code == ErrorCode.NONE and request.replica_id not in (-1, quorum.local.key.node_id):
-                role.progress.on_contact(ReplicaKey(request.replica_id, fetch.replica_directory_id), mono_ms)
-        partition = raft.FetchSnapshotPartitionResponse(
-            error_code=code,
-            snapshot_id=raft.WantedSnapshot(end_offset=snapshot.offset, epoch=snapshot.epoch),
-            current_leader=raft.QuorumLeader(leader_id=quorum.leader_id, leader_epoch=quorum.epoch),
-            size=size,
-            position=fetch.position,
-            unaligned_records=chunk,
-        )
-        return rpc_messages.snapshot_response(partition, quorum.leader_and_epoch)
+def _is_invalid(fetch: Fetch) -> bool:
+    return min(fetch.max_wait_ms, *fetch.end) < 0 or fetch.end.epoch > fetch.epoch
 
-    def _snapshot_chunk(self, snapshot: EpochEnd, position: int, max_bytes: int) -> tuple[ErrorCode, Any, int]:
-        log = self._quorum.log
-        found = log.read_snapshot(snapshot, position, max_bytes) if snapshot.offset > 0 else None
-        if found is None:
-            return ErrorCode.SNAPSHOT_NOT_FOUND, b"", 0
-        if not 0 <= position < found[1]:
-            return ErrorCode.POSITION_OUT_OF_RANGE, b"", 0
-        return ErrorCode.NONE, *found
+
+def _high_watermark(role: Leader) -> int:
+    """The high watermark for responses; -1 before a record of this epoch is committed."""
+    return role.progress.high_watermark or -1
+
+
+def update_high_watermark(state: QuorumState, role: Leader) -> None:
+    """Advance the high watermark and complete what waits for it (rules 3 and 4)."""
+    if not role.progress.update_high_watermark(state.voters, state.log.flushed_offset):
+        return
+    state.log_sync.advance_high_watermark(role.progress.high_watermark)
+    voter_changes.on_high_watermark(state, role)
+    if not state.is_voter and role.progress.high_watermark > state.log.voters.latest_offset:
+        state.resign()
+
+
+# ---- FetchSnapshot ---------------------------------------------------------------------------------------------
+
+
+def on_fetch_snapshot(state: QuorumState, fetch: FetchSnapshot) -> FetchSnapshotResponse:
+    """Return a chunk of a snapshot."""
+    role = state.role
+    code: ErrorCode = state.check_leader_epoch(fetch.epoch)
+    chunk, size = b"", 0
+    if isinstance(role, Leader) and code == ErrorCode.NONE:
+        code, chunk, size = _snapshot_chunk(state.log, fetch)
+        if code == ErrorCode.NONE and fetch.replica.node_id not in (-1, state.local.key.node_id):
+            role.progress.on_contact(fetch.replica, state.mono_ms)
+    return FetchSnapshotResponse(code, state.leader_and_epoch, fetch.snapshot, fetch.position, size, chunk)
+
+
+def _snapshot_chunk(log: RaftLog, fetch: FetchSnapshot) -> tuple[ErrorCode, Any, int]:
+    found = log.read_snapshot(fetch.snapshot, fetch.position, fetch.max_bytes) if fetch.snapshot.offset > 0 else None
+    if found is None:
+        return ErrorCode.SNAPSHOT_NOT_FOUND, b"", 0
+    if not 0 <= fetch.position < found[1]:
+        return ErrorCode.POSITION_OUT_OF_RANGE, b"", 0
+    return ErrorCode.NONE, *found

@@ -9,6 +9,7 @@ RULES    1. Election state is durable before any message that depends on it is s
             pre-vote disturbs no other replica, and a new cluster does not wait for an election timeout.
          7. The fetch timeout has a jitter: all followers fetched from a failed leader at about the same time, and simultaneous
             candidates split the vote. Apache Kafka has no jitter here.
+         8. The parts of a replica (`elections.py` etc.) change the role only by the transitions here, and add effects in order.
 NOT HERE The causes of transitions: votes (`elections.py`), responses of the leader (`follower_fetch.py`), time (`raft.py`).
 """
 
@@ -18,13 +19,13 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode
-from replication.raft import rpc_messages
+from replication.raft.events import AppendVoters, BecomeLeader, Effect, Persist, SendRequest, SendResponse
 from replication.raft.follower_log_sync import FollowerLogSync
-from replication.raft.raft_log import AppendVoters, BecomeLeader, Effect, ElectionState, Persist, RaftLog, SendResponse
+from replication.raft.raft_log import ElectionState, RaftLog
 from replication.raft.replica_progress import ReplicaProgress
 from replication.raft.request_tracker import RequestTracker
 from replication.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Role, Unattached, VoteTally
-from replication.raft.rpc_messages import LeaderAndEpoch
+from replication.raft.rpc_messages import LeaderAndEpoch, Request, Response, VoterChangeResponse
 from replication.raft.voters import ListenerAddress, ReplicaKey, Voter, VoterSet
 
 _FETCH_JITTER_DIVISOR: Final = 10
@@ -47,47 +48,48 @@ class QuorumState:
     def __init__(
         self,
         local: Voter,
-        cluster_id: str,
         log: RaftLog,
-        state: ElectionState,
+        stored: ElectionState,
         *,
         times: QuorumTimes,
         jitter: Callable[[int], int],
         mono_ms: int,
     ) -> None:
         self.local = local
-        self.cluster_id = cluster_id
         self.log = log
         self.times = times
+        self.mono_ms = mono_ms
+        """The time of the current step."""
         self.effects: list[Effect] = []
-        self.requests = RequestTracker(self.effects, times.retry_backoff_ms)
+        """The effects of the current step."""
+        self.requests = RequestTracker(times.retry_backoff_ms)
         self.log_sync = FollowerLogSync(log)
-        self.epoch = max(state.epoch, log.end.epoch)
+        self.epoch = max(stored.epoch, log.end.epoch)
         self.leader_addresses: tuple[ListenerAddress, ...] = ()
         self._jitter = jitter
-        is_newest = state.epoch == self.epoch
-        self.voted_key = state.voted_key if is_newest else None
-        self.role: Role = self._initial_role(state.leader_id if is_newest else -1, mono_ms)
+        is_newest = stored.epoch == self.epoch
+        self.voted_key = stored.voted_key if is_newest else None
+        self.role: Role = self._initial_role(stored.leader_id if is_newest else -1)
         if len(self.voters) == 1 and self.is_voter:
-            self._lead_as_only_voter(mono_ms)
+            self._lead_as_only_voter()
 
-    def _initial_role(self, leader_id: int, mono_ms: int) -> Role:
+    def _initial_role(self, leader_id: int) -> Role:
         """The role at startup, from the stored election state (rules 2 and 6)."""
         if leader_id == self.local.key.node_id:
-            return Resigned(mono_ms, [], set())
+            return Resigned(self.mono_ms, [], set())
         if leader_id < 0:
             is_candidate = self.is_voter and self.voted_key is not None and self.voted_key.matches(self.local.key)
             if is_candidate:
-                return Candidate(self._new_tally(), self.election_deadline(mono_ms))
-            return Unattached(self._initial_deadline(mono_ms))
-        return self._follower_or_unattached(leader_id, self._voter_addresses(leader_id), mono_ms)
+                return Candidate(self._new_tally(), self.new_election_deadline())
+            return Unattached(self._initial_deadline())
+        return self._follower_or_unattached(leader_id, self._voter_addresses(leader_id))
 
-    def _lead_as_only_voter(self, mono_ms: int) -> None:
+    def _lead_as_only_voter(self) -> None:
         """Become leader at once (rule 4)."""
         if isinstance(self.role, Candidate):
-            self.become_leader(self.role.tally, mono_ms)
+            self.become_leader(self.role.tally)
         else:
-            self.become_prospective(mono_ms)
+            self.become_prospective()
 
     # ------------------------------------------------------------ state
     @property
@@ -134,23 +136,45 @@ class QuorumState:
         voter = self.voters.get(node_id)
         return voter.addresses if voter is not None else ()
 
-    def election_deadline(self, mono_ms: int) -> int:
+    def new_election_deadline(self) -> int:
         """The randomised end of an election timeout that begins now."""
         timeout_ms = self.times.election_timeout_ms
-        return mono_ms + timeout_ms + self._jitter(timeout_ms)
+        return self.mono_ms + timeout_ms + self._jitter(timeout_ms)
 
-    def fetch_deadline(self, mono_ms: int) -> int:
+    def new_fetch_deadline(self) -> int:
         """The randomised end of a fetch timeout that begins now (rule 7)."""
         timeout_ms = self.times.fetch_timeout_ms
-        return mono_ms + timeout_ms + self._jitter(timeout_ms // _FETCH_JITTER_DIVISOR)
+        return self.mono_ms + timeout_ms + self._jitter(timeout_ms // _FETCH_JITTER_DIVISOR)
 
-    def _initial_deadline(self, mono_ms: int) -> int:
+    def _initial_deadline(self) -> int:
         """The election deadline at startup (rule 6)."""
         is_first = self.is_voter and self.local.key.node_id == min(self.voters.node_ids)
-        return mono_ms if is_first else self.election_deadline(mono_ms)
+        return self.mono_ms if is_first else self.new_election_deadline()
 
     def _new_tally(self) -> VoteTally:
         return VoteTally(self.voters, self.local.key)
+
+    # ------------------------------------------------------------ messages
+    def check_leader_epoch(self, epoch: int) -> ErrorCode:
+        """The error for a request with this leader epoch; NONE if this replica leads that epoch."""
+        if epoch < self.epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if epoch > self.epoch:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        return ErrorCode.NONE if isinstance(self.role, Leader) else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def send(self, peer: int, request: Request, address: ListenerAddress | None = None) -> None:
+        """Send a request to a peer, at its known address unless one is given."""
+        token = self.requests.start(peer, request)
+        self.effects.append(SendRequest(peer, address or self.address_of(peer), request, token))
+
+    def respond(self, request_id: int, response: Response) -> None:
+        """Send the response to a received request."""
+        self.effects.append(SendResponse(request_id, response))
+
+    def back_off(self, peer: int) -> None:
+        """Start the retry backoff of a peer."""
+        self.requests.back_off(peer, self.mono_ms)
 
     # ------------------------------------------------------------ transitions
     def transition_to(self, role: Role, epoch: int, vote: ReplicaKey | None = None) -> None:
@@ -158,8 +182,7 @@ class QuorumState:
         assert epoch >= self.epoch, "the epoch must not decrease"
         before = (self.epoch, self.leader_id, self.voted_key)
         if isinstance(self.role, Leader) and (change := self.role.change) is not None and not change.is_answered:
-            response = rpc_messages.voter_change_response(change.request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            self.effects.append(SendResponse(change.request, response))
+            self.respond(change.request_id, VoterChangeResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         self.voted_key = vote or (self.voted_key if epoch == self.epoch else None)
         self.epoch, self.role = epoch, role
         self.requests.reset()
@@ -172,49 +195,47 @@ class QuorumState:
             self.effects.pop()
         self.effects.append(Persist(ElectionState(self.epoch, self.leader_id, self.voted_key)))
 
-    def become_unattached(self, epoch: int, mono_ms: int) -> None:
+    def become_unattached(self, epoch: int) -> None:
         """Leave the role without a known leader."""
         role = self.role
         is_rejected = isinstance(role, Prospective) and role.tally.is_rejected
         is_waiting = isinstance(role, Unattached | Candidate | Prospective | Resigned) and not is_rejected
-        deadline_ms = role.deadline_ms if is_waiting else self.election_deadline(mono_ms)  # type: ignore[union-attr]
+        deadline_ms = role.deadline_ms if is_waiting else self.new_election_deadline()  # type: ignore[union-attr]
         self.transition_to(Unattached(deadline_ms), epoch)
 
-    def become_follower(self, leader_id: int, epoch: int, addresses: tuple[ListenerAddress, ...], mono_ms: int) -> None:
+    def become_follower(self, leader_id: int, epoch: int, addresses: tuple[ListenerAddress, ...]) -> None:
         """Follow a leader; without a known address the replica stays unattached."""
         known = addresses or self._voter_addresses(leader_id)
-        self.transition_to(self._follower_or_unattached(leader_id, known, mono_ms), epoch)
+        self.transition_to(self._follower_or_unattached(leader_id, known), epoch)
         self.leader_addresses = known
 
-    def _follower_or_unattached(
-        self, leader_id: int, addresses: tuple[ListenerAddress, ...], mono_ms: int
-    ) -> Follower | Unattached:
+    def _follower_or_unattached(self, leader_id: int, addresses: tuple[ListenerAddress, ...]) -> Follower | Unattached:
         if not addresses:
-            return Unattached(self.election_deadline(mono_ms), leader_id)
+            return Unattached(self.new_election_deadline(), leader_id)
         patience_ms = self.times.fetch_timeout_ms
-        return Follower(leader_id, self.fetch_deadline(mono_ms), next_voter_request_ms=mono_ms + patience_ms)
+        return Follower(leader_id, self.new_fetch_deadline(), next_voter_request_ms=self.mono_ms + patience_ms)
 
-    def become_prospective(self, mono_ms: int, vote: ReplicaKey | None = None) -> None:
+    def become_prospective(self, vote: ReplicaKey | None = None) -> None:
         """Start a pre-vote."""
         known = None if self.leader_id < 0 else self.leader_id
         if known == self.local.key.node_id:
             known = None
-        role = Prospective(self._new_tally(), self.election_deadline(mono_ms), known)
+        role = Prospective(self._new_tally(), self.new_election_deadline(), known)
         self.transition_to(role, self.epoch, vote)
         if role.tally.is_won:
-            self.become_candidate(mono_ms)
+            self.become_candidate()
 
-    def become_candidate(self, mono_ms: int) -> None:
+    def become_candidate(self) -> None:
         """Start an election in the next epoch."""
         tally = self._new_tally()
-        self.transition_to(Candidate(tally, self.election_deadline(mono_ms)), self.epoch + 1, self.local.key)
+        self.transition_to(Candidate(tally, self.new_election_deadline()), self.epoch + 1, self.local.key)
         if tally.is_won:
-            self.become_leader(tally, mono_ms)
+            self.become_leader(tally)
 
-    def become_leader(self, tally: VoteTally, mono_ms: int) -> None:
+    def become_leader(self, tally: VoteTally) -> None:
         """Start leading; a voter set that is not in the log as it is now is appended with the first batch."""
         voters, local = self.voters, self.local
-        progress = ReplicaProgress(local.key, epoch_start_offset=self.log.end.offset, mono_ms=mono_ms)
+        progress = ReplicaProgress(local.key, epoch_start_offset=self.log.end.offset, mono_ms=self.mono_ms)
         known = voters.with_voter(local)
         role = Leader(progress, tally.granting_voters, known)
         append_voters = None
@@ -224,30 +245,30 @@ class QuorumState:
         self.transition_to(role, self.epoch)
         self.effects.append(BecomeLeader(self.epoch, tally.granting_voters, append_voters))
 
-    def resign(self, mono_ms: int) -> None:
+    def resign(self) -> None:
         """Resign, and send EndQuorumEpoch so that followers need not wait for their fetch timeout."""
         assert isinstance(self.role, Leader), "only a leader resigns"
         preferred_successors = self.role.progress.by_end_offset(self.voters)
         unacked_voters = {key.node_id for key in preferred_successors}
-        self.transition_to(Resigned(self.election_deadline(mono_ms), preferred_successors, unacked_voters), self.epoch)
+        self.transition_to(Resigned(self.new_election_deadline(), preferred_successors, unacked_voters), self.epoch)
 
-    def pre_vote_lost(self, role: Prospective, mono_ms: int) -> None:
+    def pre_vote_lost(self, role: Prospective) -> None:
         """A majority rejected the pre-vote: go back to the known leader, if any."""
         if role.leader_id is not None:
-            self.become_follower(role.leader_id, self.epoch, self.leader_addresses, mono_ms)
+            self.become_follower(role.leader_id, self.epoch, self.leader_addresses)
         else:
-            self.become_unattached(self.epoch, mono_ms)
+            self.become_unattached(self.epoch)
 
     # ------------------------------------------------------------ the leader
-    def learn_leader(self, epoch: int, leader_id: int, addresses: tuple[ListenerAddress, ...], mono_ms: int) -> bool:
+    def learn_leader(self, epoch: int, leader_id: int, addresses: tuple[ListenerAddress, ...]) -> bool:
         """Apply an epoch and its leader; returns whether the role changed."""
         if epoch < self.epoch:
             return False
         if leader_id not in (-1, self.local.key.node_id) and (epoch > self.epoch or self._accepts_leader(addresses)):
-            self.become_follower(leader_id, epoch, addresses, mono_ms)
+            self.become_follower(leader_id, epoch, addresses)
             return True
         if epoch > self.epoch:
-            self.become_unattached(epoch, mono_ms)
+            self.become_unattached(epoch)
             return True
         if leader_id == self.leader_id and len(addresses) > len(self.leader_addresses):
             self.leader_addresses = addresses

@@ -1,21 +1,18 @@
-"""The interface between Raft and the metadata log: what Raft reads, and the effects that it returns.
+"""The metadata log and the election state, as Raft reads them.
 
-RULES    1. Raft performs no I/O. It returns effects; the caller carries them out one after another, and sends a response only
-            after the effects before it.
-         2. Records that a leader appends count as part of the log at once, control records too. The writes of a follower count
-            when `Raft.on_written` reports them.
-         3. The log rejects batches that a leader cannot have sent: corrupt ones, gaps, and epochs above the leader's.
-            `Raft.on_written` follows then too, and the follower fetches the same offset again.
-NOT HERE The implementation (`metadata_log.py`), the decisions (`raft.py`).
+RULES    1. Records that a leader appends count as part of the log at once, control records too. The writes of a follower count
+            when `WriteCompleted` reports them.
+         2. The log rejects batches that a leader cannot have sent: corrupt ones, gaps, and epochs above the leader's.
+            `WriteCompleted` follows then too, and the follower fetches the same offset again.
+NOT HERE The implementation (`metadata_log.py`), writes (`events.py`).
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-from protocol.schema import Message
 from replication.raft.control_state_history import ControlStateHistory
-from replication.raft.voters import ListenerAddress, ReplicaKey, VoterSet
+from replication.raft.voters import ReplicaKey, VoterSet
 
 
 class EpochEnd(NamedTuple):
@@ -68,71 +65,3 @@ class ElectionState(NamedTuple):
     epoch: int = 0
     leader_id: int = -1
     voted_key: ReplicaKey | None = None
-
-
-class Persist(NamedTuple):
-    """Make the election state durable."""
-
-    state: ElectionState
-
-
-class SendRequest(NamedTuple):
-    """Send a request to a replica; `Raft.on_response` follows. Ids from -2 down are bootstrap servers."""
-
-    to: int
-    address: ListenerAddress | None
-    request: Message
-    token: int
-
-
-class SendResponse(NamedTuple):
-    """Send the response to a request for which `Raft.handle_request` returned None."""
-
-    request: Message
-    response: Message
-
-
-class AppendBatches(NamedTuple):
-    """Append fetched batches unchanged, with epochs up to this one, and flush them."""
-
-    records: Any
-    epoch: int
-
-
-class Truncate(NamedTuple):
-    """Truncate the log to an offset."""
-
-    offset: int
-
-
-class WriteSnapshotChunk(NamedTuple):
-    """Write a chunk of a snapshot; after the last chunk, the log restarts at the snapshot's end."""
-
-    snapshot: EpochEnd
-    position: int
-    piece: Any
-    is_last: bool
-
-
-class AppendVoters(NamedTuple):
-    """Append a control batch with a VotersRecord, after a KRaftVersionRecord if the version is given.
-
-    Dropped, like `BecomeLeader`, if this replica no longer leads that epoch.
-    """
-
-    epoch: int
-    voters: VoterSet
-    kraft_version: int | None = None
-
-
-class BecomeLeader(NamedTuple):
-    """Start a leader epoch: append its LeaderChange record, and the voters in the same batch if given."""
-
-    epoch: int
-    granting_voters: list[int]
-    append_voters: AppendVoters | None = None
-
-
-Effect = (
-    Persist | SendRequest | SendResponse | AppendBatches | Truncate | WriteSnapshotChunk | AppendVoters | BecomeLeader
-)

@@ -6,19 +6,16 @@ RULES    1. A peer has at most one request in flight. A response to an earlier r
 
 from __future__ import annotations
 
-from protocol.schema import Message
-from replication.raft.raft_log import Effect, SendRequest
-from replication.raft.voters import ListenerAddress
+from replication.raft.rpc_messages import Request
 
 
 class RequestTracker:
     """The in-flight requests of one replica."""
 
-    def __init__(self, effects: list[Effect], retry_backoff_ms: int) -> None:
-        self._effects = effects
+    def __init__(self, retry_backoff_ms: int) -> None:
         self._retry_backoff_ms = retry_backoff_ms
         self._tokens = 0
-        self._in_flight: dict[int, tuple[int, Message]] = {}
+        self._in_flight: dict[int, tuple[int, Request]] = {}
         self._backoff_until_ms: dict[int, int] = {}
 
     @property
@@ -44,13 +41,13 @@ class RequestTracker:
         """Whether the peer is in its retry backoff."""
         return peer in self._backoff_until_ms
 
-    def send(self, peer: int, address: ListenerAddress | None, request: Message) -> None:
-        """Send a request to a peer."""
+    def start(self, peer: int, request: Request) -> int:
+        """Record a request to a peer; returns the token of its response."""
         self._tokens += 1
         self._in_flight[peer] = (self._tokens, request)
-        self._effects.append(SendRequest(peer, address, request, self._tokens))
+        return self._tokens
 
-    def complete(self, peer: int, token: int) -> Message | None:
+    def complete(self, peer: int, token: int) -> Request | None:
         """Remove and return the request of a response; None if it is no longer in flight."""
         in_flight = self._in_flight.get(peer)
         if in_flight is None or in_flight[0] != token:

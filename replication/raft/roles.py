@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from protocol.messages.cluster import AddRaftVoterRequest, RemoveRaftVoterRequest
 from replication.raft.replica_progress import ReplicaProgress
+from replication.raft.rpc_messages import AddVoter, RemoveVoter
 from replication.raft.voters import ReplicaKey, Voter, VoterSet
 
 
@@ -93,9 +93,10 @@ class Candidate:
 
 @dataclass(slots=True)
 class PendingVoterChange:
-    """An AddRaftVoter or RemoveRaftVoter request in progress."""
+    """An AddVoter or RemoveVoter request in progress."""
 
-    request: AddRaftVoterRequest | RemoveRaftVoterRequest
+    request_id: int
+    request: AddVoter | RemoveVoter
     deadline_ms: int
     new_voter: Voter | None = None
     """The voter to add, until its ApiVersions response arrives."""

@@ -3,7 +3,8 @@
 RULES    1. A replica is identified by its node id and the id of its metadata log directory: a node with a new disk is another
             replica (KIP-853). A key with a zero directory id matches any directory; static voters have such keys.
          2. A voter set is immutable.
-NOT HERE Voter sets by offset (`control_state_history.py`), changes of the set (`voter_changes.py`).
+NOT HERE Their record (`metadata_log/voters_record.py`), voter sets by offset (`control_state_history.py`), changes of the set
+         (`voter_changes.py`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from protocol.messages.stored_records import Endpoint as StoredEndpoint
-from protocol.messages.stored_records import KRaftVersionFeature, VotersRecord, VotersVoter
 from protocol.primitives import ZERO_UUID, uuid_text
 
 
@@ -102,32 +101,3 @@ class VoterSet:
     def without(self, node_id: int) -> VoterSet:
         """A copy without the voter on a node."""
         return VoterSet(voter for voter in self if voter.key.node_id != node_id)
-
-
-def from_record(record: VotersRecord) -> VoterSet:
-    """The voter set of a VotersRecord."""
-    return VoterSet(
-        Voter(
-            ReplicaKey(voter.voter_id, voter.voter_directory_id),
-            tuple(ListenerAddress(address.name, address.host, address.port) for address in voter.endpoints),
-            (voter.kraft_version_feature.min_supported_version, voter.kraft_version_feature.max_supported_version),
-        )
-        for voter in record.voters
-    )
-
-
-def to_record(voters: VoterSet) -> VotersRecord:
-    """The VotersRecord of a voter set."""
-    return VotersRecord(
-        voters=[
-            VotersVoter(
-                voter_id=voter.key.node_id,
-                voter_directory_id=voter.key.directory_id,
-                endpoints=[StoredEndpoint(name=name, host=host, port=port) for name, host, port in voter.addresses],
-                kraft_version_feature=KRaftVersionFeature(
-                    min_supported_version=voter.kraft_versions[0], max_supported_version=voter.kraft_versions[1]
-                ),
-            )
-            for voter in voters
-        ]
-    )

@@ -12,14 +12,14 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 from random import Random
-
-from protocol.schema import Message
+from typing import Any
 
 MAX_EVENTS = 200_000
 """Far more than a simulation needs."""
 
-Reply = Callable[[Message], None]
-ResponseCallback = Callable[[Message | None], None]
+Reply = Callable[[Any], None]
+ResponseCallback = Callable[[Any], None]
+"""Receives a response; None if none arrived in time."""
 
 
 class Timeline:
@@ -71,7 +71,7 @@ class Network:
         """
         is_complete = False
 
-        def complete(message: Message | None) -> None:
+        def complete(message: Any) -> None:
             nonlocal is_complete
             if not is_complete:
                 is_complete = True

@@ -44,7 +44,7 @@ SEARCHES = {
         bugs_in(tests.simulation.quorum.planted_bugs),
         150,
         {
-            "votes_are_not_persisted": 165,
+            "votes_are_not_persisted": 408,
             "votes_are_sent_before_they_are_durable": 23,
             "logs_are_compared_by_offset_only": 378,
             "responses_to_earlier_requests_are_accepted": 524,

@@ -2,7 +2,7 @@
 
 RULES    1. All require CLUSTER_ACTION on the cluster, else CLUSTER_AUTHORIZATION_FAILED.
          2. They are on the controller listener only; a Fetch there reads the metadata log.
-NOT HERE The responses (`replication/raft`), other requests between nodes (`controller_apis.py`).
+NOT HERE The responses (`replication/metadata_log/kraft_replica.py`), other requests between nodes (`controller_apis.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from protocol.messages.produce_fetch import FetchResponse, PartitionData
 from protocol.schema import Message, carries
 from replication.completion import Completion
 from replication.metadata_log.kraft_replica import KRaftReplica
-from replication.raft.rpc_messages import error_response
+from replication.metadata_log.raft_wire import error_response
 
 
 class RaftHandlers(AuthorizingHandlers):

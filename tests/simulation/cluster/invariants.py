@@ -22,8 +22,8 @@ from protocol.messages.raft import VoteRequest
 from protocol.records import BatchHeader, headers
 from protocol.schema import Message
 from replication.metadata.image import NO_LEADER, MetadataDelta, MetadataImage, PartitionState
+from replication.metadata_log.raft_wire import single_partition
 from replication.partition.partition import Partition
-from replication.raft.rpc_messages import single_partition
 from replication.raft.voters import ReplicaKey
 from storage.io.disk_lookup import wait_for_disk
 from tests.simulation.cluster.process import Process

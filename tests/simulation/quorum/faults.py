@@ -10,12 +10,11 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING
 
-from protocol.messages.cluster import AddRaftVoterRequest
 from protocol.primitives import ZERO_UUID
-from protocol.schema import Message
-from replication.raft.rpc_messages import add_voter_request, remove_voter_request
+from replication.raft.events import UpgradeKraftVersion
+from replication.raft.rpc_messages import AddVoter, RemoveVoter
 from replication.raft.voters import Voter, VoterSet
-from tests.simulation.quorum.node import CLUSTER_ID, Node
+from tests.simulation.quorum.node import Node
 
 if TYPE_CHECKING:
     from tests.simulation.quorum.simulator import Simulation
@@ -101,16 +100,15 @@ class FaultInjector:
             lost = self._stale_voters(leader.raft.voters)
             self._last_change_ms = self._simulation.now_ms
             if lost:
-                self._request(leader, remove_voter_request(CLUSTER_ID, lost[0].key))
+                self._request(leader, RemoveVoter(lost[0].key))
             elif fault == "upgrade":
-                leader.raft.upgrade_kraft_version(1)
-                leader.tick()
+                leader.step(UpgradeKraftVersion(1))
             elif fault == "add":
                 self._request(leader, self._add_request(node))
             elif "cut" in fault:
                 self._change_isolated_leader(leader)
             elif len(leader.raft.voters) > 2:
-                self._request(leader, remove_voter_request(CLUSTER_ID, node.key))
+                self._request(leader, RemoveVoter(node.key))
 
     def _change_isolated_leader(self, leader: Node) -> None:
         """Ask an isolated leader to remove voters."""
@@ -120,18 +118,16 @@ class FaultInjector:
         def remove() -> None:
             others = [voter.key for voter in leader.log.voters.latest if voter.key != leader.key]
             if leader.process == process and leader.is_leading and others:
-                self._request(leader, remove_voter_request(CLUSTER_ID, simulation.random.choice(others)))
+                self._request(leader, RemoveVoter(simulation.random.choice(others)))
 
         for _ in range(4):
             simulation.after(simulation.random.randrange(1500), remove)
 
-    def _add_request(self, node: Node) -> AddRaftVoterRequest:
-        request = add_voter_request(CLUSTER_ID, node.local, timeout_ms=1000)
-        request.ack_when_committed = self._simulation.random.random() < 0.5
-        return request
+    def _add_request(self, node: Node) -> AddVoter:
+        return AddVoter(node.local, ack_when_committed=self._simulation.random.random() < 0.5, timeout_ms=1000)
 
     @staticmethod
-    def _request(leader: Node, request: Message) -> None:
+    def _request(leader: Node, request: AddVoter | RemoveVoter) -> None:
         leader.receive(request, lambda _: None)
 
     def _move(self, node: Node) -> None:

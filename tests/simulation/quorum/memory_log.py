@@ -12,7 +12,8 @@ from random import Random
 from typing import NamedTuple
 
 from replication.raft.control_state_history import ControlStateHistory
-from replication.raft.raft_log import AppendVoters, EpochEnd
+from replication.raft.events import AppendVoters
+from replication.raft.raft_log import EpochEnd
 from replication.raft.voters import VoterSet
 
 

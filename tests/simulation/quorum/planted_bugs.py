@@ -9,18 +9,16 @@ from typing import Any
 
 from pytest import MonkeyPatch  # noqa: PT013
 
-import replication.raft.leader_fetch
-import replication.raft.quorum_state
 from protocol.errors import ErrorCode
-from replication.raft.elections import Elections
+from replication.raft import elections, leader_fetch, quorum_state, voter_changes
+from replication.raft.events import Persist
 from replication.raft.follower_log_sync import FollowerLogSync
-from replication.raft.leader_fetch import LeaderFetch
 from replication.raft.quorum_state import QuorumState
-from replication.raft.raft_log import ElectionState, EpochEnd, Persist
+from replication.raft.raft_log import ElectionState, EpochEnd
 from replication.raft.replica_progress import ReplicaProgress
 from replication.raft.request_tracker import RequestTracker
 from replication.raft.roles import Leader, Resigned, VoteTally
-from replication.raft.voter_changes import VoterChanges
+from replication.raft.rpc_messages import Vote, VoteResponse
 from replication.raft.voters import VoterSet
 from tests.simulation.quorum.memory_log import MemoryLog
 from tests.simulation.quorum.node import Node
@@ -29,7 +27,7 @@ from tests.simulation.quorum.node import Node
 def votes_are_not_persisted(patch: MonkeyPatch) -> None:
     """The election state does not contain the vote."""
     patch.setattr(
-        replication.raft.quorum_state,
+        quorum_state,
         "ElectionState",
         lambda epoch, leader_id, _on_vote: ElectionState(epoch, leader_id),
     )
@@ -52,25 +50,23 @@ def votes_are_sent_before_they_are_durable(patch: MonkeyPatch) -> None:
 
 def votes_are_granted_to_shorter_logs(patch: MonkeyPatch) -> None:
     """The first candidate gets the vote."""
-    may_grant = Elections._may_grant
+    may_grant = elections._may_grant
     patch.setattr(
-        Elections,
-        "_may_grant",
-        lambda self, key, *, is_as_long, is_pre_vote: may_grant(self, key, is_as_long=True, is_pre_vote=is_pre_vote),
+        elections, "_may_grant", lambda state, vote: may_grant(state, vote._replace(end=max(vote.end, state.log.end)))
     )
 
 
 def logs_are_compared_by_offset_only(patch: MonkeyPatch) -> None:
     """A longer log of an older epoch wins."""
-    vote = Elections.handle_vote
+    on_vote = elections.on_vote
 
-    def planted(self: Elections, request: Any, requested: Any, mono_ms: int) -> Any:
-        end = self._quorum.log.end
-        if requested.last_offset >= end.offset and end.epoch < requested.replica_epoch:
-            requested.last_offset_epoch = max(requested.last_offset_epoch, end.epoch)
-        return vote(self, request, requested, mono_ms)
+    def planted(state: QuorumState, vote: Vote) -> VoteResponse:
+        end = state.log.end
+        if vote.end.offset >= end.offset and end.epoch < vote.epoch:
+            vote = vote._replace(end=EpochEnd(max(vote.end.epoch, end.epoch), vote.end.offset))
+        return on_vote(state, vote)
 
-    patch.setattr(Elections, "handle_vote", planted)
+    patch.setattr(elections, "on_vote", planted)
 
 
 def a_minority_elects(patch: MonkeyPatch) -> None:
@@ -92,16 +88,16 @@ def a_minority_commits(patch: MonkeyPatch) -> None:
 
 def the_leader_counts_unflushed_records(patch: MonkeyPatch) -> None:
     """The leader counts its log end instead of its flushed offset."""
-    commit = LeaderFetch.update_high_watermark
+    commit = leader_fetch.update_high_watermark
 
-    def planted(self: LeaderFetch, role: Leader, mono_ms: int) -> None:
-        log = self._quorum.log
+    def planted(state: QuorumState, role: Leader) -> None:
+        log = state.log
         assert isinstance(log, MemoryLog)
         flushed, log.flushed_offset = log.flushed_offset, log.end.offset
-        commit(self, role, mono_ms)
+        commit(state, role)
         log.flushed_offset = flushed
 
-    patch.setattr(LeaderFetch, "update_high_watermark", planted)
+    patch.setattr(leader_fetch, "update_high_watermark", planted)
 
 
 def followers_fetch_before_they_flush(patch: MonkeyPatch) -> None:
@@ -116,13 +112,13 @@ def followers_fetch_before_they_flush(patch: MonkeyPatch) -> None:
 
 def epoch_ends_are_not_compared(patch: MonkeyPatch) -> None:
     """A log agrees with the leader's if the leader knows its last epoch, whatever its end offset."""
-    validate_offset_and_epoch = replication.raft.leader_fetch.validate_offset_and_epoch
+    validate_offset_and_epoch = leader_fetch.validate_offset_and_epoch
 
     def planted(log: Any, requested: EpochEnd) -> Any:
         is_known = log.end_of_epoch(requested.epoch).epoch == requested.epoch and requested.offset >= log.start_offset
         return None if is_known else validate_offset_and_epoch(log, requested)
 
-    patch.setattr(replication.raft.leader_fetch, "validate_offset_and_epoch", planted)
+    patch.setattr(leader_fetch, "validate_offset_and_epoch", planted)
 
 
 def the_high_watermark_exceeds_the_log(patch: MonkeyPatch) -> None:
@@ -141,16 +137,16 @@ def a_restarted_leader_keeps_its_epoch(patch: MonkeyPatch) -> None:
     def planted(self: QuorumState, *given: Any, **named: Any) -> None:
         init(self, *given, **named)
         if isinstance(self.role, Resigned) and self.is_voter:
-            self.become_leader(VoteTally(self.voters, self.local.key), named["mono_ms"])
+            self.become_leader(VoteTally(self.voters, self.local.key))
 
     patch.setattr(QuorumState, "__init__", planted)
 
 
 def fetch_epochs_are_not_compared(patch: MonkeyPatch) -> None:
     """A diverged log counts as the leader's."""
-    validate_offset_and_epoch = replication.raft.leader_fetch.validate_offset_and_epoch
+    validate_offset_and_epoch = leader_fetch.validate_offset_and_epoch
     patch.setattr(
-        replication.raft.leader_fetch,
+        leader_fetch,
         "validate_offset_and_epoch",
         lambda log, requested: (
             validate_offset_and_epoch(log, requested) if requested.offset < log.start_offset else None
@@ -168,23 +164,22 @@ def responses_to_earlier_requests_are_accepted(patch: MonkeyPatch) -> None:
         in_flight = self._in_flight.pop(peer, None)
         return None if in_flight is None else in_flight[1]
 
-    count = Elections.on_vote_response
+    count = elections.on_vote_response
 
-    def count_any_epoch(self: Elections, peer: int, partition: Any, mono_ms: int) -> None:
-        partition.leader_epoch = self._quorum.epoch
-        count(self, peer, partition, mono_ms)
+    def count_any_epoch(state: QuorumState, peer: int, response: VoteResponse) -> None:
+        count(state, peer, response._replace(leader=response.leader._replace(epoch=state.epoch)))
 
     patch.setattr(RequestTracker, "reset", keep_in_flight)
     patch.setattr(RequestTracker, "complete", complete_any)
-    patch.setattr(Elections, "on_vote_response", count_any_epoch)
+    patch.setattr(elections, "on_vote_response", count_any_epoch)
 
 
 def voter_changes_overlap(patch: MonkeyPatch) -> None:
     """Consecutive voter sets may not share a majority."""
 
-    def expire(self: VoterChanges, role: Leader, _mono_ms: int) -> None:
+    def expire(state: QuorumState, role: Leader) -> None:
         if role.change is not None and role.change.new_voter is None:
-            self._complete(role, ErrorCode.REQUEST_TIMED_OUT, None)
+            voter_changes._complete(state, role, ErrorCode.REQUEST_TIMED_OUT, None)
 
-    patch.setattr(VoterChanges, "_is_uncommitted", lambda self, role: self._is_appending_voters(role))
-    patch.setattr(VoterChanges, "expire", expire)
+    patch.setattr(voter_changes, "_is_uncommitted", voter_changes._is_appending_voters)
+    patch.setattr(voter_changes, "expire", expire)

@@ -8,19 +8,14 @@ NOT HERE The faults (`faults.py`), time and network (`tests/simulation/network.p
 
 from __future__ import annotations
 
-import copy
 import traceback
 from collections.abc import Callable
 from itertools import count
 from random import Random
 
-from protocol.messages.cluster import AddRaftVoterRequest, RemoveRaftVoterRequest
-from protocol.messages.raft import VoteResponse
-from protocol.schema import Message
-from replication.raft.follower_log_sync import LogDivergence
+from replication.raft.events import SendRequest
 from replication.raft.quorum_state import QuorumTimes
-from replication.raft.raft_log import SendRequest
-from replication.raft.rpc_messages import single_partition
+from replication.raft.rpc_messages import Request, Response, Vote, VoteResponse
 from replication.raft.voters import ListenerAddress, ReplicaKey, Voter, VoterSet
 from tests.simulation.network import Network, Reply, ResponseCallback, Timeline
 from tests.simulation.quorum.faults import FaultInjector
@@ -99,24 +94,21 @@ class Simulation:
         port = effect.address.port
         return next((node_id for node_id, node in self.nodes.items() if node.port == port), None)
 
-    def _deliver(self, node: Node, request: Message, answer: Reply) -> None:
-        def reply(message: Message) -> None:
-            if isinstance(message, VoteResponse):
-                self._on_vote(node, request, message)
-            answer(message)
+    def _deliver(self, node: Node, request: Request, answer: Reply) -> None:
+        def reply(response: Response) -> None:
+            if isinstance(request, Vote) and isinstance(response, VoteResponse):
+                self._on_vote(node, request, response)
+            answer(response)
 
-        is_change = isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest)
-        node.receive(copy.copy(request) if is_change else request, reply)
+        node.receive(request, reply)
 
     def on_leader(self, node: Node) -> None:
         """A leader may crash soon after its election."""
         self._maybe_crash(node, within_ms=self.network.max_delay_ms)
 
-    def _on_vote(self, node: Node, request: Message, message: VoteResponse) -> None:
-        requested, answer = single_partition(request), single_partition(message)
-        if answer is not None and answer.vote_granted and not requested.pre_vote:
-            candidate = ReplicaKey(requested.replica_id, requested.replica_directory_id)
-            self.invariants.vote_granted(node.key, requested.replica_epoch, candidate)
+    def _on_vote(self, node: Node, vote: Vote, response: VoteResponse) -> None:
+        if response.is_granted and not vote.is_pre_vote:
+            self.invariants.vote_granted(node.key, vote.epoch, vote.candidate)
             self._maybe_crash(node, within_ms=2)
 
     def _maybe_crash(self, node: Node, *, within_ms: int) -> None:
@@ -175,7 +167,7 @@ def simulate(seed: int) -> Failure | None:
     simulation = Simulation(seed)
     try:
         FaultInjector(simulation).run()
-    except (AssertionError, LogDivergence) as error:
+    except AssertionError as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         summary = f"seed {seed}, after {simulation.now_ms} ms: {error or frame.line}"
         return Failure(f"make sim-quorum SEED={seed}", summary)

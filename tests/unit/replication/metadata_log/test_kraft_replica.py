@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from replication.metadata_log.kraft_replica import KRaftReplica
-from replication.raft.raft_log import BecomeLeader
-from replication.raft.voters import VoterSet
+from replication.raft.events import BecomeLeader
+from replication.raft.quorum_state import QuorumTimes
+from replication.raft.raft import Raft
+from replication.raft.raft_log import ElectionState
+from replication.raft.voters import ReplicaKey, Voter, VoterSet
 from replication.timer_queue import TimerQueue
-from tests.simulation.quorum.memory_log import Entry
-from tests.unit.replication.raft.replica import ONE, Replica
+from tests.simulation.quorum.memory_log import Entry, MemoryLog
+
+ONE = Voter(ReplicaKey(1, b"1" * 16), (), (0, 1))
 
 
 class Rig:
@@ -17,10 +21,11 @@ class Rig:
 
     def __init__(self) -> None:
         self.events: list[str] = []
-        self.raft = Replica(ONE, VoterSet((ONE,)))
+        self.log = MemoryLog(VoterSet((ONE,)), 1)
+        self.raft = Raft(ONE, self.log, ElectionState(), times=QuorumTimes(), jitter=lambda _below: 0, mono_ms=0)
         unused: Any = self
         keep = lambda _state, done: done()  # noqa: E731
-        self.quorum = KRaftReplica(self.raft, unused, self, keep, unused, TimerQueue(), self)
+        self.quorum = KRaftReplica(self.raft, "c", unused, self, keep, unused, TimerQueue(), self)
         self.quorum.on_leader_changed = lambda leader_id: self.events.append(f"node {leader_id} leads")
 
     def mono_ms(self) -> int:
@@ -32,7 +37,7 @@ class Rig:
     def on_become_leader(self, effect: BecomeLeader) -> None:
         """Write the epoch's first record, which is durable at once, and another."""
         self.events.append("begins to lead")
-        log = self.raft.log
+        log = self.log
         for value in (-1, 0):
             log.append([Entry(effect.epoch, value)])
             log.flush(log.end.offset)

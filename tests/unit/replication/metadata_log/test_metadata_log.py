@@ -16,7 +16,8 @@ from replication.metadata_log.formatting import BOOTSTRAP_CHECKPOINT, FINALIZED_
 from replication.metadata_log.metadata_log import MetadataLog
 from replication.metadata_log.quorum_state_store import read_quorum_state
 from replication.metadata_log.snapshot_files import SnapshotFile
-from replication.raft.raft_log import BecomeLeader, EpochEnd
+from replication.raft.events import BecomeLeader
+from replication.raft.raft_log import EpochEnd
 from storage.io.disk import StorageError
 from tests.support.controller_harness import WALL_MS, ControllerHarness
 from tests.support.faulty_disk import FaultyDisk

@@ -21,27 +21,7 @@ from replication.completion import Completion
 from replication.cooperative_tasks import no_op
 from replication.metadata_log import raft_wire
 from replication.metadata_log.metadata_log import MetadataLog
-from replication.raft.events import (
-    AppendBatches,
-    AppendVoters,
-    BecomeLeader,
-    Effect,
-    Event,
-    Fail,
-    LogAppended,
-    LogFlushed,
-    Persist,
-    RequestReceived,
-    Resign,
-    ResponseReceived,
-    SendRequest,
-    SendResponse,
-    Tick,
-    Truncate,
-    UpgradeKraftVersion,
-    WriteCompleted,
-    WriteSnapshotChunk,
-)
+from replication.raft import events
 from replication.raft.raft import Raft
 from replication.raft.raft_log import ElectionState
 from replication.raft.roles import Leader
@@ -60,7 +40,7 @@ SendTo = Callable[[int, ListenerAddress | None, Message], Completion[Message | N
 class RaftListener(Protocol):
     """Receives the events of the quorum (Kafka: RaftClient.Listener)."""
 
-    def on_become_leader(self, effect: BecomeLeader) -> None:
+    def on_become_leader(self, effect: events.BecomeLeader) -> None:
         """Write the first records of an epoch that this replica leads."""
 
     def on_leadership_lost(self) -> None:
@@ -107,7 +87,7 @@ class KRaftReplica:
         self._send = send
         self._timers = timers
         self._clock = clock
-        self._queue: deque[Effect | _Rejection] = deque()
+        self._queue: deque[events.Effect | _Rejection] = deque()
         self._is_busy = False
         self._is_processing = self._must_process = False
         self._request_ids = count()
@@ -136,24 +116,24 @@ class KRaftReplica:
             return
         request_id = next(self._request_ids)
         self._requests[request_id] = request, reply
-        self._step(RequestReceived(request_id, raft_wire.decode_request(request)))
+        self._step(events.RequestReceived(request_id, raft_wire.decode_request(request)))
 
     def on_written(self) -> None:
         """A leader's records are readable."""
-        self._step(LogAppended())
+        self._step(events.LogAppended())
 
     def on_flushed(self) -> None:
         """More of the log is durable."""
-        self._step(LogFlushed())
+        self._step(events.LogFlushed())
 
     def raise_kraft_version(self, level: int) -> None:
         """Write a new kraft.version; `Raft.check_kraft_version` has accepted it before."""
         assert self.raft.check_kraft_version(level) is None, "the level was checked before"
-        self._step(UpgradeKraftVersion(level))
+        self._step(events.UpgradeKraftVersion(level))
 
     def resign(self) -> None:
         """Give up leadership, if this replica leads."""
-        self._step(Resign())
+        self._step(events.Resign())
 
     @property
     def is_leading(self) -> bool:
@@ -162,9 +142,9 @@ class KRaftReplica:
 
     # ------------------------------------------------------------ one step
     def _tick(self) -> None:
-        self._step(Tick())
+        self._step(events.Tick())
 
-    def _step(self, event: Event) -> None:
+    def _step(self, event: events.Event) -> None:
         self._queue.extend(self.raft.step(event, self._clock.mono_ms()))
         self._process()
 
@@ -214,37 +194,39 @@ class KRaftReplica:
             effect = self._queue.popleft()
             if isinstance(effect, _Rejection):
                 effect.reply(effect.message)
-            elif isinstance(effect, SendResponse):
+            elif isinstance(effect, events.SendResponse):
                 request, reply = self._requests.pop(effect.request_id)
                 reply(raft_wire.encode_response(request, effect.response))
-            elif isinstance(effect, SendRequest):
+            elif isinstance(effect, events.SendRequest):
                 message = raft_wire.encode_request(effect.request, self._cluster_id)
                 sent = self._send(effect.to, effect.address, message)
                 sent.then(partial(self._on_response, effect.to, effect.token))
-            elif isinstance(effect, Fail):
+            elif isinstance(effect, events.Fail):
                 self._listener.on_failed(effect.reason)
-            elif isinstance(effect, BecomeLeader | AppendVoters):
+            elif isinstance(effect, events.BecomeLeader | events.AppendVoters):
                 self._write_as_leader(effect)
             else:
                 self._is_busy = True
                 self._run_io(effect)
 
-    def _write_as_leader(self, effect: BecomeLeader | AppendVoters) -> None:
+    def _write_as_leader(self, effect: events.BecomeLeader | events.AppendVoters) -> None:
         if effect.epoch != self.raft.epoch or not isinstance(self.raft.role, Leader):
             return
-        if isinstance(effect, AppendVoters):
+        if isinstance(effect, events.AppendVoters):
             self._log.append_voters(effect, self._clock.wall_ms())
         else:
             self._led_epoch = effect.epoch
             self._listener.on_become_leader(effect)
 
-    def _run_io(self, effect: Persist | AppendBatches | Truncate | WriteSnapshotChunk) -> None:
+    def _run_io(
+        self, effect: events.Persist | events.AppendBatches | events.Truncate | events.WriteSnapshotChunk
+    ) -> None:
         wall_ms = self._clock.wall_ms()
-        if isinstance(effect, Persist):
+        if isinstance(effect, events.Persist):
             self._persist(effect.state, self._on_persisted)
-        elif isinstance(effect, AppendBatches):
+        elif isinstance(effect, events.AppendBatches):
             self._log.append_fetched(effect, wall_ms, self._on_effect_done)
-        elif isinstance(effect, Truncate):
+        elif isinstance(effect, events.Truncate):
             self._log.truncate(effect.offset, self._on_effect_done)
         else:
             self._log.write_snapshot_chunk(effect, wall_ms, self._on_effect_done)
@@ -255,7 +237,7 @@ class KRaftReplica:
 
     def _on_effect_done(self) -> None:
         self._is_busy = False
-        self._step(WriteCompleted())
+        self._step(events.WriteCompleted())
 
     def _on_response(self, peer: int, token: int, response: Completion[Message | None]) -> None:
         message = response.result()
@@ -267,7 +249,7 @@ class KRaftReplica:
                 _describe_node(peer),
             )
         response = None if message is None else raft_wire.decode_response(message, self.raft.listener)
-        self._step(ResponseReceived(peer, token, response))
+        self._step(events.ResponseReceived(peer, token, response))
 
 
 def _describe_node(leader_id: int) -> str:

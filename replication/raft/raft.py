@@ -15,19 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from protocol.errors import ErrorCode, KafkaError
-from replication.raft import elections, leader_fetch, voter_changes, voter_requests
+from replication.raft import elections, events, leader_fetch, voter_changes, voter_requests
 from replication.raft import rpc_messages as rpc
-from replication.raft.events import (
-    Effect,
-    Event,
-    LogAppended,
-    LogFlushed,
-    RequestReceived,
-    Resign,
-    ResponseReceived,
-    UpgradeKraftVersion,
-    WriteCompleted,
-)
 from replication.raft.follower_fetch import FollowerFetch
 from replication.raft.leader_fetch import LeaderFetch
 from replication.raft.quorum_state import QuorumState, QuorumTimes
@@ -130,27 +119,27 @@ class Raft:
         return voter_changes.check_upgrade(self._state, version)
 
     # ------------------------------------------------------------ steps
-    def step(self, event: Event, mono_ms: int) -> list[Effect]:
+    def step(self, event: events.Event, mono_ms: int) -> list[events.Effect]:
         """Handle an event at a monotonic time; returns the effects in order."""
         state = self._state
         state.mono_ms = mono_ms
-        if isinstance(event, RequestReceived):
+        if isinstance(event, events.RequestReceived):
             self._handle_request(event.request_id, event.request)
         else:
-            if isinstance(event, ResponseReceived):
+            if isinstance(event, events.ResponseReceived):
                 self._on_response(event)
-            elif isinstance(event, LogFlushed):
+            elif isinstance(event, events.LogFlushed):
                 if isinstance(self.role, Leader):
                     leader_fetch.update_high_watermark(state, self.role)
-            elif isinstance(event, WriteCompleted):
+            elif isinstance(event, events.WriteCompleted):
                 state.log_sync.on_written()
-            elif isinstance(event, Resign):
+            elif isinstance(event, events.Resign):
                 if isinstance(self.role, Leader):
                     state.resign()
-            elif isinstance(event, UpgradeKraftVersion):
+            elif isinstance(event, events.UpgradeKraftVersion):
                 voter_changes.upgrade(state, event.version)
             self._tick()
-        for fetch in self._leader_fetch.take_ready(is_appended=isinstance(event, LogAppended)):
+        for fetch in self._leader_fetch.take_ready(is_appended=isinstance(event, events.LogAppended)):
             self._handle_request(*fetch)
         effects, state.effects = state.effects, []
         return effects
@@ -227,7 +216,7 @@ class Raft:
         return voter_changes.on_update(state, request)
 
     # ------------------------------------------------------------ responses
-    def _on_response(self, event: ResponseReceived) -> None:
+    def _on_response(self, event: events.ResponseReceived) -> None:
         state, peer, response = self._state, event.peer, event.response
         request = state.requests.complete(peer, event.token)
         if isinstance(request, rpc.ApiVersions):

@@ -239,8 +239,8 @@ class KRaftReplica:
         self._is_busy = False
         self._step(events.WriteCompleted())
 
-    def _on_response(self, peer: int, token: int, response: Completion[Message | None]) -> None:
-        message = response.result()
+    def _on_response(self, peer: int, token: int, sent: Completion[Message | None]) -> None:
+        message = sent.result()
         is_foreign = getattr(message, "error_code", ErrorCode.NONE) == ErrorCode.INCONSISTENT_CLUSTER_ID
         if is_foreign and peer not in self._foreign_peers:
             self._foreign_peers.add(peer)

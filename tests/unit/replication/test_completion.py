@@ -18,7 +18,7 @@ def results(completion: Completion[int]) -> list[int | Exception]:
 
 
 @pytest.mark.parametrize("is_early", [True, False], ids=["result before then", "result after then"])
-def test_a_callback_gets_the_result_whether_it_comes_before_or_after(is_early: bool) -> None:  # noqa: FBT001
+def test_a_callback_gets_the_result_whether_it_comes_before_or_after(is_early: bool) -> None:
     completion: Completion[int] = Completion()
     found = [] if is_early else results(completion)
     completion.complete(7)

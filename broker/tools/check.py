@@ -34,7 +34,7 @@ from storage.io.checkpoint_file import (
     read_topic_id,
 )
 from storage.io.disk import Disk, StorageError
-from storage.log.openable_log import NEVER_CLEANED, Checkpoint
+from storage.log.log_offsets import NEVER_CLEANED, Checkpoint
 
 Progress = Callable[[int, int], None]
 """Called with the number of checked partitions and of all partitions."""

@@ -120,9 +120,9 @@ class RecoveryRun:
             manager.rename_to_stray(log)
             return True
         try:
-            if log.topic_id is None:
-                log.assign_topic_id(topic.topic_id)
-            if log.topic_id != topic.topic_id:
+            if log.files.topic_id is None:
+                log.files.assign_topic_id(topic.topic_id)
+            if log.files.topic_id != topic.topic_id:
                 manager.rename_to_stray(log)
                 return True
         except StorageError as error:

@@ -81,7 +81,7 @@ class MetadataLog:
     ) -> None:
         self._log = log
         self._executor = executor
-        log.submit = self._submit_file_op
+        log.files.submit = self._submit_file_op
         self._unwritten_appends: deque[_UnwrittenAppend] = deque()
         self._writes_in_flight = 0
         self._flush_waiters: deque[tuple[int, LogCallback]] = deque()
@@ -371,7 +371,7 @@ class MetadataLog:
         while self._idle_waiters and not (
             self._unwritten_appends or self._writes_in_flight or self._is_flushing or self.is_failed
         ):
-            if self._log.has_pending_file_ops:
+            if self._log.files.has_pending_ops:
                 self._executor.write(self.directory, 0, no_op, lambda _: self._run_when_idle())
                 return
             self._idle_waiters.popleft()()
@@ -387,9 +387,7 @@ class MetadataLog:
         log = self._log
         self.bytes_since_snapshot += prepared.size
         self._writes_in_flight += 1
-        self._executor.write(
-            log.directory, prepared.size, partial(log.write, prepared), partial(self._on_written, prepared, wall_ms)
-        )
+        self._executor.write(log.directory, prepared.size, prepared.write, partial(self._on_written, prepared, wall_ms))
 
     def _on_written(self, prepared: PreparedAppend, wall_ms: int, error: StorageError | None) -> None:
         self._writes_in_flight -= 1
@@ -465,8 +463,10 @@ class MetadataLog:
 
     def take_deletable_files(self, wall_ms: int) -> list[str]:
         """Files of deleted segments whose delay has passed, for the caller to remove."""
-        deletable = self._log.deleted_files
-        self._log.deleted_files = [entry for entry in deletable if entry[0] > wall_ms or self._log.has_pending_file_ops]
+        deletable = self._log.files.deleted_files
+        self._log.files.deleted_files = [
+            entry for entry in deletable if entry[0] > wall_ms or self._log.files.has_pending_ops
+        ]
         return [path for due_ms, paths in deletable if due_ms <= wall_ms for path in paths]
 
     def close(self) -> None:

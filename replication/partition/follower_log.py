@@ -113,7 +113,7 @@ class FollowerLog:
             else:
                 self._apply_leader_offsets(partition, leader_offsets, wall_ms, done)
 
-        self._executor.write(log.directory, prepared.size, lambda: log.write(prepared), on_written)
+        self._executor.write(log.directory, prepared.size, prepared.write, on_written)
 
     def _flush_then(self, partition: Partition, then: Callable[[], None], done: WriteCallback) -> None:
         log = partition.log
@@ -197,7 +197,7 @@ class FollowerLog:
             done(False)
         elif partition.is_leader or partition.leader_epoch != leader_epoch:
             done(True)
-        elif partition.writes_in_flight or log.has_pending_file_ops:
+        elif partition.writes_in_flight or log.files.has_pending_ops:
             after_pending_io(self._executor, log.directory, lambda _: retry())
         else:
             try:

@@ -218,7 +218,7 @@ class LogDirMoves:
         self._executor.write(
             move.directory,
             prepared.size,
-            partial(copy.write, prepared),
+            prepared.write,
             partial(self._on_chunk_written, move, copy, prepared),
         )
 
@@ -281,7 +281,7 @@ class LogDirMoves:
     def _is_idle(partition: Partition) -> bool:
         log = partition.log
         return not (
-            partition.writes_in_flight or partition.is_syncing or log.has_pending_file_ops or log.is_being_cleaned
+            partition.writes_in_flight or partition.is_syncing or log.files.has_pending_ops or log.is_being_cleaned
         )
 
     def _align_copy(self, partition: Partition, copy: Log) -> bool:

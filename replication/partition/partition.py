@@ -147,7 +147,7 @@ class Partition:
         self.broker_id = broker_id
         self.topic = log.topic
         self.index = log.partition
-        self.topic_id = log.topic_id
+        self.topic_id = log.files.topic_id
         self.key = state_key(log.topic, log.partition)
         self.end_key = end_key(log.topic, log.partition)
         self.is_leader = False

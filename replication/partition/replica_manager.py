@@ -294,7 +294,7 @@ class ReplicaManager:
         except KafkaError as error:
             append.fail(error.with_traceback(None))
             return append
-        if origin.is_client and partition.log.disk_space.is_full:
+        if origin.is_client and partition.log.files.disk_space.is_full:
             append.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
             return append
         waiting = self._waiting_appends.get(partition)
@@ -325,9 +325,7 @@ class ReplicaManager:
             self._await_acks(append, prepared.duplicate)
             return True
         partition.writes_in_flight += 1
-        self._executor.write(
-            log.directory, prepared.size, partial(log.write, prepared), partial(self._on_written, append, prepared)
-        )
+        self._executor.write(log.directory, prepared.size, prepared.write, partial(self._on_written, append, prepared))
         return True
 
     def resume_appends(self, partition: Partition) -> None:
@@ -510,11 +508,11 @@ class ReplicaManager:
         def read(_: StorageError | None = None) -> None:
             executor.read(
                 log.directory,
-                partial(log.run_guarded, lookup.run),
+                partial(log.files.run_guarded, lookup.run),
                 lambda error: self._on_disk_read(log, lookup, error),
             )
 
-        if log.has_pending_file_ops:  # pending operations may create the files
+        if log.files.has_pending_ops:  # pending operations may create the files
             executor.directory_op(log.directory, no_op, lambda _: executor.write(log.directory, 0, no_op, read))
         else:
             read()

@@ -31,7 +31,7 @@ from storage.io.checkpoint_file import (
 from storage.io.disk import Disk, Lock, StorageError
 from storage.io.path_guard import LockContext
 from storage.log.log import Log
-from storage.log.openable_log import NEVER_CLEANED, Checkpoint
+from storage.log.log_offsets import NEVER_CLEANED, Checkpoint
 
 LOCK: Final = ".lock"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"

@@ -54,7 +54,7 @@ from storage.io.disk_usage import DiskUsage
 from storage.io.file_handle_cache import UNLIMITED, FileHandleCache
 from storage.io.path_guard import LockContext, PathGuard
 from storage.log.log import Log
-from storage.log.openable_log import NEVER_CLEANED, Checkpoint
+from storage.log.log_offsets import NEVER_CLEANED, Checkpoint
 from storage.log.producer_state import DEFAULT_EXPIRATION_MS
 from storage.segments.segment_engine import SegmentEngine
 
@@ -194,11 +194,11 @@ class LogManager:
 
     def _select_log(self, log: Log, other: Log, topic_id: bytes | None) -> None:
         """Of two logs with one name, keep the one of the current topic, or the one that may be its."""
-        if log.topic_id == other.topic_id:
+        if log.files.topic_id == other.files.topic_id:
             raise StorageError(
                 "use", log.directory, OSError(0, f"{log.name} is in {other.directory} too; remove one of them")
             )
-        if log.topic_id == topic_id or (log.topic_id is None and other.topic_id != topic_id):
+        if log.files.topic_id == topic_id or (log.files.topic_id is None and other.files.topic_id != topic_id):
             log, other = other, log
         self.logs[log.topic, log.partition] = other
         self.strays.append(log)
@@ -256,7 +256,7 @@ class LogManager:
         self.offline[directory] = error
         for key, log in failed.logs.items():
             log.go_offline()
-            self._offline_logs[key] = log.cached_topic_id
+            self._offline_logs[key] = log.files.cached_topic_id
             if self.logs.get(key) is log:
                 del self.logs[key]
         for key, copy in list(self.future_logs.items()):
@@ -292,9 +292,9 @@ class LogManager:
         key = (topic, partition)
         log = self.logs.get(key)
         if log is not None:
-            if log.topic_id is None:
-                log.assign_topic_id(topic_id)
-            if log.topic_id == topic_id:
+            if log.files.topic_id is None:
+                log.files.assign_topic_id(topic_id)
+            if log.files.topic_id == topic_id:
                 log.update_config(config)
                 return log
             self.rename_to_stray(log)
@@ -315,7 +315,7 @@ class LogManager:
                 self.submit_directory_op(home.path, partial(self._disk.sync_dir, home.path))
             if home.checkpoints.may_contain(key):
                 self._write_checkpoints(home)
-            log.submit_file_op(
+            log.files.submit_op(
                 partial(home.create_partition_dir, log.path, topic_id), partial(self.submit_directory_op, home.path)
             )
         except StorageError:
@@ -365,16 +365,16 @@ class LogManager:
         return f"{directory}/{suffixed_dir_name(*key, self._random_bytes(16), suffix)}"
 
     def _rename(self, log: Log, path: str, renamed: list[str]) -> None:
-        self._path_guard.wait_for_users(log)
+        self._path_guard.wait_for_users(log.files)
         if self._disk.exists(log.path):  # else it was deleted before it was created
             self._disk.rename(log.path, path)
         renamed.append(path)
 
     def _attach(self, log: Log) -> None:
         directory = log.directory  # a closure over the log would be a reference cycle
-        log.submit = lambda op: self.submit(directory, op)
-        log.path_guard = self._path_guard
-        log.disk_space = self.disk_space[log.directory]
+        log.files.submit = lambda op: self.submit(directory, op)
+        log.files.path_guard = self._path_guard
+        log.files.disk_space = self.disk_space[log.directory]
 
     def _submit_reclaim(self, directory: str, op: FileOp) -> None:
         self.submit_reclaim_op(directory, op)
@@ -406,13 +406,13 @@ class LogManager:
         Raises:
             StorageError: the directory is offline.
         """
-        home, topic_id = self._choose_directory(directory), log.topic_id
+        home, topic_id = self._choose_directory(directory), log.files.topic_id
         assert topic_id is not None, "a log in service has a topic id"
         copy = Log(
             self._disk, self.engine_factory, home.path, log.topic, log.partition, log.config,
             topic_id=topic_id, is_new=True,
         )  # fmt: skip
-        copy.path = self._new_path(home.path, (log.topic, log.partition), FUTURE)
+        copy.files.path = self._new_path(home.path, (log.topic, log.partition), FUTURE)
         if log.first_dirty_offset != NEVER_CLEANED:
             copy.first_dirty_offset = start_offset
         return copy, partial(create_future_log, self._disk, copy, topic_id, start_offset)
@@ -432,18 +432,18 @@ class LogManager:
         """Replace a log by its complete, durable and closed future replica (future_replica.py rule 1)."""
         key = (log.topic, log.partition)
         deleted_files = self._new_path(log.directory, key, DELETED)
-        future_path, copy.path = copy.path, f"{copy.directory}/{copy.name}"
+        future_path, copy.files.path = copy.path, f"{copy.directory}/{copy.name}"
         log.delete()
         del self.future_logs[key], self.directories[log.directory].logs[key]
         home = self.directories[copy.directory]
         self.logs[key] = home.logs[key] = copy
         self._write_checkpoints(home)
-        self.submit_directory_op(copy.directory, partial(self._path_guard.wait_for_users, log))
+        self.submit_directory_op(copy.directory, partial(self._path_guard.wait_for_users, log.files))
         renamed: list[str] = []
         taking = partial(swap_in_future_log, self._disk, log.path, deleted_files, future_path, copy.path)
         self.submit_directory_op(copy.directory, partial(_rename, taking, renamed, deleted_files))
         # So that the log is not opened before the rename.
-        copy.submit_file_op(_no_op, partial(self.submit_directory_op, copy.directory))
+        copy.files.submit_op(_no_op, partial(self.submit_directory_op, copy.directory))
         self._deleted_dirs.append(_DeletedDirectory(None, True, log.directory, renamed))
 
     def truncate(self, log: Log, offset: int) -> bool:
@@ -513,7 +513,7 @@ class LogManager:
     def retain(self, wall_ms: int) -> Iterator[Log]:
         """Apply retention, a few segments per step; a log that was not open is closed again."""
         for log in list(self.logs.values()):
-            skips_queue = log.disk_space.is_full and log.is_open  # else the log's files may not be created yet
+            skips_queue = log.files.disk_space.is_full and log.is_open  # else the log's files may not be created yet
             is_busy = log.is_unavailable if skips_queue else log.is_busy
             if is_busy or not log.is_retention_due(wall_ms):
                 continue
@@ -546,10 +546,10 @@ class LogManager:
         """
         found: dict[str, tuple[list[str], list[str]]] = {}
         for log in self.logs.values():
-            if log.deleted_files:
-                due = [paths for due_ms, paths in log.deleted_files if due_ms <= wall_ms]
-                if not log.has_pending_file_ops:
-                    log.deleted_files = [entry for entry in log.deleted_files if entry[0] > wall_ms]
+            if log.files.deleted_files:
+                due = [paths for due_ms, paths in log.files.deleted_files if due_ms <= wall_ms]
+                if not log.files.has_pending_ops:
+                    log.files.deleted_files = [entry for entry in log.files.deleted_files if entry[0] > wall_ms]
                 for paths in due:
                     found.setdefault(log.directory, ([], []))[0].extend(_drain(paths))
         dying, self._deleted_dirs = self._deleted_dirs, []

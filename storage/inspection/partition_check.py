@@ -21,7 +21,7 @@ from storage.inspection.segment_check import SegmentCheck
 from storage.io.checkpoint_file import LEADER_EPOCHS, read_epochs
 from storage.io.disk import DELETED, Disk, StorageError
 from storage.log.leader_epoch_cache import UNDEFINED
-from storage.log.openable_log import NEVER_CLEANED, Checkpoint
+from storage.log.log_offsets import NEVER_CLEANED, Checkpoint
 from storage.log.producer_state import CorruptSnapshot, ProducerState, snapshot_name, snapshot_offset
 from storage.log.recovery import replay
 from storage.segments.directory_recovery import CLEANED, INDEXES, LOG, SWAP

@@ -8,7 +8,7 @@ RULES    1. A flush writes pending replacement files, syncs all files of all tas
          4. If the disk is full, the open files are synced and closed nevertheless: deleted files release
             their space only then. The rest is retried when space is free.
          5. Paths are opened, written and renamed under the log's path guard (path_guard.py).
-NOT HERE Which files (segments/durability.py, openable_log.py), the sync calls (disk.py).
+NOT HERE Which files (segments/durability.py, log_flush.py), the sync calls (disk.py).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from storage.log.leader_epoch_cache import LeaderEpochCache
 from storage.log.log_validator import AppendOrigin, BatchRules, validate
 from storage.log.producer_snapshots import ProducerSnapshots
 from storage.log.producer_state import Duplicate, EndTransactionMarker, ProducerState, read_end_transaction_marker
-from storage.log.recovery import OpenedLog, aborted_transaction
+from storage.log.recovery import RecoveredLog, aborted_transaction
 
 NO_TIMESTAMP: Final = -1
 
@@ -53,7 +53,7 @@ class PreparedAppend:
     """Records with assigned offsets, until commit or abort."""
 
     __slots__ = (
-        "duplicate", "headers", "is_aborted", "leader_epoch", "log_append_time_ms", "markers", "records",
+        "duplicate", "engine", "headers", "is_aborted", "leader_epoch", "log_append_time_ms", "markers", "records",
         "reservation", "size", "snapshot",
     )  # fmt: skip
 
@@ -66,10 +66,16 @@ class PreparedAppend:
         self.duplicate: AppendInfo | None = None
         """The result for a duplicate batch: nothing is written (rule 3)."""
         # State for the later steps.
+        self.engine: Engine | None = None
         self.reservation: Reservation | None = None
         self.headers: list[BatchHeader] = []  # of batches with a producer id, with their offsets
         self.markers: list[EndTransactionMarker | None] = []  # for each of them: its transaction marker
         self.snapshot: bytes | None = None  # of the producer state, if this append starts a segment
+
+    def write(self) -> None:
+        """Write the bytes; any thread. Raises StorageError."""
+        if self.engine is not None and self.reservation is not None:
+            self.engine.write(self.reservation, self.records)
 
     @property
     def end_offset(self) -> int:
@@ -86,7 +92,7 @@ class AppendPipeline:
         "has_rolled", "next_offset",
     )  # fmt: skip
 
-    def __init__(self, name: str, parts: OpenedLog, config: LogConfig) -> None:
+    def __init__(self, name: str, parts: RecoveredLog, config: LogConfig) -> None:
         self._name = name
         self._engine: Engine = parts.engine
         self._epochs: LeaderEpochCache = parts.epochs
@@ -167,11 +173,6 @@ class AppendPipeline:
         self._reserve(prepared, batches, _markers(records, batches), infos, wall_ms)
         return prepared
 
-    def write(self, prepared: PreparedAppend) -> None:
-        """Write the bytes; any thread."""
-        if prepared.reservation is not None:
-            self._engine.write(prepared.reservation, prepared.records)
-
     def commit(self, prepared: PreparedAppend, log_start_offset: int) -> AppendInfo:
         """Make the records readable."""
         reservation = prepared.reservation
@@ -231,7 +232,7 @@ class AppendPipeline:
                 producers.reserve(placed, marker)
                 prepared.headers.append(placed)
                 prepared.markers.append(marker)
-        prepared.reservation = reservation
+        prepared.engine, prepared.reservation = self._engine, reservation
         self._pending.append(prepared)
         self.next_offset = infos[-1][3] + 1
 

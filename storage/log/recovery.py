@@ -35,8 +35,8 @@ RECALLED_BYTES = 128 * 1024
 _log = logging.getLogger("barnabas.storage")
 
 
-class OpenedLog(NamedTuple):
-    """The parts of an open log."""
+class RecoveredLog(NamedTuple):
+    """The parts of a log that was opened."""
 
     engine: Engine
     epochs: LeaderEpochCache
@@ -55,7 +55,7 @@ def open_log(
     *,
     recovery_point: int | None,
     log_start_offset: int,
-) -> OpenedLog:
+) -> RecoveredLog:
     """Open the log in a partition's directory; `recovery_point`: None after a clean close."""
     engine = new_engine()
     names = disk.listdir(directory)
@@ -89,7 +89,7 @@ def open_log(
     deleted_files = []
     if len(snapshots.offsets) > 1:
         deleted_files = snapshots.rename_strays({segment.base_offset for segment in engine.segments()})
-    return OpenedLog(engine, epochs, producers, snapshots, log_start_offset, deleted_files)
+    return RecoveredLog(engine, epochs, producers, snapshots, log_start_offset, deleted_files)
 
 
 def _recover(

@@ -303,13 +303,8 @@ class Segment:
         """Position and size of the first batch whose last offset is at or above `offset`; the log file is open then."""
         if self._file is None:
             return self._disk_lookup(offset) if self.size else None
-        return self._find_recent(offset) if offset >= self._recent_start else self._find_resident(offset)
-
-    def find_on_disk(self, offset: int) -> BatchPosition:
-        """The same, and read the disk if necessary."""
-        return self._find_recent(offset) if offset >= self._recent_start else self._find_indexed(offset)
-
-    def _find_recent(self, offset: int) -> BatchPosition:
+        if offset < self._recent_start:
+            return self._find_resident(offset)
         positions = self._recent_positions
         slot = bisect_left(self._recent_ends, offset)
         if slot == len(positions):
@@ -317,6 +312,16 @@ class Segment:
         position = positions[slot]
         slot += 1
         return position, (positions[slot] if slot < len(positions) else self.size) - position
+
+    def find_on_disk(self, offset: int) -> BatchPosition:
+        """The same, and read the disk if necessary."""
+        if offset < self._recent_start:
+            return self._find_indexed(offset)
+        if self.size:
+            self.file  # noqa: B018  (opens it)
+        found = self.find(offset)
+        assert not isinstance(found, DiskLookup)
+        return found
 
     def _find_resident(self, offset: int) -> BatchPosition | DiskLookup:
         lookups, index = self._lookups, self._offset_index

@@ -139,7 +139,7 @@ class LogMachine(RuleBasedStateMachine):
         data = produced(*values, timestamp_ms=batch.timestamp_ms, producer=producer)
         prepared = wait_for_disk(self.log.prepare, data, leader_epoch=self.epoch, wall_ms=self.clock)
         assert prepared.duplicate is None
-        self.log.write(prepared)
+        prepared.write()
         self.under_way.append((prepared, batch))
 
     @precondition(lambda self: self.under_way)

@@ -130,7 +130,7 @@ def append_records(
     """Append a client's batch: prepare, write, commit."""
     prepared = wait_for_disk(log.prepare, data, leader_epoch=leader_epoch, wall_ms=wall_ms, origin=origin)
     try:
-        log.write(prepared)
+        prepared.write()
     except StorageError:
         log.abort(prepared)
         raise
@@ -148,7 +148,7 @@ def append_as_follower(log: Log, data: Buffer, *, leader_epoch: int = UNDEFINED)
     prepared = log.prepare_as_follower(data, wall_ms=NOW_MS, leader_epoch=leader_epoch)
     if prepared is None:
         return None
-    log.write(prepared)
+    prepared.write()
     return log.commit(prepared, NOW_MS)
 
 

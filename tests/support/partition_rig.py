@@ -24,7 +24,8 @@ class NumbersLog:
     """A log without bytes: records are counts."""
 
     def __init__(self, end: int = 0, flush_messages: int = MAX_LONG, min_insync_replicas: int = 1) -> None:
-        self.topic, self.partition, self.topic_id, self.directory = "t", 0, bytes(16), "d"
+        self.topic, self.partition, self.directory = "t", 0, "d"
+        self.files = SimpleNamespace(topic_id=bytes(16))
         self.log_start_offset = 0
         self.log_end_offset = end
         self.flushed_end_offset = end

@@ -61,7 +61,7 @@ class Compaction:
         if found is None:
             return
         partition, log = found
-        if not log.config.is_compacted or log.has_pending_file_ops:
+        if not log.config.is_compacted or log.files.has_pending_ops:
             return
         job = job_for(log, self._simulation.now_ms, self._random.choice(RESOURCES))
         if job.first_dirty_offset < job.end_offset:

@@ -196,9 +196,7 @@ class Operations:
                     log.high_watermark = log.log_end_offset
 
         simulation = self._simulation
-        simulation.queues.push(
-            "write", log.directory, lambda: log.write(prepared), simulation.on_result(log.directory, commit)
-        )
+        simulation.queues.push("write", log.directory, prepared.write, simulation.on_result(log.directory, commit))
 
     def repeat(self) -> None:
         """Retry a producer's last batch, and skip sequence numbers."""
@@ -445,7 +443,7 @@ class Operations:
             prepared = copy.prepare_as_follower(data, wall_ms=simulation.now_ms)
             assert prepared is not None
             simulation.queues.run_file_ops(target)
-            copy.write(prepared)
+            prepared.write()
             copy.commit(prepared, simulation.now_ms)
         self._replace_log(partition, log, copy)
 

@@ -284,7 +284,7 @@ class Simulation:
         log = partition.log
         if log is None:
             return None
-        if not log.is_open and log.has_pending_file_ops and not self.queues.run_file_ops(log.directory):
+        if not log.is_open and log.files.has_pending_ops and not self.queues.run_file_ops(log.directory):
             return None
         if partition.log is not log:
             return None

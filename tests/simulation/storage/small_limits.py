@@ -12,8 +12,7 @@ from types import ModuleType
 
 import storage.directories.log_directory
 import storage.directories.log_manager
-import storage.log.log
-import storage.log.openable_log
+import storage.log.log_flush
 import storage.log.recovery
 import storage.log.retention
 import storage.segments.indexes
@@ -31,8 +30,8 @@ _LIMITS: tuple[tuple[tuple[tuple[ModuleType, str], ...], int], ...] = (
     (((storage.log.recovery, "RECALLED_BYTES"),), 150),
     (((storage.directories.log_manager, "LAZY_RECOVERY_BYTES"),), 300),
     (((storage.directories.log_directory, "SYNCED_ONE_BY_ONE"),), 0),
-    (((storage.log.openable_log, "SEGMENTS_AT_A_TIME"),), 1),
-    (((storage.log.retention, "MAX_SEGMENTS_PER_PASS"), (storage.log.log, "MAX_SEGMENTS_PER_PASS")), 1),
+    (((storage.log.log_flush, "SEGMENTS_AT_A_TIME"),), 1),
+    (((storage.log.retention, "MAX_SEGMENTS_PER_PASS"),), 1),
 )
 """Each where it is looked up, with a value that is small for it."""
 

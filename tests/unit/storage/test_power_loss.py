@@ -241,7 +241,7 @@ def test_an_unwritten_aborted_transaction_is_left_to_the_next_sync(machine: Mach
     append(log, BIG)
     flush(log)
     waiting: list[Any] = []
-    log.submit = waiting.append
+    log.files.submit = waiting.append
     append(log, BIG, producer=ProducerInfo(7, 0, 0, transactional=True))
     append_records(log, marker(ControlType.ABORT, 7, 0), origin=AppendOrigin.COORDINATOR)
     log.roll(NOW_MS)
@@ -266,7 +266,7 @@ def test_the_recovery_point_covers_replaced_segments_until_the_names_are_durable
     log.roll(NOW_MS)
     put(log, ("last", "v"), timestamp_ms=NOW_MS)
     waiting: list[Any] = []
-    log.submit = waiting.append if not has_names else log.submit
+    log.files.submit = waiting.append if not has_names else log.files.submit
     compact(log, NOW_MS, disk=machine.disk)
     if not has_names:
         flush(log)
@@ -516,7 +516,7 @@ def test_a_segment_trimmed_before_its_sync_leaves_no_hole(machine: Machine) -> N
     flush(log)
     fill(log, 3)
     waiting: list[Any] = []
-    log.submit = waiting.append
+    log.files.submit = waiting.append
     log.high_watermark = 3
     log.trim(2, NOW_MS)
     flush(log)

@@ -122,7 +122,7 @@ def test_appends_get_offsets_at_once_and_are_written_and_committed_in_order_late
 def test_a_truncation_waits_for_pending_file_operations(harness: ControllerHarness) -> None:
     log, held, cut = harness.log, list[Callable[[], None]](), list[int]()
     end = log.end.offset
-    log._log.submit_file_op(lambda: None, held.append)
+    log._log.files.submit_op(lambda: None, held.append)
     harness.worker.holds_writes = True
     log.truncate(end - 1, lambda: cut.append(log.end.offset))
     assert cut == []

@@ -223,7 +223,7 @@ def test_reads_work_before_during_and_after_the_renames(tmp_path: Path) -> None:
     compaction.check()
     worker.let_sync()
     changes: list[Callable[[], None]] = []
-    log.submit = changes.append
+    log.files.submit = changes.append
     compaction.check()
     assert [name for name in os.listdir(log.path) if name.endswith(CLEANED)]
     expected = offsets(harness)

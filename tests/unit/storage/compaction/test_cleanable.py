@@ -100,7 +100,7 @@ def test_segments_from_the_last_stable_offset_on_are_not_cleanable(log: Log) -> 
     closed(log)
     assert dirt_of(log).end_offset == 5
     log.high_watermark = 2
-    log._high_watermark = 2  # it does not go back by itself
+    log._offsets.high_watermark = 2  # it does not go back by itself
     assert dirt_of(log).end_offset == 2
 
 

@@ -49,7 +49,7 @@ def test_files_are_deleted_as_soon_as_they_are_renamed(manager: LogManager, tmp_
     assert deleted_files(tmp_path)
     delete_due(manager)
     assert not deleted_files(tmp_path)
-    assert log.deleted_files == []
+    assert log.files.deleted_files == []
 
 
 def test_a_directory_is_deleted_after_its_rename(manager: LogManager, tmp_path: Path) -> None:

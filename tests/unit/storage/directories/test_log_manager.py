@@ -133,7 +133,7 @@ def test_a_directory_with_another_topic_id_becomes_a_stray(manager: LogManager, 
     assert log.log_end_offset == 0
     (stray,) = tmp_path.glob("t-0.*-stray")
     assert (stray / f"{0:020d}.log").stat().st_size > 0
-    assert log.topic_id == OTHER
+    assert log.files.topic_id == OTHER
 
 
 def test_a_directory_without_topic_id_gets_one(manager: LogManager, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_directory_without_topic_id_gets_one(manager: LogManager, tmp_path: Pa
     (tmp_path / "t-0" / "partition.metadata").write_bytes(b"")
     log = created(started(tmp_path))
     assert values_of(log) == [(0, "old")]
-    assert started(tmp_path).logs["t", 0].topic_id == TOPIC_ID
+    assert started(tmp_path).logs["t", 0].files.topic_id == TOPIC_ID
 
 
 # ---- locks -----------------------------------------------------------------------------------------------

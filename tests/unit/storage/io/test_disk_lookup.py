@@ -120,7 +120,7 @@ def test_an_append_waits_only_for_closed_files(cold):
     disk, log = cold
     prepared, rounds = disk.ask(lambda: log.prepare(produced("a"), leader_epoch=0, wall_ms=NOW_MS))
     assert rounds == 1
-    log.commit(prepared, NOW_MS) if log.write(prepared) is None else None
+    log.commit(prepared, NOW_MS) if prepared.write() is None else None
     close_idle_files(log.open())
     disk.evict_all()
     _, rounds = disk.ask(lambda: log.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS))

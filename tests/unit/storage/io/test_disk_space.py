@@ -135,7 +135,7 @@ def test_retention_skips_a_log_that_is_not_created_yet(tmp_path: Path) -> None:
     held: list[FileOp] = []
     manager.submit_directory_op = lambda _, change: held.append(change)
     log = created(manager)
-    log.disk_space.is_full = True
+    log.files.disk_space.is_full = True
     assert list(manager.retain(NOW_MS)) == []
     assert manager.offline == {}
     held.pop()()

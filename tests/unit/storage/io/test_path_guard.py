@@ -106,7 +106,7 @@ def test_a_pending_roll_creates_no_file_in_the_new_directory(broker: Broker, fil
 def test_a_pending_open_creates_no_file_in_the_new_directory(broker: Broker) -> None:
     broker.hold()
     opener = broker.log._open_work()  # as a reader thread does
-    broker.recreate_during(lambda: broker.log.run_guarded(lambda: opener() and None), "0.index")
+    broker.recreate_during(lambda: broker.log.files.run_guarded(lambda: opener() and None), "0.index")
     assert broker.files() == ["partition.metadata"]
 
 
@@ -119,7 +119,7 @@ def test_work_on_a_deleted_log_does_not_run(broker: Broker, is_opening: bool) ->
         broker.log.roll(0)
     opener = broker.log._open_work()  # as a reader thread does
     new = broker.recreate()
-    late = make_changes if not is_opening else lambda _: broker.log.run_guarded(lambda: opener() and None)
+    late = make_changes if not is_opening else lambda _: broker.log.files.run_guarded(lambda: opener() and None)
     new.open()
     append(new, "x")
     before = broker.files()
@@ -141,7 +141,7 @@ def test_a_pending_write_does_not_reach_the_new_topic(broker: Broker) -> None:
         append(new[0], "x")
 
     broker.disk.on_open = recreate
-    broker.log.write(prepared)
+    prepared.write()
     assert (broker.directory / f"{0:020d}.log").stat().st_size == new[0].size_bytes
 
 
@@ -162,5 +162,5 @@ def test_only_users_of_that_log_are_waited_for(tmp_path: Path) -> None:
     )
     manager.load()
     one, other = (manager.get_or_create("t", number, TOPIC_ID, SMALL) for number in (0, 1))
-    one.run_guarded(lambda: manager.delete(other))
+    one.files.run_guarded(lambda: manager.delete(other))
     assert sorted(name[-7:] for name in os.listdir(tmp_path) if name.startswith("t-")) == ["-delete", "t-0"]

@@ -74,7 +74,7 @@ def test_an_abort_aborts_all_later_appends(log: Log) -> None:
         for p in producer[::2]
     ]
     first, second = lost
-    log.write(second)
+    second.write()
     log.abort(first)
     log.abort(second)
     refused(ErrorCode.KAFKA_STORAGE_ERROR, lambda: log.commit(second, NOW_MS))
@@ -111,7 +111,7 @@ def test_a_duplicate_batch_returns_its_old_offsets(log: Log) -> None:
         log.prepare, produced("a", "b", producer=ProducerInfo(5, 0, 0)), leader_epoch=3, wall_ms=NOW_MS
     )
     assert prepared.size == 0
-    log.write(prepared)
+    prepared.write()
     info = log.commit(prepared, NOW_MS)
     assert info == prepared.duplicate
     assert (info.base_offset, info.last_offset, info.duplicate) == (1, 2, True)

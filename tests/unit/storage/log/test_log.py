@@ -111,7 +111,7 @@ def test_an_append_of_an_earlier_epoch_does_not_change_the_latest(log: Log) -> N
     append(log, "a", epoch=1)
     late = wait_for_disk(log.prepare, produced("b"), leader_epoch=1, wall_ms=NOW_MS)
     log.assign_epoch(2)
-    log.write(late)
+    late.write()
     log.commit(late, NOW_MS)
     append(log, "c", epoch=2)
     assert log.latest_epoch == 2
@@ -261,7 +261,7 @@ def test_a_log_opens_nothing_before_it_is_used(make: MakeLog) -> None:
     disk = FaultyDisk()
     again = make(disk=disk, checkpoint=log.checkpoint)
     assert again.checkpoint == Checkpoint(6, 0, 6)
-    assert (again.high_watermark, again.name, again.topic_id) == (6, "t-0", log.topic_id)
+    assert (again.high_watermark, again.name, again.files.topic_id) == (6, "t-0", log.files.topic_id)
     again.update_config(SMALL)
     again.assign_epoch(3)
     again.close()

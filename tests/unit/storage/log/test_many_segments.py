@@ -171,7 +171,7 @@ def test_a_partial_sync_covers_no_pending_append(tmp_path: Path) -> None:
     work()
     log.flushed(work.end_offset)
     for prepared in under_way:
-        log.write(prepared)
+        prepared.write()
         log.commit(prepared, NOW_MS)
     assert (log.flushed_end_offset, log.log_end_offset) == (1, 3)
 
@@ -240,7 +240,7 @@ def test_no_segment_is_deleted_before_an_older_one(tmp_path: Path) -> None:
     fill(log, 5)
     log.high_watermark = 5
     changes: list[FileOp] = []
-    log.submit = changes.append
+    log.files.submit = changes.append
     log.trim(3, NOW_MS)
     for change in changes:
         with suppress(StorageError):

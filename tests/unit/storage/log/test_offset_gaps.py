@@ -10,7 +10,7 @@ import pytest
 from protocol.records import headers
 from storage.config.log_config import LogConfig
 from storage.log.log import Log
-from storage.log.openable_log import Checkpoint
+from storage.log.log_offsets import Checkpoint
 from tests.support.compaction import COMPACTED, cleaned, closed, compact, kept, put
 from tests.support.logs import NOW_MS, log_at
 

@@ -98,7 +98,7 @@ def test_snapshots_above_the_recovery_point_are_rewritten(make: MakeLog, tmp_pat
 def test_a_segment_started_by_an_unfinished_append_gets_a_snapshot(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     fill(log, 2, producer_id=5)
-    log.write(wait_for_disk(log.prepare, produced(BIG), leader_epoch=0, wall_ms=NOW_MS))
+    wait_for_disk(log.prepare, produced(BIG), leader_epoch=0, wall_ms=NOW_MS).write()
     assert snapshots(tmp_path) == []
     again = make(is_clean=False)
     assert again.log_end_offset == 3
@@ -138,7 +138,7 @@ def test_unneeded_snapshots_are_deleted(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     log.open()
     assert snapshots(tmp_path) == [3]
-    ((due_ms, paths),) = log.deleted_files
+    ((due_ms, paths),) = log.files.deleted_files
     assert due_ms == 0, "deleting takes longer than all the rest, and may wait"
     assert [Path(path).name for path in paths] == [f"{2:020d}.snapshot.deleted"]
     assert Path(paths[0]).exists()

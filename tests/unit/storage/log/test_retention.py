@@ -79,7 +79,7 @@ def test_no_segment_at_or_above_the_high_watermark_expires(make: MakeLog) -> Non
 def test_retention_waits_for_pending_appends(log: Log) -> None:
     prepared = wait_for_disk(log.prepare, produced("x"), leader_epoch=0, wall_ms=NOW_MS)
     assert kept(log, NOW_MS * 2, retention_ms=1) == [0, 1, 2, 3, 4, 5]
-    log.write(prepared)
+    prepared.write()
     log.commit(prepared, NOW_MS)
     assert kept(log, NOW_MS * 2) == [4, 5, 6]
 

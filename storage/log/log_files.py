@@ -1,0 +1,129 @@
+"""The directory of one partition: topic id, deferred file operations, and the directory's entry.
+
+RULES    1. Submitted file operations are counted until they have run (deferred_file_ops.py).
+         2. Threads that address the files by path register with the path guard; offline or deleted logs are skipped.
+         3. The entry of a new directory, and the partition's metadata, become durable with the first flush.
+NOT HERE The files of the segments (the engine); what a flush contains (log_flush.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+from storage.io.checkpoint_file import PARTITION_METADATA, CorruptCheckpoint, read_topic_id, write_topic_id
+from storage.io.deferred_file_ops import UNMONITORED, FileOp, Submit, run_now
+from storage.io.disk import Disk, File, StorageError
+from storage.io.flush_task import FlushTask
+from storage.io.path_guard import UNGUARDED
+
+_log = logging.getLogger("barnabas.storage")
+
+
+class LogFiles:
+    """The directory and the file operations of one log."""
+
+    __slots__ = (
+        "_disk", "_is_entry_durable", "_log_dir", "_pending_ops", "_topic_id", "deleted_files", "disk_space",
+        "is_offline", "path", "path_guard", "submit",
+    )  # fmt: skip
+
+    def __init__(self, disk: Disk, log_dir: str, path: str, topic_id: bytes | None, *, is_entry_durable: bool) -> None:
+        self._disk = disk
+        self._log_dir = log_dir
+        self.path = path
+        self._topic_id = topic_id
+        self._is_entry_durable = is_entry_durable
+        self._pending_ops: set[object] = set()  # one for each operation that was submitted and has not run
+        self.is_offline = False
+        """Whether the log was deleted or its directory failed."""
+        self.submit: Submit = run_now
+        """Runs a deferrable file operation: at once unless replaced (deferred_file_ops.py)."""
+        self.disk_space = UNMONITORED  # of the log directory
+        self.path_guard = UNGUARDED
+        """Registers the users of the log's paths in other threads."""
+        self.deleted_files: list[tuple[int, list[str]]] = []
+        """(time of deletion in wall milliseconds, paths) of files that are no longer used."""
+
+    # ---- topic id ----------------------------------------------------------------------------------------
+
+    @property
+    def cached_topic_id(self) -> bytes | None:
+        """The topic id if it was read before; opens no file."""
+        return self._topic_id
+
+    @property
+    def topic_id(self) -> bytes | None:
+        """The topic id; None if the partition's metadata file is missing or incomplete."""
+        if self._topic_id is None:
+            try:
+                self._topic_id = read_topic_id(self._disk, f"{self.path}/{PARTITION_METADATA}")
+            except CorruptCheckpoint as error:
+                _log.warning("%s Treating the log as that of the topic with its name", error)
+        return self._topic_id
+
+    def assign_topic_id(self, topic_id: bytes) -> None:
+        """Write the topic id to the partition's metadata file."""
+        write_topic_id(self._disk, f"{self.path}/{PARTITION_METADATA}", topic_id)
+        self._topic_id = topic_id
+
+    # ---- file operations ---------------------------------------------------------------------------------
+
+    @property
+    def has_pending_ops(self) -> bool:
+        """Whether submitted file operations have not run yet."""
+        return bool(self._pending_ops)
+
+    def submit_op(self, op: FileOp, submit: Submit | None = None) -> None:
+        """Run or queue an operation on the log's files (deferred_file_ops.py)."""
+        pending = object()
+        self._pending_ops.add(pending)
+        (submit or self.submit)(partial(self._run_op, op, pending))
+
+    def submit_first(self) -> Submit | None:
+        """On a full disk: submits an operation that frees space, before those that wait for it."""
+        return partial(self.submit_op, submit=self.disk_space.submit) if self.disk_space.is_full else None
+
+    def run_guarded(self, work: FileOp) -> None:
+        """Run work that addresses the log's files by path, in any thread; does nothing for an offline or deleted log."""
+        self.path_guard.run(self, work)
+
+    def _run_op(self, op: FileOp, pending: object) -> None:
+        try:
+            self.run_guarded(op)
+        except StorageError as error:
+            if not self.is_offline:  # else the directory has failed, or the log was deleted
+                if not error.is_full:  # else the operation is retried
+                    self._pending_ops.discard(pending)
+                raise
+        self._pending_ops.discard(pending)
+
+    # ---- durability --------------------------------------------------------------------------------------
+
+    def flush_task(
+        self, files: Sequence[File] = (), snapshots: Sequence[File] = (), epochs: Sequence[tuple[str, bytes]] = ()
+    ) -> FlushTask:
+        """A task that syncs these files, and the partition's directory entry and metadata until they are durable."""
+        directories, written = [self.path] if snapshots or epochs else [], []
+        if not self._is_entry_durable:
+            directories, written = [self.path, self._log_dir], [f"{self.path}/{PARTITION_METADATA}"]
+        return FlushTask(
+            self._disk,
+            [*files, *snapshots],
+            lambda: not self.is_offline,  # else a failure does not count
+            replacements=epochs,
+            written=written,
+            directories=directories,
+            run_guarded=self.run_guarded,
+        )
+
+    def mark_entry_durable(self) -> None:
+        """A flush task has succeeded."""
+        self._is_entry_durable = True
+
+    def sync_entry(self) -> None:
+        """Make the partition's directory entry durable."""
+        if not self._is_entry_durable:
+            self.flush_task()()
+            self._is_entry_durable = True

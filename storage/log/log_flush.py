@@ -1,0 +1,88 @@
+"""What of an open log is durable, and the tasks that flush the rest.
+
+RULES    1. A flush is due by `flush.ms` or `flush.messages`, and after a segment is full.
+         2. Only `flushed` advances the recovery point: all records before it, and their leader epochs, are durable.
+NOT HERE The files of a segment (segments/durability.py), running a task (flush_task.py), when to flush (log_manager.py).
+"""
+
+from __future__ import annotations
+
+from storage.config.log_config import LogConfig
+from storage.io.flush_task import SEGMENTS_AT_A_TIME, FlushTask
+from storage.log.append_pipeline import AppendPipeline
+from storage.log.log_files import LogFiles
+from storage.log.recovery import RecoveredLog
+
+
+class LogFlush:
+    """The durability of one open log."""
+
+    __slots__ = (
+        "_decided_end_after_flush", "_engine", "_epochs", "_files", "_pipeline", "_producers", "_snapshots",
+        "decided_end_offset", "unflushed_since_ms",
+    )  # fmt: skip
+
+    def __init__(self, parts: RecoveredLog, pipeline: AppendPipeline, files: LogFiles) -> None:
+        self._engine, self._epochs, self._producers, self._snapshots, *_ = parts
+        self._pipeline = pipeline
+        self._files = files
+        self.unflushed_since_ms = -1
+        """Wall time of the first commit after the last flush; -1 if there is none."""
+        is_durable = self._engine.flushed_end_offset == self._engine.end_offset
+        self.decided_end_offset = self._first_undecided() if is_durable else 0
+        """Records below this offset are durable, and so are the markers of their transactions."""
+        # By end offset of a pending flush: `decided_end_offset` after it.
+        self._decided_end_after_flush: dict[int, int] = {}
+
+    def _first_undecided(self) -> int:
+        undecided = self._producers.first_undecided_offset
+        return self._engine.end_offset if undecided is None else undecided
+
+    @property
+    def unflushed_messages(self) -> int:
+        """The number of offsets above the flushed end."""
+        return self._engine.end_offset - self._engine.flushed_end_offset
+
+    def is_due(self, config: LogConfig, wall_ms: int) -> bool:
+        """Whether `flush.ms` or `flush.messages` is reached, or a full segment is unflushed."""
+        return self.unflushed_since_ms >= 0 and (
+            self._pipeline.has_rolled
+            or wall_ms - self.unflushed_since_ms >= config.flush_ms
+            or self.unflushed_messages >= config.flush_messages
+        )
+
+    def begin(self, limit: int | None = None) -> FlushTask:
+        """The task that flushes the log up to its current end; see `Log.sync_work`."""
+        snapshots, epochs = self._snapshots.collect_sync(limit), self._epochs.take_replacement()
+        end_offset, files, is_complete = self._engine.collect_sync(limit)
+        is_complete = is_complete and self._snapshots.all_synced
+        if end_offset == self._engine.end_offset:  # else a marker for an earlier transaction may be above the end
+            self._decided_end_after_flush[end_offset] = self._first_undecided()
+        if is_complete:  # else a further flush is due
+            self._pipeline.has_rolled = False
+            self.unflushed_since_ms = -1
+        task = self._files.flush_task(files, snapshots, epochs)
+        task.end_offset, task.is_complete = end_offset, is_complete
+        return task
+
+    def flushed(self, end_offset: int) -> None:
+        """A task with this end offset has succeeded."""
+        self._files.mark_entry_durable()
+        self._engine.mark_flushed(end_offset)
+        self.decided_end_offset = max(self.decided_end_offset, self._decided_end_after_flush.pop(end_offset, 0))
+
+    def flush_all(self) -> None:
+        """Flush the log now, a few segments at a time; blocks."""
+        is_complete = False
+        while not is_complete:
+            task = self.begin(SEGMENTS_AT_A_TIME)
+            task()
+            self.flushed(task.end_offset)
+            is_complete = task.is_complete
+
+    def truncate(self, end_offset: int) -> None:
+        """The log ends at `end_offset` now."""
+        self.decided_end_offset = min(self.decided_end_offset, end_offset)
+        self._decided_end_after_flush = {
+            end: min(decided, end_offset) for end, decided in self._decided_end_after_flush.items()
+        }

@@ -1,0 +1,92 @@
+"""Reads from an open log.
+
+RULES    1. The last stable offset is at most the high watermark, and no record of an open transaction is below it.
+         2. A method that returns a DiskLookup does not wait for the disk (disk_lookup.py).
+NOT HERE The layout on disk (engine.py), the result (read_result.py), which offsets a client may see (partition.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TypeVar
+
+from protocol.records import FileRegion
+from storage.engine import AbortedTransaction, Buffer, Engine
+from storage.io.disk_lookup import DiskLookup
+from storage.log.async_lookup import AsyncLookups
+from storage.log.log_offsets import LogOffsets
+from storage.log.producer_state import ProducerState
+from storage.log.read_result import HIGH_WATERMARK, LAST_STABLE, LOG_END, Isolation, ReadInfo, out_of_range
+from storage.log.timestamp_lookup import first_record, latest_record
+
+_new_tuple = tuple.__new__
+T = TypeVar("T")
+
+
+class LogReader:
+    """The reads of one open log."""
+
+    __slots__ = ("_engine", "_lookups", "_name", "_offsets", "_producers")
+
+    def __init__(self, name: str, engine: Engine, producers: ProducerState, offsets: LogOffsets) -> None:
+        self._name = name
+        self._engine = engine
+        self._producers = producers
+        self._offsets = offsets
+        self._lookups = AsyncLookups(engine)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """All transactions below this offset are decided."""
+        unstable = self._producers.first_unstable_offset
+        high_watermark = self._offsets.high_watermark
+        if unstable is None or unstable >= high_watermark:
+            return high_watermark
+        return max(unstable, self._offsets.log_start_offset)
+
+    def read(self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_batch: bool) -> ReadInfo | DiskLookup:
+        """The location of the batches from `offset` on; see `Log.read`."""
+        engine, offsets = self._engine, self._offsets
+        start_offset, end_offset, high_watermark = offsets.log_start_offset, engine.end_offset, offsets.high_watermark
+        if not start_offset <= offset <= end_offset:
+            raise out_of_range(self._name, offset, start_offset, end_offset)
+        stable = self.last_stable_offset
+        bound = end_offset if isolation == LOG_END else high_watermark if isolation == HIGH_WATERMARK else stable
+        aborted: list[AbortedTransaction] | None = [] if isolation == LAST_STABLE else None
+        regions: tuple[FileRegion, ...] = ()
+        size = 0
+        if offset < bound and (max_bytes > 0 or min_one_batch):
+            located = engine.locate(offset, max_bytes, bound, min_one_batch=min_one_batch)
+            if isinstance(located, DiskLookup):
+                return located
+            regions, size, found_end, _ = located
+            if aborted is not None and size:
+                found = engine.aborted(offset, found_end)
+                if isinstance(found, DiskLookup):
+                    return found
+                aborted = found
+        return _new_tuple(ReadInfo, (regions, size, high_watermark, stable, start_offset, end_offset, aborted))
+
+    def read_records(self, offset: int, max_bytes: int) -> Buffer | DiskLookup:
+        """Whole batches in memory; see `Log.read_records`."""
+        start_offset, end_offset = self._offsets.log_start_offset, self._engine.end_offset
+        if not start_offset <= offset <= end_offset:
+            raise out_of_range(self._name, offset, start_offset, end_offset)
+        return self.lookup(("records", offset), lambda copy: copy.read_batches(offset, max_bytes))
+
+    def offset_for_timestamp(self, target_ms: int) -> tuple[int, int, int] | DiskLookup | None:
+        """(timestamp, offset, leader epoch) of the first record at or after `target_ms`; None if there is none."""
+        start = self._offsets.log_start_offset
+        return self.lookup(("time", target_ms), lambda copy: first_record(copy, target_ms, start))
+
+    def offset_of_max_timestamp(self) -> tuple[int, int, int] | DiskLookup | None:
+        """(timestamp, offset, leader epoch) of the first record with the greatest timestamp; None for an empty log."""
+        return self.lookup("latest", latest_record)
+
+    def lookup(self, key: Hashable, find: Callable[[Engine], T]) -> T | DiskLookup:
+        """The result of `find` on a copy of the engine, in another thread (async_lookup.py); `key` identifies the lookup."""
+        return self._lookups.get(key, find)
+
+    def cancel_lookups(self) -> None:
+        """Discard all pending lookups, before a truncation or close."""
+        self._lookups.cancel()

@@ -104,6 +104,26 @@ class FetchHandler:
             return fetch.answer() if fetch.is_complete else fetch.park_for_disk()
         return fetch.park(ctx.mono_ms + fetch.max_wait_ms(request.max_wait_ms))
 
+    def topic_name(self, topic_id: bytes) -> str:
+        """The name of a topic.
+
+        Raises:
+            KafkaError: the id is unknown.
+        """
+        topic = self.replicas.image.topics_by_id.get(topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return topic.name
+
+    def authorize_consumer(self, ctx: RequestContext, topic: str) -> None:
+        """Require READ on a topic.
+
+        Raises:
+            KafkaError: the client may not read it.
+        """
+        if not self.authorizer.authorize(ctx.connection.principal, Operation.READ, Resource.TOPIC, topic):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
     def consumer(self, isolation: Isolation, version: int) -> Reader:
         """The reader for consumers; only versions with a rack id may read from followers (KIP-392)."""
         return self._consumers[isolation, version < _FIRST_VERSION_WITH_RACK]
@@ -269,22 +289,16 @@ class _Fetch(DelayedOperation):
         return data, info.size, partition.offset < _read_limit(info, reader.isolation)
 
     def _resolve_topic_name(self, partition: FetchedPartition) -> str:
-        topic = self._handler.replicas.image.topics_by_id.get(partition.topic_id)
-        if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        name = self._handler.topic_name(partition.topic_id)
         if partition.topic is None:
-            self._fetch_context.set_topic_name(partition, topic.name)
-        return topic.name
+            self._fetch_context.set_topic_name(partition, name)
+        return name
 
     def _authorize(self, topic: str) -> None:
         """Require CLUSTER_ACTION of followers, READ on the topic of consumers."""
-        if self._reader.is_follower:
-            is_allowed = self._may_replicate
-        else:
-            is_allowed = self._handler.authorizer.authorize(
-                self._ctx.connection.principal, Operation.READ, Resource.TOPIC, topic
-            )
-        if not is_allowed:
+        if not self._reader.is_follower:
+            self._handler.authorize_consumer(self._ctx, topic)
+        elif not self._may_replicate:
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     @property

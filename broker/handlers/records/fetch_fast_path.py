@@ -1,7 +1,7 @@
 """The fast path for the most frequent consumer Fetch: one partition, with records available.
 
-RULES    1. The response is the same as that of `fetch.py`, byte for byte, from the same sessions, authorizer, limits
-            and ReplicaManager.
+RULES    1. The response is the same as that of `fetch.py`, byte for byte. Only decoding the request and encoding the response
+            differ; sessions, authorization, limits and reads are those of the handler.
          2. For any other request it returns None without side effects and the handler takes over: another layout
             (`protocol/single_partition_codec.py`), a new or final session epoch, other dirty partitions, an error of any
             kind, an aborted transaction, fewer bytes than min_bytes, or data outside the page cache.
@@ -14,7 +14,6 @@ from __future__ import annotations
 from broker.handlers.records.fetch import FetchHandler
 from broker.handlers.records.fetch_sessions import FINAL_EPOCH, NO_SESSION, FetchSession
 from broker.handlers.router import FastPath, FastPaths, RequestContext
-from broker.security.authorizer import Operation, Resource
 from protocol.errors import KafkaError
 from protocol.framing import Part
 from protocol.single_partition_codec import FIRST_FETCH_VERSION, FetchLayout, SinglePartitionFetch
@@ -41,34 +40,29 @@ class FetchFastPath:
         topic, topic_id, index, offset, leader_epoch, fetched_epoch, partition_max_bytes, max_bytes, *_ = fetch
         handler = self._handler
         replicas = handler.replicas
-        if topic_id:
-            topic_image = replicas.image.topics_by_id.get(topic_id)
-            if topic_image is None:
-                return None
-            topic = topic_image.name
-        partition = replicas.partitions.get((topic, index))
-        if partition is None or partition.high_watermark <= offset:  # not on this broker, or the fetch has to wait
-            return None
-        session = None
-        if fetch.session_epoch != FINAL_EPOCH:
-            session = self._session_of(fetch)
-            if session is None:
-                return None
-        elif fetch.session_id != NO_SESSION:
-            return None
-        if handler.select_replica is not None or not handler.authorizer.authorize(
-            ctx.connection.principal, Operation.READ, Resource.TOPIC, topic
-        ):
-            return None
-        response_max_bytes = min(max_bytes, handler.max_bytes)
-        reader = self._committed if fetch.isolation_level else self._uncommitted
         try:
+            if topic_id:
+                topic = handler.topic_name(topic_id)
+            partition = replicas.partitions.get((topic, index))
+            if partition is None or partition.high_watermark <= offset:  # not on this broker, or the fetch has to wait
+                return None
+            session = None
+            if fetch.session_epoch != FINAL_EPOCH:
+                session = self._session_of(fetch)
+                if session is None:
+                    return None
+            elif fetch.session_id != NO_SESSION:
+                return None
+            if handler.select_replica is not None:
+                return None
+            handler.authorize_consumer(ctx, topic)
+            response_max_bytes = min(max_bytes, handler.max_bytes)
             info = replicas.read(
                 topic,
                 index,
                 FetchPosition(offset, leader_epoch, fetched_epoch),
                 min(response_max_bytes, partition_max_bytes),
-                reader,
+                self._committed if fetch.isolation_level else self._uncommitted,
                 min_one_batch=True,
             )
         except (KafkaError, DivergingEpoch):

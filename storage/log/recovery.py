@@ -128,12 +128,14 @@ def _find_epochs(engine: Engine, epochs: LeaderEpochCache) -> None:
 
 
 def _batches(engine: Engine, offset: int, end_offset: int, max_bytes: int) -> Iterator[tuple[Buffer, int, BatchHeader]]:
-    """The batches from `offset` on, each with a buffer that contains it and its position there."""
+    """The batches from `offset` to below `end_offset`, each with a buffer that contains it and its position there."""
     while offset < end_offset:
-        batches = headers(buffer := engine.read_batches(offset, max_bytes))
+        batches = headers(buffer := engine.read_batches(offset, max_bytes))  # may reach beyond `end_offset`
         if not batches:
             return
         for position, header in batches:
+            if header.base_offset >= end_offset:
+                return
             yield buffer, position, header
         offset = batches[-1][1].next_offset
 

@@ -119,6 +119,21 @@ def test_a_corrupt_snapshot_at_the_recovery_start_is_replaced(make: MakeLog, tmp
     assert make(is_clean=False, checkpoint=Checkpoint(5, 4, 5)).producers.producers[5].batches[-1][1] == 4
 
 
+def test_without_its_snapshot_the_recovery_start_is_restored_from_the_batches_below_it(
+    make: MakeLog, tmp_path: Path
+) -> None:
+    log = make()
+    append(log, b"a", producer=ProducerInfo(5, 0, 0, transactional=True))
+    log.roll(NOW_MS)
+    append_records(log, marker(ControlType.ABORT, 5, 0), origin=AppendOrigin.COORDINATOR)
+    (tmp_path / "t-0" / f"{1:020d}.snapshot").write_bytes(b"torn")
+    make(is_clean=False, checkpoint=Checkpoint(1, 0, 0)).open()
+    (snapshot,) = (tmp_path / "t-0").glob("*1.snapshot")
+    restored = ProducerState("t-0")
+    restored.restore(snapshot.read_bytes(), wall_ms=NOW_MS)
+    assert restored.producers[5].txn_first_offset == 0, "the marker at offset 1 is not part of the snapshot"
+
+
 def test_a_corrupt_snapshot_is_deleted(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     fill(log, 3)

@@ -9,6 +9,7 @@ from broker.security.authorizer import Operation, Resource
 from protocol.errors import ErrorCode
 from protocol.records import BatchBuilder
 from storage.io.disk import StorageError
+from storage.io.disk_lookup import wait_for_disk
 from tests.support.deny import Deny
 from tests.support.replica_harness import NOW_MS, HeldIoExecutor, ReplicaHarness, batch, fetched, offsets, produced
 
@@ -51,7 +52,8 @@ def test_log_append_time_is_returned(tmp_path):
     harness.create("t", message_timestamp_type="LogAppendTime")
     harness.wall_ms += 5
     assert produced(harness.produce()).log_append_time_ms == NOW_MS + 5
-    assert harness.partition().log.offset_for_timestamp(NOW_MS + 5) == (NOW_MS + 5, 0, 0)
+    found = wait_for_disk(harness.partition().log.offset_for_timestamp, NOW_MS + 5)
+    assert found == (NOW_MS + 5, 0, 0)
 
 
 def test_topics_and_partitions_are_answered_in_the_order_of_the_request(harness):

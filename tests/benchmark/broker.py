@@ -45,12 +45,12 @@ def measure_all(results: Results, wanted: Wanted) -> None:
     with_java = wants_java and why_no_kafka() is None
     for turn in range(wanted.rounds if any(map(wanted.wants, startup.NAMES)) else 0):
         show_progress(f"round {turn + 1} of {wanted.rounds}: start and rest")
-        startup.measure(results, rest_times, alone=wanted.alone)
+        startup.measure(results, rest_times, wanted)
     one = catalogue.one_partition(with_java=with_java).only(wanted.wants)
     many = catalogue.many_partitions(with_java=with_java).only(wanted.wants)
     if not one.loads and not many.loads:
         return
-    with running(alone=wanted.alone) as brokers:
+    with running(wanted) as brokers:
         if one.loads:
             measure(results, brokers, one, scale, warm_up, wanted.rounds)
         if wanted.wants(REST):

@@ -119,4 +119,4 @@ def measure(results: Results, wanted: Wanted) -> None:
 
 
 def main() -> int:
-    return compare(options("cluster", __doc__), measure)
+    return compare(options("cluster", __doc__, has_builds=False), measure)

@@ -96,7 +96,7 @@ def measure(results: Results, wanted: Wanted) -> None:
     """Every load in every round on every broker; the first round does not count."""
     rounds, part = wanted.rounds, QUICK if wanted.quick else FULL
     loads = [load for load in LOADS if wanted.wants(load.name)]
-    with running(alone=wanted.alone) as brokers:
+    with running(wanted) as brokers:
         for turn in range(rounds + 1):
             for number, load in enumerate(loads):
                 if turn > load.rounds:
@@ -111,7 +111,7 @@ def measure(results: Results, wanted: Wanted) -> None:
                         results.add(f"{load.name}: {what}" if what else load.name, broker.name, outcome, load.aims)
     if wanted.wants(RELOADING):
         show_progress(RELOADING)
-        with nodes(alone=wanted.alone) as made:
+        with nodes(wanted) as made:
             for name, node in made.items():
                 commits = int(COMMITS * part)
                 results.add(RELOADING, name, reload(name, node, commits), {"s": 1.0})

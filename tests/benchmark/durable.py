@@ -26,7 +26,7 @@ AIMS = {
 def measure(results: Results, wanted: Wanted) -> None:
     """All numbers of partitions, round after round."""
     seconds = QUICK_SECONDS if wanted.quick else SECONDS
-    with running(alone=wanted.alone) as brokers:
+    with running(wanted) as brokers:
         for turn in range(wanted.rounds):
             for partitions, aims in AIMS.items():
                 load = f"flush.messages=1, {partitions:,} partition{'s' if partitions > 1 else ''}"

@@ -20,7 +20,14 @@ from tests.benchmark.load.running_broker import Node, RunningBroker, at_rest, in
 from tests.benchmark.load.startup import FULL as REST_TIMES
 from tests.benchmark.report.publish import FOLDER, measured
 from tests.benchmark.report.rows import Results
-from tests.benchmark.report.terminal import Wanted, options, parse_arguments, results_name, show_progress
+from tests.benchmark.report.terminal import (
+    Wanted,
+    options,
+    parse_arguments,
+    results_name,
+    results_settings,
+    show_progress,
+)
 from tests.support.loading import fetch_request
 from tests.support.raw_client import RawClient
 
@@ -129,13 +136,13 @@ def main() -> int:
     parser.add_argument("--add", action="store_true", help=add)
     wanted = parse_arguments(parser)
     name = results_name("partitions", wanted, is_part=bool(wanted.width))
-    results = Results.read(FOLDER / f"{name}.json") if wanted.add else Results(name, {"rounds": wanted.rounds})
+    results = Results.read(FOLDER / f"{name}.json") if wanted.add else Results(name, results_settings(wanted))
     return measured(results, lambda: measure(results, wanted), docs=wanted.docs)
 
 
 def measure(results: Results, wanted: Wanted) -> None:
     for width in wanted.width or (QUICK_WIDTHS if wanted.quick else WIDTHS):
-        with nodes(alone=wanted.alone) as made:
+        with nodes(wanted) as made:
             chosen = {name: node for name, node in made.items() if wanted.wants(name)}
             restarts = PartitionRestarts(chosen, results, width)
             show_progress(f"{width} partitions")

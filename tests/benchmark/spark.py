@@ -136,8 +136,8 @@ def measure_loads(results: Results, wanted: Wanted, all_loads: dict[str, Loads])
 
 
 @contextlib.contextmanager
-def session_and_brokers(*, alone: bool) -> Iterator[dict[str, Loads]]:
-    with tempfile.TemporaryDirectory(prefix="bench-spark-") as folder, nodes(alone=alone) as made:
+def session_and_brokers(wanted: Wanted) -> Iterator[dict[str, Loads]]:
+    with tempfile.TemporaryDirectory(prefix="bench-spark-") as folder, nodes(wanted) as made:
         scratch = Path(folder)
         session_settings = SessionSettings(master="local[2]", driver_memory="3g")
         spark, _ = start_session("bench", scratch, scratch / "spark.log", session_settings=session_settings)
@@ -150,7 +150,7 @@ def session_and_brokers(*, alone: bool) -> Iterator[dict[str, Loads]]:
 
 def main() -> int:
     def measure(results: Results, wanted: Wanted) -> None:
-        with session_and_brokers(alone=wanted.alone) as all_loads:
+        with session_and_brokers(wanted) as all_loads:
             measure_loads(results, wanted, all_loads)
 
     return compare(options("spark", __doc__), measure)

@@ -139,7 +139,7 @@ def missed_aims(results: Results) -> list[str]:
 
 
 def main() -> int:
-    parser = options("stalls", __doc__, quick_rounds=1)
+    parser = options("stalls", __doc__, quick_rounds=1, has_builds=False)
     where = "the brokers' data directories are created here, on the disk to be measured; default: a temporary one"
     parser.add_argument("--directory", type=Path, help=where)
     wanted = parse_arguments(parser)

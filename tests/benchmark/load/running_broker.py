@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import psutil
 
-from barnabas.embedded import Broker
+from barnabas.embedded import MAIN, Broker
 from protocol.messages.metadata import MetadataRequest
 from tests.benchmark.load.meter import Meter, Outcome, cpu_seconds
-from tests.benchmark.report.rows import OURS, THEIRS
+from tests.benchmark.report.rows import OTHER_BUILD, OURS, THEIRS
+from tests.benchmark.report.terminal import Wanted
 from tests.support.kafka import STOCK_JVM, ApacheKafka
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
@@ -24,6 +26,22 @@ _OURS = {"group.initial.rebalance.delay.ms": 0}
 
 Node = Broker | ApacheKafka
 T = TypeVar("T")
+
+
+class _OtherBuild(Broker):
+    """A node of the build in another checkout, run by the interpreter of its .venv."""
+
+    def __init__(self, checkout: Path) -> None:
+        super().__init__(settings=_OURS, start_timeout_s=_LIMIT_S, stop_timeout_s=_LIMIT_S)
+        self._checkout = checkout.resolve()
+
+    def _command(self) -> list[str]:
+        _, *arguments = super()._command()
+        own = str(self._checkout / "barnabas" / MAIN.name)
+        return [
+            str(self._checkout / ".venv/bin/python"),
+            *(own if argument == str(MAIN) else argument for argument in arguments),
+        ]
 
 
 class RunningBroker(NamedTuple):
@@ -46,11 +64,13 @@ def in_turn(brokers: Iterable[T], turn: int) -> list[T]:
 
 
 @contextlib.contextmanager
-def nodes(*, alone: bool) -> Iterator[dict[str, Node]]:
+def nodes(wanted: Wanted) -> Iterator[dict[str, Node]]:
     """One node of each kind with stock settings, not started yet; stopped and removed after the block."""
     with contextlib.ExitStack() as held:
         made: dict[str, Node] = {OURS: Broker(settings=_OURS, start_timeout_s=_LIMIT_S, stop_timeout_s=_LIMIT_S)}
-        if not alone:
+        if wanted.against is not None:
+            made[OTHER_BUILD] = _OtherBuild(wanted.against)
+        elif not wanted.alone:
             made[THEIRS] = ApacheKafka(jvm=STOCK_JVM)
         for node in made.values():
             held.push(node)
@@ -58,8 +78,8 @@ def nodes(*, alone: bool) -> Iterator[dict[str, Node]]:
 
 
 @contextlib.contextmanager
-def running(*, alone: bool) -> Iterator[list[RunningBroker]]:
-    with nodes(alone=alone) as made:
+def running(wanted: Wanted) -> Iterator[list[RunningBroker]]:
+    with nodes(wanted) as made:
         yield [start(name, node)[0] for name, node in made.items()]
 
 

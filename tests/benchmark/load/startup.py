@@ -7,6 +7,7 @@ from typing import NamedTuple
 from tests.benchmark.load import librdkafka, raw
 from tests.benchmark.load.running_broker import at_rest, nodes, start
 from tests.benchmark.report.rows import Results
+from tests.benchmark.report.terminal import Wanted
 from tests.support.raw_client import RawClient
 
 START = "start until Metadata is answered"
@@ -30,9 +31,9 @@ FULL = RestTimes(5.0, 5.0)
 QUICK = RestTimes(2.0, 2.0)
 
 
-def measure(results: Results, times: RestTimes, *, alone: bool) -> None:
+def measure(results: Results, times: RestTimes, wanted: Wanted) -> None:
     """One round, with new nodes on empty directories."""
-    with nodes(alone=alone) as made:
+    with nodes(wanted) as made:
         brokers = []
         for name, node in made.items():
             broker, outcome = start(name, node)

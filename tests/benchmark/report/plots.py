@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from tests.benchmark.report.rows import OURS, QUANTILES, THEIRS, Results, Row, Spread
+from tests.benchmark.report.rows import OTHER_BUILD, OURS, QUANTILES, THEIRS, Results, Row, Spread
 
-COLOURS = {OURS: "#1f6f8b", THEIRS: "#c46a2b"}
+COLOURS = {OURS: "#1f6f8b", THEIRS: "#c46a2b", OTHER_BUILD: "#7a5ba6"}
 _GOOD, _BEHIND, _PLAIN = "#2f7d4f", "#b3392f", "#5b6770"
 _LEAST_RATIO = 0.005
 """The start of the axis; smaller ratios are drawn here."""
@@ -38,7 +38,9 @@ def ratios(results: Results, path: Path) -> None:
     axes.grid(axis="x", linewidth=0.3, alpha=0.6)
     axes.minorticks_off()
     axes.set_xticks([0.01, 0.03, 0.1, 0.3, 1, 3], ["0.01", "0.03", "0.1", "0.3", "1", "3"])
-    axes.set_xlabel(f"{OURS} / {THEIRS}: least, median, most of {results.settings['rounds']} round(s); | is the aim")
+    axes.set_xlabel(
+        f"{OURS} / {results.rival}: least, median, most of {results.settings['rounds']} round(s); | is the aim"
+    )
     _save(figure, path)
 
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from tests.benchmark.report import plots, tables
 from tests.benchmark.report.rows import Results
-from tests.benchmark.report.terminal import Wanted, parse_arguments, results_name, show_progress
+from tests.benchmark.report.terminal import Wanted, parse_arguments, results_name, results_settings, show_progress
 
 FOLDER = Path("build/bench")
 FIGURES = Path("docs/figures")
 
 
 def compare(parser: argparse.ArgumentParser, measure: Callable[[Results, Wanted], None]) -> int:
-    """The main function of a comparison with Apache Kafka; 1 if a row misses its aim."""
+    """The main function of a comparison with Apache Kafka or another build; 1 if a row misses its aim."""
     wanted = parse_arguments(parser)
-    results = Results(results_name(parser.prog, wanted), {"rounds": wanted.rounds})
+    results = Results(results_name(parser.prog, wanted), results_settings(wanted))
     return measured(results, lambda: measure(results, wanted), docs=wanted.docs)
 
 

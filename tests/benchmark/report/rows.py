@@ -7,7 +7,7 @@ import os
 import platform
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 
 from tests.benchmark.load.meter import Outcome
 
-OURS, THEIRS = "Barnabas", "Apache Kafka"
+OURS, THEIRS, OTHER_BUILD = "Barnabas", "Apache Kafka", "other build"
 QUANTILES = (0.01, 0.05, *(n / 10 for n in range(1, 10)), 0.95, 0.97, 0.98, 0.99, 0.993, 0.995, 0.997, 0.998, 0.999)
 """The stored quantiles of latencies."""
 NO_AIMS: Mapping[str, float] = MappingProxyType({})
@@ -36,12 +36,12 @@ class Spread(NamedTuple):
 
 @dataclass
 class Row:
-    """One figure of one load: all rounds of both brokers, paired."""
+    """One figure of one load: all rounds of both brokers, paired; ours first."""
 
     load: str
     figure: str
     aim: float | None
-    samples: dict[str, list[float]] = field(default_factory=lambda: {OURS: [], THEIRS: []})
+    samples: dict[str, list[float]]
 
     @property
     def is_rate(self) -> bool:
@@ -49,9 +49,8 @@ class Row:
 
     @property
     def ratio(self) -> Spread | None:
-        """Barnabas / Apache Kafka, round by round."""
-        pairs = zip(self.samples[OURS], self.samples[THEIRS], strict=False)
-        ratios = [ours / theirs for ours, theirs in pairs if theirs]
+        """Barnabas / the rival, round by round."""
+        ratios = [ours / theirs for ours, theirs in zip(*self.samples.values(), strict=False) if theirs]
         return Spread.of(ratios) if ratios else None
 
     @property
@@ -78,18 +77,24 @@ class Results:
         self.latencies: dict[str, dict[str, list[list[float]]]] = {}
         """Load, broker, round: the quantiles in microseconds."""
 
+    @property
+    def rival(self) -> str:
+        """The broker that Barnabas is compared with."""
+        return str(self.settings.get("rival", THEIRS))
+
     def row(self, load: str, figure: str, aim: float | None = None) -> Row:
         """The row of a figure; created if there is none."""
         for row in self.rows:
             if (row.load, row.figure) == (load, figure):
                 return row
-        self.rows.append(Row(load, figure, aim))
+        self.rows.append(Row(load, figure, aim, {OURS: [], self.rival: []}))
         return self.rows[-1]
 
     def add(self, load: str, broker: str, outcome: Outcome, aims: Mapping[str, float] = NO_AIMS) -> None:
         """Adds the outcome of one round on one broker."""
         for figure, value in outcome.figures.items():
-            self.row(load, figure, aims.get(figure)).samples[broker].append(value)
+            aim = aims.get(figure) if self.rival == THEIRS else None
+            self.row(load, figure, aim).samples[broker].append(value)
         if elapsed := outcome.seconds:
             quantiles = [round(elapsed[int(quantile * len(elapsed))] * 1e6, 1) for quantile in QUANTILES]
             self.latencies.setdefault(load, {}).setdefault(broker, []).append(quantiles)

@@ -6,9 +6,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmark.report.rows import OURS, THEIRS, Results, Row, Spread
+from tests.benchmark.report.rows import OURS, Results, Row, Spread
 
-HEADINGS = ("load", "figure", OURS, THEIRS, "ratio", "aim", "")
 _FIGURES = slice(2, 6)
 _WIDTH = 180
 
@@ -16,10 +15,9 @@ _WIDTH = 180
 def show(results: Results) -> None:
     """Prints the table at its full width."""
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, heading in enumerate(HEADINGS):
-        shown.add_column(
-            heading, justify="right" if index in range(*_FIGURES.indices(len(HEADINGS))) else "left", no_wrap=True
-        )
+    headings = _headings(results)
+    for heading in headings:
+        shown.add_column(heading, justify="right" if heading in headings[_FIGURES] else "left", no_wrap=True)
     for cells, row in _lines(results):
         colour = "red" if row.is_missed else "green"
         aim, verdict = (f"[{colour}]{cell}[/]" if cell else "" for cell in cells[-2:])
@@ -35,10 +33,15 @@ def markdown(results: Results) -> str:
         f"{machine['cpu']}, {machine['memory_gib']:.0f} GiB, Linux {machine['kernel']}, CPython {machine['python']}; "
         f"load {machine['load_average'][0]} before the start."
     )
-    rule = "|".join("---:" if heading in HEADINGS[_FIGURES] else "---" for heading in HEADINGS)
-    lines = [f"| {' | '.join(HEADINGS)} |", f"|{rule}|"]
+    headings = _headings(results)
+    rule = "|".join("---:" if heading in headings[_FIGURES] else "---" for heading in headings)
+    lines = [f"| {' | '.join(headings)} |", f"|{rule}|"]
     lines += [f"| {' | '.join(cells)} |" for cells, _ in _lines(results)]
     return "\n".join([about, "", *lines]) + "\n"
+
+
+def _headings(results: Results) -> tuple[str, ...]:
+    return ("load", "figure", OURS, results.rival, "ratio", "aim", "")
 
 
 def _lines(results: Results) -> list[tuple[list[str], Row]]:

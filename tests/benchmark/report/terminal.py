@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
+from tests.benchmark.report.rows import OTHER_BUILD, THEIRS
 from tests.support.kafka import why_no_kafka
 
 ROUNDS = 3
@@ -15,6 +17,7 @@ class Wanted(argparse.Namespace):
 
     quick: bool
     alone: bool
+    against: Path | None
     docs: bool
     rounds: int
     quick_rounds: int
@@ -24,18 +27,26 @@ class Wanted(argparse.Namespace):
         return not self.only or any(text.lower() in name.lower() for text in self.only)
 
 
-def options(prog: str, description: str | None, quick_rounds: int = ROUNDS) -> argparse.ArgumentParser:
-    """The options of a comparison with Apache Kafka; `quick_rounds` are those of --quick without --rounds."""
+def options(
+    prog: str, description: str | None, quick_rounds: int = ROUNDS, *, has_builds: bool = True
+) -> argparse.ArgumentParser:
+    """The options of a comparison with Apache Kafka.
+
+    `quick_rounds` are those of --quick without --rounds; with `has_builds` two builds of Barnabas can be compared.
+    """
     parser = argparse.ArgumentParser(
         prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.set_defaults(quick_rounds=quick_rounds)
+    parser.set_defaults(quick_rounds=quick_rounds, against=None)
     parser.add_argument("--quick", action="store_true", help="shorter or smaller loads")
     rounds = f"number of rounds; default: {ROUNDS}, with --quick {quick_rounds}"
     parser.add_argument("--rounds", type=int, metavar="N", help=rounds)
     only = "loads whose name contains TEXT; may be repeated"
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help=only)
     parser.add_argument("--alone", action="store_true", help="Barnabas only, without Apache Kafka")
+    if has_builds:
+        against = "compare with the build in this checkout (which has a .venv) instead of Apache Kafka"
+        parser.add_argument("--against", type=Path, metavar="CHECKOUT", help=against)
     docs = "the plots into docs/figures too, and the table in Markdown on the terminal"
     parser.add_argument("--docs", action="store_true", help=docs)
     return parser
@@ -46,7 +57,7 @@ def parse_arguments(parser: argparse.ArgumentParser) -> Wanted:
     wanted = parser.parse_args(namespace=Wanted())
     if wanted.rounds is None:
         wanted.rounds = wanted.quick_rounds if wanted.quick else ROUNDS
-    if not wanted.alone and (reason := why_no_kafka()) is not None:
+    if not wanted.alone and wanted.against is None and (reason := why_no_kafka()) is not None:
         print(f"Nothing to compare with, so Barnabas alone: {reason}")
         wanted.alone = True
     return wanted
@@ -55,7 +66,15 @@ def parse_arguments(parser: argparse.ArgumentParser) -> Wanted:
 def results_name(prog: str, wanted: Wanted, *, is_part: bool = False) -> str:
     """The name of the results, such that those of a part do not overwrite those of all loads."""
     is_part = is_part or wanted.alone or bool(wanted.only)
+    if wanted.against is not None:
+        prog += "-builds"
     return f"{prog}{'-quick' if wanted.quick else ''}{'-part' if is_part else ''}"
+
+
+def results_settings(wanted: Wanted) -> dict[str, object]:
+    """The settings that the results keep."""
+    rival = THEIRS if wanted.against is None else OTHER_BUILD
+    return {"rounds": wanted.rounds, "rival": rival}
 
 
 def show_progress(what: str) -> None:

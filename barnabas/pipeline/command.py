@@ -74,6 +74,7 @@ def demo(bootstrap: str | None, rows: int | None, output: Path) -> None:
         from barnabas.pipeline.demo.demo import Options, run_demo
     except ImportError as missing:
         raise click.ClickException(f"{missing.name} is missing: pip install 'barnabas[demo]'.") from missing
+    from confluent_kafka import KafkaException
     from kafka.errors import KafkaError
 
     from barnabas.embedded import BrokerError
@@ -82,7 +83,7 @@ def demo(bootstrap: str | None, rows: int | None, output: Path) -> None:
         exit_code = run_demo(Options(bootstrap, rows, output))
     except BrokerError as failure:
         raise click.ClickException(str(failure)) from failure
-    except KafkaError as failure:
+    except (KafkaError, KafkaException) as failure:
         raise click.ClickException(f"The broker refused: {failure}") from failure
     raise SystemExit(exit_code)
 

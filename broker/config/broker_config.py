@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker.config.config_definitions import BROKER_SETTINGS
-from broker.config.ignored_configs import ignored_configs
+from broker.config.ignored_configs import IGNORED
 from broker.config.listener_rules import ListenerConfig, find_listener_error
 from replication.controller.periodic_tasks import TaskIntervals
 from replication.metadata_log.metadata_log_open import METADATA_LOG_CONFIG
@@ -294,7 +294,6 @@ def load_config(
             texts[name], origin[name] = text, f"{path}, line {line}"
     for name, text in overrides.items():
         texts[name], origin[name] = text, "the command line"
-    ignored = ignored_configs()
     for name, text in texts.items():
         setting = BROKER_SETTINGS.get(name)
         if setting is not None:
@@ -302,7 +301,7 @@ def load_config(
                 parse(setting, text)
             except BadSetting as invalid:
                 raise ConfigError(f"{origin[name]}: {invalid}") from None
-        elif name not in ignored:
+        elif name not in IGNORED:
             _log.warning("unknown setting %s (%s) is ignored", name, origin[name])
     config = BrokerConfig(texts)
     if listen is not None:

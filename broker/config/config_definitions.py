@@ -7,6 +7,7 @@ NOT HERE Reading files and precedence (`broker_config.py`), topic settings (`sto
 
 from __future__ import annotations
 
+from broker.config import ignored_configs
 from replication.partition.replica_selector import SELECTORS
 from storage.config.config_def import MAX_INT, Kind, Setting, at_least, between, between_or, one_of, one_of_any_case
 from storage.io.file_handle_cache import MIN_LIMIT
@@ -263,28 +264,10 @@ BROKER_SETTINGS: dict[str, Setting] = {
     )
 }  # fmt: skip
 
-_INTERNAL = """
-controller.performance.always.log.threshold.ms
-controller.performance.sample.period.ms
-group.consumer.regex.refresh.interval.ms
-group.share.initialize.retry.interval.ms
-group.share.persister.class.name
-internal.metadata.delete.delay.millis
-internal.metadata.log.segment.bytes
-internal.metadata.max.batch.size.in.bytes
-log.initial.task.delay.ms
-producer.id.expiration.check.interval.ms
-remote.log.index.file.cache.ttl.ms
-remote.log.manager.task.retry.backoff.max.ms
-remote.log.manager.task.retry.backoff.ms
-remote.log.manager.task.retry.jitter
-server.max.startup.time.ms
-share.coordinator.cold.partition.snapshot.interval.ms
-share.coordinator.state.topic.prune.interval.ms
-unclean.leader.election.interval.ms
-unstable.api.versions.enable
-unstable.feature.versions.enable
-"""
-
-INTERNAL_SETTINGS = frozenset(_INTERNAL.split())
+INTERNAL_SETTINGS = ignored_configs.INTERNAL.keys() | {
+    "group.consumer.regex.refresh.interval.ms",
+    "log.initial.task.delay.ms",
+    "producer.id.expiration.check.interval.ms",
+    "unclean.leader.election.interval.ms",
+}
 """Internal settings of Apache Kafka: they are not described to clients."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from broker.config import ignored_configs
 from broker.config.broker_config import BrokerConfig, find_conflict
 from broker.config.config_definitions import BROKER_SETTINGS
-from broker.config.ignored_configs import ignored_configs
 from storage.config.config_def import BadSetting, Kind, Setting, at_least, parse
 from storage.config.log_config import DYNAMIC_BROKER_SETTINGS
 
@@ -45,64 +45,15 @@ log.cleaner.io.max.bytes.per.second
 log.cleaner.threads
 max.connections
 max.connections.per.ip
+num.replica.fetchers
 producer.id.expiration.ms
 transaction.partition.verification.enable
 """
-_ACCEPTED = """
-background.threads
-config.providers
-follower.fetch.last.tiered.offset.enable
-group.coordinator.cached.buffer.max.bytes
-group.share.assignment.interval.ms
-group.streams.assignment.interval.ms
-max.connection.creation.rate
-max.connections.per.ip.overrides
-metric.reporters
-num.io.threads
-num.network.threads
-num.recovery.threads.per.data.dir
-num.replica.fetchers
-remote.fetch.max.wait.ms
-remote.list.offsets.request.timeout.ms
-remote.log.index.file.cache.total.size.bytes
-remote.log.manager.copier.thread.pool.size
-remote.log.manager.copy.max.bytes.per.second
-remote.log.manager.expiration.thread.pool.size
-remote.log.manager.fetch.max.bytes.per.second
-remote.log.manager.follower.thread.pool.size
-remote.log.reader.threads
-share.coordinator.cached.buffer.max.bytes
-"""
-_ACCEPTED_PER_BROKER = """
-sasl.enabled.mechanisms
-sasl.jaas.config
-sasl.kerberos.kinit.cmd
-sasl.kerberos.min.time.before.relogin
-sasl.kerberos.principal.to.local.rules
-sasl.kerberos.service.name
-sasl.kerberos.ticket.renew.jitter
-sasl.kerberos.ticket.renew.window.factor
-sasl.login.refresh.buffer.seconds
-sasl.login.refresh.min.period.seconds
-sasl.login.refresh.window.factor
-sasl.login.refresh.window.jitter
-sasl.mechanism.inter.broker.protocol
-ssl.cipher.suites
-ssl.client.auth
-ssl.enabled.protocols
-ssl.endpoint.identification.algorithm
-ssl.engine.factory.class
-ssl.keymanager.algorithm
-ssl.protocol
-ssl.provider
-ssl.secure.random.implementation
-ssl.trustmanager.algorithm
-"""
 
-PER_BROKER = frozenset({"cordoned.log.dirs", *_ACCEPTED_PER_BROKER.split()})
+PER_BROKER = ignored_configs.DYNAMIC_PER_BROKER.keys() | {"cordoned.log.dirs"}
 """Settings that cannot be set for all brokers at once."""
 
-DYNAMIC = DYNAMIC_BROKER_SETTINGS | DYNAMIC_ONLY.keys() | PER_BROKER | {*_APPLIED.split(), *_ACCEPTED.split()}
+DYNAMIC = DYNAMIC_BROKER_SETTINGS | DYNAMIC_ONLY.keys() | PER_BROKER | ignored_configs.DYNAMIC.keys() | {*_APPLIED.split()}
 """All dynamic broker settings, the defaults of topics included."""
 
 
@@ -115,7 +66,7 @@ class DynamicBrokerConfig:
 
     def setting(self, name: str) -> Setting | None:
         """The definition of a setting; None if it is unknown."""
-        return BROKER_SETTINGS.get(name) or DYNAMIC_ONLY.get(name) or ignored_configs().get(name)
+        return BROKER_SETTINGS.get(name) or DYNAMIC_ONLY.get(name) or ignored_configs.IGNORED.get(name)
 
     def is_fixed(self, name: str) -> bool:
         """Whether a known setting is not dynamic."""

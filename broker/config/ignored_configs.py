@@ -1,30 +1,24 @@
 """Settings of Apache Kafka 4.3 that have no effect here, with type and default.
 
-FORMAT   name TYPE default; no default if the setting is unset, '' for an empty text
+FORMAT   name TYPE default; no default if the setting is unset, '' for an empty text. Each name is in one table.
 RULES    1. The change that gives a setting an effect moves it to `config_definitions.py`.
 """
 
 from __future__ import annotations
 
-from functools import cache
-
 from storage.config.config_def import Kind, Setting
 
 _NO_EFFECT = "Known to Apache Kafka; has no effect in this broker."
 
-_ROWS = """
+_STATIC = """
 alter.config.policy.class.name CLASS
 alter.log.dirs.replication.quota.window.num INT 11
 alter.log.dirs.replication.quota.window.size.seconds INT 1
 authorizer.class.name STRING ''
-background.threads INT 10
 client.quota.callback.class CLASS
-config.providers LIST ''
 connection.failed.authentication.delay.ms INT 100
 connections.max.reauth.ms LONG 0
 controlled.shutdown.enable BOOLEAN true
-controller.performance.always.log.threshold.ms LONG 2000
-controller.performance.sample.period.ms LONG 60000
 controller.quorum.append.linger.ms INT 25
 controller.quorum.fetch.max.bytes INT 1048576
 controller.quorum.fetch.snapshot.max.bytes INT 1048576
@@ -39,17 +33,13 @@ delegation.token.secret.key PASSWORD
 delete.records.purgatory.purge.interval.requests INT 1
 early.start.listeners LIST
 fetch.purgatory.purge.interval.requests INT 1000
-follower.fetch.last.tiered.offset.enable BOOLEAN false
 group.coordinator.append.linger.ms INT -1
 group.coordinator.background.threads INT 2
-group.coordinator.cached.buffer.max.bytes INT 1048588
 group.coordinator.rebalance.protocols LIST classic,consumer,streams
 group.coordinator.threads INT 4
-group.share.assignment.interval.ms INT 1000
 group.share.assignors LIST simple
 group.share.delivery.count.limit INT 5
 group.share.heartbeat.interval.ms INT 5000
-group.share.initialize.retry.interval.ms INT 30000
 group.share.max.assignment.interval.ms INT 15000
 group.share.max.delivery.count.limit INT 10
 group.share.max.heartbeat.interval.ms INT 15000
@@ -65,10 +55,8 @@ group.share.min.partition.max.record.locks INT 100
 group.share.min.record.lock.duration.ms INT 15000
 group.share.min.session.timeout.ms INT 45000
 group.share.partition.max.record.locks INT 2000
-group.share.persister.class.name STRING org.apache.kafka.server.share.persister.DefaultStatePersister
 group.share.record.lock.duration.ms INT 30000
 group.share.session.timeout.ms INT 45000
-group.streams.assignment.interval.ms INT 1000
 group.streams.heartbeat.interval.ms INT 5000
 group.streams.initial.rebalance.delay.ms INT 3000
 group.streams.max.assignment.interval.ms INT 15000
@@ -81,21 +69,12 @@ group.streams.min.heartbeat.interval.ms INT 5000
 group.streams.min.session.timeout.ms INT 45000
 group.streams.num.standby.replicas INT 0
 group.streams.session.timeout.ms INT 45000
-internal.metadata.delete.delay.millis LONG 60000
-internal.metadata.log.segment.bytes INT
-internal.metadata.max.batch.size.in.bytes INT 8388608
 kafka.metrics.polling.interval.secs INT 10
 kafka.metrics.reporters LIST ''
 log.dir.failure.timeout.ms LONG 30000
-max.connection.creation.rate INT 2147483647
-max.connections.per.ip.overrides STRING ''
-metric.reporters LIST org.apache.kafka.common.metrics.JmxReporter
 metrics.num.samples INT 2
 metrics.recording.level STRING INFO
 metrics.sample.window.ms LONG 30000
-num.io.threads INT 8
-num.network.threads INT 3
-num.recovery.threads.per.data.dir INT 2
 num.replica.alter.log.dirs.threads INT
 offsets.load.buffer.size INT 5242880
 offsets.topic.compression.codec INT 0
@@ -104,23 +83,11 @@ producer.purgatory.purge.interval.requests INT 1000
 queued.max.requests INT 500
 quota.window.num INT 11
 quota.window.size.seconds INT 1
-remote.fetch.max.wait.ms INT 500
-remote.list.offsets.request.timeout.ms LONG 30000
-remote.log.index.file.cache.total.size.bytes LONG 1073741824
-remote.log.index.file.cache.ttl.ms LONG 900000
-remote.log.manager.copier.thread.pool.size INT 10
-remote.log.manager.copy.max.bytes.per.second LONG 9223372036854775807
 remote.log.manager.copy.quota.window.num INT 11
 remote.log.manager.copy.quota.window.size.seconds INT 1
-remote.log.manager.expiration.thread.pool.size INT 10
-remote.log.manager.fetch.max.bytes.per.second LONG 9223372036854775807
 remote.log.manager.fetch.quota.window.num INT 11
 remote.log.manager.fetch.quota.window.size.seconds INT 1
-remote.log.manager.follower.thread.pool.size INT 2
 remote.log.manager.task.interval.ms LONG 30000
-remote.log.manager.task.retry.backoff.max.ms LONG 30000
-remote.log.manager.task.retry.backoff.ms LONG 500
-remote.log.manager.task.retry.jitter DOUBLE 0.2
 remote.log.manager.thread.pool.size INT 2
 remote.log.metadata.custom.metadata.max.bytes INT 128
 remote.log.metadata.manager.class.name STRING \
@@ -129,7 +96,6 @@ remote.log.metadata.manager.class.path STRING
 remote.log.metadata.manager.impl.prefix STRING rlmm.config.
 remote.log.metadata.manager.listener.name STRING
 remote.log.reader.max.pending.tasks INT 100
-remote.log.reader.threads INT 10
 remote.log.storage.manager.class.name STRING
 remote.log.storage.manager.class.path STRING
 remote.log.storage.manager.impl.prefix STRING rsm.config.
@@ -138,26 +104,13 @@ replica.socket.receive.buffer.bytes INT 65536
 replication.quota.window.num INT 11
 replication.quota.window.size.seconds INT 1
 sasl.client.callback.handler.class CLASS
-sasl.enabled.mechanisms LIST GSSAPI
-sasl.jaas.config PASSWORD
-sasl.kerberos.kinit.cmd STRING /usr/bin/kinit
-sasl.kerberos.min.time.before.relogin LONG 60000
-sasl.kerberos.principal.to.local.rules LIST DEFAULT
-sasl.kerberos.service.name STRING
-sasl.kerberos.ticket.renew.jitter DOUBLE 0.05
-sasl.kerberos.ticket.renew.window.factor DOUBLE 0.8
 sasl.login.callback.handler.class CLASS
 sasl.login.class CLASS
 sasl.login.connect.timeout.ms INT
 sasl.login.read.timeout.ms INT
-sasl.login.refresh.buffer.seconds SHORT 300
-sasl.login.refresh.min.period.seconds SHORT 60
-sasl.login.refresh.window.factor DOUBLE 0.8
-sasl.login.refresh.window.jitter DOUBLE 0.05
 sasl.login.retry.backoff.max.ms LONG 10000
 sasl.login.retry.backoff.ms LONG 100
 sasl.mechanism.controller.protocol STRING GSSAPI
-sasl.mechanism.inter.broker.protocol STRING GSSAPI
 sasl.oauthbearer.assertion.algorithm STRING RS256
 sasl.oauthbearer.assertion.claim.aud STRING
 sasl.oauthbearer.assertion.claim.exp.seconds INT 300
@@ -188,16 +141,12 @@ sasl.server.callback.handler.class CLASS
 sasl.server.max.receive.size INT 524288
 security.inter.broker.protocol STRING PLAINTEXT
 security.providers STRING
-server.max.startup.time.ms LONG 9223372036854775807
 share.coordinator.append.linger.ms INT -1
-share.coordinator.cached.buffer.max.bytes INT 1048588
-share.coordinator.cold.partition.snapshot.interval.ms INT 300000
 share.coordinator.load.buffer.size INT 5242880
 share.coordinator.snapshot.update.records.per.snapshot INT 500
 share.coordinator.state.topic.compression.codec INT 0
 share.coordinator.state.topic.min.isr SHORT 2
 share.coordinator.state.topic.num.partitions INT 50
-share.coordinator.state.topic.prune.interval.ms INT 300000
 share.coordinator.state.topic.replication.factor SHORT 3
 share.coordinator.state.topic.segment.bytes INT 104857600
 share.coordinator.threads INT 1
@@ -207,40 +156,103 @@ socket.connection.setup.timeout.max.ms LONG 30000
 socket.connection.setup.timeout.ms LONG 10000
 ssl.allow.dn.changes BOOLEAN false
 ssl.allow.san.changes BOOLEAN false
-ssl.cipher.suites LIST ''
-ssl.client.auth STRING none
-ssl.enabled.protocols LIST TLSv1.2,TLSv1.3
-ssl.endpoint.identification.algorithm STRING https
-ssl.engine.factory.class CLASS
 ssl.key.password PASSWORD
-ssl.keymanager.algorithm STRING SunX509
 ssl.keystore.certificate.chain PASSWORD
 ssl.keystore.key PASSWORD
 ssl.keystore.location STRING
 ssl.keystore.password PASSWORD
 ssl.keystore.type STRING JKS
 ssl.principal.mapping.rules STRING DEFAULT
-ssl.protocol STRING TLSv1.3
-ssl.provider STRING
-ssl.secure.random.implementation STRING
-ssl.trustmanager.algorithm STRING PKIX
 ssl.truststore.certificates PASSWORD
 ssl.truststore.location STRING
 ssl.truststore.password PASSWORD
 ssl.truststore.type STRING JKS
 transaction.state.log.load.buffer.size INT 5242880
 transaction.two.phase.commit.enable BOOLEAN false
+"""
+_INTERNAL = """
+controller.performance.always.log.threshold.ms LONG 2000
+controller.performance.sample.period.ms LONG 60000
+group.share.initialize.retry.interval.ms INT 30000
+group.share.persister.class.name STRING org.apache.kafka.server.share.persister.DefaultStatePersister
+internal.metadata.delete.delay.millis LONG 60000
+internal.metadata.log.segment.bytes INT
+internal.metadata.max.batch.size.in.bytes INT 8388608
+remote.log.index.file.cache.ttl.ms LONG 900000
+remote.log.manager.task.retry.backoff.max.ms LONG 30000
+remote.log.manager.task.retry.backoff.ms LONG 500
+remote.log.manager.task.retry.jitter DOUBLE 0.2
+server.max.startup.time.ms LONG 9223372036854775807
+share.coordinator.cold.partition.snapshot.interval.ms INT 300000
+share.coordinator.state.topic.prune.interval.ms INT 300000
 unstable.api.versions.enable BOOLEAN false
 unstable.feature.versions.enable BOOLEAN false
 """
+_DYNAMIC = """
+background.threads INT 10
+config.providers LIST ''
+follower.fetch.last.tiered.offset.enable BOOLEAN false
+group.coordinator.cached.buffer.max.bytes INT 1048588
+group.share.assignment.interval.ms INT 1000
+group.streams.assignment.interval.ms INT 1000
+max.connection.creation.rate INT 2147483647
+max.connections.per.ip.overrides STRING ''
+metric.reporters LIST org.apache.kafka.common.metrics.JmxReporter
+num.io.threads INT 8
+num.network.threads INT 3
+num.recovery.threads.per.data.dir INT 2
+remote.fetch.max.wait.ms INT 500
+remote.list.offsets.request.timeout.ms LONG 30000
+remote.log.index.file.cache.total.size.bytes LONG 1073741824
+remote.log.manager.copier.thread.pool.size INT 10
+remote.log.manager.copy.max.bytes.per.second LONG 9223372036854775807
+remote.log.manager.expiration.thread.pool.size INT 10
+remote.log.manager.fetch.max.bytes.per.second LONG 9223372036854775807
+remote.log.manager.follower.thread.pool.size INT 2
+remote.log.reader.threads INT 10
+share.coordinator.cached.buffer.max.bytes INT 1048588
+"""
+_DYNAMIC_PER_BROKER = """
+sasl.enabled.mechanisms LIST GSSAPI
+sasl.jaas.config PASSWORD
+sasl.kerberos.kinit.cmd STRING /usr/bin/kinit
+sasl.kerberos.min.time.before.relogin LONG 60000
+sasl.kerberos.principal.to.local.rules LIST DEFAULT
+sasl.kerberos.service.name STRING
+sasl.kerberos.ticket.renew.jitter DOUBLE 0.05
+sasl.kerberos.ticket.renew.window.factor DOUBLE 0.8
+sasl.login.refresh.buffer.seconds SHORT 300
+sasl.login.refresh.min.period.seconds SHORT 60
+sasl.login.refresh.window.factor DOUBLE 0.8
+sasl.login.refresh.window.jitter DOUBLE 0.05
+sasl.mechanism.inter.broker.protocol STRING GSSAPI
+ssl.cipher.suites LIST ''
+ssl.client.auth STRING none
+ssl.enabled.protocols LIST TLSv1.2,TLSv1.3
+ssl.endpoint.identification.algorithm STRING https
+ssl.engine.factory.class CLASS
+ssl.keymanager.algorithm STRING SunX509
+ssl.protocol STRING TLSv1.3
+ssl.provider STRING
+ssl.secure.random.implementation STRING
+ssl.trustmanager.algorithm STRING PKIX
+"""
 
 
-@cache
-def ignored_configs() -> dict[str, Setting]:
-    """The definitions, by name."""
+def _settings(rows: str) -> dict[str, Setting]:
     settings = {}
-    for row in _ROWS.strip().splitlines():
+    for row in rows.strip().splitlines():
         name, kind, *default = row.split(" ", 2)
         text = default[0].replace("''", "") if default else None
         settings[name] = Setting(name, Kind[kind], text, None, _NO_EFFECT)
     return settings
+
+
+INTERNAL = _settings(_INTERNAL)
+"""Not described to clients."""
+DYNAMIC = _settings(_DYNAMIC)
+"""Dynamic, for one broker and for all brokers."""
+DYNAMIC_PER_BROKER = _settings(_DYNAMIC_PER_BROKER)
+"""Dynamic, for one broker only."""
+IGNORED = _settings(_STATIC) | INTERNAL | DYNAMIC | DYNAMIC_PER_BROKER
+"""All of them, by name."""

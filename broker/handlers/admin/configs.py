@@ -18,7 +18,7 @@ from typing import NamedTuple
 from broker.config.broker_config import BrokerConfig
 from broker.config.config_definitions import BROKER_SETTINGS, INTERNAL_SETTINGS
 from broker.config.dynamic_configs import DYNAMIC, DYNAMIC_ONLY
-from broker.config.ignored_configs import ignored_configs
+from broker.config.ignored_configs import IGNORED
 from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import RequestContext, Route
 from broker.process.log_levels import log_levels
@@ -211,7 +211,7 @@ class ConfigHandlers(AuthorizingHandlers):
         self._check_broker_id(name)
         layers = self._broker_layers(image)
         dynamic = {name for source, texts in layers if source != ConfigSource.FILE for name in texts}
-        definitions = {**BROKER_SETTINGS, **ignored_configs()}
+        definitions = {**BROKER_SETTINGS, **IGNORED}
         names = sorted(definitions.keys() - INTERNAL_SETTINGS | dynamic)
         return [_broker_entry(_broker_setting(name), layers) for name in names]
 
@@ -256,7 +256,7 @@ def _names(image: MetadataImage, kind: int) -> Iterable[str]:
 
 
 def _broker_setting(name: str) -> Setting:
-    return BROKER_SETTINGS.get(name) or DYNAMIC_ONLY.get(name) or ignored_configs().get(name) or _unknown_setting(name)
+    return BROKER_SETTINGS.get(name) or DYNAMIC_ONLY.get(name) or IGNORED.get(name) or _unknown_setting(name)
 
 
 def _unknown_setting(name: str) -> Setting:
@@ -276,7 +276,7 @@ def _topic_entry(setting: Setting, overrides: Mapping[str, str], layers: _Layers
 
 
 def _group_entry(setting: Setting, overrides: Mapping[str, str], layers: _Layers) -> DescribeConfigsResourceResult:
-    row = BROKER_SETTINGS.get(f"group.{setting.name}") or ignored_configs().get(f"group.{setting.name}")
+    row = BROKER_SETTINGS.get(f"group.{setting.name}") or IGNORED.get(f"group.{setting.name}")
     config_values = (
         _broker_values(row, layers) if row else [_ConfigValue(setting.name, setting.default, ConfigSource.DEFAULT)]
     )

@@ -10,13 +10,13 @@ import pytest
 
 from broker.config.broker_config import ConfigError, Endpoint, load_config
 from broker.config.config_definitions import BROKER_SETTINGS
-from broker.config.ignored_configs import ignored_configs
+from broker.config.ignored_configs import IGNORED
 from storage.config.config_def import parse
 from storage.config.log_config import SYNONYMS
 
 
 def test_every_default_is_a_valid_value() -> None:
-    for setting in [*BROKER_SETTINGS.values(), *ignored_configs().values()]:
+    for setting in [*BROKER_SETTINGS.values(), *IGNORED.values()]:
         parse(setting, setting.default)
 
 

@@ -56,7 +56,7 @@ class StuckClient:
 
 def test_a_lost_coordinator_fails_the_task_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     client = StuckClient()
-    monkeypatch.setattr(sender, "shipped_client", lambda: client)
+    monkeypatch.setattr(sender, "import_shipped", lambda _: client)
     monkeypatch.setattr(sender, "TIMEOUT_S", 0.01)
     row = SimpleNamespace(offset=4, to_topic="to", to_partition=0, key=None, value=b"v", headers=None, ms=1)
     with pytest.raises(JobError, match="did not accept the offset of from-0"):

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame
 
 from barnabas.pipeline.kafka.call_timeout import call_with_timeout
-from barnabas.pipeline.spark.py_files import ship, shipped_client
+from barnabas.pipeline.spark.py_files import import_shipped, ship
 
 RECORDS_PER_TRANSACTION = 20_000
 SECONDS_PER_TRANSACTION = 10.0
@@ -68,7 +68,7 @@ class _PartitionSender:
     """Sends one source partition, from initialising the transactional id to the last commit."""
 
     def __init__(self, sending: SendOptions, topic: str, partition: int) -> None:
-        self._client = shipped_client()
+        self._client = import_shipped("confluent_kafka")
         self._options = sending
         self._name = f"{topic}-{partition}"
         self._offset_partition = (sending.offsets_topic or topic, partition)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from barnabas.pipeline.batch_header import CODES, CRC_START, LENGTH_END, MAGIC, OVERHEAD, BatchHeader
-from barnabas.pipeline.sources.checksums import checksums
+from barnabas.pipeline.spark.py_files import import_shipped
 
 HEADER = np.dtype([(name, f">{code}") for name, code in zip(BatchHeader._fields, CODES, strict=True)])
 
@@ -76,5 +76,9 @@ def last_offsets(headers_array: Any) -> Any:
 
 def corrupt_batches(data: Any, positions: Any, headers_array: Any) -> Any:
     """Returns the indexes of batches with a wrong CRC."""
+    crc32c = import_shipped("crc32c").crc32c
+    view = memoryview(data)
     ends = positions + LENGTH_END + headers_array["length"]
-    return np.flatnonzero(checksums(data, positions + CRC_START, ends) != headers_array["crc"])
+    ranges = zip((positions + CRC_START).tolist(), ends.tolist(), strict=True)
+    found = np.fromiter((crc32c(view[start:end]) for start, end in ranges), np.uint32, len(positions))
+    return np.flatnonzero(found != headers_array["crc"])

@@ -2,13 +2,12 @@
 
 FORMAT   0 none; 1 gzip; 2 snappy, in xerial's stream (82 "SNAPPY" 00, two i32, then chunks of an i32 length and a raw
          block) or as one raw block; 3 an LZ4 frame; 4 zstd
-RULES    1. zlib and pyarrow are enough: a worker needs no other package.
+RULES    1. pyarrow is enough: a worker needs no other package.
          2. The output is at most MAX_BYTES. Invalid data raises `DamagedBatch`.
 """
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 import pyarrow as pa
@@ -16,13 +15,12 @@ import pyarrow as pa
 from barnabas.pipeline.sources.damage import DamagedBatch
 
 MAX_BYTES = 1 << 30
-GZIP_WINDOW_BITS = 31
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER_BYTES = 16
 SNAPPY_BEST = 64
 """A raw block starts with its size, which is at most this factor times the compressed size."""
 _LEAST_READ = 1 << 16
-_STREAMS = {3: "lz4", 4: "zstd"}
+_STREAMS = {1: "gzip", 3: "lz4", 4: "zstd"}
 
 
 def decompress(codec: int, data: Any) -> Any:
@@ -30,30 +28,13 @@ def decompress(codec: int, data: Any) -> Any:
     try:
         if codec == 0:
             return data
-        if codec == 1:
-            return _gunzip(data)
         if codec == 2:
             return _unsnappy(data)
         if codec in _STREAMS:
             return _unstream(_STREAMS[codec], data)
-    except (OSError, pa.ArrowException, zlib.error) as error:
+    except (OSError, pa.ArrowException) as error:
         raise DamagedBatch(f"its records cannot be decompressed: {error}") from error
     raise DamagedBatch(f"there is no codec {codec}")
-
-
-def _gunzip(data: Any) -> bytes:
-    parts: list[bytes] = []
-    left = MAX_BYTES
-    rest: Any = data
-    while rest:  # there may be several members
-        stream = zlib.decompressobj(GZIP_WINDOW_BITS)
-        part = stream.decompress(rest, left)
-        if not stream.eof:
-            raise DamagedBatch(_too_large() if stream.unconsumed_tail else "its gzip stream is cut off")
-        parts.append(part)
-        left -= len(part)
-        rest = stream.unused_data
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _unstream(name: str, data: Any) -> Any:
@@ -65,7 +46,7 @@ def _unstream(name: str, data: Any) -> Any:
         parts.append(part)
         size += len(part)
         if size > MAX_BYTES:
-            raise DamagedBatch(_too_large())
+            raise DamagedBatch(f"its records are larger than {MAX_BYTES} bytes when decompressed")
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -103,7 +84,3 @@ def _raw_block(block: memoryview, left: int) -> bytes:
     if size == 0:
         return b""
     return bytes(pa.decompress(block, decompressed_size=size, codec="snappy", asbytes=True))
-
-
-def _too_large() -> str:
-    return f"its records are larger than {MAX_BYTES} bytes when decompressed"

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from barnabas.pipeline.sources.checksums import checksums
 from barnabas.pipeline.sources.damage import DamagedLog
 from barnabas.pipeline.sources.decoding import Aborted
+from barnabas.pipeline.spark.py_files import import_shipped
 
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
@@ -105,7 +105,7 @@ def open_transactions(directory: str, base: int) -> dict[int, int] | None:
     size = _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.itemsize
     if version != 1 or count < 0 or size > len(data):
         return None
-    if checksums(data, np.array([_CRC_END]), np.array([len(data)]))[0] != crc:
+    if import_shipped("crc32c").crc32c(data[_CRC_END:]) != crc:
         return None
     entries = np.frombuffer(data[_SNAPSHOT_HEAD.size : size], _SNAPSHOT_ENTRY)
     is_open = entries["first_offset"] >= 0

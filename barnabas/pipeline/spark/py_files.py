@@ -1,8 +1,8 @@
 """Sends our code to the workers of a Spark cluster: nothing needs to be installed there.
 
 RULES    1. Our modules are sent as a zip (`addPyFile`), once per Spark context, also on `local[N]`.
-         2. Python cannot import a client with compiled parts from a zip: it is sent as an archive that Spark unpacks.
-            `shipped_client` adds that folder to the path, unless the worker has the client.
+         2. Python cannot import a package with compiled parts from a zip: these are sent as an archive that Spark unpacks.
+            `import_shipped` adds that folder to the path, unless the worker has the package.
          3. The zip's name contains its hash, since Spark rejects a different file with the same name.
          4. A job without Python on the workers sends nothing.
          5. Modules for workers (`sender.py`, `sources/segments.py`) import at module level only Python's standard library,
@@ -17,14 +17,15 @@ import importlib.util
 import sys
 import tempfile
 import zipfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
-CLIENT = "confluent_kafka"
-CLIENT_FOLDER = "barnabas-client"
+COMPILED = ("confluent_kafka", "crc32c")
+COMPILED_FOLDER = "barnabas-compiled"
 _shipped: set[str] = set()
 
 
@@ -34,7 +35,7 @@ def is_local_master(master: str) -> bool:
 
 
 def ship(spark: SparkSession) -> None:
-    """Sends our package and the client to every worker of this session."""
+    """Sends our package and the compiled ones to every worker of this session."""
     context = spark.sparkContext
     application = str(context.applicationId)
     if application in _shipped:
@@ -44,15 +45,16 @@ def ship(spark: SparkSession) -> None:
     named = package.with_name(f"barnabas-{hashlib.sha256(package.read_bytes()).hexdigest()[:12]}.zip")
     context.addPyFile(str(package.rename(named)))
     if not is_local_master(str(context.master)):
-        context.addArchive(f"{_zip_client(folder / 'client.zip')}#{CLIENT_FOLDER}")
+        context.addArchive(f"{_zip_compiled(folder / 'compiled.zip')}#{COMPILED_FOLDER}")
     _shipped.add(application)
 
 
-def shipped_client() -> Any:
-    """Imports the Kafka client on a worker: its own, or the shipped one."""
-    if importlib.util.find_spec(CLIENT) is None:
-        sys.path.append(str(Path(SparkFiles.getRootDirectory()) / CLIENT_FOLDER))
-    return importlib.import_module(CLIENT)
+@cache
+def import_shipped(package: str) -> Any:
+    """Imports a compiled package on a worker: its own, or the shipped one."""
+    if importlib.util.find_spec(package) is None:
+        sys.path.append(str(Path(SparkFiles.getRootDirectory()) / COMPILED_FOLDER))
+    return importlib.import_module(package)
 
 
 def _local_dir(spark: SparkSession) -> str | None:
@@ -69,13 +71,14 @@ def _zip_package(target: Path) -> Path:
     return target
 
 
-def _zip_client(target: Path) -> Path:
-    spec = importlib.util.find_spec(CLIENT)
-    assert spec is not None, "the driver has used the client already"
-    assert spec.origin is not None, "a package has a file"
-    package = Path(spec.origin).parent
-    folders = [package, package.with_name(f"{CLIENT}.libs")]
+def _zip_compiled(target: Path) -> Path:
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for path in (path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()):
-            archive.write(path, path.relative_to(package.parent))
+        for name in COMPILED:
+            spec = importlib.util.find_spec(name)
+            assert spec is not None, "the driver has the package"
+            assert spec.origin is not None, "a package has a file"
+            package = Path(spec.origin).parent
+            for folder in (package, *package.parent.glob(f"{name}[.-]*")):  # its libraries, and its version
+                for path in filter(Path.is_file, sorted(folder.rglob("*"))):
+                    archive.write(path, path.relative_to(package.parent))
     return target

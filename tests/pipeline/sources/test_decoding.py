@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import crc32c
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from barnabas.pipeline.sources import checksums
 from barnabas.pipeline.sources.damage import DamagedBatch, WrongChecksum
 from barnabas.pipeline.sources.decoding import COLUMN_TYPES, Aborted, Decoder, ReadRequest, decode
 from barnabas.pipeline.sources.records import MANY
@@ -181,13 +179,7 @@ def test_bytes_that_are_not_a_batch_are_refused() -> None:
         decode(old)
 
 
-@pytest.mark.parametrize("is_fast", [True, False])
-def test_a_flipped_bit_is_found_and_earlier_batches_are_returned(
-    is_fast: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the CRC package and without."""
-    if not is_fast:
-        monkeypatch.setattr(checksums, "crc32c", None)
+def test_a_flipped_bit_is_found_and_earlier_batches_are_returned() -> None:
     data = bytearray(many(6, 40))
     positions = [position for position, _ in headers(data)]
     data[positions[4] + 70] ^= 4
@@ -235,18 +227,6 @@ def test_an_impossible_record_count_allocates_no_memory() -> None:
     header = BatchHeader(0, 0, -1, 2, 0, 0, 2**31 - 2, NOW_MS, NOW_MS, -1, -1, -1, 2**31 - 1)
     with pytest.raises(DamagedBatch, match="a number of records"):
         decode(bytes(assemble(header, b"\0" * 10)))
-
-
-@settings(max_examples=60)
-@given(st.binary(min_size=4, max_size=1200), st.data())
-def test_both_checksum_implementations_agree(data: bytes, draw: st.DataObject) -> None:
-    begin = st.integers(0, len(data) - 4)
-    ranges = begin.flatmap(lambda start: st.tuples(st.just(start), st.integers(start + 4, len(data))))
-    positions = draw.draw(st.lists(ranges, max_size=6))
-    starts, ends = np.array([a for a, _ in positions], np.int64), np.array([b for _, b in positions], np.int64)
-    expected_sums = [crc32c.crc32c(data[a:b]) for a, b in positions]
-    assert checksums.checksums(data, starts, ends).tolist() == expected_sums
-    assert checksums.vectorised(np.frombuffer(data, np.uint8), starts, ends).tolist() == expected_sums
 
 
 def test_a_large_read_is_split_into_arrow_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from broker.config import ignored_configs
 from replication.partition.replica_selector import SELECTORS
 from storage.config.config_def import MAX_INT, Kind, Setting, at_least, between, between_or, one_of, one_of_any_case
+from storage.config.log_config import SYNONYMS, TOPIC_SETTINGS
 from storage.io.file_handle_cache import MIN_LIMIT
 
 _DEFAULT_OF_TOPICS = "Default of the topic setting."
 
-BROKER_SETTINGS: dict[str, Setting] = {
+_OWN: dict[str, Setting] = {
     setting.name: setting
     for setting in (
         Setting("add.partitions.to.txn.retry.backoff.max.ms", Kind.INT, "100", at_least(0),
@@ -43,11 +44,6 @@ BROKER_SETTINGS: dict[str, Setting] = {
                 "Rack of this broker, for placement and for reads from the nearest replica."),
         Setting("broker.session.timeout.ms", Kind.INT, "9000", None,
                 "Time without a heartbeat after which the controller fences a broker."),
-        Setting("compression.gzip.level", Kind.INT, "-1", between_or(1, 9, -1), _DEFAULT_OF_TOPICS),
-        Setting("compression.lz4.level", Kind.INT, "9", between(1, 17), _DEFAULT_OF_TOPICS),
-        Setting("compression.type", Kind.STRING, "producer",
-                one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), _DEFAULT_OF_TOPICS),
-        Setting("compression.zstd.level", Kind.INT, "3", between(-131072, 22), _DEFAULT_OF_TOPICS),
         Setting("connections.max.idle.ms", Kind.LONG, "600000", None, "Idle connections are closed after this time."),
         Setting("controller.listener.names", Kind.LIST, None, None, "Listeners of the controller, by name."),
         Setting("controller.quorum.auto.join.enable", Kind.BOOLEAN, "false", None,
@@ -118,7 +114,6 @@ BROKER_SETTINGS: dict[str, Setting] = {
                 "How often is checked for logs to compact."),
         Setting("log.cleaner.dedupe.buffer.size", Kind.LONG, "134217728", None,
                 "Memory for the keys of a compaction, all threads together."),
-        Setting("log.cleaner.delete.retention.ms", Kind.LONG, "86400000", at_least(0), _DEFAULT_OF_TOPICS),
         Setting("log.cleaner.enable", Kind.BOOLEAN, "true", None, "Whether topics are compacted at all."),
         Setting("log.cleaner.io.buffer.load.factor", Kind.DOUBLE, "0.9", None,
                 "Share of the memory for keys that may be filled."),
@@ -126,16 +121,10 @@ BROKER_SETTINGS: dict[str, Setting] = {
                 "Memory for reading and writing in a compaction, all threads together."),
         Setting("log.cleaner.io.max.bytes.per.second", Kind.DOUBLE, "1.7976931348623157E308", None,
                 "Most bytes that compaction reads and writes in a second, all threads together."),
-        Setting("log.cleaner.max.compaction.lag.ms", Kind.LONG, "9223372036854775807", at_least(1),
-                _DEFAULT_OF_TOPICS),
-        Setting("log.cleaner.min.cleanable.ratio", Kind.DOUBLE, "0.5", between(0, 1), _DEFAULT_OF_TOPICS),
-        Setting("log.cleaner.min.compaction.lag.ms", Kind.LONG, "0", at_least(0), _DEFAULT_OF_TOPICS),
         Setting("log.cleaner.threads", Kind.INT, "1", at_least(0),
                 "Concurrent compactions, each in its own process."),
-        Setting("log.cleanup.policy", Kind.LIST, "delete", one_of("compact", "delete"), _DEFAULT_OF_TOPICS),
         Setting("log.dir", Kind.LIST, "/tmp/kafka-logs", None, "Directory of the logs, where log.dirs is not set."),  # noqa: S108
         Setting("log.dirs", Kind.LIST, None, None, "Directories of the logs."),
-        Setting("log.flush.interval.messages", Kind.LONG, "9223372036854775807", at_least(1), _DEFAULT_OF_TOPICS),
         Setting("log.flush.interval.ms", Kind.LONG, None, None, _DEFAULT_OF_TOPICS),
         Setting("log.flush.offset.checkpoint.interval.ms", Kind.INT, "60000", at_least(0),
                 "How often recovery points are written down."),
@@ -143,19 +132,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
                 "How often logs are checked for flush.ms."),
         Setting("log.flush.start.offset.checkpoint.interval.ms", Kind.INT, "60000", at_least(0),
                 "How often log start offsets are written down."),
-        Setting("log.index.interval.bytes", Kind.INT, "4096", at_least(0), _DEFAULT_OF_TOPICS),
-        Setting("log.index.size.max.bytes", Kind.INT, "10485760", at_least(4), _DEFAULT_OF_TOPICS),
         Setting("log.initial.task.delay.ms", Kind.LONG, "30000", at_least(0),
                 "Delay of the first check of the logs after startup."),
-        Setting("log.local.retention.bytes", Kind.LONG, "-2", at_least(-2), _DEFAULT_OF_TOPICS),
-        Setting("log.local.retention.ms", Kind.LONG, "-2", at_least(-2), _DEFAULT_OF_TOPICS),
-        Setting("log.message.timestamp.after.max.ms", Kind.LONG, "3600000", at_least(0), _DEFAULT_OF_TOPICS),
-        Setting("log.message.timestamp.before.max.ms", Kind.LONG, "9223372036854775807", at_least(0),
-                _DEFAULT_OF_TOPICS),
-        Setting("log.message.timestamp.type", Kind.STRING, "CreateTime", one_of("CreateTime", "LogAppendTime"),
-                _DEFAULT_OF_TOPICS),
-        Setting("log.preallocate", Kind.BOOLEAN, "false", None, _DEFAULT_OF_TOPICS),
-        Setting("log.retention.bytes", Kind.LONG, "-1", None, _DEFAULT_OF_TOPICS),
         Setting("log.retention.check.interval.ms", Kind.LONG, "300000", at_least(1),
                 "How often segments are checked for retention."),
         Setting("log.retention.hours", Kind.INT, "168", None, _DEFAULT_OF_TOPICS),
@@ -165,15 +143,12 @@ BROKER_SETTINGS: dict[str, Setting] = {
         Setting("log.roll.jitter.hours", Kind.INT, "0", at_least(0), _DEFAULT_OF_TOPICS),
         Setting("log.roll.jitter.ms", Kind.LONG, None, None, _DEFAULT_OF_TOPICS),
         Setting("log.roll.ms", Kind.LONG, None, None, _DEFAULT_OF_TOPICS),
-        Setting("log.segment.bytes", Kind.INT, "1073741824", at_least(1048576), _DEFAULT_OF_TOPICS),
-        Setting("log.segment.delete.delay.ms", Kind.LONG, "60000", at_least(0), _DEFAULT_OF_TOPICS),
         Setting("max.connections", Kind.INT, "2147483647", at_least(0), "Most connections of this broker."),
         Setting("max.connections.per.ip", Kind.INT, "2147483647", at_least(0), "Most connections from one address."),
         Setting("max.incremental.fetch.session.cache.slots", Kind.INT, "1000", at_least(0),
                 "Most incremental fetch sessions kept."),
         Setting("max.request.partition.size.limit", Kind.INT, "2000", at_least(1),
                 "Most partitions of a DescribeTopicPartitions response."),
-        Setting("message.max.bytes", Kind.INT, "1048588", at_least(0), _DEFAULT_OF_TOPICS),
         Setting("metadata.log.dir", Kind.STRING, None, None,
                 "Directory of the metadata log; unset: the first of log.dirs."),
         Setting("metadata.log.max.record.bytes.between.snapshots", Kind.LONG, "20971520", at_least(1),
@@ -190,7 +165,6 @@ BROKER_SETTINGS: dict[str, Setting] = {
                 "Above this size of the metadata log and its snapshots the oldest are deleted, never the newest snapshot."),
         Setting("metadata.max.retention.ms", Kind.LONG, "604800000", None,
                 "After this time a snapshot and its log segments are deleted, but never the newest snapshot."),
-        Setting("min.insync.replicas", Kind.INT, "1", at_least(1), _DEFAULT_OF_TOPICS),
         Setting("node.id", Kind.INT, None, at_least(0), "Id of this node, unique in the cluster."),
         Setting("num.partitions", Kind.INT, "1", at_least(1), "Default number of partitions of a topic."),
         Setting("num.replica.fetchers", Kind.INT, "1", at_least(1),
@@ -258,11 +232,19 @@ BROKER_SETTINGS: dict[str, Setting] = {
                 "Segment size of __transaction_state."),
         Setting("transactional.id.expiration.ms", Kind.INT, "604800000", at_least(1),
                 "How long an idle transactional id is remembered."),
-        Setting("unclean.leader.election.enable", Kind.BOOLEAN, "false", None, _DEFAULT_OF_TOPICS),
         Setting("unclean.leader.election.interval.ms", Kind.LONG, "300000", at_least(1),
                 "How often is checked for leaderless partitions whose topics allow unclean elections."),
     )
 }  # fmt: skip
+
+_OF_TOPICS = {
+    broker_name: TOPIC_SETTINGS[name]._replace(name=broker_name, documentation=_DEFAULT_OF_TOPICS)
+    for name, ((broker_name, _), *others) in SYNONYMS.items()
+    if not others
+}
+"""Defaults of topic settings; those with several names are above."""
+
+BROKER_SETTINGS = _OWN | _OF_TOPICS
 
 INTERNAL_SETTINGS = ignored_configs.INTERNAL.keys() | {
     "group.consumer.regex.refresh.interval.ms",

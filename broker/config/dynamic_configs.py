@@ -53,7 +53,9 @@ transaction.partition.verification.enable
 PER_BROKER = ignored_configs.DYNAMIC_PER_BROKER.keys() | {"cordoned.log.dirs"}
 """Settings that cannot be set for all brokers at once."""
 
-DYNAMIC = DYNAMIC_BROKER_SETTINGS | DYNAMIC_ONLY.keys() | PER_BROKER | ignored_configs.DYNAMIC.keys() | {*_APPLIED.split()}
+DYNAMIC = (
+    DYNAMIC_BROKER_SETTINGS | DYNAMIC_ONLY.keys() | PER_BROKER | ignored_configs.DYNAMIC.keys() | {*_APPLIED.split()}
+)
 """All dynamic broker settings, the defaults of topics included."""
 
 

@@ -564,7 +564,7 @@ class Server:
         self._broker_peers.close()
         for listener in self.listeners:
             listener.close()
-        self._metadata.shut_down(self._loop.stop)
+        self._metadata.shut_down().then(lambda _: self._loop.stop())
 
     def _close_listeners(self) -> None:
         for listener in self.listeners + self.controller_listeners:

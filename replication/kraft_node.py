@@ -25,7 +25,7 @@ from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartb
 from replication.controller.controller import Controller, LocalController
 from replication.controller.decision_context import DecisionContext, KraftVersion
 from replication.controller.periodic_tasks import DEFAULT_INTERVALS, PeriodicTasks, TaskIntervals
-from replication.io_executor import IoExecutor, Run
+from replication.io_executor import IoExecutor, IoResult
 from replication.metadata.feature_levels import KRAFT_VERSION, SUPPORTED_FEATURES
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_publisher import MetadataPublisher
@@ -42,7 +42,7 @@ from replication.raft.raft import Raft
 from replication.raft.raft_log import ElectionState
 from replication.raft.voters import ListenerAddress, ReplicaKey, Voter
 from replication.timer_queue import Clock, TimerQueue
-from storage.io.disk import Disk, StorageError
+from storage.io.disk import Disk
 
 
 class Dependencies(NamedTuple):
@@ -127,9 +127,7 @@ class KRaftNode:
         if isinstance(request, DescribeQuorumRequest):
             return completed(self._response(self._dependencies.clock.mono_ms(), wall_ms))
         if isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest):
-            response: Completion[Any] = Completion()
-            self.quorum.handle_request(request, response.complete)
-            return response
+            return self.quorum.handle_request(request)
         return self.controller.submit(request, wall_ms=wall_ms)
 
     def _response(self, mono_ms: int, wall_ms: int) -> DescribeQuorumResponse:
@@ -157,19 +155,19 @@ class KRaftNode:
         levels = {**self.publisher.image.features, KRAFT_VERSION: self.log.kraft_version.latest}
         return {name: level for name, level in levels.items() if level}
 
-    def _write_election_state(self, state: ElectionState, done: Callable[[], None]) -> None:
+    def _write_election_state(self, state: ElectionState) -> Completion[None]:
         voters = None if self.log.kraft_version.latest else self.raft.voters.node_ids
+        write = partial(write_quorum_state, self._dependencies.disk, self._path, state, static_voters=voters)
+        durable: Completion[None] = Completion()
 
-        def begin() -> Run:
-            return partial(write_quorum_state, self._dependencies.disk, self._path, state, static_voters=voters)
-
-        def on_written(error: StorageError | None) -> None:
-            if error is not None:
-                self.log.fail(error)
+        def on_written(written: IoResult) -> None:
+            if written.value is not None:
+                self.log.fail(written.value)
             else:
-                done()
+                durable.complete(None)
 
-        self._dependencies.executor.sync(self.log.directory, begin, on_written)
+        self._dependencies.executor.sync(self.log.directory, lambda: write).then(on_written)
+        return durable
 
 
 def _local_voter(identity: NodeIdentity, own: LocalController, log: MetadataLog) -> Voter:

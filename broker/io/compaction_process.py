@@ -20,7 +20,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
-from replication.partition.compactor import CleanerCallback, Replace
+from replication.completion import Completion
+from replication.partition.compactor import CleanerOutcome, Replace
 from storage.compaction.cleaner_job import CleanerJob, CleaningFailed, CleaningResult, Replacement
 
 _ROOT = str(Path(__file__).resolve().parents[2])
@@ -41,12 +42,14 @@ class CleanerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_stopped = False
 
-    def start(self, job: CleanerJob, replace: Replace, done: CleanerCallback) -> None:
-        """Runs a job; both callbacks are called on the loop."""
+    def start(self, job: CleanerJob, replace: Replace) -> Completion[CleanerOutcome]:
+        """Runs a job; `replace` is called on the loop."""
+        ended: Completion[CleanerOutcome] = Completion()
         if self._thread is None:
             self._thread = Thread(target=self._work, name="compaction", daemon=True)
             self._thread.start()
-        self._queue.put(lambda: self._run_job(job, replace, done))
+        self._queue.put(lambda: self._run_job(job, replace, ended))
+        return ended
 
     def on_idle(self) -> None:
         """Ends the process, if it runs."""
@@ -69,12 +72,12 @@ class CleanerProcess:
         while self._queue.get()():
             pass
 
-    def _run_job(self, job: CleanerJob, replace: Replace, done: CleanerCallback) -> bool:
+    def _run_job(self, job: CleanerJob, replace: Replace, ended: Completion[CleanerOutcome]) -> bool:
         try:
             outcome = self._exchange(job, replace)
         except (OSError, EOFError, pickle.PickleError) as error:
             outcome = self._on_process_exit(error)
-        self._loop.call_soon_threadsafe(done, None if self._is_stopped else outcome)
+        self._loop.call_soon_threadsafe(ended.complete, None if self._is_stopped else outcome)
         return True
 
     def _on_process_exit(self, error: Exception) -> CleaningFailed:
@@ -88,7 +91,7 @@ class CleanerProcess:
             )
         return CleaningFailed(is_damage=True, text=f"the compaction process failed ({error!r})")
 
-    def _exchange(self, job: CleanerJob, replace: Replace) -> CleaningResult | CleaningFailed | None:
+    def _exchange(self, job: CleanerJob, replace: Replace) -> CleanerOutcome:
         process = self._ensure_process()
         assert process.stdin is not None
         assert process.stdout is not None

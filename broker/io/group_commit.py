@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from broker.io.worker_thread import WorkerThread, attempt, is_full, report
-from replication.io_executor import Begin, IoCallback, Run
+from broker.io.worker_thread import Job, WorkerThread, is_full
+from replication.cooperative_tasks import no_op
+from replication.io_executor import Begin, IoResult
 from storage.io.aio_fsync import CAPACITY, NOT_SUBMITTED, SyncQueue
 from storage.io.disk import Disk, File, is_plain, sync_results
 from storage.io.flush_task import FlushTask, flush_errors, flush_together
@@ -30,23 +32,52 @@ MAX_FIRST_FLUSHES = 32
 """Logs that are flushed for the first time in one round: each keeps a few files open until the round ends."""
 
 
+class _Flush(Job):
+    """A flush; `begin` sets what to run."""
+
+    __slots__ = ("begin",)
+
+    def __init__(self, begin: Begin) -> None:
+        super().__init__(no_op)
+        self.begin = begin
+
+    @property
+    def only_syncs(self) -> bool:
+        """Whether it syncs files and nothing else."""
+        return isinstance(self.run, FlushTask) and self.run.only_syncs
+
+
+class _AioRound(NamedTuple):
+    """A round in the kernel queue."""
+
+    flushes: list[_Flush]
+    syncs: list[FlushTask]
+    files: list[File]
+
+    def errors(self, numbers: list[int]) -> Sequence[Exception | None]:
+        """The errors of the flushes, by the error numbers of the files."""
+        return flush_errors(self.syncs, sync_results(self.files, numbers))
+
+
 class GroupCommit(WorkerThread):
     """The rounds of one log directory."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         super().__init__(loop, name)
-        self._pending: list[tuple[Begin, IoCallback]] = []
+        self._pending: list[_Flush] = []
         self._is_in_progress = False
         self._aio_queue: SyncQueue | None = None
         self._may_use_aio = True
-        self._aio_round: tuple[list[FlushTask], list[File], list[IoCallback]] | None = None  # in the kernel queue
+        self._aio_round: _AioRound | None = None
 
-    def submit(self, begin: Begin, done: IoCallback) -> None:
+    def submit(self, begin: Begin) -> IoResult:
         """Joins the next round."""
-        self._pending.append((begin, done))
+        flush = _Flush(begin)
+        self._pending.append(flush)
         if not self._is_in_progress:
             self._is_in_progress = True
             self._loop.call_soon(self._start_round)
+        return flush
 
     def stop(self) -> None:
         """Completes all pending flushes and ends the thread."""
@@ -66,57 +97,63 @@ class GroupCommit(WorkerThread):
         if not self._pending:
             return
         pending, self._pending = self._pending, []
-        runs: list[Run] = []
+        flushes: list[_Flush] = []
         others = 0
-        for begin, _ in pending:
-            run = begin()
-            runs.append(run)
-            others += not (isinstance(run, FlushTask) and run.only_syncs)
-            if others == MAX_FIRST_FLUSHES or len(runs) == MAX_PER_ROUND:
+        for flush in pending:
+            flush.run = flush.begin()
+            flushes.append(flush)
+            others += not flush.only_syncs
+            if others == MAX_FIRST_FLUSHES or len(flushes) == MAX_PER_ROUND:
                 break
-        callbacks = [done for _, done in pending[: len(runs)]]
-        self._pending = pending[len(runs) :] + self._pending
-        if not self._submit_to_aio(runs, callbacks):
-            self._submit_to_thread(lambda: self._run_round(runs), callbacks)
+        self._pending = pending[len(flushes) :] + self._pending
+        if not self._submit_to_aio(flushes):
+            self._submit_to_thread(flushes, lambda: self._run_round(flushes))
 
     # ------------------------------------------------------------ in a thread
-    def _submit_to_thread(self, work: Callable[[], Sequence[Exception | None]], callbacks: list[IoCallback]) -> None:
+    def _submit_to_thread(self, flushes: list[_Flush], work: Callable[[], Sequence[Exception | None]]) -> None:
         errors: list[Exception | None] = []
-        self.put(lambda: errors.extend(work()), lambda _: self._complete(callbacks, errors))
+        self.put(lambda: errors.extend(work())).then(lambda _: self._complete(flushes, errors))
 
-    def _run_round(self, runs: list[Run]) -> list[Exception | None]:
+    def _run_round(self, flushes: list[_Flush]) -> list[Exception | None]:
         """The result of each; a sync that fails on a full disk is retried."""
-        errors = _run_jobs(runs)
-        return [
-            self.retry_until_space(run, error) if is_full(error) else error
-            for run, error in zip(runs, errors, strict=True)
-        ]
+        syncs = [flush.run for flush in flushes if isinstance(flush.run, FlushTask)]
+        outcomes = iter(flush_together(syncs) if syncs else ())
+        for flush in flushes:
+            if isinstance(flush.run, FlushTask):
+                flush.failure = next(outcomes)
+            else:
+                flush.attempt()
+        for flush in flushes:
+            if is_full(flush.failure):
+                self.retry_until_space(flush)
+        return [flush.failure for flush in flushes]
 
-    def _complete(self, callbacks: list[IoCallback], errors: Sequence[Exception | None]) -> None:
-        outcomes = list(zip(callbacks, errors, strict=True))
+    def _complete(self, flushes: list[_Flush], errors: Sequence[Exception | None]) -> None:
+        for flush, error in zip(flushes, errors, strict=True):
+            flush.failure = error
         has_failed = any(errors)
         if has_failed:
-            outcomes.sort(key=lambda outcome: outcome[1] is None)
+            flushes.sort(key=lambda flush: flush.failure is None)
         is_started = bool(self._pending) and not has_failed
         if is_started:
             self._start_round()
-        for done, error in outcomes:
-            report(done, error)
+        for flush in flushes:
+            flush.report()
         if not is_started:
             self._start_round()
 
     # ------------------------------------------------------------ in the kernel
-    def _submit_to_aio(self, runs: list[Run], callbacks: list[IoCallback]) -> bool:
+    def _submit_to_aio(self, flushes: list[_Flush]) -> bool:
         """Whether the kernel queue accepts the round (rule 2)."""
-        syncs = [run for run in runs if isinstance(run, FlushTask) and run.only_syncs]
+        syncs = [flush.run for flush in flushes if isinstance(flush.run, FlushTask) and flush.only_syncs]
         files = [file for sync in syncs for file in sync.files]
-        if len(syncs) < len(runs) or not 0 < len(files) <= CAPACITY or not all(map(is_plain, files)):
+        if len(syncs) < len(flushes) or not 0 < len(files) <= CAPACITY or not all(map(is_plain, files)):
             return False
         if self._may_use_aio and self._aio_queue is None:
             self._open_aio_queue(syncs[0].disk)
         if self._aio_queue is None or not self._aio_queue.submit([file.fileno() for file in files]):
             return False
-        self._aio_round = syncs, files, callbacks
+        self._aio_round = _AioRound(flushes, syncs, files)
         return True
 
     def _open_aio_queue(self, disk: Disk) -> None:
@@ -133,15 +170,8 @@ class GroupCommit(WorkerThread):
 
     def _on_aio_complete(self, numbers: list[int]) -> None:
         assert self._aio_round is not None
-        (syncs, files, callbacks), self._aio_round = self._aio_round, None
+        aio_round, self._aio_round = self._aio_round, None
         if NOT_SUBMITTED in numbers:
-            self._submit_to_thread(lambda: flush_errors(syncs, sync_results(files, numbers)), callbacks)
+            self._submit_to_thread(aio_round.flushes, lambda: aio_round.errors(numbers))
         else:
-            self._complete(callbacks, flush_errors(syncs, sync_results(files, numbers)))
-
-
-def _run_jobs(runs: list[Run]) -> list[Exception | None]:
-    """The result of each."""
-    syncs = [run for run in runs if isinstance(run, FlushTask)]
-    outcomes = iter(flush_together(syncs) if syncs else ())
-    return [next(outcomes) if isinstance(run, FlushTask) else attempt(run) for run in runs]
+            self._complete(aio_round.flushes, aio_round.errors(numbers))

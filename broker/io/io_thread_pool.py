@@ -20,8 +20,10 @@ from typing import TypeVar
 
 from broker.io.group_commit import GroupCommit
 from broker.io.reader_pool import ReaderPool
-from broker.io.worker_thread import WorkerThread, attempt, is_full, report
-from replication.io_executor import Begin, IoCallback, Run
+from broker.io.worker_thread import Job, WorkerThread, attempt, is_full
+from replication.completion import completed
+from replication.io_executor import SUCCEEDED, Begin, IoResult, Run
+from storage.io.disk import StorageError
 
 INLINE_BYTES = 1024 * 1024
 """Larger writes use the thread: the copy takes most of a millisecond."""
@@ -43,17 +45,19 @@ class _WriterThread(WorkerThread):
         self._is_slow = False
         self._last_used_s = -MAX_IDLE_S  # time of the last write
 
-    def write(self, size: int, run: Run, done: IoCallback) -> None:
+    def write(self, size: int, run: Run) -> IoResult:
         started = time.monotonic()
         if self.pending_jobs or self._is_slow or size > INLINE_BYTES or started - self._last_used_s > MAX_IDLE_S:
-            self.put(lambda: self._timed(run, size), done)
-            return
+            return self.put(lambda: self._timed(run, size))
         error = attempt(run)
         self._record_latency(started, size)
+        if error is None:
+            return SUCCEEDED
         if is_full(error):  # the thread waits for space
-            self.put(run, done)
-        else:
-            report(done, error)
+            return self.put(run)
+        if not isinstance(error, StorageError):
+            raise error
+        return completed(error)
 
     def _timed(self, run: Run, size: int) -> None:
         started = time.monotonic()
@@ -76,8 +80,7 @@ class _WriterThread(WorkerThread):
 class _BackgroundThread(WorkerThread):
     """A thread that reports a full disk as an error: its deletions make space."""
 
-    def retry_until_space(self, run: Run, error: Exception | None) -> Exception | None:  # noqa: ARG002
-        return error
+    def retry_until_space(self, job: Job) -> None: ...
 
 
 T = TypeVar("T", bound=WorkerThread)
@@ -117,25 +120,25 @@ class IoThreadPool:
 
         return _ThreadsByDirectory(create)
 
-    def write(self, directory: str, size: int, run: Run, done: IoCallback) -> None:
+    def write(self, directory: str, size: int, run: Run) -> IoResult:
         """Writes `size` bytes in a log directory."""
-        self._writers[directory].write(size, run, done)
+        return self._writers[directory].write(size, run)
 
-    def sync(self, directory: str, begin: Begin, done: IoCallback) -> None:
+    def sync(self, directory: str, begin: Begin) -> IoResult:
         """Flushes something in a log directory, in the next round."""
-        self._syncers[directory].submit(begin, done)
+        return self._syncers[directory].submit(begin)
 
-    def read(self, directory: str, run: Run, done: IoCallback) -> None:
+    def read(self, directory: str, run: Run) -> IoResult:
         """Reads from a log directory, in one of its reader threads."""
-        self._readers[directory].put(run, done)
+        return self._readers[directory].put(run)
 
-    def directory_op(self, directory: str, run: Run, done: IoCallback) -> None:
+    def directory_op(self, directory: str, run: Run) -> IoResult:
         """Creates or renames files in a log directory, in the order of the calls."""
-        self._namers[directory].put(run, done)
+        return self._namers[directory].put(run)
 
-    def background(self, directory: str, run: Run, done: IoCallback) -> None:
+    def background(self, directory: str, run: Run) -> IoResult:
         """Does work in a log directory that nothing waits for."""
-        self._background[directory].put(run, done)
+        return self._background[directory].put(run)
 
     def _on_space_change(self, directory: str, has_space: bool) -> None:  # noqa: FBT001
         """Several threads may wait; the first and the last one count."""
@@ -155,10 +158,5 @@ class IoThreadPool:
             thread.stop()
 
     def _threads(self) -> list[WorkerThread]:
-        return [
-            *self._writers.values(),
-            *self._syncers.values(),
-            *self._readers.values(),
-            *self._namers.values(),
-            *self._background.values(),
-        ]
+        kinds = (self._writers, self._syncers, self._readers, self._namers, self._background)
+        return [thread for kind in kinds for thread in kind.values()]

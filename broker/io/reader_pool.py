@@ -18,9 +18,8 @@ import time
 from collections import deque
 from typing import Final
 
-from broker.io.worker_thread import SPACE_CHECK_INTERVAL_S, Job, WorkerThread, attempt, is_full
-from replication.io_executor import IoCallback, Run
-from storage.io.disk import StorageError
+from broker.io.worker_thread import SPACE_CHECK_INTERVAL_S, Job, WorkerThread, is_full
+from replication.io_executor import IoResult, Run
 
 MAX_READERS: Final = 4
 MAX_UNREPORTED: Final = 2 * MAX_READERS
@@ -41,11 +40,11 @@ class ReaderPool(WorkerThread):
         self._is_check_scheduled = False
         self._deferred: list[Job] = []
 
-    def put(self, run: Run, done: IoCallback) -> None:
+    def put(self, run: Run) -> IoResult:
         """Submits a job."""
-        self.pending_jobs += 1
-        self._backlog.append((run, done))
-        self._fill_ready()
+        job = Job(run)
+        self._submit(job)
+        return job
 
     def stop(self) -> None:
         """Runs the queued jobs and ends the threads."""
@@ -58,6 +57,11 @@ class ReaderPool(WorkerThread):
         super().stop()
 
     # ------------------------------------------------------------ on the loop
+    def _submit(self, job: Job) -> None:
+        self.pending_jobs += 1
+        self._backlog.append(job)
+        self._fill_ready()
+
     def _fill_ready(self) -> None:
         while self._backlog and self._unreported < MAX_UNREPORTED:
             self._unreported += 1
@@ -83,33 +87,32 @@ class ReaderPool(WorkerThread):
             self._wake_thread()
         self._fill_ready()
 
-    def _report(self, reports: list[tuple[IoCallback, Exception | None]]) -> None:
-        self._unreported -= len(reports)
-        super()._report(reports)
+    def _report(self, finished: list[Job]) -> None:
+        self._unreported -= len(finished)
+        super()._report(finished)
         self._fill_ready()
 
-    def _on_idle(self, reports: list[tuple[IoCallback, Exception | None]]) -> None:
+    def _on_idle(self, finished: list[Job]) -> None:
         """A thread has no more jobs."""
         self._busy_threads -= 1
-        self._report(reports)
+        self._report(finished)
 
     def _defer_until_space(self, job: Job) -> None:
         """Defers a job, so that others can run."""
-        run, done = job
-        if not isinstance(done, _SpaceWaiter):
+        if not job.is_deferred:
+            job.is_deferred = True
             self.on_space_change(False)
-            done = _SpaceWaiter(self, done)
         if not self._deferred:
             self._loop.call_later(SPACE_CHECK_INTERVAL_S, self._retry_deferred)
-        self._deferred.append((run, done))
+        self._deferred.append(job)
         self.pending_jobs -= 1
         self._unreported -= 1
         self._fill_ready()
 
     def _retry_deferred(self) -> None:
         deferred, self._deferred = self._deferred, []
-        for run, done in deferred:
-            self.put(run, done)
+        for job in deferred:
+            self._submit(job)
 
     # ------------------------------------------------------------ in the threads
     def _work(self) -> None:
@@ -119,36 +122,21 @@ class ReaderPool(WorkerThread):
 
     def _run_ready(self, job: Job | None) -> None:
         """Runs a job and the other ready ones."""
-        reports: list[tuple[IoCallback, Exception | None]] = []
+        finished: list[Job] = []
         began_s = time.monotonic()
         while job is not None:
-            run, done = job
-            error = attempt(run)
-            if is_full(error) and not self._is_stopping.is_set():
+            job.attempt()
+            if is_full(job.failure) and not self._is_stopping.is_set():
                 self._loop.call_soon_threadsafe(self._defer_until_space, job)
             else:
-                reports.append((done, error))
+                finished.append(job)
             is_done = self._busy_threads > 1 and not self._is_stopping.is_set()
             job = None if is_done else _pop(self._ready_jobs)
             now_s = time.monotonic()
-            if job is not None and reports and now_s - began_s >= REPORT_INTERVAL_S:
-                self._loop.call_soon_threadsafe(self._report, reports)
-                reports, began_s = [], now_s
-        self._loop.call_soon_threadsafe(self._on_idle, reports)
-
-
-class _SpaceWaiter:
-    """The callback of a job that was deferred for space."""
-
-    __slots__ = ("_done", "_lane")
-
-    def __init__(self, lane: ReaderPool, done: IoCallback) -> None:
-        self._lane = lane
-        self._done = done
-
-    def __call__(self, error: StorageError | None) -> None:
-        self._lane.on_space_change(True)
-        self._done(error)
+            if job is not None and finished and now_s - began_s >= REPORT_INTERVAL_S:
+                self._loop.call_soon_threadsafe(self._report, finished)
+                finished, began_s = [], now_s
+        self._loop.call_soon_threadsafe(self._on_idle, finished)
 
 
 def _pop(jobs: deque[Job]) -> Job | None:

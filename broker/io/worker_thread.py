@@ -14,12 +14,37 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Event, Thread
 
-from replication.io_executor import IoCallback, Run
+from replication.completion import Completion
+from replication.io_executor import IoResult, Run
 from storage.io.disk import StorageError
 
-Job = tuple[Run, IoCallback]
 SPACE_CHECK_INTERVAL_S = 0.25
 """How often a job is retried on a full disk."""
+
+
+class Job(Completion[StorageError | None]):
+    """Work for a thread, and its result, which is reported on the loop."""
+
+    __slots__ = ("failure", "is_deferred", "run")
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self.run = run
+        self.failure: Exception | None = None
+        """The exception of the last attempt."""
+        self.is_deferred = False
+        """Whether others run before it until the disk has space."""
+
+    def attempt(self) -> None:
+        """Runs it (in the thread)."""
+        self.failure = attempt(self.run)
+
+    def report(self) -> None:
+        """Completes it, or raises a fault (rule 2)."""
+        failure = self.failure
+        if failure is not None and not isinstance(failure, StorageError):
+            raise failure
+        self.complete(failure)
 
 
 class WorkerThread:
@@ -35,12 +60,14 @@ class WorkerThread:
         self.on_space_change: Callable[[bool], None] = lambda _: None
         """Called on the loop with False when a job waits for disk space, and with True when it has it."""
 
-    def put(self, run: Run, done: IoCallback) -> None:
+    def put(self, run: Run) -> IoResult:
         """Submits a job behind all earlier ones."""
         if not self._threads:
             self._start()
         self.pending_jobs += 1
-        self._queue.put((run, done))
+        job = Job(run)
+        self._queue.put(job)
+        return job
 
     def stop_waiting_for_space(self) -> None:
         """From now on a full disk is an ordinary error."""
@@ -72,30 +99,31 @@ class WorkerThread:
             del jobs  # release the files that the jobs hold while waiting for the next one
 
     def _run_jobs(self, jobs: list[Job]) -> None:
-        reports: list[tuple[IoCallback, Exception | None]] = []
-        for run, done in jobs:
-            error = attempt(run)
-            if is_full(error):
-                if reports:
-                    self._loop.call_soon_threadsafe(self._report, reports)
-                    reports = []
-                error = self.retry_until_space(run, error)
-            reports.append((done, error))
-        if reports:
-            self._loop.call_soon_threadsafe(self._report, reports)
+        finished: list[Job] = []
+        for job in jobs:
+            job.attempt()
+            if is_full(job.failure):
+                if finished:
+                    self._loop.call_soon_threadsafe(self._report, finished)
+                    finished = []
+                self.retry_until_space(job)
+            finished.append(job)
+        if finished:
+            self._loop.call_soon_threadsafe(self._report, finished)
 
-    def retry_until_space(self, run: Run, error: Exception | None) -> Exception | None:
-        """Retries a job that found no disk space (in the thread); returns its last error (rule 3)."""
+    def retry_until_space(self, job: Job) -> None:
+        """Retries a job that found no disk space (in the thread, rule 3)."""
         self._loop.call_soon_threadsafe(self.on_space_change, False)
-        while is_full(error) and not self._is_stopping.wait(SPACE_CHECK_INTERVAL_S):
-            error = attempt(run)
+        while is_full(job.failure) and not self._is_stopping.wait(SPACE_CHECK_INTERVAL_S):
+            job.attempt()
         self._loop.call_soon_threadsafe(self.on_space_change, True)
-        return error
 
-    def _report(self, reports: list[tuple[IoCallback, Exception | None]]) -> None:
-        for done, error in reports:
+    def _report(self, finished: list[Job]) -> None:
+        for job in finished:
             self.pending_jobs -= 1
-            report(done, error)
+            if job.is_deferred:
+                self.on_space_change(True)
+            job.report()
 
 
 def is_full(error: Exception | None) -> bool:
@@ -110,10 +138,3 @@ def attempt(run: Run) -> Exception | None:
     except Exception as error:  # noqa: BLE001  # rule 2
         return error
     return None
-
-
-def report(done: IoCallback, error: Exception | None) -> None:
-    """Reports a result (on the loop)."""
-    if error is not None and not isinstance(error, StorageError):
-        raise error
-    done(error)

@@ -20,7 +20,7 @@ from typing import Final
 from weakref import ref
 
 from protocol.records import FileRegion
-from replication.io_executor import IoExecutor
+from replication.io_executor import IoExecutor, IoResult
 from storage.io.disk import File, StorageError
 
 _log = logging.getLogger("barnabas.network")
@@ -99,12 +99,12 @@ class ReadAhead:
     def _read_directly(self, directory: str, file: File, position: int, length: int, ready: OnReady) -> None:
         found: list[bytes] = []
 
-        def done(error: StorageError | None) -> None:
-            if error is not None:
-                self._prefetcher.on_directory_failed(directory, error)
-            ready(found[0] if found else None, error)
+        def on_read(read: IoResult) -> None:
+            if read.value is not None:
+                self._prefetcher.on_directory_failed(directory, read.value)
+            ready(found[0] if found else None, read.value)
 
-        self._prefetcher.worker.read(directory, lambda: found.append(file.pread(length, position)), done)
+        self._prefetcher.worker.read(directory, lambda: found.append(file.pread(length, position))).then(on_read)
 
     def _prefetch_range(self, directory: str, file: File, position: int, length: int, ready: OnReady) -> None:
         before, after = 0, 0
@@ -120,17 +120,17 @@ class ReadAhead:
             file.prefetch(position, length)
             after = file.cached_bytes(position, length)
 
-        def done(error: StorageError | None) -> None:
-            if error is not None:
-                self._prefetcher.on_directory_failed(directory, error)
+        def on_read(read: IoResult) -> None:
+            if read.value is not None:
+                self._prefetcher.on_directory_failed(directory, read.value)
             else:
                 self._prefetcher.record_read(directory, is_cached=after > 0)
                 if before < length // 2:
                     self._prefetched.append((ref(file), position, length))
                     self._prefetched_bytes += length
-            ready(None, error)
+            ready(None, read.value)
 
-        self._prefetcher.worker.read(directory, run, done)
+        self._prefetcher.worker.read(directory, run).then(on_read)
 
     def _take_evictable(self) -> list[_Range]:
         """The ranges to evict before two more pieces are read (rule 4)."""

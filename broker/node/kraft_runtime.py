@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from broker.config.broker_config import BrokerConfig
@@ -21,6 +20,7 @@ from broker.peers.controller_registration import ControllerRegistration
 from broker.peers.endpoints import PLAINTEXT
 from broker.peers.quorum_config import QuorumConfig
 from broker.process.timer import SystemClock
+from replication.completion import Completion
 from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
 from replication.controller.controller import LocalController
 from replication.controller.decision_context import DecisionContext
@@ -98,20 +98,22 @@ class KraftRuntime:
         if self.node.quorum.is_leading and len(self.node.raft.voters) > 1:
             self.node.quorum.resign()
 
-    def shut_down(self, on_done: Callable[[], None]) -> None:
-        """Resigns and closes all connections; calls `on_done` when the other voters can know of it."""
+    def shut_down(self) -> Completion[None]:
+        """Resigns and closes all connections; completes when the other voters can know of it."""
+        ended: Completion[None] = Completion()
 
         def end() -> None:
             for peers in self._peers:
                 peers.close()
-            on_done()
+            ended.complete(None)
 
         quorum = self.node.quorum
         if not quorum.is_leading or len(self.node.raft.voters) == 1:
             end()
-            return
-        quorum.resign()
-        self._dependencies.timers.schedule(self._dependencies.clock.mono_ms() + _RESIGN_DELAY_MS, end)
+        else:
+            quorum.resign()
+            self._dependencies.timers.schedule(self._dependencies.clock.mono_ms() + _RESIGN_DELAY_MS, end)
+        return ended
 
     def _controller_peers(self, listener: str) -> ControllerPeers:
         dependencies, timeout_ms = self._dependencies, self._config.number("controller.quorum.request.timeout.ms")

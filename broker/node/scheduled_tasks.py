@@ -16,14 +16,13 @@ from typing import Final
 from broker.config.broker_config import BrokerConfig
 from broker.network.listener import Listener
 from replication.cooperative_tasks import CallSoon
-from replication.io_executor import IoExecutor
+from replication.io_executor import IoExecutor, IoResult
 from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.metadata_log.metadata_snapshots import MetadataSnapshots
 from replication.partition.compactor import Compactor
 from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import Clock, Timer, TimerQueue
 from storage.directories.log_manager import LogManager
-from storage.io.disk import StorageError
 from storage.log.log import Log
 
 _log = logging.getLogger("barnabas.scheduled_tasks")
@@ -114,15 +113,16 @@ class ScheduledTasks:
             if partition is not None:
                 self._replicas.sync(partition)
         for directory, work in self._log_manager.deletions(wall_ms):
-            self._worker.background(directory, work, _log_deletion_error)
+            self._worker.background(directory, work).then(_on_deleted)
         soonest = min((log.config.flush_ms for log in self._log_manager.logs.values()), default=_MAX_FLUSH_INTERVAL_MS)
         self._after(max(_MIN_INTERVAL_MS, min(_MAX_FLUSH_INTERVAL_MS, soonest)), self._flush_and_delete)
 
     def _checkpoint(self) -> None:
         for directory, work in (*self._log_manager.directory_checks(), *self._log_manager.checkpoint()):
-            self._worker.background(directory, work, partial(self._checkpointed, directory))
+            self._worker.background(directory, work).then(partial(self._on_checkpointed, directory))
 
-    def _checkpointed(self, directory: str, error: StorageError | None) -> None:
+    def _on_checkpointed(self, directory: str, written: IoResult) -> None:
+        error = written.value
         if error is not None and error.is_full:
             self._log_manager.invalidate_checkpoints(directory)
         elif error is not None:
@@ -182,6 +182,6 @@ class ScheduledTasks:
             self._after(delay_ms, lambda: self._close_idle_connections(listener))
 
 
-def _log_deletion_error(error: StorageError | None) -> None:
-    if error is not None:
-        _log.warning("cannot delete obsolete files: %s", error)
+def _on_deleted(deleted: IoResult) -> None:
+    if deleted.value is not None:
+        _log.warning("cannot delete obsolete files: %s", deleted.value)

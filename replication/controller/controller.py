@@ -300,7 +300,7 @@ class Controller:
             if self._pending:
                 self._pending.append(_PendingDecision(None, None, published))
             else:
-                self._publisher.on_all_published(partial(published.complete, None))
+                self._publisher.after_pending(published)
             return published
         assert self.is_active, "only the leader appends to the metadata log"
         last_offset = self._log.next_offset + len(records) - 1
@@ -318,9 +318,9 @@ class Controller:
             image, changes, published = pending.popleft()
             assert image is not None, "a committed decision has an image"
             assert changes is not None, "a committed decision has changes"
-            publisher.publish(image, changes, partial(published.complete, None))
+            publisher.publish(image, changes, published)
             while pending and pending[0].image is None:
-                publisher.on_all_published(partial(pending.popleft().published.complete, None))
+                publisher.after_pending(pending.popleft().published)
 
 
 def _ignore(_what: str | int) -> None:

@@ -31,8 +31,6 @@ from replication.timer_queue import Clock, Timer, TimerQueue
 _NO_LEADER: Final = -1
 _log = logging.getLogger("barnabas.quorum")
 
-DurableCallback = Callable[[], None]
-Reply = Callable[[Message], None]
 SendTo = Callable[[int, ListenerAddress | None, Message], Completion[Message | None]]
 """Sends a request to a replica by id, at an address if known, or to a bootstrap server (-2 is the first)."""
 
@@ -53,10 +51,17 @@ class RaftListener(Protocol):
         """The log is unusable: the node must stop."""
 
 
+class _ReceivedRequest(NamedTuple):
+    """A request, and its response, which does not exist yet."""
+
+    request: Message
+    response: Completion[Message]
+
+
 class _Rejection(NamedTuple):
     """A response without Raft, which is sent after the effects before it."""
 
-    reply: Reply
+    response: Completion[Message]
     message: Message
 
 
@@ -69,7 +74,7 @@ class KRaftReplica:
         cluster_id: str,
         log: MetadataLog,
         listener: RaftListener,
-        persist: Callable[[ElectionState, DurableCallback], None],
+        persist: Callable[[ElectionState], Completion[None]],
         send: SendTo,
         timers: TimerQueue,
         clock: Clock,
@@ -91,7 +96,7 @@ class KRaftReplica:
         self._is_busy = False
         self._is_processing = self._must_process = False
         self._request_ids = count()
-        self._requests: dict[int, tuple[Message, Reply]] = {}
+        self._requests: dict[int, _ReceivedRequest] = {}
         """The requests without a response, by id."""
         self._led_epoch = -1
         self._committed_offset = 0
@@ -107,16 +112,18 @@ class KRaftReplica:
         """Start ticking."""
         self._tick()
 
-    def handle_request(self, request: Message, reply: Reply) -> None:
+    def handle_request(self, request: Message) -> Completion[Message]:
         """Process a request of another replica, or a voter change."""
+        response: Completion[Message] = Completion()
         rejection = raft_wire.reject(request, self._cluster_id, self.raft.leader_and_epoch)
         if rejection is not None:
-            self._queue.append(_Rejection(reply, rejection))
+            self._queue.append(_Rejection(response, rejection))
             self._process()
-            return
+            return response
         request_id = next(self._request_ids)
-        self._requests[request_id] = request, reply
+        self._requests[request_id] = _ReceivedRequest(request, response)
         self._step(events.RequestReceived(request_id, raft_wire.decode_request(request)))
+        return response
 
     def on_written(self) -> None:
         """A leader's records are readable."""
@@ -193,10 +200,10 @@ class KRaftReplica:
         while self._queue and not self._is_busy:
             effect = self._queue.popleft()
             if isinstance(effect, _Rejection):
-                effect.reply(effect.message)
+                effect.response.complete(effect.message)
             elif isinstance(effect, events.SendResponse):
-                request, reply = self._requests.pop(effect.request_id)
-                reply(raft_wire.encode_response(request, effect.response))
+                received = self._requests.pop(effect.request_id)
+                received.response.complete(raft_wire.encode_response(received.request, effect.response))
             elif isinstance(effect, events.SendRequest):
                 message = raft_wire.encode_request(effect.request, self._cluster_id)
                 sent = self._send(effect.to, effect.address, message)
@@ -223,19 +230,19 @@ class KRaftReplica:
     ) -> None:
         wall_ms = self._clock.wall_ms()
         if isinstance(effect, events.Persist):
-            self._persist(effect.state, self._on_persisted)
+            self._persist(effect.state).then(self._on_persisted)
         elif isinstance(effect, events.AppendBatches):
-            self._log.append_fetched(effect, wall_ms, self._on_effect_done)
+            self._log.append_fetched(effect, wall_ms).then(self._on_effect_done)
         elif isinstance(effect, events.Truncate):
-            self._log.truncate(effect.offset, self._on_effect_done)
+            self._log.truncate(effect.offset).then(self._on_effect_done)
         else:
-            self._log.write_snapshot_chunk(effect, wall_ms, self._on_effect_done)
+            self._log.write_snapshot_chunk(effect, wall_ms).then(self._on_effect_done)
 
-    def _on_persisted(self) -> None:
+    def _on_persisted(self, _: Completion[None]) -> None:
         self._is_busy = False
         self._process()
 
-    def _on_effect_done(self) -> None:
+    def _on_effect_done(self, _: Completion[None]) -> None:
         self._is_busy = False
         self._step(events.WriteCompleted())
 

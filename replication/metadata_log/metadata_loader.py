@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from protocol.messages.stored_records import LeaderChangeMessage
-from replication.cooperative_tasks import no_op
+from replication.completion import Completion
 from replication.metadata.image import MetadataDelta, MetadataImage
 from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.metadata.metadata_records import MetadataBatch, Snapshot, SnapshotName
@@ -46,7 +46,7 @@ class MetadataLoader:
         """
         if self.is_following:
             for image, changes in self._images(self._publisher.newest, high_watermark):
-                self._publisher.publish(image, changes, no_op)
+                self._publisher.publish(image, changes, Completion())
 
     def load_uncommitted(self) -> Iterator[tuple[MetadataImage, MetadataDelta]]:
         """The images up to the log's end, committed or not, for a new leader."""
@@ -67,7 +67,7 @@ class MetadataLoader:
         image = image.with_leader(self.leader(), offset=offset, epoch=epoch)
         self._transactions = TransactionFilter()
         self._next_offset = name.end_offset
-        self._publisher.publish(image, MetadataDelta.between(before, image), no_op)
+        self._publisher.publish(image, MetadataDelta.between(before, image), Completion())
 
     def _images(self, image: MetadataImage, end_offset: int) -> Iterator[tuple[MetadataImage, MetadataDelta]]:
         if self._next_offset >= end_offset:

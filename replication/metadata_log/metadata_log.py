@@ -8,7 +8,8 @@ RULES    1. One append is one batch, visible completely or not at all; it is spl
             is called after each.
          3. An append is committed when the high watermark has passed it; callbacks run in the order of the appends. After a
             loss of leadership no callback runs.
-         4. Appends, truncations and snapshot loads of a follower run one after the other, and are durable when `done` runs.
+         4. Appends, truncations and snapshot loads of a follower run one after the other; their results mean that they are
+            durable. After a failure there is no result.
          5. A failed write or flush is final: nothing is committed afterwards, `on_failed` is called, the node must stop.
 NOT HERE Content at startup (`metadata_replay.py`, `metadata_log_open.py`), what to write (`controller/`), elections and commit
          (`raft/`, `kraft_replica.py`), when a snapshot is taken (`metadata_snapshots.py`).
@@ -26,8 +27,9 @@ from protocol.errors import KafkaError
 from protocol.messages import stored_records
 from protocol.records import ControlType, headers
 from protocol.schema import Message
+from replication.completion import Completion
 from replication.cooperative_tasks import CallSoon, no_op, run_in_slices, run_inline
-from replication.io_executor import IoExecutor
+from replication.io_executor import IoExecutor, IoResult
 from replication.metadata.metadata_records import (
     MAX_BATCH_BYTES,
     DataBatches,
@@ -66,6 +68,21 @@ class _UnwrittenAppend(NamedTuple):
     wall_ms: int
 
 
+class _FlushWaiter(NamedTuple):
+    """What to call when the records before an offset are durable."""
+
+    end_offset: int
+    on_flushed: LogCallback
+
+
+class _CommitWaiter(NamedTuple):
+    """What to call when the records before an offset are committed."""
+
+    end_offset: int
+    wall_ms: int
+    on_committed: LogCallback
+
+
 class MetadataLog:
     """The log of one replica; implements Raft's view of it (`RaftLog`)."""
 
@@ -84,8 +101,8 @@ class MetadataLog:
         log.files.submit = self._submit_file_op
         self._unwritten_appends: deque[_UnwrittenAppend] = deque()
         self._writes_in_flight = 0
-        self._flush_waiters: deque[tuple[int, LogCallback]] = deque()
-        self._commit_waiters: deque[tuple[int, int, LogCallback]] = deque()
+        self._flush_waiters: deque[_FlushWaiter] = deque()
+        self._commit_waiters: deque[_CommitWaiter] = deque()
         self._idle_waiters: deque[LogCallback] = deque()
         self._is_flushing = False
         self._next_offset = log.log_end_offset
@@ -230,8 +247,8 @@ class MetadataLog:
     def _append(self, records: int, steps: Iterator[bytearray | None], wall_ms: int, on_committed: LogCallback) -> int:
         """Assign offsets to `records` records; write the batches of `steps` behind earlier appends."""
         self._next_offset += records
-        self._commit_waiters.append((self._next_offset, wall_ms, on_committed))
-        self._flush_waiters.append((self._next_offset, no_op))
+        self._commit_waiters.append(_CommitWaiter(self._next_offset, wall_ms, on_committed))
+        self._flush_waiters.append(_FlushWaiter(self._next_offset, no_op))
         self._unwritten_appends.append(_UnwrittenAppend(steps, self._end_epoch, wall_ms))
         if len(self._unwritten_appends) == 1:
             run_in_slices(self._write_unwritten(), self.call_soon)
@@ -260,18 +277,21 @@ class MetadataLog:
         """Take over a new high watermark and call back for committed appends (rule 3)."""
         self._log.high_watermark = high_watermark
         waiters = self._commit_waiters
-        while waiters and waiters[0][0] <= high_watermark:
-            _, self.committed_timestamp_ms, on_committed = waiters.popleft()
-            on_committed()
+        while waiters and waiters[0].end_offset <= high_watermark:
+            waiter = waiters.popleft()
+            self.committed_timestamp_ms = waiter.wall_ms
+            waiter.on_committed()
 
     def on_leadership_lost(self) -> None:
         """Drop the callbacks: the next leader decides what happens to uncommitted records."""
         self._commit_waiters.clear()
 
     # ------------------------------------------------------------ as follower
-    def append_fetched(self, fetched: AppendBatches, wall_ms: int, done: LogCallback) -> None:
+    def append_fetched(self, fetched: AppendBatches, wall_ms: int) -> Completion[None]:
         """Append batches of the leader unchanged; batches that it cannot have sent are dropped."""
-        self._when_idle(partial(self._append_fetched, fetched, wall_ms, done))
+        done: Completion[None] = Completion()
+        self._when_idle(partial(self._append_fetched, fetched, wall_ms, partial(done.complete, None)))
+        return done
 
     def _append_fetched(self, fetched: AppendBatches, wall_ms: int, done: LogCallback) -> None:
         records = fetched.records
@@ -292,7 +312,7 @@ class MetadataLog:
                 for offset, message in enumerate(batch.messages, batch.base_offset):
                     self._apply_control_record(offset, message)
         self._next_offset = prepared.end_offset
-        self._flush_waiters.append((prepared.end_offset, done))
+        self._flush_waiters.append(_FlushWaiter(prepared.end_offset, done))
         self._write(prepared, wall_ms)
 
     def _start_epoch(self, epoch: int, offset: int) -> None:
@@ -307,8 +327,9 @@ class MetadataLog:
         elif isinstance(message, stored_records.KRaftVersionRecord):
             self.kraft_version.append(offset, message.kraft_version)
 
-    def truncate(self, offset: int, done: LogCallback) -> None:
+    def truncate(self, offset: int) -> Completion[None]:
         """Truncate the log to an offset."""
+        done: Completion[None] = Completion()
 
         def truncate() -> None:
             try:
@@ -319,26 +340,30 @@ class MetadataLog:
             self._reload_end()
             self.voters.truncate_to(offset)
             self.kraft_version.truncate_to(offset)
-            done()
+            done.complete(None)
 
         self._when_idle(truncate)
+        return done
 
-    def write_snapshot_chunk(self, chunk: WriteSnapshotChunk, wall_ms: int, done: LogCallback) -> None:
+    def write_snapshot_chunk(self, chunk: WriteSnapshotChunk, wall_ms: int) -> Completion[None]:
         """Write a chunk of a leader's snapshot; after the last one the log restarts at the snapshot's end offset."""
         name = SnapshotName(chunk.snapshot.offset, chunk.snapshot.epoch)
         work = self.snapshots.write_chunk(name, chunk.position, chunk.piece, is_last=chunk.is_last)
 
-        def written(error: StorageError | None) -> None:
-            if error is not None:
-                self.fail(error)
+        done: Completion[None] = Completion()
+
+        def on_written(written: IoResult) -> None:
+            if written.value is not None:
+                self.fail(written.value)
             elif chunk.is_last:
                 self._when_idle(partial(self._start_at_snapshot, name, wall_ms, done))
             else:
-                done()
+                done.complete(None)
 
-        self._executor.background(self.directory, work, written)
+        self._executor.background(self.directory, work).then(on_written)
+        return done
 
-    def _start_at_snapshot(self, name: SnapshotName, wall_ms: int, done: LogCallback) -> None:
+    def _start_at_snapshot(self, name: SnapshotName, wall_ms: int, done: Completion[None]) -> None:
         try:
             snapshot = self.snapshots.add_received(name, wall_ms)
             self._log.truncate_fully(name.end_offset)
@@ -353,7 +378,7 @@ class MetadataLog:
             elif isinstance(message, stored_records.KRaftVersionRecord):
                 self.kraft_version.reset_to(name.end_offset, message.kraft_version)
         self.on_snapshot_loaded(name, snapshot)
-        done()
+        done.complete(None)
 
     def _reload_end(self) -> None:
         log = self._log
@@ -372,14 +397,14 @@ class MetadataLog:
             self._unwritten_appends or self._writes_in_flight or self._is_flushing or self.is_failed
         ):
             if self._log.files.has_pending_ops:
-                self._executor.write(self.directory, 0, no_op, lambda _: self._run_when_idle())
+                self._executor.write(self.directory, 0, no_op).then(lambda _: self._run_when_idle())
                 return
             self._idle_waiters.popleft()()
 
     def flush_initial_records(self) -> None:
         """Flush the records found at startup: the previous process may have ended before it flushed them."""
         if self.flushed_offset < self._next_offset:
-            self._flush_waiters.append((self._next_offset, no_op))
+            self._flush_waiters.append(_FlushWaiter(self._next_offset, no_op))
             self._start_flush()
 
     # ------------------------------------------------------------ writing
@@ -387,12 +412,12 @@ class MetadataLog:
         log = self._log
         self.bytes_since_snapshot += prepared.size
         self._writes_in_flight += 1
-        self._executor.write(log.directory, prepared.size, prepared.write, partial(self._on_written, prepared, wall_ms))
+        written = self._executor.write(log.directory, prepared.size, prepared.write)
+        written.then(partial(self._on_written, prepared, wall_ms))
 
-    def _on_written(self, prepared: PreparedAppend, wall_ms: int, error: StorageError | None) -> None:
+    def _on_written(self, prepared: PreparedAppend, wall_ms: int, written: IoResult) -> None:
         self._writes_in_flight -= 1
-        if error is not None:
-            self.fail(error)
+        self._check(written)
         if self.is_failed:
             return
         self._log.commit(prepared, wall_ms)
@@ -403,7 +428,7 @@ class MetadataLog:
     def _start_flush(self) -> None:
         """Flush, unless a flush is pending or no written record is waited for."""
         log = self._log
-        if self._is_flushing or not self._flush_waiters or self._flush_waiters[0][0] > log.log_end_offset:
+        if self._is_flushing or not self._flush_waiters or self._flush_waiters[0].end_offset > log.log_end_offset:
             return
         self._is_flushing = True
         try:
@@ -411,29 +436,28 @@ class MetadataLog:
         except StorageError as error:
             self.fail(error)
             return
-        self._executor.sync(log.directory, lambda: run, partial(self._on_flushed, log.log_end_offset))
+        self._executor.sync(log.directory, lambda: run).then(partial(self._on_flushed, log.log_end_offset))
 
-    def _on_flushed(self, end_offset: int, error: StorageError | None) -> None:
+    def _on_flushed(self, end_offset: int, flushed: IoResult) -> None:
         self._is_flushing = False
-        if error is not None:
-            self.fail(error)
+        self._check(flushed)
         if self.is_failed:
             return
         self._log.flushed(end_offset)
         waiters = self._flush_waiters
-        while waiters and waiters[0][0] <= end_offset:
-            waiters.popleft()[1]()
+        while waiters and waiters[0].end_offset <= end_offset:
+            waiters.popleft().on_flushed()
         self.on_flushed()
         self._start_flush()
         self._run_when_idle()
 
     def _submit_file_op(self, op: FileOp) -> None:
         """Run a file operation in the order of the directory's writes, which wait for space on a full disk."""
-        self._executor.write(self._log.directory, 0, op, self._on_file_op)
+        self._executor.write(self._log.directory, 0, op).then(self._check)
 
-    def _on_file_op(self, error: StorageError | None) -> None:
-        if error is not None:
-            self.fail(error)
+    def _check(self, io: IoResult) -> None:
+        if io.value is not None:
+            self.fail(io.value)
 
     def fail(self, error: StorageError) -> None:
         """Handle a disk failure (rule 5)."""

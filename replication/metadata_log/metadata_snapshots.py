@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
-from replication.io_executor import IoExecutor
+from replication.io_executor import IoExecutor, IoResult
 from replication.metadata.image import MetadataImage
 from replication.metadata.image_records import image_records
 from replication.metadata.metadata_records import SnapshotName, snapshot_batches
 from replication.metadata_log.metadata_log import MetadataLog
-from storage.io.disk import Disk, StorageError
+from storage.io.disk import Disk
 
 _log = logging.getLogger("barnabas.metadata")
 
@@ -86,12 +86,14 @@ class MetadataSnapshots:
             yield
         size = sum(map(len, chunks))
         work = self._snapshots.write(name, chunks)
-        self._executor.background(log.directory, work, partial(self._on_written, name, size, wall_ms))
+        self._executor.background(log.directory, work).then(partial(self._on_written, name, size, wall_ms))
 
-    def _on_written(self, name: SnapshotName, size: int, wall_ms: int, error: StorageError | None) -> None:
+    def _on_written(self, name: SnapshotName, size: int, wall_ms: int, written: IoResult) -> None:
         self._is_writing = False
-        if error is not None:
-            _log.error("writing the snapshot %s failed; it is tried again when the next one is due: %s", name, error)
+        if written.value is not None:
+            _log.error(
+                "writing the snapshot %s failed; it is tried again when the next one is due: %s", name, written.value
+            )
             return
         self._snapshots.add(name, size, wall_ms)
         _log.info("wrote the snapshot %s, %d bytes", name, size)
@@ -112,7 +114,7 @@ class MetadataSnapshots:
             deletable += snapshots.remove_before(oldest_kept)
         deletable += log.take_deletable_files(wall_ms)
         if deletable:
-            self._executor.background(log.directory, partial(_unlink_all, self._disk, deletable), _log_failure)
+            self._executor.background(log.directory, partial(_unlink_all, self._disk, deletable)).then(_on_deleted)
 
     def _removal_reason(self, wall_ms: int) -> str | None:
         files, settings = self._snapshots.files, self._settings
@@ -129,6 +131,6 @@ def _unlink_all(disk: Disk, paths: list[str]) -> None:
         disk.unlink(path, missing_ok=True)
 
 
-def _log_failure(error: StorageError | None) -> None:
-    if error is not None:
-        _log.warning("old files of the metadata log could not be deleted: %s", error)
+def _on_deleted(deleted: IoResult) -> None:
+    if deleted.value is not None:
+        _log.warning("old files of the metadata log could not be deleted: %s", deleted.value)

@@ -23,6 +23,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from protocol.errors import KafkaError
+from replication.completion import Completion
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
 from storage.compaction.cleanable import (
@@ -56,15 +57,15 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Replace = Callable[[Replacement, Callable[[bool], None]], None]
 """Receives a finished segment; answers, perhaps later, whether it was swapped in and the cleaner may continue."""
-CleanerCallback = Callable[[CleaningResult | CleaningFailed | None], None]
-"""Receives the result of a job; None if `Replace` rejected a segment."""
+CleanerOutcome = CleaningResult | CleaningFailed | None
+"""The result of a job; None if `Replace` rejected a segment."""
 
 
 class Cleaner(Protocol):
     """Cleans one log at a time."""
 
-    def start(self, job: CleanerJob, replace: Replace, done: CleanerCallback) -> None:
-        """Start a job; both callbacks run on the caller's thread."""
+    def start(self, job: CleanerJob, replace: Replace) -> Completion[CleanerOutcome]:
+        """Start a job; `replace` runs on the caller's thread."""
 
     def on_idle(self) -> None:
         """No log is due."""
@@ -258,7 +259,7 @@ class _CleanerRun:
             self._replicas.await_disk(self._partition, job, self._create_job)
         else:
             self._job = job
-            self._cleaner.start(job, self._replace, self._end)
+            self._cleaner.start(job, self._replace).then(lambda ended: self._end(ended.value))
 
     def _replace(self, new: Replacement, respond: Callable[[bool], None]) -> None:
         log = self._log
@@ -279,7 +280,7 @@ class _CleanerRun:
         else:
             respond(is_in_place)
 
-    def _end(self, result: CleaningResult | CleaningFailed | None) -> None:
+    def _end(self, result: CleanerOutcome) -> None:
         log = self._log
         log.is_being_cleaned = False
         if isinstance(result, CleaningResult):

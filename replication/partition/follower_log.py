@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from protocol.errors import KafkaError
-from replication.io_executor import IoExecutor, after_pending_io
+from replication.io_executor import IoExecutor, IoResult, after_pending_io
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
 from storage.directories.log_manager import LogManager
@@ -55,7 +55,7 @@ class FollowerLog:
         if partition.is_offline or log.is_offline:
             return
         if partition.writes_in_flight:
-            after_pending_io(self._executor, log.directory, lambda _: self.open(partition, on_open))
+            after_pending_io(self._executor, log.directory, lambda: self.open(partition, on_open))
             return
         try:
             lookup = log.opening()
@@ -96,10 +96,10 @@ class FollowerLog:
             return
         partition.writes_in_flight += 1
 
-        def on_written(error: StorageError | None) -> None:
+        def on_written(written: IoResult) -> None:
             partition.writes_in_flight -= 1
-            if error is not None:
-                self._on_storage_error(partition, error, done)
+            if written.value is not None:
+                self._on_storage_error(partition, written.value, done)
                 return
             try:
                 partition.commit_as_follower(prepared, wall_ms)
@@ -113,20 +113,20 @@ class FollowerLog:
             else:
                 self._apply_leader_offsets(partition, leader_offsets, wall_ms, done)
 
-        self._executor.write(log.directory, prepared.size, prepared.write, on_written)
+        self._executor.write(log.directory, prepared.size, prepared.write).then(on_written)
 
     def _flush_then(self, partition: Partition, then: Callable[[], None], done: WriteCallback) -> None:
         log = partition.log
         end_offset = log.log_end_offset
 
-        def on_synced(error: StorageError | None) -> None:
-            if error is not None:
-                self._on_storage_error(partition, error, done)
+        def on_synced(synced: IoResult) -> None:
+            if synced.value is not None:
+                self._on_storage_error(partition, synced.value, done)
                 return
             log.flushed(end_offset)
             then()
 
-        self._executor.sync(log.directory, log.sync_work, on_synced)
+        self._executor.sync(log.directory, log.sync_work).then(on_synced)
 
     def _apply_leader_offsets(
         self, partition: Partition, leader_offsets: LeaderOffsets, wall_ms: int, done: WriteCallback
@@ -198,7 +198,7 @@ class FollowerLog:
         elif partition.is_leader or partition.leader_epoch != leader_epoch:
             done(True)
         elif partition.writes_in_flight or log.files.has_pending_ops:
-            after_pending_io(self._executor, log.directory, lambda _: retry())
+            after_pending_io(self._executor, log.directory, retry)
         else:
             try:
                 action(log)
@@ -215,13 +215,13 @@ class FollowerLog:
         """Write the directory's checkpoints, waiting for disk space, then call `then` (rule 6)."""
         directory = partition.log.directory
 
-        def on_written(error: StorageError | None) -> None:
-            if error is None:
+        def on_written(written: IoResult) -> None:
+            if written.value is None:
                 then()
             else:
-                self._on_storage_error(partition, error, done)
+                self._on_storage_error(partition, written.value, done)
 
-        self._executor.write(directory, 0, self._log_manager.rewrite_checkpoints(directory), on_written)
+        self._executor.write(directory, 0, self._log_manager.rewrite_checkpoints(directory)).then(on_written)
 
     def _on_storage_error(self, partition: Partition, error: StorageError, done: WriteCallback) -> None:
         if not partition.log.is_offline:  # otherwise it was deleted

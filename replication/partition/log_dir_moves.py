@@ -24,7 +24,7 @@ from typing import Final
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import parse_header
 from replication.cooperative_tasks import no_op
-from replication.io_executor import IoExecutor, after_pending_io
+from replication.io_executor import IoExecutor, IoResult, after_pending_io
 from replication.partition.partition import Partition
 from replication.partition.rate_limiter import RateLimiter
 from replication.partition.replica_manager import ReplicaManager
@@ -154,9 +154,10 @@ class LogDirMoves:
         except StorageError:
             self._cancel(move)
         else:
-            self._executor.background(move.directory, work, partial(self._on_copy_created, move, copy))
+            self._executor.background(move.directory, work).then(partial(self._on_copy_created, move, copy))
 
-    def _on_copy_created(self, move: ReplicaMove, copy: Log, error: StorageError | None) -> None:
+    def _on_copy_created(self, move: ReplicaMove, copy: Log, created: IoResult) -> None:
+        error = created.value
         if error is not None and not error.is_full:
             self._replicas.directory_failed(move.directory, error)
         if error is not None or move.directory not in self._log_manager.directories:
@@ -215,12 +216,8 @@ class LogDirMoves:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE)
         self.rate_limiter.record(prepared.size, mono_ms)
         move.is_nearly_done = prepared.size < max_bytes // 2
-        self._executor.write(
-            move.directory,
-            prepared.size,
-            prepared.write,
-            partial(self._on_chunk_written, move, copy, prepared),
-        )
+        written = self._executor.write(move.directory, prepared.size, prepared.write)
+        written.then(partial(self._on_chunk_written, move, copy, prepared))
 
     def _restart(self, move: ReplicaMove) -> None:
         """The log does not hold the copy's next records any more: start again."""
@@ -228,12 +225,10 @@ class LogDirMoves:
         self._end(move)
         self._start(partition, directory)
 
-    def _on_chunk_written(
-        self, move: ReplicaMove, copy: Log, prepared: PreparedAppend, error: StorageError | None
-    ) -> None:
-        if error is not None:
+    def _on_chunk_written(self, move: ReplicaMove, copy: Log, prepared: PreparedAppend, written: IoResult) -> None:
+        if written.value is not None:
             if not copy.is_offline:
-                self._replicas.directory_failed(move.directory, error)
+                self._replicas.directory_failed(move.directory, written.value)
             self._cancel(move)
             return
         if move.is_over or copy.is_offline:
@@ -259,22 +254,22 @@ class LogDirMoves:
     def _sync(self, move: ReplicaMove, copy: Log) -> None:
         work = copy.sync_work(SEGMENTS_AT_A_TIME)
 
-        def on_synced(error: StorageError | None) -> None:
-            if error is not None and not copy.is_offline:
-                self._replicas.directory_failed(move.directory, error)
+        def on_synced(synced: IoResult) -> None:
+            if synced.value is not None and not copy.is_offline:
+                self._replicas.directory_failed(move.directory, synced.value)
             if not copy.is_offline:
                 copy.flushed(work.end_offset)
                 move.is_durable = work.is_complete
                 move.is_nearly_done = False  # much may have been appended since
             self._advance(move)
 
-        self._executor.sync(move.directory, lambda: work, on_synced)
+        self._executor.sync(move.directory, lambda: work).then(on_synced)
 
     def _advance_after_pending_io(self, move: ReplicaMove) -> None:
         """Continue after all pending I/O of both directories."""
         log, executor = move.partition.log, self._executor
         after_pending_io(
-            executor, log.directory, lambda _: after_pending_io(executor, move.directory, lambda _: self._advance(move))
+            executor, log.directory, lambda: after_pending_io(executor, move.directory, lambda: self._advance(move))
         )
 
     @staticmethod

@@ -31,7 +31,7 @@ from typing import Final, TypeVar
 from protocol.errors import ErrorCode, KafkaError
 from replication.completion import Completion
 from replication.cooperative_tasks import no_op
-from replication.io_executor import IoExecutor, Run
+from replication.io_executor import IoExecutor, IoResult, Run
 from replication.metadata.image import MetadataDelta, MetadataImage, PartitionState, ResourceType, TopicImage
 from replication.partition.append_history import AppendedBytes, AppendHistory
 from replication.partition.follower_progress import FetchPosition
@@ -325,7 +325,8 @@ class ReplicaManager:
             self._await_acks(append, prepared.duplicate)
             return True
         partition.writes_in_flight += 1
-        self._executor.write(log.directory, prepared.size, prepared.write, partial(self._on_written, append, prepared))
+        written = self._executor.write(log.directory, prepared.size, prepared.write)
+        written.then(partial(self._on_written, append, prepared))
         return True
 
     def resume_appends(self, partition: Partition) -> None:
@@ -347,8 +348,8 @@ class ReplicaManager:
         for append in self._waiting_appends.pop(partition, ()):
             append.fail(KafkaError(code))
 
-    def _on_written(self, append: Append, prepared: PreparedAppend, error: StorageError | None) -> None:
-        partition = append.partition
+    def _on_written(self, append: Append, prepared: PreparedAppend, written: IoResult) -> None:
+        partition, error = append.partition, written.value
         partition.writes_in_flight -= 1
         if error is not None and not partition.log.is_offline:  # otherwise it was deleted
             self.directory_failed(partition.log.directory, error)
@@ -399,15 +400,15 @@ class ReplicaManager:
             end_offset = task.end_offset
             return task
 
-        def done(error: StorageError | None) -> None:
+        def on_synced(synced: IoResult) -> None:
             partition.is_syncing = False
-            if error is not None:
-                self.directory_failed(partition.log.directory, error)
+            if synced.value is not None:
+                self.directory_failed(partition.log.directory, synced.value)
             if not partition.is_offline:
                 partition.log.flushed(end_offset)
                 partition.update_durable_end_offset()  # starts the next sync if enough was appended since
 
-        self._executor.sync(partition.log.directory, begin, done)
+        self._executor.sync(partition.log.directory, begin).then(on_synced)
 
     def _prepare_new_logs(self) -> None:
         """Open new logs one after the other, continuing after each disk read; then flush all of them (rule 8)."""
@@ -505,15 +506,13 @@ class ReplicaManager:
         self._disk_lookups[lookup] = [then]
         log, executor = partition.log, self._executor
 
-        def read(_: StorageError | None = None) -> None:
-            executor.read(
-                log.directory,
-                partial(log.files.run_guarded, lookup.run),
-                lambda error: self._on_disk_read(log, lookup, error),
-            )
+        def read(_: IoResult | None = None) -> None:
+            run = executor.read(log.directory, partial(log.files.run_guarded, lookup.run))
+            run.then(lambda io: self._on_disk_read(log, lookup, io.value))
 
         if log.files.has_pending_ops:  # pending operations may create the files
-            executor.directory_op(log.directory, no_op, lambda _: executor.write(log.directory, 0, no_op, read))
+            named = executor.directory_op(log.directory, no_op)
+            named.then(lambda _: executor.write(log.directory, 0, no_op).then(read))
         else:
             read()
 
@@ -558,26 +557,26 @@ class ReplicaManager:
     # ------------------------------------------------------------ file operations of all logs
     def _submit_file_op(self, directory: str, op: FileOp) -> None:
         """Runs in the order of the directory's writes."""
-        self._executor.write(directory, 0, op, partial(self._on_file_op, directory))
+        self._executor.write(directory, 0, op).then(partial(self._on_file_op, directory))
 
     def _submit_directory_op(self, directory: str, op: FileOp) -> None:
         """Creates or renames partition directories, in a queue of their own."""
-        self._executor.directory_op(directory, op, partial(self._on_file_op, directory))
+        self._executor.directory_op(directory, op).then(partial(self._on_file_op, directory))
 
     def _submit_reclaim_op(self, directory: str, op: FileOp) -> None:
         """Runs before writes that wait for space, unless the operation itself needs space."""
 
-        def done(error: StorageError | None) -> None:
-            if error is not None and error.is_full:
+        def on_reclaimed(io: IoResult) -> None:
+            if io.value is not None and io.value.is_full:
                 self._submit_file_op(directory, op)
             else:
-                self._on_file_op(directory, error)
+                self._on_file_op(directory, io)
 
-        self._executor.background(directory, op, done)
+        self._executor.background(directory, op).then(on_reclaimed)
 
-    def _on_file_op(self, directory: str, error: StorageError | None) -> None:
-        if error is not None:
-            self.directory_failed(directory, error)
+    def _on_file_op(self, directory: str, io: IoResult) -> None:
+        if io.value is not None:
+            self.directory_failed(directory, io.value)
 
     # ------------------------------------------------------------ events from storage
     def on_space_changed(self, directory: str, has_room: bool) -> None:  # noqa: FBT001

@@ -70,9 +70,8 @@ class Conversation:
     def start(self) -> None:
         """Starts the job; `outcome` is its result."""
         self.outcome: asyncio.Future[CleaningResult | CleaningFailed | None] = self.loop.create_future()
-        self.cleaner.start(
-            job_for(self.log, resources=CleanerResources(buffer_bytes=4096)), self._replace, self.outcome.set_result
-        )
+        job = job_for(self.log, resources=CleanerResources(buffer_bytes=4096))
+        self.cleaner.start(job, self._replace).then(lambda ended: self.outcome.set_result(ended.value))
 
     def _replace(self, new: Replacement, answer: Any) -> None:
         self.replacements.append(new)

@@ -11,7 +11,8 @@ from dataclasses import replace
 from protocol.compression import Compression
 from protocol.errors import KafkaError
 from protocol.records import BatchHeader, ControlType, Record, control_type, headers, records
-from replication.partition.compactor import CleanerCallback, Replace
+from replication.completion import Completion, completed
+from replication.partition.compactor import CleanerOutcome, Replace
 from storage.compaction.cleanable import bounds_of, last_records, make_job, measure
 from storage.compaction.cleaner import clean
 from storage.compaction.cleaner_job import (
@@ -141,18 +142,19 @@ class InlineCleaner:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
-    def start(self, job: CleanerJob, replace: Replace, done: CleanerCallback) -> None:
+    def start(self, job: CleanerJob, replace: Replace) -> Completion[CleanerOutcome]:
         verdicts: list[bool] = []
+        outcome: CleanerOutcome = None
         try:
             for step in clean(self._disk, job):
                 if isinstance(step, Replacement):
                     replace(step, verdicts.append)
                     if not verdicts.pop():
-                        done(None)
-                        return
+                        break
                 elif not isinstance(step, BytesProcessed):
-                    done(step)
+                    outcome = step
         except (KafkaError, StorageError) as error:
-            done(failure_of(error))
+            outcome = failure_of(error)
+        return completed(outcome)
 
     def on_idle(self) -> None: ...

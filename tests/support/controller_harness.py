@@ -26,7 +26,7 @@ from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartb
 from replication.controller.controller import Controller, LocalController
 from replication.controller.decision_context import DecisionContext
 from replication.controller.periodic_tasks import TaskIntervals
-from replication.io_executor import Begin, IoCallback, Run
+from replication.io_executor import Begin, IoResult, Run
 from replication.kraft_node import Dependencies, KRaftNode
 from replication.metadata.feature_levels import SUPPORTED_FEATURES, features_for
 from replication.metadata.image import Endpoint, MetadataDelta, MetadataImage, PartitionState
@@ -51,7 +51,7 @@ from storage.engine import Engine
 from storage.io.disk import Disk
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.messages import message
-from tests.support.replica_harness import HeldIoExecutor
+from tests.support.replica_harness import HeldIoExecutor, HeldWork
 
 SESSION_MS = 9_000
 NEVER = TaskIntervals(None, None, None)
@@ -68,17 +68,19 @@ class HeldExecutor(HeldIoExecutor):
 
     is_held = holds_writes = False
 
-    def write(self, directory: str, size: int, run: Run, done: IoCallback) -> None:
-        self.writes.append((run, done))
+    def write(self, directory: str, size: int, run: Run) -> IoResult:
+        self.writes.append(written := HeldWork(run))
         if not self.holds_writes:
             self.let_write()
+        return written
 
-    def sync(self, directory: str, begin: Begin, done: IoCallback) -> None:
-        super().sync(directory, begin, done)
+    def sync(self, directory: str, begin: Begin) -> IoResult:
+        synced = super().sync(directory, begin)
         if not self.is_held:
             self.let_sync()
+        return synced
 
-    def read(self, directory: str, run: Run, done: IoCallback) -> None:
+    def read(self, directory: str, run: Run) -> IoResult:
         raise AssertionError("the metadata log is open, exists since the startup, and submits no background work")
 
     directory_op = background = read

@@ -7,7 +7,7 @@ import os
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -25,7 +25,7 @@ from protocol.primitives import ZERO_UUID
 from protocol.records import BatchBuilder, headers
 from protocol.schema import Message
 from replication.completion import Completion
-from replication.io_executor import Begin, InlineIoExecutor, IoCallback, IoExecutor, Run
+from replication.io_executor import Begin, InlineIoExecutor, IoExecutor, IoResult, Run
 from replication.metadata.image import MetadataImage, ResourceType
 from replication.partition.follower_progress import FetchPosition
 from replication.partition.log_dir_moves import LogDirMoves
@@ -47,81 +47,84 @@ _PARTITION_FIELDS = ("partition_max_bytes", "last_fetched_epoch", "log_start_off
 """Fields of a partition in a Fetch request; further keywords are fields of the request."""
 
 
+class HeldWork(Completion[StorageError | None]):
+    """Work of an executor: what kind, in which log directory."""
+
+    def __init__(self, run: Run, kind: str = "", directory: str = "") -> None:
+        super().__init__()
+        self.run = run
+        self.kind = kind
+        self.directory = directory
+
+    def finish(self, error: StorageError | None = None) -> None:
+        """Run it, unless it fails with `error`, and report the result."""
+        try:
+            if error is None:
+                self.run()
+        except StorageError as failure:
+            error = failure
+        self.complete(error)
+
+
 class HeldIoExecutor(InlineIoExecutor):
     """Holds writes and flushes until the test releases them, and reads if it says so."""
 
     def __init__(self) -> None:
-        self.writes: list[tuple[Run, IoCallback]] = []
-        self.syncs: list[tuple[Run, IoCallback]] = []
-        self.reads: list[tuple[Run, IoCallback]] = []
+        self.writes: list[HeldWork] = []
+        self.syncs: list[HeldWork] = []
+        self.reads: list[HeldWork] = []
         self.holds_reads = False
         self.holds_work = False
         """Also hold writes of size 0, which are not records."""
 
-    def write(self, directory: str, size: int, run: Run, done: IoCallback) -> None:
-        if not size and not self.holds_work:
-            super().write(directory, size, run, done)
-        else:
-            self.writes.append((run, done))
+    def write(self, directory: str, size: int, run: Run) -> IoResult:
+        return _hold(self.writes, run) if size or self.holds_work else super().write(directory, size, run)
 
-    def sync(self, directory: str, begin: Begin, done: IoCallback) -> None:
-        self.syncs.append((begin(), done))
+    def sync(self, directory: str, begin: Begin) -> IoResult:
+        return _hold(self.syncs, begin())
 
-    def read(self, directory: str, run: Run, done: IoCallback) -> None:
-        if self.holds_reads:
-            self.reads.append((run, done))
-        else:
-            super().read(directory, run, done)
+    def read(self, directory: str, run: Run) -> IoResult:
+        return _hold(self.reads, run) if self.holds_reads else super().read(directory, run)
 
     def let_write(self, error: StorageError | None = None) -> None:
-        self._next(self.writes, error)
+        self.writes.pop(0).finish(error)
 
     def let_read(self, error: StorageError | None = None) -> None:
-        self._next(self.reads, error)
+        self.reads.pop(0).finish(error)
 
     def let_sync(self, error: StorageError | None = None) -> None:
-        self._next(self.syncs, error)
-
-    @staticmethod
-    def _next(waiting: list[tuple[Run, IoCallback]], error: StorageError | None) -> None:
-        run, done = waiting.pop(0)
-        try:
-            if error is None:
-                run()
-        except StorageError as failure:
-            error = failure
-        done(error)
+        self.syncs.pop(0).finish(error)
 
 
-class QueuedWork(NamedTuple):
-    """Work of an executor: what kind, in which log directory."""
-
-    kind: str
-    directory: str
-    run: Run
-    done: IoCallback
+def _hold(works: list[HeldWork], run: Run) -> HeldWork:
+    works.append(HeldWork(run))
+    return works[-1]
 
 
 class QueuedIoExecutor:
     """Queues everything; a subclass runs it."""
 
     def __init__(self) -> None:
-        self.work: deque[QueuedWork] = deque()
+        self.work: deque[HeldWork] = deque()
 
-    def write(self, directory: str, size: int, run: Run, done: IoCallback) -> None:
-        self.work.append(QueuedWork("write", directory, run, done))
+    def write(self, directory: str, size: int, run: Run) -> IoResult:
+        return self._push("write", directory, run)
 
-    def sync(self, directory: str, begin: Begin, done: IoCallback) -> None:
-        self.work.append(QueuedWork("sync", directory, begin(), done))
+    def sync(self, directory: str, begin: Begin) -> IoResult:
+        return self._push("sync", directory, begin())
 
-    def read(self, directory: str, run: Run, done: IoCallback) -> None:
-        self.work.append(QueuedWork("read", directory, run, done))
+    def read(self, directory: str, run: Run) -> IoResult:
+        return self._push("read", directory, run)
 
-    def directory_op(self, directory: str, run: Run, done: IoCallback) -> None:
-        self.work.append(QueuedWork("name", directory, run, done))
+    def directory_op(self, directory: str, run: Run) -> IoResult:
+        return self._push("name", directory, run)
 
-    def background(self, directory: str, run: Run, done: IoCallback) -> None:
-        self.work.append(QueuedWork("background", directory, run, done))
+    def background(self, directory: str, run: Run) -> IoResult:
+        return self._push("background", directory, run)
+
+    def _push(self, kind: str, directory: str, run: Run) -> IoResult:
+        self.work.append(HeldWork(run, kind, directory))
+        return self.work[-1]
 
 
 class AppendResults(list[tuple[ErrorCode, int | None]]):

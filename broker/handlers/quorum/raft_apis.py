@@ -43,9 +43,7 @@ class RaftHandlers(AuthorizingHandlers):
         """Pass a request to the Raft replica."""
         if not self._is_authorized(context, Operation.CLUSTER_ACTION):
             return error_response(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        pending: Completion[Message] = Completion()
-        self._quorum.handle_request(request, pending.complete)
-        return pending.map(partial(_without_unsupported, context.api_version))
+        return self._quorum.handle_request(request).map(partial(_without_unsupported, context.api_version))
 
 
 def _without_unsupported(version: int, response: Message) -> Message:

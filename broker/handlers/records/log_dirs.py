@@ -29,11 +29,10 @@ from protocol.messages.logs import (
     DescribeLogDirsTopic,
 )
 from replication.completion import Completion
-from replication.io_executor import IoExecutor
+from replication.io_executor import IoExecutor, IoResult
 from replication.partition.log_dir_moves import LogDirMoves
 from replication.partition.replica_manager import ReplicaManager
 from storage.directories.log_manager import LogManager
-from storage.io.disk import StorageError
 from storage.io.disk_usage import DiskUsage
 from storage.log.log import Log
 
@@ -126,7 +125,7 @@ class _DescribeLogDirs:
     def _measure(self, path: str) -> None:
         unopened = [log.path for log in self._logs_in(path) if not log.is_open]
         work = self._log_manager.disk_usage(path, unopened)
-        self._worker.read(path, work.run, partial(self._on_measured, path, work))
+        self._worker.read(path, work.run).then(partial(self._on_measured, path, work))
 
     def _logs_in(self, path: str) -> list[Log]:
         directory = self._log_manager.directories.get(path)
@@ -136,9 +135,9 @@ class _DescribeLogDirs:
         logs = [*directory.logs.values(), *copies]
         return [log for log in logs if self._requested is None or (log.topic, log.partition) in self._requested]
 
-    def _on_measured(self, path: str, work: DiskUsage, error: StorageError | None) -> None:
-        if error is not None:
-            self._replicas.directory_failed(path, error)
+    def _on_measured(self, path: str, work: DiskUsage, measured: IoResult) -> None:
+        if measured.value is not None:
+            self._replicas.directory_failed(path, measured.value)
         elif path in self._log_manager.directories:
             self._fill(path, work)
         self._waiting -= 1

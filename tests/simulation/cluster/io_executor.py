@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from replication.io_executor import Begin, IoCallback, Run
+from replication.completion import Completion
+from replication.io_executor import Begin, IoResult, Run
 from tests.simulation.simulated_disk import SimulatedDisk
 from tests.simulation.work_queues import WorkQueues
 
@@ -28,31 +29,35 @@ class SimulatedIoExecutor:
         self._work_queue = WorkQueues(disk, random, _nothing, runs_immediately=self._runs_immediately)
         self._sync_queue = WorkQueues(disk, random, _nothing, runs_immediately=False)
 
-    def write(self, directory: str, size: int, run: Run, done: IoCallback) -> None:
-        self._push("write", directory, run, done)
+    def write(self, directory: str, size: int, run: Run) -> IoResult:
+        return self._push("write", directory, run)
 
-    def sync(self, directory: str, begin: Begin, done: IoCallback) -> None:
+    def sync(self, directory: str, begin: Begin) -> IoResult:
         """Sync after a delay; what to sync is determined then."""
-        self._sync_queue.push("sync", directory, lambda: _do(begin), done)
+        result: IoResult = Completion()
+        self._sync_queue.push("sync", directory, lambda: _do(begin), result.complete)
         self._call_later(self._delay_ms(), self._sync_queue.run_any)
+        return result
 
-    def read(self, directory: str, run: Run, done: IoCallback) -> None:
-        self._push("read", directory, run, done)
+    def read(self, directory: str, run: Run) -> IoResult:
+        return self._push("read", directory, run)
 
-    def directory_op(self, directory: str, run: Run, done: IoCallback) -> None:
-        self._push("name", directory, run, done)
+    def directory_op(self, directory: str, run: Run) -> IoResult:
+        return self._push("name", directory, run)
 
-    def background(self, directory: str, run: Run, done: IoCallback) -> None:
-        self._push("background", directory, run, done)
+    def background(self, directory: str, run: Run) -> IoResult:
+        return self._push("background", directory, run)
 
     def finish(self) -> None:
         self._work_queue.run_all()
         self._sync_queue.run_all()
 
-    def _push(self, fault: str, directory: str, run: Run, done: IoCallback) -> None:
-        self._work_queue.push(fault, directory, run, done)
+    def _push(self, fault: str, directory: str, run: Run) -> IoResult:
+        result: IoResult = Completion()
+        self._work_queue.push(fault, directory, run, result.complete)
         if not self._runs_immediately:
             self._call_later(self._delay_ms(), self._work_queue.run_any)
+        return result
 
     def _delay_ms(self) -> int:
         random = self._random

@@ -356,9 +356,10 @@ class Process:
     # ------------------------------------------------------------ requests received
     def ask_controller(self, request: Message, reply: Reply) -> None:
         if isinstance(request, FetchRequest) or type(request).__module__.endswith(".raft"):
-            self.node.quorum.handle_request(request, reply)
+            response = self.node.quorum.handle_request(request)
         else:
-            self.node.submit(request, wall_ms=self.wall_ms()).then(lambda done: reply(done.result()))
+            response = self.node.submit(request, wall_ms=self.wall_ms())
+        response.then(lambda done: reply(done.result()))
 
     def ask_broker(self, request: Message, reply: Reply) -> None:
         answer: Any

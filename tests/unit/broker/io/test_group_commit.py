@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from broker.io.group_commit import MAX_FIRST_FLUSHES, MAX_PER_ROUND, GroupCommit
-from replication.io_executor import Run
+from replication.io_executor import IoResult, Run
 from storage.io.aio_fsync import NOT_SUBMITTED, SyncQueue
-from storage.io.disk import Disk, File, StorageError
+from storage.io.disk import Disk, File
 from storage.io.flush_task import FlushTask
 from tests.support.faulty_disk import FaultyDisk
 
@@ -38,11 +38,11 @@ class Rounds:
             self.events.append(f"begin {name}")
             return run()
 
-        def done(error: StorageError | None) -> None:
-            self.events.append(f"{name}: {error}" if error else f"end {name}")
+        def on_flushed(flushed: IoResult) -> None:
+            self.events.append(f"{name}: {flushed.value}" if flushed.value else f"end {name}")
             then()
 
-        self.rounds.submit(begin, done)
+        self.rounds.submit(begin).then(on_flushed)
 
     def log(self, disk: Disk, name: str) -> Callable[[], FlushTask]:
         file: File = disk.open(f"{self.directory}/{name}", write=True, create=True)

@@ -12,7 +12,7 @@ import pytest
 
 from broker.io.io_thread_pool import MAX_IDLE_S, QUICK_IN_A_ROW, IoThreadPool
 from broker.io.reader_pool import MAX_READERS, MAX_UNREPORTED
-from replication.io_executor import IoCallback, Run
+from replication.io_executor import IoResult, Run
 from storage.io.disk import StorageError
 from tests.support.waiting import until
 
@@ -61,18 +61,18 @@ class Reports(list[object]):
         self._loop = loop
         self._expected = expected
 
-    def report(self, error: StorageError | None) -> None:
-        self.append(error)
+    def report(self, io: IoResult) -> None:
+        self.append(io.value)
         if len(self) == self._expected:
             self._loop.stop()
 
 
-Put = Callable[[IoThreadPool, Run, IoCallback], None]
+Put = Callable[[IoThreadPool, Run], IoResult]
 OPERATIONS: dict[str, Put] = {
-    "read": lambda worker, run, done: worker.read("data", run, done),
-    "write": lambda worker, run, done: worker.write("data", 2**30, run, done),
-    "sync": lambda worker, run, done: worker.sync("data", lambda: run, done),
-    "background": lambda worker, run, done: worker.background("data", run, done),
+    "read": lambda worker, run: worker.read("data", run),
+    "write": lambda worker, run: worker.write("data", 2**30, run),
+    "sync": lambda worker, run: worker.sync("data", lambda: run),
+    "background": lambda worker, run: worker.background("data", run),
 }
 
 
@@ -80,7 +80,7 @@ OPERATIONS: dict[str, Put] = {
 def test_a_finished_job_is_released(loop: AbstractEventLoop, worker: IoThreadPool, thread: str) -> None:
     def put() -> ref[Held]:
         held = Held()
-        OPERATIONS[thread](worker, held.work, lambda _: loop.stop())
+        OPERATIONS[thread](worker, held.work).then(lambda _: loop.stop())
         return ref(held)
 
     left = put()
@@ -99,7 +99,7 @@ def test_readers_run_a_bounded_number_of_jobs_ahead_of_the_loop(loop: AbstractEv
         highest = max(highest, started - len(done))
 
     for _ in range(total):
-        worker.read("data", run, done.report)
+        worker.read("data", run).then(done.report)
     until(lambda: started >= MAX_UNREPORTED or None, "the readers do what they may")
     loop.run_forever()
     assert MAX_UNREPORTED <= highest <= MAX_UNREPORTED + MAX_READERS
@@ -112,7 +112,7 @@ def test_one_reader_runs_all_jobs_while_it_is_fast(
     threads: set[object] = set()
     done = Reports(loop, 5 * MAX_UNREPORTED)
     for _ in range(5 * MAX_UNREPORTED):
-        worker.read("data", lambda: threads.add(current_thread()), done.report)
+        worker.read("data", lambda: threads.add(current_thread())).then(done.report)
     loop.run_forever()
     assert done == [None] * 5 * MAX_UNREPORTED
     assert len(threads) == 1
@@ -123,9 +123,9 @@ def test_more_readers_start_while_one_is_stuck(loop: AbstractEventLoop, worker: 
     loop.set_exception_handler(lambda loop, _: loop.stop())
     done = Reports(loop, MAX_READERS + MAX_UNREPORTED)
     for _ in range(MAX_READERS):
-        worker.read("data", lambda: together.wait(timeout=60), done.report)
+        worker.read("data", lambda: together.wait(timeout=60)).then(done.report)
     for _ in range(MAX_UNREPORTED):
-        worker.read("data", lambda: None, done.report)
+        worker.read("data", lambda: None).then(done.report)
     loop.run_forever()
     assert done == [None] * (MAX_READERS + MAX_UNREPORTED)
 
@@ -133,7 +133,7 @@ def test_more_readers_start_while_one_is_stuck(loop: AbstractEventLoop, worker: 
 def test_stop_runs_the_queued_reads(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
     done: list[object] = []
     for _ in range(3 * MAX_UNREPORTED):
-        worker.read("data", lambda: None, done.append)
+        worker.read("data", lambda: None).then(lambda io: done.append(io.value))
     worker.stop()
     loop.call_soon(loop.stop)
     loop.run_forever()
@@ -156,7 +156,7 @@ class Directory:
             self._writer = current_thread()
             self._clock.now_s += takes_s
 
-        self._worker.write("data", size, run, lambda _: self._loop.stop())
+        self._worker.write("data", size, run).then(lambda _: self._loop.stop())
         self._loop.run_forever()
         return self._writer is current_thread()
 
@@ -219,9 +219,9 @@ def test_a_write_waits_for_space_and_later_writes_wait_behind_it(
 ) -> None:
     results = Reports(loop, 5)
     worker.on_space_change = lambda directory, has_space: results.append((directory, has_space))
-    worker.write("data", 2**30, lambda: None, results.report)
-    worker.write("data", size, FullDiskWrite(5).work, results.report)
-    worker.write("data", 0, lambda: None, results.report)
+    worker.write("data", 2**30, lambda: None).then(results.report)
+    worker.write("data", size, FullDiskWrite(5).work).then(results.report)
+    worker.write("data", 0, lambda: None).then(results.report)
     loop.run_forever()
     assert results == [None, ("data", False), ("data", True), None, None]
 
@@ -229,7 +229,7 @@ def test_a_write_waits_for_space_and_later_writes_wait_behind_it(
 @pytest.mark.usefixtures("fast_retries")
 def test_a_flush_on_a_full_disk_is_retried(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
     results = Reports(loop)
-    worker.sync("data", lambda: FullDiskWrite(3).work, results.report)
+    worker.sync("data", lambda: FullDiskWrite(3).work).then(results.report)
     loop.run_forever()
     assert results == [None]
     for action in ("sync", "sync the directory", "sync the file system of"):
@@ -242,22 +242,22 @@ def test_reads_on_a_full_disk_are_deferred(loop: AbstractEventLoop, worker: IoTh
     worker.on_space_change = lambda directory, has_space: results.append((directory, has_space))
     deferred = [FullDiskWrite(2**30) for _ in range(3 * MAX_UNREPORTED)]
     for each in deferred:
-        worker.read("data", each.work, results.append)
+        worker.read("data", each.work).then(lambda io: results.append(io.value))
 
-    def read(error: StorageError | None) -> None:
+    def read(io: IoResult) -> None:
         results.append("another")
-        assert error is None
+        assert io.value is None
         for each in deferred:
             each.times = 0
-        worker.read("data", lambda: None, end)
+        worker.read("data", lambda: None).then(end)
 
-    def end(_: StorageError | None) -> None:
+    def end(_: IoResult) -> None:
         if results.count(None) == len(deferred):
             loop.stop()
         else:
-            loop.call_later(0.001, end, None)
+            loop.call_later(0.001, end, _)
 
-    worker.read("data", lambda: None, read)
+    worker.read("data", lambda: None).then(read)
     loop.run_forever()
     results.remove("another")
     assert results[0] == ("data", False)
@@ -268,7 +268,7 @@ def test_reads_on_a_full_disk_are_deferred(loop: AbstractEventLoop, worker: IoTh
 def test_a_deferred_read_fails_at_shutdown(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
     results: list[StorageError | None] = []
     worker.on_space_change = lambda _directory, has_space: loop.stop() if not has_space else None
-    worker.read("data", FullDiskWrite(2**30).work, results.append)
+    worker.read("data", FullDiskWrite(2**30).work).then(lambda io: results.append(io.value))
     loop.run_forever()
     worker.stop()
     loop.call_soon(loop.stop)  # behind what the threads reported
@@ -278,7 +278,7 @@ def test_a_deferred_read_fails_at_shutdown(loop: AbstractEventLoop, worker: IoTh
 
 def test_deletions_do_not_wait_for_space(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
     results = Reports(loop)
-    worker.background("data", FullDiskWrite(1).work, results.report)
+    worker.background("data", FullDiskWrite(1).work).then(results.report)
     loop.run_forever()
     assert results == [FULL]
 
@@ -286,6 +286,6 @@ def test_deletions_do_not_wait_for_space(loop: AbstractEventLoop, worker: IoThre
 def test_a_full_disk_is_an_error_at_shutdown(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
     results = Reports(loop)
     worker.on_space_change = lambda _directory, _has_room: worker.stop_waiting_for_space()
-    worker.write("data", 2**30, FullDiskWrite(2**30).work, results.report)
+    worker.write("data", 2**30, FullDiskWrite(2**30).work).then(results.report)
     loop.run_forever()
     assert results == [FULL]

@@ -12,6 +12,7 @@ from broker.network.sender import Sender
 from protocol.records import FileRegion
 from storage.io.disk import StorageError
 from tests.support.cold_disk import ColdDisk
+from tests.support.replica_harness import HeldWork
 
 MIB = 1 << 20
 
@@ -54,16 +55,15 @@ class Rig:
         )
         self.sender = Sender(self.transport, self.read_ahead)
 
-    def read(self, directory, run, done):
-        self.jobs.append((run, done))
+    def read(self, directory, run):
+        self.jobs.append(HeldWork(run))
+        return self.jobs[-1]
 
     def prefetch(self) -> None:
         """Reads the uncached region, as the connection and the reader do."""
         self.read_ahead.prefetch(*self.sender.uncached, lambda data, error: self.sender.resume_after_prefetch(data))
         while self.jobs:
-            run, done = self.jobs.pop(0)
-            run()
-            done(None)
+            self.jobs.pop(0).finish()
 
     def send(self, *parts) -> None:
         """Sends a response while the disk is guarded."""
@@ -140,8 +140,7 @@ def test_a_read_error_is_reported(tmp_path):
         rig.sender.send([rig.region()])
     results = []
     rig.read_ahead.prefetch(*rig.sender.uncached, lambda data, error: results.append((data, str(error))))
-    (_, done) = rig.jobs.pop(0)
-    done(StorageError("read", "x"))
+    rig.jobs.pop(0).finish(StorageError("read", "x"))
     assert rig.on_directory_failed == [str(tmp_path)]
     assert results == [(None, "Cannot read x.")]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from replication.completion import Completion
 from replication.metadata.image import MetadataDelta, MetadataImage
 from replication.metadata.metadata_publisher import MetadataPublisher
 
@@ -17,6 +18,6 @@ def test_a_temporary_image_is_published_but_not_built_upon() -> None:
     assert publisher.image is temporary
     assert publisher.newest is first
     later = publisher.newest.with_leader(2, offset=1, epoch=1)
-    publisher.publish(later, MetadataDelta(), lambda: None)
+    publisher.publish(later, MetadataDelta(), Completion())
     assert applied == [first, temporary, later]
     assert publisher.image is publisher.newest is later

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from replication.completion import completed
 from replication.metadata_log.kraft_replica import KRaftReplica
 from replication.raft.events import BecomeLeader
 from replication.raft.quorum_state import QuorumTimes
@@ -24,8 +25,7 @@ class Rig:
         self.log = MemoryLog(VoterSet((ONE,)), 1)
         self.raft = Raft(ONE, self.log, ElectionState(), times=QuorumTimes(), jitter=lambda _below: 0, mono_ms=0)
         unused: Any = self
-        keep = lambda _state, done: done()  # noqa: E731
-        self.quorum = KRaftReplica(self.raft, "c", unused, self, keep, unused, TimerQueue(), self)
+        self.quorum = KRaftReplica(self.raft, "c", unused, self, lambda _: completed(None), unused, TimerQueue(), self)
         self.quorum.on_leader_changed = lambda leader_id: self.events.append(f"node {leader_id} leads")
 
     def mono_ms(self) -> int:

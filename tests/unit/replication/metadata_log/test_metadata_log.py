@@ -10,6 +10,7 @@ import pytest
 
 from protocol.messages import stored_records
 from protocol.messages.admin import CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
+from replication.completion import Completion
 from replication.metadata.image import ResourceType
 from replication.metadata.metadata_records import ZERO_SNAPSHOT, SnapshotName, Versioned, read_batches
 from replication.metadata_log.formatting import BOOTSTRAP_CHECKPOINT, FINALIZED_FEATURES, METADATA_DIRECTORY
@@ -124,7 +125,7 @@ def test_a_truncation_waits_for_pending_file_operations(harness: ControllerHarne
     end = log.end.offset
     log._log.files.submit_op(lambda: None, held.append)
     harness.worker.holds_writes = True
-    log.truncate(end - 1, lambda: cut.append(log.end.offset))
+    log.truncate(end - 1).then(lambda _: cut.append(log.end.offset))
     assert cut == []
     held.pop()()
     harness.worker.let_write()
@@ -187,11 +188,13 @@ def test_only_records_of_ended_transactions_apply(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_received_snapshot_is_durable(harness: ControllerHarness) -> None:
-    log, done = harness.log, []
+    log, done = harness.log, list[int]()
+    loaded: Completion[None] = Completion()
+    loaded.then(lambda _: done.append(log.flushed_offset))
     data = snapshot_of(METADATA_VERSION, epoch=2)
     work = log.snapshots.write_chunk(SnapshotName(49, 2), 0, data, is_last=True)
     work()
-    log._start_at_snapshot(SnapshotName(49, 2), WALL_MS, lambda: done.append(log.flushed_offset))
+    log._start_at_snapshot(SnapshotName(49, 2), WALL_MS, loaded)
     assert done == [49]
     assert log.end == EpochEnd(2, 49)
 

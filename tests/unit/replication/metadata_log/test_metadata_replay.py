@@ -121,7 +121,7 @@ def test_configured_voters_apply_again_when_the_voters_record_is_truncated(
     setting = VoterSet(Voter(ReplicaKey(node_id)) for node_id in (1, 2, 3))
     log = open_metadata_log(harness.disk, harness.engine, harness.identity, harness.worker, static_voters=setting).log
     assert (log.kraft_version.latest, log.voters.latest.node_ids) == (1, [1, 2])
-    log.truncate(2, lambda: None)
+    log.truncate(2)
     assert (log.kraft_version.latest, log.voters.latest) == (0, setting)
 
 

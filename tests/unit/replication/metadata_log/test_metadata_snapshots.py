@@ -8,15 +8,13 @@ import logging
 import os
 import random
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from protocol.messages import stored_records
 from protocol.messages.admin import CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
 from protocol.schema import Int32, Message
-from replication.io_executor import InlineIoExecutor, IoCallback, IoExecutor, Run
+from replication.io_executor import InlineIoExecutor, IoExecutor
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_records import (
     RECORD_TYPES,
@@ -33,6 +31,7 @@ from tests.support.controller_harness import WALL_MS, ControllerHarness
 from tests.support.crashing_disk import CrashingDisk, PowerLoss
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.loading import topic
+from tests.support.replica_harness import QueuedIoExecutor
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -208,15 +207,12 @@ def test_a_snapshot_is_due_after_an_interval_with_writes(tmp_path: Path) -> None
 
 
 def test_no_snapshot_is_due_while_one_is_being_written(tmp_path: Path) -> None:
-    jobs: list[tuple[Run, IoCallback]] = []
-    held: Any = SimpleNamespace(background=lambda directory, run, done: jobs.append((run, done)))
+    held = QueuedIoExecutor()
     node = Node(tmp_path, worker=held)
     node.take()
     node.create("a")
     assert not node.is_due()
-    ((run, done),) = jobs
-    run()
-    done(None)
+    held.work.pop().finish()
     assert node.is_due()
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from protocol.records import BatchBuilder, headers
-from replication.partition.compactor import CleanerCallback, Compactor, Replace
+from replication.completion import Completion
+from replication.partition.compactor import CleanerOutcome, Compactor, Replace
 from storage.compaction.cleaner import clean
 from storage.compaction.cleaner_job import CleanerJob, CleanerResources, CleaningFailed, CleaningResult, Replacement
 from storage.io.disk import Disk, StorageError
@@ -33,32 +34,33 @@ class HeldCleaner:
     """Runs a job when the test says so."""
 
     def __init__(self) -> None:
-        self.jobs: list[tuple[CleanerJob, Replace, CleanerCallback]] = []
+        self.jobs: list[tuple[CleanerJob, Replace, Completion[CleanerOutcome]]] = []
         self.idle_calls = 0
 
-    def start(self, job: CleanerJob, replace: Replace, done: CleanerCallback) -> None:
-        self.jobs.append((job, replace, done))
+    def start(self, job: CleanerJob, replace: Replace) -> Completion[CleanerOutcome]:
+        self.jobs.append((job, replace, Completion()))
+        return self.jobs[-1][2]
 
     def on_idle(self) -> None:
         self.idle_calls += 1
 
     def fail(self, failure: CleaningFailed) -> None:
         """End the newest job."""
-        self.jobs.pop()[2](failure)
+        self.jobs.pop()[2].complete(failure)
 
     def work(self, before_each: Callable[[], object] = lambda: None) -> list[bool]:
         """Run the oldest job; returns what `replace` answered for each new segment."""
-        job, replace, done = self.jobs.pop(0)
+        job, replace, ended = self.jobs.pop(0)
         answers: list[bool] = []
         for step in clean(Disk(), job):
             if isinstance(step, Replacement):
                 before_each()
                 replace(step, answers.append)
                 if not answers[-1]:
-                    done(None)
+                    ended.complete(None)
                     return answers
             elif isinstance(step, CleaningResult):
-                done(step)
+                ended.complete(step)
         return answers
 
 
@@ -369,11 +371,11 @@ def test_retention_waits_for_the_cleaner(harness: ReplicaHarness, cleaner: HeldC
 def test_a_new_cleaner_repeats_the_job_of_a_replaced_one(harness: ReplicaHarness) -> None:
     old, new = HeldCleaner(), HeldCleaner()
     compaction = start(harness, old)
-    job, _, done = old.jobs[0]
+    job, _, ended = old.jobs[0]
     compaction.set_cleaners([new], CleanerResources(buffer_bytes=4096))
     compaction.check()
     assert not new.jobs, "two must not clean one log"
-    done(None)
+    ended.complete(None)
     ((again, _, _),) = new.jobs
     assert (again.path, again.resources) == (job.path, CleanerResources(buffer_bytes=4096))
     assert len(old.jobs) == 1

@@ -13,9 +13,9 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.records import BatchBuilder
-from storage.io.disk import File, StorageError
+from storage.io.disk import File
 from tests.support.crashing_disk import CrashingDisk
-from tests.support.replica_harness import QueuedIoExecutor, ReplicaHarness
+from tests.support.replica_harness import HeldWork, QueuedIoExecutor, ReplicaHarness
 
 
 class GuardedDisk(CrashingDisk):
@@ -49,18 +49,16 @@ class GuardedExecutor(QueuedIoExecutor):
 
     def run_all(self, only: str = "") -> None:
         """Run all queued work and what follows from it; reads before syncs and writes, because they may run at any time."""
-        while queued := sorted({work[:2] for work in self.work if only in work.kind}):
-            work = next(work for work in self.work if work[:2] == queued[0])
+        while queued := sorted({(work.kind, work.directory) for work in self.work if only in work.kind}):
+            work = next(work for work in self.work if (work.kind, work.directory) == queued[0])
             self.work.remove(work)
             self._disk.is_blocking_forbidden = False
-            error = None
+            held = HeldWork(work.run)
             try:
-                work.run()
-            except StorageError as failure:
-                error = failure
+                held.finish()
             finally:
                 self._disk.is_blocking_forbidden = True
-            work.done(error)
+            work.complete(held.value)
 
 
 class Rig:
@@ -150,7 +148,7 @@ def test_retention_changes_no_file_on_the_loop(rig: Rig) -> None:
     kept = rig.files("*.log")
     assert len(kept) < len(before)
     for directory, work in rig.deletions():
-        rig.executor.background(directory, work, lambda _: None)
+        rig.executor.background(directory, work)
     rig.executor.run_all()
     assert not rig.files("*.deleted")
     assert rig.files("*.log") == kept

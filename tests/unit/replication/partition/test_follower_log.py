@@ -149,7 +149,7 @@ def test_a_truncation_waits_for_disk_space_before_it_changes_anything(tmp_path: 
     rig.worker.holds_work = True
     rig.truncate_to_epoch(0, 1)
     with pytest.raises(StorageError, match="No space"):
-        rig.worker.writes[0][0]()
+        rig.worker.writes[0].run()
     assert (rig.results, rig.partition.is_offline, rig.partition.log.log_end_offset, checkpoint()) == ([], False, 2, 2)
     disk.space_left = None
     rig.worker.let_write()

@@ -43,11 +43,8 @@ class SteppedExecutor(QueuedIoExecutor):
 
     def step(self) -> None:
         """Run the next piece of work; the work of the directory `broken` fails."""
-        _, directory, run, done = self.work.popleft()
-        error = io_error(directory) if directory == self.broken else None
-        if error is None:
-            run()
-        done(error)
+        work = self.work.popleft()
+        work.finish(io_error(work.directory) if work.directory == self.broken else None)
 
     def run_steps(self, count: int) -> None:
         for _ in range(count):

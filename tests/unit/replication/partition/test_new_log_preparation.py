@@ -31,7 +31,7 @@ def test_the_first_append_waits_only_for_the_flush_of_the_log_file(tmp_path: Pat
     worker.let_sync()
     harness.append()
     worker.let_write()
-    ((sync, _),) = worker.syncs
+    sync = worker.syncs[0].run
     assert isinstance(sync, FlushTask)
     assert sync.only_syncs
     assert [file.path for file in sync.files] == [f"{harness.partition('t').log.path}/00000000000000000000.log"]

@@ -14,7 +14,7 @@ from broker.coordinators.runtime.partition_writer import PartitionWriter
 from broker.handlers.groups.group_offsets import GroupOffsetsHandlers
 from protocol.errors import ErrorCode
 from replication.completion import Completion
-from replication.io_executor import IoCallback, Run
+from replication.io_executor import SUCCEEDED, IoResult, Run
 from replication.metadata.image import MetadataDelta, MetadataImage
 from storage.io.disk import StorageError
 from tests.support.cold_disk import ColdDisk
@@ -25,9 +25,9 @@ from tests.support.replica_harness import HeldIoExecutor, ReplicaHarness
 class HeldSyncs(HeldIoExecutor):
     """Writes at once; flushes on request."""
 
-    def write(self, directory: str, size: int, run: Run, done: IoCallback) -> None:
+    def write(self, directory: str, size: int, run: Run) -> IoResult:
         run()
-        done(None)
+        return SUCCEEDED
 
 
 class Coordination:

@@ -14,13 +14,14 @@ from protocol.messages.produce_fetch import (
     FetchResponse,
 )
 from protocol.schema import Message
+from replication.completion import Completion, completed
 from tests.support.messages import message
 
 
 class Quorum:
     """Fills every field in every version."""
 
-    def handle_request(self, _: Message, reply: Any) -> None:
+    def handle_request(self, _: Message) -> Completion[Message]:
         partition = {
             "partition_index": 0,
             "error_code": 42,
@@ -32,7 +33,7 @@ class Quorum:
         }
         responses = [{"topic": "__cluster_metadata", "partitions": [partition]}]
         endpoints = [{"node_id": 3, "host": "h", "port": 9}]
-        reply(message(FetchResponse, responses=responses, node_endpoints=endpoints))
+        return completed(message(FetchResponse, responses=responses, node_endpoints=endpoints))
 
 
 @pytest.mark.parametrize("version", range(4, 19))

@@ -37,7 +37,7 @@ from replication.metadata_log.metadata_log import MetadataLog
 from replication.metadata_log.metadata_log_open import OpenedMetadataLog
 from replication.metadata_log.quorum_state_store import write_quorum_state
 from replication.metadata_log.raft_wire import METADATA_TOPIC
-from replication.raft.quorum_state import QuorumTimes
+from replication.raft.quorum_state import QuorumState, QuorumTimes
 from replication.raft.raft import Raft
 from replication.raft.raft_log import ElectionState
 from replication.raft.voters import ListenerAddress, ReplicaKey, Voter
@@ -76,16 +76,11 @@ class KRaftNode:
         self._dependencies = dependencies
         self._path = f"{identity.metadata_directory}/{METADATA_DIRECTORY}"
         self.log = log = opened.log
-        self.raft = Raft(
-            _local_voter(identity, own, log),
-            log,
-            opened.state,
-            times=times,
-            bootstrap_servers=bootstrap_servers,
-            auto_join=auto_join,
-            jitter=dependencies.random_below,
-            mono_ms=dependencies.clock.mono_ms(),
+        local, clock = _local_voter(identity, own, log), dependencies.clock
+        state = QuorumState(
+            local, log, opened.state, times=times, jitter=dependencies.random_below, mono_ms=clock.mono_ms()
         )
+        self.raft = Raft(state, bootstrap_servers=bootstrap_servers, auto_join=auto_join)
         self.publisher = MetadataPublisher(opened.image)
         loader = MetadataLoader(log, self.publisher, is_in_transaction=opened.is_in_transaction)
         kraft_version = KraftVersion(lambda: log.kraft_version.latest, self.raft.check_kraft_version)
@@ -103,7 +98,7 @@ class KRaftNode:
             periodic_tasks,
         )
         log.on_snapshot_loaded = loader.on_snapshot_loaded
-        loader.leader = lambda: self.raft.leader_id
+        loader.leader = lambda: self.raft.state.leader_id
         self.quorum = KRaftReplica(
             self.raft,
             identity.cluster_id,
@@ -156,7 +151,7 @@ class KRaftNode:
         return {name: level for name, level in levels.items() if level}
 
     def _write_election_state(self, state: ElectionState) -> Completion[None]:
-        voters = None if self.log.kraft_version.latest else self.raft.voters.node_ids
+        voters = None if self.log.kraft_version.latest else self.raft.state.voters.node_ids
         write = partial(write_quorum_state, self._dependencies.disk, self._path, state, static_voters=voters)
         durable: Completion[None] = Completion()
 

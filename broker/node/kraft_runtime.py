@@ -83,7 +83,7 @@ class KraftRuntime:
         )
         for peers in self._peers:
             peers.image = lambda: node.image
-            peers.voters = lambda: node.raft.voters
+            peers.voters = lambda: node.raft.state.voters
         node.publisher.call_soon = node.log.call_soon = loop.call_soon
         self.channel = ControllerChannel(
             config.node_id, node, node.publisher, channel_peers.send_request, timers, clock
@@ -95,7 +95,7 @@ class KraftRuntime:
 
     def resign_if_leader(self) -> None:
         """Resigns as leader if there are other voters: this log cannot grow now."""
-        if self.node.quorum.is_leading and len(self.node.raft.voters) > 1:
+        if self.node.quorum.is_leading and len(self.node.raft.state.voters) > 1:
             self.node.quorum.resign()
 
     def shut_down(self) -> Completion[None]:
@@ -108,7 +108,7 @@ class KraftRuntime:
             ended.complete(None)
 
         quorum = self.node.quorum
-        if not quorum.is_leading or len(self.node.raft.voters) == 1:
+        if not quorum.is_leading or len(self.node.raft.state.voters) == 1:
             end()
         else:
             quorum.resign()

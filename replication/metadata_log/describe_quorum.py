@@ -40,19 +40,19 @@ def describe_quorum(raft: Raft, end_offset: int, *, mono_ms: int, wall_ms: int) 
         partition_index=0,
         error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
         error_message="This replica does not lead the metadata quorum.",
-        leader_id=raft.leader_id,
-        leader_epoch=raft.epoch,
-        high_watermark=raft.high_watermark,
+        leader_id=raft.state.leader_id,
+        leader_epoch=raft.state.epoch,
+        high_watermark=raft.state.high_watermark,
         current_voters=[],
         observers=[],
     )
-    if isinstance(raft.role, Leader):
+    if isinstance(raft.state.role, Leader):
         known = {
             one.key.node_id: described(one.key, one.end_offset, one.last_fetch_ms, one.caught_up_ms)
-            for one in raft.role.progress.replicas.values()
+            for one in raft.state.role.progress.replicas.values()
         }
-        known[raft.local.key.node_id] = described(raft.local.key, end_offset, mono_ms, mono_ms)
+        known[raft.state.local.key.node_id] = described(raft.state.local.key, end_offset, mono_ms, mono_ms)
         quorum.error_code, quorum.error_message = ErrorCode.NONE, ""
-        quorum.current_voters = [known.pop(voter.key.node_id, described(voter.key)) for voter in raft.voters]
+        quorum.current_voters = [known.pop(voter.key.node_id, described(voter.key)) for voter in raft.state.voters]
         quorum.observers = list(known.values())
     return quorum

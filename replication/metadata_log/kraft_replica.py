@@ -115,7 +115,7 @@ class KRaftReplica:
     def handle_request(self, request: Message) -> Completion[Message]:
         """Process a request of another replica, or a voter change."""
         response: Completion[Message] = Completion()
-        rejection = raft_wire.reject(request, self._cluster_id, self.raft.leader_and_epoch)
+        rejection = raft_wire.reject(request, self._cluster_id, self.raft.state.leader_and_epoch)
         if rejection is not None:
             self._queue.append(_Rejection(response, rejection))
             self._process()
@@ -145,7 +145,7 @@ class KRaftReplica:
     @property
     def is_leading(self) -> bool:
         """Whether this replica leads and its epoch has begun in the log."""
-        return self._led_epoch == self.raft.epoch and isinstance(self.raft.role, Leader)
+        return self._led_epoch == self.raft.state.epoch and isinstance(self.raft.state.role, Leader)
 
     # ------------------------------------------------------------ one step
     def _tick(self) -> None:
@@ -174,16 +174,16 @@ class KRaftReplica:
             self._log.on_leadership_lost()
             self._listener.on_leadership_lost()
         self._run_effects()
-        if self.raft.high_watermark > self._committed_offset:
-            self._committed_offset = self.raft.high_watermark
+        if self.raft.state.high_watermark > self._committed_offset:
+            self._committed_offset = self.raft.state.high_watermark
             self._log.on_commit(self._committed_offset)
             self._listener.on_commit(self._committed_offset)
-        leader_id = self.raft.leader_id
-        if leader_id == self.raft.local.key.node_id and not self.is_leading:
+        leader_id = self.raft.state.leader_id
+        if leader_id == self.raft.state.local.key.node_id and not self.is_leading:
             leader_id = _NO_LEADER
         if leader_id != self._announced_leader_id:
             self._announced_leader_id = leader_id
-            _log.info("%s leads the metadata quorum in epoch %d", _describe_node(leader_id), self.raft.epoch)
+            _log.info("%s leads the metadata quorum in epoch %d", _describe_node(leader_id), self.raft.state.epoch)
             self.on_leader_changed(leader_id)
         self._schedule_tick()
 
@@ -217,7 +217,7 @@ class KRaftReplica:
                 self._run_io(effect)
 
     def _write_as_leader(self, effect: events.BecomeLeader | events.AppendVoters) -> None:
-        if effect.epoch != self.raft.epoch or not isinstance(self.raft.role, Leader):
+        if effect.epoch != self.raft.state.epoch or not isinstance(self.raft.state.role, Leader):
             return
         if isinstance(effect, events.AppendVoters):
             self._log.append_voters(effect, self._clock.wall_ms())
@@ -255,7 +255,7 @@ class KRaftReplica:
                 "%s belongs to another cluster: compare cluster.id in the meta.properties of both nodes",
                 _describe_node(peer),
             )
-        response = None if message is None else raft_wire.decode_response(message, self.raft.listener)
+        response = None if message is None else raft_wire.decode_response(message, self.raft.state.listener)
         self._step(events.ResponseReceived(peer, token, response))
 
 

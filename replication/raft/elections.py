@@ -156,7 +156,7 @@ def on_vote_response(state: QuorumState, peer: int, response: VoteResponse) -> N
     if not isinstance(role, Prospective | Candidate):
         return
     if response.code != ErrorCode.NONE or response.leader.epoch < state.epoch:
-        state.back_off(peer)
+        state.requests.back_off(peer, state.mono_ms)
         return
     role.tally.record(peer, is_granted=response.is_granted)
     if role.tally.is_won:

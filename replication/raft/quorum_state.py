@@ -55,6 +55,16 @@ class QuorumState:
         jitter: Callable[[int], int],
         mono_ms: int,
     ) -> None:
+        """Restore the state from what is durable.
+
+        Args:
+            local: this replica's key, its listeners (the first is the one for voters) and its kraft.version range.
+            log: the metadata log.
+            stored: the durable election state.
+            times: the controller.quorum.* timeouts.
+            jitter: returns a random number from 0 to below its argument.
+            mono_ms: the current monotonic time.
+        """
         self.local = local
         self.log = log
         self.times = times
@@ -94,8 +104,13 @@ class QuorumState:
     # ------------------------------------------------------------ state
     @property
     def voters(self) -> VoterSet:
-        """The latest voter set in the log."""
+        """The latest voter set in the log, committed or not."""
         return self.log.voters.latest
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset after the last committed record."""
+        return self.log_sync.high_watermark
 
     @property
     def is_voter(self) -> bool:
@@ -104,7 +119,7 @@ class QuorumState:
 
     @property
     def leader_id(self) -> int:
-        """The leader of the current epoch; -1 if unknown."""
+        """The leader of the current epoch, also after it resigned; -1 if unknown."""
         role = self.role
         if isinstance(role, Leader | Resigned):  # rule 3
             return self.local.key.node_id
@@ -171,10 +186,6 @@ class QuorumState:
     def respond(self, request_id: int, response: Response) -> None:
         """Send the response to a received request."""
         self.effects.append(SendResponse(request_id, response))
-
-    def back_off(self, peer: int) -> None:
-        """Start the retry backoff of a peer."""
-        self.requests.back_off(peer, self.mono_ms)
 
     # ------------------------------------------------------------ transitions
     def transition_to(self, role: Role, epoch: int, vote: ReplicaKey | None = None) -> None:

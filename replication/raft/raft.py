@@ -4,7 +4,7 @@ RULES    1. `step` takes one event and the time, and returns the effects in orde
          2. Each epoch has one leader. Election state is durable before messages that depend on it (`quorum_state.py`).
          3. A leader resigns if no majority fetched from it for 1.5 fetch timeouts (check quorum).
          4. A role does not end during a write to the log: an election compares log ends, which must not change meanwhile.
-         5. The parts share a `QuorumState`: functions over it (`elections.py`, `voter_changes.py`, `voter_requests.py`), or
+         5. The parts share a `QuorumState`: functions over it (`elections.py`, `voter_changes.py`), or
             classes with a state of their own (`leader_fetch.py`, `follower_fetch.py`, `follower_log_sync.py`,
             `request_tracker.py`, `replica_progress.py`).
 NOT HERE Events and effects (`events.py`), messages (`rpc_messages.py`) and their bytes (`metadata_log/raft_wire.py`).
@@ -12,96 +12,35 @@ NOT HERE Events and effects (`events.py`), messages (`rpc_messages.py`) and thei
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from protocol.errors import ErrorCode, KafkaError
-from replication.raft import elections, events, leader_fetch, voter_changes, voter_requests
+from replication.raft import elections, events, leader_fetch, voter_changes
 from replication.raft import rpc_messages as rpc
 from replication.raft.follower_fetch import FollowerFetch
 from replication.raft.leader_fetch import LeaderFetch
-from replication.raft.quorum_state import QuorumState, QuorumTimes
-from replication.raft.raft_log import ElectionState, RaftLog
-from replication.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Role
-from replication.raft.voters import Voter, VoterSet
+from replication.raft.quorum_state import QuorumState
+from replication.raft.roles import Candidate, Follower, Leader, Prospective, Resigned
 
 
 class Raft:
     """One replica of the metadata log, a voter or an observer (Kafka: KafkaRaftClient)."""
 
-    def __init__(
-        self,
-        local: Voter,
-        log: RaftLog,
-        stored: ElectionState,
-        *,
-        times: QuorumTimes,
-        bootstrap_servers: int = 0,
-        auto_join: bool = False,
-        jitter: Callable[[int], int],
-        mono_ms: int,
-    ) -> None:
-        """Restore the replica from its durable state; the first step is a `Tick`.
+    def __init__(self, state: QuorumState, *, bootstrap_servers: int = 0, auto_join: bool = False) -> None:
+        """Continue from a state; the first step is a `Tick`.
 
         Args:
-            local: this replica's key, its listeners (the first is the one for voters) and its kraft.version range.
-            log: the metadata log.
-            stored: the durable election state.
-            times: the controller.quorum.* timeouts.
+            state: read by all, changed only here and by the parts.
             bootstrap_servers: the number of bootstrap servers to query for the leader, besides the voters.
             auto_join: whether this controller adds itself to the voters (controller.quorum.auto.join.enable).
-            jitter: returns a random number from 0 to below its argument.
-            mono_ms: the current monotonic time.
         """
-        self._state = QuorumState(local, log, stored, times=times, jitter=jitter, mono_ms=mono_ms)
-        self._leader_fetch = LeaderFetch(self._state)
-        self._follower_fetch = FollowerFetch(self._state, bootstrap_servers=bootstrap_servers, auto_join=auto_join)
-
-    # ------------------------------------------------------------ state
-    @property
-    def local(self) -> Voter:
-        """The key, addresses and versions of this replica."""
-        return self._state.local
-
-    @property
-    def listener(self) -> str:
-        """The name of the listener that voters use."""
-        return self._state.listener
-
-    @property
-    def epoch(self) -> int:
-        """The current epoch."""
-        return self._state.epoch
-
-    @property
-    def role(self) -> Role:
-        """The role in the current epoch."""
-        return self._state.role
-
-    @property
-    def leader_and_epoch(self) -> rpc.LeaderAndEpoch:
-        """The leader of the current epoch, also after it resigned."""
-        return self._state.leader_and_epoch
-
-    @property
-    def leader_id(self) -> int:
-        """The leader of the current epoch, also after it resigned; -1 if unknown."""
-        return self._state.leader_id
-
-    @property
-    def high_watermark(self) -> int:
-        """The offset after the last committed record."""
-        return self._state.log_sync.high_watermark
-
-    @property
-    def voters(self) -> VoterSet:
-        """The latest voter set in the log, committed or not."""
-        return self._state.voters
+        self.state = state
+        self._leader_fetch = LeaderFetch(state)
+        self._follower_fetch = FollowerFetch(state, bootstrap_servers=bootstrap_servers, auto_join=auto_join)
 
     @property
     def next_deadline_ms(self) -> int | None:
         """The time of the next `Tick`; None if only another event can change anything."""
-        state, role = self._state, self.role
-        waits = state.requests.retry_deadlines_ms + self._leader_fetch.deadlines_ms
+        state, role = self.state, self.state.role
+        waits = [*state.requests.backoff_until_ms.values(), *self._leader_fetch.deadlines_ms]
         if isinstance(role, Leader):
             waits += role.next_begin_epoch_ms.values()
             waits += [] if role.change is None else [role.change.deadline_ms]
@@ -116,26 +55,24 @@ class Raft:
 
     def check_kraft_version(self, version: int) -> KafkaError | None:
         """The reason why kraft.version cannot be raised to this version; None if it can."""
-        return voter_changes.check_upgrade(self._state, version)
+        return voter_changes.check_upgrade(self.state, version)
 
     # ------------------------------------------------------------ steps
     def step(self, event: events.Event, mono_ms: int) -> list[events.Effect]:
         """Handle an event at a monotonic time; returns the effects in order."""
-        state = self._state
+        state = self.state
         state.mono_ms = mono_ms
         if isinstance(event, events.RequestReceived):
             self._handle_request(event.request_id, event.request)
         else:
             if isinstance(event, events.ResponseReceived):
                 self._on_response(event)
-            elif isinstance(event, events.LogFlushed):
-                if isinstance(self.role, Leader):
-                    leader_fetch.update_high_watermark(state, self.role)
+            elif isinstance(event, events.LogFlushed) and isinstance(state.role, Leader):
+                leader_fetch.update_high_watermark(state, state.role)
             elif isinstance(event, events.WriteCompleted):
                 state.log_sync.on_written()
-            elif isinstance(event, events.Resign):
-                if isinstance(self.role, Leader):
-                    state.resign()
+            elif isinstance(event, events.Resign) and isinstance(state.role, Leader):
+                state.resign()
             elif isinstance(event, events.UpgradeKraftVersion):
                 voter_changes.upgrade(state, event.version)
             self._tick()
@@ -146,11 +83,11 @@ class Raft:
 
     def _tick(self) -> None:
         """Handle expired timeouts and send the requests that are due."""
-        state = self._state
+        state = self.state
         state.requests.expire_backoffs(state.mono_ms)
         while self._end_expired_role():
             pass
-        role = self.role
+        role = self.state.role
         if isinstance(role, Leader):
             voter_changes.expire(state, role)
             elections.send_begin_epoch(state, role)
@@ -163,7 +100,7 @@ class Raft:
 
     def _end_expired_role(self) -> bool:
         """End the role if its deadline has passed; returns whether it ended."""
-        state, role = self._state, self.role
+        state, role = self.state, self.state.role
         if isinstance(role, Leader):
             deadline_ms = self._check_quorum_deadline_ms(role)
             if deadline_ms is None or state.mono_ms < deadline_ms:
@@ -184,8 +121,8 @@ class Raft:
 
     def _check_quorum_deadline_ms(self, role: Leader) -> int | None:
         """The time at which the leader resigns unless a majority fetches (rule 3); None for a single voter."""
-        fetched_ms = role.progress.majority_fetch_ms(self.voters)
-        return None if fetched_ms is None else fetched_ms + self._state.times.fetch_timeout_ms * 3 // 2
+        fetched_ms = role.progress.majority_fetch_ms(self.state.voters)
+        return None if fetched_ms is None else fetched_ms + self.state.times.fetch_timeout_ms * 3 // 2
 
     # ------------------------------------------------------------ requests
     def _handle_request(self, request_id: int, request: rpc.Request, fetch_deadline_ms: int | None = None) -> None:
@@ -196,10 +133,10 @@ class Raft:
             response = self._respond_to(request_id, request)
         self._tick()
         if response is not None:
-            self._state.respond(request_id, response)
+            self.state.respond(request_id, response)
 
     def _respond_to(self, request_id: int, request: rpc.Request) -> rpc.Response | None:
-        state = self._state
+        state = self.state
         if isinstance(request, rpc.FetchSnapshot):
             return leader_fetch.on_fetch_snapshot(state, request)
         if isinstance(request, rpc.Vote):
@@ -217,7 +154,7 @@ class Raft:
 
     # ------------------------------------------------------------ responses
     def _on_response(self, event: events.ResponseReceived) -> None:
-        state, peer, response = self._state, event.peer, event.response
+        state, peer, response = self.state, event.peer, event.response
         request = state.requests.complete(peer, event.token)
         if isinstance(request, rpc.ApiVersions):
             assert response is None or isinstance(response, rpc.ApiVersionsResponse), "the response fits"
@@ -225,18 +162,14 @@ class Raft:
         elif isinstance(request, rpc.Vote) and response == rpc.Rejection(ErrorCode.UNSUPPORTED_VERSION):
             elections.on_pre_vote_unsupported(state)
         elif request is not None and (response is None or isinstance(response, rpc.Rejection)):
-            state.back_off(peer)
+            state.requests.back_off(peer, state.mono_ms)
             self._follower_fetch.try_next_peer()
         elif request is not None and response is not None:
             self._on_answer(peer, response)
 
     def _on_answer(self, peer: int, response: rpc.Response) -> None:
-        state = self._state
-        leader = (
-            None
-            if isinstance(response, rpc.VoterChangeResponse | rpc.ApiVersionsResponse | rpc.Rejection)
-            else response.leader
-        )
+        state = self.state
+        leader: rpc.LeaderAndEpoch | None = getattr(response, "leader", None)
         is_new = leader is not None and state.learn_leader(
             leader.epoch, leader.leader_id, () if leader.address is None else (leader.address,)
         )
@@ -249,4 +182,4 @@ class Raft:
         elif isinstance(response, rpc.EpochResponse):
             elections.on_epoch_response(state, peer)
         elif isinstance(response, rpc.VoterChangeResponse | rpc.UpdateVoterResponse):
-            voter_requests.on_response(state, peer, response)
+            self._follower_fetch.on_voter_response(peer, response)

@@ -66,7 +66,7 @@ class Follower:
     leader_id: int
     deadline_ms: int
     next_voter_request_ms: int
-    """The next time to check for an own voter request (`voter_requests.py`)."""
+    """The next time to check for an own voter request (`follower_fetch.py`)."""
     has_fetched: bool = False
     """Whether the leader has answered; from then on pre-votes are rejected (KIP-996)."""
     has_updated_leader: bool = False

@@ -318,11 +318,11 @@ class QuorumInvariants:
         node_id, raft, log = process.node_id, process.node.raft, process.metadata_log
         if process.node.quorum.is_leading:
             leader = (node_id, process.number)
-            first = self._leaders.setdefault(raft.epoch, leader)
-            assert first == leader, f"nodes {first[0]} and {node_id} both lead the quorum's epoch {raft.epoch}"
+            first = self._leaders.setdefault(raft.state.epoch, leader)
+            assert first == leader, f"nodes {first[0]} and {node_id} both lead the quorum's epoch {raft.state.epoch}"
         lifecycle = (node_id, process.number)
-        assert raft.epoch >= self._epochs.get(lifecycle, 0), f"node {node_id} went back in the quorum's epochs"
-        self._epochs[lifecycle] = raft.epoch
+        assert raft.state.epoch >= self._epochs.get(lifecycle, 0), f"node {node_id} went back in the quorum's epochs"
+        self._epochs[lifecycle] = raft.state.epoch
         self.note_durable(process)
         if log.start_offset:
             oldest = log.oldest_snapshot
@@ -337,7 +337,7 @@ class QuorumInvariants:
         self._flushed[node_id] = min(max(self._flushed.get(node_id, 0), log.flushed_offset), log.next_offset)
 
     def _check_watermark(self, node_id: int, process: Process) -> None:
-        watermark, log = process.node.raft.high_watermark, process.metadata_log
+        watermark, log = process.node.raft.state.high_watermark, process.metadata_log
         known = self._watermarks.get((node_id, process.number), 0)
         assert watermark >= known, (
             f"node {node_id}'s high watermark of the metadata went back from {known} to {watermark}"
@@ -375,7 +375,7 @@ class QuorumInvariants:
         processes = [machine.process for machine in self._simulation.machines.values() if machine.process is not None]
         leaders = [process.node_id for process in processes if process.node.quorum.is_leading]
         assert len(leaders) == 1, f"nodes {leaders} lead the quorum after the faults"
-        ends = {process.node_id: process.node.raft.high_watermark for process in processes}
+        ends = {process.node_id: process.node.raft.state.high_watermark for process in processes}
         is_known = min(ends.values()) >= self._end - IDLE_RECORDS
         assert is_known, f"after the faults the metadata are committed up to {self._end}, the nodes know {ends}"
 

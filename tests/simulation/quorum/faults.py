@@ -97,7 +97,7 @@ class FaultInjector:
         elif fault == "lose":
             self._lose_disk(node)
         elif leader is not None and leader.raft is not None:
-            lost = self._stale_voters(leader.raft.voters)
+            lost = self._stale_voters(leader.raft.state.voters)
             self._last_change_ms = self._simulation.now_ms
             if lost:
                 self._request(leader, RemoveVoter(lost[0].key))
@@ -107,7 +107,7 @@ class FaultInjector:
                 self._request(leader, self._add_request(node))
             elif "cut" in fault:
                 self._change_isolated_leader(leader)
-            elif len(leader.raft.voters) > 2:
+            elif len(leader.raft.state.voters) > 2:
                 self._request(leader, RemoveVoter(node.key))
 
     def _change_isolated_leader(self, leader: Node) -> None:

@@ -48,10 +48,10 @@ class Invariants:
         raft, log = node.raft, node.log
         assert raft is not None
         if node.is_leading:
-            self._check_leader(node_id, node.process, raft.epoch, log.entries)
+            self._check_leader(node_id, node.process, raft.state.epoch, log.entries)
         assert node.state.epoch >= self._epochs.get(node.key, 0), f"node {node_id} went back in epochs"
         self._epochs[node.key] = node.state.epoch
-        self._check_watermark(node_id, node, raft.high_watermark)
+        self._check_watermark(node_id, node, raft.state.high_watermark)
         if log.start_offset:
             oldest = log.oldest_snapshot
             assert oldest is not None, f"node {node_id} has no snapshot before {log.start_offset}"
@@ -105,7 +105,7 @@ class Invariants:
         leader = leaders[0]
         for node_id, node in self._nodes.items():
             assert node.raft is not None
-            behind = leader.log.end.offset - node.raft.high_watermark
+            behind = leader.log.end.offset - node.raft.state.high_watermark
             assert behind <= 100, f"node {node_id} is {behind} records behind after the faults; epochs {epochs}"
             pending = [request for request, _ in node.requests.values() if not isinstance(request, Fetch)]
             assert not pending, f"node {node_id} has pending requests after the faults: {pending}"

@@ -13,7 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from replication.raft import events
-from replication.raft.quorum_state import QuorumTimes
+from replication.raft.quorum_state import QuorumState, QuorumTimes
 from replication.raft.raft import Raft
 from replication.raft.raft_log import ElectionState
 from replication.raft.roles import Leader
@@ -53,16 +53,15 @@ class Node:
     def start(self) -> None:
         simulation = self._simulation
         self.process += 1
-        self.raft = Raft(
+        state = QuorumState(
             self.local,
             self.log,
             self.state,
             times=self._times,
-            bootstrap_servers=2,
-            auto_join=self._auto_join,
             jitter=lambda below: simulation.random.randrange(min(below, simulation.max_jitter_ms)),
             mono_ms=simulation.now_ms,
         )
+        self.raft = Raft(state, bootstrap_servers=2, auto_join=self._auto_join)
         self.step(events.Tick())
 
     def crash(self) -> None:
@@ -96,19 +95,25 @@ class Node:
     @property
     def is_leading(self) -> bool:
         """Whether the node leads and its epoch has started in the log."""
-        return self.raft is not None and isinstance(self.raft.role, Leader) and self._led_epoch == self.raft.epoch
+        return (
+            self.raft is not None
+            and isinstance(self.raft.state.role, Leader)
+            and self._led_epoch == self.raft.state.epoch
+        )
 
     def write(self, value: int) -> None:
         """Append a record as leader; it is flushed later."""
         assert self.raft is not None
-        self.log.append([Entry(self.raft.epoch, value)])
+        self.log.append([Entry(self.raft.state.epoch, value)])
         self._sync()
         self.step(events.LogAppended())
 
     def take_snapshot(self) -> None:
         """Take a snapshot of a committed prefix."""
-        if self.raft is not None and self.raft.high_watermark > self.log.start_offset and not self._is_busy:
-            self.log.take_snapshot(self._simulation.random.randint(self.log.start_offset + 1, self.raft.high_watermark))
+        if self.raft is not None and self.raft.state.high_watermark > self.log.start_offset and not self._is_busy:
+            self.log.take_snapshot(
+                self._simulation.random.randint(self.log.start_offset + 1, self.raft.state.high_watermark)
+            )
 
     # ------------------------------------------------------------ from the simulation
     def receive(self, request: Request, reply: Reply) -> None:
@@ -163,7 +168,7 @@ class Node:
 
     def _append_as_leader(self, epoch: int, entries: list[Entry]) -> None:
         assert self.raft is not None
-        if isinstance(self.raft.role, Leader) and self.raft.epoch == epoch:
+        if isinstance(self.raft.state.role, Leader) and self.raft.state.epoch == epoch:
             self.log.append(entries)
             self._sync()
 

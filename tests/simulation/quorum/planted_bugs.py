@@ -158,11 +158,11 @@ def responses_to_earlier_requests_are_accepted(patch: MonkeyPatch) -> None:
     """A vote for an earlier candidacy counts for the current one."""
 
     def keep_in_flight(self: RequestTracker) -> None:
-        self._backoff_until_ms.clear()
+        self.backoff_until_ms.clear()
 
     def complete_any(self: RequestTracker, peer: int, token: int) -> Any:
-        in_flight = self._in_flight.pop(peer, None)
-        return None if in_flight is None else in_flight[1]
+        in_flight = self.in_flight.pop(peer, None)
+        return None if in_flight is None else in_flight.request
 
     count = elections.on_vote_response
 

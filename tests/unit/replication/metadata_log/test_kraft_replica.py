@@ -7,7 +7,7 @@ from typing import Any
 from replication.completion import completed
 from replication.metadata_log.kraft_replica import KRaftReplica
 from replication.raft.events import BecomeLeader
-from replication.raft.quorum_state import QuorumTimes
+from replication.raft.quorum_state import QuorumState, QuorumTimes
 from replication.raft.raft import Raft
 from replication.raft.raft_log import ElectionState
 from replication.raft.voters import ReplicaKey, Voter, VoterSet
@@ -23,7 +23,8 @@ class Rig:
     def __init__(self) -> None:
         self.events: list[str] = []
         self.log = MemoryLog(VoterSet((ONE,)), 1)
-        self.raft = Raft(ONE, self.log, ElectionState(), times=QuorumTimes(), jitter=lambda _below: 0, mono_ms=0)
+        state = QuorumState(ONE, self.log, ElectionState(), times=QuorumTimes(), jitter=lambda _below: 0, mono_ms=0)
+        self.raft = Raft(state)
         unused: Any = self
         self.quorum = KRaftReplica(self.raft, "c", unused, self, lambda _: completed(None), unused, TimerQueue(), self)
         self.quorum.on_leader_changed = lambda leader_id: self.events.append(f"node {leader_id} leads")

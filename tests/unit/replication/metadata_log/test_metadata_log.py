@@ -61,12 +61,12 @@ def harness(tmp_path: Path) -> ControllerHarness:
 def test_every_start_begins_an_epoch_that_was_never_used(tmp_path: Path) -> None:
     for epoch in (1, 2):
         harness = ControllerHarness(tmp_path).start()
-        assert harness.node.raft.epoch == epoch
+        assert harness.node.raft.state.epoch == epoch
         harness.log.close()
     harness = ControllerHarness(tmp_path)
     harness.worker.holds_writes = True
     harness.lead()  # the process ends before it has written anything
-    assert harness.node.raft.epoch == 3
+    assert harness.node.raft.state.epoch == 3
     harness = ControllerHarness(tmp_path).start()
     changes = [(b.leader_epoch, type(b.messages[0]).__name__) for b in harness.batches() if b.is_control]
     assert changes == [(1, "LeaderChangeMessage"), (2, "LeaderChangeMessage"), (4, "LeaderChangeMessage")]
@@ -88,7 +88,7 @@ def test_the_election_state_is_durable_before_the_epochs_first_record(tmp_path: 
 def test_without_quorum_state_the_epoch_is_taken_from_the_log(tmp_path: Path) -> None:
     ControllerHarness(tmp_path).start().log.close()
     (tmp_path / METADATA_DIRECTORY / "quorum-state").unlink()
-    assert ControllerHarness(tmp_path).start().node.raft.epoch == 2
+    assert ControllerHarness(tmp_path).start().node.raft.state.epoch == 2
 
 
 def test_a_metadata_log_of_apache_kafka_is_replayed(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from protocol.errors import ErrorCode
 from protocol.primitives import ZERO_UUID
 from replication.raft import events, rpc_messages
-from replication.raft.quorum_state import QuorumTimes
+from replication.raft.quorum_state import QuorumState, QuorumTimes
 from replication.raft.raft import Raft
 from replication.raft.raft_log import ElectionState, EpochEnd
 from replication.raft.roles import Follower
@@ -134,16 +134,16 @@ class Quorum:
     def _restart(self, name: str) -> None:
         """Start a crashed replica again."""
         replica = self._replicas[int(name)]
-        replica.raft = Raft(
+        state = QuorumState(
             replica.local,
             replica.log,
             replica.stored,
             times=QuorumTimes(),
-            bootstrap_servers=int(replica.options.get("bootstrap", 0)),
-            auto_join="autojoin" in replica.options,
             jitter=lambda below: min(below - 1, int(replica.options.get("jitter", 0))),
             mono_ms=self._now_ms,
         )
+        bootstrap_servers, auto_join = int(replica.options.get("bootstrap", 0)), "autojoin" in replica.options
+        replica.raft = Raft(state, bootstrap_servers=bootstrap_servers, auto_join=auto_join)
         self._step(int(name), events.Tick())
 
     def _crash(self, name: str) -> None:
@@ -172,7 +172,7 @@ class Quorum:
         """Append a record as leader."""
         replica = self._replicas[int(name)]
         assert replica.raft is not None
-        self._append(int(name), [Entry(replica.raft.epoch, len(replica.log.entries))])
+        self._append(int(name), [Entry(replica.raft.state.epoch, len(replica.log.entries))])
 
     def _snapshot(self, name: str, offset: str) -> None:
         """Take a snapshot."""
@@ -378,17 +378,17 @@ class Quorum:
         self._step(node_id, events.WriteCompleted())
 
     def _describe_state(self, replica: Replica) -> str:
-        raft = replica.raft
-        if raft is None:
+        if replica.raft is None:
             return "down"
+        state = replica.raft.state
         log = replica.log
-        led = f" of {raft.leader_id}" if isinstance(raft.role, Follower) else ""
-        known = f" knows={raft.leader_id}" if not led and raft.leader_id not in (-1, raft.local.key.node_id) else ""
+        led = f" of {state.leader_id}" if isinstance(state.role, Follower) else ""
+        known = f" knows={state.leader_id}" if not led and state.leader_id not in (-1, state.local.key.node_id) else ""
         begins = f" from {log.start_offset}" if log.start_offset else ""
-        voters = "" if raft.voters == self._configured else f" voters={_text(raft.voters)}"
+        voters = "" if state.voters == self._configured else f" voters={_text(state.voters)}"
         version = "" if log.kraft_version.latest == self._version else f" kraft.version={log.kraft_version.latest}"
-        role = f"{type(raft.role).__name__}{led}{known} epoch={raft.epoch}"
-        return f"{role} log={_text(log.end)}{begins} committed={raft.high_watermark}{voters}{version}"
+        role = f"{type(state.role).__name__}{led}{known} epoch={state.epoch}"
+        return f"{role} log={_text(log.end)}{begins} committed={state.high_watermark}{voters}{version}"
 
 
 def _versions(replica: Replica) -> rpc_messages.ApiVersionsResponse:

@@ -208,7 +208,10 @@ class Compactor:
     def job(self, log: Log, to_clean: LogToClean) -> CleanerJob | DiskLookup:
         """The cleaner's job, after the lookup that reads the aborted transactions."""
         records, wall_ms, resources = last_records(log.producers), self.wall_ms(), self._resources
-        return log.lookup("job", lambda engine: make_job(engine, log, to_clean, records, wall_ms, resources))
+        recovery_point = self._replicas.log_manager.written_recovery_point(log)
+        return log.lookup(
+            "job", lambda engine: make_job(engine, log, to_clean, records, recovery_point, wall_ms, resources)
+        )
 
     def on_run_ended(self, cleaner: Cleaner, path: str, *, has_cleaned: bool) -> None:
         """Take back a cleaner, and check for the next log if the run succeeded (rule 1) or the cleaner was replaced."""

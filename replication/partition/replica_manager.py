@@ -74,7 +74,7 @@ class ReplicaManager:
 
         `settings` are the broker's configs, the defaults of topic configs; `max_lag_ms` is replica.lag.time.max.ms.
         """
-        self._log_manager = log_manager
+        self.log_manager = log_manager
         self._executor = executor
         self._purgatory = purgatory
         self._settings = settings
@@ -164,7 +164,7 @@ class ReplicaManager:
     def _create(self, topic: TopicImage, index: int, state: PartitionState) -> Partition | None:
         key = (topic.name, index)
         try:
-            log = self._log_manager.get_or_create(
+            log = self.log_manager.get_or_create(
                 topic.name,
                 index,
                 topic.topic_id,
@@ -174,7 +174,7 @@ class ReplicaManager:
             )
         except StorageError as error:
             self._offline.add(key)
-            for directory in list(self._log_manager.directories):
+            for directory in list(self.log_manager.directories):
                 if error.path.startswith(f"{directory}/"):
                     self.directory_failed(directory, error)
             return None
@@ -206,17 +206,17 @@ class ReplicaManager:
         if partition.is_offline:
             return
         try:
-            self._log_manager.delete(partition.log)
+            self.log_manager.delete(partition.log)
         except StorageError as error:
             self.directory_failed(partition.log.directory, error)
 
     def rename_strays(self) -> list[str]:
         """After the first `apply`: rename logs of deleted topics to stray logs; returns their names."""
-        strays = [log for key, log in self._log_manager.logs.items() if key not in self.partitions]
-        strays += [log for log in self._log_manager.strays if not log.is_offline]
+        strays = [log for key, log in self.log_manager.logs.items() if key not in self.partitions]
+        strays += [log for log in self.log_manager.strays if not log.is_offline]
         for log in strays:
             try:
-                self._log_manager.rename_to_stray(log)
+                self.log_manager.rename_to_stray(log)
             except StorageError as error:
                 self.directory_failed(log.directory, error)
         return [log.name for log in strays]
@@ -434,7 +434,7 @@ class ReplicaManager:
     @property
     def at_file_limit(self) -> bool:
         """Whether the open-file limit is reached; callers should retry large reads later."""
-        return self._log_manager.file_handles.at_file_limit(len(self._disk_lookups))
+        return self.log_manager.file_handles.at_file_limit(len(self._disk_lookups))
 
     def read(
         self,
@@ -581,7 +581,7 @@ class ReplicaManager:
     # ------------------------------------------------------------ events from storage
     def on_space_changed(self, directory: str, has_room: bool) -> None:  # noqa: FBT001
         """A log directory is full, or has space again (rule 7)."""
-        disk_space = self._log_manager.disk_space.get(directory)
+        disk_space = self.log_manager.disk_space.get(directory)
         if disk_space is not None:  # otherwise it holds only the metadata log
             disk_space.is_full = not has_room
         if has_room:
@@ -602,13 +602,13 @@ class ReplicaManager:
 
     def check_directories(self) -> None:
         """Take over log directories that the log manager has taken offline."""
-        for directory, error in self._log_manager.offline.items():
+        for directory, error in self.log_manager.offline.items():
             self.directory_failed(directory, error)
 
     def directory_failed(self, directory: str, error: StorageError) -> None:
         """Take a log directory offline (rule 4); does nothing the second time."""
-        is_new_failure = directory in self._log_manager.directories
-        self._log_manager.go_offline(directory, error)
+        is_new_failure = directory in self.log_manager.directories
+        self.log_manager.go_offline(directory, error)
         for partition in self.partitions.values():
             if partition.log.directory == directory and not partition.is_offline:
                 is_new_failure = True

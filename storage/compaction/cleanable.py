@@ -104,6 +104,7 @@ def make_job(
     log: Log,
     cleanable: LogToClean,
     last_records: dict[int, LastRecord],
+    recovery_point: int,
     wall_ms: int,
     resources: CleanerResources,
 ) -> CleanerJob:
@@ -118,6 +119,7 @@ def make_job(
         cleanable.end_offset,
         tuple(wait_for_disk(engine.aborted, engine.start_offset, cleanable.end_offset)),
         last_records,
+        recovery_point,
         wall_ms,
         config.delete_retention_ms,
         config.segment_bytes,

@@ -5,7 +5,8 @@ RULES    1. The map has, for every key between the first dirty offset and the en
          2. A record is retained if no later one has its key, and it has a value or its tombstone retention has not expired
             (`delete.retention.ms` from the first compaction that found it). Records without a key are removed.
          3. Batches of aborted transactions are removed; a marker is removed after the same retention when its transaction has
-            no batches left.
+            no batches left, and only from segments below the checkpointed recovery point: a recovery restores the producers
+            from the snapshot there, and without the marker a transaction that was open there would stay open.
          4. The last batch of a known producer is retained without its records: it has the sequence number or a marker's
             epoch. So is the last batch of each new segment: its end is the start of the next one, so that after a crash a
             gap is not taken for a loss, and the log end is known.
@@ -186,7 +187,8 @@ class _Cleaner:
         if header.is_control:
             is_useless = transactions.on_control_batch_read(data, position, header)
             horizon_ms = header.delete_horizon_ms
-            drops_all = is_useless and horizon_ms is not None and horizon_ms <= job.wall_ms
+            is_expired = horizon_ms is not None and horizon_ms <= job.wall_ms
+            drops_all = is_useless and is_expired and end_offset <= job.recovery_point
         else:
             is_useless = False
             drops_all = transactions.on_batch_read(header)

@@ -46,6 +46,8 @@ class CleanerJob(NamedTuple):
     aborted: tuple[AbortedTransaction, ...]
     last_records: dict[int, LastRecord]
     """By producer id."""
+    recovery_point: int
+    """On disk: a recovery reads no segment that ends at or below it."""
     wall_ms: int
     delete_retention_ms: int
     segment_bytes: int

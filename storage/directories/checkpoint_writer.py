@@ -24,7 +24,16 @@ Offsets = dict[TopicPartition, int]
 class CheckpointWriter:
     """The checkpoint files of one log directory."""
 
-    __slots__ = ("_directory", "_disk", "_lock", "_newest", "_possible_contents", "_writes_started", "contents")
+    __slots__ = (
+        "_directory",
+        "_disk",
+        "_lock",
+        "_newest",
+        "_possible_contents",
+        "_writes_started",
+        "contents",
+        "written",
+    )
 
     def __init__(self, disk: Disk, directory: str, lock: LockContext) -> None:
         self._disk = disk
@@ -34,6 +43,8 @@ class CheckpointWriter:
         self._newest: dict[str, int] = {}  # by file: the number of its last write
         self.contents: dict[str, Offsets] = {}
         """The contents of each file after all work has run."""
+        self.written: dict[str, Offsets] = {}
+        """The contents of each file on disk; none while it is being replaced, and after that failed."""
         self._possible_contents: dict[str, Offsets] = {}  # contents before pending background work (rule 3)
 
     def may_contain(self, partition: TopicPartition) -> bool:
@@ -66,7 +77,9 @@ class CheckpointWriter:
         with self._lock:
             for name, entries in changed.items():
                 if self._newest.get(name, 0) < number:
+                    self.written.pop(name, None)
                     write_offsets(self._disk, f"{self._directory}/{name}", entries)
+                    self.written[name] = entries
                     self._newest[name] = number
                 if in_background:
                     self._possible_contents.pop(name, None)

@@ -109,6 +109,7 @@ class LogDirectory:
     def read_checkpoints(self) -> dict[TopicPartition, Checkpoint]:
         """The checkpointed offsets of each log."""
         contents = self.checkpoints.contents = {name: self._read(name) for name in _CHECKPOINTS}
+        self.checkpoints.written = contents.copy()
         points, starts, watermarks, first_dirty = contents.values()
         return {
             key: Checkpoint(

@@ -47,7 +47,7 @@ from storage.directories.partition_directory import (
     suffixed_dir_name,
 )
 from storage.engine import Engine
-from storage.io.checkpoint_file import TopicPartition
+from storage.io.checkpoint_file import RECOVERY_POINTS, TopicPartition
 from storage.io.deferred_file_ops import DiskSpace, FileOp
 from storage.io.disk import Disk, Lock, StorageError
 from storage.io.disk_usage import DiskUsage
@@ -267,10 +267,6 @@ class LogManager:
 
     # ---- logs --------------------------------------------------------------------------------------------
 
-    def get(self, topic: str, partition: int) -> Log | None:
-        """The log of a partition, or None."""
-        return self.logs.get((topic, partition))
-
     def get_or_create(
         self,
         topic: str,
@@ -475,6 +471,12 @@ class LogManager:
         work = directory.update_checkpoints({(log.topic, log.partition): lowered})
         if work is not None:
             work()
+
+    def written_recovery_point(self, log: Log) -> int:
+        """The recovery point on disk: after a crash, recovery starts with the segment that contains it."""
+        home = self.directories.get(log.directory)
+        written = {} if home is None else home.checkpoints.written.get(RECOVERY_POINTS, {})
+        return written.get((log.topic, log.partition), 0)
 
     # ---- periodic work -----------------------------------------------------------------------------------
 

@@ -105,7 +105,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, now_ms: int) -> Path:
 def fill(manager: LogManager, now_ms: int) -> None:
     """The content of the logs before the brokers start."""
     for name in ("damaged", "expired", "expired-gone", "trimmed", "trimmed-gone"):
-        log = manager.get(name, 0)
+        log = manager.logs.get((name, 0))
         assert log is not None
         log.update_config(LogConfig(segment_bytes=1000))
         age_ms = 0 if name == "damaged" else 5 * DAY_MS

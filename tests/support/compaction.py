@@ -89,11 +89,18 @@ def cleaned(log: Log, *batches: Sequence[Pair], wall_ms: int = NOW_MS) -> Cleani
     return compact(log, wall_ms)
 
 
-def job_for(log: Log, wall_ms: int = NOW_MS, resources: CleanerResources = CleanerResources()) -> CleanerJob:  # noqa: B008
-    """The job that cleans a log as far as possible."""
+def job_for(
+    log: Log,
+    wall_ms: int = NOW_MS,
+    resources: CleanerResources = CleanerResources(),  # noqa: B008
+    *,
+    written_recovery_point: int | None = None,
+) -> CleanerJob:
+    """The job that cleans a log as far as possible; its recovery point counts as written unless another is given."""
+    recovery_point = log.recovery_point if written_recovery_point is None else written_recovery_point
     engine = log.open()
     dirt = measure(engine, bounds_of(log, wall_ms))
-    return make_job(engine, log, dirt, last_records(log.producers), wall_ms, resources)
+    return make_job(engine, log, dirt, last_records(log.producers), recovery_point, wall_ms, resources)
 
 
 def batches_of(log: Log) -> Iterator[tuple[bytes, int, BatchHeader]]:

@@ -81,7 +81,7 @@ def _fill(manager: LogManager) -> None:
 
 
 def _log(manager: LogManager, topic: str, partition: int) -> Log:
-    log = manager.get(topic, partition)
+    log = manager.logs.get((topic, partition))
     assert log is not None
     log.update_config(SMALL_SEGMENTS if topic in {"split", "trimmed"} else LogConfig())
     return log

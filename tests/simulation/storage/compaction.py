@@ -63,7 +63,12 @@ class Compaction:
         partition, log = found
         if not log.config.is_compacted or log.files.has_pending_ops:
             return
-        job = job_for(log, self._simulation.now_ms, self._random.choice(RESOURCES))
+        job = job_for(
+            log,
+            self._simulation.now_ms,
+            self._random.choice(RESOURCES),
+            written_recovery_point=self._simulation.manager.written_recovery_point(log),
+        )
         if job.first_dirty_offset < job.end_offset:
             partition.compactions.append(CompactionRun(job.end_offset, job.wall_ms, partition.end))
             log.is_being_cleaned = True

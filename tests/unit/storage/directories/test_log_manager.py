@@ -79,8 +79,8 @@ def test_a_new_partition_has_a_directory_and_a_topic_id(tmp_path: Path) -> None:
     log = created(manager)
     assert (tmp_path / "t-0" / "partition.metadata").read_text() == f"version: 0\ntopic_id: {uuid_text(TOPIC_ID)}"
     assert [path.name for path in (tmp_path / "t-0").iterdir()] == ["partition.metadata"]
-    assert manager.get("t", 0) is log is created(manager)
-    assert manager.get("t", 1) is None
+    assert manager.logs.get(("t", 0)) is log is created(manager)
+    assert manager.logs.get(("t", 1)) is None
     assert disk.syncs == []
     append(log, "a")
     log.sync_work()()
@@ -267,7 +267,7 @@ def test_a_deletion_renames_at_once_and_removes_after_the_delay(manager: LogMana
     log = manager.get_or_create("t", 0, TOPIC_ID, replace(SMALL, file_delete_delay_ms=0))
     append(log, "old")
     manager.delete(log)
-    assert manager.get("t", 0) is None
+    assert manager.logs.get(("t", 0)) is None
     (deleted,) = tmp_path.glob("t-0.*-delete")
     assert not manager.deletions(NOW_MS)
     assert append(created(manager), "new") == 0

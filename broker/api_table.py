@@ -31,7 +31,7 @@ from broker.handlers.groups.offset_delete import OffsetDeleteHandler
 from broker.handlers.quorum.controller_apis import ControllerHandlers
 from broker.handlers.quorum.envelopes import EnvelopeHandler
 from broker.handlers.quorum.raft_apis import RaftHandlers
-from broker.handlers.records import fetch, fetch_fast_path, list_offsets, produce, produce_fast_path
+from broker.handlers.records import list_offsets
 from broker.handlers.records.delete_records import DeleteRecordsHandler
 from broker.handlers.records.fetch import FetchHandler
 from broker.handlers.records.fetch_sessions import FetchSessions
@@ -107,12 +107,10 @@ def client_apis(
     transacting = TransactionHandlers(transactions, groups, image, ids.generate_producer_id, authorizer, *limits)
     instances = ClientInstances(image, lambda: new_uuid(secrets.token_bytes))
     validator = BrokerConfigValidator(config.node_id, DynamicBrokerConfig(config))
-    producing = ProduceHandler(replicas, purgatory.timers, verification, authorizer)
-    fetching = _fetching(config, replicas, purgatory, authorizer)
     return ApiVersionsHandler(node).table_of(
         [
-            *produce.routes(producing, produce_fast_path.fast_paths(producing)),
-            *fetch.routes(fetching, fetch_fast_path.fast_paths(fetching)),
+            *ProduceHandler(replicas, purgatory.timers, verification, authorizer).routes(),
+            *_fetching(config, replicas, purgatory, authorizer).routes(),
             *list_offsets.routes(ListOffsetsHandler(replicas, authorizer)),
             *producer_ids.routes(ProducerIdsHandler(ids, transacting.init_producer_id, authorizer)),
             *metadata.routes(),

@@ -27,6 +27,7 @@ _LENGTH_AND_ID = Struct(">ii")
 _PREFIX = 4
 SCRATCH_BYTES = 65536
 _INITIAL_BYTES = 1024 * 1024
+_new_tuple = tuple.__new__
 
 
 class FrameReader:
@@ -127,7 +128,7 @@ def parse_request_header(frame: bytearray) -> RequestHeader:
         client_id = frame[_HEADER.size : end].decode()
     except UnicodeDecodeError:
         raise MalformedRequest("client id is not UTF-8") from None
-    return RequestHeader(api_key, api_version, correlation_id, client_id, end)
+    return _new_tuple(RequestHeader, (api_key, api_version, correlation_id, client_id, end))  # half the time of a call
 
 
 def frame_request(

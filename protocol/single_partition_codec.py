@@ -126,7 +126,9 @@ class FetchLayout:
         self,
         correlation_id: int,
         request: SinglePartitionFetch,
-        bounds: tuple[int, int, int],
+        high_watermark: int,
+        last_stable_offset: int,
+        log_start_offset: int,
         size: int,
         regions: tuple[FileRegion, ...],
         *,
@@ -137,12 +139,16 @@ class FetchLayout:
         Args:
             correlation_id: of the request.
             request: the decoded request.
-            bounds: high watermark, last stable offset, log start offset.
+            high_watermark: of the partition.
+            last_stable_offset: of the partition.
+            log_start_offset: of the partition.
             size: total size of the records.
             regions: file regions of the records.
             has_empty_list: whether the list of aborted transactions is empty instead of null.
         """
-        partition = self._response_partition.pack(*bounds, self._null_list_count + has_empty_list, _MINUS_ONE)
+        partition = self._response_partition.pack(
+            high_watermark, last_stable_offset, log_start_offset, self._null_list_count + has_empty_list, _MINUS_ONE
+        )
         records = uvarint(size + 1) if self._is_flexible else size.to_bytes(4, "big")
         head, end, echoed_bytes = self._response_head, self._response_end, request.echoed_bytes
         length = head.size - _PREFIX + len(echoed_bytes) + len(partition) + len(records) + size + len(end)
@@ -200,6 +206,8 @@ class ProduceLayout:
             if not self._has_ids:
                 topic, topic_id, name_end = _name(frame, name_end, topic_id - self._is_flexible)
             partitions, index = index_of.unpack_from(frame, name_end)
+            if topics != self._count_of_one or partitions != self._count_of_one or transactional_id != self._no_id:
+                return None
             index_end = name_end + index_of.size
             if self._is_flexible:
                 length, start = read_uvarint(frame, index_end)
@@ -209,13 +217,7 @@ class ProduceLayout:
         except (struct.error, MalformedRequest):  # it is cut short
             return None
         end = start + length
-        if (
-            topics != self._count_of_one
-            or partitions != self._count_of_one
-            or transactional_id != self._no_id
-            or length < 0
-            or not frame.startswith(self._trailing_tags, end)  # false if the frame ends before
-        ):
+        if length < 0 or not frame.startswith(self._trailing_tags, end):  # false if the frame ends before
             return None
         records, echoed_bytes = memoryview(frame)[start:end], frame[position + self._topics_at : index_end]
         return _new_tuple(SinglePartitionProduce, (topic, topic_id, index, acks, timeout_ms, records, echoed_bytes))

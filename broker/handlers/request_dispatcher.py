@@ -31,6 +31,7 @@ from replication.completion import Completion
 _log = logging.getLogger("barnabas.dispatch")
 
 _API_KEY_BYTES: Final = 2  # a frame begins with the API key
+_new_tuple = tuple.__new__
 
 
 class _Entry(NamedTuple):
@@ -68,12 +69,11 @@ class Dispatcher:
         watchdog = self._watchdog
         if watchdog is not None and watchdog.is_parked:
             watchdog.wake()
-        header = parse_request_header(frame)
-        api_key, api_version, correlation_id, client_id, position = header
+        api_key, api_version, correlation_id, client_id, position = parse_request_header(frame)
         entry = self._entries.get((api_key, api_version)) or self._find(api_key, api_version)
-        context = RequestContext(
-            api_key, api_version, correlation_id, client_id, connection, mono_ms, time.time_ns() // 1_000_000
-        )
+        wall_ms = time.time_ns() // 1_000_000
+        values = (api_key, api_version, correlation_id, client_id, connection, mono_ms, wall_ms)
+        context: RequestContext = _new_tuple(RequestContext, values)  # half the time of a call of the class
         if entry is None:  # ApiVersions of an unknown version
             return self._answer_unknown_api_versions(context)
         if entry.has_flexible_request_header:

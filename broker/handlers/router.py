@@ -23,28 +23,16 @@ from replication.completion import Completion
 __all__ = ["CloseConnection", "ConnectionInfo", "Handler", "RequestContext", "Route", "Router"]
 
 
-class RequestContext:
+class RequestContext(NamedTuple):
     """Header, arrival time and connection of a request."""
 
-    __slots__ = ("api_key", "api_version", "client_id", "connection", "correlation_id", "mono_ms", "wall_ms")
-
-    def __init__(
-        self,
-        api_key: int,
-        api_version: int,
-        correlation_id: int,
-        client_id: str | None,
-        connection: ConnectionInfo,
-        mono_ms: int,
-        wall_ms: int,
-    ) -> None:
-        self.api_key = api_key
-        self.api_version = api_version
-        self.correlation_id = correlation_id
-        self.client_id = client_id
-        self.connection = connection
-        self.mono_ms = mono_ms
-        self.wall_ms = wall_ms
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    connection: ConnectionInfo
+    mono_ms: int
+    wall_ms: int
 
     @property
     def principal(self) -> str:
@@ -61,9 +49,6 @@ FastPath = Callable[[RequestContext, bytearray, int], "list[Part] | Completion[A
 None: another layout. Then nothing has happened, and the handler is called.
 """
 
-FastPaths = Callable[[int], "FastPath | None"]
-"""The fast path of a version, if it has one."""
-
 
 class Route(NamedTuple):
     """A route: API key, versions and handler.
@@ -71,6 +56,7 @@ class Route(NamedTuple):
     `advertised_min` differs from `min_version` only for Produce, which must be advertised from 0 on for old librdkafka
     (KAFKA-18659) but is supported from 3 on. With `can_pipeline`, a request may start before the responses to earlier ones
     of the same connection are complete: everything that depends on their order is done when the handler returns.
+    `fast_path` returns the fast path of a version, if it has one.
     """
 
     api_key: int
@@ -78,7 +64,7 @@ class Route(NamedTuple):
     max_version: int
     handler: Handler
     advertised_min: int | None = None
-    fast_path: FastPaths | None = None
+    fast_path: Callable[[int], FastPath | None] | None = None
     can_pipeline: bool = False
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from broker.handlers import request_dispatcher
-from broker.handlers.records import fetch, fetch_fast_path, produce, produce_fast_path
 from broker.handlers.records.fetch import FetchHandler
 from broker.handlers.request_dispatcher import Dispatcher
-from broker.handlers.router import FastPaths, Router
+from broker.handlers.router import FastPath, Route, Router
 from broker.network.exchange import CloseConnection
 from broker.security.authorizer import Operation, Resource
 from protocol.api import request_header_version
@@ -45,15 +45,17 @@ class StrictDispatcher(Dispatcher):
 class DispatcherUnderTest:
     """A dispatcher with or without fast paths; counts the fast path's responses."""
 
-    def __init__(self, harness: ReplicaHarness, rows: Any, handler: Any, fast_paths: FastPaths | None) -> None:
+    def __init__(self, harness: ReplicaHarness, routes: list[Route], *, has_fast_path: bool) -> None:
         self.harness = harness
         self.answered: Counter[int] = Counter()
         self.dispatcher = StrictDispatcher()
-        self.dispatcher.serve(Router(rows(handler, None if fast_paths is None else self._counted(fast_paths))))
+        (route,) = routes
+        self.dispatcher.serve(Router([route._replace(fast_path=self._counted(route) if has_fast_path else None)]))
 
-    def _counted(self, fast_paths: FastPaths) -> FastPaths:
+    def _counted(self, route: Route) -> Callable[[int], FastPath | None]:
         def counted(version: int) -> Any:
-            fast_path = fast_paths(version)
+            assert route.fast_path is not None
+            fast_path: Any = route.fast_path(version)
 
             def counting(*request: Any) -> Any:
                 answer = fast_path(*request)
@@ -216,8 +218,8 @@ def test_fast_path_and_handler_answer_fetch_alike(tmp_path):
     handlers = [harness.fetching for harness in harnesses]
     for handler in handlers:
         handler.max_bytes, handler.sessions.slots = 2000, 15
-    short = DispatcherUnderTest(harnesses[0], fetch.routes, handlers[0], fetch_fast_path.fast_paths(handlers[0]))
-    long = DispatcherUnderTest(harnesses[1], fetch.routes, handlers[1], None)
+    short = DispatcherUnderTest(harnesses[0], handlers[0].routes(), has_fast_path=True)
+    long = DispatcherUnderTest(harnesses[1], handlers[1].routes(), has_fast_path=False)
     clients = [Fetches(harnesses[0], chance) for _ in range(60)]
     exchanges: list[tuple[list[Any], list[Any]]] = []
     for turn in range(2500):
@@ -286,10 +288,8 @@ def test_fast_path_and_handler_answer_produce_alike(tmp_path, monkeypatch, *, is
     chance = random.Random(seed)
     harnesses = [producing_world(tmp_path / dispatcher, is_held=is_held) for dispatcher in ("short", "long")]
     monkeypatch.setattr(request_dispatcher, "time", SimpleNamespace(time_ns=lambda: harnesses[0].wall_ms * 1_000_000))
-    short = DispatcherUnderTest(
-        harnesses[0], produce.routes, harnesses[0].producing, produce_fast_path.fast_paths(harnesses[0].producing)
-    )
-    long = DispatcherUnderTest(harnesses[1], produce.routes, harnesses[1].producing, None)
+    short = DispatcherUnderTest(harnesses[0], harnesses[0].producing.routes(), has_fast_path=True)
+    long = DispatcherUnderTest(harnesses[1], harnesses[1].producing.routes(), has_fast_path=False)
     sequences: Counter[int] = Counter()
     exchanges: list[tuple[list[Any], list[Any], bytes]] = []
     for _ in range(1000):

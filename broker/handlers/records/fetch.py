@@ -13,20 +13,32 @@ RULES    1. Immediate responses: max_wait_ms is 0, no partitions, min_bytes reac
          6. A partition whose read would block on the disk is *blocked*: a thread loads the pages, then it
             is read again. An incremental response with records leaves blocked partitions for the next fetch; others
             wait for them, even after max_wait_ms, as Kafka's read would.
+         7. The fast path answers one partition with records in memory, without messages; the response is the same, byte for
+            byte. It returns None before any change for any other request: another layout, a new or final session epoch,
+            other dirty partitions, an error of any kind, an aborted transaction, fewer bytes than min_bytes, or data outside
+            the page cache (docs/decisions/0015-fast-path-for-single-partition-requests.md).
 NOT HERE Sessions and dirty partitions (`fetch_sessions.py`), visibility of records (`replication/partition/partition.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
-from broker.handlers.records.fetch_sessions import FetchContext, FetchedPartition, FetchSession, FetchSessions
+from broker.handlers.records.fetch_sessions import (
+    FINAL_EPOCH,
+    NO_SESSION,
+    FetchContext,
+    FetchedPartition,
+    FetchSession,
+    FetchSessions,
+)
 from broker.handlers.records.leaders import current_leader, node_endpoints
-from broker.handlers.router import FastPaths, RequestContext, Route
+from broker.handlers.router import FastPath, RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
+from protocol.framing import Part
 from protocol.messages.produce_fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
@@ -35,7 +47,9 @@ from protocol.messages.produce_fetch import (
     FetchResponse,
     PartitionData,
 )
+from protocol.single_partition_codec import FIRST_FETCH_VERSION, FetchLayout
 from replication.completion import Completion
+from replication.partition.follower_progress import FetchPosition
 from replication.partition.partition import DivergingEpoch, Reader
 from replication.partition.replica_manager import ReplicaManager
 from replication.purgatory import DelayedOperation, Purgatory
@@ -57,11 +71,18 @@ _ERRORS_BEFORE_READ: Final = frozenset(
 )
 """Errors before the read; as in Kafka the list of aborted transactions is empty then, not null."""
 
-_ReadResult = tuple[PartitionData, int, bool]
-"""The partition's response, its bytes of records, and whether the partition stays dirty."""
-
 SelectReplica = Callable[[str, int, int, str], "int | None"]
 """(topic, partition, offset, client rack) -> preferred read replica (KIP-392)."""
+
+
+class _ReadResult(NamedTuple):
+    """The result of one partition."""
+
+    data: PartitionData
+    size: int
+    """Bytes of records."""
+    has_more: bool
+    """Whether the partition stays dirty."""
 
 
 class FetchHandler:
@@ -88,6 +109,14 @@ class FetchHandler:
             for isolation in (Isolation.HIGH_WATERMARK, Isolation.LAST_STABLE)
             for leader_only in (True, False)
         }
+
+    def routes(self) -> list[Route]:
+        """The routes of this module."""
+        return [Route(ApiKey.FETCH, 4, 18, self.handle, fast_path=self.fast_path)]
+
+    def fast_path(self, version: int) -> FastPath | None:
+        """The fast path of a version, if it has one."""
+        return FetchFastPath(self, version).answer if version >= FIRST_FETCH_VERSION else None
 
     def handle(self, ctx: RequestContext, request: FetchRequest) -> FetchResponse | Completion[FetchResponse]:
         """Handle a Fetch, now or later."""
@@ -124,6 +153,10 @@ class FetchHandler:
         if not self.authorizer.authorize(ctx.connection.principal, Operation.READ, Resource.TOPIC, topic):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
+    def response_max_bytes(self, requested: int) -> int:
+        """The limit of a response to a client that accepts `requested` bytes."""
+        return min(requested, self.max_bytes)
+
     def consumer(self, isolation: Isolation, version: int) -> Reader:
         """The reader for consumers; only versions with a rack id may read from followers (KIP-392)."""
         return self._consumers[isolation, version < _FIRST_VERSION_WITH_RACK]
@@ -149,9 +182,9 @@ class _Fetch(DelayedOperation):
     """A Fetch request in progress."""
 
     __slots__ = (
-        "_blocked", "_bytes", "_ctx", "_fetch_context", "_handler", "_has_timed_out", "_is_new_session",
+        "_blocked", "_bytes", "_ctx", "_fetch_context", "_handler", "_has_timed_out", "_is_follower", "_is_new_session",
         "_max_bytes", "_may_replicate", "_min_bytes", "_must_respond", "_pending", "_rack", "_reader", "_results",
-        "_throttle_ms", "_unblocked",
+        "_sends_high_watermarks", "_throttle_ms", "_unblocked",
     )  # fmt: skip
 
     def __init__(
@@ -167,10 +200,15 @@ class _Fetch(DelayedOperation):
         self._ctx = ctx
         self._reader = reader
         self._fetch_context = fetch_context
-        self._max_bytes = min(request.max_bytes, handler.max_bytes)
+        self._max_bytes = handler.response_max_bytes(request.max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._rack = request.rack_id
         self._is_new_session = request.session_epoch == 0
+        self._is_follower = reader.is_follower
+        self._sends_high_watermarks = (
+            handler.select_replica is not None and self._is_follower and fetch_context.is_incremental
+        )
+        """Whether this follower must get a new high watermark at once: consumers may read from it."""
         self._results: dict[FetchedPartition, _ReadResult] = {}
         self._bytes = 0
         self._blocked: dict[FetchedPartition, int | None] = {}  # with the `fetched_mono_ms` of the blocked read
@@ -180,7 +218,7 @@ class _Fetch(DelayedOperation):
         self._throttle_ms = NEVER
         """Delay until a throttled follower may get records again."""
         self._pending: Completion[FetchResponse] | None = None
-        self._may_replicate = not reader.is_follower or handler.authorizer.authorize(
+        self._may_replicate = self._is_follower and handler.authorizer.authorize(
             ctx.principal, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME
         )
 
@@ -220,9 +258,9 @@ class _Fetch(DelayedOperation):
         for partition in list(dirty):
             before = results.pop(partition, None)
             if before is not None:
-                self._bytes -= before[1]
+                self._bytes -= before.size
             remaining_bytes = self._max_bytes - self._bytes
-            if remaining_bytes <= 0 and is_partial and self._bytes and not self._reader.is_follower:
+            if remaining_bytes <= 0 and is_partial and self._bytes and not self._is_follower:
                 break  # a follower's fetch offset acknowledges records, so it is always read
             del dirty[partition]
             if partition in self._blocked:
@@ -233,7 +271,7 @@ class _Fetch(DelayedOperation):
             )
             if result is not None:
                 results[partition] = result
-                self._bytes += result[1]
+                self._bytes += result.size
 
     def _read_partition(
         self, partition: FetchedPartition, remaining_bytes: int | None, fetched_mono_ms: int | None
@@ -245,9 +283,15 @@ class _Fetch(DelayedOperation):
             if self._ctx.api_version >= _FIRST_VERSION_WITH_IDS:
                 topic = self._resolve_topic_name(partition)
             assert topic is not None
-            self._authorize(topic)
-            selected = self._select_replica(topic, partition)
-            if selected is not None or self._is_throttled(topic, partition.index):
+            selected = None
+            if self._is_follower:
+                self._authorize_follower()
+                is_readable = not self._is_throttled(topic, partition.index)
+            else:
+                self._handler.authorize_consumer(self._ctx, topic)
+                selected = self._select_replica(topic, partition)
+                is_readable = selected is None
+            if not is_readable:
                 remaining_bytes = None
             info = replicas.read(
                 topic,
@@ -259,11 +303,11 @@ class _Fetch(DelayedOperation):
                 fetched_mono_ms=fetched_mono_ms,
             )
         except KafkaError as error:
-            return self._error_data(partition, error.code), 0, True
+            return _ReadResult(self._error_data(partition, error.code), 0, has_more=True)
         except DivergingEpoch as diverged:
             data = self._error_data(partition, ErrorCode.NONE)
             data.diverging_epoch = FetchEpochEndOffset(epoch=diverged.epoch, end_offset=diverged.end_offset)
-            return data, 0, True
+            return _ReadResult(data, 0, has_more=True)
         if isinstance(info, DiskLookup):
             self._blocked[partition] = fetched_mono_ms
             replicas.await_disk(replicas.find(topic, partition.index), info, lambda: self._on_unblocked(partition))
@@ -286,7 +330,7 @@ class _Fetch(DelayedOperation):
             self._must_respond = True
         elif self._sends_high_watermarks and partition.sent_high_watermark != info.high_watermark:
             self._must_respond = True
-        return data, info.size, partition.offset < _read_limit(info, reader.isolation)
+        return _ReadResult(data, info.size, partition.offset < _read_limit(info, reader.isolation))
 
     def _resolve_topic_name(self, partition: FetchedPartition) -> str:
         name = self._handler.topic_name(partition.topic_id)
@@ -294,26 +338,16 @@ class _Fetch(DelayedOperation):
             self._fetch_context.set_topic_name(partition, name)
         return name
 
-    def _authorize(self, topic: str) -> None:
-        """Require CLUSTER_ACTION of followers, READ on the topic of consumers."""
-        if not self._reader.is_follower:
-            self._handler.authorize_consumer(self._ctx, topic)
-        elif not self._may_replicate:
+    def _authorize_follower(self) -> None:
+        """Require CLUSTER_ACTION."""
+        if not self._may_replicate:
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-
-    @property
-    def _sends_high_watermarks(self) -> bool:
-        """Whether this follower must get a new high watermark at once: consumers may read from it."""
-        has_replica_selector = self._handler.select_replica is not None
-        return has_replica_selector and self._reader.is_follower and self._fetch_context.is_incremental
 
     def _is_throttled(self, topic: str, index: int) -> bool:
         """Whether a follower outside the ISR has exceeded its replication quota (KIP-73)."""
-        replicas, reader = self._handler.replicas, self._reader
-        if not reader.is_follower:
-            return False
+        replicas = self._handler.replicas
         wait_ms = replicas.leader_quota.wait_ms(topic, index, self._ctx.mono_ms)
-        if not wait_ms or replicas.is_in_sync(topic, index, reader.replica_id):
+        if not wait_ms or replicas.is_in_sync(topic, index, self._reader.replica_id):
             return False
         self._throttle_ms = min(self._throttle_ms, wait_ms)
         return True
@@ -417,14 +451,14 @@ class _Fetch(DelayedOperation):
             selected_partitions = [
                 partition
                 for partition in candidates
-                if partition in results and self._update_response(partition, *results[partition]) | self._is_new_session
+                if partition in results and self._update_response(partition, results[partition]) | self._is_new_session
             ]
             self._restore_dirty()
         topics: list[FetchableTopicResponse] = []
         last: FetchedPartition | None = None
         for partition in selected_partitions:
             data, size, _ = results[partition]
-            if size and self._reader.is_follower and partition.topic is not None:
+            if size and self._is_follower and partition.topic is not None:
                 self._handler.replicas.leader_quota.record(partition.topic, partition.index, size, self._ctx.mono_ms)
             if last is None or partition.topic_id != last.topic_id or partition.topic != last.topic:
                 topics.append(
@@ -434,20 +468,21 @@ class _Fetch(DelayedOperation):
             else:
                 topics[-1].partitions.append(data)
         response = FetchResponse(session_id=fetch_context.session_id, responses=topics)
-        has_endpoints = self._ctx.api_version >= _FIRST_VERSION_WITH_LEADER and not self._reader.is_follower
+        has_endpoints = self._ctx.api_version >= _FIRST_VERSION_WITH_LEADER and not self._is_follower
         if self._must_respond and has_endpoints:
-            leaders = (data.current_leader for data, _, _ in results.values() if data.current_leader is not None)
+            leaders = (read.data.current_leader for read in results.values() if read.data.current_leader is not None)
             listener = self._ctx.connection.listener_name
             response.node_endpoints = node_endpoints(self._handler.replicas.image, leaders, listener)
         return response
 
-    def _update_response(self, partition: FetchedPartition, data: PartitionData, size: int, _has_more: bool) -> bool:  # noqa: FBT001
+    def _update_response(self, partition: FetchedPartition, read: _ReadResult) -> bool:
         """Whether the response contains the partition (rule 4); stores the sent values."""
+        data = read.data
         if data.error_code or data.diverging_epoch is not None:
             partition.sent_high_watermark = -1  # send it again after the error
             return True
         has_changed = (
-            size > 0
+            read.size > 0
             or partition.sent_high_watermark != data.high_watermark
             or partition.sent_log_start_offset != data.log_start_offset
             or data.preferred_read_replica >= 0
@@ -463,9 +498,9 @@ class _Fetch(DelayedOperation):
         starved: list[FetchedPartition] = [*self._blocked]
         self._blocked.clear()
         self._unblocked.clear()
-        for partition, (data, size, has_more) in self._results.items():
-            if has_more:
-                (served if size or data.error_code else starved).append(partition)
+        for partition, read in self._results.items():
+            if read.has_more:
+                (served if read.size or read.data.error_code else starved).append(partition)
         if starved:
             fetch_context.dirty = {**dict.fromkeys(starved), **fetch_context.dirty}
         for partition in served:
@@ -479,6 +514,58 @@ def _read_limit(info: ReadInfo, isolation: Isolation) -> int:
     return info.log_end_offset if isolation is Isolation.LOG_END else info.last_stable_offset
 
 
-def routes(handler: FetchHandler, fast_path: FastPaths | None = None) -> list[Route]:
-    """The rows of the API table."""
-    return [Route(ApiKey.FETCH, 4, 18, handler.handle, fast_path=fast_path)]
+class FetchFastPath:
+    """The fast path of one version (rule 7)."""
+
+    __slots__ = ("_committed", "_handler", "_layout", "_uncommitted")
+
+    def __init__(self, handler: FetchHandler, version: int) -> None:
+        self._handler = handler
+        self._layout = FetchLayout(version)
+        self._uncommitted = handler.consumer(Isolation.HIGH_WATERMARK, version)
+        self._committed = handler.consumer(Isolation.LAST_STABLE, version)
+
+    def answer(self, ctx: RequestContext, frame: bytearray, position: int) -> list[Part] | None:
+        """The response to the request at `position`, or None."""
+        fetch = self._layout.decode_request(frame, position)
+        if fetch is None:
+            return None
+        handler, topic, index, offset = self._handler, fetch.topic, fetch.partition, fetch.fetch_offset
+        in_session = None
+        try:
+            if fetch.topic_id:
+                topic = handler.topic_name(fetch.topic_id)
+            partition = handler.replicas.partitions.get((topic, index))
+            if partition is None or partition.high_watermark <= offset:  # not on this broker, or the fetch has to wait
+                return None
+            if fetch.session_id != NO_SESSION or fetch.session_epoch != FINAL_EPOCH:
+                in_session = handler.sessions.find_only_dirty(fetch)
+                if in_session is None:
+                    return None
+            if handler.select_replica is not None:
+                return None
+            handler.authorize_consumer(ctx, topic)
+            info = handler.replicas.read(
+                topic,
+                index,
+                FetchPosition(offset, fetch.current_leader_epoch, fetch.last_fetched_epoch),
+                min(handler.response_max_bytes(fetch.max_bytes), fetch.partition_max_bytes),
+                self._committed if fetch.isolation_level else self._uncommitted,
+                min_one_batch=True,
+            )
+        except (KafkaError, DivergingEpoch):
+            return None
+        if isinstance(info, DiskLookup) or info.aborted or not info.size or info.size < fetch.min_bytes:
+            return None
+        if in_session is not None:
+            handler.sessions.answer_single(in_session, fetch, info, ctx.mono_ms)
+        return self._layout.encode_response(
+            ctx.correlation_id,
+            fetch,
+            info.high_watermark,
+            info.last_stable_offset,
+            info.log_start_offset,
+            info.size,
+            info.regions,
+            has_empty_list=info.aborted is not None,
+        )

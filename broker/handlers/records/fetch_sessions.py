@@ -28,6 +28,7 @@ from protocol.single_partition_codec import SinglePartitionFetch
 from replication.partition.follower_progress import FetchPosition
 from replication.partition.partition import end_key, state_key
 from replication.purgatory import DelayedOperation, Key, Purgatory
+from storage.log.log import ReadInfo
 
 NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
@@ -232,10 +233,6 @@ class FetchSessions:
         """Partitions of all sessions."""
         return sum(len(session.partitions) for session in self._by_id.values())
 
-    def find(self, session_id: int) -> FetchSession | None:
-        """The session of that id."""
-        return self._by_id.get(session_id)
-
     def open(self, request: FetchRequest, version: int, mono_ms: int, *, is_follower: bool) -> FetchContext | ErrorCode:
         """The fetch context of a request, or the session error."""
         if version < _FIRST_VERSION_WITH_SESSIONS:
@@ -273,11 +270,9 @@ class FetchSessions:
         return fetch_context
 
     def _resume(self, request: FetchRequest, mono_ms: int, *, uses_topic_ids: bool) -> FetchContext | ErrorCode:
-        session = self._by_id.get(request.session_id)
-        if session is None:
-            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        if request.session_epoch != session.epoch:
-            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        session = self._find(request.session_id, request.session_epoch)
+        if isinstance(session, ErrorCode):
+            return session
         if uses_topic_ids is not session.uses_topic_ids:
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
         session.update(request, uses_topic_ids=uses_topic_ids)
@@ -285,10 +280,39 @@ class FetchSessions:
             is_follower = session.is_follower
             self.remove(session.session_id)
             return FetchContext(self._purgatory, is_follower=is_follower)
-        self.advance(session, mono_ms)
+        self._advance(session, mono_ms)
         return session
 
-    def advance(self, session: FetchSession, mono_ms: int) -> None:
+    def _find(self, session_id: int, epoch: int) -> FetchSession | ErrorCode:
+        """The session whose next request has this epoch (rule 1)."""
+        session = self._by_id.get(session_id)
+        if session is None:
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        return session if session.epoch == epoch else ErrorCode.INVALID_FETCH_SESSION_EPOCH
+
+    def find_only_dirty(self, request: SinglePartitionFetch) -> FetchedPartition | None:
+        """The requested partition of a session, if no other one is dirty and no request of the session waits."""
+        session = self._find(request.session_id, request.session_epoch)
+        if isinstance(session, ErrorCode) or session.waiter is not None:
+            return None
+        partition = session.partitions.get((request.topic_id or request.topic, request.partition))
+        if partition is None or partition.topic is None:
+            return None
+        dirty = session.dirty
+        return partition if not dirty or (len(dirty) == 1 and partition in dirty) else None
+
+    def answer_single(
+        self, partition: FetchedPartition, request: SinglePartitionFetch, info: ReadInfo, mono_ms: int
+    ) -> None:
+        """Accept a request of a session and its response with records; more may follow, so the partition stays dirty."""
+        session = partition.fetch_context
+        assert isinstance(session, FetchSession)
+        partition.update_request(request)
+        partition.update_response(info.high_watermark, info.log_start_offset)
+        session.dirty[partition] = None
+        self._advance(session, mono_ms)
+
+    def _advance(self, session: FetchSession, mono_ms: int) -> None:
         """Accept the next request of a session."""
         session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
         session.last_used_mono_ms = mono_ms

@@ -8,6 +8,9 @@ RULES    1. Partitions are appended in request order and independently. A repeat
          4. Transactional batches need an authorized transactional id, and all batches of a request the same producer
             id; otherwise nothing is appended. Each batch is appended after its transaction is verified
             (`coordinators/transactions/transaction_verification.py`).
+         5. The fast path answers one batch for one partition without messages; the response is the same, byte for byte. It
+            returns None before any change for any other request: another layout, acks=0, a transactional batch, an unknown or
+            unauthorized topic (docs/decisions/0015-fast-path-for-single-partition-requests.md).
 NOT HERE Validation of batches (`storage/log/log_validator.py`), acks (`replication/partition/partition.py`).
 """
 
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 from functools import partial
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from broker.coordinators.transactions.transaction import ProducerIdAndEpoch
 from broker.coordinators.transactions.transaction_verification import (
@@ -24,10 +27,12 @@ from broker.coordinators.transactions.transaction_verification import (
     TransactionVerification,
 )
 from broker.handlers.records.leaders import current_leader, node_endpoints
-from broker.handlers.router import CloseConnection, FastPaths, RequestContext, Route
+from broker.handlers.router import CloseConnection, FastPath, RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
-from protocol.api import ApiKey
+from protocol.api import ApiKey, response_header_version
+from protocol.codec import encoder
 from protocol.errors import ErrorCode, KafkaError
+from protocol.framing import Part, frame_response
 from protocol.messages.produce_fetch import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
@@ -39,6 +44,7 @@ from protocol.messages.produce_fetch import (
 )
 from protocol.primitives import ZERO_UUID
 from protocol.records import ATTRIBUTES_POSITION, BATCH_OVERHEAD, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
+from protocol.single_partition_codec import FIRST_PRODUCE_VERSION, ProduceLayout
 from replication.completion import Completion, failed
 from replication.metadata.topic_names import INTERNAL_TOPICS
 from replication.partition.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE
@@ -63,7 +69,7 @@ _ERRORS_WITH_LOG_START: Final = frozenset(
 )
 """Errors that return the log start offset: the producer's earlier records may have been deleted."""
 _NO_RECORDS: Final = memoryview(b"")
-ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_POSITION + 1
+_ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_POSITION + 1
 _PRODUCER: Final = Struct(">43xqh")  # a batch's producer id and epoch
 _SEQUENCE: Final = Struct(">53xi")
 
@@ -83,17 +89,25 @@ class ProduceHandler:
         self.verification = verification
         self.authorizer = authorizer
 
+    def routes(self) -> list[Route]:
+        """The routes of this module; advertised from version 0, supported from 3 (KAFKA-18659)."""
+        return [
+            Route(ApiKey.PRODUCE, 3, 13, self.handle, advertised_min=0, fast_path=self.fast_path, can_pipeline=True)
+        ]
+
+    def fast_path(self, version: int) -> FastPath | None:
+        """The fast path of a version, if it has one."""
+        return ProduceFastPath(self, version).answer if version >= FIRST_PRODUCE_VERSION else None
+
     def handle(
         self, ctx: RequestContext, request: ProduceRequest
     ) -> ProduceResponse | Completion[ProduceResponse | None] | None:
         """Append, and respond now or later."""
         produce = _Produce(self, ctx, request.acks)
         refusal = self._check_request(ctx, request)
-        if refusal is not None:
-            produce.reject_all(request, refusal)
-        else:
-            for topic in request.topic_data:
-                produce.append_topic(topic)
+        for topic in request.topic_data:
+            produce.append_topic(topic, refusal)
+        if request.transactional_id is not None:
             produce.append_transactional(request.transactional_id)
         return produce.finish(request.timeout_ms)
 
@@ -113,12 +127,6 @@ class ProduceHandler:
         if name in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {name}")
         return name
-
-    def failure_response(
-        self, ctx: RequestContext, topic: str, index: int, topic_id: bytes, error: KafkaError
-    ) -> ProduceResponse:
-        """The response to a request whose only append failed."""
-        return _Produce(self, ctx, ACKS_ALL).failure_response(topic, index, topic_id, error)
 
     def _check_request(self, ctx: RequestContext, request: ProduceRequest) -> KafkaError | None:
         """The error of the whole request, if any."""
@@ -149,8 +157,8 @@ def _is_transactional(records: Any) -> bool:
     return (
         records is not None
         and len(records) >= BATCH_OVERHEAD
+        and records[_ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_BIT != 0
         and records[MAGIC_POSITION] == MAGIC
-        and bool(records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_BIT)
     )
 
 
@@ -165,6 +173,14 @@ def _first_sequence_of(records: Any) -> int:
     return int(first)
 
 
+class _TransactionalBatch(NamedTuple):
+    """A batch that is appended after its transaction is verified."""
+
+    topic: str
+    data: PartitionProduceData
+    answer: PartitionProduceResponse
+
+
 class _Produce:
     """A Produce request in progress."""
 
@@ -177,41 +193,24 @@ class _Produce:
         self._ctx = ctx
         self._acks = acks
         self._response = ProduceResponse(responses=[])
-        self._transactional: list[tuple[str, PartitionProduceData, PartitionProduceResponse]] = []
+        self._transactional: list[_TransactionalBatch] = []
         self._remaining = 0
         self._has_error = False
         self._late_response: Completion[ProduceResponse | None] | None = None
 
     # ------------------------------------------------------------ appending
-    def reject_all(self, request: ProduceRequest, refusal: KafkaError) -> None:
-        """Append nothing and return the same error for every partition."""
-        self._has_error = True
-        self._response.responses = [
-            TopicProduceResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[
-                    PartitionProduceResponse(
-                        index=data.index, error_code=refusal.code, base_offset=-1, error_message=refusal.message
-                    )
-                    for data in topic.partition_data
-                ],
-            )
-            for topic in request.topic_data
-        ]
-
-    def append_topic(self, topic: TopicProduceData) -> None:
-        """Append the batches of one topic."""
+    def append_topic(self, topic: TopicProduceData, refusal: KafkaError | None) -> None:
+        """Append the batches of one topic, or return the error of the whole request for each."""
         answers: list[PartitionProduceResponse] = []
         self._response.responses.append(
             TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
         )
         name = topic.name
-        refusal = None
-        try:
-            name = self._handler.topic_name(self._ctx, name, topic.topic_id)
-        except KafkaError as error:
-            refusal = error
+        if refusal is None:
+            try:
+                name = self._handler.topic_name(self._ctx, name, topic.topic_id)
+            except KafkaError as error:
+                refusal = error
         for data in topic.partition_data:
             # The initial error is the one returned after the timeout.
             answer = PartitionProduceResponse(index=data.index, error_code=ErrorCode.REQUEST_TIMED_OUT, base_offset=-1)
@@ -222,28 +221,26 @@ class _Produce:
             else:
                 self._on_append(name, answer, failed(refusal))
 
-    def failure_response(self, topic: str, index: int, topic_id: bytes, error: KafkaError) -> ProduceResponse:
+    def failure_response(self, topic: str, topic_id: bytes, index: int, error: Exception) -> ProduceResponse:
         """The response after the fast path's append failed."""
-        answer = PartitionProduceResponse(index=index, error_code=error.code, base_offset=-1)
+        answer = PartitionProduceResponse(index=index, error_code=ErrorCode.NONE, base_offset=-1)
         answers = TopicProduceResponse(name=topic, topic_id=topic_id or ZERO_UUID, partition_responses=[answer])
         self._response.responses.append(answers)
         self._set_error(topic, answer, error)
         return self._answer()
 
-    def append_transactional(self, transactional_id: str | None) -> None:
+    def append_transactional(self, transactional_id: str) -> None:
         """Verify and append the transactional batches."""
-        waiting, self._transactional = self._transactional, []
+        waiting = self._transactional
         if not waiting:
             return
-        assert transactional_id is not None
-        producer = _producer_of(waiting[0][1].records)
+        producer = _producer_of(waiting[0].data.records)
         partitions = self._handler.replicas.partitions
         first_sequences = {
             (topic, data.index): _first_sequence_of(data.records)
             for topic, data, _ in waiting
             if producer.producer_id >= 0
         }
-
         support = TransactionSupport.of_version(
             self._ctx.api_version,
             generic_error=_FIRST_VERSION_WITH_ABORTABLE,
@@ -284,7 +281,7 @@ class _Produce:
                 self._on_append(topic, answer, failed(error))
                 return
         if _is_transactional(records) and verified_origin is None:
-            self._transactional.append((topic, data, answer))
+            self._transactional.append(_TransactionalBatch(topic, data, answer))
             return
         append = self._handler.replicas.append(
             topic,
@@ -344,7 +341,7 @@ class _Produce:
             return self._result()
         late = self._late_response = Completion()
         if self._acks != ACKS_NONE:
-            deadline_mono_ms = self._ctx.mono_ms + max(0, timeout_ms)
+            deadline_mono_ms = self._ctx.mono_ms + timeout_ms
             late.expire_at(self._handler.timers, deadline_mono_ms, lambda: late.complete(self._answer()))
         return late
 
@@ -379,6 +376,51 @@ class _Produce:
         return f"a Produce with acks=0 failed ({', '.join(failed[:10])})"
 
 
-def routes(handler: ProduceHandler, fast_path: FastPaths | None = None) -> list[Route]:
-    """The routes; advertised from version 0, supported from 3 (KAFKA-18659)."""
-    return [Route(ApiKey.PRODUCE, 3, 13, handler.handle, advertised_min=0, fast_path=fast_path, can_pipeline=True)]
+class ProduceFastPath:
+    """The fast path of one version (rule 5)."""
+
+    __slots__ = ("_encode", "_handler", "_has_flexible_header", "_layout")
+
+    def __init__(self, handler: ProduceHandler, version: int) -> None:
+        self._handler = handler
+        self._layout = ProduceLayout(version)
+        self._encode = encoder(ProduceResponse, version)
+        self._has_flexible_header = response_header_version(ApiKey.PRODUCE, version) >= 1
+
+    def answer(
+        self, ctx: RequestContext, frame: bytearray, position: int
+    ) -> list[Part] | Completion[list[Part]] | None:
+        """The response to the request at `position`, now or later, or None."""
+        produce = self._layout.decode_request(frame, position)
+        if produce is None:
+            return None
+        topic, topic_id, index, acks, timeout_ms, records, echoed_bytes = produce
+        if acks not in (ACKS_LEADER, ACKS_ALL) or _is_transactional(records):
+            return None
+        handler = self._handler
+        try:
+            topic = handler.topic_name(ctx, topic, topic_id)
+        except KafkaError:
+            return None
+        append = handler.replicas.append(topic, index, records, acks=acks, wall_ms=ctx.wall_ms)
+        if append.is_done:
+            return self._response(ctx, topic, topic_id, index, echoed_bytes, append)
+        append.expire_at(handler.timers, ctx.mono_ms + timeout_ms, append.time_out)
+        return append.handle(partial(self._response, ctx, topic, topic_id, index, echoed_bytes))
+
+    def _response(
+        self,
+        ctx: RequestContext,
+        topic: str,
+        topic_id: bytes,
+        index: int,
+        echoed_bytes: bytearray,
+        append: Completion[AppendInfo],
+    ) -> list[Part]:
+        if append.error is None:
+            info = append.value
+            return self._layout.encode_response(
+                ctx.correlation_id, echoed_bytes, info.base_offset, info.log_append_time_ms, info.log_start_offset
+            )
+        response = _Produce(self._handler, ctx, ACKS_ALL).failure_response(topic, topic_id, index, append.error)
+        return frame_response(ctx.correlation_id, self._encode(response), flexible_header=self._has_flexible_header)

@@ -108,7 +108,7 @@ def test_a_full_request_replaces_its_session(sessions):
     answer = sessions.open(request(100, 0, {"t": [0]}), 12, 0, is_follower=False)
     assert isinstance(answer, FetchSession)
     assert answer.session_id == 101
-    assert sessions.find(100) is None
+    assert 100 not in sessions._by_id
 
 
 def test_used_session_ids_are_not_reused(purgatory):
@@ -193,8 +193,8 @@ def test_a_session_idle_for_two_minutes_is_evicted(sessions):
     assert create(sessions, mono_ms=EVICTION_MS).session_id == 0
     made = create(sessions, mono_ms=EVICTION_MS + 1)
     assert made.session_id == 103
-    assert sessions.find(101) is None
-    assert sessions.find(100) is not None
+    assert 101 not in sessions._by_id
+    assert 100 in sessions._by_id
     assert len(sessions) == 3
 
 
@@ -205,7 +205,7 @@ def test_a_larger_session_evicts_an_older_smaller_one(sessions):
         sessions.open(request(session_id, 1), 12, EVICTION_MS, is_follower=False)
     assert create(sessions, partitions=1, mono_ms=EVICTION_MS + 1).session_id == 0
     assert create(sessions, partitions=3, mono_ms=EVICTION_MS + 1).session_id == 103
-    assert sessions.find(101) is None
+    assert 101 not in sessions._by_id
 
 
 def test_a_follower_evicts_a_young_consumer_but_no_follower(sessions):
@@ -213,9 +213,9 @@ def test_a_follower_evicts_a_young_consumer_but_no_follower(sessions):
     create(sessions, partitions=1, follower=True)
     create(sessions, partitions=8)
     assert create(sessions, partitions=1, follower=True).session_id == 103
-    assert sessions.find(102) is None
+    assert 102 not in sessions._by_id
     assert create(sessions, partitions=1, follower=True).session_id == 104
-    assert sessions.find(100) is None
+    assert 100 not in sessions._by_id
     assert create(sessions, partitions=1, follower=True).session_id == 0
 
 
@@ -241,7 +241,7 @@ def test_no_watches_are_left_after_random_requests(purgatory):
         watched = {
             key
             for session_id in {session.session_id for session in open_sessions}
-            for partition in sessions.find(session_id).partitions.values()  # type: ignore[union-attr]
+            for partition in sessions._by_id[session_id].partitions.values()
             for key in partition.watched
         }
         assert len(sessions) <= 5, f"seed {seed}"

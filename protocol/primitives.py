@@ -2,11 +2,11 @@
 
 FORMAT   uvarint  7 bits per byte, lowest first; the top bit is set if more bytes follow; at most 5 bytes, below 2**31
                   as a length
-         varint   zigzag (0, -1, 1, -2, ...) written as a 32-bit uvarint; varlong: 64 bits, at most 10 bytes
+         varint   zigzag (0, -1, 1, -2, ...) written as a uvarint of 32 or 64 bits
          uuid     16 bytes; as text url-safe base64 without padding, as Kafka prints it
-RULES    1. A read function takes a buffer and a position and returns the value and the position after it.
-         2. A value that exceeds the buffer or its type's size raises MalformedRequest.
-NOT HERE Strings, arrays, tagged fields: the compiled codecs inline them (`codec.py`).
+RULES    1. A value that exceeds the buffer or its type's size raises MalformedRequest.
+NOT HERE Strings, arrays, tagged fields: the compiled codecs inline them (`codec.py`). Signed varints of records are read in
+         `record_codec.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 ZERO_UUID = bytes(16)
 MAX_UUID_TEXT_LENGTH = 22
+_MAX_UVARINT_BYTES: Final = 5
 
 
 def uvarint(value: int) -> bytes:
@@ -52,36 +53,20 @@ _SMALL_ONES: Final = tuple(map(_uvarint, range(_SMALL)))
 
 
 def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Reads an unsigned 32-bit varint."""
-    return _read(buffer, position, 5, 32)
-
-
-def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Reads a zigzag 32-bit varint."""
-    value, position = _read(buffer, position, 5, 32)
-    return (value >> 1) ^ -(value & 1), position
-
-
-def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Reads a zigzag 64-bit varint."""
-    value, position = _read(buffer, position, 10, 64)
-    return (value >> 1) ^ -(value & 1), position
-
-
-def _read(buffer: Buffer, position: int, max_bytes: int, bits: int) -> tuple[int, int]:
+    """Reads an unsigned 32-bit varint; returns it and the position after it."""
     value = 0
     try:
-        for shift in range(0, 7 * max_bytes, 7):
+        for shift in range(0, 7 * _MAX_UVARINT_BYTES, 7):
             byte = buffer[position]
             position += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
-                if value >> bits:
-                    raise MalformedRequest(f"a varint has more than {bits} bits")
+                if value >> 32:
+                    raise MalformedRequest("a varint has more than 32 bits")
                 return value, position
     except IndexError:
         raise MalformedRequest("a varint runs past the end") from None
-    raise MalformedRequest(f"a varint is longer than {max_bytes} bytes")
+    raise MalformedRequest(f"a varint is longer than {_MAX_UVARINT_BYTES} bytes")
 
 
 def uuid_text(uuid: bytes) -> str:

@@ -278,7 +278,7 @@ def check_first(data: Buffer, count: int, limit: int) -> None:
     if count * MIN_RECORD_BYTES > end:
         raise invalid_record(NO_MORE_BYTES)
     try:
-        at = check_record(data, 0, 0)[2]
+        _, _, at = check_record(data, 0, 0)
         for _ in range(1, min(count, limit)):
             length = data[at]
             if length < 0x80:

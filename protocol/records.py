@@ -134,47 +134,48 @@ class BatchHeader(NamedTuple):
     @property
     def size(self) -> int:
         """The size of the whole batch in bytes."""
-        return self[1] + LOG_OVERHEAD
+        return self.batch_length + LOG_OVERHEAD
 
     @property
     def last_offset(self) -> int:
         """The offset of the last record."""
-        return self[0] + self[6]
+        return self.base_offset + self.last_offset_delta
 
     @property
     def next_offset(self) -> int:
         """The offset after the batch."""
-        return self[0] + self[6] + 1
+        return self.base_offset + self.last_offset_delta + 1
 
     @property
     def compression(self) -> int:
         """The codec id; 5 to 7 are undefined."""
-        return self[5] & COMPRESSION_MASK
+        return self.attributes & COMPRESSION_MASK
 
     @property
     def is_log_append_time(self) -> bool:
         """Whether the broker set the timestamp."""
-        return bool(self[5] & LOG_APPEND_TIME_BIT)
+        return bool(self.attributes & LOG_APPEND_TIME_BIT)
 
     @property
     def is_transactional(self) -> bool:
         """Whether the batch belongs to a transaction."""
-        return bool(self[5] & TRANSACTIONAL_BIT)
+        return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def is_control(self) -> bool:
         """Whether the batch holds control records, which consumers do not return to the application."""
-        return bool(self[5] & CONTROL_BIT)
+        return bool(self.attributes & CONTROL_BIT)
 
     @property
     def delete_horizon_ms(self) -> int | None:
         """When compaction may remove the batch's tombstones (stored in place of the base timestamp); None if not set."""
-        return self[7] if self[5] & DELETE_HORIZON_BIT else None
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
     def last_sequence(self) -> int:
         """The sequence number of the last record; sequence numbers wrap from 2**31 - 1 to 0."""
-        return NO_SEQUENCE if self[11] == NO_SEQUENCE else (self[11] + self[6]) & 0x7FFFFFFF
+        first = self.base_sequence
+        return NO_SEQUENCE if first == NO_SEQUENCE else (first + self.last_offset_delta) & 0x7FFFFFFF
 
 
 class Record(NamedTuple):
@@ -195,8 +196,8 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     if len(buffer) - position < BATCH_OVERHEAD:
         _refuse_short(buffer, position)
     header: BatchHeader = _new_tuple(BatchHeader, HEADER.unpack_from(buffer, position))
-    if header[3] != MAGIC or header[1] < BATCH_OVERHEAD - LOG_OVERHEAD:
-        raise _refused(header[3], header[1])
+    if header.magic != MAGIC or header.batch_length < BATCH_OVERHEAD - LOG_OVERHEAD:
+        raise _refused(header.magic, header.batch_length)
     return header
 
 
@@ -218,8 +219,8 @@ def headers(buffer: Buffer) -> list[tuple[int, BatchHeader]]:
 
 def crc_is_valid(buffer: Buffer, position: int, header: BatchHeader) -> bool:
     """Whether the CRC matches. The whole batch must be in the buffer."""
-    end = position + header[1] + LOG_OVERHEAD
-    return crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end]) == header[4]
+    end = position + header.size
+    return crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end]) == header.crc
 
 
 def patch(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
@@ -273,11 +274,11 @@ def _refused(magic: int, length: int) -> KafkaError:
 
 def record_bytes(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> Buffer:
     """The decompressed records of a batch."""
-    end = position + header[1] + LOG_OVERHEAD
+    end = position + header.size
     if end > len(buffer):
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "A record batch is truncated")
     body = memoryview(buffer)[position + BATCH_OVERHEAD : end]
-    return decompress(header[5] & COMPRESSION_MASK, body, max_bytes)
+    return decompress(header.compression, body, max_bytes)
 
 
 def records(buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int) -> list[Record]:
@@ -423,7 +424,7 @@ def assemble(header: BatchHeader, body: Buffer) -> bytearray:
     """Builds a batch from a header and stored records; computes length and CRC."""
     size = BATCH_OVERHEAD + len(body)
     batch = bytearray(size)
-    HEADER.pack_into(batch, 0, header[0], size - LOG_OVERHEAD, *header[2:])
+    HEADER.pack_into(batch, 0, *header._replace(batch_length=size - LOG_OVERHEAD))
     batch[BATCH_OVERHEAD:] = body
     _U32.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
     return batch
@@ -492,4 +493,5 @@ def coordinator_epoch_of(value: bytes | None) -> int:
     """The coordinator epoch in the value of an EndTxn marker."""
     if value is None or len(value) < _END_TXN_VALUE.size:
         raise invalid_record("Invalid end transaction marker: its value has fewer than 6 bytes")
-    return int(_END_TXN_VALUE.unpack_from(value)[1])
+    _, coordinator_epoch = _END_TXN_VALUE.unpack_from(value)
+    return int(coordinator_epoch)

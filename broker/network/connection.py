@@ -31,8 +31,7 @@ from broker.network.sender import RegionEnded, Sender
 from broker.network.socket_io import PlaintextTransportLayer
 from protocol.errors import MalformedRequest
 from protocol.framing import FrameReader, Part
-from replication.completion import completed, failed
-from storage.io.disk import StorageError
+from replication.completion import Completion, completed, failed
 
 _log = logging.getLogger("barnabas.network")
 
@@ -311,18 +310,18 @@ class Connection:
         if uncached is not None and not self._is_prefetching:
             assert self._read_ahead is not None
             self._is_prefetching = True
-            self._read_ahead.prefetch(*uncached, self._on_prefetched)
+            self._read_ahead.prefetch(*uncached).then(self._on_prefetched)
 
-    def _on_prefetched(self, data: bytes | None, error: StorageError | None) -> None:
+    def _on_prefetched(self, prefetched: Completion[bytes | None]) -> None:
         """The uncached region is read (on the loop)."""
         self._is_prefetching = False
         if self.is_closed:
             return
-        if error is not None:
-            _log.warning("closing %s: %s", self._peer(), error)
+        if prefetched.error is not None:
+            _log.warning("closing %s: %s", self._peer(), prefetched.error)
             self.close()
             return
-        self._sender.resume_after_prefetch(data)
+        self._sender.resume_after_prefetch(prefetched.value)
         self._on_writable()
 
     def _on_send_error(self, error: Exception) -> None:

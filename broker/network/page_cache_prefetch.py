@@ -16,10 +16,11 @@ import logging
 import os
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import ref
 
 from protocol.records import FileRegion
+from replication.completion import Completion
 from replication.io_executor import IoExecutor, IoResult
 from storage.io.disk import File, StorageError
 
@@ -31,10 +32,13 @@ DIRECT_READ_BYTES: Final = 256 * 1024
 _MAX_UNCACHED_READS: Final = 16
 """After this many consecutive reads that leave nothing in the page cache, the file system counts as one without cache."""
 
-OnReady = Callable[["bytes | None", "StorageError | None"], None]
-"""Called once, on the loop, with the first bytes of the piece if the page cache does not keep them, and the disk's error."""
 
-_Range = tuple["ref[File]", int, int]
+class _Range(NamedTuple):
+    """A range of a file that a connection brought into the page cache."""
+
+    file: ref[File]
+    position: int
+    length: int
 
 
 class PageCachePrefetcher:
@@ -66,7 +70,7 @@ class ReadAhead:
 
     def __init__(self, prefetcher: PageCachePrefetcher) -> None:
         self._prefetcher = prefetcher
-        self._prefetched: deque[_Range] = deque()  # ranges that this connection brought into the cache, oldest first
+        self._prefetched: deque[_Range] = deque()  # oldest first
         self._prefetched_bytes = 0
         self._last: tuple[str, int] | None = None  # path and position of the last prefetch
 
@@ -81,65 +85,69 @@ class ReadAhead:
         except StorageError:
             return False  # the reader thread gets the same error and reports it
 
-    def prefetch(self, region: FileRegion, skip: int, ready: OnReady) -> None:
-        """Reads the piece that starts `skip` bytes into a region, and the piece after it (rule 2)."""
+    def prefetch(self, region: FileRegion, skip: int) -> Completion[bytes | None]:
+        """Reads the piece that starts `skip` bytes into a region, and the piece after it (rule 2).
+
+        The result is the first bytes of the piece if the page cache does not keep them, else None; or the StorageError.
+        """
         file = region.file
         assert isinstance(file, File)
         directory = os.path.dirname(os.path.dirname(file.path))
         position, left = region.position + skip, region.length - skip
         if self._last == (file.path, position) or self._prefetcher.bypasses_page_cache(directory):
-            self._read_directly(directory, file, position, min(left, DIRECT_READ_BYTES), ready)
-            return
+            return self._read_directly(directory, file, position, min(left, DIRECT_READ_BYTES))
         self._last = file.path, position
         length = min(left, PREFETCH_BYTES)
-        self._prefetch_range(directory, file, position, length, ready)
+        piece = self._prefetch_range(directory, file, position, length)
         if left > length:
-            self._prefetch_range(directory, file, position + length, min(left - length, PREFETCH_BYTES), _ignore)
+            self._prefetch_range(directory, file, position + length, min(left - length, PREFETCH_BYTES))
+        return piece
 
-    def _read_directly(self, directory: str, file: File, position: int, length: int, ready: OnReady) -> None:
-        found: list[bytes] = []
+    def _read_directly(self, directory: str, file: File, position: int, length: int) -> Completion[bytes | None]:
+        data: bytes | None = None
 
-        def on_read(read: IoResult) -> None:
-            if read.value is not None:
-                self._prefetcher.on_directory_failed(directory, read.value)
-            ready(found[0] if found else None, read.value)
+        def run() -> None:
+            nonlocal data
+            data = file.pread(length, position)
 
-        self._prefetcher.worker.read(directory, lambda: found.append(file.pread(length, position))).then(on_read)
+        return self._read(directory, run).map(lambda _: data)
 
-    def _prefetch_range(self, directory: str, file: File, position: int, length: int, ready: OnReady) -> None:
+    def _prefetch_range(self, directory: str, file: File, position: int, length: int) -> Completion[bytes | None]:
         before, after = 0, 0
         evicted = self._take_evictable()
 
         def run() -> None:
             nonlocal before, after
-            for old, start, count in evicted:
-                old_file = old()
+            for old in evicted:
+                old_file = old.file()
                 if old_file is not None:  # otherwise its segment is deleted
-                    old_file.drop_cache(start, count)
+                    old_file.drop_cache(old.position, old.length)
             before = file.cached_bytes(position, length)
             file.prefetch(position, length)
             after = file.cached_bytes(position, length)
 
-        def on_read(read: IoResult) -> None:
+        def record(_: None) -> None:
+            self._prefetcher.record_read(directory, is_cached=after > 0)
+            if before < length // 2:
+                self._prefetched.append(_Range(ref(file), position, length))
+                self._prefetched_bytes += length
+
+        return self._read(directory, run).map(record)
+
+    def _read(self, directory: str, run: Callable[[], None]) -> Completion[None]:
+        """Run on a reader thread; an error takes the log directory offline."""
+
+        def check(read: IoResult) -> None:
             if read.value is not None:
                 self._prefetcher.on_directory_failed(directory, read.value)
-            else:
-                self._prefetcher.record_read(directory, is_cached=after > 0)
-                if before < length // 2:
-                    self._prefetched.append((ref(file), position, length))
-                    self._prefetched_bytes += length
-            ready(None, read.value)
+                raise read.value
 
-        self._prefetcher.worker.read(directory, run).then(on_read)
+        return self._prefetcher.worker.read(directory, run).handle(check)
 
     def _take_evictable(self) -> list[_Range]:
         """The ranges to evict before two more pieces are read (rule 4)."""
         evicted: list[_Range] = []
         while self._prefetched and self._prefetched_bytes + 2 * PREFETCH_BYTES > KEEP_BEHIND_BYTES:
             evicted.append(self._prefetched.popleft())
-            self._prefetched_bytes -= evicted[-1][2]
+            self._prefetched_bytes -= evicted[-1].length
         return evicted
-
-
-def _ignore(data: bytes | None, error: StorageError | None) -> None:
-    """No connection waits for this piece."""

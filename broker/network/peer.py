@@ -276,7 +276,7 @@ class _Session(asyncio.BufferedProtocol):
         if response_header_version(request.api_key, request.version) >= 1:
             _, position = decoder(ResponseHeader, 1)(frame, 0)
         try:
-            response = decode(APIS[request.api_key][1], request.version, frame, position)
+            response = decode(APIS[request.api_key].response, request.version, frame, position)
         except MalformedRequest:
             request.response.complete(None)
             raise

@@ -61,7 +61,8 @@ class Rig:
 
     def prefetch(self) -> None:
         """Reads the uncached region, as the connection and the reader do."""
-        self.read_ahead.prefetch(*self.sender.uncached, lambda data, error: self.sender.resume_after_prefetch(data))
+        prefetched = self.read_ahead.prefetch(*self.sender.uncached)
+        prefetched.then(lambda done: self.sender.resume_after_prefetch(done.value))
         while self.jobs:
             self.jobs.pop(0).finish()
 
@@ -138,11 +139,10 @@ def test_a_read_error_is_reported(tmp_path):
     rig = Rig(tmp_path, MIB)
     with rig.disk.blocking_forbidden():
         rig.sender.send([rig.region()])
-    results = []
-    rig.read_ahead.prefetch(*rig.sender.uncached, lambda data, error: results.append((data, str(error))))
+    prefetched = rig.read_ahead.prefetch(*rig.sender.uncached)
     rig.jobs.pop(0).finish(StorageError("read", "x"))
     assert rig.on_directory_failed == [str(tmp_path)]
-    assert results == [(None, "Cannot read x.")]
+    assert str(prefetched.error) == "Cannot read x."
 
 
 def test_an_error_of_the_cache_query_is_left_to_the_thread(tmp_path, monkeypatch):

@@ -104,7 +104,7 @@ def client_apis(
     )
     finding = FindCoordinatorHandler(image, addresses, authorizer, create_topics, internal_topics)
     limits = config.number("offsets.topic.num.partitions"), config.number("transaction.max.timeout.ms")
-    transacting = TransactionHandlers(transactions, groups, image, ids.generate_producer_id, authorizer, *limits)
+    transacting = TransactionHandlers(transactions, groups, image, authorizer, *limits)
     instances = ClientInstances(image, lambda: new_uuid(secrets.token_bytes))
     validator = BrokerConfigValidator(config.node_id, DynamicBrokerConfig(config))
     return ApiVersionsHandler(node).table_of(

@@ -81,7 +81,25 @@ class Completion(Generic[T]):
 
     def map(self, function: Callable[[T], U]) -> Completion[U]:
         """The completion of `function(value)`; errors pass through, and an exception of `function` is the error."""
+        if self.is_done and self.error is None and not self.is_cancelled:
+            try:
+                return completed(function(self.value))
+            except Exception as error:  # noqa: BLE001  # the consumer of the result handles it
+                return failed(error)
         return self.handle(lambda done: function(done.result()))
+
+    def compose(self, function: Callable[[T], Completion[U]]) -> Completion[U]:
+        """The result of the completion that `function(value)` returns; errors and exceptions as in `map`."""
+        mapped = self.map(function)
+        if mapped.is_done and mapped.error is None:
+            return mapped.value
+        composed: Completion[U] = Completion(self.cancel)
+        mapped.then(lambda _: composed.follow(mapped.value) if mapped.error is None else composed.fail(mapped.error))
+        return composed
+
+    def follow(self, other: Completion[T]) -> None:
+        """Take the result of another completion when it exists."""
+        other.then(lambda _: self.complete(other.value) if other.error is None else self.fail(other.error))
 
     def expire_at(self, timers: TimerQueue, at_mono_ms: int, on_expire: Callable[[], None]) -> None:
         """Call `on_expire`, which sets a result, unless there is one before the deadline."""
@@ -129,11 +147,20 @@ class _Handled(Completion[U], Generic[T, U]):
             self.complete(value)
 
 
-def completed(value: T) -> Completion[T]:
-    """A completion that has its value."""
-    completion: Completion[T] = Completion()
-    completion.complete(value)
-    return completion
+class _Completed(Completion[T]):
+    """A completion that has its value from the beginning; it needs no state."""
+
+    __slots__ = ()
+
+    is_done = True
+    is_cancelled = False
+    error = None
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+
+completed = _Completed
 
 
 def failed(error: Exception) -> Completion[T]:
@@ -160,3 +187,15 @@ def all_done(completions: Iterable[Completion[T]]) -> Completion[None]:
     for completion in incomplete:
         completion.then(on_done)
     return together
+
+
+def gather(completions: Iterable[Completion[T]], function: Callable[[list[T]], U]) -> Completion[U]:
+    """The completion of `function(values)`, in order; the first error among them is the error."""
+    parts, values = list(completions), []
+    for part in parts:
+        if not part.is_done or part.error is not None:
+            break
+        values.append(part.value)
+    else:
+        return completed(function(values))
+    return all_done(parts).map(lambda _: function([part.result() for part in parts]))

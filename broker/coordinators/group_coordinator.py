@@ -4,7 +4,7 @@ RULES    1. A group exists after a join or an offset commit. A group without mem
             it has offsets only.
          2. Committed offsets and consumer groups change by applying records. Members of classic groups are volatile and
             change at once; their group record is a snapshot for the next coordinator and changes nothing when it is applied.
-         3. A tombstone removes a group and fails its waiting requests.
+         3. A tombstone removes a group.
          4. A loaded classic group with members is stable; each member's session starts after loading.
 NOT HERE The classic protocol (`classic_protocol.py`), offsets (`offset_manager.py`), appending and loading
          (`coordinator_runtime.py`).
@@ -19,12 +19,16 @@ from typing import Final
 from broker.coordinators.classic.classic_group import (
     CONSUMER_PROTOCOL,
     ClassicGroup,
-    JoinReply,
     State,
-    SyncReply,
     join_error,
 )
-from broker.coordinators.classic.classic_protocol import EMPTY_DECISION, ClassicProtocol, ClientInfo, Decision
+from broker.coordinators.classic.classic_protocol import (
+    ClassicProtocol,
+    ClientInfo,
+    Decision,
+    JoinDecision,
+    SyncDecision,
+)
 from broker.coordinators.classic.group_records import (
     GROUP_METADATA,
     LEGACY_OFFSET_COMMIT,
@@ -52,7 +56,7 @@ from broker.coordinators.offset_manager import (
     commit_response,
     txn_commit_response,
 )
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, ShardContext, StoredRecord
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, Replies, ShardContext, StoredRecord
 from protocol.errors import ErrorCode
 from protocol.messages.consumer_groups import (
     ConsumerGroupDescribeResponseGroup,
@@ -64,6 +68,7 @@ from protocol.messages.groups import (
     DescribedGroup,
     DescribedGroupMember,
     HeartbeatRequest,
+    HeartbeatResponse,
     JoinGroupRequest,
     LeaveGroupRequest,
     LeaveGroupResponse,
@@ -123,38 +128,38 @@ class GroupCoordinator:
 
     # ---- members
 
-    def join(self, client: ClientInfo, request: JoinGroupRequest, reply: JoinReply) -> Decision:
-        """Handle JoinGroup; the response goes to `reply`."""
+    def join(self, client: ClientInfo, request: JoinGroupRequest) -> JoinDecision:
+        """Handle JoinGroup."""
         session_timeout_ms, settings = request.session_timeout_ms, self._settings
         if not settings.min_session_timeout_ms <= session_timeout_ms <= settings.max_session_timeout_ms:
-            reply(join_error(request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT))
-            return EMPTY_DECISION
+            return CoordinatorDecision((), join_error(request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT))
         if client.api_version == 0:  # version 0 has no rebalance timeout
             request.rebalance_timeout_ms = session_timeout_ms
         consumer_group = self.consumer_groups.get(request.group_id)
         if consumer_group is None:
-            return self._classic_protocol.join(client, request, reply)
+            return self._classic_protocol.join(client, request)
         if consumer_group.members:
-            return self._classic_adapter.join(consumer_group, client, request, reply)
-        decision = self._classic_protocol.join(client, request, reply)
+            return self._classic_adapter.join(consumer_group, client, request)
+        decision = self._classic_protocol.join(client, request)
         if not decision.records:
             return decision
-        tombstones = consumer_group_records.group_tombstones(consumer_group)
-        return CoordinatorDecision([*tombstones, *decision.records], None, on_complete=decision.on_complete)
+        return decision.extended(decision.reply, consumer_group_records.group_tombstones(consumer_group))
 
-    def sync(self, request: SyncGroupRequest, reply: SyncReply) -> Decision:
-        """Handle SyncGroup; the response goes to `reply`."""
+    def sync(self, request: SyncGroupRequest) -> SyncDecision:
+        """Handle SyncGroup."""
         consumer_group = self.consumer_groups.get(request.group_id)
         if consumer_group is not None:
-            return self._classic_adapter.sync(consumer_group, request, reply)
-        return self._classic_protocol.sync(request, reply)
+            return self._classic_adapter.sync(consumer_group, request)
+        return self._classic_protocol.sync(request)
 
-    def heartbeat(self, request: HeartbeatRequest, mono_ms: int) -> ErrorCode:
+    def heartbeat(self, request: HeartbeatRequest, mono_ms: int) -> HeartbeatResponse:
         """Handle Heartbeat."""
         consumer_group = self.consumer_groups.get(request.group_id)
         if consumer_group is not None:
-            return self._classic_adapter.heartbeat(consumer_group, request)
-        return self._classic_protocol.heartbeat(request, mono_ms)
+            error = self._classic_adapter.heartbeat(consumer_group, request)
+        else:
+            error = self._classic_protocol.heartbeat(request, mono_ms)
+        return HeartbeatResponse(error_code=error)
 
     def leave(self, request: LeaveGroupRequest) -> CoordinatorDecision[LeaveGroupResponse]:
         """Handle LeaveGroup in the form of version 3 and later."""
@@ -388,7 +393,8 @@ class GroupCoordinator:
             if record.value is None:
                 group = self.groups.get(key.group)
                 if group is not None:
-                    self._classic_protocol.remove_group(group)
+                    replies = self._classic_protocol.remove_group(group)
+                    assert not replies, "the group has no members, or its requests were failed by an upgrade"
             else:
                 self._schedule_expiry()
         elif type(key) in consumer_group_records.KEYS:
@@ -438,12 +444,12 @@ class GroupCoordinator:
                 yield
         self._schedule_expiry()
 
-    def unload(self) -> None:
+    def unload(self) -> Replies:
         """Another broker is the coordinator now."""
         if self._expiry is not None:
             self._expiry.cancel()
-        for group in list(self.groups.values()):
-            self._classic_protocol.mark_dead(group)
-        self.groups.clear()
+        groups = list(self.groups.values())
+        replies = [reply for group in groups for reply in self._classic_protocol.remove_group(group)]
         self._consumer_protocol.close()
         self.consumer_groups.clear()
+        return replies

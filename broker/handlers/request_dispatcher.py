@@ -89,7 +89,9 @@ class Dispatcher:
         except Exception:  # noqa: BLE001
             answer = self._answer_fault(entry, context)
         if isinstance(answer, Completion):
-            return answer.handle(partial(self._encode_late, entry, context))
+            if not answer.is_done or answer.error is not None:
+                return answer.handle(partial(self._encode_late, entry, context))
+            answer = answer.value
         return None if answer is None else self._encode(entry, context, answer)
 
     def can_pipeline(self, frame: bytearray) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any
 
 from broker.config.broker_config import BrokerConfig
@@ -25,9 +24,9 @@ from broker.coordinators.transactions.transaction import TopicPartition
 from broker.coordinators.transactions.transaction_coordinator import (
     TRANSACTIONS_TOPIC,
     Marker,
-    OnMarkerWritten,
     TransactionCoordinator,
     TransactionSettings,
+    WrittenMarkers,
 )
 from broker.coordinators.transactions.transaction_verification import TransactionVerification
 from broker.handlers.groups.classic_groups import ClassicGroupHandlers
@@ -43,7 +42,7 @@ from broker.handlers.transactions.txn_offset_commit import TxnOffsetCommitHandle
 from broker.peers.endpoints import AdvertisedEndpoints
 from broker.security.authorizer import ANONYMOUS, AllowAll, Authorizer
 from protocol.codec import decode, encode
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.admin import (
     CreatableTopic,
     CreatableTopicResult,
@@ -57,7 +56,7 @@ from protocol.messages.quorum import AllocateProducerIdsResponse
 from protocol.messages.transactions import DescribeTransactionsRequest
 from protocol.records import ControlType, end_txn_marker, headers, patch
 from protocol.schema import Message
-from replication.completion import Completion, completed
+from replication.completion import Completion, completed, failed
 from replication.metadata.image import BrokerImage, Endpoint, MetadataDelta, MetadataImage, PartitionState, TopicImage
 from replication.timer_queue import TimerQueue
 from storage.io.disk_lookup import DiskLookup
@@ -108,7 +107,7 @@ class FakeLog:
         self.max_batch_bytes = 1_048_588
         self.refusal: ErrorCode | None = None
         self.is_holding = False
-        self.held: list[Callable[[ErrorCode], None]] = []
+        self.held: list[Completion[None]] = []
 
     def offset_range(self) -> tuple[int, int]:
         """Log start offset and log end offset."""
@@ -120,16 +119,15 @@ class FakeLog:
         lookup.finish()
         then()
 
-    def append(self, batch: bytearray, done: Callable[[ErrorCode], None]) -> None:
+    def append(self, batch: bytearray) -> Completion[None]:
         """Append a batch."""
         if self.refusal is not None:
-            done(self.refusal)
-            return
+            return failed(KafkaError(self.refusal))
         self.store(batch)
-        if self.is_holding:
-            self.held.append(done)
-        else:
-            done(ErrorCode.NONE)
+        if not self.is_holding:
+            return completed(None)
+        self.held.append(Completion())
+        return self.held[-1]
 
     def store(self, batch: bytearray) -> None:
         """Write a batch at the end."""
@@ -140,8 +138,11 @@ class FakeLog:
     def release(self, error: ErrorCode = ErrorCode.NONE) -> None:
         """Complete all held commits."""
         held, self.held = self.held, []
-        for done in held:
-            done(error)
+        for appended in held:
+            if error is ErrorCode.NONE:
+                appended.complete(None)
+            else:
+                appended.fail(KafkaError(error))
 
     def read(self, offset: int, max_bytes: int) -> bytes:
         """Batches from the one that contains the offset."""
@@ -198,16 +199,16 @@ class FakePartitions:
         self.refusals: dict[TopicPartition, ErrorCode] = {}
         self._world = harness
 
-    def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: OnMarkerWritten) -> None:
+    def write(self, marker: Marker, partitions: Iterable[TopicPartition]) -> WrittenMarkers:
         """Like `TxnMarkerWriter.write`."""
-        for key in list(partitions):
-            refusal = self.refusals.get(key)
-            if refusal is not None:
-                done(key, refusal)
+        written: WrittenMarkers = {}
+        for key in partitions:
+            if key in self.refusals:
+                written[key] = failed(KafkaError(self.refusals[key]))
                 continue
+            written[key] = completed(None)
             self.markers.append((marker, key))
             if key[0] != OFFSETS_TOPIC:
-                done(key, ErrorCode.NONE)
                 continue
             batch = end_txn_marker(
                 ControlType.COMMIT if marker.is_commit else ControlType.ABORT,
@@ -216,9 +217,9 @@ class FakePartitions:
                 coordinator_epoch=marker.coordinator_epoch,
                 timestamp_ms=self._world.clock.wall_ms(),
             )
-            shard = self._world.runtime.shards[key[1]]
-            commit = shard.end_transaction(batch, marker.producer_id, is_commit=marker.is_commit)
-            commit.then(partial(done, key))
+            groups, is_commit = self._world.runtime, marker.is_commit
+            written[key] = groups.end_transaction(key[1], batch, marker.producer_id, is_commit=is_commit)
+        return written
 
 
 class LocalGroupHarness:
@@ -288,9 +289,7 @@ class LocalGroupHarness:
         addresses = AdvertisedEndpoints(NODE, frozenset())
         self.handlers = ClassicGroupHandlers(self.runtime, authorizer)
         self.offset_handlers = GroupOffsetsHandlers(self.runtime, image, authorizer)
-        transacting = TransactionHandlers(
-            self.transactions, self.runtime, image, self.producer_ids.generate_producer_id, authorizer, len(self.logs)
-        )
+        transacting = TransactionHandlers(self.transactions, self.runtime, image, authorizer, len(self.logs))
         self.router = Router(
             [
                 *FindCoordinatorHandler(image, addresses, authorizer, self._create_topics, topics).routes(),
@@ -352,12 +351,12 @@ class LocalGroupHarness:
         answer = self.router.table[key].handler(context, request)
         if isinstance(answer, Completion):
             self.waiting[actor] = answer
-            answer.then(lambda late: self._deliver(actor, late.result(), version))
+            answer.then(lambda done: self._deliver(actor, done.result(), version))
         else:
+            assert isinstance(answer, Message)
             self._deliver(actor, answer, version)
 
-    def _deliver(self, actor: str, answer: Message | None, version: int) -> None:
-        assert answer is not None
+    def _deliver(self, actor: str, answer: Message, version: int) -> None:
         self.waiting.pop(actor, None)
         seen = decode(type(answer), version, encode(answer, version))
         self.answers.setdefault(actor, []).append(seen)

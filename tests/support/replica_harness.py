@@ -6,7 +6,6 @@ import itertools
 import os
 import random
 from collections import deque
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
@@ -24,7 +23,7 @@ from protocol.messages.produce_fetch import FetchRequest, PartitionData, Partiti
 from protocol.primitives import ZERO_UUID
 from protocol.records import BatchBuilder, headers
 from protocol.schema import Message
-from replication.completion import Completion
+from replication.completion import Completion, completed
 from replication.io_executor import Begin, InlineIoExecutor, IoExecutor, IoResult, Run
 from replication.metadata.image import MetadataImage, ResourceType
 from replication.partition.follower_progress import FetchPosition
@@ -145,12 +144,10 @@ class NoTransactions:
         self.refusal: KafkaError | None = KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         """None: accept all records."""
 
-    def verify(
-        self, transactional_id: str, producer: Any, partitions: Any, support: Any, done: Callable[[Any], None]
-    ) -> None:
+    def verify(self, transactional_id: str, producer: Any, partitions: Any, support: Any) -> Completion[Any]:
         """As `TransactionVerification.verify`."""
         self.asked.append((transactional_id, tuple(producer), list(partitions), support))
-        done({} if self.refusal is None else dict.fromkeys(partitions, self.refusal))
+        return completed({} if self.refusal is None else dict.fromkeys(partitions, self.refusal))
 
 
 class Answer:

@@ -11,12 +11,12 @@ NOT HERE The protocol (`classic_protocol.py`), committed offsets (`offset_manage
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from struct import Struct, error
 from typing import Final
 
+from broker.coordinators.runtime.coordinator_runtime import Replies
 from broker.coordinators.runtime.java_compat import hash_map_order
 from protocol.codec import decode
 from protocol.errors import ErrorCode, MalformedRequest
@@ -26,6 +26,7 @@ from protocol.messages.groups import (
     JoinGroupResponseMember,
     SyncGroupResponse,
 )
+from replication.completion import Completion
 from replication.timer_queue import Timer
 
 CONSUMER_PROTOCOL: Final = "consumer"
@@ -33,8 +34,6 @@ NO_MEMBER_ID: Final = ""
 MAX_GENERATION: Final = 0x7FFFFFFF
 
 Protocols = tuple[tuple[str, bytes], ...]
-JoinReply = Callable[[JoinGroupResponse], None]
-SyncReply = Callable[[SyncGroupResponse], None]
 
 _I16 = Struct(">h")
 
@@ -60,7 +59,7 @@ _VALID_PREVIOUS_STATES: Final = {
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A member; `join_reply` and `sync_reply` are set while that request waits."""
+    """A member; `waiting_join` and `waiting_sync` are its requests that wait."""
 
     member_id: str
     instance_id: str | None
@@ -71,8 +70,8 @@ class Member:
     protocol_type: str
     protocols: Protocols
     assignment: bytes = b""
-    join_reply: JoinReply | None = None
-    sync_reply: SyncReply | None = None
+    waiting_join: Completion[JoinGroupResponse] | None = None
+    waiting_sync: Completion[SyncGroupResponse] | None = None
     is_new: bool = False
     deadline: Timer | None = None
     expires_at_mono_ms: int = 0
@@ -91,7 +90,7 @@ class Member:
     @property
     def has_satisfied_heartbeat(self) -> bool:
         """Whether the session cannot expire: the member waits for a response."""
-        return not self.is_new and (self.join_reply is not None or self.sync_reply is not None)
+        return not self.is_new and (self.waiting_join is not None or self.waiting_sync is not None)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -149,8 +148,8 @@ class ClassicGroup:
 
     # ---- members
 
-    def add(self, member: Member, join_reply: JoinReply | None) -> None:
-        """Add a member; it waits for its JoinGroup response if `join_reply` is given."""
+    def add(self, member: Member, waiting_join: Completion[JoinGroupResponse] | None) -> None:
+        """Add a member; its JoinGroup waits if `waiting_join` is given."""
         member_id = member.member_id
         if member.instance_id is not None:
             assert member.instance_id not in self.static_members, "a static member added twice"
@@ -162,8 +161,8 @@ class ClassicGroup:
             self.leader_id = member_id
         self.members[member_id] = member
         self._count(member.protocols, 1)
-        member.join_reply = join_reply
-        if join_reply is not None:
+        member.waiting_join = waiting_join
+        if waiting_join is not None:
             self.awaiting_join += 1
         self.remove_pending_member(member_id)
 
@@ -174,7 +173,7 @@ class ClassicGroup:
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count(member.protocols, -1)
-            if member.join_reply is not None:
+            if member.waiting_join is not None:
                 self.awaiting_join -= 1
             if member.instance_id is not None:
                 self.static_members.pop(member.instance_id, None)
@@ -189,8 +188,8 @@ class ClassicGroup:
         new = replace(
             member,
             member_id=member_id,
-            join_reply=None,
-            sync_reply=None,
+            waiting_join=None,
+            waiting_sync=None,
             is_new=False,
             deadline=None,
             expires_at_mono_ms=0,
@@ -213,7 +212,7 @@ class ClassicGroup:
         protocols: Protocols,
         rebalance_timeout_ms: int,
         session_timeout_ms: int,
-        join_reply: JoinReply | None,
+        waiting_join: Completion[JoinGroupResponse] | None,
     ) -> None:
         """A member rejoined."""
         self._count(member.protocols, -1)
@@ -221,8 +220,8 @@ class ClassicGroup:
         self._count(protocols, 1)
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
-        self.awaiting_join += (join_reply is not None) - (member.join_reply is not None)
-        member.join_reply = join_reply
+        self.awaiting_join += (waiting_join is not None) - (member.waiting_join is not None)
+        member.waiting_join = waiting_join
 
     def remove_pending_member(self, member_id: str) -> None:
         """A pending member id is used or expired."""
@@ -230,15 +229,23 @@ class ClassicGroup:
         if deadline is not None:
             deadline.cancel()
 
-    def answer_join(self, member: Member, response: JoinGroupResponse) -> bool:
-        """Complete a member's JoinGroup, if it waits."""
-        join_reply = member.join_reply
-        if join_reply is None:
-            return False
-        member.join_reply = None
+    def reply_to_join(self, member: Member, response: JoinGroupResponse) -> Replies:
+        """The reply to a member's JoinGroup, if it waits; then it waits no longer."""
+        waiting, member.waiting_join = member.waiting_join, None
+        if waiting is None:
+            return ()
         self.awaiting_join -= 1
-        join_reply(response)
-        return True
+        return ((waiting, response),)
+
+    def reply_error(self, member: Member, member_id: str, error: ErrorCode) -> Replies:
+        """The error for the requests of a member that wait; `member_id` is returned in the JoinGroup response."""
+        join = self.reply_to_join(member, join_error(member_id, error))
+        return (*join, *reply_to_sync(member, SyncGroupResponse(error_code=error)))
+
+    def reply_error_to_all(self, error: ErrorCode) -> Replies:
+        """The same error for all requests of members that wait."""
+        members = self.members.values()
+        return [reply for member in members for reply in self.reply_error(member, member.member_id, error)]
 
     @property
     def has_all_joined(self) -> bool:
@@ -254,10 +261,10 @@ class ClassicGroup:
         """Ensure that the leader has joined; False if no member has joined."""
         if self.leader_id is None:
             return False
-        if self.members[self.leader_id].join_reply is not None:
+        if self.members[self.leader_id].waiting_join is not None:
             return True
         for member in self.members.values():
-            if member.join_reply is not None:
+            if member.waiting_join is not None:
                 self.leader_id = member.member_id
                 return True
         return False
@@ -404,18 +411,7 @@ def sync_response(group: ClassicGroup, member: Member) -> SyncGroupResponse:
     )
 
 
-def answer_sync(member: Member, response: SyncGroupResponse) -> bool:
-    """Complete a member's SyncGroup, if it waits."""
-    sync_reply = member.sync_reply
-    if sync_reply is None:
-        return False
-    member.sync_reply = None
-    sync_reply(response)
-    return True
-
-
-def fail_pending_requests(group: ClassicGroup, error: ErrorCode) -> None:
-    """Complete all waiting requests of a group with an error."""
-    for member in list(group.members.values()):
-        group.answer_join(member, join_error(member.member_id, error))
-        answer_sync(member, SyncGroupResponse(error_code=error))
+def reply_to_sync(member: Member, response: SyncGroupResponse) -> Replies:
+    """The reply to a member's SyncGroup, if it waits; then it waits no longer."""
+    waiting, member.waiting_sync = member.waiting_sync, None
+    return () if waiting is None else ((waiting, response),)

@@ -1,8 +1,8 @@
 """The classic group protocol: join, sync, heartbeat, leave (Kafka: classic groups in GroupMetadataManager).
 
 RULES    1. Every response and state transition is Apache Kafka's, error codes and their order included.
-         2. JoinGroup and SyncGroup are answered through their reply callback, at once or when the other members have
-            arrived. Records to write first are in the Decision; its `on_complete` does the rest.
+         2. A JoinGroup or SyncGroup that has to wait for other members is stored as a completion in its member. The request,
+            timeout or commit that ends the wait returns the replies in its decision.
          3. A group's record is written when the group gets its assignment, becomes empty, is created,
             or replaces a static member; other volatile state of members is lost with this broker.
 NOT HERE Data of a group (`classic_group.py`), session timeouts (`heartbeat_timeouts.py`), appending
@@ -13,31 +13,35 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from broker.coordinators.classic.classic_group import (
     NO_MEMBER_ID,
     ClassicGroup,
-    JoinReply,
     Member,
     Protocols,
     State,
-    SyncReply,
-    answer_sync,
-    fail_pending_requests,
     join_error,
     join_response,
     join_response_members,
+    reply_to_sync,
     sync_response,
 )
 from broker.coordinators.classic.group_records import empty_group_record, group_record
 from broker.coordinators.classic.heartbeat_timeouts import HeartbeatTimeouts
 from broker.coordinators.group_config import GroupSettings
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, ShardContext, coordinator_error
+from broker.coordinators.runtime.coordinator_runtime import (
+    CoordinatorDecision,
+    Replies,
+    ShardContext,
+    coordinator_error,
+)
 from protocol.errors import ErrorCode
 from protocol.messages.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
+    JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
     MemberIdentity,
@@ -45,6 +49,7 @@ from protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from replication.completion import Completion
 from replication.timer_queue import Timer
 
 _log = logging.getLogger("barnabas.groups")
@@ -55,6 +60,8 @@ MAX_PENDING_JOINS: Final = 10_000
 """Limit for unused member ids per group; beyond it the oldest becomes invalid."""
 
 Decision = CoordinatorDecision[None]
+JoinDecision = CoordinatorDecision[JoinGroupResponse]
+SyncDecision = CoordinatorDecision[SyncGroupResponse]
 EMPTY_DECISION: Final[Decision] = CoordinatorDecision((), None)
 
 _NONE: Final = ErrorCode.NONE
@@ -86,53 +93,51 @@ class ClassicProtocol:
 
     # ---- join
 
-    def join(self, client: ClientInfo, request: JoinGroupRequest, reply: JoinReply) -> Decision:
+    def join(self, client: ClientInfo, request: JoinGroupRequest) -> JoinDecision:
         """Handle JoinGroup with a non-empty group id."""
         member_id = request.member_id
         group = self._groups.get(request.group_id)
         is_new = group is None
         if group is None:
             if member_id != NO_MEMBER_ID:
-                return _reject(reply, member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+                return _reject(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
             group = self._groups[request.group_id] = ClassicGroup(request.group_id, self._context.wall_ms())
-        decision = self._join_group(group, client, request, reply)
+        decision = self._join_group(group, client, request)
         if is_new and not decision.records:
-            return Decision(
-                (empty_group_record(group),),
-                None,
-                on_complete=lambda error: self._on_group_recorded(group, reply, error),
-            )
+            decision = decision.extended(decision.reply, [empty_group_record(group)])
+            decision.on_commit = partial(self._on_group_recorded, group)
         return decision
 
-    def _on_group_recorded(self, group: ClassicGroup, reply: JoinReply, error: ErrorCode) -> None:
+    def _on_group_recorded(self, group: ClassicGroup, error: ErrorCode) -> Decision:
         """The record of a new group is committed, or failed: then the group is removed."""
-        if error is not _NONE:
-            _log.warning("group %s was not created: its record was not committed (%s)", group.group_id, error.name)
-            for member in list(group.members.values()):
-                group.answer_join(member, join_error(NO_MEMBER_ID, coordinator_error(error)))
-            reply(join_error(NO_MEMBER_ID, coordinator_error(error)))
-            self.remove_group(group)
+        if error is _NONE:
+            return EMPTY_DECISION
+        _log.warning("group %s was not created: its record was not committed (%s)", group.group_id, error.name)
+        replies = [
+            reply
+            for member in group.members.values()
+            for reply in group.reply_error(member, NO_MEMBER_ID, coordinator_error(error))
+        ]
+        return Decision((), None, [*replies, *self.remove_group(group)])
 
-    def _join_group(
-        self, group: ClassicGroup, client: ClientInfo, request: JoinGroupRequest, reply: JoinReply
-    ) -> Decision:
+    def _join_group(self, group: ClassicGroup, client: ClientInfo, request: JoinGroupRequest) -> JoinDecision:
         member_id = request.member_id
         protocols = tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
         if not self._accepts_joining_member(group, member_id):
             group.remove(member_id)
-            return _reject(reply, NO_MEMBER_ID, ErrorCode.GROUP_MAX_SIZE_REACHED)
+            return _reject(NO_MEMBER_ID, ErrorCode.GROUP_MAX_SIZE_REACHED)
         if not group.supports(request.protocol_type, protocols):
-            return _reject(reply, member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            return _reject(member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if member_id == NO_MEMBER_ID:
-            return self._join_new_member(group, client, request, protocols, reply)
+            return self._join_new_member(group, client, request, protocols)
         if member_id in group.pending_joins:
             if request.group_instance_id is not None:  # Kafka fails with an IllegalStateException here
-                return _reject(reply, NO_MEMBER_ID, ErrorCode.UNKNOWN_SERVER_ERROR)
-            return self._add_and_rebalance(group, client, request, protocols, member_id, reply)
+                return _reject(NO_MEMBER_ID, ErrorCode.UNKNOWN_SERVER_ERROR)
+            return self._add_and_rebalance(group, client, request, protocols, member_id)
         error = group.validate_member(member_id, request.group_instance_id)
         if error is not _NONE:
-            return _reject(reply, member_id, error)
-        return self._join_existing_member(group, group.members[member_id], request, protocols, reply)
+            return _reject(member_id, error)
+        return self._join_existing_member(group, group.members[member_id], request, protocols)
 
     def _accepts_joining_member(self, group: ClassicGroup, member_id: str) -> bool:
         member = group.members.get(member_id)
@@ -141,27 +146,27 @@ class ClassicProtocol:
             return True
         if group.state is State.PREPARING_REBALANCE:
             # Joined members count, not all: after group.max.size was lowered, the last members to join are rejected.
-            return (member is not None and member.join_reply is not None) or group.awaiting_join < limit
+            return (member is not None and member.waiting_join is not None) or group.awaiting_join < limit
         return member is not None or len(group.members) < limit
 
     def _join_new_member(
-        self, group: ClassicGroup, client: ClientInfo, request: JoinGroupRequest, protocols: Protocols, reply: JoinReply
-    ) -> Decision:
+        self, group: ClassicGroup, client: ClientInfo, request: JoinGroupRequest, protocols: Protocols
+    ) -> JoinDecision:
         instance_id = request.group_instance_id
         member_id = f"{client.client_id if instance_id is None else instance_id}-{self._new_uuid()}"
         if instance_id is not None:
             replaced_id = group.static_members.get(instance_id)
             if replaced_id is not None:
                 old = group.members[replaced_id]
-                return self._replace_static_member(group, old, member_id, client, request, protocols, reply)
+                return self._replace_static_member(group, old, member_id, client, request, protocols)
         elif client.api_version >= 4:
             if len(group.pending_joins) >= MAX_PENDING_JOINS:
                 group.remove_pending_member(next(iter(group.pending_joins)))
             group.pending_joins[member_id] = self._context.schedule(
                 request.session_timeout_ms, lambda: self._expire_pending_member(group, member_id)
             )
-            return _reject(reply, member_id, ErrorCode.MEMBER_ID_REQUIRED)
-        return self._add_and_rebalance(group, client, request, protocols, member_id, reply)
+            return _reject(member_id, ErrorCode.MEMBER_ID_REQUIRED)
+        return self._add_and_rebalance(group, client, request, protocols, member_id)
 
     def _add_and_rebalance(
         self,
@@ -170,8 +175,7 @@ class ClassicProtocol:
         request: JoinGroupRequest,
         protocols: Protocols,
         member_id: str,
-        reply: JoinReply,
-    ) -> Decision:
+    ) -> JoinDecision:
         member = Member(
             member_id,
             request.group_instance_id,
@@ -185,25 +189,27 @@ class ClassicProtocol:
         member.is_new = True
         if group.state is State.PREPARING_REBALANCE and group.previous_state is State.EMPTY:
             group.new_member_added = True
-        group.add(member, reply)
+        waiting: Completion[JoinGroupResponse] = Completion()
+        group.add(member, waiting)
         self.heartbeat_timeouts.restart(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
-        return self._rebalance_or_complete_join(group, f"member {member_id} joins", request.reason)
+        return self._rebalance_or_complete_join(group, f"member {member_id} joins", request.reason).extended(waiting)
 
     def _join_existing_member(
-        self, group: ClassicGroup, member: Member, request: JoinGroupRequest, protocols: Protocols, reply: JoinReply
-    ) -> Decision:
+        self, group: ClassicGroup, member: Member, request: JoinGroupRequest, protocols: Protocols
+    ) -> JoinDecision:
         state = group.state
         if state is State.EMPTY:
-            return _reject(reply, member.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+            return _reject(member.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         is_leader = group.leader_id == member.member_id
         has_news = state is State.PREPARING_REBALANCE or protocols != member.protocols
         # A leader that rejoins a stable group requests a rebalance, for example because of new partitions.
         if not has_news and not (state is State.STABLE and is_leader):
             # The member missed the response of this generation.
-            reply(join_response(group, member.member_id, with_members=is_leader))
-            return EMPTY_DECISION
-        group.update(member, protocols, request.rebalance_timeout_ms, request.session_timeout_ms, reply)
-        return self._rebalance_or_complete_join(group, f"member {member.member_id} rejoins", request.reason)
+            return CoordinatorDecision((), join_response(group, member.member_id, with_members=is_leader))
+        waiting: Completion[JoinGroupResponse] = Completion()
+        group.update(member, protocols, request.rebalance_timeout_ms, request.session_timeout_ms, waiting)
+        what = f"member {member.member_id} rejoins"
+        return self._rebalance_or_complete_join(group, what, request.reason).extended(waiting)
 
     def _replace_static_member(
         self,
@@ -213,34 +219,28 @@ class ClassicProtocol:
         client: ClientInfo,
         request: JoinGroupRequest,
         protocols: Protocols,
-        reply: JoinReply,
-    ) -> Decision:
+    ) -> JoinDecision:
         """A static member joins with a new member id."""
         leader_before = group.leader_id
-        fenced = ErrorCode.FENCED_INSTANCE_ID
-        group.answer_join(old, join_error(old.member_id, fenced))
-        answer_sync(old, SyncGroupResponse(error_code=fenced))
+        replies = group.reply_error(old, old.member_id, ErrorCode.FENCED_INSTANCE_ID)
         member = group.replace_static(old, member_id)
         self.heartbeat_timeouts.restart(group, member, member.session_timeout_ms)
-        group.update(member, protocols, request.rebalance_timeout_ms, request.session_timeout_ms, reply)
-        if group.state is State.STABLE:
-            if group.select_protocol() != group.protocol_name:
-                return self._rebalance_or_complete_join(
-                    group, f"static member {member_id} changes the selected protocol", request.reason
-                )
+        waiting: Completion[JoinGroupResponse] = Completion()
+        group.update(member, protocols, request.rebalance_timeout_ms, request.session_timeout_ms, waiting)
+        if group.state is State.STABLE and group.select_protocol() == group.protocol_name:
             assignments = {member.member_id: member.assignment for member in group.members.values()}
-            record = group_record(group, assignments)
-            return Decision(
-                (record,),
-                None,
-                on_complete=lambda error: self._on_static_member_replaced(
-                    group, old, member, leader_before, client.api_version, error
-                ),
-            )
-        if group.state is State.COMPLETING_REBALANCE:
+            on_commit = partial(self._on_static_member_replaced, group, old, member, leader_before, client.api_version)
+            return CoordinatorDecision((group_record(group, assignments),), waiting, replies, on_commit=on_commit)
+        if group.state is State.STABLE:
+            what = f"static member {member_id} changes the selected protocol"
+            decision = self._rebalance_or_complete_join(group, what, request.reason)
+        elif group.state is State.COMPLETING_REBALANCE:
             # The leader may already assign partitions to the old member id.
-            return self.prepare_rebalance(group, f"static member {member_id} replaces {old.member_id}", request.reason)
-        return self._maybe_complete_join_phase(group)
+            what = f"static member {member_id} replaces {old.member_id}"
+            decision = self.prepare_rebalance(group, what, request.reason)
+        else:
+            decision = self._maybe_complete_join_phase(group)
+        return decision.extended(waiting, replies=replies)
 
     def _on_static_member_replaced(
         self,
@@ -250,19 +250,15 @@ class ClassicProtocol:
         leader_before: str | None,
         api_version: int,
         error: ErrorCode,
-    ) -> None:
+    ) -> Decision:
         """The record of a replaced static member is committed, or failed: then the old member is restored."""
         if error is not _NONE:
-            if group.members.get(member.member_id) is member:
-                reply, member.join_reply = member.join_reply, None
-                group.awaiting_join -= reply is not None
-                group.update(member, old.protocols, old.rebalance_timeout_ms, old.session_timeout_ms, None)
-                self.heartbeat_timeouts.restart(
-                    group, group.replace_static(member, old.member_id), old.session_timeout_ms
-                )
-                if reply is not None:
-                    reply(join_error(NO_MEMBER_ID, coordinator_error(error)))
-            return
+            if group.members.get(member.member_id) is not member:
+                return EMPTY_DECISION
+            replies = group.reply_to_join(member, join_error(NO_MEMBER_ID, coordinator_error(error)))
+            group.update(member, old.protocols, old.rebalance_timeout_ms, old.session_timeout_ms, None)
+            self.heartbeat_timeouts.restart(group, group.replace_static(member, old.member_id), old.session_timeout_ms)
+            return Decision((), None, replies)
         response = join_response(group, member.member_id, with_members=False)
         if api_version < 9:
             # A client before version 9 would compute an assignment if it were the leader: name the old leader.
@@ -270,8 +266,10 @@ class ClassicProtocol:
         elif group.leader_id == member.member_id:
             response.members = join_response_members(group)
             response.skip_assignment = True
-        if group.answer_join(member, response):
+        replies = group.reply_to_join(member, response)
+        if replies:
             self.heartbeat_timeouts.restart(group, member, member.session_timeout_ms)
+        return Decision((), None, replies)
 
     # ---- rebalance
 
@@ -288,8 +286,9 @@ class ClassicProtocol:
 
     def prepare_rebalance(self, group: ClassicGroup, what: str, reason: str | None) -> Decision:
         """Move to PreparingRebalance and wait for all members to rejoin."""
+        replies: Replies = ()
         if group.state is State.COMPLETING_REBALANCE:
-            self._propagate_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS)
+            replies = self._propagate_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS)
         group.pending_syncs.clear()
         cancel(group.sync_deadline)
         is_first = group.state is State.EMPTY
@@ -302,11 +301,11 @@ class ClassicProtocol:
             left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
             group.new_member_added = False
             self._set_join_deadline(group, delay_ms, lambda: self._extend_initial_delay(group, delay_ms, left_ms))
-            return EMPTY_DECISION
-        if group.has_all_joined:
-            return self._complete_join(group)
-        self._set_join_deadline(group, group.rebalance_timeout_ms, lambda: self._complete_join(group))
-        return EMPTY_DECISION
+        elif group.has_all_joined:
+            return self._complete_join(group).extended(None, replies=replies)
+        else:
+            self._set_join_deadline(group, group.rebalance_timeout_ms, lambda: self._complete_join(group))
+        return Decision((), None, replies)
 
     def _set_join_deadline(self, group: ClassicGroup, delay_ms: int, event: Callable[[], Decision]) -> None:
         cancel(group.join_deadline)
@@ -339,7 +338,7 @@ class ClassicProtocol:
         missing = [
             member.member_id
             for member in group.members.values()
-            if member.join_reply is None and member.instance_id is None
+            if member.waiting_join is None and member.instance_id is None
         ]
         for member_id in missing:
             group.remove(member_id)
@@ -354,9 +353,10 @@ class ClassicProtocol:
             _log.info("group %s is empty after generation %d", group.group_id, group.generation)
             return Decision((group_record(group, {}),), None)
         _log.info("group %s has %d members in generation %d", group.group_id, len(group.members), group.generation)
-        for member in list(group.members.values()):
+        replies: list[Any] = []
+        for member in group.members.values():
             with_members = group.leader_id == member.member_id
-            group.answer_join(member, join_response(group, member.member_id, with_members=with_members))
+            replies += group.reply_to_join(member, join_response(group, member.member_id, with_members=with_members))
             self.heartbeat_timeouts.restart(group, member, member.session_timeout_ms)
             member.is_new = False
             group.pending_syncs.add(member.member_id)
@@ -364,7 +364,7 @@ class ClassicProtocol:
         group.sync_deadline = self._context.schedule(
             group.rebalance_timeout_ms, lambda: self._expire_pending_syncs(group, generation)
         )
-        return EMPTY_DECISION
+        return Decision((), None, replies)
 
     def _expire_pending_syncs(self, group: ClassicGroup, generation: int) -> Decision:
         """Remove members that joined but did not send SyncGroup in time."""
@@ -377,61 +377,57 @@ class ClassicProtocol:
 
     # ---- sync
 
-    def sync(self, request: SyncGroupRequest, reply: SyncReply) -> Decision:
+    def sync(self, request: SyncGroupRequest) -> SyncDecision:
         """Handle SyncGroup with a non-empty group id."""
         group = self._groups.get(request.group_id)
         if group is None or group.state is State.EMPTY:
-            reply(SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
-            return EMPTY_DECISION
+            return CoordinatorDecision((), SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         error = _check_sync(group, request)
         if error is not _NONE:
-            reply(SyncGroupResponse(error_code=error))
-            return EMPTY_DECISION
+            return CoordinatorDecision((), SyncGroupResponse(error_code=error))
         member = group.members[request.member_id]
         group.pending_syncs.discard(member.member_id)
         if not group.pending_syncs:
             cancel(group.sync_deadline)
         if group.state is State.STABLE:
-            reply(sync_response(group, member))
-            return EMPTY_DECISION
-        member.sync_reply = reply
+            return CoordinatorDecision((), sync_response(group, member))
+        waiting: Completion[SyncGroupResponse] = Completion()
+        member.waiting_sync = waiting
         if group.leader_id != member.member_id:
-            return EMPTY_DECISION
+            return CoordinatorDecision((), waiting)
         assignments = dict.fromkeys(group.members, b"")
         for assignment in request.assignments:
             if assignment.member_id in assignments:
                 assignments[assignment.member_id] = assignment.assignment
-        generation = group.generation
-        return Decision(
-            (group_record(group, assignments),),
-            None,
-            on_complete=lambda error: self._on_assignment_recorded(group, generation, assignments, error),
-        )
+        on_commit = partial(self._on_assignment_recorded, group, group.generation, assignments)
+        return CoordinatorDecision((group_record(group, assignments),), waiting, on_commit=on_commit)
 
     def _on_assignment_recorded(
         self, group: ClassicGroup, generation: int, assignments: dict[str, bytes], error: ErrorCode
-    ) -> None:
+    ) -> Decision:
         """The leader's assignment is committed, or failed."""
         if group.state is not State.COMPLETING_REBALANCE or group.generation != generation:
-            return
+            return EMPTY_DECISION
         if error is not _NONE:
-            self._propagate_assignment(group, coordinator_error(error))
-            self.prepare_rebalance(group, f"the assignment was not committed: {error.name}", None)
-            return
+            replies = self._propagate_assignment(group, coordinator_error(error))
+            what = f"the assignment was not committed: {error.name}"
+            return self.prepare_rebalance(group, what, None).extended(None, replies=replies)
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
-        self._propagate_assignment(group, _NONE)
         group.transition_to(State.STABLE, self._context.wall_ms())
+        return Decision((), None, self._propagate_assignment(group, _NONE))
 
-    def _propagate_assignment(self, group: ClassicGroup, error: ErrorCode) -> None:
-        """Complete all waiting SyncGroups with the assignments or with the error."""
+    def _propagate_assignment(self, group: ClassicGroup, error: ErrorCode) -> Replies:
+        """The replies to all waiting SyncGroups: the assignments or the error."""
+        replies: list[Any] = []
         for member in group.members.values():
             if error is not _NONE:
                 member.assignment = b""
             response = sync_response(group, member) if error is _NONE else SyncGroupResponse(error_code=error)
-            if answer_sync(member, response):
-                # The session is not checked while the member waits.
+            if member.waiting_sync is not None:  # the session is not checked while the member waits
                 self.heartbeat_timeouts.restart(group, member, member.session_timeout_ms)
+            replies += reply_to_sync(member, response)
+        return replies
 
     # ---- heartbeat and sessions
 
@@ -453,8 +449,9 @@ class ClassicProtocol:
 
     def _expire_member_heartbeat(self, group: ClassicGroup, member: Member) -> Decision:
         _log.info("group %s: the session of member %s has expired", group.group_id, member.member_id)
-        self._remove_member(group, member)
-        return self._on_member_removed(group, f"the session of member {member.member_id} has expired")
+        replies = self._remove_member(group, member)
+        decision = self._on_member_removed(group, f"the session of member {member.member_id} has expired")
+        return decision.extended(None, replies=replies)
 
     def _expire_pending_member(self, group: ClassicGroup, member_id: str) -> Decision:
         """A member id from MEMBER_ID_REQUIRED was not used in time."""
@@ -464,12 +461,12 @@ class ClassicProtocol:
             return self._complete_join(group)
         return EMPTY_DECISION
 
-    def _remove_member(self, group: ClassicGroup, member: Member) -> None:
+    def _remove_member(self, group: ClassicGroup, member: Member) -> Replies:
         # A new member may wait in JoinGroup, a member removed by an administrator in SyncGroup (Kafka lets it
         # time out). The client rejoins.
-        group.answer_join(member, join_error(NO_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID))
-        answer_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+        replies = group.reply_error(member, NO_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID)
         group.remove(member.member_id)
+        return replies
 
     def _on_member_removed(self, group: ClassicGroup, what: str) -> Decision:
         if group.state in {State.STABLE, State.COMPLETING_REBALANCE}:
@@ -483,7 +480,8 @@ class ClassicProtocol:
     def leave(self, request: LeaveGroupRequest) -> CoordinatorDecision[LeaveGroupResponse]:
         """Handle LeaveGroup in the form of version 3 and later, with a non-empty group id."""
         group = self._groups.get(request.group_id)
-        answers = [self._leave_member(group, identity) for identity in request.members]
+        replies: list[Any] = []
+        answers = [self._leave_member(group, identity, replies) for identity in request.members]
         response = LeaveGroupResponse(error_code=_NONE, members=answers)
         removed_ids = [answer.member_id for answer in answers if answer.error_code == _NONE]
         decision = EMPTY_DECISION
@@ -492,9 +490,10 @@ class ClassicProtocol:
                 decision = self._rebalance_or_complete_join(group, f"{', '.join(removed_ids)} left", None)
             else:
                 decision = self._maybe_complete_join_phase(group)
-        return CoordinatorDecision(decision.records, response, on_complete=decision.on_complete)
+        return decision.extended(response, replies=replies)
 
-    def _leave_member(self, group: ClassicGroup | None, identity: MemberIdentity) -> MemberResponse:
+    def _leave_member(self, group: ClassicGroup | None, identity: MemberIdentity, replies: list[Any]) -> MemberResponse:
+        """The result for one member; the replies to its waiting requests are added to `replies`."""
         member_id, instance_id = identity.member_id, identity.group_instance_id
         error = _NONE
         if group is None:
@@ -509,30 +508,26 @@ class ClassicProtocol:
             if error is _NONE:
                 reason = identity.reason or "not provided"
                 _log.info("group %s: member %s leaves, reason: %s", group.group_id, leaving_id, reason)
-                self._remove_member(group, group.members[leaving_id])
+                replies += self._remove_member(group, group.members[leaving_id])
         return MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=error)
 
     # ---- removal
 
-    def remove_group(self, group: ClassicGroup) -> None:
-        """Remove a group and cancel its timers."""
+    def remove_group(self, group: ClassicGroup) -> Replies:
+        """Remove a group and cancel its timers; returns NOT_COORDINATOR for its waiting requests."""
         if self._groups.get(group.group_id) is group:
             del self._groups[group.group_id]
-        self.mark_dead(group)
-
-    def mark_dead(self, group: ClassicGroup) -> None:
-        """Fail waiting requests with NOT_COORDINATOR and cancel every timer."""
-        fail_pending_requests(group, ErrorCode.NOT_COORDINATOR)
+        replies = group.reply_error_to_all(ErrorCode.NOT_COORDINATOR)
         timers = [member.deadline for member in group.members.values()]
         for deadline in (*timers, *group.pending_joins.values(), group.join_deadline, group.sync_deadline):
             cancel(deadline)
         group.pending_joins.clear()
         group.transition_to(State.DEAD, self._context.wall_ms())
+        return replies
 
 
-def _reject(reply: JoinReply, member_id: str, error: ErrorCode) -> Decision:
-    reply(join_error(member_id, error))
-    return EMPTY_DECISION
+def _reject(member_id: str, error: ErrorCode) -> JoinDecision:
+    return CoordinatorDecision((), join_error(member_id, error))
 
 
 def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:

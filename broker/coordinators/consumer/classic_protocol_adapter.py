@@ -12,18 +12,15 @@ NOT HERE Members of the consumer protocol (`consumer_group_heartbeat.py`), targe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from broker.coordinators.classic.classic_group import (
     CONSUMER_PROTOCOL,
     NO_MEMBER_ID,
-    JoinReply,
     Protocols,
-    SyncReply,
     join_error,
 )
-from broker.coordinators.classic.classic_protocol import EMPTY_DECISION, ClientInfo, Decision, differs
+from broker.coordinators.classic.classic_protocol import ClientInfo, Decision, JoinDecision, SyncDecision, differs
 from broker.coordinators.consumer.consumer_group import ClassicMemberInfo, ConsumerGroup, ConsumerMember, MemberState
 from broker.coordinators.consumer.consumer_group_heartbeat import ConsumerProtocol, find_member
 from broker.coordinators.consumer.dependencies import GroupDependencies
@@ -35,7 +32,7 @@ from broker.coordinators.consumer.target_assignment_updater import (
     invalidate_metadata_check,
 )
 from broker.coordinators.group_config import MigrationPolicy
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, StoredRecord, coordinator_error
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, StoredRecord
 from protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from protocol.messages.groups import (
     ConsumerProtocolSubscription,
@@ -74,15 +71,14 @@ class ClassicProtocolAdapter:
 
     # ---- join
 
-    def join(self, group: ConsumerGroup, client: ClientInfo, request: JoinGroupRequest, reply: JoinReply) -> Decision:
+    def join(self, group: ConsumerGroup, client: ClientInfo, request: JoinGroupRequest) -> JoinDecision:
         """Handle JoinGroup in a consumer group with members."""
         try:
-            return self._join(group, client, request, reply)
+            return self._join(group, client, request)
         except KafkaError as error:
-            reply(join_error(NO_MEMBER_ID, error.code))
-            return EMPTY_DECISION
+            return CoordinatorDecision((), join_error(NO_MEMBER_ID, error.code))
 
-    def _join(self, group: ConsumerGroup, client: ClientInfo, request: JoinGroupRequest, reply: JoinReply) -> Decision:
+    def _join(self, group: ConsumerGroup, client: ClientInfo, request: JoinGroupRequest) -> JoinDecision:
         if self._deps.settings.consumer.migration_policy is MigrationPolicy.DISABLED:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         member_id = request.member_id or self._deps.new_uuid()
@@ -92,12 +88,11 @@ class ClassicProtocolAdapter:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         is_unknown = request.member_id == NO_MEMBER_ID
         if is_unknown and request.group_instance_id is None and client.api_version >= FIRST_VERSION_THAT_ASKS_TWICE:
-            reply(join_error(member_id, ErrorCode.MEMBER_ID_REQUIRED))
-            return EMPTY_DECISION
+            return CoordinatorDecision((), join_error(member_id, ErrorCode.MEMBER_ID_REQUIRED))
         joining = _find(group, member_id, request.group_instance_id, is_unknown=is_unknown)
         subscription = _subscription(protocols)
         new = _updated_member(joining.member, client, request, protocols, subscription)
-        return self._advance(group, joining, new, group.static_member(request.group_instance_id), subscription, reply)
+        return self._advance(group, joining, new, group.static_member(request.group_instance_id), subscription)
 
     def _advance(
         self,
@@ -106,8 +101,7 @@ class ClassicProtocolAdapter:
         new: ConsumerMember,
         before: ConsumerMember | None,
         subscription: ConsumerProtocolSubscription,
-        reply: JoinReply,
-    ) -> Decision:
+    ) -> JoinDecision:
         """Update and reconcile the member; `before` is the previous member with the instance id."""
         records: list[StoredRecord] = []
         update = self._target_updater.update_member(group, joining, new, None, records)
@@ -119,24 +113,16 @@ class ClassicProtocolAdapter:
                 new = self._target_updater.reconcile_to(
                     group, joining, new, group.assignment_epoch, target, update, owned, records
                 )
-            return self._downgrade(group, before, new, records, reply, is_stale=is_stale)
+            return self._downgrade(group, before, new, records, is_stale=is_stale)
         reconciled = self._target_updater.reconcile(group, joining, new, update, owned, records)
         self._consumer_protocol.update_revocation_timeout(group, reconciled)
 
-        def on_complete(error: ErrorCode) -> None:
+        def on_commit(error: ErrorCode) -> None:
             invalidate_metadata_check(group, error)
             if error is _NONE:
                 self._on_joined(group.group_id, reconciled)
-            reply(_on_joined(reconciled) if error is _NONE else join_error(NO_MEMBER_ID, coordinator_error(error)))
 
-        return self._settled(records, on_complete)
-
-    def _settled(self, records: list[StoredRecord], on_complete: Callable[[ErrorCode], None]) -> Decision:
-        """A decision whose `on_complete` is called also without records."""
-        if not records:
-            self._deps.context.execute(EMPTY_DECISION).then(on_complete)
-            return EMPTY_DECISION
-        return CoordinatorDecision(records, None, on_complete=on_complete)
+        return CoordinatorDecision(records, _joined_response(reconciled), on_commit=on_commit)
 
     def _on_joined(self, group_id: str, member: ConsumerMember) -> None:
         """The join is committed: restart the session and wait for SyncGroup."""
@@ -152,10 +138,9 @@ class ClassicProtocolAdapter:
         replaced: ConsumerMember,
         new: ConsumerMember,
         records: list[StoredRecord],
-        reply: JoinReply,
         *,
         is_stale: bool,
-    ) -> Decision:
+    ) -> JoinDecision:
         """A classic member replaces the last member of the consumer protocol: downgrade the group."""
         classic, more = self._group_upgrade.downgrade(group, {replaced.member_id}, new)
         if is_stale:
@@ -163,22 +148,20 @@ class ClassicProtocolAdapter:
                 classic, "the group was downgraded to a classic group with an outdated assignment"
             )
 
-        def on_complete(error: ErrorCode) -> None:
-            self._group_upgrade.on_downgrade_committed(classic, error)
+        def on_commit(error: ErrorCode) -> Decision:
             invalidate_metadata_check(group, error)
-            reply(_on_joined(new) if error is _NONE else join_error(NO_MEMBER_ID, coordinator_error(error)))
+            return self._group_upgrade.on_downgrade_committed(classic, error)
 
-        return CoordinatorDecision([*records, *more], None, on_complete=on_complete)
+        return CoordinatorDecision([*records, *more], _joined_response(new), on_commit=on_commit)
 
     # ---- sync
 
-    def sync(self, group: ConsumerGroup, request: SyncGroupRequest, reply: SyncReply) -> Decision:
+    def sync(self, group: ConsumerGroup, request: SyncGroupRequest) -> SyncDecision:
         """Handle SyncGroup."""
         try:
             member = self._syncing(group, request)
         except KafkaError as error:
-            reply(SyncGroupResponse(error_code=error.code))
-            return EMPTY_DECISION
+            return CoordinatorDecision((), SyncGroupResponse(error_code=error.code))
         assert member.classic is not None, "a classic member"
         session_timeout_ms, protocols = member.classic
         response = SyncGroupResponse(
@@ -188,13 +171,12 @@ class ClassicProtocolAdapter:
             assignment=write_assignment(member.assigned, protocols[0][1], self._deps.image()),
         )
 
-        def on_complete(error: ErrorCode) -> None:
+        def on_commit(error: ErrorCode) -> None:
             if error is _NONE:
                 self._consumer_protocol.sync_timeouts.cancel(group.group_id, member.member_id)
                 self._consumer_protocol.session_timeouts.start(group.group_id, member.member_id, session_timeout_ms)
-            reply(response if error is _NONE else SyncGroupResponse(error_code=coordinator_error(error)))
 
-        return self._settled([], on_complete)
+        return CoordinatorDecision((), response, on_commit=on_commit)
 
     def _syncing(self, group: ConsumerGroup, request: SyncGroupRequest) -> ConsumerMember:
         """The member that may get its assignment; raises KafkaError if it may not."""
@@ -312,7 +294,7 @@ def _updated_member(
     )
 
 
-def _on_joined(member: ConsumerMember) -> JoinGroupResponse:
+def _joined_response(member: ConsumerMember) -> JoinGroupResponse:
     assert member.classic is not None, "a classic member"
     return JoinGroupResponse(
         error_code=_NONE,

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from broker.coordinators.classic.classic_group import State, fail_pending_requests
+from broker.coordinators.classic.classic_group import State
 from broker.coordinators.classic.group_records import group_tombstone
 from broker.coordinators.consumer import consumer_group_records as stored
 from broker.coordinators.consumer.consumer_group import (
@@ -37,7 +37,7 @@ from broker.coordinators.consumer.target_assignment_updater import (
     invalidate_metadata_check,
 )
 from broker.coordinators.consumer.topic_regexes import MayDescribe
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, StoredRecord
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, Replies, StoredRecord
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
@@ -104,25 +104,27 @@ class ConsumerProtocol:
         new = _updated_member(old, client, request)
         update = self._target_updater.update_member(group, joining, new, client.may_describe, records)
         reconciled = self._target_updater.reconcile(group, joining, new, update, owned_by(request), records)
-        self._close_classic_group(group.group_id)
+        replies = self._close_classic_group(group.group_id)
         if reconciled != new:
             self.update_revocation_timeout(group, reconciled)
         self.session_timeouts.start(
             group.group_id, reconciled.member_id, self._deps.configs.session_timeout_ms(group.group_id)
         )
         response = self._response(request, old, reconciled)
-        return CoordinatorDecision(records, response, on_complete=lambda error: invalidate_metadata_check(group, error))
+        on_commit = partial(invalidate_metadata_check, group)
+        return CoordinatorDecision(records, response, replies, on_commit=on_commit)
 
-    def _close_classic_group(self, group_id: str) -> None:
+    def _close_classic_group(self, group_id: str) -> Replies:
         """The classic group is upgraded: its waiting members must rejoin."""
         classic = self._deps.classic_groups.get(group_id)
-        if classic is not None:
-            _log.info("group %s is upgraded to a consumer group", group_id)
-            fail_pending_requests(classic, ErrorCode.REBALANCE_IN_PROGRESS)
-            for member_id, member in classic.members.items():
-                self.session_timeouts.start(group_id, member_id, member.session_timeout_ms)
-                self.join_timeouts.cancel(group_id, member_id)  # may still run from an earlier upgrade
-                self.sync_timeouts.cancel(group_id, member_id)
+        if classic is None:
+            return ()
+        _log.info("group %s is upgraded to a consumer group", group_id)
+        for member_id, member in classic.members.items():
+            self.session_timeouts.start(group_id, member_id, member.session_timeout_ms)
+            self.join_timeouts.cancel(group_id, member_id)  # may still run from an earlier upgrade
+            self.sync_timeouts.cancel(group_id, member_id)
+        return classic.reply_error_to_all(ErrorCode.REBALANCE_IN_PROGRESS)
 
     def _response(
         self, request: ConsumerGroupHeartbeatRequest, old: ConsumerMember, reconciled: ConsumerMember
@@ -225,7 +227,7 @@ class ConsumerProtocol:
             else:
                 self._group_upgrade.rebalance(classic, "the group was downgraded to a classic group")
                 return CoordinatorDecision(
-                    records, reply, on_complete=partial(self._group_upgrade.on_downgrade_committed, classic)
+                    records, reply, on_commit=partial(self._group_upgrade.on_downgrade_committed, classic)
                 )
         return CoordinatorDecision(self._removal_records(group, leaving_ids), reply)
 
@@ -264,15 +266,14 @@ class ConsumerProtocol:
             return None
         _log.info("group %s: member %s is fenced: %s", group_id, member_id, reason)
         decision = self.remove(group, [member], None)
-        inner = decision.on_complete
+        inner = decision.on_commit
 
-        def on_complete(error: ErrorCode) -> None:
-            if inner is not None:
-                inner(error)
+        def on_commit(error: ErrorCode) -> CoordinatorDecision[None] | None:
             if error is not ErrorCode.NONE:
                 self.session_timeouts.start(group_id, member_id, RETRY_MS)
+            return None if inner is None else inner(error)
 
-        decision.on_complete = on_complete
+        decision.on_commit = on_commit
         return decision
 
     def close(self) -> None:

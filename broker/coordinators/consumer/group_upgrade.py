@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 
 from broker.coordinators.classic.classic_group import CONSUMER_PROTOCOL, ClassicGroup, State
 from broker.coordinators.classic.classic_group import Member as ClassicMember
-from broker.coordinators.classic.classic_protocol import ClassicProtocol
+from broker.coordinators.classic.classic_protocol import EMPTY_DECISION, ClassicProtocol, Decision
 from broker.coordinators.classic.group_records import group_record, group_tombstone
 from broker.coordinators.consumer import consumer_group_records as stored
 from broker.coordinators.consumer.assignors import Partitions
@@ -116,15 +116,17 @@ class GroupUpgrade:
             self._classic_protocol.heartbeat_timeouts.restart(classic, member, member.session_timeout_ms)
         return classic, [*tombstones, record]
 
-    def on_downgrade_committed(self, classic: ClassicGroup, error: ErrorCode) -> None:
+    def on_downgrade_committed(self, classic: ClassicGroup, error: ErrorCode) -> Decision:
         """The records are committed, or failed: then the classic group is removed."""
-        if error is not ErrorCode.NONE and classic.group_id in self._deps.consumer_groups:
-            self._classic_protocol.remove_group(classic)
+        if error is ErrorCode.NONE or classic.group_id not in self._deps.consumer_groups:
+            return EMPTY_DECISION
+        return Decision((), None, self._classic_protocol.remove_group(classic))
 
     def rebalance(self, classic: ClassicGroup, what: str) -> None:
         """Start a rebalance of a downgraded group."""
         decision = self._classic_protocol.prepare_rebalance(classic, what, None)
         assert not decision.records, "no member has rejoined yet"
+        assert not decision.replies, "no member waits yet"
 
     def _classic_group(
         self, group: ConsumerGroup, members: Collection[ConsumerMember], targets: Mapping[str, Partitions]

@@ -4,9 +4,9 @@ FORMAT   a record of an internal topic: key = i16 record type, then the key mess
          value = i16 version, then the message in that version; a null value is a tombstone
 RULES    1. A shard becomes active after it has read its partition up to the log end offset at election. Until then requests get
             COORDINATOR_LOAD_IN_PROGRESS. Loading runs in slices, so the loop also serves other requests.
-         2. Records are applied after the append; responses are sent after the commit. A response without records
+         2. Records are applied after the append; the reply of a decision is sent after the commit. A reply without records
             waits for the records before it, so a response never contains state that can still be lost.
-         3. A failed append does not change durable state. `on_complete` gets the error and undoes volatile changes.
+         3. A failed append does not change durable state. `on_commit` gets the error and undoes volatile changes.
          4. The leader epoch is the coordinator epoch. A shard of an older epoch is closed and its waiting requests fail.
          5. Everything runs on one thread; clock and timers are passed in.
          6. Records of a producer's transaction are applied as pending until its marker is appended.
@@ -18,7 +18,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from itertools import pairwise
+from functools import partial
+from itertools import chain, pairwise
 from struct import Struct
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -27,6 +28,7 @@ from broker.coordinators.runtime.loader import Loadable, Loader, ReadableLog
 from protocol.codec import encode
 from protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from protocol.records import BATCH_OVERHEAD, NO_PRODUCER_ID, BatchBuilder
+from replication.completion import Completion, completed, failed, gather
 from replication.metadata.image import MetadataDelta, MetadataImage
 from replication.state_machine import Decision
 from replication.timer_queue import Clock, Timer, TimerQueue
@@ -39,6 +41,8 @@ RECORD_OVERHEAD: Final = 32
 """Upper bound of a record's size without its key and value, in bytes."""
 
 _I16 = Struct(">h")
+_NONE: Final = ErrorCode.NONE
+T = TypeVar("T")
 Reply = TypeVar("Reply")
 
 
@@ -54,34 +58,52 @@ class StoredRecord(NamedTuple):
     encoded: tuple[bytes, bytes | None] | None = None
 
 
-class CoordinatorDecision(Decision[Reply]):
-    """A decision whose records have keys.
+Replies = Sequence[tuple[Completion[Any], Any]]
+"""Requests that waited, with their responses."""
 
-    `on_complete` is called once: with NONE when the records are committed, else with the error. It changes volatile
-    state, such as waiting members. `producer` is the producer id and epoch of the transaction that the records belong to.
+
+class CoordinatorDecision(Decision[Reply]):
+    """A decision of a coordinator, with keyed records and replies to several requests.
+
+    `reply` is the response to the request. If the request has to wait, it is a completion that the `replies` of a later
+    decision complete. `replies` wait for the records of this decision only, and get the error if these are not committed.
+    `on_commit` is called once while the shard is active: with NONE when the records are committed, else with the error. It
+    changes volatile state and returns the decision that follows (Kafka: appendFuture). `producer` is the producer id and
+    epoch of the transaction that the records belong to.
     """
 
-    __slots__ = ("on_complete", "producer")
+    __slots__ = ("on_commit", "producer", "replies")
 
     records: Sequence[StoredRecord]  # type: ignore[assignment]  # keyed, unlike those of the metadata log
+    reply: Reply | Completion[Reply]  # type: ignore[assignment]
 
     def __init__(
         self,
         records: Sequence[StoredRecord],
-        reply: Reply,
+        reply: Reply | Completion[Reply],
+        replies: Replies = (),
         *,
         is_atomic: bool = True,
-        on_complete: Callable[[ErrorCode], None] | None = None,
+        on_commit: OnCommit | None = None,
         producer: tuple[int, int] | None = None,
     ) -> None:
         self.records = records
         self.reply = reply
+        self.replies = replies
         self.is_atomic = is_atomic
-        self.on_complete = on_complete
+        self.on_commit = on_commit
         self.producer = producer
 
+    def extended(
+        self, reply: T | Completion[T], records: Sequence[StoredRecord] = (), replies: Replies = ()
+    ) -> CoordinatorDecision[T]:
+        """The same decision with another reply, and with records and replies before its own."""
+        records, replies = [*records, *self.records], [*replies, *self.replies]
+        return CoordinatorDecision(records, reply, replies, is_atomic=self.is_atomic, on_commit=self.on_commit)
 
-Event = Callable[[], "CoordinatorDecision[None] | None"]
+
+Event = Callable[[], "CoordinatorDecision[Any] | None"]
+OnCommit = Callable[[ErrorCode], "CoordinatorDecision[None] | None"]
 
 
 class ShardContext(Clock, Protocol):
@@ -90,11 +112,16 @@ class ShardContext(Clock, Protocol):
     epoch: int
     """The coordinator epoch."""
 
-    def execute(self, decision: CoordinatorDecision[Reply]) -> Commit:
-        """Append and apply the records of a decision."""
-
     def schedule(self, delay_ms: int, event: Event) -> Timer:
-        """Run `event` after a delay and execute its decision."""
+        """Run `event` after a delay and execute its decision, if the shard is still active then."""
+
+    def run_after(
+        self, completion: Completion[T], event: Callable[[Completion[T]], CoordinatorDecision[Reply] | None]
+    ) -> Completion[Reply]:
+        """Run `event` when a completion has its result, and execute the decision; returns the reply.
+
+        `event` may raise KafkaError: the error of the reply.
+        """
 
 
 class CoordinatorShard(Loadable, Protocol):
@@ -106,8 +133,8 @@ class CoordinatorShard(Loadable, Protocol):
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
         """Apply a transaction marker: the pending records of the producer become valid or are dropped."""
 
-    def unload(self) -> None:
-        """Fail waiting requests and cancel timers: another broker is the coordinator now."""
+    def unload(self) -> Replies:
+        """Cancel timers: another broker is the coordinator now. Returns the errors for requests that wait."""
 
     def on_topics_deleted(self, deleted: Mapping[str, bytes]) -> CoordinatorDecision[None] | None:
         """Topics were deleted, given as name -> id."""
@@ -123,57 +150,17 @@ class ShardLog(ReadableLog, Protocol):
     def max_batch_bytes(self) -> int:
         """The largest batch that the log accepts (max.message.bytes)."""
 
-    def append(self, batch: bytearray, done: Callable[[ErrorCode], None]) -> None:
-        """Append a batch; `done` is called when it is committed or has failed, before the return if the append is rejected."""
+    def append(self, batch: bytearray) -> Completion[Any]:
+        """Append a batch. It has its result when it is committed; a rejected append has its KafkaError at the return."""
 
     def await_disk(self, lookup: DiskLookup, then: Callable[[], None]) -> None:
         """Call `then` when the lookup has finished or failed."""
 
 
-class Commit:
-    """The commit of a decision's records, in one or several batches.
+Commit = Completion[Any]
+"""The commit of some records; its error is a KafkaError."""
 
-    `error` is None while the commit is pending. After a timeout it has an error, though the records may still be committed.
-    """
-
-    __slots__ = ("deadline", "error", "is_pending", "parts", "waiters")
-
-    def __init__(self, parts: int) -> None:
-        self.parts = parts
-        self.error: ErrorCode | None = None
-        self.is_pending = parts > 0
-        """Whether the log has not yet reported all batches."""
-        self.waiters: list[Callable[[ErrorCode], None]] = []
-        self.deadline: Timer | None = None
-
-    def then(self, waiter: Callable[[ErrorCode], None]) -> None:
-        """Call `waiter` with the result, at once if it is known."""
-        if self.error is None:
-            self.waiters.append(waiter)
-        else:
-            waiter(self.error)
-
-    def on_batch_done(self, error: ErrorCode) -> None:
-        """The log's result for one batch."""
-        self.parts -= 1
-        if error is not ErrorCode.NONE or not self.parts:
-            self.is_pending = False
-            self.complete(error)
-
-    def complete(self, error: ErrorCode) -> None:
-        """Set the result and call the waiters, once."""
-        if self.error is not None:
-            return
-        self.error = error
-        if self.deadline is not None:
-            self.deadline.cancel()
-        waiters, self.waiters = self.waiters, []
-        for waiter in waiters:
-            waiter(error)
-
-
-COMMITTED: Final = Commit(0)
-COMMITTED.error = ErrorCode.NONE
+_COMMITTED: Final[Commit] = completed(None)
 
 
 class ShardState(Enum):
@@ -196,7 +183,8 @@ class Shard(Generic[M]):
         self.mono_ms = runtime.clock.mono_ms
         self.wall_ms = runtime.clock.wall_ms
         self._log = runtime.open_log(partition)
-        self._last: Commit = COMMITTED
+        self.pending_commit = _COMMITTED
+        """The commit that covers all state of the coordinator; it has failed if its append is late."""
         self._deleted_while_loading: dict[str, bytes] = {}
         self._started_mono_ms = self.mono_ms()
         self.coordinator: M = runtime.make_coordinator(self)
@@ -212,70 +200,94 @@ class Shard(Generic[M]):
         """Run `event` after a delay, if the shard is still active then."""
         return self._timers.schedule(self.mono_ms() + delay_ms, lambda: self._run_event(event))
 
+    def run_after(
+        self, completion: Completion[T], event: Callable[[Completion[T]], CoordinatorDecision[Reply] | None]
+    ) -> Completion[Reply]:
+        """Run `event` when a completion has its result, and execute the decision; the reply fails if the shard is closed."""
+        reply: Completion[Reply] = Completion()
+
+        def run(done: Completion[T]) -> None:
+            if self.state is not ShardState.ACTIVE:
+                reply.fail(KafkaError(self.state.value))
+                return
+            try:
+                decision = event(done)
+            except KafkaError as error:
+                reply.fail(error)
+            else:
+                if decision is not None:
+                    reply.follow(self.execute(decision))
+
+        completion.then(run)
+        return reply
+
     def _run_event(self, event: Event) -> None:
         if self.state is ShardState.ACTIVE:
             decision = event()
             if decision is not None:
                 self.execute(decision)
 
-    def execute(self, decision: CoordinatorDecision[Reply]) -> Commit:
-        """Append and apply the records of a decision; the reply may be sent when the commit has completed."""
-        to_write = decision.records
-        if not to_write:
-            return self.last_commit()
-        producer_id = NO_PRODUCER_ID if decision.producer is None else decision.producer[0]
-        limit = self._log.max_batch_bytes
-        parts = _batches(to_write, self.wall_ms(), limit, decision)
-        commit = Commit(len(parts))
-        apply = self.coordinator.apply
-        for batch, applied in parts:
-            if not self._append(batch, commit):
-                break
-            for record in applied:
-                apply(record, producer_id)
-        return self._track(commit, decision.on_complete)
+    def execute(self, decision: CoordinatorDecision[Reply]) -> Completion[Reply]:
+        """Append and apply the records of a decision; returns its reply (rule 2).
 
-    def last_commit(self) -> Commit:
-        """The commit that covers all state of the coordinator; a response that shows this state waits for it."""
-        last = self._last
-        return last if last.is_pending else COMMITTED
+        The reply fails with KafkaError if the records, or those before it, are not committed.
+        """
+        records, replies, on_commit, reply = decision.records, decision.replies, decision.on_commit, decision.reply
+        commit = self._write(decision) if records else self.pending_commit
+        if replies:
+            (commit if records else _COMMITTED).then(partial(_complete, replies))
+        if on_commit is not None:
+            self.run_after(commit, lambda done: on_commit(error_code(done)))
+        return reply if isinstance(reply, Completion) else _reply_after(commit, reply)
 
     def end_transaction(self, marker: bytearray, producer_id: int, *, is_commit: bool) -> Commit:
         """Append and apply a transaction marker."""
-        commit = Commit(1)
-        if self._append(marker, commit):
+        appended = self._append(marker)
+        if appended.error is None:
             self.coordinator.end_transaction(producer_id, is_commit=is_commit)
-        return self._track(commit, None)
+        return self._commit(appended)
 
-    def _append(self, batch: bytearray, commit: Commit) -> bool:
-        """Append a batch; returns whether the log accepted it."""
+    def _write(self, decision: CoordinatorDecision[Any]) -> Commit:
+        """Append and apply the records; a partition commits its batches in order, so the last one decides."""
+        producer_id = NO_PRODUCER_ID if decision.producer is None else decision.producer[0]
+        apply = self.coordinator.apply
+        appended = _COMMITTED
+        for batch, applied in _batches(decision.records, self.wall_ms(), self._log.max_batch_bytes, decision):
+            appended = self._append(batch)
+            if appended.error is not None:
+                break
+            for record in applied:
+                apply(record, producer_id)
+        return self._commit(appended)
+
+    def _append(self, batch: bytearray) -> Commit:
         if len(batch) > self._log.max_batch_bytes:
-            commit.on_batch_done(ErrorCode.MESSAGE_TOO_LARGE)
-        else:
-            self._log.append(batch, commit.on_batch_done)
-        return commit.error is None or commit.error is ErrorCode.NONE
+            return failed(KafkaError(ErrorCode.MESSAGE_TOO_LARGE))
+        return self._log.append(batch)
 
-    def _track(self, commit: Commit, on_complete: Callable[[ErrorCode], None] | None) -> Commit:
-        """Track a commit after its last batch was passed to the log."""
-        if commit.error is None:
-            self._last = commit
-            if on_complete is not None:
-                commit.waiters.append(on_complete)
-            commit.deadline = self._timers.schedule(
-                self.mono_ms() + self._runtime.commit_timeout_ms, lambda: commit.complete(ErrorCode.REQUEST_TIMED_OUT)
-            )
-        elif on_complete is not None:
-            on_complete(commit.error)
+    def _commit(self, appended: Commit) -> Commit:
+        """The commit of an append, with a deadline: after it, the records may still be committed."""
+        if appended.is_done:
+            return appended
+        commit: Commit = Completion()
+        commit.follow(appended)
+        deadline_mono_ms = self.mono_ms() + self._runtime.commit_timeout_ms
+        timeout = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        commit.expire_at(self._timers, deadline_mono_ms, lambda: commit.fail(timeout))
+        self.pending_commit = commit
+        appended.then(lambda _: self._on_appended(commit))
         return commit
+
+    def _on_appended(self, commit: Commit) -> None:
+        if self.pending_commit is commit:
+            self.pending_commit = _COMMITTED
 
     def on_topics_deleted(self, deleted: Mapping[str, bytes]) -> None:
         """Pass deleted topics to the coordinator, after loading if it is not active yet."""
         if self.state is ShardState.LOADING:
             self._deleted_while_loading.update(deleted)
-        elif self.state is ShardState.ACTIVE:
-            decision = self.coordinator.on_topics_deleted(deleted)
-            if decision is not None:
-                self.execute(decision)
+        else:
+            self._run_event(lambda: self.coordinator.on_topics_deleted(deleted))
 
     # ---- loading
 
@@ -311,9 +323,9 @@ class Shard(Generic[M]):
             return
         was_active = self.state is ShardState.ACTIVE
         self.state = ShardState.CLOSED
-        self._last.complete(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.pending_commit.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         if was_active:
-            self.coordinator.unload()
+            _complete(self.coordinator.unload(), _COMMITTED)
 
 
 class CoordinatorRuntime(Generic[M]):
@@ -337,24 +349,94 @@ class CoordinatorRuntime(Generic[M]):
         """Partitions of the topic; 0 while it does not exist."""
         self.shards: dict[int, Shard[M]] = {}
 
-    def find(self, key: str) -> Shard[M] | ErrorCode:
-        """The active shard for a key, else the error for the request."""
-        count = self.partition_count
-        shard = self.shards.get(abs_hash(key) % count) if count else None
+    # ---- requests
+
+    def write(
+        self,
+        key: str,
+        decide: Callable[[M], CoordinatorDecision[Reply]],
+        error_response: Callable[[ErrorCode], Reply],
+    ) -> Completion[Reply]:
+        """Let the coordinator of a key decide, and return its reply (Kafka: scheduleWriteOperation).
+
+        The reply is `error_response(error)` if the coordinator is not active here, or if the records are not committed.
+        """
+        shard = self._find(key)
         if shard is None:
-            return ErrorCode.NOT_COORDINATOR
-        state = shard.state
-        return shard if state is ShardState.ACTIVE else state.value
+            return completed(error_response(self._error_of(key)))
+        return _with_error_response(shard.execute(decide(shard.coordinator)), error_response)
+
+    def write_verified(
+        self,
+        key: str,
+        verify: Callable[[int], Completion[None]],
+        decide: Callable[[M], CoordinatorDecision[Reply]],
+        error_response: Callable[[ErrorCode], Reply],
+    ) -> Completion[Reply]:
+        """Like `write`, after `verify` has succeeded for the key's partition: its error is a KafkaError.
+
+        Kafka: scheduleTransactionalWriteOperation.
+        """
+        shard = self._find(key)
+        if shard is None:
+            return completed(error_response(self._error_of(key)))
+        written = verify(shard.partition).compose(lambda _: self.write(key, decide, error_response))
+        return _with_error_response(written, error_response)
+
+    def read(
+        self, key: str, query: Callable[[M], Reply], error_response: Callable[[ErrorCode], Reply]
+    ) -> Completion[Reply]:
+        """The result of a query, when the state that it read is committed (Kafka: scheduleReadOperation)."""
+        shard = self._find(key)
+        if shard is None:
+            return completed(error_response(self._error_of(key)))
+        reply = query(shard.coordinator)
+        if shard.pending_commit is _COMMITTED:
+            return completed(reply)
+        return _with_error_response(_reply_after(shard.pending_commit, reply), error_response)
+
+    def read_all(
+        self,
+        query: Callable[[M], list[T]],
+        response: Callable[[list[T]], Reply],
+        error_response: Callable[[ErrorCode], Reply],
+    ) -> Completion[Reply]:
+        """The response with the items of all active coordinators (Kafka: scheduleReadAllOperation)."""
+        reads = [
+            _reply_after(shard.pending_commit, query(shard.coordinator))
+            for _, shard in sorted(self.shards.items())
+            if shard.state is ShardState.ACTIVE
+        ]
+        items = gather(reads, lambda lists: response(list(chain.from_iterable(lists))))
+        return _with_error_response(items, error_response)
+
+    def end_transaction(self, partition: int, marker: bytearray, producer_id: int, *, is_commit: bool) -> Commit:
+        """Append and apply a marker; NOT_LEADER_OR_FOLLOWER if the partition has no active coordinator here."""
+        shard = self.shards.get(partition)
+        if shard is None or shard.state is not ShardState.ACTIVE:
+            return failed(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        return shard.end_transaction(marker, producer_id, is_commit=is_commit)
+
+    def _find(self, key: str) -> Shard[M] | None:
+        """The active shard of a key."""
+        shard = self.shards.get(abs_hash(key) % (self.partition_count or 1))
+        return shard if shard is not None and shard.state is ShardState.ACTIVE else None
+
+    def _error_of(self, key: str) -> ErrorCode:
+        """The error of requests for a key without an active shard."""
+        shard = self.shards.get(self.partition_for(key))
+        return ErrorCode.NOT_COORDINATOR if shard is None else shard.state.value
+
+    def partition_for(self, key: str) -> int:
+        """The partition of a key; 0 while the topic does not exist."""
+        return abs_hash(key) % (self.partition_count or 1)
+
+    # ---- leadership
 
     @property
     def is_loading(self) -> bool:
         """Whether a shard is still loading."""
         return any(shard.state is ShardState.LOADING for shard in self.shards.values())
-
-    @property
-    def active_shards(self) -> list[Shard[M]]:
-        """The active shards, by partition."""
-        return [shard for _, shard in sorted(self.shards.items()) if shard.state is ShardState.ACTIVE]
 
     def on_election(self, partition: int, epoch: int) -> None:
         """Become coordinator of the partition with this leader epoch."""
@@ -403,6 +485,42 @@ class CoordinatorRuntime(Generic[M]):
         """Close all shards."""
         for partition in list(self.shards):
             self.on_resignation(partition)
+
+
+def _complete(replies: Replies, commit: Commit) -> None:
+    """Complete requests, with the error if the records were not committed."""
+    for request, response in replies:
+        if commit.error is None:
+            request.complete(response)
+        else:
+            request.fail(commit.error)
+
+
+def _reply_after(commit: Commit, reply: Reply) -> Completion[Reply]:
+    """A reply that waits for a commit."""
+    if commit.is_done and commit.error is None:
+        return completed(reply)
+    later: Completion[Reply] = Completion()
+    commit.then(partial(_complete, ((later, reply),)))
+    return later
+
+
+def _with_error_response(reply: Completion[Reply], error_response: Callable[[ErrorCode], Reply]) -> Completion[Reply]:
+    """The reply, or the response for its error."""
+    if reply.is_done and reply.error is None:
+        return reply
+
+    def respond(done: Completion[Reply]) -> Reply:
+        if isinstance(done.error, KafkaError):
+            return error_response(coordinator_error(done.error.code))
+        return done.result()
+
+    return reply.handle(respond)
+
+
+def error_code(done: Completion[Any]) -> ErrorCode:
+    """The code of a commit's error; NONE without an error."""
+    return done.error.code if isinstance(done.error, KafkaError) else _NONE
 
 
 def coordinator_error(error: ErrorCode) -> ErrorCode:

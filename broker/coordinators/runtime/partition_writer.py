@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from protocol.errors import ErrorCode
-from replication.partition.partition import ACKS_ALL
+from replication.partition.partition import ACKS_ALL, Append
 from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import Clock
 from storage.io.disk_lookup import DiskLookup
@@ -43,17 +42,9 @@ class PartitionWriter:
         """The largest batch that the log accepts."""
         return self._log.config.max_message_bytes
 
-    def append(self, batch: bytearray, done: Callable[[ErrorCode], None]) -> None:
-        """Append; `done` is called when every in-sync replica has the batch, or with the error."""
-        append = self._replicas.append(
-            self._topic,
-            self._partition,
-            batch,
-            acks=ACKS_ALL,
-            wall_ms=self._clock.wall_ms(),
-            origin=AppendOrigin.COORDINATOR,
-        )
-        append.then(lambda _: done(append.error_code))
+    def append(self, batch: bytearray) -> Append:
+        """Append; it has its result when every in-sync replica has the batch."""
+        return append(self._replicas, (self._topic, self._partition), batch, self._clock.wall_ms())
 
     def read(self, offset: int, max_bytes: int) -> bytes | bytearray | memoryview | DiskLookup:
         """Whole batches from the batch that contains `offset`."""
@@ -62,3 +53,8 @@ class PartitionWriter:
     def await_disk(self, lookup: DiskLookup, then: Callable[[], None]) -> None:
         """Call `then` when the lookup has finished or failed."""
         self._replicas.await_disk(self._replica, lookup, then)
+
+
+def append(replicas: ReplicaManager, key: tuple[str, int], batch: bytearray, wall_ms: int) -> Append:
+    """Append a coordinator's batch or marker with acks=all."""
+    return replicas.append(*key, batch, acks=ACKS_ALL, wall_ms=wall_ms, origin=AppendOrigin.COORDINATOR)

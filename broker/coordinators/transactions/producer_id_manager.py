@@ -1,8 +1,8 @@
 """Generates producer ids from blocks of the controller (Kafka: ProducerIdManager).
 
 RULES    1. The rest of a block is lost in a crash and never used again.
-         2. A new block is requested when the last one is used up; requests wait for it. If the controller
-            returns an error, they get None.
+         2. A new block is requested when the last one is used up; requests wait for it. After an error of the controller
+            they get COORDINATOR_LOAD_IN_PROGRESS.
 NOT HERE The users (`transaction_coordinator.py`, `handlers/transactions/producer_ids.py`), the next block
          (`replication/controller/`).
 """
@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.quorum import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from replication.completion import Completion
 from replication.controller.controller_client import ControllerClient
 
 
@@ -26,18 +28,20 @@ class ProducerIdManager:
         self._next = 0
         self._end = 0
         self._in_flight = False
-        self._waiting: list[Callable[[int | None], None]] = []
+        self._waiting: list[Completion[int]] = []
 
-    def generate_producer_id(self, wall_ms: int, callback: Callable[[int | None], None]) -> None:
-        """Call `callback` with a new id, or with None after an error of the controller."""
-        self._waiting.append(callback)
+    def generate_producer_id(self, wall_ms: int) -> Completion[int]:
+        """A new id, or a KafkaError after an error of the controller."""
+        generated: Completion[int] = Completion()
+        self._waiting.append(generated)
         self._serve(wall_ms)
+        return generated
 
     def _serve(self, wall_ms: int) -> None:
         while self._waiting and self._next < self._end:
             producer_id = self._next
             self._next += 1
-            self._waiting.pop(0)(producer_id)
+            self._waiting.pop(0).complete(producer_id)
         if self._waiting and not self._in_flight:
             self._in_flight = True
             request = AllocateProducerIdsRequest(broker_id=self._broker_id, broker_epoch=self._broker_epoch())
@@ -48,8 +52,8 @@ class ProducerIdManager:
         self._in_flight = False
         if response.error_code:
             waiting, self._waiting = self._waiting, []
-            for callback in waiting:
-                callback(None)
+            for generated in waiting:
+                generated.fail(KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return
         self._next = response.producer_id_start
         self._end = response.producer_id_start + response.producer_id_len

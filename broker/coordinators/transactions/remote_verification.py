@@ -38,7 +38,7 @@ class _Query(NamedTuple):
 
     transaction: AddPartitionsToTxnTransaction
     partitions: list[TopicPartition]
-    done: Callable[[PartitionResults], None]
+    results: Completion[PartitionResults]
 
 
 class RemoteVerification:
@@ -65,11 +65,10 @@ class RemoteVerification:
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         partitions: Iterable[TopicPartition],
-        done: Callable[[PartitionResults], None],
         *,
         adds: bool,
-    ) -> None:
-        """Add partitions to a transaction, or only verify them; `done` gets a result per partition."""
+    ) -> Completion[PartitionResults]:
+        """Add partitions to a transaction, or only verify them; returns the result of each."""
         keys = list(partitions)
         topics: dict[str, list[int]] = {}
         for topic, index in keys:
@@ -81,8 +80,10 @@ class RemoteVerification:
             verify_only=not adds,
             topics=[AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in topics.items()],
         )
-        self._waiting.setdefault(coordinator_id, deque()).append(_Query(transaction, keys, done))
+        query = _Query(transaction, keys, Completion())
+        self._waiting.setdefault(coordinator_id, deque()).append(query)
         self._send(coordinator_id)
+        return query.results
 
     def _send(self, coordinator_id: int) -> None:
         waiting = self._waiting.get(coordinator_id)
@@ -100,7 +101,7 @@ class RemoteVerification:
             results = _results(response.result())
             for query in batch:
                 result = results.get(query.transaction.transactional_id, {})
-                query.done({key: result.get(key, ErrorCode.NOT_COORDINATOR) for key in query.partitions})
+                query.results.complete({key: result.get(key, ErrorCode.NOT_COORDINATOR) for key in query.partitions})
             self._send(coordinator_id)
 
         request = AddPartitionsToTxnRequest(transactions=[query.transaction for query in batch])

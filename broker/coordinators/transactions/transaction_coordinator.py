@@ -21,10 +21,13 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from broker.coordinators.runtime.coordinator_runtime import (
+    Commit,
     CoordinatorDecision,
+    Replies,
     Reply,
     ShardContext,
     StoredRecord,
+    error_code,
 )
 from broker.coordinators.transactions.transaction import (
     LAST_EPOCH,
@@ -48,6 +51,7 @@ from broker.coordinators.transactions.transaction_records import (
     transaction_tombstone,
 )
 from protocol.errors import ErrorCode
+from replication.completion import Completion, completed
 from replication.timer_queue import Timer
 
 _log = logging.getLogger("barnabas.transactions")
@@ -76,14 +80,14 @@ class Marker(NamedTuple):
     """The transaction version; from 2 on the marker's epoch is above that of the records (KIP-1228)."""
 
 
-OnMarkerWritten = Callable[[TopicPartition, ErrorCode], None]
+WrittenMarkers = dict[TopicPartition, Commit]
 
 
 class MarkerSender(Protocol):
     """Writes markers into partitions of any leader."""
 
-    def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: OnMarkerWritten) -> None:
-        """Write a marker into some partitions; `done` is called once per partition, possibly before the return."""
+    def write(self, marker: Marker, partitions: Iterable[TopicPartition]) -> WrittenMarkers:
+        """Write a marker into some partitions; returns the result of each."""
 
 
 class TransactionSettings(NamedTuple):
@@ -103,8 +107,8 @@ class ProducerIdResult(NamedTuple):
 
 
 TransactionDecision = CoordinatorDecision[ProducerIdResult]
-GenerateProducerId = Callable[[int, Callable[[int | None], None]], None]
-"""Passes a new producer id to the callback, or None if there is none now: (wall_ms, callback)."""
+GenerateProducerId = Callable[[int], Completion[int]]
+"""A new producer id at a wall time in milliseconds, or a KafkaError if there is none now."""
 
 
 class TransactionCoordinator:
@@ -133,19 +137,28 @@ class TransactionCoordinator:
 
     # ---- InitProducerId
 
-    def needs_producer_id(self, transactional_id: str, expected: ProducerIdAndEpoch | None) -> bool:
-        """Whether `initialize` needs a new producer id."""
-        transaction = self.transactions.get(transactional_id)
-        if transaction is None:
-            return True
-        if transaction.state is State.ONGOING:
-            return self._aborts_with_new_id(transaction)
-        return transaction.state in _IDLE and transaction.needs_producer_id(expected)
-
     def initialize(
-        self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None, new_producer_id: int
+        self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None
     ) -> TransactionDecision:
         """InitProducerId: give the next epoch to this producer, which fences the previous one."""
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None:
+            needs_producer_id = True
+        elif transaction.state is State.ONGOING:
+            needs_producer_id = self._aborts_with_new_id(transaction)
+        else:
+            needs_producer_id = transaction.state in _IDLE and transaction.needs_producer_id(expected)
+        initialize = partial(self._initialize, transactional_id, timeout_ms, expected)
+        return self._with_producer_id(initialize) if needs_producer_id else initialize(NO_PRODUCER_ID)
+
+    def _with_producer_id(self, decide: Callable[[int], TransactionDecision]) -> TransactionDecision:
+        """Generate a new producer id, possibly later, and decide with it."""
+        generated = self._generate_producer_id(self._context.wall_ms())
+        return CoordinatorDecision((), self._context.run_after(generated, lambda done: decide(done.result())))
+
+    def _initialize(
+        self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None, new_producer_id: int
+    ) -> TransactionDecision:
         transaction = self.transactions.get(transactional_id)
         wall_ms = self._context.wall_ms()
         if transaction is None:
@@ -195,21 +208,25 @@ class TransactionCoordinator:
 
     # ---- EndTxn
 
-    def end_needs_producer_id(self, transactional_id: str, version: int) -> bool:
-        """Whether `end` needs a new producer id."""
-        transaction = self.transactions.get(transactional_id)
-        return version >= TV_2 and transaction is not None and transaction.is_exhausted
-
     def end(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, version: int, *, is_commit: bool
+    ) -> TransactionDecision:
+        """EndTxn; from version 2 on the reply contains the producer id and epoch of the next transaction."""
+        transaction = self.transactions.get(transactional_id)
+        end = partial(self._end, transactional_id, producer, version, is_commit=is_commit)
+        if version >= TV_2 and transaction is not None and transaction.is_exhausted:
+            return self._with_producer_id(end)
+        return end(NO_PRODUCER_ID)
+
+    def _end(
         self,
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         version: int,
-        new_producer_id: int = NO_PRODUCER_ID,
+        new_producer_id: int,
         *,
         is_commit: bool,
     ) -> TransactionDecision:
-        """EndTxn; from version 2 on the reply contains the producer id and epoch of the next transaction."""
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             return _error(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -250,20 +267,20 @@ class TransactionCoordinator:
 
     def _prepare(self, prepared: TransactionMetadata, reply: Reply) -> CoordinatorDecision[Reply]:
         """Write the Prepare record; the markers follow after its commit."""
-        return CoordinatorDecision([self._record(prepared)], reply, on_complete=partial(self._on_prepared, prepared))
+        return CoordinatorDecision([self._record(prepared)], reply, on_commit=partial(self._on_prepared, prepared))
 
-    def _on_prepared(self, prepared: TransactionMetadata, error: ErrorCode) -> None:
+    def _on_prepared(self, prepared: TransactionMetadata, error: ErrorCode) -> CoordinatorDecision[None] | None:
         if self.transactions.get(prepared.transactional_id) is not prepared:
-            return  # the append failed, or another broker continues it
+            return None  # the append failed
         if error is not _NONE:
             self._context.schedule(RETRY_MS, lambda: self._retry_prepare(prepared))
-            return
+            return None
         partitions = prepared.partitions
         self._remaining_partitions[prepared.transactional_id] = set(partitions)
-        if partitions:
-            self._write_markers(prepared, partitions)
-        else:
-            self._complete(prepared)
+        if not partitions:
+            return self._complete(prepared)
+        self._write_markers(prepared, partitions)
+        return None
 
     def _retry_prepare(self, prepared: TransactionMetadata) -> CoordinatorDecision[None] | None:
         """Write the Prepare record again (rule 5)."""
@@ -277,17 +294,21 @@ class TransactionCoordinator:
         marker = Marker(
             prepared.producer_id, prepared.epoch, prepared.is_commit, self._context.epoch, prepared.client_version
         )
-        self._markers.write(marker, partitions, partial(self._on_marker_written, prepared))
+        for partition, written in self._markers.write(marker, partitions).items():
+            self._context.run_after(written, partial(self._on_marker_written, prepared, partition))
 
-    def _on_marker_written(self, prepared: TransactionMetadata, partition: TopicPartition, error: ErrorCode) -> None:
+    def _on_marker_written(
+        self, prepared: TransactionMetadata, partition: TopicPartition, written: Commit
+    ) -> CoordinatorDecision[None] | None:
+        error = error_code(written)
         if self.transactions.get(prepared.transactional_id) is not prepared:
-            return
+            return None
         if error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
             _log.warning(
                 "transaction of %s is completed by another coordinator; its markers are no longer written here",
                 prepared.transactional_id,
             )
-            return
+            return None
         if error is ErrorCode.INVALID_PRODUCER_EPOCH:
             # An administrator ended it in this partition (kafka-transactions.sh).
             _log.warning(
@@ -297,23 +318,26 @@ class TransactionCoordinator:
             )
         elif error is not _NONE:
             self._context.schedule(RETRY_MS, lambda: self._retry_marker(prepared, partition))
-            return
+            return None
         remaining = self._remaining_partitions[prepared.transactional_id]
         remaining.discard(partition)
-        if not remaining:
-            self._complete(prepared)
+        return None if remaining else self._complete(prepared)
 
     def _retry_marker(self, prepared: TransactionMetadata, partition: TopicPartition) -> None:
         if self.transactions.get(prepared.transactional_id) is prepared:
             self._write_markers(prepared, [partition])
 
-    def _complete(self, prepared: TransactionMetadata) -> None:
+    def _complete(self, prepared: TransactionMetadata) -> CoordinatorDecision[None] | None:
+        """Write the Complete record, again after a failed append."""
+
+        def on_commit(_: ErrorCode) -> None:
+            if self.transactions.get(prepared.transactional_id) is prepared:  # the append failed
+                self._context.schedule(RETRY_MS, lambda: self._complete(prepared))
+
         if self.transactions.get(prepared.transactional_id) is not prepared:
-            return
-        completed = prepared.completed(self._context.wall_ms())
-        self._context.execute(CoordinatorDecision([self._record(completed)], None))
-        if self.transactions.get(prepared.transactional_id) is prepared:  # the append failed
-            self._context.schedule(RETRY_MS, lambda: self._complete(prepared))
+            return None
+        record = self._record(prepared.completed(self._context.wall_ms()))
+        return CoordinatorDecision([record], None, on_commit=on_commit)
 
     # ---- describing
 
@@ -339,16 +363,19 @@ class TransactionCoordinator:
         for transaction in list(self.transactions.values()):
             if transaction.state is State.ONGOING and transaction.started_wall_ms + transaction.timeout_ms < wall_ms:
                 _log.info("aborting the transaction of %s: its timeout has passed", transaction.transactional_id)
+                new_producer_id: Completion[int] = completed(NO_PRODUCER_ID)
                 if self._aborts_with_new_id(transaction):
-                    self._generate_producer_id(wall_ms, partial(self._abort_with, transaction))
-                else:
-                    self._abort_with(transaction, NO_PRODUCER_ID)
+                    new_producer_id = self._generate_producer_id(wall_ms)
+                self._context.run_after(new_producer_id, partial(self._abort_with, transaction))
         self._schedule_checks()
 
-    def _abort_with(self, transaction: TransactionMetadata, new_producer_id: int | None) -> None:
+    def _abort_with(
+        self, transaction: TransactionMetadata, new_producer_id: Completion[int]
+    ) -> TransactionDecision | None:
         """Abort if the transaction has not changed; without a producer id the next check retries."""
-        if new_producer_id is not None and self.transactions.get(transaction.transactional_id) is transaction:
-            self._context.execute(self._abort(transaction, new_producer_id))
+        if self.transactions.get(transaction.transactional_id) is not transaction:
+            return None
+        return self._abort(transaction, new_producer_id.result())
 
     def _expire(self) -> CoordinatorDecision[None]:
         """Delete transactional ids that were idle for too long."""
@@ -416,13 +443,14 @@ class TransactionCoordinator:
     def on_topics_deleted(self, _deleted: Mapping[str, bytes]) -> None:
         """Nothing to do: the marker writer skips deleted partitions."""
 
-    def unload(self) -> None:
+    def unload(self) -> Replies:
         """Another broker is the coordinator now."""
         for deadline in (self._abort_deadline, self._expiry_deadline):
             if deadline is not None:
                 deadline.cancel()
         self.transactions.clear()
         self._remaining_partitions.clear()
+        return ()
 
 
 def _error(error: ErrorCode) -> TransactionDecision:

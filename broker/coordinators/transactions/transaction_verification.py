@@ -16,16 +16,17 @@ NOT HERE The coordinator's decision (`transaction_coordinator.py`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime, Shard, coordinator_error
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
 from broker.coordinators.transactions.remote_verification import RemoteVerification
 from broker.coordinators.transactions.transaction import TV_2, ProducerIdAndEpoch, TopicPartition
 from broker.coordinators.transactions.transaction_coordinator import Marker, ProducerIdResult, TransactionCoordinator
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import NO_SEQUENCE
+from replication.completion import Completion, completed
 from replication.partition.follower_progress import NO_EPOCH
 from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import Clock, TimerQueue
@@ -55,7 +56,6 @@ MAX_REJECTED: Final = 10_000
 PartitionErrors = dict[TopicPartition, KafkaError]
 Sequences = Mapping[TopicPartition, int]
 """First sequence number of the batch per partition."""
-OnVerified = Callable[[PartitionErrors], None]
 
 
 class _RejectedRecords(NamedTuple):
@@ -74,7 +74,7 @@ class _PendingVerification(NamedTuple):
     producer: ProducerIdAndEpoch
     partitions: Sequences
     support: TransactionSupport
-    done: OnVerified
+    verified: Completion[PartitionErrors]
     until_mono_ms: int
     errors: PartitionErrors
     with_marker: set[TopicPartition]
@@ -120,12 +120,10 @@ class TransactionVerification:
         producer: ProducerIdAndEpoch,
         partitions: Sequences,
         support: TransactionSupport,
-        done: OnVerified,
-    ) -> None:
-        """Call `done` with the errors of partitions that must not be written, possibly before the return."""
+    ) -> Completion[PartitionErrors]:
+        """The errors of partitions that must not be written."""
         if support < TransactionSupport.ADD_PARTITION and not self.is_enabled:
-            done({})
-            return
+            return completed({})
         errors: PartitionErrors = {}
         unknown: dict[TopicPartition, int] = {}
         for key, sequence in partitions.items():
@@ -135,14 +133,17 @@ class TransactionVerification:
             elif state is None or state.txn_first_offset < 0 or state.epoch != producer.epoch:
                 unknown[key] = sequence
         if not unknown:
-            done(errors)
-            return
+            return completed(errors)
         until_mono_ms = self._clock.mono_ms() + self._max_wait_ms
-        pending = _PendingVerification(transactional_id, producer, unknown, support, done, until_mono_ms, errors, set())
+        verified: Completion[PartitionErrors] = Completion()
+        pending = _PendingVerification(
+            transactional_id, producer, unknown, support, verified, until_mono_ms, errors, set()
+        )
         waiting = self._pending.setdefault(producer.producer_id, deque())
         waiting.append(pending)
         if len(waiting) == 1:
             self._query(pending)
+        return verified
 
     def on_marker(self, partition: TopicPartition, marker: Marker) -> None:
         """A marker is about to be appended (rule 2)."""
@@ -162,38 +163,31 @@ class TransactionVerification:
         return partition.log.producers.producers.get(producer.producer_id)
 
     def _query(self, pending: _PendingVerification) -> None:
+        """Query the coordinator, on this broker or another one."""
         pending.with_marker.clear()  # earlier markers do not affect this query
-        remote_id = self._remote.coordinator_of(pending.transactional_id)
-        if remote_id >= 0:
-            self._query_remote(remote_id, pending)
-            return
-        shard = self._coordinator.find(pending.transactional_id)
-        if not isinstance(shard, Shard):
-            self._complete(pending, dict.fromkeys(pending.partitions, shard))
-            return
         name, producer, partitions = pending.transactional_id, pending.producer, pending.partitions
-        if pending.support is not TransactionSupport.ADD_PARTITION:
-            self._complete(pending, shard.coordinator.verify(name, producer, partitions))
-            return
-        decision = shard.coordinator.add(name, producer, partitions, TV_2)
-        shard.execute(decision).then(lambda error: self._on_added(pending, decision.reply, error))
-
-    def _query_remote(self, coordinator_id: int, pending: _PendingVerification) -> None:
-        """Query a coordinator on another broker."""
         adds = pending.support is TransactionSupport.ADD_PARTITION
+        remote_id = self._remote.coordinator_of(name)
+        results: Completion[dict[TopicPartition, ErrorCode]]
+        if remote_id >= 0:
+            results = self._remote.verify(remote_id, name, producer, partitions, adds=adds)
+        elif adds:
+            added = self._coordinator.write(
+                name, lambda coordinator: coordinator.add(name, producer, partitions, TV_2), ProducerIdResult
+            )
+            results = added.map(lambda result: dict.fromkeys(partitions, result.error))
+        else:
+            results = self._coordinator.read(
+                name,
+                lambda coordinator: coordinator.verify(name, producer, partitions),
+                lambda error: dict.fromkeys(partitions, error),
+            )
+        results.then(lambda done: self._on_results(pending, done.result()))
 
-        def on_response(results: Mapping[TopicPartition, ErrorCode]) -> None:
-            if not adds or not self._schedules_retry(pending, results.values()):
-                self._complete(pending, results)
-
-        self._remote.verify(
-            coordinator_id, pending.transactional_id, pending.producer, pending.partitions, on_response, adds=adds
-        )
-
-    def _on_added(self, pending: _PendingVerification, reply: ProducerIdResult, error: ErrorCode) -> None:
-        result = reply.error if error is _NONE else coordinator_error(error)
-        if not self._schedules_retry(pending, [result]):
-            self._complete(pending, dict.fromkeys(pending.partitions, result))
+    def _on_results(self, pending: _PendingVerification, results: Mapping[TopicPartition, ErrorCode]) -> None:
+        adds = pending.support is TransactionSupport.ADD_PARTITION
+        if not adds or not self._schedules_retry(pending, results.values()):
+            self._complete(pending, results)
 
     def _schedules_retry(self, pending: _PendingVerification, results: Iterable[ErrorCode]) -> bool:
         """Schedule a retry while the previous transaction is being completed."""
@@ -214,7 +208,7 @@ class TransactionVerification:
             if result is not _NONE:
                 errors[key] = _client_error(result, pending.support)
                 self._record_rejection(pending.producer, key, sequence)
-        pending.done(errors)
+        pending.verified.complete(errors)
         producer_id = pending.producer.producer_id
         waiting = self._pending[producer_id]
         waiting.popleft()

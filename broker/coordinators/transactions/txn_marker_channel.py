@@ -13,9 +13,9 @@ from typing import Final
 
 from broker.coordinators.transactions.remote_verification import SendToBroker
 from broker.coordinators.transactions.transaction import TopicPartition
-from broker.coordinators.transactions.transaction_coordinator import Marker, OnMarkerWritten
+from broker.coordinators.transactions.transaction_coordinator import Marker, WrittenMarkers
 from broker.coordinators.transactions.txn_marker_writer import TxnMarkerWriter
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -23,7 +23,7 @@ from protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 from protocol.schema import Message
-from replication.completion import Completion
+from replication.completion import Completion, failed
 from replication.metadata.image import MetadataImage
 
 _NO_LEADER: Final = -1
@@ -40,19 +40,20 @@ class TxnMarkerChannel:
         self._image = image
         self._send = send
 
-    def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: OnMarkerWritten) -> None:
-        """Write a marker into some partitions; `done` is called once per partition, possibly before the return."""
+    def write(self, marker: Marker, partitions: Iterable[TopicPartition]) -> WrittenMarkers:
+        """Write a marker into some partitions; returns the result of each."""
+        written: WrittenMarkers = {}
         by_leader: dict[int, list[TopicPartition]] = {}
         for partition in partitions:
             by_leader.setdefault(self._leader_of(partition), []).append(partition)
         for leader_id, led in by_leader.items():
             if leader_id == self._broker_id:
-                self._local.write(marker, led, done)
+                written |= self._local.write(marker, led)
             elif leader_id == _NO_LEADER:
-                for partition in led:
-                    done(partition, ErrorCode.LEADER_NOT_AVAILABLE)
+                written |= dict.fromkeys(led, failed(KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)))
             else:
-                self._send_markers(leader_id, marker, led, done)
+                written |= self._send_markers(leader_id, marker, led)
+        return written
 
     def _leader_of(self, partition: TopicPartition) -> int:
         """The leader of a partition; this broker handles deleted ones (rule 2)."""
@@ -60,9 +61,8 @@ class TxnMarkerChannel:
         state = None if topic is None else topic.partitions.get(partition[1])
         return self._broker_id if state is None else state.leader
 
-    def _send_markers(
-        self, leader_id: int, marker: Marker, partitions: list[TopicPartition], done: OnMarkerWritten
-    ) -> None:
+    def _send_markers(self, leader_id: int, marker: Marker, partitions: list[TopicPartition]) -> WrittenMarkers:
+        written: WrittenMarkers = {partition: Completion() for partition in partitions}
         topics: dict[str, list[int]] = {}
         for topic, index in partitions:
             topics.setdefault(topic, []).append(index)
@@ -77,10 +77,15 @@ class TxnMarkerChannel:
 
         def on_response(response: Completion[Message | None]) -> None:
             codes = _codes(response.result())
-            for partition in partitions:
-                done(partition, codes.get(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            for partition, result in written.items():
+                code = codes.get(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                if code is ErrorCode.NONE:
+                    result.complete(None)
+                else:
+                    result.fail(KafkaError(code))
 
         self._send(leader_id, WriteTxnMarkersRequest(markers=[entry])).then(on_response)
+        return written
 
 
 def _codes(response: Message | None) -> dict[TopicPartition, ErrorCode]:

@@ -9,26 +9,21 @@ NOT HERE The decision (`transaction_coordinator.py`), partitions of other leader
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Final
+from collections.abc import Iterable
 
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime, ShardState
+from broker.coordinators.runtime.coordinator_runtime import Commit, CoordinatorRuntime
+from broker.coordinators.runtime.partition_writer import append
 from broker.coordinators.transactions.transaction import TV_2, TopicPartition
-from broker.coordinators.transactions.transaction_coordinator import Marker, OnMarkerWritten
+from broker.coordinators.transactions.transaction_coordinator import Marker, WrittenMarkers
 from broker.coordinators.transactions.transaction_verification import TransactionVerification
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import ControlType, end_txn_marker
-from replication.completion import Completion
-from replication.partition.partition import ACKS_ALL, Partition
+from replication.completion import Completion, completed, failed
+from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import Clock
 from storage.io.disk_lookup import DiskLookup
-from storage.log.log_validator import AppendOrigin
-
-OnWritten = Callable[[ErrorCode], None]
-_NONE: Final = ErrorCode.NONE
 
 
 class TxnMarkerWriter:
@@ -46,34 +41,31 @@ class TxnMarkerWriter:
         self._verification = verification
         self._clock = clock
 
-    def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: OnMarkerWritten) -> None:
+    def write(self, marker: Marker, partitions: Iterable[TopicPartition]) -> WrittenMarkers:
         """Write a marker into some partitions; deleted ones count as done."""
         batch = self._batch(marker)
+        written: WrittenMarkers = {}
         for key in partitions:
             topic = self._replicas.image.topics_by_name.get(key[0])
-            if topic is None or key[1] not in topic.partitions:
-                done(key, _NONE)
-            else:
-                self._write(marker, bytearray(batch), key, partial(done, key))
+            is_deleted = topic is None or key[1] not in topic.partitions
+            written[key] = completed(None) if is_deleted else self._write(marker, bytearray(batch), key)
+        return written
 
-    def write_one(self, marker: Marker, key: TopicPartition, done: OnWritten) -> None:
+    def write_one(self, marker: Marker, key: TopicPartition) -> Commit:
         """Write a marker into one partition."""
-        self._write(marker, self._batch(marker), key, done)
+        return self._write(marker, self._batch(marker), key)
 
-    def _write(self, marker: Marker, batch: bytearray, key: TopicPartition, done: OnWritten) -> None:
-        def write(partition: Partition | ErrorCode) -> None:
-            if not isinstance(partition, Partition):
-                done(partition)
-            elif _is_late(marker, partition):
-                done(ErrorCode.INVALID_PRODUCER_EPOCH)
-            else:
-                self._verification.on_marker(key, marker)
-                if key[0] == OFFSETS_TOPIC:
-                    self._end_in_group(marker, batch, key[1], done)
-                else:
-                    self._append(batch, key, done)
+    def _write(self, marker: Marker, batch: bytearray, key: TopicPartition) -> Commit:
+        def write(partition: Partition) -> Commit:
+            if _is_late(marker, partition):
+                return failed(KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH))
+            self._verification.on_marker(key, marker)
+            if key[0] != OFFSETS_TOPIC:
+                return append(self._replicas, key, batch, self._clock.wall_ms())
+            is_commit = marker.is_commit
+            return self._groups.end_transaction(key[1], batch, marker.producer_id, is_commit=is_commit)
 
-        with_open_log(self._replicas, key, write)
+        return open_partition(self._replicas, key).compose(write)
 
     def _batch(self, marker: Marker) -> bytearray:
         return end_txn_marker(
@@ -84,36 +76,14 @@ class TxnMarkerWriter:
             timestamp_ms=self._clock.wall_ms(),
         )
 
-    def _append(self, batch: bytearray, key: TopicPartition, done: OnWritten) -> None:
-        append = self._replicas.append(
-            *key,
-            batch,
-            acks=ACKS_ALL,
-            wall_ms=self._clock.wall_ms(),
-            origin=AppendOrigin.COORDINATOR,
-        )
-        append.then(lambda _: done(append.error_code))
 
-    def _end_in_group(self, marker: Marker, batch: bytearray, index: int, done: OnWritten) -> None:
-        shard = self._groups.shards.get(index)
-        if shard is None or shard.state is not ShardState.ACTIVE:
-            done(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # WriteTxnMarkers has partition errors, no coordinator errors
-            return
-        commit = shard.end_transaction(batch, marker.producer_id, is_commit=marker.is_commit)
-        commit.then(done)
+def open_partition(replicas: ReplicaManager, key: TopicPartition) -> Completion[Partition]:
+    """A partition of this broker after its log is open; the error is a KafkaError."""
 
+    def open_log(partition: Partition) -> Partition | DiskLookup:
+        return partition.log.opening() or partition
 
-def with_open_log(replicas: ReplicaManager, key: TopicPartition, then: Callable[[Partition | ErrorCode], None]) -> None:
-    """Call `then` with a partition of this broker after its log is open, or with the error."""
-
-    def on_open(opened: Completion[Partition]) -> None:
-        then(opened.error.code if isinstance(opened.error, KafkaError) else opened.result())
-
-    replicas.lookup(*key, _open).then(on_open)
-
-
-def _open(partition: Partition) -> Partition | DiskLookup:
-    return partition.log.opening() or partition
+    return replicas.lookup(*key, open_log)
 
 
 def _is_late(marker: Marker, partition: Partition) -> bool:

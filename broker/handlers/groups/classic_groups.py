@@ -9,15 +9,16 @@ NOT HERE The decisions (`coordinators/`), offsets (`group_offsets.py`), the coor
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Final
+from itertools import chain
+from typing import Final, TypeVar
 
-from broker.coordinators.classic.classic_group import join_error
+from broker.coordinators.classic.classic_group import NO_MEMBER_ID, join_error
 from broker.coordinators.classic.classic_protocol import ClientInfo
 from broker.coordinators.group_coordinator import GroupCoordinator
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime, Shard, coordinator_error
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, CoordinatorRuntime
 from broker.handlers.authorization import AuthorizingHandlers
-from broker.handlers.deferred import set_describe_error, when_all, when_committed
 from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
@@ -42,7 +43,9 @@ from protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from replication.completion import Completion
+from replication.completion import Completion, completed, gather
+
+R = TypeVar("R")
 
 _NONE: Final = ErrorCode.NONE
 
@@ -66,144 +69,133 @@ class ClassicGroupHandlers(AuthorizingHandlers):
             Route(ApiKey.DELETE_GROUPS, 0, 2, self.delete_groups),
         ]
 
-    def _find_shard(self, context: RequestContext, group_id: str) -> Shard[GroupCoordinator] | ErrorCode:
-        """The shard of a group that the client may read, or the error of the request."""
+    def _write(
+        self,
+        context: RequestContext,
+        group_id: str,
+        decide: Callable[[GroupCoordinator], CoordinatorDecision[R]],
+        error_response: Callable[[ErrorCode], R],
+    ) -> Completion[R]:
+        """The response to a request of a member."""
+        refusal = self._refusal(context, group_id)
+        if refusal is not None:
+            return completed(error_response(refusal))
+        return self._runtime.write(group_id, decide, error_response)
+
+    def _refusal(self, context: RequestContext, group_id: str) -> ErrorCode | None:
+        """The error of a member's request to a group that the client may not use."""
         if not self._is_authorized(context, Operation.READ, Resource.GROUP, group_id):
             return ErrorCode.GROUP_AUTHORIZATION_FAILED
-        return self._runtime.find(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
+        return None if group_id else ErrorCode.INVALID_GROUP_ID
 
     # ------------------------------------------------------------ members
-    def join_group(
-        self, context: RequestContext, request: JoinGroupRequest
-    ) -> JoinGroupResponse | Completion[JoinGroupResponse]:
+    def join_group(self, context: RequestContext, request: JoinGroupRequest) -> Completion[JoinGroupResponse]:
         """Handle JoinGroup."""
+
+        def error_response(error: ErrorCode) -> JoinGroupResponse:
+            return join_error(request.member_id if error is ErrorCode.INVALID_GROUP_ID else NO_MEMBER_ID, error)
+
         version = context.api_version
-        shard = self._find_shard(context, request.group_id)
-        if not isinstance(shard, Shard):
-            member_id = request.member_id if shard is ErrorCode.INVALID_GROUP_ID else ""
-            return _for_version(join_error(member_id, shard), version)
-        pending: Completion[JoinGroupResponse] = Completion()
         client = ClientInfo(context.client_id or "", f"/{context.connection.peer_host}", version)
-        decision = shard.coordinator.join(
-            client, request, lambda response: pending.complete(_for_version(response, version))
+        joined = self._write(
+            context, request.group_id, lambda coordinator: coordinator.join(client, request), error_response
         )
-        shard.execute(decision)
-        return pending
+        return joined.map(lambda response: _for_version(response, version))
 
-    def sync_group(
-        self, context: RequestContext, request: SyncGroupRequest
-    ) -> SyncGroupResponse | Completion[SyncGroupResponse]:
+    def sync_group(self, context: RequestContext, request: SyncGroupRequest) -> Completion[SyncGroupResponse]:
         """Handle SyncGroup."""
+
+        def error_response(error: ErrorCode) -> SyncGroupResponse:
+            return SyncGroupResponse(error_code=error)
+
         if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
-            return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        shard = self._find_shard(context, request.group_id)
-        if not isinstance(shard, Shard):
-            return SyncGroupResponse(error_code=shard)
-        pending: Completion[SyncGroupResponse] = Completion()
-        shard.execute(shard.coordinator.sync(request, pending.complete))
-        return pending
+            return completed(error_response(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        return self._write(context, request.group_id, lambda coordinator: coordinator.sync(request), error_response)
 
-    def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+    def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> Completion[HeartbeatResponse]:
         """Handle Heartbeat."""
-        shard = self._find_shard(context, request.group_id)
-        if isinstance(shard, Shard):
-            return HeartbeatResponse(error_code=shard.coordinator.heartbeat(request, context.mono_ms))
-        if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # as in Kafka; sessions start after loading
-            shard = _NONE
-        return HeartbeatResponse(error_code=shard)
+        refusal = self._refusal(context, request.group_id)
+        if refusal is not None:
+            return completed(_heartbeat_error(refusal))
+        return self._runtime.read(
+            request.group_id, lambda coordinator: coordinator.heartbeat(request, context.mono_ms), _heartbeat_error
+        )
 
-    def leave_group(
-        self, context: RequestContext, request: LeaveGroupRequest
-    ) -> LeaveGroupResponse | Completion[LeaveGroupResponse]:
+    def leave_group(self, context: RequestContext, request: LeaveGroupRequest) -> Completion[LeaveGroupResponse]:
         """Handle LeaveGroup."""
         has_members = context.api_version >= 3
         if not has_members:
             request.members = [MemberIdentity(member_id=request.member_id)]
-        shard = self._find_shard(context, request.group_id)
-        if not isinstance(shard, Shard):
-            return LeaveGroupResponse(error_code=shard)
-        decision = shard.coordinator.leave(request)
-
-        def to_response(error: ErrorCode) -> LeaveGroupResponse:
-            response = decision.reply
-            if error is not _NONE:
-                return LeaveGroupResponse(error_code=coordinator_error(error))
-            return response if has_members else LeaveGroupResponse(error_code=response.members[0].error_code)
-
-        return when_committed(shard.execute(decision), to_response)
+        left = self._write(
+            context,
+            request.group_id,
+            lambda coordinator: coordinator.leave(request),
+            lambda error: LeaveGroupResponse(error_code=error),
+        )
+        return left if has_members else left.map(_leave_response_v2)
 
     # ------------------------------------------------------------ administration
     def describe_groups(
         self, context: RequestContext, request: DescribeGroupsRequest
-    ) -> DescribeGroupsResponse | Completion[DescribeGroupsResponse]:
+    ) -> Completion[DescribeGroupsResponse]:
         """Handle DescribeGroups."""
-        groups, commits = [], []
-        for group_id in request.groups:
-            shard = self._runtime.find(group_id)
-            if not self._is_authorized(context, Operation.DESCRIBE, Resource.GROUP, group_id):
-                described = DescribedGroup(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, group_id=group_id)
-            elif isinstance(shard, Shard):
-                described = shard.coordinator.describe(group_id, context.api_version)
-                if request.include_authorized_operations and described.error_code == _NONE:
-                    described.authorized_operations = self._authorized_operations(context, Resource.GROUP, group_id)
-                commits.append(shard.last_commit())
-                commits[-1].then(partial(set_describe_error, described))
-            else:
-                described = DescribedGroup(error_code=shard, group_id=group_id)
-            groups.append(described)
-        return when_all(commits, lambda: DescribeGroupsResponse(groups=groups))
+        with_operations = request.include_authorized_operations
+        reads = [self._describe(context, group_id, with_operations=with_operations) for group_id in request.groups]
+        return gather(reads, lambda groups: DescribeGroupsResponse(groups=groups))
 
-    def list_groups(
-        self, context: RequestContext, request: ListGroupsRequest
-    ) -> ListGroupsResponse | Completion[ListGroupsResponse]:
+    def _describe(self, context: RequestContext, group_id: str, *, with_operations: bool) -> Completion[DescribedGroup]:
+        def describe(coordinator: GroupCoordinator) -> DescribedGroup:
+            described = coordinator.describe(group_id, context.api_version)
+            if with_operations and described.error_code == _NONE:
+                described.authorized_operations = self._authorized_operations(context, Resource.GROUP, group_id)
+            return described
+
+        def error_response(error: ErrorCode) -> DescribedGroup:
+            return DescribedGroup(error_code=error, group_id=group_id)
+
+        if not self._is_authorized(context, Operation.DESCRIBE, Resource.GROUP, group_id):
+            return completed(error_response(ErrorCode.GROUP_AUTHORIZATION_FAILED))
+        return self._runtime.read(group_id, describe, error_response)
+
+    def list_groups(self, context: RequestContext, request: ListGroupsRequest) -> Completion[ListGroupsResponse]:
         """Handle ListGroups: the groups that this broker coordinates."""
         if self._runtime.is_loading:
-            return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            return completed(ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         states = {state.lower().strip() for state in request.states_filter}
         types = {group_type.lower().strip() for group_type in request.types_filter}
-        groups: list[ListedGroup] = []
-        for shard in self._runtime.active_shards:
-            groups += shard.coordinator.list_groups(states, types)
-        if not self._is_authorized(context, Operation.DESCRIBE):
-            groups = [
+        may_describe_all = self._is_authorized(context, Operation.DESCRIBE)
+
+        def list_groups(coordinator: GroupCoordinator) -> list[ListedGroup]:
+            return [
                 group
-                for group in groups
-                if self._is_authorized(context, Operation.DESCRIBE, Resource.GROUP, group.group_id)
+                for group in coordinator.list_groups(states, types)
+                if may_describe_all or self._is_authorized(context, Operation.DESCRIBE, Resource.GROUP, group.group_id)
             ]
-        commits = [shard.last_commit() for shard in self._runtime.active_shards]
 
-        def to_response() -> ListGroupsResponse:
-            failed = next((commit.error for commit in commits if commit.error is not _NONE), None)
-            if failed is not None:
-                return ListGroupsResponse(error_code=coordinator_error(failed))
-            return ListGroupsResponse(error_code=_NONE, groups=groups)
+        return self._runtime.read_all(
+            list_groups,
+            lambda groups: ListGroupsResponse(error_code=_NONE, groups=groups),
+            lambda error: ListGroupsResponse(error_code=error),
+        )
 
-        return when_all(commits, to_response)
-
-    def delete_groups(
-        self, context: RequestContext, request: DeleteGroupsRequest
-    ) -> DeleteGroupsResponse | Completion[DeleteGroupsResponse]:
-        """Handle DeleteGroups."""
-        by_shard: dict[Shard[GroupCoordinator], list[str]] = {}
-        failed: list[DeletableGroupResult] = []
-        results: list[DeletableGroupResult] = []
+    def delete_groups(self, context: RequestContext, request: DeleteGroupsRequest) -> Completion[DeleteGroupsResponse]:
+        """Handle DeleteGroups: one decision per coordinator."""
+        by_partition: dict[int, list[str]] = {}
+        denied: list[str] = []
         for group_id in dict.fromkeys(request.groups_names):
-            shard = self._runtime.find(group_id)
-            if not self._is_authorized(context, Operation.DELETE, Resource.GROUP, group_id):
-                error = ErrorCode.GROUP_AUTHORIZATION_FAILED
-                failed.append(DeletableGroupResult(group_id=group_id, error_code=error))
-            elif isinstance(shard, Shard):
-                by_shard.setdefault(shard, []).append(group_id)
+            if self._is_authorized(context, Operation.DELETE, Resource.GROUP, group_id):
+                by_partition.setdefault(self._runtime.partition_for(group_id), []).append(group_id)
             else:
-                results.append(DeletableGroupResult(group_id=group_id, error_code=shard))
-        commits = []
-        for shard, group_ids in by_shard.items():
-            decision = shard.coordinator.delete(group_ids)
-            results += decision.reply
-            commit = shard.execute(decision)
-            commits.append(commit)
-            commit.then(lambda error, deleted=decision.reply: _set_delete_error(deleted, error))  # type: ignore[misc]
-        return when_all(commits, lambda: DeleteGroupsResponse(results=results + failed))
+                denied.append(group_id)
+        writes = [self._delete(group_ids) for group_ids in by_partition.values()]
+        writes.append(completed(_not_deleted(denied, ErrorCode.GROUP_AUTHORIZATION_FAILED)))
+        return gather(writes, lambda results: DeleteGroupsResponse(results=list(chain.from_iterable(results))))
+
+    def _delete(self, group_ids: list[str]) -> Completion[list[DeletableGroupResult]]:
+        """Delete groups of one partition."""
+        return self._runtime.write(
+            group_ids[0], lambda coordinator: coordinator.delete(group_ids), partial(_not_deleted, group_ids)
+        )
 
 
 # ---- responses
@@ -216,9 +208,16 @@ def _for_version(response: JoinGroupResponse, version: int) -> JoinGroupResponse
     return response
 
 
-def _set_delete_error(deleted: list[DeletableGroupResult], error: ErrorCode) -> None:
-    """The tombstones may not have been committed."""
-    if error is not _NONE:
-        for result in deleted:
-            if result.error_code == _NONE:
-                result.error_code = coordinator_error(error)
+def _heartbeat_error(error: ErrorCode) -> HeartbeatResponse:
+    """No error while the coordinator is loading, as in Kafka: sessions start after it."""
+    return HeartbeatResponse(error_code=_NONE if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error)
+
+
+def _leave_response_v2(response: LeaveGroupResponse) -> LeaveGroupResponse:
+    """Before version 3 the response is that of the only member."""
+    error = response.error_code or response.members[0].error_code
+    return LeaveGroupResponse(error_code=error)
+
+
+def _not_deleted(group_ids: list[str], error: ErrorCode) -> list[DeletableGroupResult]:
+    return [DeletableGroupResult(group_id=group_id, error_code=error) for group_id in group_ids]

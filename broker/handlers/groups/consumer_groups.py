@@ -15,9 +15,8 @@ from typing import Final
 from broker.coordinators.consumer.consumer_group_heartbeat import HeartbeatClientInfo
 from broker.coordinators.consumer.describe import describe_error, topics_in
 from broker.coordinators.group_coordinator import GroupCoordinator
-from broker.coordinators.runtime.coordinator_runtime import Commit, CoordinatorRuntime, Shard, coordinator_error
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
 from broker.handlers.authorization import AuthorizingHandlers
-from broker.handlers.deferred import set_describe_error, when_all, when_committed
 from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
@@ -29,7 +28,7 @@ from protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from replication.completion import Completion
+from replication.completion import Completion, completed, gather
 from replication.metadata.image import MetadataImage
 
 GROUP_VERSION: Final = "group.version"
@@ -62,74 +61,65 @@ class ConsumerGroupHandlers(AuthorizingHandlers):
 
     def heartbeat(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
-    ) -> ConsumerGroupHeartbeatResponse | Completion[ConsumerGroupHeartbeatResponse]:
+    ) -> Completion[ConsumerGroupHeartbeatResponse]:
         """Handle ConsumerGroupHeartbeat."""
 
         def may_describe(topic: str) -> bool:
             return self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic)
 
         if not self._is_enabled:
-            return _error_response(ErrorCode.UNSUPPORTED_VERSION)
+            return completed(_error_response(ErrorCode.UNSUPPORTED_VERSION))
         if not self._is_authorized(context, Operation.READ, Resource.GROUP, request.group_id):
-            return _error_response(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            return completed(_error_response(ErrorCode.GROUP_AUTHORIZATION_FAILED))
         if not all(may_describe(topic) for topic in request.subscribed_topic_names or ()):
-            return _error_response(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            return completed(_error_response(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
         if not request.group_id.strip():
-            return _error_response(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
-        shard = self._runtime.find(request.group_id)
-        if not isinstance(shard, Shard):
-            return _error_response(shard)
+            return completed(_error_response(ErrorCode.INVALID_REQUEST, "GroupId can't be empty."))
         client = HeartbeatClientInfo(
             context.client_id or "", f"/{context.connection.peer_host}", context.api_version, may_describe
         )
-        decision = shard.coordinator.consumer_heartbeat(client, request)
-        commit = shard.execute(decision)
-        if commit.error is _NONE:
-            return decision.reply
-
-        def answer(error: ErrorCode) -> ConsumerGroupHeartbeatResponse:
-            return decision.reply if error is _NONE else _error_response(coordinator_error(error))
-
-        return when_committed(commit, answer)
+        return self._runtime.write(
+            request.group_id, lambda coordinator: coordinator.consumer_heartbeat(client, request), _error_response
+        )
 
     # ---- describe
 
     def describe(
         self, context: RequestContext, request: ConsumerGroupDescribeRequest
-    ) -> ConsumerGroupDescribeResponse | Completion[ConsumerGroupDescribeResponse]:
+    ) -> Completion[ConsumerGroupDescribeResponse]:
         """Handle ConsumerGroupDescribe."""
-        commits: list[Commit] = []
-        groups = [
-            self._describe(context, group_id, commits, with_operations=request.include_authorized_operations)
-            for group_id in request.group_ids
-        ]
-        return when_all(commits, lambda: ConsumerGroupDescribeResponse(groups=groups))
+        with_operations = request.include_authorized_operations
+        reads = [self._describe(context, group_id, with_operations=with_operations) for group_id in request.group_ids]
+        return gather(reads, lambda groups: ConsumerGroupDescribeResponse(groups=groups))
 
     def _describe(
-        self, context: RequestContext, group_id: str, commits: list[Commit], *, with_operations: bool
-    ) -> ConsumerGroupDescribeResponseGroup:
-        """Describe one group; the commit to wait for is added to `commits`."""
+        self, context: RequestContext, group_id: str, *, with_operations: bool
+    ) -> Completion[ConsumerGroupDescribeResponseGroup]:
+        def describe(coordinator: GroupCoordinator) -> ConsumerGroupDescribeResponseGroup:
+            described = coordinator.describe_consumer_group(group_id)
+            if not all(
+                self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic)
+                for topic in topics_in(described)
+            ):
+                return describe_error(
+                    group_id,
+                    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                    "The group has described topic(s) that the client is not authorized to describe.",
+                )
+            if with_operations and described.error_code == _NONE:
+                described.authorized_operations = self._authorized_operations(context, Resource.GROUP, group_id)
+            return described
+
+        error: ErrorCode | None = None
         if not self._is_enabled:
-            return describe_error(group_id, ErrorCode.UNSUPPORTED_VERSION)
-        if not self._is_authorized(context, Operation.DESCRIBE, Resource.GROUP, group_id):
-            return describe_error(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        shard = self._runtime.find(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
-        if not isinstance(shard, Shard):
-            return describe_error(group_id, shard)
-        described = shard.coordinator.describe_consumer_group(group_id)
-        if not all(
-            self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic) for topic in topics_in(described)
-        ):
-            return describe_error(
-                group_id,
-                ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                "The group has described topic(s) that the client is not authorized to describe.",
-            )
-        if with_operations and described.error_code == _NONE:
-            described.authorized_operations = self._authorized_operations(context, Resource.GROUP, group_id)
-        commits.append(shard.last_commit())
-        commits[-1].then(partial(set_describe_error, described))
-        return described
+            error = ErrorCode.UNSUPPORTED_VERSION
+        elif not self._is_authorized(context, Operation.DESCRIBE, Resource.GROUP, group_id):
+            error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        elif not group_id:
+            error = ErrorCode.INVALID_GROUP_ID
+        if error is not None:
+            return completed(describe_error(group_id, error))
+        return self._runtime.read(group_id, describe, partial(describe_error, group_id))
 
 
 def _error_response(error: ErrorCode, message: str | None = None) -> ConsumerGroupHeartbeatResponse:

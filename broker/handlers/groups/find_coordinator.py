@@ -66,7 +66,7 @@ class FindCoordinatorHandler(AuthorizingHandlers):
         super().__init__(authorizer)
         self._create_topics = create_topics
         self._topics = topics
-        self._waiting_for_topic: dict[int, list[Callable[[str | None], None]]] = {kind: [] for kind in topics}
+        self._creations: dict[int, Completion[str | None]] = {}
 
     def routes(self) -> list[Route]:
         """The routes of this module."""
@@ -80,33 +80,27 @@ class FindCoordinatorHandler(AuthorizingHandlers):
         topic = self._topics.get(kind)
         if topic is None or topic.name in self._image().topics_by_name:
             return self._coordinators(context, request, None)
-        pending: Completion[FindCoordinatorResponse] = Completion()
-        self._create_topic(
-            kind, context.wall_ms, lambda why: pending.complete(self._coordinators(context, request, why))
-        )
-        return pending
+        created = self._creations.get(kind)
+        if created is None or created.is_done:
+            created = self._creations[kind] = self._create_topic(kind, topic, context.wall_ms)
+        response: Completion[FindCoordinatorResponse] = Completion()
+        created.then(lambda done: response.complete(self._coordinators(context, request, done.result())))
+        return response
 
-    def _create_topic(self, kind: int, wall_ms: int, then: Callable[[str | None], None]) -> None:
-        """Create a topic; calls `then` with None or the error message."""
-        waiting = self._waiting_for_topic[kind]
-        waiting.append(then)
-        if len(waiting) > 1:
-            return
-        topic = self._topics[kind]
+    def _create_topic(self, kind: int, topic: CreatableTopic, wall_ms: int) -> Completion[str | None]:
+        """Create a topic; returns None or the error message."""
 
-        def on_response(response: CreateTopicsResponse) -> None:
-            failure = None
+        def failure(response: CreateTopicsResponse) -> str | None:
             for result in response.topics:
                 if result.error_code not in {_NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:
                     reason = result.error_message or ErrorCode(result.error_code).name
                     failure = f"{topic.name} cannot be created: {reason}"
                     _log.warning("%s (see %s)", failure, _REPLICATION_FACTOR_SETTING[kind])
-            self._waiting_for_topic[kind] = []
-            for callback in waiting:
-                callback(failure)
+                    return failure
+            return None
 
         request = CreateTopicsRequest(topics=[topic], timeout_ms=_CREATE_TIMEOUT_MS)
-        self._create_topics(request, wall_ms).then(lambda done: on_response(done.result()))
+        return self._create_topics(request, wall_ms).map(failure)
 
     def _coordinators(
         self, context: RequestContext, request: FindCoordinatorRequest, failure: str | None

@@ -9,16 +9,11 @@ NOT HERE Members of groups (`classic_groups.py`), storage of offsets (`coordinat
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
+from broker.coordinators.group_coordinator import GroupCoordinator
 from broker.coordinators.offset_manager import commit_response, partition_errors
-from broker.coordinators.runtime.coordinator_runtime import (
-    Commit,
-    CoordinatorDecision,
-    Shard,
-    coordinator_error,
-)
-from broker.handlers.deferred import when_all, when_committed
 from broker.handlers.groups.offset_handlers import OffsetHandlers, with_failed_topics
 from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Operation, Resource
@@ -39,7 +34,7 @@ from protocol.messages.groups import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from replication.completion import Completion
+from replication.completion import Completion, completed, gather
 from replication.metadata.image import MetadataImage, TopicImage
 
 _NONE: Final = ErrorCode.NONE
@@ -56,32 +51,22 @@ class GroupOffsetsHandlers(OffsetHandlers):
         ]
 
     # ------------------------------------------------------------ commit
-    def offset_commit(
-        self, context: RequestContext, request: OffsetCommitRequest
-    ) -> OffsetCommitResponse | Completion[OffsetCommitResponse]:
+    def offset_commit(self, context: RequestContext, request: OffsetCommitRequest) -> Completion[OffsetCommitResponse]:
         """Handle OffsetCommit."""
         if not self._is_authorized(context, Operation.READ, Resource.GROUP, request.group_id):
-            return commit_response(request, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            return completed(commit_response(request, ErrorCode.GROUP_AUTHORIZATION_FAILED))
         failed: list[OffsetCommitResponseTopic] = []
         request.topics = [topic for topic in request.topics if self._keep_valid_commits(context, topic, failed)]
         if not request.topics:
-            return OffsetCommitResponse(topics=failed)
-        shard = self._runtime.find(request.group_id)
-        if not isinstance(shard, Shard):
-            response = commit_response(request, shard)
-            return OffsetCommitResponse(topics=with_failed_topics(failed, response.topics))
-        decision = shard.coordinator.commit(request, context.api_version, context.mono_ms, context.wall_ms)
-        commit = shard.execute(decision)
-        if commit.error is _NONE and not failed:
-            return decision.reply
-
-        def answer(error: ErrorCode) -> OffsetCommitResponse:
-            response = decision.reply
-            if error is not _NONE:
-                response = commit_response(request, coordinator_error(error))
-            return OffsetCommitResponse(topics=with_failed_topics(failed, response.topics))
-
-        return when_committed(commit, answer)
+            return completed(OffsetCommitResponse(topics=failed))
+        committed = self._runtime.write(
+            request.group_id,
+            lambda coordinator: coordinator.commit(request, context.api_version, context.mono_ms, context.wall_ms),
+            partial(commit_response, request),
+        )
+        if not failed:
+            return committed
+        return committed.map(lambda response: OffsetCommitResponse(topics=with_failed_topics(failed, response.topics)))
 
     def _keep_valid_commits(
         self, context: RequestContext, topic: OffsetCommitRequestTopic, failed: list[OffsetCommitResponseTopic]
@@ -124,49 +109,39 @@ class GroupOffsetsHandlers(OffsetHandlers):
         return topic_image
 
     # ------------------------------------------------------------ fetch
-    def offset_fetch(
-        self, context: RequestContext, request: OffsetFetchRequest
-    ) -> OffsetFetchResponse | Completion[OffsetFetchResponse]:
+    def offset_fetch(self, context: RequestContext, request: OffsetFetchRequest) -> Completion[OffsetFetchResponse]:
         """Handle OffsetFetch."""
-        groups = request.groups if context.api_version >= 8 else [_as_group(request)]
-        results: list[OffsetFetchResponseGroup] = []
-        commits: list[Commit] = []
-        for group in groups:
-            answer, commit = self._fetch_group(context, group, is_stable=request.require_stable)
-            results.append(answer)
-            if commit is not None and commit.error is not _NONE:
-                index = len(results) - 1
-                commits.append(commit)
-                commit.then(lambda error, group=group, index=index: _set_error(results, index, group, error))  # type: ignore[misc]
-        return when_all(commits, lambda: _offset_fetch_response(results, groups, context.api_version))
+        version = context.api_version
+        groups = request.groups if version >= 8 else [_as_group(request)]
+        reads = [self._fetch_group(context, group, is_stable=request.require_stable) for group in groups]
+        return gather(reads, lambda results: _offset_fetch_response(results, groups, version))
 
     def _fetch_group(
         self, context: RequestContext, group: OffsetFetchRequestGroup, *, is_stable: bool
-    ) -> tuple[OffsetFetchResponseGroup, Commit | None]:
-        """The result of one group, and the commit to wait for."""
-        group_id = group.group_id
-        if not self._is_authorized(context, Operation.DESCRIBE, Resource.GROUP, group_id):
-            return _error_group(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED), None
-        shard = self._runtime.find(group_id)
-        if not isinstance(shard, Shard):
-            return _error_group(group_id, shard), None
-        image = self._image()
-        has_ids = context.api_version >= 10
-        failed: list[OffsetFetchResponseTopics] = []
-        if group.topics is not None:
-            group.topics = [topic for topic in group.topics if self._can_fetch(context, topic, image, failed)]
-        answer = shard.coordinator.fetch(group, is_stable=is_stable)
-        if group.topics is None:
-            answer.topics = [
-                topic
-                for topic in answer.topics
-                if self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic.name)
-            ]
-            if has_ids:
-                answer.topics = [topic for topic in answer.topics if _set_topic_id(topic, image)]
-        if not answer.error_code:
-            answer.topics += failed
-        return answer, shard.execute(CoordinatorDecision((), None))
+    ) -> Completion[OffsetFetchResponseGroup]:
+        """The offsets of one group."""
+
+        def fetch(coordinator: GroupCoordinator) -> OffsetFetchResponseGroup:
+            image = self._image()
+            failed: list[OffsetFetchResponseTopics] = []
+            if group.topics is not None:
+                group.topics = [topic for topic in group.topics if self._can_fetch(context, topic, image, failed)]
+            answer = coordinator.fetch(group, is_stable=is_stable)
+            if group.topics is None:
+                answer.topics = [
+                    topic
+                    for topic in answer.topics
+                    if self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic.name)
+                ]
+                if context.api_version >= 10:
+                    answer.topics = [topic for topic in answer.topics if _set_topic_id(topic, image)]
+            if not answer.error_code:
+                answer.topics += failed
+            return answer
+
+        if not self._is_authorized(context, Operation.DESCRIBE, Resource.GROUP, group.group_id):
+            return completed(_error_group(group.group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
+        return self._runtime.read(group.group_id, fetch, partial(_error_group, group.group_id))
 
     def _can_fetch(
         self,
@@ -212,17 +187,9 @@ def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
 
 
 def _error_group(group_id: str, error: ErrorCode) -> OffsetFetchResponseGroup:
+    if error is ErrorCode.COORDINATOR_NOT_AVAILABLE:  # consumers before 3.9 know only NOT_COORDINATOR
+        error = ErrorCode.NOT_COORDINATOR
     return OffsetFetchResponseGroup(group_id=group_id, topics=[], error_code=error)
-
-
-def _set_error(
-    results: list[OffsetFetchResponseGroup], index: int, group: OffsetFetchRequestGroup, error: ErrorCode
-) -> None:
-    """The offsets may not have been committed. Consumers before 3.9 know only NOT_COORDINATOR."""
-    if error is not _NONE:
-        code = coordinator_error(error)
-        code = ErrorCode.NOT_COORDINATOR if code is ErrorCode.COORDINATOR_NOT_AVAILABLE else code
-        results[index] = _error_group(group.group_id, code)
 
 
 def _set_topic_id(topic: OffsetFetchResponseTopics, image: MetadataImage) -> bool:

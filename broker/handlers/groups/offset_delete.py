@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.coordinators.runtime.coordinator_runtime import Shard, coordinator_error
-from broker.handlers.deferred import when_committed
 from broker.handlers.groups.offset_handlers import OffsetHandlers
 from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.groups import OffsetDeleteRequest, OffsetDeleteResponse, TxnOffsetCommitResponseTopic
-from replication.completion import Completion
+from replication.completion import Completion, completed
 
 _NONE: Final = ErrorCode.NONE
 
@@ -29,25 +27,20 @@ class OffsetDeleteHandler(OffsetHandlers):
         """The routes of this module."""
         return [Route(ApiKey.OFFSET_DELETE, 0, 0, self.offset_delete)]
 
-    def offset_delete(
-        self, context: RequestContext, request: OffsetDeleteRequest
-    ) -> OffsetDeleteResponse | Completion[OffsetDeleteResponse]:
+    def offset_delete(self, context: RequestContext, request: OffsetDeleteRequest) -> Completion[OffsetDeleteResponse]:
         """Handle OffsetDelete."""
         if not self._is_authorized(context, Operation.DELETE, Resource.GROUP, request.group_id):
-            return OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            return completed(OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
         failed: list[TxnOffsetCommitResponseTopic] = []
         request.topics = [topic for topic in request.topics if self._keep_valid_partitions(context, topic, failed)]
-        shard = self._runtime.find(request.group_id) if request.group_id else ErrorCode.INVALID_GROUP_ID
-        if not isinstance(shard, Shard):
-            return OffsetDeleteResponse(error_code=shard)
-        decision = shard.coordinator.delete_offsets(request)
-
-        def answer(error: ErrorCode) -> OffsetDeleteResponse:
-            if error is not _NONE:
-                return OffsetDeleteResponse(error_code=coordinator_error(error))
-            return _merge_failed(failed, decision.reply)
-
-        return when_committed(shard.execute(decision), answer)
+        if not request.group_id:
+            return completed(OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+        deleted = self._runtime.write(
+            request.group_id,
+            lambda coordinator: coordinator.delete_offsets(request),
+            lambda error: OffsetDeleteResponse(error_code=error),
+        )
+        return deleted.map(lambda response: _merge_failed(failed, response))
 
 
 def _merge_failed(failed: list[TxnOffsetCommitResponseTopic], response: OffsetDeleteResponse) -> OffsetDeleteResponse:

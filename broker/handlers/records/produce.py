@@ -261,8 +261,7 @@ class _Produce:
             producer,
             {key: first for key, first in first_sequences.items() if key in partitions and partitions[key].is_leader},
             support,
-            on_verified,
-        )
+        ).then(lambda verified: on_verified(verified.result()))
 
     def _append(
         self,

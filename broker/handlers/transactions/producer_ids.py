@@ -16,10 +16,10 @@ from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import ApiKey
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from protocol.records import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from replication.completion import Completion
+from replication.completion import Completion, completed
 
 
 class ProducerIdsHandler(AuthorizingHandlers):
@@ -28,9 +28,7 @@ class ProducerIdsHandler(AuthorizingHandlers):
     def __init__(
         self,
         producer_ids: ProducerIdManager,
-        init_transactional: Callable[
-            [RequestContext, InitProducerIdRequest], InitProducerIdResponse | Completion[InitProducerIdResponse]
-        ],
+        init_transactional: Callable[[RequestContext, InitProducerIdRequest], Completion[InitProducerIdResponse]],
         authorizer: Authorizer,
     ) -> None:
         """`init_transactional` handles requests with a transactional id."""
@@ -38,25 +36,14 @@ class ProducerIdsHandler(AuthorizingHandlers):
         self._init_transactional = init_transactional
         super().__init__(authorizer)
 
-    def handle(
-        self, ctx: RequestContext, request: InitProducerIdRequest
-    ) -> InitProducerIdResponse | Completion[InitProducerIdResponse]:
+    def handle(self, ctx: RequestContext, request: InitProducerIdRequest) -> Completion[InitProducerIdResponse]:
         """Handle InitProducerId."""
         code = self._request_error(ctx, request)
         if code is not None:
-            return _error_response(code)
+            return completed(_error_response(code))
         if request.transactional_id is not None:
             return self._init_transactional(ctx, request)
-        pending: Completion[InitProducerIdResponse] = Completion()
-        self._producer_ids.generate_producer_id(
-            ctx.wall_ms,
-            lambda producer_id: pending.complete(
-                _error_response(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-                if producer_id is None
-                else InitProducerIdResponse(error_code=0, producer_id=producer_id, producer_epoch=0)
-            ),
-        )
-        return pending
+        return self._producer_ids.generate_producer_id(ctx.wall_ms).handle(_response)
 
     def _request_error(self, ctx: RequestContext, request: InitProducerIdRequest) -> ErrorCode | None:
         name = request.transactional_id
@@ -69,6 +56,12 @@ class ProducerIdsHandler(AuthorizingHandlers):
         if (request.producer_id == NO_PRODUCER_ID) is not (request.producer_epoch == NO_PRODUCER_EPOCH):
             return ErrorCode.INVALID_REQUEST
         return ErrorCode.INVALID_REQUEST if name == "" else None  # null: no transactions
+
+
+def _response(generated: Completion[int]) -> InitProducerIdResponse:
+    if isinstance(generated.error, KafkaError):
+        return _error_response(generated.error.code)
+    return InitProducerIdResponse(error_code=0, producer_id=generated.result(), producer_epoch=0)
 
 
 def _error_response(code: ErrorCode) -> InitProducerIdResponse:

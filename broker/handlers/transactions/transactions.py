@@ -12,10 +12,11 @@ NOT HERE The decisions (`coordinators/`), producers without transactions (`produ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
-from broker.coordinators.runtime.coordinator_runtime import Commit, CoordinatorRuntime, Shard, coordinator_error
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
 from broker.coordinators.runtime.java_compat import abs_hash
 from broker.coordinators.transactions.transaction import (
     BY_LABEL,
@@ -27,14 +28,8 @@ from broker.coordinators.transactions.transaction import (
     TopicPartition,
     TransactionMetadata,
 )
-from broker.coordinators.transactions.transaction_coordinator import (
-    GenerateProducerId,
-    ProducerIdResult,
-    TransactionCoordinator,
-    TransactionDecision,
-)
+from broker.coordinators.transactions.transaction_coordinator import ProducerIdResult, TransactionCoordinator
 from broker.handlers.authorization import AuthorizingHandlers
-from broker.handlers.deferred import when_all, when_committed
 from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
@@ -62,12 +57,10 @@ from protocol.messages.transactions import (
     ListTransactionsResponse,
 )
 from protocol.schema import blank
-from replication.completion import Completion
+from replication.completion import Completion, completed, gather
 from replication.metadata.image import MetadataImage
 from replication.metadata.topic_names import INTERNAL_TOPICS
 from replication.re2_patterns import BadRegex, compile_regex
-
-TransactionShard = Shard[TransactionCoordinator]
 
 _NONE: Final = ErrorCode.NONE
 _FIRST_INIT_VERSION_WITH_FENCED: Final = 4
@@ -84,7 +77,6 @@ class TransactionHandlers(AuthorizingHandlers):
         runtime: CoordinatorRuntime[TransactionCoordinator],
         groups: CoordinatorRuntime[GroupCoordinator],
         image: Callable[[], MetadataImage],
-        generate_producer_id: GenerateProducerId,
         authorizer: Authorizer,
         offsets_partitions: int,
         max_timeout_ms: int = 900_000,
@@ -93,7 +85,6 @@ class TransactionHandlers(AuthorizingHandlers):
         self._runtime = runtime
         self._groups = groups
         self._image = image
-        self._generate_producer_id = generate_producer_id
         super().__init__(authorizer)
         self._offsets_partitions = offsets_partitions
         self._max_timeout_ms = max_timeout_ms
@@ -108,16 +99,16 @@ class TransactionHandlers(AuthorizingHandlers):
             Route(ApiKey.LIST_TRANSACTIONS, 0, 2, self.list_transactions),
         ]
 
-    def _find_shard(self, context: RequestContext, transactional_id: str) -> TransactionShard | ErrorCode:
-        """The shard of a transactional id that the client may use, or the error of the request."""
+    def _refusal(self, context: RequestContext, transactional_id: str) -> ErrorCode | None:
+        """The error of a request with a transactional id that the client may not use."""
         if not self._is_authorized(context, Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id):
             return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return self._runtime.find(transactional_id) if transactional_id else ErrorCode.INVALID_REQUEST
+        return None if transactional_id else ErrorCode.INVALID_REQUEST
 
     # ------------------------------------------------------------ InitProducerId
     def init_producer_id(
         self, context: RequestContext, request: InitProducerIdRequest
-    ) -> InitProducerIdResponse | Completion[InitProducerIdResponse]:
+    ) -> Completion[InitProducerIdResponse]:
         """Handle InitProducerId with an authorized, non-empty transactional id."""
         name = request.transactional_id
         assert name
@@ -126,48 +117,17 @@ class TransactionHandlers(AuthorizingHandlers):
             expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
         timeout_ms = request.transaction_timeout_ms
         if not 0 < timeout_ms <= self._max_timeout_ms:  # checked first, as in Kafka
-            return _init_producer_id_response(ProducerIdResult(ErrorCode.INVALID_TRANSACTION_TIMEOUT), context)
-        shard = self._runtime.find(name)
-        if not isinstance(shard, Shard):
-            return _init_producer_id_response(ProducerIdResult(shard), context)
-        if not shard.coordinator.needs_producer_id(name, expected):
-            decision = shard.coordinator.initialize(name, timeout_ms, expected, NO_PRODUCER_ID)
-            return when_committed(
-                shard.execute(decision), lambda error: _init_producer_id_response(_result(decision, error), context)
-            )
-        pending: Completion[InitProducerIdResponse] = Completion()
-
-        def decide(shard: TransactionShard, producer_id: int) -> TransactionDecision:
-            return shard.coordinator.initialize(name, timeout_ms, expected, producer_id)
-
-        self._with_producer_id(
-            context, name, decide, lambda result: pending.complete(_init_producer_id_response(result, context))
+            invalid = ProducerIdResult(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+            return completed(_init_producer_id_response(invalid, context))
+        initialized = self._runtime.write(
+            name, lambda coordinator: coordinator.initialize(name, timeout_ms, expected), ProducerIdResult
         )
-        return pending
-
-    def _with_producer_id(
-        self,
-        context: RequestContext,
-        transactional_id: str,
-        decide: Callable[[TransactionShard, int], TransactionDecision],
-        reply: Callable[[ProducerIdResult], None],
-    ) -> None:
-        """Generate a new producer id, possibly later, and decide with it."""
-
-        def on_producer_id(producer_id: int | None) -> None:
-            shard = self._runtime.find(transactional_id)
-            if producer_id is None or not isinstance(shard, Shard):
-                reply(ProducerIdResult(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if isinstance(shard, Shard) else shard))
-                return
-            decision = decide(shard, producer_id)
-            shard.execute(decision).then(lambda error: reply(_result(decision, error)))
-
-        self._generate_producer_id(context.wall_ms, on_producer_id)
+        return initialized.map(lambda result: _init_producer_id_response(result, context))
 
     # ------------------------------------------------------------ AddPartitionsToTxn
     def add_partitions(
         self, context: RequestContext, request: AddPartitionsToTxnRequest
-    ) -> AddPartitionsToTxnResponse | Completion[AddPartitionsToTxnResponse]:
+    ) -> Completion[AddPartitionsToTxnResponse]:
         """Handle AddPartitionsToTxn: add partitions to transactions, or verify them."""
         if context.api_version >= _FIRST_BROKER_VERSION:
             return self._add_for_brokers(context, request)
@@ -177,63 +137,64 @@ class TransactionHandlers(AuthorizingHandlers):
             producer_epoch=request.v3_and_below_producer_epoch,
             topics=request.v3_and_below_topics,
         )
-        shard = self._find_shard(context, transaction.transactional_id)
-        if shard is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_same_error(transaction.topics, shard))
-        results: list[AddPartitionsToTxnTopicResult] = []
-        commit = self._add(context, transaction, TV_0, results)
-        answer = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
-        return when_all([] if commit is None else [commit], lambda: answer)
+        refusal = self._refusal(context, transaction.transactional_id)
+        if refusal is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            results = _same_error(transaction.topics, refusal)
+            return completed(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results))
+        added = self._add(context, transaction, TV_0)
+        return added.map(lambda results: AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results))
 
     def _add_for_brokers(
         self, context: RequestContext, request: AddPartitionsToTxnRequest
-    ) -> AddPartitionsToTxnResponse | Completion[AddPartitionsToTxnResponse]:
+    ) -> Completion[AddPartitionsToTxnResponse]:
         if not self._is_authorized(context, Operation.CLUSTER_ACTION):
-            return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        answer = AddPartitionsToTxnResponse(results_by_transaction=[])
-        commits: list[Commit] = []
-        for transaction in request.transactions:
-            results: list[AddPartitionsToTxnTopicResult] = []
-            commit = self._add(context, transaction, TV_2, results)
-            answer.results_by_transaction.append(
-                AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=results)
-            )
-            if commit is not None:
-                commits.append(commit)
-        return when_all(commits, lambda: answer)
+            return completed(AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+        writes = [self._add_for_broker(context, transaction) for transaction in request.transactions]
+        return gather(writes, lambda results: AddPartitionsToTxnResponse(results_by_transaction=results))
+
+    def _add_for_broker(
+        self, context: RequestContext, transaction: AddPartitionsToTxnTransaction
+    ) -> Completion[AddPartitionsToTxnResult]:
+        name = transaction.transactional_id
+        added = self._add(context, transaction, TV_2)
+        return added.map(lambda results: AddPartitionsToTxnResult(transactional_id=name, topic_results=results))
 
     def _add(
+        self, context: RequestContext, transaction: AddPartitionsToTxnTransaction, version: int
+    ) -> Completion[list[AddPartitionsToTxnTopicResult]]:
+        """Add or verify the partitions of one transaction."""
+        name, topics = transaction.transactional_id, transaction.topics
+        errors = self._partition_errors(context, topics)
+        if errors:
+            not_attempted = ErrorCode.OPERATION_NOT_ATTEMPTED
+            return completed(_topic_results(topics, lambda at: errors.get(at, not_attempted)))
+        if not name:
+            return completed(_same_error(topics, ErrorCode.INVALID_REQUEST))
+        producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
+        partitions = [(topic.name, index) for topic in topics for index in topic.partitions]
+        if transaction.verify_only:
+            verified = self._runtime.read(
+                name,
+                lambda coordinator: coordinator.verify(name, producer, partitions),
+                lambda error: dict.fromkeys(partitions, error),
+            )
+            return verified.map(lambda results: _topic_results(topics, results.__getitem__))
+        added = self._write_add(context, name, producer, partitions, version)
+        return added.map(lambda error: _same_error(topics, error))
+
+    def _write_add(
         self,
         context: RequestContext,
-        transaction: AddPartitionsToTxnTransaction,
+        name: str,
+        producer: ProducerIdAndEpoch,
+        partitions: list[TopicPartition],
         version: int,
-        results: list[AddPartitionsToTxnTopicResult],
-    ) -> Commit | None:
-        """Add or verify the partitions of one transaction; `results` is complete when the commit has completed."""
-        errors = self._partition_errors(context, transaction.topics)
-        if errors:
-            results += _topic_results(transaction.topics, lambda at: errors.get(at, ErrorCode.OPERATION_NOT_ATTEMPTED))
-            return None
-        name = transaction.transactional_id
-        shard = self._runtime.find(name) if name else ErrorCode.INVALID_REQUEST
-        if not isinstance(shard, Shard):
-            results += _same_error(transaction.topics, shard)
-            return None
-        producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
-        partitions = [(topic.name, index) for topic in transaction.topics for index in topic.partitions]
-        if transaction.verify_only:
-            partition_results = shard.coordinator.verify(name, producer, partitions)
-            results += _topic_results(transaction.topics, partition_results.__getitem__)
-            return None
-        decision = shard.coordinator.add(name, producer, partitions, version)
-        commit = shard.execute(decision)
-
-        def on_commit(error: ErrorCode) -> None:
-            result = _map_fenced_error(_result(decision, error).error, context, _FIRST_VERSION_WITH_FENCED)
-            results.extend(_same_error(transaction.topics, result))
-
-        commit.then(on_commit)
-        return commit
+    ) -> Completion[ErrorCode]:
+        """Add partitions to a transaction; returns the error for the client."""
+        added = self._runtime.write(
+            name, lambda coordinator: coordinator.add(name, producer, partitions, version), ProducerIdResult
+        )
+        return added.map(lambda result: _map_fenced_error(result.error, context, _FIRST_VERSION_WITH_FENCED))
 
     def _partition_errors(
         self, context: RequestContext, topics: Iterable[AddPartitionsToTxnTopic]
@@ -257,69 +218,65 @@ class TransactionHandlers(AuthorizingHandlers):
     # ------------------------------------------------------------ AddOffsetsToTxn
     def add_offsets(
         self, context: RequestContext, request: AddOffsetsToTxnRequest
-    ) -> AddOffsetsToTxnResponse | Completion[AddOffsetsToTxnResponse]:
+    ) -> Completion[AddOffsetsToTxnResponse]:
         """Handle AddOffsetsToTxn."""
-        shard = self._find_shard(context, request.transactional_id)
-        if isinstance(shard, Shard) and not self._is_authorized(
-            context, Operation.READ, Resource.GROUP, request.group_id
-        ):
-            shard = ErrorCode.GROUP_AUTHORIZATION_FAILED
-        if not isinstance(shard, Shard):
-            return AddOffsetsToTxnResponse(error_code=shard)
+        refusal = self._refusal(context, request.transactional_id)
+        if refusal is None and not self._is_authorized(context, Operation.READ, Resource.GROUP, request.group_id):
+            refusal = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        if refusal is not None:
+            return completed(AddOffsetsToTxnResponse(error_code=refusal))
         count = self._groups.partition_count or self._offsets_partitions
         partition = (OFFSETS_TOPIC, abs_hash(request.group_id) % count)
         producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
-        decision = shard.coordinator.add(request.transactional_id, producer, [partition], TV_0)
-
-        def answer(error: ErrorCode) -> AddOffsetsToTxnResponse:
-            result = _map_fenced_error(_result(decision, error).error, context, _FIRST_VERSION_WITH_FENCED)
-            return AddOffsetsToTxnResponse(error_code=result)
-
-        return when_committed(shard.execute(decision), answer)
+        added = self._write_add(context, request.transactional_id, producer, [partition], TV_0)
+        return added.map(lambda error: AddOffsetsToTxnResponse(error_code=error))
 
     # ------------------------------------------------------------ EndTxn
-    def end(self, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse | Completion[EndTxnResponse]:
+    def end(self, context: RequestContext, request: EndTxnRequest) -> Completion[EndTxnResponse]:
         """Handle EndTxn."""
         name = request.transactional_id
-        shard = self._find_shard(context, name)
-        if not isinstance(shard, Shard):
-            return EndTxnResponse(error_code=shard)
+        refusal = self._refusal(context, name)
+        if refusal is not None:
+            return completed(EndTxnResponse(error_code=refusal))
         version = TV_2 if context.api_version >= _FIRST_END_VERSION_TV2 else TV_0
         producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
-
-        def decide(shard: TransactionShard, producer_id: int) -> TransactionDecision:
-            return shard.coordinator.end(name, producer, version, producer_id, is_commit=request.committed)
-
-        if not shard.coordinator.end_needs_producer_id(name, version):
-            decision = decide(shard, NO_PRODUCER_ID)
-            return when_committed(
-                shard.execute(decision), lambda error: _end_txn_response(_result(decision, error), context)
-            )
-        pending: Completion[EndTxnResponse] = Completion()
-        self._with_producer_id(
-            context, name, decide, lambda result: pending.complete(_end_txn_response(result, context))
+        ended = self._runtime.write(
+            name,
+            lambda coordinator: coordinator.end(name, producer, version, is_commit=request.committed),
+            ProducerIdResult,
         )
-        return pending
+        return ended.map(lambda result: _end_txn_response(result, context))
 
     # ------------------------------------------------------------ administration
-    def describe(self, context: RequestContext, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
+    def describe(
+        self, context: RequestContext, request: DescribeTransactionsRequest
+    ) -> Completion[DescribeTransactionsResponse]:
         """Handle DescribeTransactions."""
-        states = [self._describe(context, name) for name in request.transactional_ids]
-        return DescribeTransactionsResponse(transaction_states=states)
+        reads = [self._describe(context, name) for name in request.transactional_ids]
+        return gather(reads, lambda states: DescribeTransactionsResponse(transaction_states=states))
 
-    def _describe(self, context: RequestContext, name: str) -> DescribedTransaction:
+    def _describe(self, context: RequestContext, name: str) -> Completion[DescribedTransaction]:
+        error: ErrorCode | None = None
         if not self._is_authorized(context, Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, name):
-            return _describe_error(name, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        if not name:
-            return _describe_error(name, ErrorCode.INVALID_REQUEST)
-        shard = self._runtime.find(name)
-        if not isinstance(shard, Shard):
-            return _describe_error(name, shard)
-        transaction = shard.coordinator.transactions.get(name)
+            error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        elif not name:
+            error = ErrorCode.INVALID_REQUEST
+        if error is not None:
+            return completed(_describe_error(name, error))
+        return self._runtime.read(
+            name,
+            lambda coordinator: self._describe_transaction(context, coordinator, name),
+            partial(_describe_error, name),
+        )
+
+    def _describe_transaction(
+        self, context: RequestContext, coordinator: TransactionCoordinator, name: str
+    ) -> DescribedTransaction:
+        transaction = coordinator.transactions.get(name)
         if transaction is None:
             return _describe_error(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         topics: dict[str, DescribedTransactionTopic] = {}
-        for topic, index in sorted(shard.coordinator.remaining_partitions(transaction)):
+        for topic, index in sorted(coordinator.remaining_partitions(transaction)):
             if topic not in topics:
                 if not self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic):
                     continue
@@ -336,45 +293,43 @@ class TransactionHandlers(AuthorizingHandlers):
             topics=list(topics.values()),
         )
 
-    def list_transactions(self, context: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
+    def list_transactions(
+        self, context: RequestContext, request: ListTransactionsRequest
+    ) -> Completion[ListTransactionsResponse]:
         """Handle ListTransactions."""
-        answer = ListTransactionsResponse(error_code=_NONE, unknown_state_filters=[], transaction_states=[])
         if self._runtime.is_loading:
-            answer.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            return answer
+            return completed(_list_response(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         pattern = request.transactional_id_pattern
         try:
             matches = compile_regex(pattern) if pattern else lambda _: True
         except BadRegex:
-            answer.error_code = ErrorCode.INVALID_REGULAR_EXPRESSION
-            return answer
-        answer.unknown_state_filters = [name for name in request.state_filters if name not in BY_LABEL]
+            return completed(_list_response(ErrorCode.INVALID_REGULAR_EXPRESSION))
+        unknown = [name for name in request.state_filters if name not in BY_LABEL]
         states = {BY_LABEL[name] for name in request.state_filters if name in BY_LABEL}
         if request.state_filters and not states:
-            return answer
-        for shard in self._runtime.active_shards:
-            answer.transaction_states += [
+            return completed(_list_response(_NONE, unknown))
+
+        def list_transactions(coordinator: TransactionCoordinator) -> list[ListedTransaction]:
+            return [
                 ListedTransaction(
                     transactional_id=transaction.transactional_id,
                     producer_id=transaction.producer_id,
                     transaction_state=transaction.state.label,
                 )
-                for transaction in shard.coordinator.transactions.values()
+                for transaction in coordinator.transactions.values()
                 if _matches_filters(transaction, request, states or set(State), context.wall_ms)
                 and matches(transaction.transactional_id)
                 and self._is_authorized(
                     context, Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, transaction.transactional_id
                 )
             ]
-        return answer
+
+        return self._runtime.read_all(
+            list_transactions, lambda listed: _list_response(_NONE, unknown, listed), _list_response
+        )
 
 
 # ---- responses
-
-
-def _result(decision: TransactionDecision, error: ErrorCode) -> ProducerIdResult:
-    """The decision's reply, or the error of its commit."""
-    return decision.reply if error is _NONE else ProducerIdResult(coordinator_error(error))
 
 
 def _map_fenced_error(error: ErrorCode, context: RequestContext, since: int) -> ErrorCode:
@@ -415,6 +370,14 @@ def _topic_results(
 
 def _same_error(topics: Iterable[AddPartitionsToTxnTopic], error: ErrorCode) -> list[AddPartitionsToTxnTopicResult]:
     return _topic_results(topics, lambda _: error)
+
+
+def _list_response(
+    error: ErrorCode, unknown: Iterable[str] = (), listed: Iterable[ListedTransaction] = ()
+) -> ListTransactionsResponse:
+    return ListTransactionsResponse(
+        error_code=error, unknown_state_filters=list(unknown), transaction_states=list(listed)
+    )
 
 
 def _describe_error(name: str, error: ErrorCode) -> DescribedTransaction:

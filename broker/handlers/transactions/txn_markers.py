@@ -9,20 +9,19 @@ NOT HERE Appending a marker (`coordinators/transactions/txn_marker_writer.py`).
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Final
 
+from broker.coordinators.runtime.coordinator_runtime import error_code
 from broker.coordinators.transactions.transaction import TopicPartition
 from broker.coordinators.transactions.transaction_coordinator import Marker
-from broker.coordinators.transactions.txn_marker_writer import TxnMarkerWriter, with_open_log
+from broker.coordinators.transactions.txn_marker_writer import TxnMarkerWriter, open_partition
 from broker.handlers.authorization import AuthorizingHandlers
-from broker.handlers.deferred import countdown
 from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import transactions
-from replication.completion import Completion
+from replication.completion import Completion, all_done
 from replication.metadata.topic_names import check_topic_name
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
@@ -49,7 +48,7 @@ class TxnMarkersHandler(AuthorizingHandlers):
     # ------------------------------------------------------------ WriteTxnMarkers
     def write_markers(
         self, context: RequestContext, request: transactions.WriteTxnMarkersRequest
-    ) -> transactions.WriteTxnMarkersResponse | Completion[transactions.WriteTxnMarkersResponse]:
+    ) -> Completion[transactions.WriteTxnMarkersResponse]:
         """Handle WriteTxnMarkers."""
         is_allowed = any(
             self._is_authorized(context, operation) for operation in (Operation.CLUSTER_ACTION, Operation.ALTER)
@@ -75,28 +74,19 @@ class TxnMarkersHandler(AuthorizingHandlers):
                 result.topics.append(transactions.WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions))
                 if is_allowed and marker.producer_id >= 0 and marker.epoch >= 0:
                     waiting += [(marker, (topic.name, result.partition_index), result) for result in partitions]
-        return self._write(response, waiting)
 
-    def _write(
-        self,
-        response: transactions.WriteTxnMarkersResponse,
-        waiting: list[tuple[Marker, TopicPartition, transactions.WritableTxnMarkerPartitionResult]],
-    ) -> transactions.WriteTxnMarkersResponse | Completion[transactions.WriteTxnMarkersResponse]:
-        pending: Completion[transactions.WriteTxnMarkersResponse] = Completion()
-        on_done = countdown(len(waiting), lambda: pending.complete(response))
+        def respond(_done: None) -> transactions.WriteTxnMarkersResponse:
+            for (*_, result), commit in zip(waiting, written, strict=True):
+                result.error_code = error_code(commit)
+            return response
 
-        def on_written(result: transactions.WritableTxnMarkerPartitionResult, error: ErrorCode) -> None:
-            result.error_code = error
-            on_done()
-
-        for marker, partition, result in waiting:
-            self._markers.write_one(marker, partition, partial(on_written, result))
-        return pending if waiting else response
+        written = [self._markers.write_one(marker, key) for marker, key, _ in waiting]
+        return all_done(written).map(respond)
 
     # ------------------------------------------------------------ DescribeProducers
     def describe_producers(
         self, context: RequestContext, request: transactions.DescribeProducersRequest
-    ) -> transactions.DescribeProducersResponse | Completion[transactions.DescribeProducersResponse]:
+    ) -> Completion[transactions.DescribeProducersResponse]:
         """Handle DescribeProducers."""
         response = transactions.DescribeProducersResponse(topics=[])
         waiting: list[tuple[TopicPartition, transactions.DescribeProducersResponsePartition]] = []
@@ -114,16 +104,14 @@ class TxnMarkersHandler(AuthorizingHandlers):
             response.topics.append(transactions.DescribeProducersResponseTopic(name=topic.name, partitions=partitions))
             if refusal is None:
                 waiting += [((topic.name, result.partition_index), result) for result in partitions]
-        pending: Completion[transactions.DescribeProducersResponse] = Completion()
-        on_done = countdown(len(waiting), lambda: pending.complete(response))
 
-        def on_open(result: transactions.DescribeProducersResponsePartition, partition: Partition | ErrorCode) -> None:
-            _describe(result, partition)
-            on_done()
+        def respond(_done: None) -> transactions.DescribeProducersResponse:
+            for (_, result), partition in zip(waiting, opened, strict=True):
+                _describe(result, partition)
+            return response
 
-        for key, result in waiting:
-            with_open_log(self._replicas, key, partial(on_open, result))
-        return pending if waiting else response
+        opened = [open_partition(self._replicas, key) for key, _ in waiting]
+        return all_done(opened).map(respond)
 
     def _topic_error(self, context: RequestContext, topic: str) -> KafkaError | None:
         """The error of a topic, if any."""
@@ -138,10 +126,9 @@ class TxnMarkersHandler(AuthorizingHandlers):
         return None
 
 
-def _describe(result: transactions.DescribeProducersResponsePartition, partition: Partition | ErrorCode) -> None:
-    if not isinstance(partition, Partition):
-        result.error_code = partition
-    else:
+def _describe(result: transactions.DescribeProducersResponsePartition, opened: Completion[Partition]) -> None:
+    result.error_code = error_code(opened)
+    if opened.error is None:
         result.active_producers = [
             transactions.DescribedProducer(
                 producer_id=producer_id,
@@ -151,5 +138,5 @@ def _describe(result: transactions.DescribeProducersResponsePartition, partition
                 coordinator_epoch=producer.coordinator_epoch,
                 current_txn_start_offset=producer.txn_first_offset,
             )
-            for producer_id, producer in partition.log.producers.producers.items()
+            for producer_id, producer in opened.value.log.producers.producers.items()
         ]

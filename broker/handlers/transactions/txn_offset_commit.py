@@ -9,11 +9,12 @@ NOT HERE Commits without a transaction (`group_offsets.py`), storage of offsets 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from broker.coordinators.offset_manager import txn_commit_response
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime, Shard, coordinator_error
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, CoordinatorRuntime
 from broker.coordinators.transactions.transaction import ProducerIdAndEpoch
 from broker.coordinators.transactions.transaction_verification import (
     PartitionErrors,
@@ -28,7 +29,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.groups import TxnOffsetCommitResponseTopic
 from protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from protocol.records import NO_SEQUENCE
-from replication.completion import Completion
+from replication.completion import Completion, completed
 from replication.metadata.image import MetadataImage
 
 _NONE: Final = ErrorCode.NONE
@@ -53,38 +54,26 @@ class TxnOffsetCommitHandler(OffsetHandlers):
         """The routes of this module."""
         return [Route(ApiKey.TXN_OFFSET_COMMIT, 0, 5, self.handle)]
 
-    def handle(
-        self, context: RequestContext, request: TxnOffsetCommitRequest
-    ) -> TxnOffsetCommitResponse | Completion[TxnOffsetCommitResponse]:
+    def handle(self, context: RequestContext, request: TxnOffsetCommitRequest) -> Completion[TxnOffsetCommitResponse]:
         """Handle TxnOffsetCommit."""
         error = self._request_error(context, request)
         if error is not _NONE:
-            return txn_commit_response(request, error)
+            return completed(txn_commit_response(request, error))
         failed: list[TxnOffsetCommitResponseTopic] = []
         request.topics = [topic for topic in request.topics if self._keep_valid_partitions(context, topic, failed)]
         if not request.topics:
-            return TxnOffsetCommitResponse(topics=failed)
-        shard = self._runtime.find(request.group_id)
-        if not isinstance(shard, Shard):
-            response = txn_commit_response(request, shard)
-            return TxnOffsetCommitResponse(topics=with_failed_topics(failed, response.topics))
-        pending: Completion[TxnOffsetCommitResponse] = Completion()
-
-        def reply(response: TxnOffsetCommitResponse) -> None:
-            pending.complete(TxnOffsetCommitResponse(topics=with_failed_topics(failed, response.topics)))
-
-        self._verification.verify(
-            request.transactional_id,
-            ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
-            {(OFFSETS_TOPIC, shard.partition): NO_SEQUENCE},
-            TransactionSupport.of_version(
-                context.api_version,
-                generic_error=_FIRST_VERSION_WITH_ABORTABLE,
-                add_partition=_FIRST_VERSION_ADDING_PARTITIONS,
-            ),
-            lambda errors: self._commit(context, request, errors, reply),
+            return completed(TxnOffsetCommitResponse(topics=failed))
+        committed = self._runtime.write_verified(
+            request.group_id,
+            lambda partition: self._verify(context, request, partition),
+            lambda coordinator: self._commit(context, request, coordinator),
+            partial(txn_commit_response, request),
         )
-        return pending
+        if not failed:
+            return committed
+        return committed.map(
+            lambda response: TxnOffsetCommitResponse(topics=with_failed_topics(failed, response.topics))
+        )
 
     def _request_error(self, context: RequestContext, request: TxnOffsetCommitRequest) -> ErrorCode:
         denial = self._denial(
@@ -96,32 +85,27 @@ class TxnOffsetCommitHandler(OffsetHandlers):
             return ErrorCode.INVALID_GROUP_ID
         return _NONE if request.transactional_id else ErrorCode.INVALID_REQUEST
 
+    def _verify(self, context: RequestContext, request: TxnOffsetCommitRequest, partition: int) -> Completion[None]:
+        """Verify the transaction for a partition of the offsets topic."""
+        key = (OFFSETS_TOPIC, partition)
+        support = TransactionSupport.of_version(
+            context.api_version,
+            generic_error=_FIRST_VERSION_WITH_ABORTABLE,
+            add_partition=_FIRST_VERSION_ADDING_PARTITIONS,
+        )
+        producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+
+        def check(errors: PartitionErrors) -> None:
+            if errors:
+                raise errors[key]
+
+        return self._verification.verify(request.transactional_id, producer, {key: NO_SEQUENCE}, support).map(check)
+
     def _commit(
-        self,
-        context: RequestContext,
-        request: TxnOffsetCommitRequest,
-        errors: PartitionErrors,
-        reply: Callable[[TxnOffsetCommitResponse], None],
-    ) -> None:
-        """The transaction is verified: let the group decide."""
-        for verification_error in errors.values():
-            reply(txn_commit_response(request, coordinator_error(verification_error.code)))
-            return
-        shard = self._runtime.find(request.group_id)
-        if not isinstance(shard, Shard):
-            reply(txn_commit_response(request, shard))
-            return
+        self, context: RequestContext, request: TxnOffsetCommitRequest, coordinator: GroupCoordinator
+    ) -> CoordinatorDecision[TxnOffsetCommitResponse]:
         topics = self._image().topics_by_name
-        request.topics = [
-            topic for topic in request.topics if topic.name in topics
-        ]  # a topic may have been deleted meanwhile
+        # A topic may have been deleted during the verification.
+        request.topics = [topic for topic in request.topics if topic.name in topics]
         topic_ids = {topic.name: topics[topic.name].topic_id for topic in request.topics}
-        decision = shard.coordinator.commit_transactional(request, topic_ids, context.wall_ms)
-
-        def on_commit(error: ErrorCode) -> None:
-            response = decision.reply
-            if error is not _NONE:
-                response = txn_commit_response(request, coordinator_error(error))
-            reply(response)
-
-        shard.execute(decision).then(on_commit)
+        return coordinator.commit_transactional(request, topic_ids, context.wall_ms)

@@ -167,9 +167,9 @@ class ConsumerClient(Client):
     @property
     def is_member(self) -> bool:
         """Whether the coordinator knows this member; the client may not know of its removal yet."""
-        shard = self.harness.runtime.find(self.group)
-        group = None if isinstance(shard, ErrorCode) else shard.coordinator.consumer_groups.get(self.group)
-        return self.epoch > 0 and group is not None and self.name in group.members
+        shards = self.harness.runtime.shards.values()
+        groups = [shard.coordinator.consumer_groups.get(self.group) for shard in shards]
+        return self.epoch > 0 and any(group is not None and self.name in group.members for group in groups)
 
     def act(self) -> None:
         """Send a heartbeat, commit or leave."""

@@ -6,12 +6,11 @@ RULES    1. A batch is written completely or not at all: a crash occurs between 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from broker.coordinators.classic.group_records import to_offset_and_metadata
 from broker.coordinators.transactions.transaction import NO_EPOCH
-from protocol.errors import ErrorCode
+from replication.completion import Completion
 from replication.metadata.image import TopicImage
 from tests.support.group_harness import FakeLog, LocalGroupHarness
 
@@ -65,10 +64,10 @@ class JournalLog(FakeLog):
         self._journal = journal
         self._name = name
 
-    def append(self, batch: bytearray, done: Callable[[ErrorCode], None]) -> None:
+    def append(self, batch: bytearray) -> Completion[None]:
         if self.refusal is None:
             self._journal.record_boundary()
-        super().append(batch, done)
+        return super().append(batch)
 
     def store(self, batch: bytearray) -> None:
         super().store(batch)

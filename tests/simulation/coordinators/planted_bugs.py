@@ -19,7 +19,7 @@ from broker.coordinators.consumer.reconciliation import build_current_assignment
 from broker.coordinators.offset_manager import OffsetMetadataManager
 from broker.coordinators.runtime.coordinator_runtime import Shard, StoredRecord
 from broker.coordinators.transactions.transaction_coordinator import TransactionCoordinator
-from protocol.errors import ErrorCode
+from replication.completion import Completion, completed
 
 
 def an_aborted_transaction_is_loaded_as_committed(monkeypatch: MonkeyPatch) -> None:
@@ -78,9 +78,8 @@ def the_generation_restarts_after_a_reload(monkeypatch: MonkeyPatch) -> None:
 def a_rejected_append_is_applied(monkeypatch: MonkeyPatch) -> None:
     original = Shard._append
 
-    def planted(self: Any, batch: bytearray, commit: Any) -> bool:
-        original(self, batch, commit)
-        commit.error = ErrorCode.NONE
-        return True
+    def planted(self: Any, batch: bytearray) -> Completion[Any]:
+        appended = original(self, batch)
+        return completed(None) if appended.is_done else appended
 
     monkeypatch.setattr(Shard, "_append", planted)

@@ -92,7 +92,6 @@ class Node:
             parts.transactions,
             parts.groups,
             lambda: harness.image,
-            parts.producer_ids.generate_producer_id,
             authorizer,
             parts.groups.partition_count,
         )
@@ -143,7 +142,7 @@ class Node:
         raise AssertionError(f"{request} has no response")
 
     def set_epoch(self, name: str, epoch: int) -> None:
-        (shard,) = self.coordinators.transactions.active_shards
+        (shard,) = self.coordinators.transactions.shards.values()
         known = shard.coordinator.transactions[name]._replace(epoch=epoch)
         shard.execute(CoordinatorDecision([transaction_record(known, has_versions=True)], None))
 
@@ -179,7 +178,7 @@ class Node:
         """Transactions that are open or incomplete, and partitions with an open transaction."""
         states = [
             f"{known.transactional_id} is in {known.state.label}"
-            for shard in self.coordinators.transactions.active_shards
+            for shard in self.coordinators.transactions.shards.values()
             for known in shard.coordinator.transactions.values()
             if known.state in {State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT}
         ]

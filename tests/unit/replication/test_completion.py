@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from replication.completion import Completion, all_done, completed, failed
+from replication.completion import Completion, all_done, completed, failed, gather
 from replication.timer_queue import TimerQueue
 
 
@@ -108,3 +108,27 @@ def test_all_done_waits_for_every_result(finish: Callable[[Completion[int]], Non
     finish(second)
     assert together.is_done
     assert all_done([]).is_done
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_compose_takes_the_result_of_the_second_completion(is_early: bool) -> None:
+    first: Completion[int] = completed(1) if is_early else Completion()
+    second: Completion[int] = Completion()
+    composed = first.compose(lambda _: second)
+    first.complete(1)
+    assert not composed.is_done
+    second.complete(2)
+    assert composed.result() == 2
+    refused = failed(ValueError("no")).compose(lambda _: second)
+    with pytest.raises(ValueError, match="no"):
+        refused.result()
+
+
+def test_gather_passes_all_values_or_an_error() -> None:
+    late: Completion[int] = Completion()
+    together = gather([completed(1), late], sum)
+    assert not together.is_done
+    late.complete(2)
+    assert together.result() == 3
+    with pytest.raises(ValueError, match="no"):
+        gather([completed(1), failed(ValueError("no"))], sum).result()

@@ -92,7 +92,7 @@ def check(harness: LocalGroupHarness) -> None:
     for shard in harness.runtime.shards.values():
         for group in shard.coordinator.groups.values():
             members = group.members
-            assert group.awaiting_join == sum(one.join_reply is not None for one in members.values()), group
+            assert group.awaiting_join == sum(one.waiting_join is not None for one in members.values()), group
             counts: dict[str, int] = {}
             for one in members.values():
                 for name in {name for name, _ in one.protocols}:

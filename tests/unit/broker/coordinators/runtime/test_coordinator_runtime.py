@@ -11,11 +11,11 @@ from broker.coordinators.classic.group_records import OffsetAndMetadata, commit_
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, Shard
 from broker.coordinators.runtime.java_compat import abs_hash, java_hash
-from broker.handlers.router import RequestContext
 from protocol.compression import Compression
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.groups import DeleteGroupsRequest, ListGroupsRequest
 from protocol.records import BatchBuilder, headers, records
+from protocol.schema import Message
 from tests.support.group_harness import FakeLog, LocalGroupHarness
 from tests.support.group_requests import (
     commit_request,
@@ -216,19 +216,19 @@ def test_requests_to_a_loading_shard_get_load_in_progress(made: LocalGroupHarnes
     member = stable_group(made)
     start_loading(made)
     beat = heartbeat_request(member)
-    assert made.handlers.heartbeat(_context(made, 4), beat).error_code == 0
-    assert error_of(made.offset_handlers.offset_commit(_context(made, 8), commit_request(9))) == 14
-    fetched: Any = made.offset_handlers.offset_fetch(_context(made, 8), fetch_request())
-    assert fetched.groups[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    assert made.handlers.list_groups(_context(made, 5), ListGroupsRequest()).error_code == 14
-    join_response: Any = made.handlers.join_group(_context(made, 5), join_request())
-    assert join_response.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    def ask(request: Message, version: int) -> Any:
+        """The response before the next slice is loaded."""
+        made.send("x", request, version)
+        return made.answers["x"].pop()
+
+    assert ask(beat, 4).error_code == 0
+    assert error_of(ask(commit_request(9), 8)) == 14
+    assert ask(fetch_request(), 8).groups[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert ask(ListGroupsRequest(), 5).error_code == 14
+    assert ask(join_request(), 5).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     made.advance(5)
     assert made.ask(beat, 4).error_code == 0
-
-
-def _context(made: LocalGroupHarness, version: int) -> Any:
-    return RequestContext(0, version, 1, "x", made.connection, made.clock.mono_ms(), made.clock.wall_ms())
 
 
 def test_a_long_partition_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,13 +252,13 @@ def test_batches_of_all_kinds_are_loaded(made: LocalGroupHarness) -> None:
     builder = BatchBuilder(compression=Compression.GZIP)
     builder.append(5_000_000_000, long_key, value, [("header", b"h" * 200)])
     builder.append(0, key, None)
-    made.logs[0].append(builder.build(), lambda _: None)
+    made.logs[0].append(builder.build())
     plain = BatchBuilder()
     plain.append(1, None, b"no key")
     plain.append(2, long_key.replace(b"x", b"y"), value, [("header", b"h" * 200)])
     plain.append(90_000, b"\0\x0awhatever", b"share group")
     plain.append(-70_000, b"\7", None)
-    made.logs[0].append(plain.build(), lambda _: None)
+    made.logs[0].append(plain.build())
     made.restart()
     assert committed(made) == -1
     assert committed(made, "x" * 300) == 1
@@ -282,7 +282,7 @@ def test_a_corrupt_partition_is_not_served(damage: bytes) -> None:
     made.ask(commit_request(2, group=names[1]), 8)
     builder = BatchBuilder()
     builder.append(1, damage, b"\0\3garbage")
-    made.logs[0].append(builder.build(), lambda _: None)
+    made.logs[0].append(builder.build())
     made.restart()
     assert made.ask(fetch_request(names[0]), 8).groups[0].error_code == ErrorCode.NOT_COORDINATOR
     assert committed(made, names[1]) == 2
@@ -372,10 +372,11 @@ def test_an_idle_coordinator_has_no_timers() -> None:
 def test_atomic_records_are_not_split(made: LocalGroupHarness) -> None:
     made.logs[0].max_batch_bytes = 400
     several = commit_records("g", "t", [(partition, OffsetAndMetadata(1, -1, "x" * 100, 1)) for partition in range(5)])
-    assert shard(made).execute(CoordinatorDecision(several, None)).error is ErrorCode.MESSAGE_TOO_LARGE
+    with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
+        shard(made).execute(CoordinatorDecision(several, None)).result()
     assert made.logs[0].batches == []
     assert committed(made) == -1
-    assert shard(made).execute(CoordinatorDecision(several, None, is_atomic=False)).error is ErrorCode.NONE
+    assert shard(made).execute(CoordinatorDecision(several, "reply", is_atomic=False)).result() == "reply"
     assert len(made.logs[0].batches) > 1
 
 
@@ -389,7 +390,7 @@ def test_a_value_longer_than_its_record_is_detected(made: LocalGroupHarness, str
     batch = bytes(builder.build())
     length = bytes([len(value) * 2])
     at = batch.index(length + value)
-    made.logs[0].append(bytearray(batch[:at] + bytes([length[0] + 2 * stretched]) + batch[at + 1 :]), lambda _: None)
+    made.logs[0].append(bytearray(batch[:at] + bytes([length[0] + 2 * stretched]) + batch[at + 1 :]))
     made.restart()
     assert made.ask(fetch_request(), 8).groups[0].error_code == ErrorCode.NOT_COORDINATOR
 

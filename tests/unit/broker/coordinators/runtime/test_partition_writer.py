@@ -63,14 +63,16 @@ class Coordination:
         """Become coordinator as the image says."""
         self.runtime.on_metadata_update(MetadataDelta.from_empty(self.harness.image), self.harness.image, 1)
 
-    def commit(self, offset: int) -> Any:
-        return self.handlers.offset_commit(self.harness.context(8, 8), commit_request(offset))
+    def commit(self, offset: int) -> Completion[Any]:
+        answer = self.handlers.offset_commit(self.harness.context(8, 8), commit_request(offset))
+        assert isinstance(answer, Completion)
+        return answer
 
-    def fetch(self) -> Any:
+    def fetch(self) -> Completion[Any]:
         return self.handlers.offset_fetch(self.harness.context(9, 8), fetch_request())
 
     def committed(self) -> int:
-        answer = self.fetch()
+        answer = self.fetch().result()
         assert answer.groups[0].error_code == 0, answer
         return int(answer.groups[0].topics[0].partitions[0].committed_offset)
 
@@ -82,21 +84,13 @@ def topics(harness: ReplicaHarness, partitions: int = 1, **config: Any) -> Repli
     return harness
 
 
-def waiting(answer: Any) -> list[Any]:
-    """The list that gets the response."""
-    assert isinstance(answer, Completion)
-    answers: list[Any] = []
-    answer.then(lambda late: answers.append(late.result()))
-    return answers
-
-
 def test_commits_survive_in_the_partitions_files(tmp_path: Path) -> None:
     harness = ReplicaHarness(tmp_path)
     harness.create(OFFSETS_TOPIC, 3, cleanup_policy="compact")
     harness.create("t", 3)
     first = Coordination(harness)
     for offset in range(10):
-        assert error_of(first.commit(offset)) is ErrorCode.NONE
+        assert error_of(first.commit(offset).result()) is ErrorCode.NONE
     first.runtime.close()
     assert Coordination(harness).committed() == 9
     assert sum(partition.log.log_end_offset for (topic, _), partition in harness.replicas.partitions.items()
@@ -108,15 +102,15 @@ def test_with_flush_messages_a_commit_waits_for_the_flush(tmp_path: Path) -> Non
     harness = topics(ReplicaHarness(tmp_path, worker=worker), flush_messages=1)
     worker.let_sync()  # of the new log's names
     groups = Coordination(harness)
-    written = waiting(groups.commit(5))
-    read = waiting(groups.fetch())
-    assert (written, read) == ([], [])
+    written, read = groups.commit(5), groups.fetch()
+    assert not written.is_done
+    assert not read.is_done
     worker.let_sync()
-    assert error_of(written[0]) is ErrorCode.NONE
-    assert read[0].groups[0].topics[0].partitions[0].committed_offset == 5
-    again = waiting(groups.commit(6))
+    assert error_of(written.result()) is ErrorCode.NONE
+    assert read.result().groups[0].topics[0].partitions[0].committed_offset == 5
+    again = groups.commit(6)
     harness.pass_time(5_000)
-    assert error_of(again[0]) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert error_of(again.result()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     worker.let_sync()
     assert groups.committed() == 6
 
@@ -125,13 +119,12 @@ def test_commits_are_answered_in_order_on_a_slow_directory(tmp_path: Path) -> No
     worker = HeldIoExecutor()
     harness = topics(ReplicaHarness(tmp_path, worker=worker))
     groups = Coordination(harness)
-    first, second = waiting(groups.commit(5)), waiting(groups.commit(6))
-    read = waiting(groups.fetch())
+    first, second, read = groups.commit(5), groups.commit(6), groups.fetch()
     worker.let_write()
-    assert (error_of(first[0]), second, read) == (ErrorCode.NONE, [], [])
+    assert (error_of(first.result()), second.is_done, read.is_done) == (ErrorCode.NONE, False, False)
     worker.let_write()
-    assert error_of(second[0]) is ErrorCode.NONE
-    assert read[0].groups[0].topics[0].partitions[0].committed_offset == 6
+    assert error_of(second.result()) is ErrorCode.NONE
+    assert read.result().groups[0].topics[0].partitions[0].committed_offset == 6
 
 
 def test_a_failed_flush_fails_the_commit(tmp_path: Path) -> None:
@@ -139,10 +132,10 @@ def test_a_failed_flush_fails_the_commit(tmp_path: Path) -> None:
     harness = topics(ReplicaHarness(tmp_path, worker=worker), flush_messages=1)
     worker.let_sync()  # of the new log's names
     groups = Coordination(harness)
-    written = waiting(groups.commit(5))
+    written = groups.commit(5)
     worker.let_sync(StorageError("sync", "the test's own disk"))
-    assert error_of(written[0]) is ErrorCode.NOT_COORDINATOR
-    assert error_of(groups.commit(6)) is ErrorCode.NOT_COORDINATOR
+    assert error_of(written.result()) is ErrorCode.NOT_COORDINATOR
+    assert error_of(groups.commit(6).result()) is ErrorCode.NOT_COORDINATOR
 
 
 def test_an_unreadable_partition_is_not_coordinated(tmp_path: Path) -> None:
@@ -157,11 +150,11 @@ def test_an_unreadable_partition_is_not_coordinated(tmp_path: Path) -> None:
 def test_a_step_down_fails_waiting_commits(tmp_path: Path) -> None:
     harness = topics(ReplicaHarness(tmp_path), replicas=(1, 2), isr=(1, 2))
     groups = Coordination(harness)
-    written = waiting(groups.commit(5))
-    assert written == []
+    written = groups.commit(5)
+    assert not written.is_done
     harness.change(OFFSETS_TOPIC, leader=2)
     groups.runtime.on_resignation(0)
-    assert error_of(written[0]) is ErrorCode.NOT_COORDINATOR
+    assert error_of(written.result()) is ErrorCode.NOT_COORDINATOR
 
 
 @pytest.mark.parametrize("size", [1, 40])
@@ -171,10 +164,10 @@ def test_a_group_can_be_deleted_with_many_offsets(tmp_path: Path, size: int) -> 
     harness.create("t", size)
     groups = Coordination(harness)
     request = commit_request(7, count=size)
-    assert error_of(groups.handlers.offset_commit(harness.context(8, 8), request)) is ErrorCode.NONE
-    shard = groups.runtime.shards[0]
-    decision = shard.coordinator.delete(["g"])
-    assert shard.execute(decision).error is ErrorCode.NONE
+    committed: Any = groups.handlers.offset_commit(harness.context(8, 8), request)
+    assert error_of(committed.result()) is ErrorCode.NONE
+    deleted = groups.runtime.write("g", lambda coordinator: coordinator.delete(["g"]), lambda _: [])
+    assert [one.error_code for one in deleted.result()] == [ErrorCode.NONE]
     groups.runtime.close()
     assert Coordination(harness).committed() == -1
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.coordinators.runtime.coordinator_runtime import ShardState
+from broker.coordinators.runtime.coordinator_runtime import ShardState, error_code
 from broker.coordinators.runtime.java_compat import abs_hash
 from broker.coordinators.transactions.remote_verification import RemoteVerification
 from broker.coordinators.transactions.transaction import ProducerIdAndEpoch
@@ -56,7 +56,8 @@ class Rig:
         """Verify; the result if it is known at once."""
         before = len(self.results)
         sequences = dict.fromkeys(partitions or (T0,), sequence)
-        self.verification.verify("tx", ProducerIdAndEpoch(*producer), sequences, support, self.on_verified)
+        verified = self.verification.verify("tx", ProducerIdAndEpoch(*producer), sequences, support)
+        verified.then(lambda done: self.on_verified(done.result()))
         return self.results[before] if len(self.results) > before else None
 
     def on_verified(self, errors: PartitionErrors) -> None:
@@ -72,10 +73,8 @@ class Rig:
 
     def mark(self, producer: tuple[int, int], *, version: int = 2, **marker: Any) -> ErrorCode:
         """Write a marker."""
-        done: list[ErrorCode] = []
         fields = {"is_commit": True, "coordinator_epoch": 0, **marker}
-        self.markers.write_one(Marker(*producer, **fields, version=version), T0, done.append)
-        return done[0]
+        return error_code(self.markers.write_one(Marker(*producer, **fields, version=version), T0))
 
 
 @pytest.fixture
@@ -232,27 +231,26 @@ def test_a_late_marker_does_not_end_the_next_transaction(rig: Rig) -> None:
 
 
 def test_deleted_partitions_need_no_marker(rig: Rig) -> None:
-    done: list[tuple[tuple[str, int], ErrorCode]] = []
     marker = Marker(1, 0, is_commit=True, coordinator_epoch=0, version=2)
-    rig.markers.write(marker, [("gone", 0), ("t", 9), T0], lambda *results: done.append(results))
-    assert done == [(("gone", 0), ErrorCode.NONE), (("t", 9), ErrorCode.NONE), (T0, ErrorCode.NONE)]
+    written = rig.markers.write(marker, [("gone", 0), ("t", 9), T0])
+    assert {error_code(result) for result in written.values()} == {ErrorCode.NONE}
+    assert list(written) == [("gone", 0), ("t", 9), T0]
     rig.partitions.partition().go_offline()
-    rig.markers.write(marker, [T0], lambda *results: done.append(results))
-    assert done[3:] == [(T0, ErrorCode.KAFKA_STORAGE_ERROR)]
+    assert error_code(rig.markers.write(marker, [T0])[T0]) is ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_a_marker_for_offsets_needs_an_active_group_coordinator(rig: Rig) -> None:
     rig.partitions.create("__consumer_offsets", 1)
-    done: list[ErrorCode] = []
     marker = Marker(1, 0, is_commit=True, coordinator_epoch=0, version=2)
+
+    def write() -> ErrorCode:
+        return error_code(rig.markers.write_one(marker, ("__consumer_offsets", 0)))
+
     rig.coordinator.runtime.on_resignation(0)
-    rig.markers.write_one(marker, ("__consumer_offsets", 0), done.append)
-    assert done == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert write() is ErrorCode.NOT_LEADER_OR_FOLLOWER
     rig.coordinator.runtime.on_election(0, 9)
     rig.coordinator.runtime.shards[0].state = ShardState.LOADING
-    rig.markers.write_one(marker, ("__consumer_offsets", 0), done.append)
-    assert done.pop() is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert write() is ErrorCode.NOT_LEADER_OR_FOLLOWER
     rig.coordinator.runtime.shards[0].state = ShardState.ACTIVE
-    rig.markers.write_one(marker, ("__consumer_offsets", 0), done.append)
-    assert done[1:] == [ErrorCode.NONE]
+    assert write() is ErrorCode.NONE
     assert TRANSACTIONS_TOPIC in rig.coordinator.holder.image.topics_by_name

@@ -11,7 +11,7 @@ from broker.security.authorizer import AllowAll
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import AllocateProducerIdsResponse
 from protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
-from replication.completion import Completion
+from replication.completion import Completion, completed
 
 
 class Controller:
@@ -49,22 +49,14 @@ def context() -> RequestContext:
 
 
 def ask(handler, name=None, producer_id=-1, producer_epoch=-1):
-    """A list that gets the response."""
+    """The response, now or later."""
     answer = handler.handle(
         context(),
         InitProducerIdRequest(
             transactional_id=name, transaction_timeout_ms=1000, producer_id=producer_id, producer_epoch=producer_epoch
         ),
     )
-    if not isinstance(answer, Completion):
-        return [answer]
-    got = []
-    answer.then(lambda late: got.append(late.result()))
-    return got
-
-
-def result(answers):
-    return answers[0] if answers else None
+    return answer if isinstance(answer, Completion) else completed(answer)
 
 
 @pytest.fixture
@@ -79,13 +71,13 @@ def handler(controller):
 
 def test_requests_wait_for_the_first_block_only(controller, handler):
     first, second = ask(handler), ask(handler)
-    assert result(first) is None
+    assert not first.is_done
     assert len(controller.asked) == 1
     request, _ = controller.asked[0]
     assert (request.broker_id, request.broker_epoch) == (1, 77)
     controller.allocate(3)
-    assert (result(first).producer_id, result(second).producer_id) == (0, 1)
-    third = result(ask(handler))
+    assert (first.result().producer_id, second.result().producer_id) == (0, 1)
+    third = ask(handler).result()
     assert (third.error_code, third.producer_id, third.producer_epoch) == (0, 2, 0)
     assert controller.asked == []
 
@@ -96,33 +88,33 @@ def test_producer_ids_are_unique_across_blocks(controller, handler):
         answer = ask(handler)
         if controller.asked:
             controller.allocate(3)
-        given.append(result(answer).producer_id)
+        given.append(answer.result().producer_id)
     assert given == list(range(20))
 
 
 def test_more_requests_than_a_block_request_another_block(controller, handler):
     answers = [ask(handler) for _ in range(5)]
     controller.allocate(3)
-    assert [result(answer) is not None for answer in answers] == [True] * 3 + [False] * 2
+    assert [answer.is_done for answer in answers] == [True] * 3 + [False] * 2
     controller.allocate(3)
-    assert [result(answer).producer_id for answer in answers] == [0, 1, 2, 3, 4]
+    assert [answer.result().producer_id for answer in answers] == [0, 1, 2, 3, 4]
 
 
 def test_a_controller_error_is_retriable_for_clients(controller, handler):
     answer = ask(handler)
     controller.refuse()
-    assert result(answer).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert answer.result().error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     answer = ask(handler)
     controller.allocate()
-    assert result(answer).error_code == 0
+    assert answer.result().error_code == 0
 
 
 def test_an_idempotent_producer_always_gets_a_new_id(controller, handler):
     answer = ask(handler, producer_id=55, producer_epoch=3)
     controller.allocate()
-    assert (result(answer).producer_id, result(answer).producer_epoch) == (0, 0)
+    assert (answer.result().producer_id, answer.result().producer_epoch) == (0, 0)
 
 
 def test_requests_with_a_transactional_id_go_to_its_coordinator(handler):
-    assert result(ask(handler, "tx")).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert result(ask(handler, "")).error_code == ErrorCode.INVALID_REQUEST
+    assert ask(handler, "tx").result().error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert ask(handler, "").result().error_code == ErrorCode.INVALID_REQUEST

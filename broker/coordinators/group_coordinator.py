@@ -186,7 +186,7 @@ class GroupCoordinator:
             return CoordinatorDecision((), commit_response(request, error))
         group = None if request.group_id in self.consumer_groups else self.groups.get(request.group_id)
         if group is not None and group.state is not State.EMPTY:
-            self._classic_protocol.heartbeat_timeouts.on_heartbeat(group, group.members[request.member_id], mono_ms)
+            self._classic_protocol.on_heartbeat(group, group.members[request.member_id], mono_ms)
         records, response = self.offsets.commit(request, wall_ms)
         return CoordinatorDecision(records, response, is_atomic=False)
 
@@ -438,7 +438,7 @@ class GroupCoordinator:
             self._consumer_protocol.start_timeouts(consumer_group)
         for count, group in enumerate(self.groups.values(), 1):
             for member in group.members.values():
-                self._classic_protocol.heartbeat_timeouts.restart(group, member, member.session_timeout_ms)
+                self._classic_protocol.restart_session(group, member, member.session_timeout_ms)
             self._classic_protocol.rebalance_if_too_large(group)
             if count % ITEMS_PER_STEP == 0:
                 yield

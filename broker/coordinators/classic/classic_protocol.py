@@ -5,8 +5,11 @@ RULES    1. Every response and state transition is Apache Kafka's, error codes a
             timeout or commit that ends the wait returns the replies in its decision.
          3. A group's record is written when the group gets its assignment, becomes empty, is created,
             or replaces a static member; other volatile state of members is lost with this broker.
-NOT HERE Data of a group (`classic_group.py`), session timeouts (`heartbeat_timeouts.py`), appending
-         (`coordinator_runtime.py`), committed offsets (`offset_manager.py`).
+         4. A heartbeat only stores the new expiry time of the session. The timer checks it when it fires and is scheduled
+            again: one heap entry per member, however often it sends heartbeats.
+         5. The session of a member that waits for a JoinGroup or SyncGroup response does not expire. It restarts with the
+            response.
+NOT HERE Data of a group (`classic_group.py`), appending (`coordinator_runtime.py`), committed offsets (`offset_manager.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +32,6 @@ from broker.coordinators.classic.classic_group import (
     sync_response,
 )
 from broker.coordinators.classic.group_records import empty_group_record, group_record
-from broker.coordinators.classic.heartbeat_timeouts import HeartbeatTimeouts
 from broker.coordinators.group_config import GroupSettings
 from broker.coordinators.runtime.coordinator_runtime import (
     CoordinatorDecision,
@@ -89,7 +91,6 @@ class ClassicProtocol:
         self._context = context
         self._settings = settings
         self._new_uuid = new_uuid
-        self.heartbeat_timeouts = HeartbeatTimeouts(context, self._expire_member_heartbeat)
 
     # ---- join
 
@@ -191,7 +192,7 @@ class ClassicProtocol:
             group.new_member_added = True
         waiting: Completion[JoinGroupResponse] = Completion()
         group.add(member, waiting)
-        self.heartbeat_timeouts.restart(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self.restart_session(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         return self._rebalance_or_complete_join(group, f"member {member_id} joins", request.reason).extended(waiting)
 
     def _join_existing_member(
@@ -224,7 +225,7 @@ class ClassicProtocol:
         leader_before = group.leader_id
         replies = group.reply_error(old, old.member_id, ErrorCode.FENCED_INSTANCE_ID)
         member = group.replace_static(old, member_id)
-        self.heartbeat_timeouts.restart(group, member, member.session_timeout_ms)
+        self.restart_session(group, member, member.session_timeout_ms)
         waiting: Completion[JoinGroupResponse] = Completion()
         group.update(member, protocols, request.rebalance_timeout_ms, request.session_timeout_ms, waiting)
         if group.state is State.STABLE and group.select_protocol() == group.protocol_name:
@@ -257,7 +258,7 @@ class ClassicProtocol:
                 return EMPTY_DECISION
             replies = group.reply_to_join(member, join_error(NO_MEMBER_ID, coordinator_error(error)))
             group.update(member, old.protocols, old.rebalance_timeout_ms, old.session_timeout_ms, None)
-            self.heartbeat_timeouts.restart(group, group.replace_static(member, old.member_id), old.session_timeout_ms)
+            self.restart_session(group, group.replace_static(member, old.member_id), old.session_timeout_ms)
             return Decision((), None, replies)
         response = join_response(group, member.member_id, with_members=False)
         if api_version < 9:
@@ -268,7 +269,7 @@ class ClassicProtocol:
             response.skip_assignment = True
         replies = group.reply_to_join(member, response)
         if replies:
-            self.heartbeat_timeouts.restart(group, member, member.session_timeout_ms)
+            self.restart_session(group, member, member.session_timeout_ms)
         return Decision((), None, replies)
 
     # ---- rebalance
@@ -357,7 +358,7 @@ class ClassicProtocol:
         for member in group.members.values():
             with_members = group.leader_id == member.member_id
             replies += group.reply_to_join(member, join_response(group, member.member_id, with_members=with_members))
-            self.heartbeat_timeouts.restart(group, member, member.session_timeout_ms)
+            self.restart_session(group, member, member.session_timeout_ms)
             member.is_new = False
             group.pending_syncs.add(member.member_id)
         generation = group.generation
@@ -425,7 +426,7 @@ class ClassicProtocol:
                 member.assignment = b""
             response = sync_response(group, member) if error is _NONE else SyncGroupResponse(error_code=error)
             if member.waiting_sync is not None:  # the session is not checked while the member waits
-                self.heartbeat_timeouts.restart(group, member, member.session_timeout_ms)
+                self.restart_session(group, member, member.session_timeout_ms)
             replies += reply_to_sync(member, response)
         return replies
 
@@ -444,10 +445,35 @@ class ClassicProtocol:
             member = group.members[request.member_id]
         if request.generation_id != group.generation:
             return ErrorCode.ILLEGAL_GENERATION
-        self.heartbeat_timeouts.on_heartbeat(group, member, mono_ms)
+        self.on_heartbeat(group, member, mono_ms)
         return ErrorCode.REBALANCE_IN_PROGRESS if group.state is State.PREPARING_REBALANCE else _NONE
 
-    def _expire_member_heartbeat(self, group: ClassicGroup, member: Member) -> Decision:
+    def on_heartbeat(self, group: ClassicGroup, member: Member, mono_ms: int) -> None:
+        """The member sent a heartbeat or a commit (rule 4)."""
+        deadline = member.deadline
+        member.expires_at_mono_ms = mono_ms + member.session_timeout_ms
+        if deadline is None or deadline.callback is None:
+            self.restart_session(group, member, member.session_timeout_ms)
+
+    def restart_session(self, group: ClassicGroup, member: Member, timeout_ms: int) -> None:
+        """Restart the member's session with this timeout."""
+        at_mono_ms = member.expires_at_mono_ms = self._context.mono_ms() + timeout_ms
+        deadline = member.deadline
+        if deadline is not None and deadline.is_pending:
+            if deadline.at_mono_ms <= at_mono_ms:
+                return
+            deadline.cancel()
+        member.deadline = self._context.schedule(timeout_ms, lambda: self._check_session(group, member))
+
+    def _check_session(self, group: ClassicGroup, member: Member) -> Decision:
+        if group.members.get(member.member_id) is not member or group.state is State.DEAD:
+            return EMPTY_DECISION
+        left_ms = member.expires_at_mono_ms - self._context.mono_ms()
+        if left_ms > 0:
+            member.deadline = self._context.schedule(left_ms, lambda: self._check_session(group, member))
+            return EMPTY_DECISION
+        if member.has_satisfied_heartbeat:
+            return EMPTY_DECISION
         _log.info("group %s: the session of member %s has expired", group.group_id, member.member_id)
         replies = self._remove_member(group, member)
         decision = self._on_member_removed(group, f"the session of member {member.member_id} has expired")

@@ -113,7 +113,7 @@ class GroupUpgrade:
         record = group_record(classic, {member.member_id: member.assignment for member in classic.members.values()})
         self._deps.classic_groups[group.group_id] = classic
         for member in classic.members.values():
-            self._classic_protocol.heartbeat_timeouts.restart(classic, member, member.session_timeout_ms)
+            self._classic_protocol.restart_session(classic, member, member.session_timeout_ms)
         return classic, [*tombstones, record]
 
     def on_downgrade_committed(self, classic: ClassicGroup, error: ErrorCode) -> Decision:

@@ -27,7 +27,6 @@ from broker.handlers.groups.classic_groups import ClassicGroupHandlers
 from broker.handlers.groups.consumer_groups import ConsumerGroupHandlers
 from broker.handlers.groups.find_coordinator import GROUP, TRANSACTION, FindCoordinatorHandler
 from broker.handlers.groups.group_offsets import GroupOffsetsHandlers
-from broker.handlers.groups.offset_delete import OffsetDeleteHandler
 from broker.handlers.quorum.controller_apis import ControllerHandlers
 from broker.handlers.quorum.envelopes import EnvelopeHandler
 from broker.handlers.quorum.raft_apis import RaftHandlers
@@ -41,11 +40,8 @@ from broker.handlers.records.log_dirs import LogDirsHandler
 from broker.handlers.records.produce import ProduceHandler
 from broker.handlers.router import Router
 from broker.handlers.telemetry import TelemetryHandlers
-from broker.handlers.transactions import producer_ids
-from broker.handlers.transactions.producer_ids import ProducerIdsHandler
 from broker.handlers.transactions.transactions import TransactionHandlers
 from broker.handlers.transactions.txn_markers import TxnMarkersHandler
-from broker.handlers.transactions.txn_offset_commit import TxnOffsetCommitHandler
 from broker.peers.controller_channel import ControllerChannel
 from broker.peers.endpoints import AdvertisedEndpoints
 from broker.process.resource_limits import memory_bytes
@@ -104,7 +100,7 @@ def client_apis(
     )
     finding = FindCoordinatorHandler(image, addresses, authorizer, create_topics, internal_topics)
     limits = config.number("offsets.topic.num.partitions"), config.number("transaction.max.timeout.ms")
-    transacting = TransactionHandlers(transactions, groups, image, authorizer, *limits)
+    transacting = TransactionHandlers(transactions, groups, ids, image, authorizer, *limits)
     instances = ClientInstances(image, lambda: new_uuid(secrets.token_bytes))
     validator = BrokerConfigValidator(config.node_id, DynamicBrokerConfig(config))
     return ApiVersionsHandler(node).table_of(
@@ -112,15 +108,12 @@ def client_apis(
             *ProduceHandler(replicas, purgatory.timers, verification, authorizer).routes(),
             *_fetching(config, replicas, purgatory, authorizer).routes(),
             *list_offsets.routes(ListOffsetsHandler(replicas, authorizer)),
-            *producer_ids.routes(ProducerIdsHandler(ids, transacting.init_producer_id, authorizer)),
             *metadata.routes(),
             *finding.routes(),
             *authentication.routes(),
             *ClassicGroupHandlers(groups, authorizer).routes(),
             *ConsumerGroupHandlers(groups, image, authorizer).routes(),
-            *GroupOffsetsHandlers(groups, image, authorizer).routes(),
-            *OffsetDeleteHandler(groups, image, authorizer).routes(),
-            *TxnOffsetCommitHandler(groups, verification, image, authorizer).routes(),
+            *GroupOffsetsHandlers(groups, verification, image, authorizer).routes(),
             *transacting.routes(),
             *TxnMarkersHandler(replicas, markers, authorizer).routes(),
             *_admin(config, channel, authorizer, purgatory.timers, validator).routes(),

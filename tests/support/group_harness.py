@@ -33,12 +33,8 @@ from broker.handlers.groups.classic_groups import ClassicGroupHandlers
 from broker.handlers.groups.consumer_groups import ConsumerGroupHandlers
 from broker.handlers.groups.find_coordinator import GROUP, TRANSACTION, FindCoordinatorHandler
 from broker.handlers.groups.group_offsets import GroupOffsetsHandlers
-from broker.handlers.groups.offset_delete import OffsetDeleteHandler
 from broker.handlers.router import ConnectionInfo, RequestContext, Router
-from broker.handlers.transactions import producer_ids
-from broker.handlers.transactions.producer_ids import ProducerIdsHandler
 from broker.handlers.transactions.transactions import TransactionHandlers
-from broker.handlers.transactions.txn_offset_commit import TxnOffsetCommitHandler
 from broker.peers.endpoints import AdvertisedEndpoints
 from broker.security.authorizer import ANONYMOUS, AllowAll, Authorizer
 from protocol.codec import decode, encode
@@ -288,18 +284,17 @@ class LocalGroupHarness:
         }
         addresses = AdvertisedEndpoints(NODE, frozenset())
         self.handlers = ClassicGroupHandlers(self.runtime, authorizer)
-        self.offset_handlers = GroupOffsetsHandlers(self.runtime, image, authorizer)
-        transacting = TransactionHandlers(self.transactions, self.runtime, image, authorizer, len(self.logs))
+        self.offset_handlers = GroupOffsetsHandlers(self.runtime, verification, image, authorizer)
+        transacting = TransactionHandlers(
+            self.transactions, self.runtime, self.producer_ids, image, authorizer, len(self.logs)
+        )
         self.router = Router(
             [
                 *FindCoordinatorHandler(image, addresses, authorizer, self._create_topics, topics).routes(),
                 *self.handlers.routes(),
                 *self.offset_handlers.routes(),
-                *OffsetDeleteHandler(self.runtime, image, authorizer).routes(),
                 *ConsumerGroupHandlers(self.runtime, image, authorizer).routes(),
-                *TxnOffsetCommitHandler(self.runtime, verification, image, authorizer).routes(),
                 *transacting.routes(),
-                *producer_ids.routes(ProducerIdsHandler(self.producer_ids, transacting.init_producer_id, authorizer)),
             ]
         )
 

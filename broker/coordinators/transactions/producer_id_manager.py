@@ -3,7 +3,7 @@
 RULES    1. The rest of a block is lost in a crash and never used again.
          2. A new block is requested when the last one is used up; requests wait for it. After an error of the controller
             they get COORDINATOR_LOAD_IN_PROGRESS.
-NOT HERE The users (`transaction_coordinator.py`, `handlers/transactions/producer_ids.py`), the next block
+NOT HERE The users (`transaction_coordinator.py`, `handlers/transactions/transactions.py`), the next block
          (`replication/controller/`).
 """
 

@@ -1,22 +1,33 @@
-"""OffsetCommit and OffsetFetch.
+"""The offset APIs of groups: OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete.
 
-RULES    1. Unknown and unauthorized topics fail here, topic by topic; the group's coordinator
-            decides on the rest.
+RULES    1. Unknown and unauthorized topics fail here, topic by topic; the group's coordinator decides on the rest. In
+            OffsetDelete an error of the group replaces all others.
          2. From version 10 on topics have ids, before that names; the other one is filled in from the image.
          3. Before version 8 a fetch has one group; before version 2 the response has no group error.
-NOT HERE Members of groups (`classic_groups.py`), storage of offsets (`coordinators/offset_manager.py`).
+         4. The offsets of TxnOffsetCommit are transactional records in `__consumer_offsets` and become valid when the
+            transaction commits. They need the same verification as produced records.
+NOT HERE Members of groups (`classic_groups.py`), storage of offsets (`coordinators/offset_manager.py`), which offsets can be
+         deleted (`coordinators/group_coordinator.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from broker.coordinators.group_coordinator import GroupCoordinator
-from broker.coordinators.offset_manager import commit_response, partition_errors
-from broker.handlers.groups.offset_handlers import OffsetHandlers, with_failed_topics
+from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
+from broker.coordinators.offset_manager import commit_response, partition_errors, txn_commit_response
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, CoordinatorRuntime
+from broker.coordinators.transactions.transaction import ProducerIdAndEpoch
+from broker.coordinators.transactions.transaction_verification import (
+    PartitionErrors,
+    TransactionSupport,
+    TransactionVerification,
+)
+from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import RequestContext, Route
-from broker.security.authorizer import Operation, Resource
+from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.groups import (
@@ -24,6 +35,8 @@ from protocol.messages.groups import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
@@ -33,21 +46,40 @@ from protocol.messages.groups import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
+    TxnOffsetCommitResponseTopic,
 )
+from protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from protocol.records import NO_SEQUENCE
 from replication.completion import Completion, completed, gather
 from replication.metadata.image import MetadataImage, TopicImage
 
 _NONE: Final = ErrorCode.NONE
+_FIRST_TXN_VERSION_WITH_ABORTABLE: Final = 4
+_FIRST_TXN_VERSION_ADDING_PARTITIONS: Final = 5
 
 
-class GroupOffsetsHandlers(OffsetHandlers):
-    """The handlers of OffsetCommit and OffsetFetch."""
+class GroupOffsetsHandlers(AuthorizingHandlers):
+    """The handlers of the offset APIs."""
+
+    def __init__(
+        self,
+        runtime: CoordinatorRuntime[GroupCoordinator],
+        verification: TransactionVerification,
+        image: Callable[[], MetadataImage],
+        authorizer: Authorizer,
+    ) -> None:
+        self._runtime = runtime
+        self._verification = verification
+        self._image = image
+        super().__init__(authorizer)
 
     def routes(self) -> list[Route]:
         """The routes of this module."""
         return [
             Route(ApiKey.OFFSET_COMMIT, 2, 10, self.offset_commit),
+            Route(ApiKey.TXN_OFFSET_COMMIT, 0, 5, self.txn_offset_commit),
             Route(ApiKey.OFFSET_FETCH, 1, 10, self.offset_fetch),
+            Route(ApiKey.OFFSET_DELETE, 0, 0, self.offset_delete),
         ]
 
     # ------------------------------------------------------------ commit
@@ -64,34 +96,23 @@ class GroupOffsetsHandlers(OffsetHandlers):
             lambda coordinator: coordinator.commit(request, context.api_version, context.mono_ms, context.wall_ms),
             partial(commit_response, request),
         )
-        if not failed:
-            return committed
-        return committed.map(lambda response: OffsetCommitResponse(topics=with_failed_topics(failed, response.topics)))
+        return committed.map(partial(_with_failed, failed)) if failed else committed
 
     def _keep_valid_commits(
         self, context: RequestContext, topic: OffsetCommitRequestTopic, failed: list[OffsetCommitResponseTopic]
     ) -> bool:
         """Move invalid partitions of a topic to `failed`; returns whether valid ones are left. Sets name and id."""
-        image = self._image()
-        topic_image = self._resolve_topic(context, topic, image)
-        error = _NONE
+        topic_image = self._resolve_topic(context, topic, self._image())
         if topic_image is None and context.api_version >= 10:
             error = ErrorCode.UNKNOWN_TOPIC_ID
-        elif not self._is_authorized(context, Operation.READ, Resource.TOPIC, topic.name):
-            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif topic_image is None:
-            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if topic_image is not None and error is _NONE:
-            partitions = topic_image.partitions
-            missing = [one for one in topic.partitions if one.partition_index not in partitions]
-            if not missing:
-                return bool(topic.partitions)  # a topic without partitions is not in the response
-            topic.partitions = [one for one in topic.partitions if one.partition_index in partitions]
-            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
-            missing, topic.partitions = topic.partitions, []
-        results = partition_errors(missing, error)
-        failed.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=results))
+            error = self._denial(context, Operation.READ, Resource.TOPIC, topic.name)
+        if topic_image is None:
+            error = error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        missing = _take_missing(topic, () if topic_image is None or error else topic_image.partitions)
+        if missing or error:  # a valid topic without partitions is not in the response
+            results = partition_errors(missing, error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            failed.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=results))
         return bool(topic.partitions)
 
     def _resolve_topic(
@@ -107,6 +128,74 @@ class GroupOffsetsHandlers(OffsetHandlers):
             if topic_image is not None:
                 topic.topic_id = topic_image.topic_id
         return topic_image
+
+    # ------------------------------------------------------------ transactional commit
+    def txn_offset_commit(
+        self, context: RequestContext, request: TxnOffsetCommitRequest
+    ) -> Completion[TxnOffsetCommitResponse]:
+        """Handle TxnOffsetCommit."""
+        error = self._txn_error(context, request)
+        if error is not _NONE:
+            return completed(txn_commit_response(request, error))
+        failed: list[TxnOffsetCommitResponseTopic] = []
+        request.topics = [topic for topic in request.topics if self._keep_valid_partitions(context, topic, failed)]
+        if not request.topics:
+            return completed(TxnOffsetCommitResponse(topics=failed))
+        committed = self._runtime.write_verified(
+            request.group_id,
+            lambda partition: self._verify(context, request, partition),
+            lambda coordinator: self._commit_verified(context, request, coordinator),
+            partial(txn_commit_response, request),
+        )
+        return committed.map(partial(_with_failed, failed)) if failed else committed
+
+    def _txn_error(self, context: RequestContext, request: TxnOffsetCommitRequest) -> ErrorCode:
+        denial = self._denial(
+            context, Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id
+        ) or self._denial(context, Operation.READ, Resource.GROUP, request.group_id)
+        if denial:
+            return denial
+        if not request.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        return _NONE if request.transactional_id else ErrorCode.INVALID_REQUEST
+
+    def _verify(self, context: RequestContext, request: TxnOffsetCommitRequest, partition: int) -> Completion[None]:
+        """Verify the transaction for a partition of the offsets topic."""
+        key = (OFFSETS_TOPIC, partition)
+        support = TransactionSupport.of_version(
+            context.api_version,
+            generic_error=_FIRST_TXN_VERSION_WITH_ABORTABLE,
+            add_partition=_FIRST_TXN_VERSION_ADDING_PARTITIONS,
+        )
+        producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+
+        def check(errors: PartitionErrors) -> None:
+            if errors:
+                raise errors[key]
+
+        return self._verification.verify(request.transactional_id, producer, {key: NO_SEQUENCE}, support).map(check)
+
+    def _commit_verified(
+        self, context: RequestContext, request: TxnOffsetCommitRequest, coordinator: GroupCoordinator
+    ) -> CoordinatorDecision[TxnOffsetCommitResponse]:
+        topics = self._image().topics_by_name
+        # A topic may have been deleted during the verification.
+        request.topics = [topic for topic in request.topics if topic.name in topics]
+        topic_ids = {topic.name: topics[topic.name].topic_id for topic in request.topics}
+        return coordinator.commit_transactional(request, topic_ids, context.wall_ms)
+
+    def _keep_valid_partitions(
+        self, context: RequestContext, topic: Any, failed: list[TxnOffsetCommitResponseTopic]
+    ) -> bool:
+        """Move invalid partitions of a topic to `failed`; returns whether valid ones are left."""
+        topic_image = self._image().topics_by_name.get(topic.name)
+        error = self._denial(context, Operation.READ, Resource.TOPIC, topic.name)
+        existing = () if topic_image is None or error else topic_image.partitions
+        missing = _take_missing(topic, existing)
+        if missing:
+            results = partition_errors(missing, error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            failed.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=results))
+        return bool(topic.partitions)
 
     # ------------------------------------------------------------ fetch
     def offset_fetch(self, context: RequestContext, request: OffsetFetchRequest) -> Completion[OffsetFetchResponse]:
@@ -157,19 +246,24 @@ class GroupOffsetsHandlers(OffsetHandlers):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         else:
             return True
-        failed.append(
-            OffsetFetchResponseTopics(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    OffsetFetchResponsePartitions(
-                        partition_index=index, committed_offset=-1, metadata="", error_code=error
-                    )
-                    for index in topic.partition_indexes
-                ],
-            )
-        )
+        failed.append(_fetch_errors(topic, error))
         return False
+
+    # ------------------------------------------------------------ delete
+    def offset_delete(self, context: RequestContext, request: OffsetDeleteRequest) -> Completion[OffsetDeleteResponse]:
+        """Handle OffsetDelete."""
+        if not self._is_authorized(context, Operation.DELETE, Resource.GROUP, request.group_id):
+            return completed(OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
+        failed: list[TxnOffsetCommitResponseTopic] = []
+        request.topics = [topic for topic in request.topics if self._keep_valid_partitions(context, topic, failed)]
+        if not request.group_id:
+            return completed(OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+        deleted = self._runtime.write(
+            request.group_id,
+            lambda coordinator: coordinator.delete_offsets(request),
+            lambda error: OffsetDeleteResponse(error_code=error),
+        )
+        return deleted.map(lambda response: response if response.error_code else _with_failed(failed, response))
 
 
 # ---- responses
@@ -192,6 +286,15 @@ def _error_group(group_id: str, error: ErrorCode) -> OffsetFetchResponseGroup:
     return OffsetFetchResponseGroup(group_id=group_id, topics=[], error_code=error)
 
 
+def _fetch_errors(topic: OffsetFetchRequestTopics, error: int) -> OffsetFetchResponseTopics:
+    """The same error for all partitions of a topic."""
+    partitions = [
+        OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="", error_code=error)
+        for index in topic.partition_indexes
+    ]
+    return OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+
+
 def _set_topic_id(topic: OffsetFetchResponseTopics, image: MetadataImage) -> bool:
     """Set the topic id; False if the topic is deleted."""
     topic_image = image.topics_by_name.get(topic.name)
@@ -212,18 +315,7 @@ def _offset_fetch_response(
         return OffsetFetchResponse(groups=results)
     answer = results[0]
     if answer.error_code != _NONE:
-        answer.topics = [
-            OffsetFetchResponseTopics(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponsePartitions(
-                        partition_index=index, committed_offset=-1, metadata="", error_code=answer.error_code
-                    )
-                    for index in topic.partition_indexes
-                ],
-            )
-            for topic in groups[0].topics or ()
-        ]
+        answer.topics = [_fetch_errors(topic, answer.error_code) for topic in groups[0].topics or ()]
     topics = [
         OffsetFetchResponseTopic(
             name=topic.name,
@@ -241,3 +333,25 @@ def _offset_fetch_response(
         for topic in answer.topics
     ]
     return OffsetFetchResponse(topics=topics, error_code=answer.error_code)
+
+
+def _take_missing(topic: Any, existing: Container[int]) -> list[Any]:
+    """Remove the partitions that do not exist from a topic; returns them."""
+    missing = [one for one in topic.partitions if one.partition_index not in existing]
+    if missing:
+        topic.partitions = [one for one in topic.partitions if one.partition_index in existing]
+    return missing
+
+
+def _with_failed(failed: list[Any], response: Any) -> Any:
+    """The response with the failed topics first; the partitions of topics with the same name are merged, as in Kafka."""
+    by_name = {topic.name: topic for topic in failed}
+    topics = list(failed)
+    for topic in response.topics:
+        first = by_name.setdefault(topic.name, topic)
+        if first is topic:
+            topics.append(topic)
+        else:
+            first.partitions += topic.partitions
+    response.topics = topics
+    return response

@@ -6,7 +6,9 @@ RULES    1. Checks that concern no single transaction are here: authorization, n
             add partitions of internal topics.
          3. A version that does not know PRODUCER_FENCED gets INVALID_PRODUCER_EPOCH.
          4. From version 4 on AddPartitionsToTxn is sent by brokers, with several transactions, and can only verify.
-NOT HERE The decisions (`coordinators/`), producers without transactions (`producer_ids.py`).
+         5. InitProducerId without a transactional id always returns a new producer id with epoch 0. If the controller has
+            returned an error, the client gets COORDINATOR_LOAD_IN_PROGRESS and retries, as in Kafka.
+NOT HERE The decisions and producer ids (`coordinators/transactions/`), sequence checks (`storage/log/producer_state.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Final
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
 from broker.coordinators.runtime.java_compat import abs_hash
+from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
 from broker.coordinators.transactions.transaction import (
     BY_LABEL,
     NO_PRODUCER_ID,
@@ -31,9 +34,9 @@ from broker.coordinators.transactions.transaction import (
 from broker.coordinators.transactions.transaction_coordinator import ProducerIdResult, TransactionCoordinator
 from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import RequestContext, Route
-from broker.security.authorizer import Authorizer, Operation, Resource
+from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import ApiKey
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -56,6 +59,7 @@ from protocol.messages.transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
+from protocol.records import NO_PRODUCER_EPOCH
 from protocol.schema import blank
 from replication.completion import Completion, completed, gather
 from replication.metadata.image import MetadataImage
@@ -76,6 +80,7 @@ class TransactionHandlers(AuthorizingHandlers):
         self,
         runtime: CoordinatorRuntime[TransactionCoordinator],
         groups: CoordinatorRuntime[GroupCoordinator],
+        producer_ids: ProducerIdManager,
         image: Callable[[], MetadataImage],
         authorizer: Authorizer,
         offsets_partitions: int,
@@ -84,6 +89,7 @@ class TransactionHandlers(AuthorizingHandlers):
         """`offsets_partitions`: the partition count of `__consumer_offsets` before the topic exists."""
         self._runtime = runtime
         self._groups = groups
+        self._producer_ids = producer_ids
         self._image = image
         super().__init__(authorizer)
         self._offsets_partitions = offsets_partitions
@@ -92,6 +98,7 @@ class TransactionHandlers(AuthorizingHandlers):
     def routes(self) -> list[Route]:
         """The routes of this module."""
         return [
+            Route(ApiKey.INIT_PRODUCER_ID, 0, 5, self.init_producer_id),  # version 6 is unstable in Apache Kafka 4.3
             Route(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, self.add_partitions),
             Route(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, self.add_offsets),
             Route(ApiKey.END_TXN, 0, 5, self.end),
@@ -109,9 +116,13 @@ class TransactionHandlers(AuthorizingHandlers):
     def init_producer_id(
         self, context: RequestContext, request: InitProducerIdRequest
     ) -> Completion[InitProducerIdResponse]:
-        """Handle InitProducerId with an authorized, non-empty transactional id."""
+        """Handle InitProducerId."""
         name = request.transactional_id
-        assert name
+        refusal = self._init_refusal(context, request)
+        if refusal:
+            return completed(_init_producer_id_response(ProducerIdResult(refusal), context))
+        if name is None:  # no transactions
+            return self._producer_ids.generate_producer_id(context.wall_ms).handle(_new_producer_response)
         expected = None
         if request.producer_id != NO_PRODUCER_ID:
             expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
@@ -123,6 +134,15 @@ class TransactionHandlers(AuthorizingHandlers):
             name, lambda coordinator: coordinator.initialize(name, timeout_ms, expected), ProducerIdResult
         )
         return initialized.map(lambda result: _init_producer_id_response(result, context))
+
+    def _init_refusal(self, context: RequestContext, request: InitProducerIdRequest) -> ErrorCode:
+        name = request.transactional_id
+        if name is None:
+            denial = self._denial(context, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME)
+        else:
+            denial = self._denial(context, Operation.WRITE, Resource.TRANSACTIONAL_ID, name)
+        is_half = (request.producer_id == NO_PRODUCER_ID) is not (request.producer_epoch == NO_PRODUCER_EPOCH)
+        return denial or (ErrorCode.INVALID_REQUEST if is_half or name == "" else _NONE)
 
     # ------------------------------------------------------------ AddPartitionsToTxn
     def add_partitions(
@@ -342,6 +362,12 @@ def _map_fenced_error(error: ErrorCode, context: RequestContext, since: int) -> 
 def _init_producer_id_response(result: ProducerIdResult, context: RequestContext) -> InitProducerIdResponse:
     error = _map_fenced_error(result.error, context, _FIRST_INIT_VERSION_WITH_FENCED)
     return InitProducerIdResponse(error_code=error, producer_id=result.producer_id, producer_epoch=result.epoch)
+
+
+def _new_producer_response(generated: Completion[int]) -> InitProducerIdResponse:
+    if isinstance(generated.error, KafkaError):
+        return InitProducerIdResponse(error_code=generated.error.code, producer_id=-1, producer_epoch=-1)
+    return InitProducerIdResponse(error_code=_NONE, producer_id=generated.result(), producer_epoch=0)
 
 
 def _end_txn_response(result: ProducerIdResult, context: RequestContext) -> EndTxnResponse:

@@ -21,10 +21,7 @@ from broker.coordinators.transactions.transaction_records import transaction_rec
 from broker.handlers.groups.group_offsets import GroupOffsetsHandlers
 from broker.handlers.records.produce import ProduceHandler
 from broker.handlers.router import Router
-from broker.handlers.transactions import producer_ids
-from broker.handlers.transactions.producer_ids import ProducerIdsHandler
 from broker.handlers.transactions.transactions import TransactionHandlers
-from broker.handlers.transactions.txn_offset_commit import TxnOffsetCommitHandler
 from broker.security.authorizer import AllowAll
 from protocol.messages.quorum import AllocateProducerIdsResponse
 from protocol.records import ControlType, control_type, headers, records
@@ -91,17 +88,16 @@ class Node:
         transacting = TransactionHandlers(
             parts.transactions,
             parts.groups,
+            parts.producer_ids,
             lambda: harness.image,
             authorizer,
             parts.groups.partition_count,
         )
-        offsets = TxnOffsetCommitHandler(parts.groups, parts.verification, lambda: harness.image, authorizer)
+        offsets = GroupOffsetsHandlers(parts.groups, parts.verification, lambda: harness.image, authorizer)
         self._router = Router(
             [
                 *transacting.routes(),
                 *offsets.routes(),
-                *GroupOffsetsHandlers(parts.groups, lambda: harness.image, authorizer).routes(),
-                *producer_ids.routes(ProducerIdsHandler(parts.producer_ids, transacting.init_producer_id, authorizer)),
             ]
         )
 

@@ -48,7 +48,8 @@ class Coordination:
             harness.timers,
             self,
         )
-        self.handlers = GroupOffsetsHandlers(self.runtime, image, harness.authorizer)
+        no_verification: Any = None  # no transactions
+        self.handlers = GroupOffsetsHandlers(self.runtime, no_verification, image, harness.authorizer)
         self.take_over()
         while is_patient and self.runtime.is_loading:
             harness.pass_time(1)

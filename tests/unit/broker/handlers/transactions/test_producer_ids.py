@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
 from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
 from broker.handlers.router import ConnectionInfo, RequestContext
-from broker.handlers.transactions.producer_ids import ProducerIdsHandler
+from broker.handlers.transactions.transactions import TransactionHandlers
 from broker.security.authorizer import AllowAll
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import AllocateProducerIdsResponse
-from protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
-from replication.completion import Completion, completed
+from protocol.messages.transactions import InitProducerIdRequest
+from replication.completion import Completion
 
 
 class Controller:
@@ -39,10 +40,6 @@ class Controller:
         )
 
 
-def no_coordinator(context, request):
-    return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_id=-1, producer_epoch=-1)
-
-
 def context() -> RequestContext:
     connection = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 4000), "User:ANONYMOUS")
     return RequestContext(22, 5, 1, "test", connection, 0, 0)
@@ -50,13 +47,12 @@ def context() -> RequestContext:
 
 def ask(handler, name=None, producer_id=-1, producer_epoch=-1):
     """The response, now or later."""
-    answer = handler.handle(
+    return handler.init_producer_id(
         context(),
         InitProducerIdRequest(
             transactional_id=name, transaction_timeout_ms=1000, producer_id=producer_id, producer_epoch=producer_epoch
         ),
     )
-    return answer if isinstance(answer, Completion) else completed(answer)
 
 
 @pytest.fixture
@@ -66,7 +62,9 @@ def controller():
 
 @pytest.fixture
 def handler(controller):
-    return ProducerIdsHandler(ProducerIdManager(controller, 1, lambda: 77), no_coordinator, AllowAll())
+    no_coordinators = CoordinatorRuntime("t", None, None, None, None)
+    producer_ids = ProducerIdManager(controller, 1, lambda: 77)
+    return TransactionHandlers(no_coordinators, no_coordinators, producer_ids, None, AllowAll(), 1)
 
 
 def test_requests_wait_for_the_first_block_only(controller, handler):
@@ -116,5 +114,5 @@ def test_an_idempotent_producer_always_gets_a_new_id(controller, handler):
 
 
 def test_requests_with_a_transactional_id_go_to_its_coordinator(handler):
-    assert ask(handler, "tx").result().error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert ask(handler, "tx").result().error_code == ErrorCode.NOT_COORDINATOR
     assert ask(handler, "").result().error_code == ErrorCode.INVALID_REQUEST

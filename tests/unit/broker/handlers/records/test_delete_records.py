@@ -221,8 +221,7 @@ def test_the_log_start_offset_survives_an_unclean_restart(tmp_path: Path, harnes
     directories = {str(tmp_path / "logs-0"): bytes(16)}
     again = LogManager(Disk(), directories, harness.partition().log.config, random_bytes=bytes)
     again.load()
-    log = again.get("t", 0)
-    assert log is not None
+    log = again.logs["t", 0]
     assert log.needs_recovery
     assert (log.log_start_offset, log.log_end_offset) == (3, 5)
 

@@ -19,8 +19,8 @@ NOT HERE High watermark, leader epochs, producers, a log start offset inside a s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from protocol.records import BatchHeader, FileRegion
 from storage.config.log_config import LogConfig
@@ -29,6 +29,7 @@ from storage.io.disk import File
 from storage.io.disk_lookup import DiskLookup
 
 Buffer = bytes | bytearray | memoryview
+T = TypeVar("T")
 
 
 class BatchInfo(NamedTuple):
@@ -113,6 +114,42 @@ OnBatch = Callable[[Buffer, int, BatchHeader], None]
 """Called for a recovered batch with a buffer that contains it, its position there, and its header."""
 
 
+class EngineView(Protocol):
+    """The published batches at one moment, for blocking reads in any thread while the engine changes."""
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last published one."""
+
+    @property
+    def start_offset(self) -> int:
+        """The base offset of the oldest segment."""
+
+    def segments(self, limit: int | None = None) -> list[SegmentInfo]:
+        """The segments from the oldest to the active one, at most `limit`."""
+
+    def read_batches(self, offset: int, max_bytes: int) -> Buffer:
+        """Whole batches from the one that `locate` finds: at least one, and no further one beyond `max_bytes`.
+
+        Empty at the log end. The bytes are copied into memory, for internal readers.
+        """
+
+    def find_timestamp(self, target_ms: int, offset: int) -> int | None:
+        """The base offset of the first batch from `offset` on whose max timestamp is at least `target_ms`.
+
+        The batch that contains `offset` counts.
+        """
+
+    def max_timestamp(self) -> tuple[int, int] | None:
+        """The greatest timestamp in the log and the last offset of the first batch with it; None for an empty log."""
+
+    def segment_max_timestamp(self, base_offset: int) -> int:
+        """The greatest timestamp in a segment; without timestamps, its modification time."""
+
+    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions with records in the range, in the order of their markers."""
+
+
 class Engine(Protocol):
     """The batches of one partition on disk."""
 
@@ -123,8 +160,8 @@ class Engine(Protocol):
 
         `recovery_point`: all before it is durable and valid; None after a clean close, when everything is. Inconsistent files
         require a recovery even then. It starts at a segment at or before the recovery point; before it, only `read_batches`
-        below that offset works, and `segments` does not know the end of the last ones. Afterwards the flushed end is the
-        log end after a clean close, else the recovery point or the lower log end.
+        of a view works, below that offset, and `segments` does not know the end of the last ones. Afterwards the flushed end is
+        the log end after a clean close, else the recovery point or the lower log end.
         """
 
     def bytes_to_recover(self, start_offset: int) -> int:
@@ -151,7 +188,7 @@ class Engine(Protocol):
         """Allow the file handle cache to close unused files between two calls; the next use opens them again."""
 
     def unregister_files(self) -> None:
-        """Remove all files from the file handle cache."""
+        """Remove all files from the file handle cache, and discard pending lookups."""
 
     def update_config(self, config: LogConfig) -> None:
         """Apply new settings from the next append on."""
@@ -214,32 +251,20 @@ class Engine(Protocol):
         larger, it is returned with `min_one_batch`, else nothing. `start_offset` <= `offset` <= `max_offset` <= `end_offset`.
         """
 
-    def read_batches(self, offset: int, max_bytes: int) -> Buffer:
-        """Whole batches from the one that `locate` finds: at least one, and no further one beyond `max_bytes`.
+    def view(self) -> EngineView:
+        """The published batches at this moment."""
 
-        Empty at the log end. The bytes are copied into memory, for internal readers.
+    def lookup(self, key: Hashable, find: Callable[[EngineView], T]) -> T | DiskLookup:
+        """The result of `find` on a view, in another thread; `key` identifies the lookup.
+
+        `truncate`, `reset`, `replace`, `trim` and `unregister_files` discard the results of earlier lookups; they run again.
+
+        Raises:
+            KafkaError: the data read is invalid.
         """
-
-    def find_timestamp(self, target_ms: int, offset: int) -> int | None:
-        """The base offset of the first batch from `offset` on whose max timestamp is at least `target_ms`.
-
-        The batch that contains `offset` counts.
-        """
-
-    def max_timestamp(self) -> tuple[int, int] | None:
-        """The greatest timestamp in the log and the last offset of the first batch with it; None for an empty log."""
-
-    def copy(self) -> Engine:
-        """A copy for lookups in another thread while this engine changes; the copy must not be changed."""
-
-    def adopt_files(self, copy: Engine) -> None:
-        """Take over the files that a copy has opened."""
 
     def segments(self, limit: int | None = None) -> list[SegmentInfo]:
         """The segments from the oldest to the active one, at most `limit`; there is always one. Opens no file."""
-
-    def segment_max_timestamp(self, base_offset: int) -> int:
-        """The greatest timestamp in a segment; without timestamps, its modification time."""
 
     # ---- aborted transactions ----------------------------------------------------------------------------
 

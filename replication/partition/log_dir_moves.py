@@ -30,7 +30,7 @@ from replication.partition.rate_limiter import RateLimiter
 from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import TimerQueue
 from storage.directories.log_manager import LogManager
-from storage.engine import Engine
+from storage.engine import EngineView
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.io.flush_task import SEGMENTS_AT_A_TIME
@@ -333,11 +333,11 @@ def _find_start(log: Log) -> int | DiskLookup:
     return lookup if lookup is not None else log.lookup("first batch", partial(_first_batch, log.log_start_offset))
 
 
-def _first_batch(log_start_offset: int, engine: Engine) -> int:
+def _first_batch(log_start_offset: int, view: EngineView) -> int:
     """The base offset of the batch with the log's first record; runs on a thread."""
-    if log_start_offset >= engine.end_offset:
-        return engine.end_offset
-    return parse_header(engine.read_batches(log_start_offset, 1)).base_offset
+    if log_start_offset >= view.end_offset:
+        return view.end_offset
+    return parse_header(view.read_batches(log_start_offset, 1)).base_offset
 
 
 def _directory_of(error: StorageError, copy: Log, log: Log) -> str:

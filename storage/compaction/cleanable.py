@@ -8,7 +8,7 @@ RULES    1. Dirty is everything after the last compaction. A first dirty offset 
             compacted away.)
          3. A log is due if more than `min.cleanable.dirty.ratio` of its cleanable bytes is dirty, or a dirty
             segment starts more than `max.compaction.lag.ms` ago.
-         4. On a thread that must not block, measuring runs on a copy of the engine (Log.lookup); `may_be_due` comes first and
+         4. On a thread that must not block, measuring runs on a view of the engine (Log.lookup); `may_be_due` comes first and
             needs no file.
 NOT HERE Choosing a log (replication/partition/compactor.py), the compaction (cleaner.py).
 """
@@ -21,8 +21,7 @@ from protocol.records import parse_header
 from storage.compaction.cleaner_job import CleanerJob, CleanerResources, LastRecord
 from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig
-from storage.engine import Engine, SegmentInfo
-from storage.io.disk_lookup import wait_for_disk
+from storage.engine import Engine, EngineView, SegmentInfo
 from storage.log.log import Log
 from storage.log.producer_state import NO_OFFSET, ProducerState
 
@@ -84,7 +83,7 @@ def nothing_to_clean(engine: Engine, bounds: CleaningBounds) -> bool:
     return not _log_to_clean(engine.segments()[:-1], bounds, is_overdue=False).dirty_bytes
 
 
-def measure(engine: Engine, bounds: CleaningBounds) -> LogToClean:
+def measure(engine: EngineView, bounds: CleaningBounds) -> LogToClean:
     """Measure the cleanable part; may read index files and first batches."""
     config, wall_ms = bounds.config, bounds.wall_ms
     closed = _below(engine, bounds.stable_offset)
@@ -100,7 +99,7 @@ def measure(engine: Engine, bounds: CleaningBounds) -> LogToClean:
 
 
 def make_job(
-    engine: Engine,
+    engine: EngineView,
     log: Log,
     cleanable: LogToClean,
     last_records: dict[int, LastRecord],
@@ -117,7 +116,7 @@ def make_job(
         segments,
         cleanable.first_dirty_offset,
         cleanable.end_offset,
-        tuple(wait_for_disk(engine.aborted, engine.start_offset, cleanable.end_offset)),
+        tuple(engine.aborted(engine.start_offset, cleanable.end_offset)),
         last_records,
         recovery_point,
         wall_ms,
@@ -137,7 +136,7 @@ def last_records(producers: ProducerState) -> dict[int, LastRecord]:
     }
 
 
-def _below(engine: Engine, stable_offset: int) -> list[SegmentInfo]:
+def _below(engine: Engine | EngineView, stable_offset: int) -> list[SegmentInfo]:
     """The closed segments below the stable offset."""
     return [segment for segment in engine.segments()[:-1] if segment.end_offset <= stable_offset]
 
@@ -150,6 +149,6 @@ def _log_to_clean(closed: list[SegmentInfo], bounds: CleaningBounds, *, is_overd
     return LogToClean(first_dirty_offset, end_offset, clean_bytes, dirty_bytes, is_overdue)
 
 
-def _first_timestamp(engine: Engine, segment: SegmentInfo) -> int:
+def _first_timestamp(engine: EngineView, segment: SegmentInfo) -> int:
     data = engine.read_batches(segment.base_offset, 1)
     return parse_header(data).max_timestamp if data else -1

@@ -38,8 +38,9 @@ from storage.compaction.offset_map import OffsetMap
 from storage.compaction.transactions import TransactionTracker
 from storage.engine import BatchInfo, SegmentInfo
 from storage.io.disk import Disk, File, StorageError
+from storage.segments.active_segment import ActiveSegment
 from storage.segments.directory_recovery import CLEANED, LOG, OFFSET_INDEX, TIME_INDEX
-from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
+from storage.segments.segment import MAX_RELATIVE_OFFSET
 
 _LARGEST_BATCH_BYTES: Final = 1 << 27
 
@@ -136,7 +137,7 @@ class _Cleaner:
 
     def _rewrite(self, group: list[SegmentInfo]) -> Iterator[Step]:
         job = self._job
-        new = Segment(self._disk, job.path, group[0].base_offset, 0, job.index_interval_bytes, CLEANED)
+        new = ActiveSegment(self._disk, job.path, group[0].base_offset, job.index_interval_bytes, CLEANED)
         new.create(job.wall_ms)
         for segment in group:
             for data, batches in self._read(segment):
@@ -150,7 +151,7 @@ class _Cleaner:
         self._complete(new, group[-1])
         yield Replacement(tuple(group), new.size, bool(aborted))
 
-    def _append(self, new: Segment, data: Buffer, batches: list[tuple[int, BatchHeader]], end_offset: int) -> int:
+    def _append(self, new: ActiveSegment, data: Buffer, batches: list[tuple[int, BatchHeader]], end_offset: int) -> int:
         """Append the retained part of some batches; returns its size."""
         output, infos = bytearray(), []
         for position, header in batches:
@@ -168,7 +169,7 @@ class _Cleaner:
             new.publish(infos)
         return len(output)
 
-    def _complete(self, new: Segment, last: SegmentInfo) -> None:
+    def _complete(self, new: ActiveSegment, last: SegmentInfo) -> None:
         """Finish and sync the files, with the modification time of the last replaced segment."""
         disk = self._disk
         new.finish()
@@ -176,7 +177,7 @@ class _Cleaner:
         new.file.sync()
         for file in new.index_files():
             file.sync()
-        new.release(forget=False)
+        new.close_files()
         disk.set_modified_ms(new.path(LOG), modified_ms)
         disk.sync_dir(self._job.path)
 

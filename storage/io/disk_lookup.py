@@ -7,18 +7,44 @@ RULES    1. A method that may need the disk returns its result or a DiskLookup. 
          3. `finish` runs on the calling thread and publishes the result, unless it is obsolete.
          4. `done` discards a result that is not cached, after all waiting callers have retried.
          5. Callers of the same lookup share one object, so the lookup runs once.
+         6. A KafkaError is discarded by `done`, also one of a cached lookup: the next caller reads again. A cached result is
+            discarded after _MAX_CACHED later ones: by then every waiting caller has retried.
 NOT HERE Threads and waiting requests (`replication/partition/replica_manager.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Hashable
+from typing import Final, ParamSpec, TypeVar, cast
 
 from protocol.errors import KafkaError
+from storage.io.disk import Buffer, File, StorageError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_MAX_CACHED: Final = 64
+
+
+class NotResident(Exception):
+    """A thread must read the bytes: they are not in the page cache, or the file is not open."""
+
+
+Read = Callable[[File, int, int], Buffer]
+"""Reads up to a number of bytes at a position."""
+
+
+def read_waiting(file: File, length: int, position: int) -> Buffer:
+    """Read in a thread, or where blocking is allowed."""
+    return file.pread(length, position)
+
+
+def read_resident(file: File, length: int, position: int) -> Buffer:
+    """Read without waiting; raises NotResident."""
+    data = file.pread_if_resident(length, position)
+    if data is None:
+        raise NotResident
+    return data
 
 
 class DiskLookup:
@@ -57,6 +83,73 @@ class DiskLookup:
         """Discard the result: all waiting callers have retried."""
         if self._on_done is not None:
             self._on_done()
+
+
+class PendingLookups:
+    """The lookups of one log that are pending, and their results, by key."""
+
+    __slots__ = ("_pending", "_results")
+
+    def __init__(self) -> None:
+        self._pending: dict[Hashable, DiskLookup] = {}
+        self._results: dict[Hashable, object] = {}
+
+    def get(
+        self, key: Hashable, begin: Callable[[], tuple[Callable[[], T], Callable[[], object]]], *, is_cached: bool
+    ) -> T | DiskLookup:
+        """The result of the lookup with this key, or the pending lookup.
+
+        `begin` starts a new one: it returns the work for a thread, and what the calling thread does after it, before the result
+        is available.
+
+        Raises:
+            KafkaError: the data read is invalid.
+        """
+        if key in self._results:
+            result = self._results[key]
+            if isinstance(result, KafkaError):
+                raise result
+            return cast("T", result)
+        if key not in self._pending:
+            self._pending[key] = self._new_lookup(key, *begin(), is_cached=is_cached)
+        return self._pending[key]
+
+    def discard(self, key: Hashable) -> None:
+        """Discard a cached result."""
+        self._results.pop(key, None)
+
+    def cancel(self) -> None:
+        """Discard all results, also those of pending lookups, and ignore their disk errors."""
+        pending, self._pending = self._pending, {}
+        pending.clear()  # each lookup refers to this dict
+        self._results.clear()
+
+    def _new_lookup(
+        self, key: Hashable, work: Callable[[], T], on_finish: Callable[[], object], *, is_cached: bool
+    ) -> DiskLookup:
+        pending, results = self._pending, self._results
+
+        def run() -> T | None:
+            try:
+                return work()
+            except StorageError:
+                if pending is self._pending:
+                    raise
+                return None  # the files are deleted
+
+        def on_result(result: object) -> None:
+            if pending is self._pending:
+                del pending[key]
+                on_finish()
+                results[key] = result
+                if len(results) > _MAX_CACHED:
+                    del results[next(iter(results))]
+
+        def on_done() -> None:
+            if not is_cached or isinstance(results.get(key), KafkaError):
+                results.pop(key, None)
+
+        return DiskLookup(run, on_result, on_done)
 
 
 def wait_for_disk(attempt: Callable[P, T | DiskLookup], *args: P.args, **kwargs: P.kwargs) -> T:

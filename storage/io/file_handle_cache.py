@@ -7,7 +7,7 @@ RULES    1. The disk counts all open files and mappings, including those that th
          3. Files opened since the last check are kept: their first use is still to come.
          4. Files that cannot be closed because writes are pending are checked again next time.
          5. `on_eviction_needed` schedules the closing for a time when no file is in use. By default it runs at once.
-NOT HERE The owners (segments/segment.py), the process limit (broker/process/resource_limits.py).
+NOT HERE The owners (storage/segments), the process limit (broker/process/resource_limits.py).
 """
 
 from __future__ import annotations

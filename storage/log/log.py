@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from protocol.errors import ErrorCode, KafkaError
 from storage.config.log_config import LogConfig
-from storage.engine import Buffer, Engine, EngineFactory, SegmentInfo
+from storage.engine import Buffer, Engine, EngineFactory, EngineView, SegmentInfo
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.io.flush_task import FlushTask
@@ -473,10 +473,10 @@ class Log:
         opened = self._open
         return opened.reader.offset_of_max_timestamp() if opened is not None else self._open_lookup()
 
-    def lookup(self, key: Hashable, find: Callable[[Engine], T]) -> T | DiskLookup:
-        """The result of `find` on a copy of the engine, in another thread (async_lookup.py); `key` identifies the lookup."""
+    def lookup(self, key: Hashable, find: Callable[[EngineView], T]) -> T | DiskLookup:
+        """The result of `find` on a view of the engine, in another thread; `key` identifies the lookup."""
         opened = self._open
-        return opened.reader.lookup(key, find) if opened is not None else self._open_lookup()
+        return opened.engine.lookup(key, find) if opened is not None else self._open_lookup()
 
     # ---- leader epochs -----------------------------------------------------------------------------------
 

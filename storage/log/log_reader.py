@@ -7,33 +7,27 @@ NOT HERE The layout on disk (engine.py), the result (read_result.py), which offs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import TypeVar
-
 from protocol.records import FileRegion
 from storage.engine import AbortedTransaction, Buffer, Engine
 from storage.io.disk_lookup import DiskLookup
-from storage.log.async_lookup import AsyncLookups
 from storage.log.log_offsets import LogOffsets
 from storage.log.producer_state import ProducerState
 from storage.log.read_result import HIGH_WATERMARK, LAST_STABLE, LOG_END, Isolation, ReadInfo, out_of_range
 from storage.log.timestamp_lookup import first_record, latest_record
 
 _new_tuple = tuple.__new__
-T = TypeVar("T")
 
 
 class LogReader:
     """The reads of one open log."""
 
-    __slots__ = ("_engine", "_lookups", "_name", "_offsets", "_producers")
+    __slots__ = ("_engine", "_name", "_offsets", "_producers")
 
     def __init__(self, name: str, engine: Engine, producers: ProducerState, offsets: LogOffsets) -> None:
         self._name = name
         self._engine = engine
         self._producers = producers
         self._offsets = offsets
-        self._lookups = AsyncLookups(engine)
 
     @property
     def last_stable_offset(self) -> int:
@@ -72,21 +66,13 @@ class LogReader:
         start_offset, end_offset = self._offsets.log_start_offset, self._engine.end_offset
         if not start_offset <= offset <= end_offset:
             raise out_of_range(self._name, offset, start_offset, end_offset)
-        return self.lookup(("records", offset), lambda copy: copy.read_batches(offset, max_bytes))
+        return self._engine.lookup(("records", offset), lambda view: view.read_batches(offset, max_bytes))
 
     def offset_for_timestamp(self, target_ms: int) -> tuple[int, int, int] | DiskLookup | None:
         """(timestamp, offset, leader epoch) of the first record at or after `target_ms`; None if there is none."""
         start = self._offsets.log_start_offset
-        return self.lookup(("time", target_ms), lambda copy: first_record(copy, target_ms, start))
+        return self._engine.lookup(("time", target_ms), lambda view: first_record(view, target_ms, start))
 
     def offset_of_max_timestamp(self) -> tuple[int, int, int] | DiskLookup | None:
         """(timestamp, offset, leader epoch) of the first record with the greatest timestamp; None for an empty log."""
-        return self.lookup("latest", latest_record)
-
-    def lookup(self, key: Hashable, find: Callable[[Engine], T]) -> T | DiskLookup:
-        """The result of `find` on a copy of the engine, in another thread (async_lookup.py); `key` identifies the lookup."""
-        return self._lookups.get(key, find)
-
-    def cancel_lookups(self) -> None:
-        """Discard all pending lookups, before a truncation or close."""
-        self._lookups.cancel()
+        return self._engine.lookup("latest", latest_record)

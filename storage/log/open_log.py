@@ -43,9 +43,8 @@ class OpenLog:
         self.engine.submit = self.snapshots.submit = run_now
 
     def detach(self) -> None:
-        """The log is closed or offline: give back files and pending lookups."""
+        """The log is closed or offline: give back files, and discard pending lookups."""
         self.engine.unregister_files()
-        self.reader.cancel_lookups()
 
     def check_idle(self, action: str) -> None:
         """Assert rule 1."""
@@ -67,7 +66,6 @@ class OpenLog:
         if not isinstance(engine, Compactable) or not set(segments) <= set(engine.segments()[:-1]):
             return None
         bases = [segment.base_offset for segment in segments]
-        self.reader.cancel_lookups()
         deleted_files = engine.replace(bases, size, has_aborted=has_aborted)
         self.snapshots.delete(bases[1:])
         return deleted_files
@@ -75,7 +73,6 @@ class OpenLog:
     def truncate(self, offset: int) -> int:
         """Delete all records from `offset` on, which is inside the log; returns the new end."""
         engine = self.engine
-        self.reader.cancel_lookups()
         self.snapshots.delete_after(offset)
         engine.truncate(offset)
         self.append_pipeline.next_offset = end_offset = engine.end_offset
@@ -87,7 +84,6 @@ class OpenLog:
 
     def reset(self, offset: int) -> None:
         """Delete all records; the log continues empty at `offset`."""
-        self.reader.cancel_lookups()
         self.flush.truncate(offset)
         self.snapshots.delete_all()
         self.engine.reset(offset)

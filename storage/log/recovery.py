@@ -129,8 +129,9 @@ def _find_epochs(engine: Engine, epochs: LeaderEpochCache) -> None:
 
 def _batches(engine: Engine, offset: int, end_offset: int, max_bytes: int) -> Iterator[tuple[Buffer, int, BatchHeader]]:
     """The batches from `offset` to below `end_offset`, each with a buffer that contains it and its position there."""
+    view = engine.view()
     while offset < end_offset:
-        batches = headers(buffer := engine.read_batches(offset, max_bytes))  # may reach beyond `end_offset`
+        batches = headers(buffer := view.read_batches(offset, max_bytes))  # may reach beyond `end_offset`
         if not batches:
             return
         for position, header in batches:

@@ -12,35 +12,35 @@ from __future__ import annotations
 from protocol.primitives import Buffer
 from protocol.record_codec import invalid_record, read_varint, read_varlong
 from protocol.records import BatchHeader, parse_header, record_bytes
-from storage.engine import Engine
+from storage.engine import EngineView
 from storage.log.log_validator import MAX_OPENED_BYTES
 
 
-def first_record(engine: Engine, target_ms: int, start_offset: int) -> tuple[int, int, int] | None:
+def first_record(view: EngineView, target_ms: int, start_offset: int) -> tuple[int, int, int] | None:
     """(timestamp, offset, leader epoch) of the first record from `start_offset` on that is not before `target_ms`."""
     offset = start_offset
-    while (base_offset := engine.find_timestamp(target_ms, offset)) is not None:
-        header, found = _first_in_batch(engine, base_offset, target_ms, start_offset)
+    while (base_offset := view.find_timestamp(target_ms, offset)) is not None:
+        header, found = _first_in_batch(view, base_offset, target_ms, start_offset)
         if found is not None:
             return *found, header.leader_epoch
         offset = header.next_offset  # the matching records are below the log start offset
     return None
 
 
-def latest_record(engine: Engine) -> tuple[int, int, int] | None:
+def latest_record(view: EngineView) -> tuple[int, int, int] | None:
     """(timestamp, offset, leader epoch) of the first record with the greatest timestamp."""
-    latest = engine.max_timestamp()
+    latest = view.max_timestamp()
     if latest is None:
         return None
     timestamp, last_offset = latest
-    header, found = _first_in_batch(engine, last_offset, timestamp, 0)
+    header, found = _first_in_batch(view, last_offset, timestamp, 0)
     return (*found, header.leader_epoch) if found is not None else None
 
 
 def _first_in_batch(
-    engine: Engine, offset: int, target_ms: int, start_offset: int
+    view: EngineView, offset: int, target_ms: int, start_offset: int
 ) -> tuple[BatchHeader, tuple[int, int] | None]:
-    buffer = engine.read_batches(offset, 1)
+    buffer = view.read_batches(offset, 1)
     header = parse_header(buffer)
     return header, first_at_or_after(buffer, 0, header, target_ms, start_offset, max_bytes=MAX_OPENED_BYTES)
 

@@ -22,7 +22,7 @@ from itertools import islice
 from storage.engine import SyncWork
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk, File
-from storage.segments.segment import Segment
+from storage.segments.sealed_segment import LogSegment
 
 UNKNOWN = -1
 
@@ -33,7 +33,7 @@ class _PendingFlush:
 
     end_offset: int
     valid_end: int  # lowered by a truncation
-    finished: list[Segment]
+    finished: list[LogSegment]
 
 
 class Durability:
@@ -44,25 +44,30 @@ class Durability:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self.flushed_end = UNKNOWN
-        self._finished: dict[int, Segment] = {}  # by base offset, since the last sync; there may be thousands
+        self._finished: dict[int, LogSegment] = {}  # by base offset, since the last sync; there may be thousands
         self._pending: list[_PendingFlush] = []
         self._names_changed = False
         self._trimmed_files: list[File] = []  # rule 5
 
-    def add_finished(self, segment: Segment) -> None:
+    def add_finished(self, segment: LogSegment) -> None:
         """Record a segment whose indexes are complete and written."""
         self._finished[segment.base_offset] = segment
 
-    def is_unsynced(self, segment: Segment) -> bool:
+    def is_unsynced(self, segment: LogSegment) -> bool:
         """Whether the segment's indexes are still to be synced."""
         return self._finished.get(segment.base_offset) is segment
 
-    def remove_finished(self, segment: Segment) -> None:
+    def replace_finished(self, old: LogSegment, new: LogSegment) -> None:
+        """Record that another object stands for a segment."""
+        if self.is_unsynced(old):
+            self._finished[new.base_offset] = new
+
+    def remove_finished(self, segment: LogSegment) -> None:
         """Record that a segment is deleted, or appended to again."""
-        if self._finished.get(segment.base_offset) is segment:
+        if self.is_unsynced(segment):
             del self._finished[segment.base_offset]
 
-    def before_trim(self, segment: Segment, end_offset: int, *, keep_open: bool) -> list[FileOp]:
+    def before_trim(self, segment: LogSegment, end_offset: int, *, keep_open: bool) -> list[FileOp]:
         """The operations before the trim of a segment that ends at `end_offset`; `keep_open`: a later sync may use its file."""
         self.remove_finished(segment)
         if not segment.size or not 0 <= self.flushed_end < end_offset:
@@ -88,7 +93,7 @@ class Durability:
         return min([self.flushed_end, *self._finished, *syncing])
 
     def collect(
-        self, directory: str, end_offset: int, unflushed: Iterable[Segment], limit: int | None = None
+        self, directory: str, end_offset: int, unflushed: Iterable[LogSegment], limit: int | None = None
     ) -> SyncWork:
         """The files to sync so that all before `end_offset` is durable: the finished segments and those in `unflushed`.
 
@@ -108,7 +113,7 @@ class Durability:
             files.append(self._disk.open_directory(directory))
         return SyncWork(end_offset, files, next(self._written(), None) is None)
 
-    def _written(self) -> Iterator[Segment]:
+    def _written(self) -> Iterator[LogSegment]:
         """The finished segments without pending writes (rule 7)."""
         return (segment for segment in self._finished.values() if segment.is_written)
 

@@ -15,8 +15,10 @@ RULES    1. An entry points to a whole batch.
          4. `append` changes memory only; `write_out` writes all new entries with one pwrite, at the latest when
             the segment is rolled or closed. `take_write` returns this write as work for a thread; unwritten entries stay
             in memory.
-         5. The only open descriptor is that of the mapping, created by the first cold lookup and closed before the file is
-            truncated. A copy for another thread reads the file instead of mapping it.
+         5. The file is open only for lookups before the warm section that must not wait. Such a lookup requires that section in
+            the page cache, and maps it. A thread reads all of it, and is then followed by lookups that find it there. A
+            thread uses no mapping: the file may be truncated meanwhile, and access beyond its end raises SIGBUS. A truncation
+            drops the mapping before.
 NOT HERE When an entry is added, and the rebuild of an index (segment.py).
 """
 
@@ -32,6 +34,7 @@ from typing import ClassVar, Self
 from storage.engine import AbortedTransaction
 from storage.io.deferred_file_ops import FileOp, Submit, run_now
 from storage.io.disk import Disk, File, Mapping, StorageError
+from storage.io.disk_lookup import NotResident, Read, read_waiting
 
 WARM_BYTES = 8192
 _SURPLUS_ENTRIES = 256  # surplus entries in memory before the warm section shrinks
@@ -54,8 +57,8 @@ class SparseIndex:
     """Entries of an ascending key and value; the last ones in memory, the others in a mapped file."""
 
     __slots__ = (
-        "_collected", "_disk", "_file", "_is_comparing", "_is_copy", "_keys", "_mapped", "_mapping", "_values",
-        "_warm_start", "_written", "base_offset", "entries", "path",
+        "_collected", "_disk", "_is_comparing", "_keys", "_mapping", "_values", "_warm_start", "_written", "base_offset",
+        "entries", "file", "path",
     )  # fmt: skip
 
     ENTRY: ClassVar[Struct]
@@ -66,10 +69,9 @@ class SparseIndex:
     def __init__(self, disk: Disk, path: str, base_offset: int, *, is_new: bool = False) -> None:
         """Open the file; with `is_new` start empty: the existing file is compared with the new entries and corrected."""
         self._disk = disk
-        self._file: File | None = None  # open with the mapping, for page cache queries
-        self._mapping: Mapping | bytes | None = None
-        self._mapped = 0
-        self._is_copy = False
+        self._mapping: Mapping | None = None
+        self.file: File | None = None
+        """Open or not (rule 5)."""
         self._is_comparing = is_new
         self.path = path
         self.base_offset = base_offset
@@ -159,52 +161,32 @@ class SparseIndex:
         self._is_comparing = False
         self._written = self.entries
 
-    def unmap(self) -> None:
-        """Close the mapping; the next cold lookup maps again."""
-        mapping, self._mapping, self._mapped, self._file = self._mapping, None, 0, None
-        if isinstance(mapping, Mapping):
-            mapping.close()
+    def open_file(self) -> None:
+        """Open the file if a lookup may need it."""
+        if self._warm_start and self.file is None:
+            self.file = self._disk.open(self.path, write=False)
+
+    def close_file(self) -> None:
+        """Close the file and the mapping."""
+        self.file = self._mapping = None
 
     def copy(self) -> Self:
-        """A copy for another thread (rule 5)."""
+        """The current entries, for another thread."""
         copied = copy(self)
         copied.detach()
         return copied
 
     def detach(self) -> None:
-        """Become a copy for another thread."""
-        self._is_copy = True
-        self._mapping, self._mapped = None, 0
+        """Become a copy, which shares no entries and no mapping."""
+        self._mapping = None
         self._keys, self._values = self._keys[:], self._values[:]
 
-    def attach(self) -> None:
-        """Become the segment's index after the thread has finished."""
-        self._is_copy = False
-        self._mapping, self._mapped = None, 0
-
-    @property
-    def file(self) -> File | None:
-        """The open file of the mapping, if any."""
-        return self._file
-
-    def adopt_files(self, other: SparseIndex) -> None:
-        """Use the file that a copy has opened."""
-        if self._file is None:
-            self._file = other.file
-
-    def is_lookup_resident(self, key: int) -> bool:
-        """Whether a lookup of the key needs no disk read."""
-        start = self._warm_start
-        if not start or self._keys[0] <= key:
-            return True
-        return self._file is not None and self._file.is_resident(0, start * self.ENTRY.size)
-
-    def entry(self, slot: int) -> tuple[int, int]:
-        """Key and value of entry `slot`, as stored."""
+    def entry(self, slot: int, cold: Mapping | bytes = b"") -> tuple[int, int]:
+        """Key and value of entry `slot`, as stored; `cold`: the entries before the warm section, if they were needed before."""
         warm = slot - self._warm_start
         if warm >= 0:
             return self._keys[warm], self._values[warm]
-        return self._cold_entry(slot)
+        return self._cold_entry(slot, cold or self._cold_entries(read_waiting))
 
     def _add(self, key: int, value: int) -> None:
         self._keys.append(key)
@@ -224,47 +206,39 @@ class SparseIndex:
                 file.truncate(position)
         file.pwrite(data, position)
 
-    def _floor_by_key(self, key: int) -> int:
-        """Slot of the last entry with a key of at most `key`; -1 if there is none."""
-        slot = bisect_right(self._keys, key) - 1
+    def _floor(self, column: int, target: int, read: Read = read_waiting) -> tuple[int, Mapping | bytes]:
+        """Slot of the last entry whose key (column 0) or value (1) is at most `target`, or -1; `cold` as in `entry`."""
+        slot = bisect_right(self._values if column else self._keys, target) - 1
         if slot >= 0 or not self._warm_start:
-            return slot + self._warm_start
-        return self._cold_floor(key, 0)
+            return slot + self._warm_start, b""
+        cold = self._cold_entries(read)
+        return self._cold_floor(target, column, cold), cold
 
-    def _floor_by_value(self, value: int) -> int:
-        slot = bisect_right(self._values, value) - 1
-        if slot >= 0 or not self._warm_start:
-            return slot + self._warm_start
-        return self._cold_floor(value, 1)
-
-    def _cold_floor(self, target: int, column: int) -> int:
-        mapping = self._mapping
-        if mapping is None or self._warm_start > self._mapped:
-            mapping = self._map()
+    def _cold_floor(self, target: int, column: int, cold: Mapping | bytes) -> int:
         unpack_from, size = self.COLUMNS[column].unpack_from, self.ENTRY.size
-        low, high = 0, self._warm_start
+        low, high = 0, len(cold) // size
         while low < high:
             middle = (low + high) // 2
-            if unpack_from(mapping, middle * size)[0] <= target:
+            if unpack_from(cold, middle * size)[0] <= target:
                 low = middle + 1
             else:
                 high = middle
         return low - 1
 
-    def _cold_entry(self, slot: int) -> tuple[int, int]:
-        mapping = self._mapping
-        if mapping is None or slot >= self._mapped:
-            mapping = self._map()
-        key, value = self.ENTRY.unpack_from(mapping, slot * self.ENTRY.size)
+    def _cold_entry(self, slot: int, cold: Mapping | bytes) -> tuple[int, int]:
+        key, value = self.ENTRY.unpack_from(cold, slot * self.ENTRY.size)
         return key, value
 
-    def _map(self) -> Mapping | bytes:
-        file = self._file or self._disk.open(self.path, write=False)
-        self.unmap()
-        self._file = file
-        length = self._written * self.ENTRY.size
-        self._mapping = mapping = file.pread(length, 0) if self._is_copy else file.map(length)
-        self._mapped = len(mapping) // self.ENTRY.size
+    def _cold_entries(self, read: Read) -> Mapping | bytes:
+        """The entries before the warm section (rule 5)."""
+        file, length = self.file, self._warm_start * self.ENTRY.size
+        if read is read_waiting:
+            return (file or self._disk.open(self.path, write=False)).pread(length, 0)
+        if file is None or not file.is_resident(0, length):
+            raise NotResident
+        mapping = self._mapping
+        if mapping is None or len(mapping) < length:
+            self._mapping = mapping = file.map(length)
         return mapping
 
     def _truncate_entries(self, entries: int) -> None:
@@ -277,7 +251,7 @@ class SparseIndex:
             warm = entries - self._warm_start
             del self._keys[warm:], self._values[warm:]
             return
-        self.unmap()
+        self.close_file()
         self._written = self._collected = entries
         file = self._disk.open(self.path, write=True, create=True)
         file.truncate(entries * self.ENTRY.size)
@@ -314,18 +288,21 @@ class OffsetIndex(SparseIndex):
         """Add the batch with this last offset and position."""
         self._add(last_offset - self.base_offset, position)
 
-    def lookup(self, offset: int) -> tuple[int, int]:
+    def lookup(self, offset: int, read: Read = read_waiting) -> tuple[int, int]:
         """The last entry at or below `offset` as (offset, position); the segment's start if there is none."""
-        slot = self._floor_by_key(offset - self.base_offset) if offset >= self.base_offset else -1
+        slot, cold = self._floor(0, offset - self.base_offset, read) if offset >= self.base_offset else (-1, b"")
         if slot < 0:
             return self.base_offset, 0
-        key, position = self.entry(slot)
+        key, position = self.entry(slot, cold)
         return self.base_offset + key, position
 
-    def offset_at_or_after(self, position: int) -> int | None:
+    def offset_at_or_after(self, position: int, read: Read = read_waiting) -> int | None:
         """The offset of the first entry at or after a position, or None."""
-        slot = self._floor_by_value(position - 1) + 1
-        return self.base_offset + self.entry(slot)[0] if slot < self.entries else None
+        slot, cold = self._floor(1, position - 1, read)
+        if slot + 1 >= self.entries:
+            return None
+        key, _ = self.entry(slot + 1, cold)
+        return self.base_offset + key
 
     @property
     def last(self) -> tuple[int, int]:
@@ -336,9 +313,8 @@ class OffsetIndex(SparseIndex):
 
     def truncate(self, offset: int) -> None:
         """Remove the entries at or above `offset`."""
-        self._truncate_entries(
-            self._floor_by_key(offset - self.base_offset - 1) + 1 if offset > self.base_offset else 0
-        )
+        slot, _ = self._floor(0, offset - self.base_offset - 1) if offset > self.base_offset else (-1, b"")
+        self._truncate_entries(slot + 1)
 
 
 class TimeIndex(SparseIndex):
@@ -369,10 +345,10 @@ class TimeIndex(SparseIndex):
 
     def lookup(self, timestamp: int) -> tuple[int, int]:
         """The last entry at or before `timestamp` as (timestamp, offset); (-1, base offset) if there is none."""
-        slot = self._floor_by_key(timestamp)
+        slot, cold = self._floor(0, timestamp)
         if slot < 0:
             return NO_TIMESTAMP, self.base_offset
-        key, value = self.entry(slot)
+        key, value = self.entry(slot, cold)
         return key, self.base_offset + value
 
     @property
@@ -384,9 +360,8 @@ class TimeIndex(SparseIndex):
 
     def truncate(self, offset: int) -> None:
         """Remove the entries with an offset at or above `offset`."""
-        self._truncate_entries(
-            self._floor_by_value(offset - self.base_offset - 1) + 1 if offset > self.base_offset else 0
-        )
+        slot, _ = self._floor(1, offset - self.base_offset - 1) if offset > self.base_offset else (-1, b"")
+        self._truncate_entries(slot + 1)
 
 
 class TransactionIndex:
@@ -396,11 +371,11 @@ class TransactionIndex:
 
     ENTRY: ClassVar[Struct] = Struct(">hqqqq")
 
-    def __init__(self, disk: Disk, path: str, base_offset: int) -> None:
+    def __init__(self, disk: Disk, path: str, base_offset: int, *, is_new: bool = False) -> None:
         self._disk = disk
         self.path = path
         self.base_offset = base_offset
-        self._list: list[AbortedTransaction] = self._read() if disk.exists(path) else []
+        self._list: list[AbortedTransaction] = [] if is_new or not disk.exists(path) else self._read()
         self._written = len(self._list)
 
     @property
@@ -438,7 +413,7 @@ class TransactionIndex:
         keep = bisect_left(self._list, offset, key=_last_offset)
         if keep < len(self._list):
             self._disk.open(self.path, write=True).truncate(keep * self.ENTRY.size)
-            del self._list[keep:]
+            self._list = self._list[:keep]  # a thread may still read the old one
             self._written = keep
 
     def _read(self) -> list[AbortedTransaction]:

@@ -15,21 +15,25 @@ RULES    1. An append rolls the segment if it would exceed `segment_bytes`, if i
             the previous segment has gaps above that point, since recent appends have none.
             Our own compaction leaves no such gap: at least a header ends every segment (compaction/cleaner.py).
             An empty segment that starts below that end was being deleted or created at the loss of power: it is deleted.
-         6. With `register_files`, unused files may be closed between any two calls (storage/io/file_handle_cache.py). A
-            segment without appends then also drops its state in memory.
-NOT HERE The files of a sync (durability.py); one segment (segment.py); validation (log_validator.py);
+         6. With `register_files`, unused files may be closed between any two calls (storage/io/file_handle_cache.py).
+         7. The last segment gets the appends; it is loaded at the first use. A segment is sealed when later ones have started,
+            its batches are published and its files are written: a `SealedSegment` takes its place, the oldest first. The last
+            segment after a truncation or an abandoned roll is loaded again.
+         8. A lookup that needs the disk runs on a view (segments_view.py) in another thread. Its result is kept for the
+            retry, and the segments adopt the files that it has opened. Deletion, replacement and loading of segments discard
+            the results.
+NOT HERE The files of a sync (durability.py); one segment (active_segment.py, sealed_segment.py); validation (log_validator.py);
          when to flush or delete (log.py).
 """
 
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from copy import copy
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
-from operator import itemgetter
+from typing import TypeVar
 
 from protocol.records import BatchHeader, FileRegion
 from storage.config.config_def import MAX_LONG
@@ -38,7 +42,6 @@ from storage.engine import (
     AbortedTransaction,
     BatchInfo,
     Buffer,
-    Engine,
     LocatedBatches,
     OffsetPosition,
     OnBatch,
@@ -48,15 +51,18 @@ from storage.engine import (
 )
 from storage.io.deferred_file_ops import FileOp, Submit, run_now, sequential
 from storage.io.disk import Disk
-from storage.io.disk_lookup import DiskLookup
+from storage.io.disk_lookup import DiskLookup, NotResident, PendingLookups
 from storage.io.file_handle_cache import FileHandleCache, HandleRegistration
+from storage.segments.active_segment import ActiveSegment
 from storage.segments.directory_recovery import LOG, recover_directory
 from storage.segments.durability import UNKNOWN, Durability
-from storage.segments.indexes import NO_TIMESTAMP
-from storage.segments.lookups import BatchPosition, OpenedFiles, whole_batches
+from storage.segments.sealed_segment import LogSegment, SealedSegment
 from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
+from storage.segments.segment_files import BatchPosition
 from storage.segments.segment_swap import swap_segments
-from storage.segments.segment_views import SegmentViews
+from storage.segments.segments_view import SegmentsView, find_aborted, first_active, segment_infos, slot_of
+
+T = TypeVar("T")
 
 _log = logging.getLogger("barnabas.storage")
 
@@ -72,7 +78,7 @@ class SegmentReservation(Reservation):
     __slots__ = ("is_abandoned", "position", "segment")
 
     def __init__(
-        self, size: int, batches: Sequence[BatchInfo], segment: Segment, position: int, *, rolled: bool
+        self, size: int, batches: Sequence[BatchInfo], segment: ActiveSegment, position: int, *, rolled: bool
     ) -> None:
         self.size = size
         self.batches = batches
@@ -97,13 +103,13 @@ class SegmentEngine:
         self._disk = disk
         self._directory = directory
         self._jitter = jitter
-        self._segments: list[Segment] = []
-        self._bases: list[int] = []
+        self._segments: list[LogSegment] = []
         self._with_aborted: set[int] = set()
         self._outstanding: deque[SegmentReservation] = deque()
         self._end_offset = UNKNOWN  # until the active segment is loaded
         self._durability = Durability(disk)  # unknown after a clean close: all of the log
         self._handles = HandleRegistration(open_files)
+        self._lookups = PendingLookups()
         self._durable_end = 0  # no loss is possible below it
         self.submit: Submit = run_now
         self.compacted_end = 0
@@ -120,7 +126,7 @@ class SegmentEngine:
         starts = []
         for base_offset in listing.bases:
             size = disk.size(f"{directory}/{base_offset:020d}{LOG}")
-            self._add(Segment(disk, directory, base_offset, size, interval))
+            self._add(SealedSegment(disk, directory, base_offset, size, interval))
             if size and base_offset in listing.without_index:
                 starts.append(base_offset)
         if not self._segments:
@@ -129,15 +135,14 @@ class SegmentEngine:
         if recovery_point is not None:
             self._durability.mark_names_changed()  # a killed process may not have synced them
             self._durability.flushed_end = recovery_point
-            starts.append(self._bases[self._slot(recovery_point)])
+            starts.append(self._segments[self._slot(recovery_point)].base_offset)
         aborted = self._with_aborted
         starts += [s.base_offset for s in self._segments if s.base_offset in aborted and s.has_damaged_transactions()]
         if starts:
             self._end_offset = min(starts)
             return self._end_offset
-        if not self._active.size:
+        if not self._segments[-1].size:
             self._end_offset = self._durability.flushed_end = self._active.base_offset
-            self._active.load()
         return None
 
     def bytes_to_recover(self, start_offset: int) -> int:
@@ -165,16 +170,17 @@ class SegmentEngine:
 
         slot = self._slot(start_offset)
         remaining = self._segments[slot:]
-        del self._segments[slot:], self._bases[slot:]
+        del self._segments[slot:]
         while remaining:
-            segment = remaining.pop(0)
+            found = remaining.pop(0)
+            base_offset, size = found.base_offset, found.size
+            segment = ActiveSegment(self._disk, self._directory, base_offset, self._config.index_interval_bytes)
             self._add(segment)
-            if segment.base_offset in self._with_aborted:
-                self._with_aborted.discard(segment.base_offset)
-                segment.drop_transactions()
-            self._end_offset = segment.base_offset
+            if base_offset in self._with_aborted:
+                self._with_aborted.discard(base_offset)
+                segment.delete_transactions()
+            self._end_offset = base_offset
             has_gaps = False
-            size = segment.size
             for _ in segment.recover(publish):
                 yield self._end_offset
             while remaining and remaining[0].base_offset < self._end_offset and not remaining[0].size:
@@ -189,7 +195,7 @@ class SegmentEngine:
                 self._disk.sync_dir(self._directory)
             elif remaining:
                 self._durability.add_finished(segment)
-                segment.release(forget=True)
+                self._seal(len(self._segments) - 1, segment.size)
         if self._end_offset <= self._durable_end and self._active.size:
             self._active.sync()  # the next recovery may start at a recovery point that is already checkpointed
         if not 0 <= self._durability.flushed_end <= self._end_offset:
@@ -197,8 +203,8 @@ class SegmentEngine:
 
     def close(self, *, sync: bool = False) -> None:
         """Write the indexes and close the files; unpublished bytes are truncated."""
-        active = self._active
-        if active.is_loaded:
+        active = self._segments[-1]
+        if isinstance(active, ActiveSegment):  # else it was not used
             active.finish()
             if active.file.size() > active.size:
                 active.file.truncate(active.size)
@@ -206,12 +212,15 @@ class SegmentEngine:
                 active.sync()
                 self._disk.sync_dir(self._directory)
         for segment in self._segments:
-            segment.release(forget=True)
+            if isinstance(segment, ActiveSegment):
+                segment.write_indexes()
+            segment.close_files()
 
     def delete(self) -> None:
         """Close the files and write nothing more."""
+        self._lookups.cancel()
         for segment in self._segments:
-            segment.drop()
+            segment.retire()
 
     def update_config(self, config: LogConfig) -> None:
         """Apply new settings from the next append on."""
@@ -225,27 +234,33 @@ class SegmentEngine:
         self._handles.begin([segment for segment in self._segments if segment.is_open], self.close_if_written)
 
     def unregister_files(self) -> None:
-        """Keep files open from now on."""
+        """Keep files open from now on, and discard pending lookups."""
         self._handles.end(self._segments)
+        self._lookups.cancel()
 
-    def close_if_written(self, segment: Segment) -> bool:
+    def close_if_written(self, segment: LogSegment) -> bool:
         """Close a segment's files if nothing is pending; returns whether they are closed."""
-        is_active = segment is self._active
-        if is_active or segment.size == segment.reserved:
-            segment.close_if_written(self.submit, forget=not is_active)
+        if isinstance(segment, SealedSegment):
+            segment.close_files()
+        elif segment is self._segments[-1]:
+            segment.close_if_written(self.submit)
+        else:
+            self._seal_written()
         return not segment.is_open
 
     # ---- append ------------------------------------------------------------------------------------------
 
     def prepare_append(self) -> DiskLookup | None:
         """The lookup that opens the active segment's files; None if they are open."""
-        return self._segments[-1].prepare_append()
+        active = self._active
+        if active.is_open or not active.is_created:
+            return None
+        lookup = self.lookup("append", SegmentsView.open_active)
+        return lookup if isinstance(lookup, DiskLookup) else None
 
     def reserve(self, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> SegmentReservation:
         """Reserve bytes at the end of the active segment, or at the start of a new one."""
         segment = self._active
-        if not segment.is_loaded:
-            self._load()
         rolled = _must_roll(segment, size, batches, wall_ms, self._config, self._roll_ms)
         if rolled:
             segment = self._roll(batches[0].base_offset, wall_ms)
@@ -264,9 +279,9 @@ class SegmentEngine:
         first = self._outstanding.popleft()
         assert first is reservation
         segment = first.segment
-        self._end_offset = first.batches[-1][3] + 1
+        self._end_offset = first.batches[-1].last_offset + 1
         segment.publish(first.batches, self.submit)
-        if segment is not self._active and segment.size == segment.reserved:
+        if segment is not self._segments[-1] and not segment.has_pending_appends:
             self._finish(segment)
 
     def abandon(self, reservation: Reservation) -> None:
@@ -287,7 +302,7 @@ class SegmentEngine:
     @property
     def start_offset(self) -> int:
         """The base offset of the oldest segment."""
-        return self._bases[0]
+        return self._segments[0].base_offset
 
     @property
     def end_offset(self) -> int:
@@ -322,129 +337,76 @@ class SegmentEngine:
         end_offset = self.end_offset
         if offset >= max_offset:
             return LocatedBatches((), 0, max_offset, self._end_position() if offset == end_offset else None)
-        found = self._find(offset, Segment.find)
+        found = self._find(offset)
         if found is None:
             return LocatedBatches((), 0, max_offset, self._end_position())
         slot, batch = found
         if isinstance(batch, DiskLookup):
             return batch
         position, size = batch
-        segment = self._segments[slot]
+        segments = self._segments
+        segment = segments[slot]
         limit = segment.size
         region_end = max_offset
-        if slot + 1 < len(self._bases) and self._bases[slot + 1] <= max_offset:
-            region_end = self._bases[slot + 1]
+        if slot + 1 < len(segments) and segments[slot + 1].base_offset <= max_offset:
+            region_end = segments[slot + 1].base_offset
         elif max_offset < end_offset:
-            next_batch = segment.find(max_offset)
+            next_batch = self._find_in_segment(segment, max_offset)
             if isinstance(next_batch, DiskLookup):
                 return next_batch
             if next_batch is not None:
-                limit = next_batch[0]
+                limit, _ = next_batch
         length = limit - position
         if length > max_bytes:
             length = max_bytes if size <= max_bytes else size if min_one_batch else 0
-            # Otherwise the end is not needed, or needs the disk; a higher end is correct too.
-            if self._with_aborted and segment.is_index_resident:
-                bound = segment.offset_index.offset_at_or_after(position + length)
-                if bound is not None and bound < region_end:
-                    region_end = bound
+            if self._with_aborted:
+                # Otherwise the end is not needed, or needs the disk; a higher end is correct too.
+                with suppress(NotResident):
+                    bound = segment.offset_at_or_after(position + length)
+                    region_end = region_end if bound is None else min(bound, region_end)
         where = OffsetPosition(segment.base_offset, position)
         if length <= 0:
             return LocatedBatches((), 0, offset, where)
         return LocatedBatches((FileRegion(segment.file, position, length),), length, region_end, where)
 
-    def read_batches(self, offset: int, max_bytes: int) -> Buffer:
-        """Whole batches in memory from the one that `locate` finds."""
-        found = self._find(offset, Segment.find_on_disk) if offset < self.end_offset else None
-        if found is None:
-            return b""
-        slot, batch = found
-        assert not isinstance(batch, DiskLookup)
-        position, size = batch
-        segment = self._segments[slot]
-        if segment.base_offset >= self._end_offset:
-            return b""  # not recovered yet
-        data = segment.file.pread(min(max(max_bytes, size), segment.size - position), position)
-        return whole_batches(data)
-
-    def find_timestamp(self, target_ms: int, offset: int) -> int | None:
-        """The base offset of the first batch from `offset` on whose max timestamp is at least `target_ms`."""
-        if offset >= self.end_offset:
-            return None
-        for segment in self._segments[self._slot(offset) :]:
-            if segment.max_timestamp[0] >= target_ms:
-                found = segment.find_timestamp(target_ms, offset)
-                if found is not None:
-                    return found
-        return None
-
-    def max_timestamp(self) -> tuple[int, int] | None:
-        """The greatest timestamp in the log and the last offset of the first batch with it."""
-        if not self.size_bytes:
-            return None
-        self.end_offset  # noqa: B018  (loads the active segment, whose index may lack entries)
-        return max([segment.max_timestamp for segment in self._segments if segment.size], key=itemgetter(0))
-
-    def copy(self) -> SegmentEngine:
-        """A copy with read-only copies of all segments (segment_views.py)."""
-        copied = copy(self)
-        copied.detach()
-        return copied
-
-    def detach(self) -> None:
-        """Become a copy: share no mutable state with the original."""
-        self._segments = SegmentViews(self._segments)
-        self._bases = self._bases[:]
-        self._with_aborted = self._with_aborted.copy()
-
-    def adopt_files(self, copy: Engine) -> None:
-        """Take over the files that a copy has opened, of segments that still exist."""
-        assert isinstance(copy, SegmentEngine)
-        for base_offset, opened in copy.opened():
-            segment = self._segments[self._slot(base_offset)]
-            if segment.base_offset == base_offset:
-                segment.adopt_files(opened)
-
-    def opened(self) -> Iterator[tuple[int, OpenedFiles]]:
-        """The files that this copy has opened, by base offset."""
-        assert isinstance(self._segments, SegmentViews)
-        return ((base_offset, segment.opened()) for base_offset, segment in self._segments.views.items())
-
     def segments(self, limit: int | None = None) -> list[SegmentInfo]:
         """The segments from the oldest to the active one, at most `limit`."""
-        some = self._segments[:limit]
-        ends = [*self._bases[1 : len(some) + 1], self.end_offset]
-        return [SegmentInfo(s.base_offset, end, s.size) for s, end in zip(some, ends, strict=False)]
+        return segment_infos(self._segments, self.end_offset, limit)
 
-    def segment_max_timestamp(self, base_offset: int) -> int:
-        """The greatest timestamp in a segment; without timestamps, its modification time."""
-        self.end_offset  # noqa: B018  (as above)
-        segment = self._segments[self._slot(base_offset)]
-        timestamp = segment.max_timestamp[0]
-        return timestamp if timestamp != NO_TIMESTAMP else self._disk.modified_ms(segment.path(LOG))
+    def view(self) -> SegmentsView:
+        """The published batches at this moment."""
+        return SegmentsView(self._segments, self.end_offset, self._with_aborted)
+
+    def lookup(self, key: Hashable, find: Callable[[SegmentsView], T], *, is_cached: bool = False) -> T | DiskLookup:
+        """The result of `find` on a view, in another thread; `key` identifies the lookup."""
+
+        def begin() -> tuple[Callable[[], T], Callable[[], None]]:
+            view = self.view()
+            return partial(find, view), partial(self._adopt_files, view)
+
+        return self._lookups.get(key, begin, is_cached=is_cached)
 
     # ---- aborted transactions ----------------------------------------------------------------------------
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
         """Index a transaction in the segment of its marker."""
         segment = self._segments[self._slot(transaction.last_offset)]
+        assert isinstance(segment, ActiveSegment), "the marker was just published"
         segment.transactions.append(transaction, self.submit)
         self._with_aborted.add(segment.base_offset)
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction] | DiskLookup:
         """The aborted transactions with records in the range, in the order of their markers."""
-        found: list[AbortedTransaction] = []
-        if self._with_aborted:
-            for segment in self._segments[self._slot(start_offset) :]:
-                if segment.base_offset in self._with_aborted:
-                    lookup = segment.load_transactions()
-                    if lookup is not None:
-                        return lookup
-                    more, is_complete = segment.transactions.overlapping(start_offset, end_offset)
-                    found += more
-                    if is_complete:
-                        break
-        return found
+        if not self._with_aborted:
+            return []
+        segments = self._segments[self._slot(start_offset) :]
+        indexes = (segment.transactions for segment in segments if segment.base_offset in self._with_aborted)
+        try:
+            return find_aborted(indexes, start_offset, end_offset)
+        except NotResident:
+            return self.lookup(
+                ("aborted", start_offset, end_offset), lambda view: view.aborted(start_offset, end_offset)
+            )
 
     # ---- truncation and deletion -------------------------------------------------------------------------
 
@@ -460,7 +422,8 @@ class SegmentEngine:
         """Delete every batch that reaches to `offset` or above."""
         if offset >= self.end_offset:
             return
-        while self._bases[-1] > offset:
+        self._lookups.cancel()
+        while self._segments[-1].base_offset > offset:
             self._drop_last().unlink()
         self._disk.sync_dir(self._directory)
         active = self._active
@@ -470,13 +433,11 @@ class SegmentEngine:
 
     def reset(self, offset: int) -> None:
         """Delete everything; the log continues empty at `offset`."""
-        old = self._segments
-        self._segments, self._bases = [], []
-        self._with_aborted.clear()
+        self._lookups.cancel()
+        old, self._segments = self._segments, []
         # The new segment is created first, so that a crash leaves a log that ends at or above `offset`.
         for segment in old:
-            segment.drop()
-            self._durability.remove_finished(segment)
+            self._discard(segment)
         self._create(offset, UNKNOWN, run_now).file.sync()
         for segment in reversed(old):
             if segment.base_offset != offset:
@@ -486,7 +447,7 @@ class SegmentEngine:
 
     def replace(self, bases: Sequence[int], size: int, *, has_aborted: bool) -> list[str]:
         """Replace neighbouring segments by a compacted one whose files are ready."""
-        slot = self._bases.index(bases[0])
+        slot = self._slot(bases[0])
         old = self._segments[slot : slot + len(bases)]
         assert [segment.base_offset for segment in old] == list(bases), "neighbours are compacted"
         assert slot + len(bases) < len(self._segments), "the active segment is not compacted"
@@ -495,8 +456,8 @@ class SegmentEngine:
         new, op = swap_segments(self._disk, old, size, self._config.index_interval_bytes, deleted_paths)
         for segment in old:
             self._discard(segment)
+        self._lookups.cancel()
         self._segments[slot : slot + len(old)] = [new]
-        self._bases[slot : slot + len(old)] = [new.base_offset]
         new.handles = self._handles
         if has_aborted:
             self._with_aborted.add(new.base_offset)
@@ -510,15 +471,18 @@ class SegmentEngine:
         """Rename the segments wholly below `offset` for deletion; never the active one."""
         deleted_paths: list[str] = []
         steps: list[FileOp] = []
-        while len(self._bases) > 1 and self._bases[1] <= offset:
+        while len(self._segments) > 1 and self._segments[1].base_offset <= offset:
             segment = self._segments[0]
-            if segment.size != segment.reserved or (submit_first is not None and not segment.is_written):
+            if segment.has_pending_appends or (submit_first is not None and not segment.is_written):
                 break
-            steps += self._durability.before_trim(segment, self._bases[1], keep_open=submit_first is None)
+            steps += self._durability.before_trim(
+                segment, self._segments[1].base_offset, keep_open=submit_first is None
+            )
             steps.append(partial(segment.mark_deleted, deleted_paths))
-            del self._segments[0], self._bases[0]
+            del self._segments[0]
             self._discard(segment)
         if steps:
+            self._lookups.cancel()
             (submit_first or self.submit)(sequential(steps))
         return deleted_paths
 
@@ -527,13 +491,14 @@ class SegmentEngine:
     def collect_sync(self, limit: int | None = None) -> SyncWork:
         """The files to sync so that all published batches are durable, or only those of the oldest segments."""
         end_offset, flushed_end = self.end_offset, self.flushed_end_offset
+        segments = self._segments
         first = self._slot(flushed_end)
-        end_slot = len(self._bases) if limit is None else first + limit
-        unflushed = self._segments[first:end_slot] if flushed_end < end_offset else []
-        if not unflushed or end_slot >= len(self._bases) or self._bases[end_slot] >= end_offset:  # of a pending append
-            return self._durability.collect(self._directory, end_offset, unflushed, limit)
-        work = self._durability.collect(self._directory, self._bases[end_slot], unflushed, limit)
-        return work._replace(is_complete=False)
+        end_slot = len(segments) if limit is None else first + limit
+        unflushed = segments[first:end_slot] if flushed_end < end_offset else []
+        next_offset = segments[end_slot].base_offset if unflushed and end_slot < len(segments) else end_offset
+        is_complete = next_offset >= end_offset  # the next segment may be of a pending append
+        work = self._durability.collect(self._directory, min(next_offset, end_offset), unflushed, limit)
+        return work if is_complete else work._replace(is_complete=False)
 
     def mark_flushed(self, end_offset: int) -> None:
         """Record that the sync with this end offset has succeeded."""
@@ -542,25 +507,44 @@ class SegmentEngine:
     # ---- private -----------------------------------------------------------------------------------------
 
     @property
-    def _active(self) -> Segment:
-        return self._segments[-1]
+    def _active(self) -> ActiveSegment:
+        segment = self._segments[-1]
+        return segment if isinstance(segment, ActiveSegment) else self._load()
 
     def _slot(self, offset: int) -> int:
-        return max(bisect_right(self._bases, offset) - 1, 0)
+        return slot_of(self._segments, offset)
 
-    def _find(
-        self, offset: int, find: Callable[[Segment, int], BatchPosition | DiskLookup]
-    ) -> tuple[int, tuple[int, int] | DiskLookup] | None:
-        """The slot of the segment with the first batch that reaches to `offset`, and the result of `find` for it."""
+    def _find(self, offset: int) -> tuple[int, tuple[int, int] | DiskLookup] | None:
+        """The slot of the segment with the first batch that reaches to `offset`, and the batch's position and size."""
         segments = self._segments
         slot = len(segments) - 1
-        if offset < self._bases[slot]:
+        if offset < segments[slot].base_offset:
             slot = self._slot(offset)
         for number in range(slot, len(segments)):
-            found = find(segments[number], offset)
+            found = self._find_in_segment(segments[number], offset)
             if found is not None:
                 return number, found
         return None
+
+    def _find_in_segment(self, segment: LogSegment, offset: int) -> BatchPosition | DiskLookup:
+        try:
+            return segment.find(offset)
+        except NotResident:
+            base_offset = segment.base_offset
+            key = "batch", base_offset, offset
+            if not segment.is_open:
+                self._lookups.discard(key)  # a lookup opens the files
+            return self.lookup(key, lambda view: view.find_in_segment(base_offset, offset), is_cached=True)
+
+    def _adopt_files(self, view: SegmentsView) -> None:
+        """Use the files that a thread has opened for a view."""
+        for reader, files in view.opened.items():
+            if reader.is_retired:
+                continue
+            if files.size == reader.size:
+                reader.adopt(files)
+            else:  # the rebuild found an invalid batch
+                self._seal(self._slot(reader.base_offset), files.size).adopt(files)
 
     def _is_hole(self, following: Segment, *, has_gaps: bool) -> bool:
         """Whether the gap before this segment is a loss, so that the log ends before it (rule 5)."""
@@ -574,20 +558,50 @@ class SegmentEngine:
         segment = self._segments[self._slot(self._end_offset)]
         return OffsetPosition(segment.base_offset, segment.size)
 
-    def _load(self) -> None:
-        active = self._active
-        active.load()
+    def _load(self) -> ActiveSegment:
+        """Load the last segment, for appends."""
+        self._lookups.cancel()
+        sealed = self._segments[-1]
+        interval = self._config.index_interval_bytes
+        active = ActiveSegment(self._disk, self._directory, sealed.base_offset, interval)
+        active.load(sealed.size)
+        self._replace(-1, active)
         self._end_offset = active.end_offset
         if self._durability.flushed_end == UNKNOWN:
             self._durability.flushed_end = active.end_offset
+        return active
 
-    def _add(self, segment: Segment) -> None:
+    def _seal_written(self) -> None:
+        """Seal the segments that get no further appends, the oldest first."""
+        for slot in range(first_active(self._segments), len(self._segments) - 1):
+            segment = self._segments[slot]
+            assert isinstance(segment, ActiveSegment)
+            segment.write_indexes(self.submit)
+            if segment.has_pending_appends or not segment.is_written:
+                break
+            self._seal(slot, segment.size)
+
+    def _seal(self, slot: int, size: int) -> SealedSegment:
+        segment = self._segments[slot]
+        sealed = SealedSegment(segment.disk, self._directory, segment.base_offset, size, segment.interval)
+        self._replace(slot, sealed)
+        return sealed
+
+    def _replace(self, slot: int, new: LogSegment) -> None:
+        """Put another object with the same files in a segment's place."""
+        old, self._segments[slot] = self._segments[slot], new
+        new.handles = self._handles
+        if new.is_open:
+            self._handles.files_opened(new)
+        self._durability.replace_finished(old, new)
+        old.retire()
+
+    def _add(self, segment: LogSegment) -> None:
         self._segments.append(segment)
-        self._bases.append(segment.base_offset)
         segment.handles = self._handles
 
-    def _create(self, base_offset: int, wall_ms: int, submit: Submit) -> Segment:
-        segment = Segment(self._disk, self._directory, base_offset, 0, self._config.index_interval_bytes)
+    def _create(self, base_offset: int, wall_ms: int, submit: Submit) -> ActiveSegment:
+        segment = ActiveSegment(self._disk, self._directory, base_offset, self._config.index_interval_bytes)
         segment.create(wall_ms, submit)
         if self._config.preallocate:
             submit(partial(_preallocate, self._disk, segment.path(LOG), self._config.segment_bytes))
@@ -596,28 +610,28 @@ class SegmentEngine:
         self._roll_ms = _draw_roll_ms(self._config, self._jitter)
         return segment
 
-    def _roll(self, base_offset: int, wall_ms: int) -> Segment:
+    def _roll(self, base_offset: int, wall_ms: int) -> ActiveSegment:
+        self._seal_written()
         previous = self._active
-        if previous.size == previous.reserved:
+        if not previous.has_pending_appends:
             self._finish(previous)
         return self._create(base_offset, wall_ms, self.submit)
 
-    def _finish(self, segment: Segment) -> None:
+    def _finish(self, segment: ActiveSegment) -> None:
         segment.finish(self.submit)
         if self._config.preallocate:
             self.submit(partial(_release_preallocated, self._disk, segment.path(LOG), segment.size))
         self._durability.add_finished(segment)
 
     def _drop_last(self) -> Segment:
-        self._bases.pop()
         segment = self._segments.pop()
         self._discard(segment)
         return segment
 
-    def _discard(self, segment: Segment) -> None:
+    def _discard(self, segment: LogSegment) -> None:
         self._with_aborted.discard(segment.base_offset)
         self._durability.remove_finished(segment)
-        segment.drop()
+        segment.retire()
 
     def _set_end(self, end_offset: int) -> None:
         self._end_offset = end_offset
@@ -631,19 +645,20 @@ def _draw_roll_ms(config: LogConfig, jitter: Callable[[int], int]) -> int:
 
 
 def _must_roll(
-    segment: Segment, size: int, batches: Sequence[BatchInfo], wall_ms: int, config: LogConfig, roll_ms: int
+    segment: ActiveSegment, size: int, batches: Sequence[BatchInfo], wall_ms: int, config: LogConfig, roll_ms: int
 ) -> bool:
     """Whether batches of `size` bytes need a new segment; `roll_ms` is the maximum age."""
     reserved = segment.reserved
     if segment.created_ms < 0:
         segment.created_ms = wall_ms
+    overflows = batches[-1].last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
     if not reserved:
-        return batches[-1][3] - segment.base_offset > MAX_RELATIVE_OFFSET and batches[0][2] > segment.base_offset
-    if reserved + size > config.segment_bytes or batches[-1][3] - segment.base_offset > MAX_RELATIVE_OFFSET:
+        return overflows and batches[0].base_offset > segment.base_offset
+    if reserved + size > config.segment_bytes or overflows:
         return True
     first_timestamp = segment.first_timestamp
     if first_timestamp >= 0:
-        waited_ms = (batches[0][4] if len(batches) == 1 else max([b[4] for b in batches])) - first_timestamp
+        waited_ms = max([batch.max_timestamp for batch in batches]) - first_timestamp
     else:
         waited_ms = wall_ms - segment.created_ms
     return waited_ms > roll_ms or segment.has_full_index(config.segment_index_bytes)

@@ -18,6 +18,7 @@ from typing import TypeVar
 from storage.io.deferred_file_ops import FileOp, sequential
 from storage.io.disk import Disk, File, StorageError
 from storage.segments.directory_recovery import CLEANED, INDEXES, LOG, SWAP
+from storage.segments.sealed_segment import SealedSegment
 from storage.segments.segment import Segment
 
 _SUFFIXES = (LOG, *INDEXES)
@@ -73,7 +74,7 @@ class RenameTrackingDisk(Disk):
 
 def swap_segments(
     disk: Disk, old: Sequence[Segment], size: int, interval: int, deleted_paths: list[str]
-) -> tuple[Segment, FileOp]:
+) -> tuple[SealedSegment, FileOp]:
     """The segment that replaces `old`, and the operation that renames the files; `deleted_paths` as in Segment.mark_deleted."""
     tracking = RenameTrackingDisk(disk)
     directory, base_offset = old[0].directory, old[0].base_offset
@@ -95,6 +96,6 @@ def swap_segments(
 
     steps.append(begin)
     names = sequential(steps)
-    new = Segment(tracking, directory, base_offset, size, interval)
+    new = SealedSegment(tracking, directory, base_offset, size, interval)
     new.is_created = False
     return new, op

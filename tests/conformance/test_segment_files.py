@@ -178,9 +178,9 @@ def test_what_kafka_wrote_is_opened_read_and_found(kafkas: Path, tmp_path: Path,
             offset = header.next_offset
     for target in range(NOW_MS - 200, NOW_MS + 15_300, 333):
         expected = next((base for time, base in times if time >= target), None)
-        assert engine.find_timestamp(target, 0) == expected
-    assert engine.max_timestamp() is not None
-    assert engine.max_timestamp()[0] == max(times)[0]  # type: ignore[index]
+        assert engine.view().find_timestamp(target, 0) == expected
+    assert engine.view().max_timestamp() is not None
+    assert engine.view().max_timestamp()[0] == max(times)[0]  # type: ignore[index]
 
 
 @needs_kafka

@@ -28,7 +28,6 @@ FOLDER_MODULES = 20
 LONG_FILES: dict[str, str] = {
     "broker/server.py": "one class that creates, starts and stops everything in one visible order",
     "replication/partition/replica_manager.py": "one class: appends, reads and their waits share the state of the partitions",
-    "storage/segments/segment.py": "one class: a log file and its indexes are opened, published and rebuilt together",
     "storage/segments/segment_engine.py": "one class that implements the storage engine contract over a list of segments",
 }
 """Files of more than 600 lines, with the reason: one subject that reads worse in two files."""

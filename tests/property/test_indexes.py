@@ -181,7 +181,7 @@ class EngineAgainstList(RuleBasedStateMachine):
             for base, last, part in self.batches
             if last >= offset and headers(part)[0][1].max_timestamp >= NOW_MS + after_ms
         )
-        assert self.engine.find_timestamp(NOW_MS + after_ms, offset) == next(found, None)
+        assert self.engine.view().find_timestamp(NOW_MS + after_ms, offset) == next(found, None)
 
     @invariant()
     def ends_agree(self) -> None:

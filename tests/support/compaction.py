@@ -99,8 +99,8 @@ def job_for(
     """The job that cleans a log as far as possible; its recovery point counts as written unless another is given."""
     recovery_point = log.recovery_point if written_recovery_point is None else written_recovery_point
     engine = log.open()
-    dirt = measure(engine, bounds_of(log, wall_ms))
-    return make_job(engine, log, dirt, last_records(log.producers), recovery_point, wall_ms, resources)
+    dirt = measure(engine.view(), bounds_of(log, wall_ms))
+    return make_job(engine.view(), log, dirt, last_records(log.producers), recovery_point, wall_ms, resources)
 
 
 def batches_of(log: Log) -> Iterator[tuple[bytes, int, BatchHeader]]:

@@ -19,9 +19,9 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from struct import Struct
-from typing import Any
+from typing import Any, TypeVar
 
 from crc32c import crc32c
 
@@ -32,7 +32,7 @@ from storage.engine import (
     AbortedTransaction,
     BatchInfo,
     Buffer,
-    Engine,
+    EngineView,
     LocatedBatches,
     OffsetPosition,
     OnBatch,
@@ -42,6 +42,8 @@ from storage.engine import (
 )
 from storage.io.deferred_file_ops import Submit, run_now
 from storage.io.disk import Disk, File
+
+T = TypeVar("T")
 
 _HEAD = Struct(">?III")
 
@@ -220,10 +222,11 @@ class ScatteredEngine:
 
     def prepare_append(self) -> None: ...
 
-    def copy(self) -> ScatteredEngine:
+    def view(self) -> ScatteredEngine:
         return self
 
-    def adopt_files(self, copy: Engine) -> None: ...
+    def lookup(self, key: Hashable, find: Callable[[EngineView], T]) -> T:
+        return find(self)
 
     def locate(self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool) -> LocatedBatches:
         regions: list[FileRegion] = []

@@ -429,7 +429,7 @@ class Operations:
         if partition.log is not log or partition.in_flight:
             return
         end = log.log_end_offset
-        first = log.open().read_batches(log.log_start_offset, 1) if log.log_start_offset < end else None
+        first = log.open().view().read_batches(log.log_start_offset, 1) if log.log_start_offset < end else None
         copy, work = simulation.manager.new_future_log(log, target, parse_header(first).base_offset if first else end)
         work()
         simulation.manager.add_future_log(copy)

@@ -13,7 +13,7 @@ from pytest import MonkeyPatch  # noqa: PT013
 import storage.compaction.cleanable
 import storage.directories.log_manager
 import storage.log.recovery
-import storage.segments.segment
+import storage.segments.active_segment
 import tests.support.compaction
 from storage.compaction.cleaner import _Cleaner
 from storage.directories.log_directory import LogDirectory
@@ -81,7 +81,7 @@ def compaction_swaps_unsynced_segments(patch: MonkeyPatch) -> None:
 
     def planted(self: Any, new: Any, last: Any) -> None:
         new.finish()
-        new.release(forget=False)
+        new.close_files()
 
     patch.setattr(_Cleaner, "_complete", planted)
 
@@ -174,7 +174,7 @@ def _replaced(name: str, owner: object, attribute: str, returned: object) -> Pla
 
 PLANTED_BUGS: tuple[PlantedBug, ...] = (
     _replaced("directories_are_not_synced", SimulatedDirectory, "sync", None),
-    _replaced("corrupt_batches_are_accepted", storage.segments.segment, "crc_is_valid", True),
+    _replaced("corrupt_batches_are_accepted", storage.segments.active_segment, "crc_is_valid", True),
     _replaced("truncation_keeps_the_recovery_point", LogManager, "_lower_checkpoint", None),
     _replaced("compaction_removes_producer_state", _Cleaner, "_is_last_of_producer", False),
     _replaced("the_epoch_cache_is_not_flushed", LeaderEpochCache, "take_replacement", []),

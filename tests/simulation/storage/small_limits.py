@@ -15,17 +15,18 @@ import storage.directories.log_manager
 import storage.log.log_flush
 import storage.log.recovery
 import storage.log.retention
+import storage.segments.active_segment
 import storage.segments.indexes
-import storage.segments.segment
+import storage.segments.segment_files
 
 _LIMITS: tuple[tuple[tuple[tuple[ModuleType, str], ...], int], ...] = (
     (((storage.segments.indexes, "WARM_BYTES"),), 24),
     (((storage.segments.indexes, "_SURPLUS_ENTRIES"),), 1),
     (((storage.segments.indexes, "_PENDING_ENTRIES"),), 2),
-    (((storage.segments.segment, "_RECENT_BATCHES"),), 1),
-    (((storage.segments.segment, "_RECOVERY_READ_BYTES"),), 150),
-    (((storage.segments.segment, "FIRST_READ_BYTES"),), 100),
-    (((storage.segments.segment, "LONG_READ_BYTES"),), 150),
+    (((storage.segments.active_segment, "_RECENT_BATCHES"),), 1),
+    (((storage.segments.active_segment, "_RECOVERY_READ_BYTES"),), 150),
+    (((storage.segments.segment_files, "FIRST_READ_BYTES"),), 100),
+    (((storage.segments.segment_files, "LONG_READ_BYTES"),), 150),
     (((storage.log.recovery, "REPLAY_BYTES"),), 150),
     (((storage.log.recovery, "RECALLED_BYTES"),), 150),
     (((storage.directories.log_manager, "LAZY_RECOVERY_BYTES"),), 300),

@@ -101,9 +101,9 @@ class TestBothEngines:
         engine = make()
         assert (engine.start_offset, engine.end_offset, engine.size_bytes, engine.flushed_end_offset) == (0, 0, 0, 0)
         assert engine.segments() == [SegmentInfo(0, 0, 0)]
-        assert engine.max_timestamp() is None
-        assert engine.find_timestamp(0, 0) is None
-        assert engine.read_batches(0, 100) == b""
+        assert engine.view().max_timestamp() is None
+        assert engine.view().find_timestamp(0, 0) is None
+        assert engine.view().read_batches(0, 100) == b""
         assert not engine.roll(NOW_MS)
 
     def test_appended_batches_are_read_from_every_offset(self, make: MakeEngine) -> None:
@@ -249,8 +249,8 @@ class TestBothEngines:
         engine = make(LogConfig())
         batches = fill(engine, 4, size=200)
         for max_bytes, count in ((0, 1), (200, 1), (399, 1), (400, 2), (460, 2), (10_000, 3)):
-            assert bytes(engine.read_batches(1, max_bytes)) == b"".join(batches[1 : 1 + count])
-        assert bytes(engine.read_batches(4, 1000)) == b""
+            assert bytes(engine.view().read_batches(1, max_bytes)) == b"".join(batches[1 : 1 + count])
+        assert bytes(engine.view().read_batches(4, 1000)) == b""
 
     def test_a_region_stays_readable_after_deletion(self, make: MakeEngine, tmp_path: Path) -> None:
         engine = make()
@@ -272,11 +272,14 @@ class TestBothEngines:
         for offset in range(0, 205, 3):
             for target in range(NOW_MS - 1, NOW_MS + 62, 4):
                 expected = [5 * n for n, stamp in enumerate(stamps) if stamp >= target and 5 * n + 4 >= offset]
-                assert engine.find_timestamp(target, offset) == (expected[0] if expected else None), (offset, target)
+                assert engine.view().find_timestamp(target, offset) == (expected[0] if expected else None), (
+                    offset,
+                    target,
+                )
         latest = max(stamps)
-        assert engine.max_timestamp() == (latest, 5 * stamps.index(latest) + 4)
+        assert engine.view().max_timestamp() == (latest, 5 * stamps.index(latest) + 4)
         engine.close()
-        assert make().max_timestamp() == (latest, 5 * stamps.index(latest) + 4)
+        assert make().view().max_timestamp() == (latest, 5 * stamps.index(latest) + 4)
 
     # ---- segments ----------------------------------------------------------------------------------------
 
@@ -307,8 +310,8 @@ class TestBothEngines:
         append(engine, batch(1, size=200, timestamp_ms=NOW_MS + 3))
         engine.roll(NOW_MS)
         append(engine, batch(2, size=200, timestamp_ms=-1))
-        assert engine.segment_max_timestamp(0) == NOW_MS + 7
-        assert engine.segment_max_timestamp(2) > NOW_MS + 10**10
+        assert engine.view().segment_max_timestamp(0) == NOW_MS + 7
+        assert engine.view().segment_max_timestamp(2) > NOW_MS + 10**10
 
     def test_new_settings_apply_to_the_next_append(self, make: MakeEngine) -> None:
         engine = make()
@@ -341,14 +344,14 @@ class TestBothEngines:
         assert engine.end_offset == end_offset
         assert engine.size_bytes == len(kept)
         assert all_of(engine) == kept
-        assert engine.max_timestamp() == ((NOW_MS + offset // 4 - 1, end_offset - 1) if kept else None)
+        assert engine.view().max_timestamp() == ((NOW_MS + offset // 4 - 1, end_offset - 1) if kept else None)
         append(engine, more := batch(end_offset, 2, size=150, timestamp_ms=NOW_MS + 50))
         assert all_of(engine) == kept + more
-        assert engine.find_timestamp(NOW_MS + 20, 0) == end_offset
+        assert engine.view().find_timestamp(NOW_MS + 20, 0) == end_offset
         engine.close()
         again = make()
         assert all_of(again) == kept + more
-        assert again.find_timestamp(NOW_MS + 20, 0) == end_offset
+        assert again.view().find_timestamp(NOW_MS + 20, 0) == end_offset
         assert sum(segment.size for segment in again.segments()) == again.size_bytes == len(kept + more)
 
     def test_reset_restarts_the_log_at_any_offset(self, make: MakeEngine) -> None:
@@ -359,7 +362,7 @@ class TestBothEngines:
             engine.reset(offset)
             assert (engine.start_offset, engine.end_offset, engine.size_bytes) == (offset, offset, 0)
             assert engine.segments() == [SegmentInfo(offset, offset, 0)]
-            assert engine.max_timestamp() is None
+            assert engine.view().max_timestamp() is None
         append(engine, data := batch(500, 2))
         engine.close()
         again = make()
@@ -463,7 +466,7 @@ class TestBothEngines:
         assert 6 <= start <= 15
         found, at = b"", 0
         while at < start:
-            found += bytes(again.read_batches(at, 700))
+            found += bytes(again.view().read_batches(at, 700))
             at = headers(found)[-1][1].next_offset
         assert found.startswith(b"".join(batches[: start // 2]))
         assert again.bytes_to_recover(start) == 300 * (10 - start // 2)

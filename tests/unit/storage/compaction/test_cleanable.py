@@ -27,7 +27,7 @@ def log(tmp_path: Path) -> Log:
 def dirt_of(log: Log, wall_ms: int = NOW_MS + 10_000, **settings: float) -> LogToClean:
     log.config = replace(log.config, **settings)  # type: ignore[arg-type]
     bounds = bounds_of(log, wall_ms)
-    dirt = measure(log.open(), bounds)
+    dirt = measure(log.open().view(), bounds)
     if dirt.is_due(log.config):
         assert may_be_due(log.open(), bounds), "the first look is never too strict"
     return dirt

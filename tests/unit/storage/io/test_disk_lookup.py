@@ -236,6 +236,7 @@ def test_a_corrupt_batch_is_reported_to_the_callers_and_read_again_by_the_next(c
         lookup = lookup_of(lambda: regions(log, 0))
         answer(lookup)
         refused(ErrorCode.CORRUPT_MESSAGE, lambda: regions(log, 0))
+        lookup.done()
 
 
 def test_a_disk_error_is_raised_by_the_thread(cold, tmp_path):

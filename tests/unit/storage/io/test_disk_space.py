@@ -13,7 +13,7 @@ from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk, StorageError
 from storage.segments.directory_recovery import CLEANED, DELETED, INDEXES, LOG
 from storage.segments.indexes import WARM_BYTES, OffsetIndex
-from storage.segments.segment import Segment
+from storage.segments.sealed_segment import SealedSegment
 from storage.segments.segment_swap import swap_segments
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import NOW_MS, ProducerInfo, append, flush, values_of
@@ -78,7 +78,7 @@ def test_a_segment_swap_is_retried_on_a_full_disk(tmp_path: Path, left: int) -> 
     for suffix in (LOG, *INDEXES):
         (tmp_path / f"{stems[0]}{suffix}{CLEANED}").write_text("new")
     disk, deleted_files = NoNames(left), list[str]()
-    old = [Segment(disk, str(tmp_path), base, 10, 1) for base in (0, 5)]
+    old = [SealedSegment(disk, str(tmp_path), base, 10, 1) for base in (0, 5)]
     _, change = swap_segments(disk, old, 3, 1, deleted_files)
     make(change)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {

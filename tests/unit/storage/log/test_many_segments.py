@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from protocol.records import ControlType
+from protocol.records import ControlType, headers
 from storage.config.log_config import LogConfig
 from storage.directories.log_manager import LogManager
+from storage.engine import SegmentInfo
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import TEMPORARY, Disk, File, StorageError
 from storage.io.disk_lookup import wait_for_disk
@@ -19,6 +20,7 @@ from storage.log.log import AppendOrigin, Isolation, Log
 from storage.log.retention import MAX_SEGMENTS_PER_PASS
 from storage.segments.directory_recovery import LOG
 from storage.segments.segment_engine import SegmentEngine
+from storage.segments.segments_view import SegmentsView
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import (
     BIG,
@@ -76,30 +78,36 @@ def engine_of(log: Log) -> SegmentEngine:
 # ---- looking ---------------------------------------------------------------------------------------------
 
 
-def test_an_engine_copy_copies_only_segments_in_use(tmp_path: Path) -> None:
+def opened_by(view: SegmentsView) -> list[int]:
+    """The base offsets of the segments whose files a view has opened."""
+    return [segment.base_offset for segment in view.opened]
+
+
+def test_a_view_shares_the_files_of_the_engine_and_opens_others(tmp_path: Path) -> None:
     log = reopened(tmp_path)
     engine = engine_of(log)
-    assert len(engine.segments()) == MANY
-    assert [base_offset for base_offset, _ in engine.copy().opened()] == [MANY - 1]
     wait_for_disk(log.read, 7, 1 << 20, Isolation.LOG_END)
-    twin = engine.copy()
-    assert [base_offset for base_offset, _ in twin.opened()] == [7, MANY - 1]
-    assert twin.read_batches(9, 1) == engine.read_batches(9, 1)
-    assert [base_offset for base_offset, _ in twin.opened()] == [7, MANY - 1, 9]
+    view = engine.view()
+    assert opened_by(view) == []
+    for offset in (7, 9):
+        assert view.read_batches(offset, 1)
+    assert opened_by(view) == [9]
 
 
-def test_an_engine_copy_answers_like_its_original(tmp_path: Path) -> None:
+def test_a_view_answers_as_of_its_time(tmp_path: Path) -> None:
     log = reopened(tmp_path)
     engine = engine_of(log)
-    for _ in range(2):
+    views = [engine.view()]
+    append(log, "x" * 300, timestamp_ms=NOW_MS + MANY)
+    views.append(engine.view())
+    append(log, "x" * 300, timestamp_ms=NOW_MS + MANY + 1)
+    for end, view in enumerate(views, MANY):
         for offset in (0, 7, MANY - 1):
-            twin = engine.copy()
-            assert twin.read_batches(offset, 1000) == engine.read_batches(offset, 1000)
-            assert twin.find_timestamp(NOW_MS + offset, 0) == offset
-            assert (twin.segments(), twin.size_bytes) == (engine.segments(), engine.size_bytes)
-            assert twin.max_timestamp() == engine.max_timestamp() == (NOW_MS + MANY - 1, MANY - 1)
-            engine.adopt_files(twin)
-        append(log, "x" * 300, timestamp_ms=NOW_MS)
+            assert headers(view.read_batches(offset, 1))[0][1].base_offset == offset
+            assert view.find_timestamp(NOW_MS + offset, 0) == offset
+        assert view.read_batches(end, 1) == b""
+        assert view.segments() == [SegmentInfo(base, base + 1, size) for base, _, size in engine.segments()[:end]]
+        assert view.max_timestamp() == (NOW_MS + end - 1, end - 1)
 
 
 def test_timestamps_are_found_without_opening_all_indexes(tmp_path: Path) -> None:
@@ -107,13 +115,15 @@ def test_timestamps_are_found_without_opening_all_indexes(tmp_path: Path) -> Non
     disk = CountingDisk()
     engine = engine_of(log_at(tmp_path, disk=disk, config=CONFIG))
     disk.opened.clear()
-    for _ in range(2):
-        twin = engine.copy()
-        assert twin.find_timestamp(NOW_MS + MANY - 3, 0) == MANY - 3
-        engine.adopt_files(twin)
-    wanted = f"{tmp_path}/t-0/{MANY - 3:020d}"
+    for target in (MANY - 3, MANY - 3, MANY - 4):
+        found = wait_for_disk(
+            engine.lookup, target, lambda view, target=target: view.find_timestamp(NOW_MS + target, 0)
+        )
+        assert found == target
+    wanted = [f"{tmp_path}/t-0/{target:020d}" for target in (MANY - 3, MANY - 4)]
     times = [f"{tmp_path}/t-0/{base:020d}.timeindex" for base in range(MANY - 2)]
-    assert sorted(disk.opened) == sorted([*times, f"{wanted}.index", f"{wanted}.timeindex", f"{wanted}{LOG}"])
+    opened = [stem + suffix for stem in wanted for suffix in (".index", ".timeindex", LOG)]
+    assert sorted(disk.opened) == sorted(times + opened)
 
 
 @pytest.mark.parametrize("damage", [bytes(24), b"torn", b""])
@@ -121,10 +131,10 @@ def test_an_invalid_last_time_index_entry_causes_a_rebuild(tmp_path: Path, damag
     closed(tmp_path, 3)
     (tmp_path / f"t-0/{1:020d}.timeindex").write_bytes(damage)
     engine = engine_of(log_at(tmp_path, config=CONFIG))
-    assert engine.segment_max_timestamp(0) == NOW_MS
+    assert engine.view().segment_max_timestamp(0) == NOW_MS
     if damage:
-        assert engine.segment_max_timestamp(1) == NOW_MS + 1
-    assert engine.segment_max_timestamp(2) == NOW_MS + 2
+        assert engine.view().segment_max_timestamp(1) == NOW_MS + 1
+    assert engine.view().segment_max_timestamp(2) == NOW_MS + 2
 
 
 # ---- making durable --------------------------------------------------------------------------------------

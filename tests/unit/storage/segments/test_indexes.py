@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from storage.engine import AbortedTransaction
-from storage.io.disk import Disk, StorageError
+from storage.io.disk import Disk, Mapping, StorageError
+from storage.io.disk_lookup import NotResident, read_resident
 from storage.segments.indexes import (
     WARM_BYTES,
     CorruptIndex,
@@ -70,7 +71,8 @@ def test_a_mapping_is_extended_when_the_index_grows(tmp_path: Path) -> None:
 def test_truncation_removes_entries_at_or_above_the_offset(tmp_path: Path, keep: int, *, written: bool) -> None:
     disk = Disk()
     index = offset_index(tmp_path, 3000, disk=disk)
-    index.lookup(BASE + 9)  # makes the mapping
+    index.open_file()
+    index.lookup(BASE + 9, read_resident)  # makes the mapping
     assert disk.open_files == 2  # the mapping has a descriptor of its own
     if written:
         index.write_out()
@@ -130,16 +132,18 @@ def test_a_failed_write_out_is_retried_by_the_next(tmp_path: Path) -> None:
     assert OffsetIndex(Disk(), index.path, BASE).entries == 5
 
 
-def test_only_the_mapping_keeps_a_descriptor(tmp_path: Path) -> None:
+def test_only_lookups_that_must_not_wait_keep_a_descriptor(tmp_path: Path) -> None:
     disk = FaultyDisk()
     index = offset_index(tmp_path, 3000, disk=disk)
-    index.lookup(BASE + 25_000)
-    assert disk.open_files == 0
-    index.lookup(BASE + 9)
-    assert disk.open_files == 2  # the mapping has a descriptor of its own
-    index.unmap()
-    assert disk.open_files == 0
     assert index.lookup(BASE + 9) == (BASE + 9, 4096)
+    assert disk.open_files == 0
+    with pytest.raises(NotResident):
+        index.lookup(BASE + 9, read_resident)
+    index.open_file()
+    assert index.lookup(BASE + 9, read_resident) == (BASE + 9, 4096)
+    assert disk.open_files == 2  # the mapping has a descriptor of its own
+    index.close_file()
+    assert disk.open_files == 0
 
 
 class _ObservedColumn:
@@ -157,10 +161,10 @@ class _ObservedColumn:
 def _observe_pages(index: SparseIndex, touched: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
     kind, real = type(index), SparseIndex._cold_entry
 
-    def observed(self: SparseIndex, slot: int) -> tuple[int, int]:
+    def observed(self: SparseIndex, slot: int, cold: Mapping | bytes) -> tuple[int, int]:
         if self is index:
             touched.add(slot * self.ENTRY.size // PAGE)
-        return real(self, slot)
+        return real(self, slot, cold)
 
     monkeypatch.setattr(SparseIndex, "_cold_entry", observed)
     monkeypatch.setattr(kind, "COLUMNS", tuple(_ObservedColumn(column, touched) for column in kind.COLUMNS))

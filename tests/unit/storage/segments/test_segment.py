@@ -1,4 +1,4 @@
-"""One log file and its indexes (storage/segments/segment.py)."""
+"""One log file and its indexes (storage/segments/active_segment.py, sealed_segment.py)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import pytest
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import BATCH_OVERHEAD, HEADER, BatchHeader, headers, parse_header
 from storage.engine import Buffer
+from storage.io.deferred_file_ops import run_now
 from storage.io.disk import Disk
+from storage.io.disk_lookup import NotResident, read_waiting
+from storage.segments.active_segment import ActiveSegment, ActiveView
 from storage.segments.directory_recovery import LOG, OFFSET_INDEX, TIME_INDEX
-from storage.segments.segment import Segment
+from storage.segments.sealed_segment import LogSegment, SealedSegment
+from storage.segments.segment_files import BatchPosition, find_waiting
 from tests.support.batches import with_fields
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.segments import NOW_MS, batch, contents, infos
@@ -19,27 +23,41 @@ from tests.support.segments import NOW_MS, batch, contents, infos
 BASE = 7000
 
 
-def new_segment(directory: Path, data: bytes = b"", *, disk: Disk | None = None, interval: int = 4096) -> Segment:
+def new_segment(directory: Path, data: bytes = b"", *, disk: Disk | None = None, interval: int = 4096) -> ActiveSegment:
     """A segment at offset BASE with `data`, each batch published alone."""
     directory.mkdir(exist_ok=True)
-    segment = Segment(disk or Disk(), str(directory), BASE, 0, interval)
+    segment = ActiveSegment(disk or Disk(), str(directory), BASE, interval)
     segment.create(NOW_MS)
     for info in infos(data):
-        part = data[info.position : info.position + info.size]
-        segment.file.pwrite(part, segment.reserve((info,), info.size))
-        segment.publish((info,))
+        append(segment, data[info.position : info.position + info.size])
     return segment
 
 
-def opened_again(segment: Segment, *, disk: Disk | None = None) -> Segment:
-    """The segment after a restart."""
-    segment.release(forget=True)
-    return found_on_disk(segment, disk=disk)
+def append(segment: ActiveSegment, data: bytes) -> None:
+    """Reserve, write and publish at once."""
+    segment.write(data, segment.reserve(infos(data), len(data)))
+    segment.publish(infos(data))
 
 
-def found_on_disk(segment: Segment, *, disk: Disk | None = None) -> Segment:
-    """The same files in a new object."""
-    return Segment(disk or Disk(), segment.directory, BASE, Path(segment.path(LOG)).stat().st_size, segment.interval)
+def sealed(segment: LogSegment, *, disk: Disk | None = None) -> SealedSegment:
+    """The segment as found on disk."""
+    size = Path(segment.path(LOG)).stat().st_size
+    return SealedSegment(disk or Disk(), segment.directory, BASE, size, segment.interval)
+
+
+def loaded(segment: LogSegment, *, disk: Disk | None = None) -> ActiveSegment:
+    """The segment loaded for appends after a restart."""
+    again = ActiveSegment(disk or Disk(), segment.directory, BASE, segment.interval)
+    again.load(Path(segment.path(LOG)).stat().st_size)
+    return again
+
+
+def found(segment: LogSegment, offset: int) -> BatchPosition:
+    """The result of a thread; the segment adopts the opened files."""
+    reader = ActiveView(segment) if isinstance(segment, ActiveSegment) else segment
+    files, position = find_waiting(reader, reader.files or reader.open_files(), offset)
+    reader.adopt(files)
+    return position
 
 
 def batches(count: int, *, records: int = 1, size: int = 1000) -> bytes:
@@ -55,7 +73,7 @@ def expected(data: bytes, offset: int) -> tuple[int, int] | None:
     return None
 
 
-def state(segment: Segment) -> tuple[object, ...]:
+def state(segment: ActiveSegment) -> tuple[object, ...]:
     """The state that an append needs."""
     return (
         segment.size,
@@ -68,7 +86,12 @@ def state(segment: Segment) -> tuple[object, ...]:
     )
 
 
-def recover(segment: Segment) -> list[tuple[BatchHeader, bytes]]:
+def torn(segment: LogSegment, *, disk: Disk | None = None) -> ActiveSegment:
+    """The segment after a crash, for a recovery."""
+    return ActiveSegment(disk or Disk(), segment.directory, BASE, segment.interval)
+
+
+def recover(segment: ActiveSegment) -> list[tuple[BatchHeader, bytes]]:
     """Run the recovery; returns every batch visited."""
     seen = []
 
@@ -110,8 +133,7 @@ def test_each_batch_of_an_append_is_indexed(tmp_path: Path) -> None:
     data = batches(20)
     one_by_one = new_segment(tmp_path / "a", data, interval=2000)
     together = new_segment(tmp_path / "b", interval=2000)
-    together.file.pwrite(data, together.reserve(infos(data), len(data)))
-    together.publish(infos(data))
+    append(together, data)
     assert together.offset_index.entries == 6
     assert state(together) == state(one_by_one)
     one_by_one.finish()
@@ -124,9 +146,7 @@ def test_a_reopened_segment_continues_as_if_never_closed(tmp_path: Path, count: 
     segment = new_segment(tmp_path, batches(count))
     segment.finish()
     before = state(segment)
-    again = opened_again(segment)
-    again.load()
-    assert state(again) == before
+    assert state(loaded(segment)) == before
 
 
 def test_index_files_are_written_in_groups_of_entries(tmp_path: Path) -> None:
@@ -143,11 +163,11 @@ def test_index_files_are_written_in_groups_of_entries(tmp_path: Path) -> None:
 def test_find_agrees_with_a_scan_for_every_offset(tmp_path: Path, size: int, *, again: bool) -> None:
     data = b"".join(batch(BASE + 5 * i, 3, size=size + i % 7) for i in range(200))  # gaps, as compaction leaves them
     segment = new_segment(tmp_path, data)
-    if again:
-        segment.finish()
-        segment = opened_again(segment)
+    segment.finish()
     for offset in range(BASE - 1, BASE + 1001):
-        assert segment.find_on_disk(offset) == expected(data, offset), offset
+        wanted = expected(data, offset)
+        assert found(sealed(segment) if again else segment, offset) == wanted, offset
+        assert segment.find(offset) == wanted, offset
 
 
 def test_find_among_recent_batches_reads_nothing(tmp_path: Path) -> None:
@@ -155,7 +175,7 @@ def test_find_among_recent_batches_reads_nothing(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, batches(500), disk=disk)
     disk.reset_counters()
     for offset in range(BASE + 500 - 64, BASE + 501):
-        segment.find_on_disk(offset)
+        segment.find(offset)
     assert disk.reads == []
 
 
@@ -163,11 +183,10 @@ def test_find_after_a_load_reads_nothing_above_the_last_entry(tmp_path: Path) ->
     segment = new_segment(tmp_path, batches(500))
     segment.finish()
     disk = FaultyDisk()
-    again = opened_again(segment, disk=disk)
-    again.load()
+    again = loaded(segment, disk=disk)
     disk.reset_counters()
     last_indexed = again.offset_index.last[0]
-    assert [again.find_on_disk(offset) for offset in range(last_indexed, BASE + 501)][-1] is None
+    assert [again.find(offset) for offset in range(last_indexed, BASE + 501)][-1] is None
     assert disk.reads == []
 
 
@@ -177,9 +196,9 @@ def test_find_reads_batch_headers_of_one_interval_and_no_more(tmp_path: Path, si
     segment = new_segment(tmp_path, batches(300, size=size), disk=disk)
     log = segment.path(LOG)
     for offset in range(BASE, BASE + 230, 3):
-        segment.find_on_disk(BASE)  # opens what was not open
+        found(segment, BASE)  # opens what was not open
         disk.reset_counters()
-        assert segment.find_on_disk(offset) == (size * (offset - BASE), size)
+        assert found(segment, offset) == (size * (offset - BASE), size)
         assert sum(length for path, _, length in disk.reads if path == log) <= 4096 + BATCH_OVERHEAD
         assert {path for path, _, _ in disk.reads} <= {log}
 
@@ -188,7 +207,7 @@ def test_find_scans_with_large_reads_when_the_index_is_short(tmp_path: Path) -> 
     disk = FaultyDisk()
     segment = new_segment(tmp_path, batches(2000, size=100), disk=disk, interval=10**9)
     disk.reset_counters()
-    assert segment.find_on_disk(BASE + 1900) == (190_000, 100)
+    assert found(segment, BASE + 1900) == (190_000, 100)
     assert len(disk.reads) <= 6
 
 
@@ -196,7 +215,7 @@ def test_find_raises_for_a_corrupt_log(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, batches(200))
     segment.file.pwrite(b"\0\0\0\1", 1000 + 8)
     with pytest.raises(KafkaError, match="damaged at position 1000") as caught:
-        segment.find_on_disk(BASE + 3)
+        found(segment, BASE + 3)
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
@@ -204,7 +223,8 @@ def test_the_first_timestamp_is_that_of_the_first_batch(tmp_path: Path) -> None:
     data = batch(BASE, timestamp_ms=NOW_MS + 5) + batch(BASE + 1, timestamp_ms=NOW_MS)
     segment = new_segment(tmp_path, data)
     assert segment.first_timestamp == NOW_MS + 5
-    assert opened_again(segment).first_timestamp == NOW_MS + 5
+    segment.finish()
+    assert loaded(segment).first_timestamp == NOW_MS + 5
     assert new_segment(tmp_path).first_timestamp == -1
 
 
@@ -219,7 +239,7 @@ def test_truncation_keeps_everything_below_the_offset(tmp_path: Path, *, again: 
         segment = new_segment(directory, data, interval=1000)
         if again:
             segment.finish()
-            segment = opened_again(segment)
+            segment = loaded(segment)
         segment.truncate(offset)
         kept = [(position, header) for position, header in headers(data) if header.last_offset < offset]
         cut = [header.base_offset for _, header in headers(data) if header.last_offset >= offset]
@@ -228,7 +248,7 @@ def test_truncation_keeps_everything_below_the_offset(tmp_path: Path, *, again: 
         fresh = new_segment(directory / "fresh", data[: segment.size], interval=1000)
         assert state(segment)[2:-1] == state(fresh)[2:-1]
         for probe in range(BASE, offset + 3, 7):
-            assert segment.find_on_disk(probe) == fresh.find_on_disk(probe)
+            assert found(segment, probe) == found(fresh, probe)
 
 
 def test_a_truncated_segment_can_be_appended_to_and_reopened(tmp_path: Path) -> None:
@@ -236,8 +256,7 @@ def test_a_truncated_segment_can_be_appended_to_and_reopened(tmp_path: Path) -> 
     segment = new_segment(tmp_path / "a", data)
     segment.truncate(BASE + 20)
     for info in infos(data)[20:]:
-        segment.file.pwrite(data[info.position : info.position + info.size], segment.reserve((info,), info.size))
-        segment.publish((info,))
+        append(segment, data[info.position : info.position + info.size])
     whole = new_segment(tmp_path / "b", data)
     segment.finish()
     whole.finish()
@@ -266,13 +285,13 @@ def test_recovery_does_not_rewrite_correct_indexes(tmp_path: Path) -> None:
     segment.finish()
     before = contents(tmp_path)
     disk = FaultyDisk()
-    recover(found_on_disk(segment, disk=disk))
+    recover(torn(segment, disk=disk))
     assert disk.writes == []
     for suffix, extra in ((OFFSET_INDEX, b"\1" * 16), (TIME_INDEX, b"\1" * 24)):
         path = Path(segment.path(suffix))
         for damaged in (b"", before[path.name][:-12], before[path.name] + extra, b"\1" * 8 + before[path.name][8:]):
             path.write_bytes(damaged)
-            recover(found_on_disk(segment))
+            recover(torn(segment))
             assert contents(tmp_path) == before
 
 
@@ -280,13 +299,13 @@ def test_a_torn_log_is_truncated_after_its_last_whole_batch(tmp_path: Path) -> N
     data = batches(3, records=2, size=90)
     for length in range(len(data) + 1):
         segment = new_segment(tmp_path, data, interval=100)
-        segment.release(forget=True)
+        segment.finish()
         Path(segment.path(LOG)).write_bytes(data[:length])
-        torn = found_on_disk(segment)
-        assert len(recover(torn)) == length // 90
-        assert torn.size == Path(torn.path(LOG)).stat().st_size == length // 90 * 90
-        assert torn.end_offset == BASE + 2 * (length // 90)
-        whole = new_segment(tmp_path / f"whole{length}", data[: torn.size], interval=100)
+        again = torn(segment)
+        assert len(recover(again)) == length // 90
+        assert again.size == Path(again.path(LOG)).stat().st_size == length // 90 * 90
+        assert again.end_offset == BASE + 2 * (length // 90)
+        whole = new_segment(tmp_path / f"whole{length}", data[: again.size], interval=100)
         whole.finish()
         assert contents(tmp_path / f"whole{length}") == contents(tmp_path)
 
@@ -313,18 +332,17 @@ def test_an_invalid_batch_ends_the_log(tmp_path: Path, tail: bytes) -> None:
     data = batches(2)
     segment = new_segment(tmp_path)
     segment.file.pwrite(data + tail, 0)
-    torn = found_on_disk(segment)
-    assert len(recover(torn)) == 2
-    assert torn.size == len(data)
-    assert Path(torn.path(LOG)).read_bytes() == data
+    again = torn(segment)
+    assert len(recover(again)) == 2
+    assert again.size == len(data)
+    assert Path(again.path(LOG)).read_bytes() == data
 
 
 def test_recovery_reads_a_batch_larger_than_its_buffer(tmp_path: Path) -> None:
     data = batches(2, size=400_000) + batch(BASE + 2, size=3_000_000) + batch(BASE + 3, size=700_000)
     segment = new_segment(tmp_path)
     segment.file.pwrite(data, 0)
-    torn = found_on_disk(segment)
-    assert list(torn.recover(None)) == [800_000, 3_800_000, 4_500_000]
+    assert list(torn(segment).recover(None)) == [800_000, 3_800_000, 4_500_000]
 
 
 def test_a_repeated_recovery_gives_the_same_result(tmp_path: Path) -> None:
@@ -332,21 +350,19 @@ def test_a_repeated_recovery_gives_the_same_result(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, data)
     segment.finish()
     before = contents(tmp_path)
-    torn = found_on_disk(segment)
-    next(torn.recover(None))
-    recover(found_on_disk(segment))
+    next(torn(segment).recover(None))
+    recover(torn(segment))
     assert contents(tmp_path) == before
 
 
 def test_a_short_index_is_extended_not_rewritten(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, batches(50))
     segment.finish()
-    segment.release(forget=True)
     good = contents(tmp_path)
     for suffix, size in ((OFFSET_INDEX, 27), (TIME_INDEX, 24)):
         Path(segment.path(suffix)).write_bytes(Path(segment.path(suffix)).read_bytes()[:size])
     disk = FaultyDisk()
-    recover(found_on_disk(segment, disk=disk))
+    recover(torn(segment, disk=disk))
     assert contents(tmp_path) == good
     assert sorted((Path(path).suffix, position) for path, position, _ in disk.writes) == [
         (".index", 27),
@@ -367,35 +383,29 @@ def test_a_short_index_is_extended_not_rewritten(tmp_path: Path) -> None:
 def test_inconsistent_indexes_are_rebuilt_at_their_first_use(tmp_path: Path, suffix: str, damage: bytes) -> None:
     segment = new_segment(tmp_path, batches(50))
     segment.finish()
-    segment.release(forget=True)
     good = contents(tmp_path)
     Path(segment.path(suffix)).write_bytes(damage)
-    again = found_on_disk(segment)
-    assert again.find_on_disk(BASE + 7) == (7000, 1000)
+    assert found(sealed(segment), BASE + 7) == (7000, 1000)
     assert contents(tmp_path) == good
 
 
 @pytest.mark.parametrize("fields", [{"last_offset_delta": -3}, {"base_offset": 3}, {"last_offset_delta": 2**31 - 1}])
 def test_invalid_offsets_are_found_by_load(fields: dict[str, int], tmp_path: Path) -> None:
     segment = new_segment(tmp_path, batches(5))
-    segment.release(forget=True)
+    segment.finish()
     content = bytearray(Path(segment.path(LOG)).read_bytes())
     HEADER.pack_into(content, 4000, *parse_header(content, 4000)._replace(**fields))
     Path(segment.path(LOG)).write_bytes(content)
-    found = found_on_disk(segment)
-    found.load()
-    assert (found.size, found.end_offset) == (4000, BASE + 4)
-    found.finish()
+    again = loaded(segment)
+    assert (again.size, again.end_offset) == (4000, BASE + 4)
 
 
 def test_a_torn_log_is_found_by_load(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, batches(50))
     segment.finish()
-    segment.release(forget=True)
     with Path(segment.path(LOG)).open("ab") as log:
         log.write(batches(1)[:777])
-    again = found_on_disk(segment)
-    again.load()
+    again = loaded(segment)
     assert (again.size, again.end_offset) == (50_000, BASE + 50)
     assert Path(segment.path(LOG)).stat().st_size == 50_000
 
@@ -403,29 +413,53 @@ def test_a_torn_log_is_found_by_load(tmp_path: Path) -> None:
 # ---- letting go ------------------------------------------------------------------------------------------
 
 
-def test_a_released_segment_has_no_descriptor_and_still_works(tmp_path: Path) -> None:
+def test_a_closed_active_segment_has_no_descriptor_and_still_works(tmp_path: Path) -> None:
     disk = Disk()
     segment = new_segment(tmp_path, batches(2000, size=100), disk=disk, interval=90)
-    segment.find_on_disk(BASE)
+    assert found(segment, BASE) == (0, 100)
     held = segment.file
-    segment.release(forget=False)
+    segment.close_if_written(run_now)
     assert disk.open_files == 1  # the one that we hold
     assert held.pread(100, 0) == batches(1, size=100)
     del held
     assert disk.open_files == 0
-    assert segment.find_on_disk(BASE + 1999) == (199_900, 100)
-    info = infos(batch(BASE + 2000))[0]
-    segment.file.pwrite(batch(BASE + 2000), segment.reserve((info,), info.size))
-    segment.publish((info,))
-    assert segment.find_on_disk(BASE + 2000) == (200_000, info.size)
-    assert segment.find_on_disk(BASE + 3) == (300, 100)
+    with pytest.raises(NotResident):
+        segment.find(BASE + 1999)
+    assert found(segment, BASE + 1999) == segment.find(BASE + 1999) == (199_900, 100)
+    segment.close_files()
+    append(segment, batch(BASE + 2000, size=100))
+    assert segment.find(BASE + 2000) == (200_000, 100)
+    assert found(segment, BASE + 3) == (300, 100)
+    assert segment.find(BASE + 3) == (300, 100)
 
 
-def test_release_writes_the_indexes(tmp_path: Path) -> None:
-    segment = new_segment(tmp_path, batches(50))
-    entries = segment.offset_index.entries
-    segment.release(forget=True)
-    assert segment.offset_index.entries == entries == Path(segment.path(OFFSET_INDEX)).stat().st_size // 8
+def test_a_sealed_segment_uses_the_files_that_a_thread_opened_until_they_are_closed(tmp_path: Path) -> None:
+    disk = Disk()
+    new_segment(tmp_path, batches(2000, size=100), interval=90).finish()
+    segment = SealedSegment(disk, str(tmp_path), BASE, 200_000, 90)
+    with pytest.raises(NotResident):
+        segment.find(BASE)
+    assert found(segment, BASE + 3) == segment.find(BASE + 3) == (300, 100)
+    files = segment.files
+    assert files is not None
+    segment.adopt(segment.open_files())
+    assert segment.files is files, "the first ones stay"
+    segment.close_files()
+    assert files.find(BASE + 3, read_waiting) == (300, 100)
+    assert files.find_timestamp(NOW_MS + 3, BASE) == BASE + 3
+    del files
+    assert disk.open_files == 0
+
+
+def test_a_view_of_an_active_segment_does_not_change(tmp_path: Path) -> None:
+    data = batches(3000, size=100)
+    segment = new_segment(tmp_path, data[:150_000], interval=90)
+    view = ActiveView(segment)
+    for info in infos(data)[1500:]:
+        append(segment, data[info.position : info.position + info.size])
+    files = view.open_files()
+    assert [files.find(BASE + number, read_waiting) for number in (0, 1499, 1500)] == [(0, 100), (149_900, 100), None]
+    assert (view.max_timestamp, files.find_timestamp(NOW_MS + 1500, BASE)) == ((NOW_MS + 1499, BASE + 1499), None)
 
 
 def test_files_renamed_for_deletion_are_still_readable(tmp_path: Path) -> None:

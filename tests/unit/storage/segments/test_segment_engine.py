@@ -234,4 +234,4 @@ def test_a_read_at_the_end_makes_no_system_call(tmp_path: Path) -> None:
 def test_a_segment_without_timestamps_has_its_files_age(tmp_path: Path) -> None:
     engine = opened(tmp_path)
     append(engine, batch(0, timestamp_ms=-1))
-    assert engine.segment_max_timestamp(0) == (tmp_path / f"{0:020d}.log").stat().st_mtime_ns // 10**6
+    assert engine.view().segment_max_timestamp(0) == (tmp_path / f"{0:020d}.log").stat().st_mtime_ns // 10**6

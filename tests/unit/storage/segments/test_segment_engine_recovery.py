@@ -10,6 +10,7 @@ import pytest
 from storage.config.log_config import LogConfig
 from storage.engine import AbortedTransaction
 from storage.io.disk import Disk, File, StorageError
+from storage.io.disk_lookup import wait_for_disk
 from storage.io.file_handle_cache import FileHandleCache
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.faulty_disk import FaultyDisk
@@ -130,12 +131,12 @@ def test_before_recovery_only_older_segments_can_be_read(tmp_path: Path) -> None
     filled(tmp_path, 25, config=SMALL).close()
     engine = SegmentEngine(Disk(), str(tmp_path), SMALL)
     assert engine.open(13) == 10
-    assert bytes(engine.read_batches(10, 10**6)) == b""
+    assert bytes(engine.view().read_batches(10, 10**6)) == b""
     log = tmp_path / f"{0:020d}.log"
     log.write_bytes(log.read_bytes()[:5000])
     engine = SegmentEngine(Disk(), str(tmp_path), SMALL)
     assert engine.open(13) == 10
-    assert bytes(engine.read_batches(5, 10**6)) == b""
+    assert bytes(engine.view().read_batches(5, 10**6)) == b""
 
 
 @pytest.mark.parametrize("kept", [0, 1, 999, 1000, 1001, 4500, 9000, 9999])
@@ -193,9 +194,12 @@ def test_recovery_runs_in_slices(tmp_path: Path) -> None:
 
 
 def test_an_aborted_transaction_is_indexed_in_the_segment_of_its_marker(tmp_path: Path) -> None:
-    engine = filled(tmp_path, 35, config=SMALL)
+    engine = filled(tmp_path, 13, config=SMALL)
     engine.add_aborted(AbortedTransaction(1, 5, 12, 5))
+    for number in range(13, 32):
+        append(engine, batch(number, size=1000))
     engine.add_aborted(AbortedTransaction(2, 8, 31, 13))
+    assert wait_for_disk(engine.aborted, 0, 32) == engine.view().aborted(0, 32)
     assert sorted(path.name for path in tmp_path.glob("*.txnindex")) == [f"{n:020d}.txnindex" for n in (10, 30)]
 
 

@@ -9,9 +9,11 @@ from struct import pack, unpack_from
 import pytest
 
 from storage.io.disk import Disk
-from storage.io.disk_lookup import DiskLookup
-from storage.segments.directory_recovery import LOG, OFFSET_INDEX
-from storage.segments.segment import Segment
+from storage.io.disk_lookup import NotResident
+from storage.segments.active_segment import ActiveSegment, ActiveView
+from storage.segments.directory_recovery import OFFSET_INDEX
+from storage.segments.sealed_segment import LogSegment, SealedSegment
+from storage.segments.segment_files import find_waiting
 from tests.support.seeds import seed_of
 from tests.support.segments import batch, infos
 
@@ -19,24 +21,18 @@ COUNT = 300
 RECORDS = 3
 
 
-def written(directory: Path) -> tuple[Segment, bytes]:
-    """A finished segment as found by a start, and its bytes."""
+def written(directory: Path) -> SealedSegment:
+    """A segment as found by a start."""
     data = b"".join(batch(number * RECORDS, RECORDS, size=200) for number in range(COUNT))
-    segment = Segment(Disk(), str(directory), 0, 0, 500)
+    segment = ActiveSegment(Disk(), str(directory), 0, 500)
     segment.create(0)
-    segment.file.pwrite(data, segment.reserve(infos(data), len(data)))
+    segment.write(data, segment.reserve(infos(data), len(data)))
     segment.publish(infos(data))
     segment.finish()
-    segment.release(forget=True)
-    return again(segment), data
+    return SealedSegment(Disk(), str(directory), 0, segment.size, segment.interval)
 
 
-def again(segment: Segment) -> Segment:
-    directory, _, _ = segment.path(LOG).rpartition("/")
-    return Segment(Disk(), directory, 0, segment.size, segment.interval)
-
-
-def damage(segment: Segment, slot: int, offset: int, position: int) -> bytes:
+def damage(segment: LogSegment, slot: int, offset: int, position: int) -> bytes:
     """Overwrite an entry; returns the original index."""
     path = Path(segment.path(OFFSET_INDEX))
     whole = path.read_bytes()
@@ -44,20 +40,32 @@ def damage(segment: Segment, slot: int, offset: int, position: int) -> bytes:
     return whole
 
 
-def entry(segment: Segment, slot: int) -> tuple[int, int]:
+def entry(segment: LogSegment, slot: int) -> tuple[int, int]:
     offset, position = unpack_from(">II", Path(segment.path(OFFSET_INDEX)).read_bytes(), slot * 8)
     return offset, position
 
 
-def check_all(segment: Segment) -> None:
+def find(segment: LogSegment, offset: int) -> tuple[int, int] | None:
+    """The result of a thread; the segment adopts the opened files."""
+    reader = ActiveView(segment) if isinstance(segment, ActiveSegment) else segment
+    files, found = find_waiting(reader, reader.files or reader.open_files(), offset)
+    reader.adopt(files)
+    return found
+
+
+def check_all(segment: LogSegment) -> None:
     for offset in range(COUNT * RECORDS):
-        assert segment.find_on_disk(offset) == (offset // RECORDS * 200, 200), offset
-    assert segment.find_on_disk(COUNT * RECORDS) is None
+        try:
+            found = segment.find(offset)
+        except NotResident:
+            found = find(segment, offset)
+        assert found == (offset // RECORDS * 200, 200), offset
+    assert segment.find(COUNT * RECORDS) is None
 
 
 @pytest.mark.parametrize("way", ["too far", "inside a batch", "beyond the end", "too small an offset"])
 def test_a_wrong_entry_causes_an_index_rebuild(tmp_path: Path, way: str, caplog: pytest.LogCaptureFixture) -> None:
-    segment, _ = written(tmp_path)
+    segment = written(tmp_path)
     offset, position = entry(segment, 20)
     wrong = {
         "too far": (offset, position + 400),
@@ -72,45 +80,44 @@ def test_a_wrong_entry_causes_an_index_rebuild(tmp_path: Path, way: str, caplog:
 
 
 def test_a_thread_rebuilds_the_index_for_a_caller_that_must_not_block(tmp_path: Path) -> None:
-    segment, _ = written(tmp_path)
-    segment.open_and_find(-1)
+    segment = written(tmp_path)
     offset, position = entry(segment, 20)
     whole = damage(segment, 20, offset, position + 400)
-    segment = again(segment)
-    segment.open_and_find(-1)
-    lookup = segment.find(offset)
-    assert isinstance(lookup, DiskLookup)
-    lookup.run()
-    lookup.finish()
-    assert segment.find(offset) == (offset // RECORDS * 200, 200)
+    segment.adopt(segment.open_files())
+    with pytest.raises(NotResident):
+        segment.find(offset)
+    assert find(segment, offset) == (offset // RECORDS * 200, 200)
     assert Path(segment.path(OFFSET_INDEX)).read_bytes() == whole
+    assert segment.find(offset) == (offset // RECORDS * 200, 200)
     check_all(segment)
 
 
 def test_the_index_of_the_active_segment_is_bypassed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    segment, _ = written(tmp_path)
-    offset, position = entry(segment, 20)
-    damage(segment, 20, offset, position + 400)
-    segment.load()
+    found = written(tmp_path)
+    offset, position = entry(found, 20)
+    damage(found, 20, offset, position + 400)
+    segment = ActiveSegment(Disk(), str(tmp_path), 0, found.interval)
+    segment.load(found.size)
     check_all(segment)
     more = batch(COUNT * RECORDS, RECORDS, size=200)
-    segment.file.pwrite(more, segment.reserve(infos(more), len(more)))
+    segment.write(more, segment.reserve(infos(more), len(more)))
     segment.publish(infos(more))
-    assert segment.find_on_disk(COUNT * RECORDS) == (COUNT * 200, 200)
+    assert segment.find(COUNT * RECORDS) == (COUNT * 200, 200)
     assert "Searching " in caplog.text
+    assert "Rebuilding " not in caplog.text
 
 
 def test_random_index_bytes_hide_no_record(tmp_path: Path) -> None:
     seed = seed_of()
     print(f"seed {seed}")
     rng = random.Random(seed)
-    segment, _ = written(tmp_path)
+    segment = written(tmp_path)
     path = Path(segment.path(OFFSET_INDEX))
     whole = path.read_bytes()
     for _ in range(150):
         place = rng.randrange(len(whole))
         broken = whole[:place] + rng.randbytes(rng.choice((1, 2, 4, 20)))
         path.write_bytes((broken + whole[len(broken) :])[: len(whole)])
-        segment = again(segment)
+        segment = SealedSegment(Disk(), str(tmp_path), 0, segment.size, segment.interval)
         for offset in rng.sample(range(COUNT * RECORDS), 20):
-            assert segment.find_on_disk(offset) == (offset // RECORDS * 200, 200), (seed, place, offset)
+            assert find(segment, offset) == (offset // RECORDS * 200, 200), (seed, place, offset)

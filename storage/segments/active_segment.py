@@ -1,0 +1,421 @@
+"""A segment with appends: its indexes grow in memory, and the event loop owns it.
+
+RULES    1. Bytes before `size` are published and never change; bytes between `size` and `reserved` are being
+            written and are not read.
+         2. A batch gets an index entry if it starts more than `interval` bytes after the batch of the last entry; the
+            time index gets the greatest timestamp so far at that moment, and once more when the segment is finished. A
+            rebuilt index is identical to the original one.
+         3. The last published batches are in memory, so a lookup among them reads nothing.
+         4. Files are created and renamed and indexes written through a `Submit` (storage/io/deferred_file_ops.py); until
+            then the state in memory is used.
+         5. Another thread uses an `ActiveView`: the published size and a copy of the indexes at one moment, which later
+            appends do not change. Only `write` may run in another thread.
+         6. Inconsistent indexes are rebuilt by `load`. An entry that turns out to be wrong later is bypassed: the log is
+            searched from its start.
+NOT HERE Selecting a segment, rolling, flushing (segment_engine.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from protocol.errors import KafkaError
+from protocol.records import BATCH_OVERHEAD, BatchHeader, crc_is_valid, parse_header
+from storage.engine import BatchInfo, Buffer, OnBatch
+from storage.io.deferred_file_ops import Submit, run_now
+from storage.io.disk import Disk, File
+from storage.io.disk_lookup import NotResident, read_resident
+from storage.io.file_handle_cache import USED
+from storage.segments.directory_recovery import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
+from storage.segments.indexes import NO_TIMESTAMP, CorruptIndex, OffsetIndex, TimeIndex, TransactionIndex
+from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
+from storage.segments.segment_files import (
+    BatchPosition,
+    SegmentFiles,
+    find_waiting,
+    header_at,
+    headers_from,
+    search,
+)
+
+_RECOVERY_READ_BYTES = 1 << 20
+_LARGEST_BATCH_BYTES: Final = 1 << 27  # larger than any request: a greater length is garbage
+_RECENT_BATCHES = 64
+
+_log = logging.getLogger("barnabas.storage")
+
+
+class ActiveSegment(Segment):
+    """A log file that grows, and its indexes."""
+
+    __slots__ = (
+        "_file", "_first_timestamp", "_recent_ends", "_recent_positions", "_recent_start", "_unindexed", "created_ms",
+        "end_offset", "max_timestamp", "offset_index", "reserved", "size", "time_index", "transactions",
+    )  # fmt: skip
+
+    def __init__(self, disk: Disk, directory: str, base_offset: int, interval: int, name_suffix: str = "") -> None:
+        """An empty segment; `create`, `load` or `recover` comes next."""
+        super().__init__(disk, directory, base_offset, interval, name_suffix)
+        self._file: File | None = None
+        self.created_ms = -1
+        self.transactions = TransactionIndex(disk, self.path(TRANSACTION_INDEX), base_offset, is_new=True)
+        self._start_empty()
+
+    def _start_empty(self) -> None:
+        disk, base_offset = self.disk, self.base_offset
+        self.size = self.reserved = 0
+        self.end_offset = self._recent_start = base_offset
+        self.offset_index = OffsetIndex(disk, self.path(OFFSET_INDEX), base_offset, is_new=True)
+        self.time_index = TimeIndex(disk, self.path(TIME_INDEX), base_offset, is_new=True)
+        self._recent_ends = array("q")
+        self._recent_positions = array("Q")
+        self._first_timestamp: int | None = None
+        self.max_timestamp = NO_TIMESTAMP, base_offset
+        """The greatest timestamp and the last offset of its batch; (-1, base offset) if there is none."""
+        self._unindexed = 0
+
+    # ---- files -------------------------------------------------------------------------------------------
+
+    @property
+    def file(self) -> File:
+        """The log file; opened if necessary."""
+        file = self._file
+        if file is None:
+            file = self.open_log()
+            self._set_file(file)
+        self.usage = USED
+        return file
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the log file is open."""
+        return self._file is not None
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the files exist and have everything that is in memory."""
+        return (
+            self.is_created
+            and self.offset_index.is_written
+            and self.time_index.is_written
+            and self.transactions.is_written
+        )
+
+    @property
+    def has_pending_appends(self) -> bool:
+        """Whether bytes are reserved and not published."""
+        return self.reserved != self.size
+
+    def _set_file(self, file: File) -> None:
+        self._file = file
+        self.handles.files_opened(self)
+
+    def sync(self) -> None:
+        """Sync the log and its indexes now."""
+        for file in (self.file, *self.index_files()):
+            file.sync()
+
+    def close_if_written(self, submit: Submit) -> None:
+        """Write the indexes, and close the files if nothing is pending; a later use opens them again."""
+        self.write_indexes(submit)
+        if self.is_written:
+            self.close_files()
+
+    def close_files(self) -> None:
+        """Close the files and write nothing more; a later use opens them again."""
+        self._file = None
+        self.offset_index.close_file()
+        self.time_index.close_file()
+        super().close_files()
+
+    # ---- creation, loading and recovery ------------------------------------------------------------------
+
+    def create(self, wall_ms: int, submit: Submit = run_now) -> None:
+        """Start a new segment; creating its files truncates existing ones of the same name."""
+        self.created_ms = wall_ms
+        self.is_created = False
+        submit(self._create_files)
+
+    def _create_files(self) -> None:
+        self.disk.unlink(self.path(TRANSACTION_INDEX), missing_ok=True)
+        for suffix in (OFFSET_INDEX, TIME_INDEX, LOG):
+            file = self.disk.open(self.path(suffix), write=True, create=True)
+            if file.size():
+                file.truncate(0)
+        if not self.is_retired:
+            self._set_file(file)
+        self.is_created = True
+
+    def load(self, size: int) -> None:
+        """Continue an existing segment of `size` bytes; inconsistent indexes are rebuilt."""
+        self.size = self.reserved = size
+        try:
+            self.offset_index, self.time_index = self.open_indexes(size)
+            self._load()
+        except (CorruptIndex, KafkaError) as error:
+            self.rebuild(str(error))
+        self.transactions = self.open_transactions()
+
+    def _load(self) -> None:
+        _, start = self.offset_index.last
+        end_offset, max_timestamp = self.base_offset, self.time_index.last
+        ends, positions = array("q"), array("Q")
+        self._recent_start = self.base_offset
+        position = start
+        for at, header in headers_from(self.file, self.size, start):
+            if at == start > 0:
+                self._recent_start = header.base_offset
+            if not self._follows(header, end_offset):
+                raise CorruptIndex(f"{self.path(LOG)} is damaged at position {at}")
+            end_offset, position = header.next_offset, at + header.size
+            ends.append(end_offset - 1)
+            positions.append(at)
+            if header.max_timestamp > max_timestamp[0]:
+                max_timestamp = header.max_timestamp, end_offset - 1
+        if position != self.size:
+            raise CorruptIndex(f"{self.path(LOG)} does not end with a whole batch")
+        self._recent_ends, self._recent_positions = ends, positions
+        self._first_timestamp = None
+        self.first_timestamp  # noqa: B018  (read now, so that no append has to)
+        self.max_timestamp = max_timestamp
+        self._unindexed = self.size - start
+        self.end_offset = end_offset
+
+    def rebuild(self, reason: str) -> None:
+        """Rebuild the indexes, durably."""
+        _log.warning("Rebuilding the indexes of %s: %s", self.path(LOG), reason)
+        for _ in self.recover(None):
+            pass
+        self.sync()
+
+    def recover(self, on_batch: OnBatch | None) -> Iterator[int]:
+        """Check every batch, rebuild the indexes and truncate the log after the last valid batch.
+
+        Yields the position regularly, so that the work can be sliced; the index files may be wrong until it ends. A repetition
+        gives the same result. The aborted transactions are not changed.
+        """
+        self._start_empty()
+        position = 0
+        file = self.file
+        end = file.size()
+        while position < end:
+            data = file.pread(min(_RECOVERY_READ_BYTES, end - position), position)
+            needed = self._accept(data, on_batch)
+            if self.size == position and len(data) < needed <= min(end - position, _LARGEST_BATCH_BYTES):
+                self._accept(file.pread(needed, position), on_batch)
+            if self.size == position:
+                break
+            position = self.size
+            yield position
+        if position < end:
+            _log.warning("Truncating %s from %d to %d bytes: no valid batch follows", self.path(LOG), end, position)
+            file.truncate(position)
+            file.sync()
+        self.time_index.append(*self.max_timestamp)
+        self.offset_index.end_comparison()
+        self.time_index.end_comparison()
+
+    def _accept(self, data: bytes, on_batch: OnBatch | None) -> int:
+        """Publish the valid batches at the start of `data`; the size of the next one if it is incomplete, else 0."""
+        at = 0
+        while at + BATCH_OVERHEAD <= len(data):
+            try:
+                header = parse_header(data, at)
+            except KafkaError:
+                return 0
+            size = header.size
+            if at + size > len(data):
+                return size
+            if not self._follows(header, self.end_offset) or not crc_is_valid(data, at, header):
+                return 0
+            info = BatchInfo(
+                at, size, header.base_offset, header.last_offset, header.max_timestamp, header.leader_epoch
+            )
+            self.reserve((info,), size)
+            self.publish((info,))
+            if on_batch is not None:
+                on_batch(data, at, header)
+            at += size
+        return 0
+
+    def _follows(self, header: BatchHeader, end_offset: int) -> bool:
+        base_offset, delta = header.base_offset, header.last_offset_delta
+        return (
+            base_offset >= end_offset and delta >= 0 and base_offset + delta - self.base_offset <= MAX_RELATIVE_OFFSET
+        )
+
+    def truncate(self, offset: int) -> None:
+        """Truncate at the batch that contains `offset`, durably; the end is its base offset then, or `offset`."""
+        view = ActiveView(self)
+        _, found = find_waiting(view, view.open_files(), offset)
+        end_offset = offset
+        if found is not None:
+            position, _ = found
+            end_offset = min(offset, header_at(self.file, position).base_offset)
+            self.offset_index.truncate(offset)
+            self.time_index.truncate(offset)
+            self.transactions.truncate(offset)
+            self.file.truncate(position)
+            self.file.sync()
+            self.size = self.reserved = position
+            self._load()
+        self.end_offset = end_offset
+
+    # ---- append ------------------------------------------------------------------------------------------
+
+    def reserve(self, batches: Sequence[BatchInfo], size: int) -> int:
+        """Reserve `size` bytes after the reserved ones; returns their position."""
+        position = self.reserved
+        if not position:
+            self._first_timestamp = batches[0].max_timestamp
+        self.reserved = position + size
+        return position
+
+    def write(self, buffer: Buffer, position: int) -> None:
+        """Write to the log in any thread; a no-op for a retired segment."""
+        if not self.is_retired:
+            file = self.file  # may open the path, which another file may have after the deletion
+            if not self.is_retired:
+                file.pwrite(buffer, position)
+
+    def publish(self, batches: Sequence[BatchInfo], submit: Submit = run_now) -> None:
+        """Make the batches written at `size` readable. They are readable even if this raises."""
+        ends, positions = self._recent_ends, self._recent_positions
+        at = self.size
+        unindexed, interval = self._unindexed, self.interval
+        greatest, _ = self.max_timestamp
+        for _, size, _, last_offset, timestamp, _ in batches:
+            if timestamp > greatest:
+                greatest = timestamp
+                self.max_timestamp = timestamp, last_offset
+            if unindexed > interval:
+                self.offset_index.append(last_offset, at)
+                self.time_index.append(*self.max_timestamp)
+                unindexed = 0
+            ends.append(last_offset)
+            positions.append(at)
+            unindexed += size
+            at += size
+        self._unindexed = unindexed
+        self.size = at
+        self.end_offset = last_offset + 1
+        if len(ends) >= 2 * _RECENT_BATCHES:
+            self._recent_start = ends[-_RECENT_BATCHES - 1] + 1
+            del ends[:-_RECENT_BATCHES], positions[:-_RECENT_BATCHES]
+        if self.offset_index.is_behind:
+            self.write_indexes(submit)
+
+    def finish(self, submit: Submit = run_now) -> None:
+        """Complete the indexes: no append follows for a while, or ever."""
+        self.time_index.append(*self.max_timestamp)
+        self.write_indexes(submit)
+
+    def write_indexes(self, submit: Submit = run_now) -> None:
+        """Write the new index entries."""
+        for index in (self.offset_index, self.time_index):
+            op = index.take_write()
+            if op is not None:
+                submit(op)
+
+    def has_full_index(self, max_bytes: int) -> bool:
+        """Whether an index is full; the time index reserves its last entry for the end of the segment."""
+        return self.offset_index.is_full(max_bytes) or self.time_index.is_full(max_bytes - TimeIndex.ENTRY.size)
+
+    @property
+    def first_timestamp(self) -> int:
+        """The max timestamp of the first batch, from which the segment's age counts; -1 if there is none."""
+        timestamp = self._first_timestamp
+        if timestamp is None:
+            timestamp = header_at(self.file, 0).max_timestamp if self.size else NO_TIMESTAMP
+            self._first_timestamp = timestamp
+        return timestamp
+
+    # ---- read --------------------------------------------------------------------------------------------
+
+    def find(self, offset: int) -> BatchPosition:
+        """Position and size of the first batch whose last offset is at or above `offset`; the log file is open then.
+
+        Raises:
+            NotResident: a thread must open or read a file.
+        """
+        file = self._file
+        if file is None:
+            if self.size:
+                raise NotResident
+            return None
+        if offset < self._recent_start:
+            try:
+                _, position = self.offset_index.lookup(offset, read_resident)
+                return search(file, self.base_offset, self.size, position, offset, read_resident)
+            except CorruptIndex:
+                raise NotResident from None
+        positions = self._recent_positions
+        slot = bisect_left(self._recent_ends, offset)
+        if slot == len(positions):
+            return None
+        position = positions[slot]
+        slot += 1
+        return position, (positions[slot] if slot < len(positions) else self.size) - position
+
+    def offset_at_or_after(self, position: int) -> int | None:
+        """The offset of the first index entry at or after a position, or None; raises NotResident."""
+        return self.offset_index.offset_at_or_after(position, read_resident)
+
+    def adopt(self, files: SegmentFiles) -> None:
+        """Take over the files that a thread has opened for an `ActiveView`."""
+        if self._file is None:
+            self._set_file(files.log)
+        if self.offset_index.file is None:
+            self.offset_index.file = files.offset_index.file
+
+
+class ActiveView:
+    """The published batches of an active segment at one moment, for another thread."""
+
+    __slots__ = (
+        "_log", "_offset_index", "_segment", "_time_index", "_transactions", "base_offset", "max_timestamp", "size",
+    )  # fmt: skip
+
+    def __init__(self, segment: ActiveSegment) -> None:
+        self._segment = segment
+        self._log = segment.file if segment.is_open else None
+        self._offset_index, self._time_index = segment.offset_index.copy(), segment.time_index.copy()
+        self._transactions = segment.transactions
+        self.base_offset = segment.base_offset
+        self.size = segment.size
+        self.max_timestamp = segment.max_timestamp
+
+    @property
+    def is_retired(self) -> bool:
+        """Whether the segment is not in use any more."""
+        return self._segment.is_retired
+
+    @property
+    def files(self) -> SegmentFiles | None:
+        """None: `open_files` opens what is missing."""
+        return None
+
+    def open_files(self) -> SegmentFiles:
+        """The files, opened if necessary."""
+        log = self._log or self._segment.open_log()
+        self._offset_index.open_file()
+        return SegmentFiles(log, self.size, self._offset_index, self._time_index, self._transactions)
+
+    def repair(self, reason: str) -> SegmentFiles:
+        """The files without the offset index, which is wrong: entries may be appended to it now."""
+        files = self.open_files()
+        _log.warning("Searching %s from its start: %s", files.log.path, reason)
+        index = OffsetIndex(self._segment.disk, files.offset_index.path, self.base_offset, is_new=True)
+        return files._replace(offset_index=index)
+
+    def adopt(self, files: SegmentFiles) -> None:
+        """The segment takes over the opened files."""
+        self._segment.adopt(files)
+
+    def modified_ms(self) -> int:
+        """The time of the log file's last modification."""
+        return self._segment.modified_ms()

@@ -1,0 +1,144 @@
+"""The published batches of a log at one moment, for blocking reads in any thread.
+
+RULES    1. Sealed segments are shared with the engine; of a segment with appends there is an `ActiveView`.
+         2. `opened` has the files that were opened; the engine adopts them on its thread.
+NOT HERE Reads that must not wait (segment_engine.py).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Sequence
+from operator import attrgetter, itemgetter
+from typing import cast
+
+from storage.engine import AbortedTransaction, Buffer, SegmentInfo
+from storage.segments.active_segment import ActiveSegment, ActiveView
+from storage.segments.indexes import NO_TIMESTAMP, TransactionIndex
+from storage.segments.sealed_segment import LogSegment, SealedSegment
+from storage.segments.segment_files import BatchPosition, SegmentFiles, SegmentReader, find_waiting, whole_batches
+
+_base_offset = attrgetter("base_offset")
+
+
+class SegmentsView:
+    """The segments of a log at one moment."""
+
+    __slots__ = ("_segments", "_with_aborted", "end_offset", "opened")
+
+    def __init__(self, segments: Sequence[LogSegment], end_offset: int, with_aborted: Collection[int]) -> None:
+        """`with_aborted`: the base offsets of segments with aborted transactions."""
+        first = first_active(segments)
+        views: list[ActiveView] = [ActiveView(s) for s in segments[first:] if isinstance(s, ActiveSegment)]
+        self._segments: tuple[SegmentReader, ...] = (*cast("Sequence[SealedSegment]", segments[:first]), *views)
+        self._with_aborted = frozenset(with_aborted)
+        self.end_offset = end_offset
+        self.opened: dict[SegmentReader, SegmentFiles] = {}
+
+    @property
+    def start_offset(self) -> int:
+        """The base offset of the oldest segment."""
+        return self._segments[0].base_offset
+
+    def segments(self, limit: int | None = None) -> list[SegmentInfo]:
+        """The segments from the oldest to the active one, at most `limit`."""
+        return segment_infos(self._segments, self.end_offset, limit)
+
+    def open_active(self) -> None:
+        """Open the files of the active segment."""
+        self._open(self._segments[-1])
+
+    def find_in_segment(self, base_offset: int, offset: int) -> BatchPosition:
+        """Position and size of the first batch of a segment whose last offset is at or above `offset`."""
+        return self._find(self._segments[slot_of(self._segments, base_offset)], offset)
+
+    def read_batches(self, offset: int, max_bytes: int) -> Buffer:
+        """Whole batches in memory from the first one whose last offset is at or above `offset`."""
+        segments = self._segments
+        for segment in segments[slot_of(segments, offset) :] if offset < self.end_offset else ():
+            found = self._find(segment, offset) if segment.base_offset < self.end_offset else None
+            if found is not None:
+                position, size = found
+                files = self._open(segment)
+                return whole_batches(files.log.pread(min(max(max_bytes, size), files.size - position), position))
+        return b""
+
+    def find_timestamp(self, target_ms: int, offset: int) -> int | None:
+        """The base offset of the first batch from `offset` on whose max timestamp is at least `target_ms`."""
+        segments = self._segments
+        for segment in segments[slot_of(segments, offset) :] if offset < self.end_offset else ():
+            greatest, _ = segment.max_timestamp
+            if greatest >= target_ms:
+                found = self._open(segment).find_timestamp(target_ms, offset)
+                if found is not None:
+                    return found
+        return None
+
+    def max_timestamp(self) -> tuple[int, int] | None:
+        """The greatest timestamp in the log and the last offset of the first batch with it."""
+        return max(
+            [segment.max_timestamp for segment in self._segments if segment.size], key=itemgetter(0), default=None
+        )
+
+    def segment_max_timestamp(self, base_offset: int) -> int:
+        """The greatest timestamp in a segment; without timestamps, its modification time."""
+        segment = self._segments[slot_of(self._segments, base_offset)]
+        greatest, _ = segment.max_timestamp
+        return greatest if greatest != NO_TIMESTAMP else segment.modified_ms()
+
+    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions with records in the range, in the order of their markers."""
+        segments = self._segments[slot_of(self._segments, start_offset) :]
+        return find_aborted(
+            (self._open(s).transactions for s in segments if s.base_offset in self._with_aborted),
+            start_offset,
+            end_offset,
+        )
+
+    def _open(self, segment: SegmentReader) -> SegmentFiles:
+        files = self.opened.get(segment) or segment.files
+        if files is None:
+            files = self.opened[segment] = segment.open_files()
+        return files
+
+    def _find(self, segment: SegmentReader, offset: int) -> BatchPosition:
+        if not segment.size:
+            return None
+        files = self._open(segment)
+        used, found = find_waiting(segment, files, offset)
+        if used is not files:
+            self.opened[segment] = used
+        return found
+
+
+def first_active(segments: Sequence[LogSegment]) -> int:
+    """The number of sealed segments; those with appends follow."""
+    slot = len(segments)
+    while slot and isinstance(segments[slot - 1], ActiveSegment):
+        slot -= 1
+    return slot
+
+
+def slot_of(segments: Sequence[SegmentReader] | Sequence[LogSegment], offset: int) -> int:
+    """The slot of the segment that contains an offset, or of the first one."""
+    return max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
+
+
+def segment_infos(
+    segments: Sequence[SegmentReader] | Sequence[LogSegment], end_offset: int, limit: int | None
+) -> list[SegmentInfo]:
+    """The segments from the oldest to the active one, at most `limit`."""
+    some = segments[:limit]
+    ends = [*[segment.base_offset for segment in segments[1 : len(some) + 1]], end_offset]
+    return [SegmentInfo(s.base_offset, end, s.size) for s, end in zip(some, ends, strict=False)]
+
+
+def find_aborted(indexes: Iterable[TransactionIndex], start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+    """The aborted transactions with records in the range; reads no more indexes than needed."""
+    found: list[AbortedTransaction] = []
+    for index in indexes:
+        more, is_complete = index.overlapping(start_offset, end_offset)
+        found += more
+        if is_complete:
+            break
+    return found

@@ -49,7 +49,7 @@ def test_a_version_interrupted_at_any_step_is_current_or_not_at_all(
             pass
         else:
             assert last > 20, "a commit has more steps than that"
-    state = versions.state()
+    state = versions.state(dict)
     assert state is not None
     number = state["version"]
     assert number in {2, 3}
@@ -77,14 +77,14 @@ def test_late_writes_of_a_worker_reach_no_version(versions: Versions) -> None:
 
 
 def test_foreign_files_and_a_damaged_state_are_errors(versions: Versions) -> None:
-    assert versions.state() is None
+    assert versions.state(dict) is None
     foreign_file = versions.folder / "letter.txt"
     foreign_file.write_text("dear")
     with pytest.raises(JobError, match=r"is not a result and not empty \(letter.txt\)"):
-        versions.state()
+        versions.state(dict)
     foreign_file.unlink()
     commit_version(versions, 1)
-    assert versions.state() == {"version": 1}
+    assert versions.state(dict) == {"version": 1}
     versions.state_file.write_text('{"ver')
     with pytest.raises(JobError, match="is damaged"):
-        versions.state()
+        versions.state(dict)

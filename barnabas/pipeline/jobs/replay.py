@@ -23,7 +23,7 @@ from pyspark.sql import functions as f
 from barnabas.pipeline.brokers import Brokers
 from barnabas.pipeline.datetimes import parse_timestamp_ms
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.jobs.data_files import isolated_session
+from barnabas.pipeline.jobs.data_files import between, isolated_session
 from barnabas.pipeline.kafka.kafka_source import read_spans
 from barnabas.pipeline.kafka.sender import SendOptions, send
 from barnabas.pipeline.reporting.reporter import OnStep
@@ -112,10 +112,8 @@ def replay(spark: SparkSession, settings: ReplaySettings, on_step: OnStep = lamb
 
 def in_window(records: DataFrame, window: Window) -> DataFrame:
     """Returns the records in the window (rule 2)."""
-    ms = f.unix_millis("timestamp")
+    records = between(records, window.start_ms, window.end_ms)
     for limit, condition in (
-        (window.start_ms, ms >= f.lit(window.start_ms)),
-        (window.end_ms, ms < f.lit(window.end_ms)),
         (window.start_offset, f.col("offset") >= f.lit(window.start_offset)),
         (window.end_offset, f.col("offset") < f.lit(window.end_offset)),
         (window.partitions or None, f.col("partition").isin(list(window.partitions))),

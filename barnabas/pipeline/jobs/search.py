@@ -23,11 +23,11 @@ from pyspark.sql import functions as f
 from barnabas.pipeline.brokers import Brokers, Span, TopicPartition
 from barnabas.pipeline.datetimes import parse_timestamp_ms
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.jobs.data_files import isolated_session
+from barnabas.pipeline.jobs.data_files import between, isolated_session
 from barnabas.pipeline.kafka.kafka_source import read_spans
 from barnabas.pipeline.reporting.reporter import OnStep
 from barnabas.pipeline.settings import BrokerSettings, setting
-from barnabas.pipeline.sources.segments import NAME, register
+from barnabas.pipeline.sources.segments import read_segments
 from barnabas.pipeline.spark.rows import collect_rows
 from barnabas.pipeline.store.archive_reader import COLUMNS, complete_manifest, read_archive
 from barnabas.pipeline.store.folder import ArchiveFolder
@@ -157,11 +157,7 @@ def matching(records: DataFrame, query: Query) -> DataFrame:
         conditions.append(text.contains(query.contains))
     conditions += [_has_header(name, value) for name, value in query.headers]
     conditions += [_compares(text, *path) for path in query.paths]
-    timestamp_ms = f.unix_millis("timestamp")
-    if query.start_ms is not None:
-        conditions.append(timestamp_ms >= f.lit(query.start_ms))
-    if query.end_ms is not None:
-        conditions.append(timestamp_ms < f.lit(query.end_ms))
+    records = between(records, query.start_ms, query.end_ms)
     for condition in conditions:
         records = records.where(condition)
     return records
@@ -215,12 +211,11 @@ def _readable(name: str, data: bytearray | bytes | None) -> dict[str, str | None
 def _all_records(spark: SparkSession, settings: SearchSettings, query: Query) -> DataFrame:
     """The records of topic, archive or log directory (rule 1)."""
     if settings.log_dir is not None:
-        register(spark)
-        options = {"subscribe": ",".join(settings.topic), "includeHeaders": "true"}
+        options = {"includeHeaders": "true"}
         if query.start_ms is not None:
             options["startingTimestamp"] = str(query.start_ms)
             options["startingOffsetsByTimestampStrategy"] = "latest"
-        return spark.read.format(NAME).options(**options).load(str(settings.log_dir)).select(*COLUMNS)
+        return read_segments(spark, settings.log_dir, settings.topic, options).select(*COLUMNS)
     brokers = Brokers(settings)
     topics = brokers.find_topics(settings.topic)
     available = brokers.spans(topics.values())

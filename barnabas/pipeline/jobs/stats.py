@@ -20,11 +20,11 @@ from pyspark.sql import functions as f
 from barnabas.pipeline.brokers import Brokers
 from barnabas.pipeline.datetimes import parse_timestamp_ms
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.jobs.data_files import isolated_session
+from barnabas.pipeline.jobs.data_files import between, isolated_session
 from barnabas.pipeline.kafka.kafka_source import read_spans
 from barnabas.pipeline.reporting.reporter import OnStep
 from barnabas.pipeline.settings import BrokerSettings, setting
-from barnabas.pipeline.sources.segments import NAME, register
+from barnabas.pipeline.sources.segments import read_segments
 from barnabas.pipeline.spark.rows import collect_rows
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -77,7 +77,8 @@ def stats(spark: SparkSession, settings: StatsSettings, on_step: OnStep = lambda
         raise JobError("--window takes more than 0 seconds.")
     session = isolated_session(spark)
     records, commits = _sources(session, settings)
-    records = _between(records, settings).persist()
+    records = between(records, parse_timestamp_ms(settings.start_time), parse_timestamp_ms(settings.end_time))
+    records = records.select("topic", "partition", "offset", "timestamp", "key", "value").persist()
     try:
         on_step({"step": "counting", "topics": ", ".join(settings.topic)})
         width_ms = _width_ms(records, settings)
@@ -224,13 +225,9 @@ def lags(records: DataFrame, commits: DataFrame, width_ms: int) -> DataFrame:
 def _sources(spark: SparkSession, settings: StatsSettings) -> tuple[DataFrame, DataFrame | None]:
     """The records, and the committed offsets if there are any."""
     if settings.log_dir is not None:
-        register(spark)
-
-        def read(topics: str) -> DataFrame:
-            return spark.read.format(NAME).option("subscribe", topics).load(str(settings.log_dir))
-
         has_commits = any(settings.log_dir.glob(f"{OFFSETS_TOPIC}-*"))
-        return read(",".join(settings.topic)), read(OFFSETS_TOPIC) if has_commits else None
+        commits = read_segments(spark, settings.log_dir, [OFFSETS_TOPIC]) if has_commits else None
+        return read_segments(spark, settings.log_dir, settings.topic), commits
     brokers = Brokers(settings)
     found = brokers.find_topics(settings.topic).values()
     records = read_spans(spark, settings, brokers.spans(found))
@@ -245,15 +242,6 @@ def _commits(spark: SparkSession, brokers: Brokers) -> DataFrame:
         for message in brokers.records(brokers.spans([topic]))
     ]
     return spark.createDataFrame(rows, "key binary, value binary, offset bigint, timestamp timestamp")
-
-
-def _between(records: DataFrame, settings: StatsSettings) -> DataFrame:
-    start_ms, end_ms = parse_timestamp_ms(settings.start_time), parse_timestamp_ms(settings.end_time)
-    if start_ms is not None:
-        records = records.where(_moment() >= f.lit(start_ms))
-    if end_ms is not None:
-        records = records.where(_moment() < f.lit(end_ms))
-    return records.select("topic", "partition", "offset", "timestamp", "key", "value")
 
 
 def _width_ms(records: DataFrame, settings: StatsSettings) -> int:

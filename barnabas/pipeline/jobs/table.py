@@ -29,8 +29,7 @@ from barnabas.pipeline.kafka.kafka_source import read_spans
 from barnabas.pipeline.reporting.reporter import OnStep
 from barnabas.pipeline.settings import setting
 from barnabas.pipeline.store.archive_reader import no_records
-from barnabas.pipeline.store.folder_lock import local_folder, lock_folder
-from barnabas.pipeline.store.versions import INTERNAL, Versions
+from barnabas.pipeline.store.versions import Versions, open_versions
 
 DELETED = "_deleted"
 COLUMNS = "key binary, value binary, partition int, offset bigint, timestamp timestamp"
@@ -78,15 +77,9 @@ def table(spark: SparkSession, settings: TableSettings, on_step: OnStep = lambda
     started = time.monotonic()
     brokers = Brokers(settings)
     topic = brokers.find_topics([settings.topic])[settings.topic]
-    folder = local_folder(settings.into)
-    with lock_folder(folder / INTERNAL):
-        versions = Versions(folder, "table")
-        run = _Run(isolated_session(spark), settings, versions, _state(versions, brokers.cluster_id(), topic), on_step)
-        try:
-            report = run.catch_up(brokers, topic)
-        except BaseException:
-            versions.clean_up()  # frees the staged files at once, for example on a full disk
-            raise
+    with open_versions(settings.into, "table") as versions:
+        state = _state(versions, brokers.cluster_id(), topic)
+        report = _Run(isolated_session(spark), settings, versions, state, on_step).catch_up(brokers, topic)
     report.seconds = round(time.monotonic() - started, 1)
     return report
 
@@ -109,7 +102,6 @@ class _Run:
         """Runs rounds up to the topic's current end."""
         partitions = dict.fromkeys(topic.topic_partitions(), topic)
         ends = brokers.ends(partitions)
-        self.versions.clean_up()
         while True:
             read = self._ends()
             positions = start_positions(
@@ -212,13 +204,9 @@ def merge(rows: DataFrame, latest: DataFrame) -> DataFrame:
 
 def _state(versions: Versions, cluster: str, topic: Topic) -> _State:
     """The table's state; it belongs to one topic of one cluster."""
-    fields = versions.state()
-    if fields is None:
+    state = versions.state(_State)
+    if state is None:
         return _State(cluster, topic.name, topic.id, 0, 0, {})
-    try:
-        state = _State(**fields)
-    except TypeError as failure:
-        raise JobError(f"{versions.state_file} is damaged: {failure}.") from failure
     if (state.cluster, state.topic) != (cluster, topic.name):
         raise JobError(f"{versions.folder} is the table of the topic {state.topic} of the cluster {state.cluster}.")
     return state

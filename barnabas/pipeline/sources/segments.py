@@ -12,10 +12,11 @@ NOT HERE Streams: the source reads existing records only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -42,6 +43,14 @@ def register(spark: SparkSession) -> None:
 
     ship(spark)
     spark.dataSource.register(SegmentSource)
+
+
+def read_segments(
+    spark: SparkSession, log_dir: Path, topics: Iterable[str], options: Mapping[str, str] | None = None
+) -> DataFrame:
+    """Returns the records of topics in a log directory."""
+    register(spark)
+    return spark.read.format(NAME).options(subscribe=",".join(topics), **(options or {})).load(str(log_dir))
 
 
 class SegmentSource(DataSource):

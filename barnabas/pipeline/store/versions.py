@@ -13,18 +13,33 @@ NOT HERE The content of a version (`jobs/table.py`, `jobs/aggregate/aggregate.py
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.store.durable_write import sync, write_durably
+from barnabas.pipeline.store.folder_lock import local_folder, lock_folder
 
+T = TypeVar("T")
 INTERNAL = "_barnabas"
+
+
+@contextlib.contextmanager
+def open_versions(path: Path, name: str) -> Iterator[Versions]:
+    """Locks the versions in a folder. Staged files are deleted before and after, also on a full disk. Raises JobError."""
+    versions = Versions(local_folder(path), name)
+    with lock_folder(versions.folder / INTERNAL):
+        versions.clean_up()
+        try:
+            yield versions
+        finally:
+            versions.clean_up()
 
 
 class Versions:
@@ -37,8 +52,8 @@ class Versions:
         self._staging = folder / INTERNAL / "staging"
         self.state_file = folder / INTERNAL / f"{name}.json"
 
-    def state(self) -> dict[str, Any] | None:
-        """Returns the last committed state; None if the folder is empty. Raises JobError if it holds other files."""
+    def state(self, kind: Callable[..., T]) -> T | None:
+        """Returns the last committed state; None if the folder is empty. Raises JobError if it is damaged."""
         if not self.state_file.exists():
             other_names = [
                 path.name for path in self.folder.iterdir() if path.name not in {INTERNAL, self._versions.name}
@@ -49,10 +64,9 @@ class Versions:
                 )
             return None
         try:
-            state = json.loads(self.state_file.read_text())
-        except ValueError as failure:
+            return kind(**json.loads(self.state_file.read_text()))
+        except (ValueError, TypeError) as failure:
             raise JobError(f"{self.state_file} is damaged: {failure}.") from failure
-        return dict(state)
 
     def path(self, number: int) -> Path:
         """Returns the folder of a version."""
@@ -82,7 +96,8 @@ class Versions:
 
     def clean_up(self) -> None:
         """Points `current` at the committed version; deletes staging folders and old versions."""
-        number = (self.state() or {}).get("version", 0)
+        state: dict[str, Any] | None = self.state(dict)
+        number = (state or {}).get("version", 0)
         shutil.rmtree(self._staging, ignore_errors=True)  # workers of a killed driver may still write there
         if not self._versions.exists():
             return

@@ -41,8 +41,7 @@ from barnabas.pipeline.settings import as_tuple, setting
 from barnabas.pipeline.spark.rows import collect_rows
 from barnabas.pipeline.spark.value_decoding import Decoding, choose_decoding, decode
 from barnabas.pipeline.store.archive_reader import COLUMNS, no_records
-from barnabas.pipeline.store.folder_lock import local_folder, lock_folder
-from barnabas.pipeline.store.versions import INTERNAL, Versions
+from barnabas.pipeline.store.versions import Versions, open_versions
 
 SECOND_US = 1_000_000
 EXCEPTIONS = (MALFORMED, LEFT_OUT, TIMELESS, "late", "lost")
@@ -144,17 +143,11 @@ def aggregate(spark: SparkSession, settings: AggregateSettings, on_step: OnStep 
         if settings.archive is None
         else ArchiveInput(settings.archive, settings.topic)
     )
-    folder = local_folder(settings.into)
     session = isolated_session(spark)
-    with lock_folder(folder / INTERNAL):
-        versions = Versions(folder, "aggregate")
+    with open_versions(settings.into, "aggregate") as versions:
         state = _state(session, settings, spec, versions, source)
         run = _Run(session, settings, spec, lateness_us, versions, source, state, on_step)
-        try:
-            report = run.follow() if settings.continuous else run.catch_up()
-        except BaseException:
-            versions.clean_up()  # frees the staged files at once, for example on a full disk
-            raise
+        report = run.follow() if settings.continuous else run.catch_up()
     report.seconds = round(time.monotonic() - started, 1)
     return report
 
@@ -187,7 +180,6 @@ class _Run:
 
     def catch_up(self) -> AggregateReport:
         """Runs rounds up to the topic's current end."""
-        self.versions.clean_up()
         ends = self.source.ends()
         while self._round(ends):
             pass
@@ -196,13 +188,11 @@ class _Run:
 
     def follow(self) -> AggregateReport:
         """Runs rounds until KeyboardInterrupt."""
-        self.versions.clean_up()
         try:
             while True:
                 if not self._round(self.source.ends()):
                     time.sleep(self.settings.interval)
         except KeyboardInterrupt:
-            self.versions.clean_up()
             return self._report()
 
     def _round(self, ends: dict[TopicPartition, int]) -> bool:
@@ -331,8 +321,8 @@ def _state(
     spark: SparkSession, settings: AggregateSettings, spec: WindowSpec, versions: Versions, source: InputSource
 ) -> _State:
     """The current state; it belongs to one topic of one cluster and one computation."""
-    fields = versions.state()
-    if fields is None:
+    state = versions.state(_State)
+    if state is None:
         decode_format, schema, framing = settings.decode, settings.schema, settings.framing
         decoding = choose_decoding(spark, decode_format, schema, framing, _sample(spark, settings, source))
         state = _State(
@@ -343,11 +333,6 @@ def _state(
             _computation(settings),
             asdict(decoding),
         )
-    else:
-        try:
-            state = _State(**fields)
-        except TypeError as failure:
-            raise JobError(f"{versions.state_file} is damaged: {failure}.") from failure
     if (state.cluster, state.topic) != (source.cluster, source.topic.name):
         raise JobError(f"{versions.folder} is of the topic {state.topic} of the cluster {state.cluster}.")
     for name, value in _computation(settings).items():

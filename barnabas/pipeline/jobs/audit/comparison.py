@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from barnabas.pipeline.checksums import combine_sums, sums
+from barnabas.pipeline.store.manifest import Total
 
 BLOCK_OFFSETS = 10_000
 MAX_NAMED_BLOCKS = 1_000
@@ -29,24 +30,17 @@ class OffsetBlock(NamedTuple):
     number: int
 
 
-class BlockSum(NamedTuple):
-    """The records of one side in a block."""
-
-    records: int
-    checksum: int
-
-
-def sum_blocks(records: DataFrame) -> dict[OffsetBlock, BlockSum]:
+def sum_blocks(records: DataFrame) -> dict[OffsetBlock, Total]:
     """Returns counts and sums of one side, by block."""
     number = f.floor(f.col("offset") / f.lit(BLOCK_OFFSETS)).cast("bigint").alias("number")
     rows = records.groupBy("topic", "partition", number).agg(*sums("hash")).collect()
     return {
-        OffsetBlock(row["topic"], row["partition"], row["number"]): BlockSum(row["count"], combine_sums(row))
+        OffsetBlock(row["topic"], row["partition"], row["number"]): Total(row["count"], combine_sums(row))
         for row in rows
     }
 
 
-def differing(topic: dict[OffsetBlock, BlockSum], archived: dict[OffsetBlock, BlockSum]) -> list[OffsetBlock]:
+def differing(topic: dict[OffsetBlock, Total], archived: dict[OffsetBlock, Total]) -> list[OffsetBlock]:
     """Returns the blocks in which the sides differ (rule 1)."""
     return sorted(block for block in topic.keys() | archived.keys() if topic.get(block) != archived.get(block))
 

@@ -12,8 +12,7 @@ pytest.importorskip("pyspark")
 
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.kafka import sender
-from barnabas.pipeline.kafka.call_timeout import call_with_timeout
-from barnabas.pipeline.kafka.sender import SendOptions
+from barnabas.pipeline.kafka.sender import SendOptions, call_with_timeout
 
 
 def refuse() -> None:

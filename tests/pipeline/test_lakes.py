@@ -63,7 +63,7 @@ def test_a_round_interrupted_at_any_step_is_appended_once(
     settings = replace(archiving, format=kind, decode=decode, dead_letters=f"{topic}-malformed")
     if decode == "json":
         settings = replace(settings, schema=schema)
-    steps = ((lakes.LAKES[kind], "append"), (sinks, "within_round"), (Brokers, "commit"))
+    steps = ((lakes.LAKES[kind], "append"), (sinks, "in_spans"), (Brokers, "commit"))
     for number, (where, step) in enumerate(steps):
         send(settings.bootstrap, topic, minutes(40, PARTITIONS, 40 * number))
         with monkeypatch.context() as patched:

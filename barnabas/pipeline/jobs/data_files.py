@@ -55,14 +55,6 @@ def with_day(records: DataFrame) -> DataFrame:
     return records.withColumn("date", f.to_date("timestamp"))
 
 
-def between(records: DataFrame, start_ms: int | None, end_ms: int | None) -> DataFrame:
-    """Returns the records with a timestamp at or after the start and before the end; None is no limit."""
-    ms = f.unix_millis("timestamp")
-    if start_ms is not None:
-        records = records.where(ms >= f.lit(start_ms))
-    return records if end_ms is None else records.where(ms < f.lit(end_ms))
-
-
 def ordered(records: DataFrame, *, one_a_day: bool = False) -> DataFrame:
     """Repartitions and sorts records by topic and date: by size, or one partition for each."""
     spread = records.repartition("topic", "date") if one_a_day else records.hint("rebalance", "topic", "date")

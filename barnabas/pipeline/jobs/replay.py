@@ -23,12 +23,12 @@ from pyspark.sql import functions as f
 from barnabas.pipeline.brokers import Brokers
 from barnabas.pipeline.datetimes import parse_timestamp_ms
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.jobs.data_files import between, isolated_session
+from barnabas.pipeline.jobs.data_files import isolated_session
 from barnabas.pipeline.kafka.kafka_source import read_spans
 from barnabas.pipeline.kafka.sender import SendOptions, send
 from barnabas.pipeline.reporting.reporter import OnStep
 from barnabas.pipeline.settings import BrokerSettings, setting
-from barnabas.pipeline.spark.rows import collect_rows
+from barnabas.pipeline.spark.rows import between, collect_rows
 from barnabas.pipeline.store.archive_reader import complete_manifest, read_archive
 from barnabas.pipeline.store.folder import ArchiveFolder
 

@@ -20,12 +20,12 @@ from pyspark.sql import functions as f
 from barnabas.pipeline.brokers import Brokers
 from barnabas.pipeline.datetimes import parse_timestamp_ms
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.jobs.data_files import between, isolated_session
+from barnabas.pipeline.jobs.data_files import isolated_session
 from barnabas.pipeline.kafka.kafka_source import read_spans
 from barnabas.pipeline.reporting.reporter import OnStep
 from barnabas.pipeline.settings import BrokerSettings, setting
 from barnabas.pipeline.sources.segments import read_segments
-from barnabas.pipeline.spark.rows import collect_rows
+from barnabas.pipeline.spark.rows import between, collect_rows
 
 OFFSETS_TOPIC = "__consumer_offsets"
 WINDOWS = 120

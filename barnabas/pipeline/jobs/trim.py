@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 
 from barnabas.pipeline.brokers import Brokers, Topic, TopicPartition
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.store.durable_write import write_durably
+from barnabas.pipeline.store.durable_files import write_durably
 from barnabas.pipeline.store.folder import ArchiveFolder
 from barnabas.pipeline.store.manifest import Manifest
 

@@ -10,22 +10,25 @@ RULES    1. One task sends the records of one source partition, in offset order.
          4. Timestamps, keys and headers are sent unchanged, including nulls.
          5. Each task limits its own rate to an equal share of the job's rate.
          6. Sending the offsets has a timeout of its own: librdkafka may wait forever when the group coordinator moves (its
-            issue 5456). The failed task is retried by Spark.
+            issue 5456). The failed task is retried by Spark; the thread of the call is abandoned.
 NOT HERE The records to send (`jobs/replay.py`, `jobs/dead_letters.py`). See docs/decisions/0041.
 """
 
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from concurrent.futures import Future, wait
+from typing import Any, NamedTuple, TypeVar
 
 from pyspark.sql import DataFrame
 
-from barnabas.pipeline.kafka.call_timeout import call_with_timeout
+from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.spark.py_files import import_shipped, ship
 
+T = TypeVar("T")
 RECORDS_PER_TRANSACTION = 20_000
 SECONDS_PER_TRANSACTION = 10.0
 TRANSACTION_TIMEOUT_MS = 60_000
@@ -166,6 +169,22 @@ class RateLimiter:
             ahead = self._count / self._rate - (time.monotonic() - self._started)
             if ahead > 0:
                 time.sleep(ahead)
+
+
+def call_with_timeout(seconds: float, call: Callable[[], T], message: str) -> T:
+    """Returns or raises the call's result; raises JobError(message) after the timeout (rule 6)."""
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(call())
+        except BaseException as failure:  # noqa: BLE001 - it is the caller's
+            result.set_exception(failure)
+
+    threading.Thread(target=run, daemon=True).start()
+    if not wait([result], seconds).done:
+        raise JobError(message)
+    return result.result()
 
 
 def _transactions(rows: Iterable[Any], limiter: RateLimiter) -> Iterator[Iterator[Any]]:

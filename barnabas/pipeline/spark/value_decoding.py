@@ -27,6 +27,13 @@ FRAMING_BYTES = 5
 _BROKEN = "_broken"
 _AVRO_ONE = b"\x02"  # the number 1, encoded in Avro
 
+EXACT = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""The format of decoded values that are compared: as JSON, since Spark cannot compare maps."""
+
 
 @dataclass(frozen=True)
 class Decoding:
@@ -109,6 +116,17 @@ def _with_data_and_error(
     return records.withColumn("data", f.when(is_there & ~is_broken, data)).withColumn(
         "error", f.when(is_broken, f.lit(reason))
     )
+
+
+def misdecoded(records: DataFrame, decoding: Decoding) -> DataFrame:
+    """Returns the records whose `data` or `error` differs from the decoded `value`; no checksum covers them."""
+    stored = records.withColumnsRenamed({"data": "_kept_data", "error": "_kept_error"})
+    is_same = _as_json("data").eqNullSafe(_as_json("_kept_data")) & f.col("error").eqNullSafe(f.col("_kept_error"))
+    return decode(stored, decoding).where(~is_same)
+
+
+def _as_json(column: str) -> Column:
+    return f.to_json(f.struct(f.col(column).alias("data")), EXACT)
 
 
 def decoded_fields(spark: SparkSession, decoding: Decoding) -> str:

@@ -21,9 +21,10 @@ import json
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.store.durable_write import write_durably
+from barnabas.pipeline.store.durable_files import read_json, write_durably
 from barnabas.pipeline.store.folder_lock import local_folder, lock_folder
 from barnabas.pipeline.store.manifest import Manifest, from_fields, read_manifest
 
@@ -75,18 +76,14 @@ class ArchiveFolder:
     def metadata(self) -> ArchiveMetadata:
         """Reads archive.json. Raises JobError if it is missing, damaged or of another format."""
         try:
-            fields = json.loads(self._metadata_file.read_text())
-            if fields.get("format") != FORMAT:
-                raise JobError(
-                    f"The archive in {self.path} is of format {fields.get('format')}, and this is for {FORMAT}."
-                )
-            return from_fields(ArchiveMetadata, fields)
+            return read_json(self._metadata_file, self._parse_metadata)
         except FileNotFoundError as failure:
             raise JobError(f"There is no archive in {self.path}.") from failure
-        except OSError as failure:
-            raise JobError(f"{self._metadata_file} cannot be read: {failure.strerror}.") from failure
-        except (ValueError, TypeError, AttributeError) as failure:
-            raise JobError(f"{self._metadata_file} is damaged: {failure}.") from failure
+
+    def _parse_metadata(self, fields: dict[str, Any]) -> ArchiveMetadata:
+        if fields.get("format") != FORMAT:
+            raise JobError(f"The archive in {self.path} is of format {fields.get('format')}, and this is for {FORMAT}.")
+        return from_fields(ArchiveMetadata, fields)
 
     def begin(self, cluster: str, decoding: dict[str, str], sink: str = PARQUET) -> ArchiveMetadata:
         """Creates the archive of this cluster. Raises JobError if the folder holds other files."""

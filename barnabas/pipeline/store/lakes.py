@@ -19,15 +19,17 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from barnabas.pipeline.brokers import TopicPartition
+from barnabas.pipeline.brokers import Span, TopicPartition
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.store.durable_write import write_durably
+from barnabas.pipeline.spark.rows import in_spans
+from barnabas.pipeline.store.durable_files import read_json, write_durably
 from barnabas.pipeline.store.folder import PARQUET, ArchiveFolder
 from barnabas.pipeline.store.manifest import Entry, Manifest, write_entry
 
@@ -119,25 +121,7 @@ def open_lake(spark: SparkSession, folder: ArchiveFolder) -> Lake:
 
 def committed(records: DataFrame, ends: Mapping[TopicPartition, int]) -> DataFrame:
     """Returns the records below the manifest's end offsets (rule 3)."""
-    if not ends:
-        return records.where("false")
-    end_of = f.create_map(*(f.lit(part) for tp, end in sorted(ends.items()) for part in (str(tp), end)))
-    return records.where(f.col("offset") < end_of[_partition_name()])
-
-
-def within_round(
-    records: DataFrame, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-) -> DataFrame:
-    """Returns the records of one round."""
-    start_of = f.create_map(*(f.lit(part) for tp in sorted(ends) for part in (str(tp), starts[tp])))
-    topics = sorted({tp.topic for tp in ends})
-    return committed(
-        records.where(f.col("topic").isin(topics) & (f.col("offset") >= start_of[_partition_name()])), ends
-    )
-
-
-def _partition_name() -> Column:
-    return f.concat_ws("-", "topic", f.col("partition").cast("string"))
+    return in_spans(records, {tp: Span(0, end) for tp, end in ends.items()})
 
 
 # --- the plan of the current round -----------------------------------------------------------------------------------
@@ -167,16 +151,15 @@ def is_under_way(folder: ArchiveFolder, number: int) -> bool:
 
 def _plan(folder: ArchiveFolder) -> tuple[int, dict[TopicPartition, int]]:
     """Returns the number and the end offsets of the last planned round; -1 if there is none."""
-    try:
-        plan = json.loads(folder.round_file.read_text())
+
+    def parse(plan: Any) -> tuple[int, dict[TopicPartition, int]]:
         ends = {TopicPartition(str(topic), int(partition)): int(end) for topic, partition, end in plan["ends"]}
         return int(plan["round"]), ends
+
+    try:
+        return read_json(folder.round_file, parse)
     except FileNotFoundError:
         return -1, {}
-    except OSError as failure:
-        raise JobError(f"{folder.round_file} cannot be read: {failure.strerror}.") from failure
-    except (ValueError, KeyError, TypeError) as failure:
-        raise JobError(f"{folder.round_file} is damaged: {failure}.") from failure
 
 
 def _missing_entries(folder: ArchiveFolder, planned: int, next_sequence: int) -> JobError:

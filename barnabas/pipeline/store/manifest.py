@@ -32,7 +32,7 @@ from typing import Any, NamedTuple, TypeVar
 from barnabas.pipeline.brokers import TopicPartition
 from barnabas.pipeline.checksums import add_checksums
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.store.durable_write import write_durably
+from barnabas.pipeline.store.durable_files import read_json, write_durably
 
 T = TypeVar("T")
 NAME = re.compile(r"(\d{12})\.json")
@@ -122,9 +122,8 @@ class Entry:
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
     @classmethod
-    def from_text(cls, text: str) -> Entry:
-        """Parses and validates an entry. Raises ValueError, KeyError or TypeError."""
-        fields: dict[str, Any] = json.loads(text)
+    def from_json(cls, fields: dict[str, Any]) -> Entry:
+        """Validates an entry. Raises ValueError, KeyError or TypeError."""
         files = [
             {**part, "contents": tuple(from_fields(Contents, one) for one in part["contents"])}
             for part in fields["files"]
@@ -285,12 +284,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _read(path: Path) -> Entry:
-    try:
-        entry = Entry.from_text(path.read_text())
-    except OSError as failure:
-        raise JobError(f"The manifest file {path} cannot be read: {failure.strerror}.") from failure
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as failure:
-        raise JobError(f"The manifest file {path} is damaged: {failure}.") from failure
+    entry = read_json(path, Entry.from_json, f"The manifest file {path}")
     if entry.sequence != int(path.stem):
         raise JobError(f"The manifest file {path} is damaged: it says that it is entry {entry.sequence}.")
     return entry

@@ -17,7 +17,7 @@ import shutil
 from pathlib import Path
 
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.store.durable_write import sync
+from barnabas.pipeline.store.durable_files import sync
 from barnabas.pipeline.store.folder import ArchiveFolder
 from barnabas.pipeline.store.manifest import Entry, Manifest, write_entry
 

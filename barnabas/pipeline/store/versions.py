@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.store.durable_write import sync, write_durably
+from barnabas.pipeline.store.durable_files import read_json, sync, write_durably
 from barnabas.pipeline.store.folder_lock import local_folder, lock_folder
 
 T = TypeVar("T")
@@ -63,10 +63,7 @@ class Versions:
                     f"{self.folder} is not a {self._name} and not empty ({other_names[0]}): choose another folder."
                 )
             return None
-        try:
-            return kind(**json.loads(self.state_file.read_text()))
-        except (ValueError, TypeError) as failure:
-            raise JobError(f"{self.state_file} is damaged: {failure}.") from failure
+        return read_json(self.state_file, lambda fields: kind(**fields))
 
     def path(self, number: int) -> Path:
         """Returns the folder of a version."""

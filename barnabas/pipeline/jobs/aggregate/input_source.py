@@ -8,17 +8,16 @@ RULES    1. Both have a cluster id, a topic with its id, and start and end offse
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 
 from barnabas.pipeline.brokers import Brokers, Span, Topic, TopicPartition
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.kafka.kafka_source import read_spans
 from barnabas.pipeline.settings import BrokerSettings
-from barnabas.pipeline.store.archive_reader import COLUMNS, complete_manifest, no_records, read_archive
+from barnabas.pipeline.spark.rows import in_spans
+from barnabas.pipeline.store.archive_reader import complete_manifest, read_archive
 from barnabas.pipeline.store.folder import ArchiveFolder
 
 
@@ -77,14 +76,7 @@ class ArchiveInput:
 
     def read(self, spark: SparkSession, spans: Mapping[TopicPartition, Span]) -> DataFrame:
         """Returns the archived records."""
-        conditions = [
-            (f.col("partition") == tp.partition) & f.col("offset").between(span.start, span.end - 1)
-            for tp, span in spans.items()
-        ]
-        if not conditions:
-            return no_records(spark).select(*COLUMNS)
-        records = read_archive(spark, self._folder.path, [self.topic.name])
-        return records.where(reduce(lambda one, other: one | other, conditions))
+        return in_spans(read_archive(spark, self._folder.path, [self.topic.name]), spans)
 
     def publish_progress(self, group: str, ends: Mapping[TopicPartition, int]) -> None:
         """Does nothing."""

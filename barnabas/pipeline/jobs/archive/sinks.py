@@ -17,10 +17,10 @@ from barnabas.pipeline.checksums import combine_sums, record_hash, sums
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.data_files import SCHEMA_WITH_ERROR, finalize_staged_files, ordered, write_files
 from barnabas.pipeline.jobs.rounds import StartPosition
-from barnabas.pipeline.spark.rows import collect_rows
+from barnabas.pipeline.spark.rows import collect_rows, in_spans
 from barnabas.pipeline.store.archive_reader import read_files
 from barnabas.pipeline.store.folder import PARQUET, ArchiveFolder
-from barnabas.pipeline.store.lakes import commit, open_lake, read_plan, within_round, write_plan
+from barnabas.pipeline.store.lakes import commit, open_lake, read_plan, write_plan
 from barnabas.pipeline.store.manifest import DataFile, Entry, Manifest, Total, totals_of
 from barnabas.pipeline.store.publish import publish, staging_of
 
@@ -85,11 +85,9 @@ class TableSink:
                 records
             )  # creates the table for readers; the round's number stays unused, since other records may come with it
             return WrittenRound({}, 0, records)
-        starts = {tp: span.start for tp, span in spans.items()}
-        ends = {tp: span.end for tp, span in spans.items()}
-        write_plan(self._folder, number, ends)
+        write_plan(self._folder, number, {tp: span.end for tp, span in spans.items()})
         self._lake.append(ordered(records), number)
-        written = within_round(self._lake.records(), starts, ends)
+        written = in_spans(self._lake.records(), spans)
         if "error" not in written.columns:
             written = written.withColumn("error", f.lit(None).cast("string"))
         hashed = written.select("topic", "partition", "error", record_hash().alias("hash"))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.store.durable_write import write_durably
+from barnabas.pipeline.store.durable_files import write_durably
 
 WIDTH = 760
 STYLE = """

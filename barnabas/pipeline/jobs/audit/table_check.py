@@ -20,9 +20,8 @@ from pyspark.sql import functions as f
 from barnabas.pipeline.brokers import TopicPartition
 from barnabas.pipeline.checksums import add_checksums, combine_sums, record_hash, sums
 from barnabas.pipeline.errors import JobError, describe_failure
-from barnabas.pipeline.jobs.audit.decoding_check import misdecoded
 from barnabas.pipeline.jobs.data_files import is_misplaced
-from barnabas.pipeline.spark.value_decoding import Decoding
+from barnabas.pipeline.spark.value_decoding import Decoding, misdecoded
 from barnabas.pipeline.store.folder import ArchiveFolder
 from barnabas.pipeline.store.lakes import committed, is_under_way, open_lake
 from barnabas.pipeline.store.manifest import Manifest

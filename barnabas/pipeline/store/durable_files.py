@@ -1,0 +1,52 @@
+"""Writes files and directory entries durably; reads JSON files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from barnabas.pipeline.errors import JobError
+
+T = TypeVar("T")
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Replaces a file atomically: temporary file, fsync, rename, fsync of the folder. A failure removes the temporary file."""
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        beside.write_text(text)
+        sync(beside)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+    beside.replace(path)
+    sync(path.parent)
+
+
+def read_json(path: Path, parse: Callable[[Any], T], name: str = "") -> T:
+    """Returns the parsed content; `name` is the file's name in errors.
+
+    Raises:
+        FileNotFoundError: there is no file.
+        JobError: it is unreadable or damaged.
+    """
+    try:
+        return parse(json.loads(path.read_text()))
+    except FileNotFoundError:
+        raise
+    except OSError as failure:
+        raise JobError(f"{name or path} cannot be read: {failure.strerror}.") from failure
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as failure:
+        raise JobError(f"{name or path} is damaged: {failure}.") from failure
+
+
+def sync(path: Path) -> None:
+    """Calls fsync on a file or a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

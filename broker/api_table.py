@@ -30,7 +30,6 @@ from broker.handlers.groups.group_offsets import GroupOffsetsHandlers
 from broker.handlers.quorum.controller_apis import ControllerHandlers
 from broker.handlers.quorum.envelopes import EnvelopeHandler
 from broker.handlers.quorum.raft_apis import RaftHandlers
-from broker.handlers.records import list_offsets
 from broker.handlers.records.delete_records import DeleteRecordsHandler
 from broker.handlers.records.fetch import FetchHandler
 from broker.handlers.records.fetch_sessions import FetchSessions
@@ -107,7 +106,7 @@ def client_apis(
         [
             *ProduceHandler(replicas, purgatory.timers, verification, authorizer).routes(),
             *_fetching(config, replicas, purgatory, authorizer).routes(),
-            *list_offsets.routes(ListOffsetsHandler(replicas, authorizer)),
+            *ListOffsetsHandler(replicas, authorizer).routes(),
             *metadata.routes(),
             *finding.routes(),
             *authentication.routes(),

@@ -171,10 +171,15 @@ def failed(error: Exception) -> Completion[T]:
 
 
 def all_done(completions: Iterable[Completion[T]]) -> Completion[None]:
-    """Completes when all of them have a value or an error."""
+    """Completes when all of them have a value or an error; cancelling it cancels them."""
     incomplete = [completion for completion in completions if not completion.is_done]
     remaining = len(incomplete)
-    together: Completion[None] = Completion()
+
+    def cancel() -> None:
+        for completion in incomplete:
+            completion.cancel()
+
+    together: Completion[None] = Completion(cancel)
     if not remaining:
         together.complete(None)
 

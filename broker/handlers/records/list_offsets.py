@@ -32,7 +32,6 @@ from protocol.messages.produce_fetch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from protocol.schema import Message
 from replication.completion import Completion, all_done
 from replication.partition.partition import (
     EARLIEST,
@@ -55,6 +54,8 @@ _FIRST_VERSION: Final = {
 _FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE: Final = 5
 _NEVER: Final = 0x7FFF
 
+_Answer = ListOffsetsPartitionResponse | OffsetForLeaderEpochEpochEndOffset
+
 
 class ListOffsetsHandler(AuthorizingHandlers):
     """Handles ListOffsets and OffsetForLeaderEpoch."""
@@ -63,8 +64,15 @@ class ListOffsetsHandler(AuthorizingHandlers):
         self._replicas = replicas
         super().__init__(authorizer)
 
+    def routes(self) -> list[Route]:
+        """The routes of this module."""
+        return [
+            Route(ApiKey.LIST_OFFSETS, 1, 11, self.list_offsets),
+            Route(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, self.offset_for_leader_epoch),
+        ]
+
     # ------------------------------------------------------------ ListOffsets
-    def list_offsets(self, ctx: RequestContext, request: ListOffsetsRequest) -> Message | Completion[Message]:
+    def list_offsets(self, ctx: RequestContext, request: ListOffsetsRequest) -> Completion[ListOffsetsResponse]:
         """Handle ListOffsets."""
         isolation = Isolation.LOG_END
         if request.replica_id == CONSUMER:
@@ -72,7 +80,7 @@ class ListOffsetsHandler(AuthorizingHandlers):
         leader_only = request.replica_id != DEBUGGING_CONSUMER
         duplicates = _duplicates(request)
         response = ListOffsetsResponse(topics=[])
-        lookups = _OffsetLookups(self._replicas, response)
+        lookups: list[Completion[None]] = []
         for topic in request.topics:
             refusal = ErrorCode.NONE
             if not self._is_authorized(ctx, Operation.DESCRIBE, Resource.TOPIC, topic.name):
@@ -85,20 +93,18 @@ class ListOffsetsHandler(AuthorizingHandlers):
                     answer.error_code = ErrorCode.INVALID_REQUEST
                 elif not refusal:
                     find = partial(_find, ctx.api_version, requested, isolation, answer, leader_only=leader_only)
-                    lookups.look_up(
-                        topic.name, requested.partition_index, find, partial(_set_error, ctx.api_version, answer)
-                    )
+                    lookups.append(self._look_up(ctx, topic.name, requested.partition_index, find, answer))
             response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
-        return lookups.finish()
+        return all_done(lookups).map(lambda _: response)
 
     # ------------------------------------------------------------ OffsetForLeaderEpoch
     def offset_for_leader_epoch(
         self, ctx: RequestContext, request: OffsetForLeaderEpochRequest
-    ) -> Message | Completion[Message]:
+    ) -> Completion[OffsetForLeaderEpochResponse]:
         """Handle OffsetForLeaderEpoch; brokers may query every topic, clients the topics that they may describe."""
         is_broker = self._is_authorized(ctx, Operation.CLUSTER_ACTION)
         response = OffsetForLeaderEpochResponse(topics=[])
-        lookups = _OffsetLookups(self._replicas, response)
+        lookups: list[Completion[None]] = []
         for topic in request.topics:
             is_allowed = is_broker or self._is_authorized(ctx, Operation.DESCRIBE, Resource.TOPIC, topic.topic)
             answers = []
@@ -106,55 +112,25 @@ class ListOffsetsHandler(AuthorizingHandlers):
                 answer = OffsetForLeaderEpochEpochEndOffset(error_code=0, partition=requested.partition)
                 answers.append(answer)
                 if is_allowed:
-                    lookups.look_up(
-                        topic.topic,
-                        requested.partition,
-                        partial(_end_of_epoch, requested, answer),
-                        partial(_set_error, ctx.api_version, answer),
-                    )
+                    find = partial(_end_of_epoch, requested, answer)
+                    lookups.append(self._look_up(ctx, topic.topic, requested.partition, find, answer))
                 else:
                     answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
-        return lookups.finish()
+        return all_done(lookups).map(lambda _: response)
 
-
-class _OffsetLookups:
-    """The lookups of one request; some wait for the disk."""
-
-    def __init__(self, replicas: ReplicaManager, response: ListOffsetsResponse | OffsetForLeaderEpochResponse) -> None:
-        self._replicas = replicas
-        self._response = response
-        self._lookups: list[Completion[None]] = []
-
-    def look_up(
+    def _look_up(
         self,
+        ctx: RequestContext,
         topic: str,
         index: int,
         find: Callable[[Partition], DiskLookup | None],
-        set_error: Callable[[ErrorCode], None],
-    ) -> None:
+        answer: _Answer,
+    ) -> Completion[None]:
         """Fill in the response of a partition, now or after the disk read."""
-
-        def on_done(lookup: Completion[None]) -> None:
-            if isinstance(lookup.error, KafkaError):
-                set_error(lookup.error.code)
-
         lookup = self._replicas.lookup(topic, index, find)
-        lookup.then(on_done)
-        self._lookups.append(lookup)
-
-    def finish(self) -> Message | Completion[Message]:
-        """The response, now or later."""
-        done = all_done(self._lookups)
-        if done.is_done:
-            return self._response
-        pending: Completion[Message] = Completion(self._cancel)
-        done.then(lambda _: pending.complete(self._response))
-        return pending
-
-    def _cancel(self) -> None:
-        for lookup in self._lookups:
-            lookup.cancel()
+        lookup.then(partial(_set_error, ctx.api_version, answer))
+        return lookup
 
 
 def _find(
@@ -203,17 +179,11 @@ def _duplicates(request: ListOffsetsRequest) -> set[tuple[str, int]]:
     return duplicates
 
 
-def _set_error(
-    version: int, answer: ListOffsetsPartitionResponse | OffsetForLeaderEpochEpochEndOffset, code: ErrorCode
-) -> None:
+def _set_error(version: int, answer: _Answer, lookup: Completion[None]) -> None:
+    if lookup.error is None:
+        return
+    assert isinstance(lookup.error, KafkaError)
+    code = lookup.error.code
     if code == ErrorCode.OFFSET_NOT_AVAILABLE and version < _FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE:
         code = ErrorCode.LEADER_NOT_AVAILABLE
     answer.error_code = code
-
-
-def routes(handler: ListOffsetsHandler) -> list[Route]:
-    """The rows of the API table."""
-    return [
-        Route(ApiKey.LIST_OFFSETS, 1, 11, handler.list_offsets),
-        Route(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, handler.offset_for_leader_epoch),
-    ]

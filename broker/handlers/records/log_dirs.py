@@ -10,8 +10,6 @@ NOT HERE Sizes on disk (`storage/io/disk_usage.py`), moving (`replication/partit
 
 from __future__ import annotations
 
-from functools import partial
-
 from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation
@@ -28,7 +26,7 @@ from protocol.messages.logs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from replication.completion import Completion
+from replication.completion import Completion, all_done
 from replication.io_executor import IoExecutor, IoResult
 from replication.partition.log_dir_moves import LogDirMoves
 from replication.partition.replica_manager import ReplicaManager
@@ -87,72 +85,48 @@ class LogDirsHandler(AuthorizingHandlers):
         """Handle DescribeLogDirs."""
         if not self._is_authorized(ctx, Operation.DESCRIBE):
             return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, results=[])
-        return _DescribeLogDirs(self._log_manager, self._replicas, self._worker, _requested(request)).begin()
+        requested = None
+        if request.topics is not None:
+            requested = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+        directories = self._log_manager.directories
+        results = [
+            DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path, topics=[])
+            for path in (*directories, *self._log_manager.offline)
+        ]
+        measured = [self._measure(result, requested) for result in results if result.log_dir in directories]
+        return all_done(measured).map(lambda _: DescribeLogDirsResponse(results=results))
 
+    def _measure(self, result: DescribeLogDirsResult, requested: _Requested | None) -> Completion[None]:
+        """Measure a directory on its thread and fill in its result."""
+        path = result.log_dir
+        unopened = [log.path for log in self._logs_in(path, requested) if not log.is_open]
+        usage = self._log_manager.disk_usage(path, unopened)
 
-def _requested(request: DescribeLogDirsRequest) -> _Requested | None:
-    if request.topics is None:
-        return None
-    return {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+        def on_measured(measured: IoResult) -> None:
+            if measured.value is not None:
+                self._replicas.directory_failed(path, measured.value)
+            elif path in self._log_manager.directories:
+                self._fill(result, usage, requested)
 
+        return self._worker.read(path, usage.run).handle(on_measured)
 
-class _DescribeLogDirs:
-    """A DescribeLogDirs request in progress."""
-
-    def __init__(
-        self, log_manager: LogManager, replicas: ReplicaManager, worker: IoExecutor, requested: _Requested | None
-    ) -> None:
-        self._log_manager = log_manager
-        self._replicas = replicas
-        self._worker = worker
-        self._requested = requested
-        self._waiting = 0
-        self._pending: Completion[DescribeLogDirsResponse] = Completion()
-        self._results: dict[str, DescribeLogDirsResult] = {}
-
-    def begin(self) -> Completion[DescribeLogDirsResponse]:
-        """Measure every directory."""
-        for path in (*self._log_manager.directories, *self._log_manager.offline):
-            self._results[path] = DescribeLogDirsResult(
-                error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path, topics=[]
-            )
-        directories = list(self._log_manager.directories)
-        self._waiting = len(directories)
-        for path in directories:
-            self._measure(path)
-        return self._pending
-
-    def _measure(self, path: str) -> None:
-        unopened = [log.path for log in self._logs_in(path) if not log.is_open]
-        work = self._log_manager.disk_usage(path, unopened)
-        self._worker.read(path, work.run).then(partial(self._on_measured, path, work))
-
-    def _logs_in(self, path: str) -> list[Log]:
+    def _logs_in(self, path: str, requested: _Requested | None) -> list[Log]:
         directory = self._log_manager.directories.get(path)
         if directory is None:
             return []
         copies = [copy for copy in self._log_manager.future_logs.values() if copy.directory == path]
         logs = [*directory.logs.values(), *copies]
-        return [log for log in logs if self._requested is None or (log.topic, log.partition) in self._requested]
+        return [log for log in logs if requested is None or (log.topic, log.partition) in requested]
 
-    def _on_measured(self, path: str, work: DiskUsage, measured: IoResult) -> None:
-        if measured.value is not None:
-            self._replicas.directory_failed(path, measured.value)
-        elif path in self._log_manager.directories:
-            self._fill(path, work)
-        self._waiting -= 1
-        if not self._waiting:
-            self._pending.complete(DescribeLogDirsResponse(results=list(self._results.values())))
-
-    def _fill(self, path: str, usage: DiskUsage) -> None:
-        result = self._results[path]
+    def _fill(self, result: DescribeLogDirsResult, usage: DiskUsage, requested: _Requested | None) -> None:
+        path = result.log_dir
         result.error_code = ErrorCode.NONE
         result.total_bytes, result.usable_bytes = usage.total_bytes, usage.usable_bytes
         broker = self._replicas.image.brokers.get(self._replicas.broker_id)
         cordoned = () if broker is None else broker.cordoned_directories or ()
         result.is_cordoned = self._log_manager.directories[path].directory_id in cordoned
         topics: dict[str, DescribeLogDirsTopic] = {}
-        for log in self._logs_in(path):
+        for log in self._logs_in(path, requested):
             topic = topics.setdefault(log.topic, DescribeLogDirsTopic(name=log.topic, partitions=[]))
             topic.partitions.append(self._describe_log(log, usage))
         result.topics = list(topics.values())

@@ -132,3 +132,9 @@ def test_gather_passes_all_values_or_an_error() -> None:
     assert together.result() == 3
     with pytest.raises(ValueError, match="no"):
         gather([completed(1), failed(ValueError("no"))], sum).result()
+
+
+def test_cancelling_all_done_cancels_what_is_incomplete() -> None:
+    first: Completion[int] = Completion()
+    all_done([first, completed(0)]).cancel()
+    assert first.is_cancelled

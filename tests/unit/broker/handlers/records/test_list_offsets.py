@@ -50,7 +50,7 @@ def ask_all(harness, requested, version=11, replica=-1, isolation=0, epoch=-1):
         for name, partitions in requested
     ]
     request = message(ListOffsetsRequest, replica_id=replica, isolation_level=isolation, topics=topics)
-    answer = harness.offsets.list_offsets(harness.context(2, version), request)
+    answer = harness.offsets.list_offsets(harness.context(2, version), request).result()
     decode(ListOffsetsResponse, version, encode(answer, version))
     return [
         [(part.error_code, part.timestamp, part.offset, part.leader_epoch) for part in topic.partitions]
@@ -170,7 +170,7 @@ def end_of(harness, epoch, name="t", index=0, current=-1, version=4):
     partition = {"partition": index, "current_leader_epoch": current, "leader_epoch": epoch}
     topics = [{"topic": name, "partitions": [partition]}]
     request = message(OffsetForLeaderEpochRequest, replica_id=-1, topics=topics)
-    answer = harness.offsets.offset_for_leader_epoch(harness.context(23, version), request)
+    answer = harness.offsets.offset_for_leader_epoch(harness.context(23, version), request).result()
     decode(OffsetForLeaderEpochResponse, version, encode(answer, version))
     part = answer.topics[0].partitions[0]
     return part.error_code, part.leader_epoch, part.end_offset

@@ -168,7 +168,6 @@ def _admin(
     return TopicHandlers(
         config.node_id,
         controller,
-        lambda: controller.image,
         authorizer,
         deletion_enabled=bool(config.value("delete.topic.enable")),
         timers=timers,

@@ -294,10 +294,10 @@ class ControllerHarness:
 
     def submit_through_broker(self, request: Message) -> Any:
         """Send a request to the local broker, which forwards it to its controller."""
+        controller: Any = SimpleNamespace(submit=self.controller.submit, image=self.image)
         handlers = TopicHandlers(
             1,
-            self.controller,
-            lambda: self.image,
+            controller,
             AllowAll(),
             deletion_enabled=True,
             timers=self.timers,

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from broker.handlers.admin.broker_config_validation import BrokerConfigValidator
-from broker.handlers.authorization import AuthorizingHandlers
+from broker.handlers.authorization import ForwardingHandlers
 from broker.handlers.deferred import ControllerTimeout, submit
 from broker.handlers.router import RequestContext, Route
 from broker.process.log_levels import change_log_levels
@@ -27,8 +27,8 @@ from protocol.primitives import ZERO_UUID
 from protocol.schema import Message, blank
 from replication.completion import Completion
 from replication.controller.configs.config_changes import validate_changes
-from replication.controller.controller_client import ControllerClient
-from replication.metadata.image import MetadataImage, ResourceType
+from replication.controller.controller_client import Controller
+from replication.metadata.image import ResourceType
 from replication.timer_queue import TimerQueue
 
 _TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -41,14 +41,13 @@ M = TypeVar("M", bound=Message)
 R = TypeVar("R", admin.AlterConfigsResource, admin.ReplacedConfigsResource)
 
 
-class TopicHandlers(AuthorizingHandlers):
+class TopicHandlers(ForwardingHandlers):
     """The handlers of topic and config changes."""
 
     def __init__(
         self,
         node_id: int,
-        controller: ControllerClient,
-        image: Callable[[], MetadataImage],
+        controller: Controller,
         authorizer: Authorizer,
         *,
         deletion_enabled: bool,
@@ -56,11 +55,9 @@ class TopicHandlers(AuthorizingHandlers):
         broker_config_validator: BrokerConfigValidator | None = None,
     ) -> None:
         """`broker_config_validator` is None on the controller listener."""
+        super().__init__(controller, authorizer)
         self._node_id = node_id
         self._own_settings = broker_config_validator
-        self._controller = controller
-        self._image = image
-        super().__init__(authorizer)
         self._deletion_enabled = deletion_enabled
         self._timers = timers
 
@@ -109,7 +106,7 @@ class TopicHandlers(AuthorizingHandlers):
     def _delete_error(self, context: RequestContext, topic: admin.DeleteTopicState) -> ErrorCode:
         name = topic.name
         if topic.topic_id != ZERO_UUID and name is None:
-            topic_image = self._image().topics_by_id.get(topic.topic_id)
+            topic_image = self._controller.image.topics_by_id.get(topic.topic_id)
             if topic_image is None:
                 return ErrorCode.NONE  # the controller returns UNKNOWN_TOPIC_ID
             name = topic_image.name
@@ -168,7 +165,7 @@ class TopicHandlers(AuthorizingHandlers):
             code, sentence = self._alter_error(context, resource), None
             if code == ErrorCode.NONE and self._own_settings is not None:
                 try:
-                    self._own_settings.check(self._image(), resource, is_repeated=counts[kind, name] > 1)
+                    self._own_settings.check(self._controller.image, resource, is_repeated=counts[kind, name] > 1)
                 except KafkaError as error:
                     code, sentence = error.code, error.message
             if code == ErrorCode.NONE:

@@ -30,7 +30,7 @@ class Stage:
     def __init__(self) -> None:
         self.timers = TimerQueue()
         self.image = MetadataImage("c")
-        topics = TopicHandlers(1, self, lambda: self.image, AllowAll(), deletion_enabled=True, timers=self.timers)
+        topics = TopicHandlers(1, self, AllowAll(), deletion_enabled=True, timers=self.timers)
         routes = (*topics.routes(), *ClusterHandlers(self, AllowAll(), self.timers).routes())
         self.handlers = {route.api_key: route.handler for route in routes}
         self.replies: list[Completion[Any]] = []
